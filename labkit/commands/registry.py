@@ -20,6 +20,7 @@ COMMANDS = {
     "compare": "compare two runs or sweeps point by point",
     "why": "explain why two profiled arms, runs or points differ, as one HTML page: functions, counters, losses",
     "kernels": "list the kernels that a lab VM can boot, and what each of them can do",
+    "check": "name what slows or breaks the path between two existing ends: containers, namespaces",
     "attach": "add a network interface to a running Docker or Podman container",
     "shell": "open a shell inside a live topology, for ip, ping, tcpdump",
     "monitor": "watch the packets of an interface, selected in the kernel and sampled",

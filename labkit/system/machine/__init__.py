@@ -37,7 +37,7 @@ from labkit.system.machine.provenance import (
     lscpu,
     sysctls,
 )
-from labkit.system.machine.settings import bpf_settings, namespace_settings
+from labkit.system.machine.settings import bpf_settings, namespace_files, namespace_settings
 
 __all__ = [
     "Background",
@@ -61,6 +61,7 @@ __all__ = [
     "kill_descendants",
     "load1",
     "lscpu",
+    "namespace_files",
     "namespace_settings",
     "offloads",
     "program",

@@ -1,6 +1,6 @@
-"""The CPU quota of this process: cpu.max of its cgroup and of those above it (cgroup v2), or cfs_quota_us (v1).
+"""The CPU quota of a process: cpu.max of its cgroup and of those above it (cgroup v2), or cfs_quota_us (v1).
 
-Children are in the same cgroup, so the quota holds for the experiment and for QEMU as for this process.
+Children of this process are in the same cgroup, so the quota holds for the experiment and for QEMU as for this process.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from labkit.common import schema, units
 LIMIT = 0.01  # the share of the time above which a row gets a doubt
 
 
-def quota_cpus() -> float | None:
+def quota_cpus(process: int | str = "self") -> float | None:
     """Return how many CPUs' time the smallest quota allows; None without one."""
     allowed = []
-    for folder in _cgroups():
+    for folder in _cgroups(process):
         with suppress(OSError, ValueError):
             if (folder / "cpu.max").exists():
                 quota, period = (folder / "cpu.max").read_text().split()
@@ -30,10 +30,10 @@ def quota_cpus() -> float | None:
     return min(allowed, default=None)
 
 
-def throttled_s() -> float:
+def throttled_s(process: int | str = "self") -> float:
     """Return for how many seconds, since the cgroups exist, a quota has kept runnable threads from running."""
     result = 0.0
-    for folder in _cgroups():
+    for folder in _cgroups(process):
         with suppress(OSError, ValueError):
             pairs = (line.split() for line in (folder / "cpu.stat").read_text().splitlines())
             values = {name: int(value) for name, value in pairs}
@@ -42,8 +42,18 @@ def throttled_s() -> float:
     return result
 
 
-def _cgroups() -> Iterator[Path]:
-    """Yield the cgroup of this process that has the CPU controller, and those above it (proc(5), cgroups(7))."""
+def throttled_share(process: int | str) -> float:
+    """Return the share of periods, since the cgroups exist, in which a quota stopped threads of a process's cgroup."""
+    shares = [0.0]
+    for folder in _cgroups(process):
+        with suppress(OSError, ValueError, ZeroDivisionError, KeyError):
+            values = dict(line.split() for line in (folder / "cpu.stat").read_text().splitlines())
+            shares.append(int(values["nr_throttled"]) / int(values["nr_periods"]))
+    return max(shares)
+
+
+def _cgroups(process: int | str) -> Iterator[Path]:
+    """Yield the cgroup of a process that has the CPU controller, and those above it (proc(5), cgroups(7))."""
     mounts = {}
     # A mount point may have any bytes, and the source of a mount may be empty.
     for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
@@ -51,7 +61,7 @@ def _cgroups() -> Iterator[Path]:
         kind, *_, options = after.split(" ")
         if kind == "cgroup2" or (kind == "cgroup" and "cpu" in options.split(",")):
             mounts[kind] = (before.split()[3], Path(before.split()[4]))
-    for line in Path("/proc/self/cgroup").read_text(errors="surrogateescape").splitlines():
+    for line in Path(f"/proc/{process}/cgroup").read_text(errors="surrogateescape").splitlines():
         number, controllers, path = line.split(":", 2)
         kind = "cgroup2" if number == "0" else "cgroup"
         if kind not in mounts or (kind == "cgroup" and "cpu" not in controllers.split(",")):

@@ -216,7 +216,7 @@ def namespace_settings(netns: int) -> Settings:
     sockets, routes, and the numbers of static neighbour and forwarding entries. What cannot be read is left out. The
     calling process must have one thread, because this forks.
     """
-    result = _in_namespace(netns)
+    result = namespace_files(netns)
     prefix = ["nsenter", f"--net=/proc/{os.getpid()}/fd/{netns}", "--"]
     for link in _json(prefix, "ip", "-d", "-j", "link", "show"):
         name = str(link.get("ifname"))
@@ -297,8 +297,9 @@ def _filters(prefix: list[str], result: Mapping[str, str], kind: str) -> Setting
     return there
 
 
-def _in_namespace(netns: int) -> Settings:
-    """Return what files show in a namespace; a forked copy of this process reads them there, with its own /sys."""
+def namespace_files(netns: int) -> Settings:
+    """Return what files show in a namespace (a file descriptor); a forked copy of this process reads them there, with
+    its own /sys. Empty if it may not."""
 
     def work(connection: socket.socket) -> None:
         _call("setns", netns, CLONE_NEWNET)

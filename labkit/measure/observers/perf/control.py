@@ -121,13 +121,13 @@ class Controlled:
 
 
 @contextmanager
-def controlled(words: Sequence[str]) -> Iterator[Controlled]:
+def controlled(words: Sequence[str], before: Sequence[str] = ()) -> Iterator[Controlled]:
     """Start perf with these arguments (`stat` or `record` first), not yet counting; it ends with the block and this
-    process."""
+    process. before: the words of a program that becomes perf."""
     control_end, control = os.pipe2(os.O_CLOEXEC)
     ack, ack_end = os.pipe2(os.O_CLOEXEC)
     command, *rest = words
-    argv = [program(), command, "--delay=-1", f"--control=fd:{control_end},{ack_end}", *rest]
+    argv = [*before, program(), command, "--delay=-1", f"--control=fd:{control_end},{ack_end}", *rest]
     with contextlib.ExitStack() as stack:
         for one in (control, ack):
             stack.callback(os.close, one)

@@ -204,7 +204,7 @@ def _interface(
         master=one.links[link.master].name if link.master in one.links else None,
         peer=far if has_peer else None,
         lower=None if has_peer else far,
-        tunnel=_tunnel(link, replicated),
+        tunnel=tunnel_of(link, replicated),
     )
 
 
@@ -216,7 +216,9 @@ def _mode(link: netlink.Link) -> str | None:
     return next((name for name, number in KINDS[link.kind].modes.items() if number == mode), mode)
 
 
-def _tunnel(link: netlink.Link, replicated: list[str]) -> TunnelState | None:
+def tunnel_of(link: netlink.Link, replicated: list[str]) -> TunnelState | None:
+    """Return the encapsulation of an interface. replicated: the default remotes of a VXLAN (`netlink.remotes`)."""
+
     def first_value(*names: str) -> Any:
         """Return the first of these attributes with a value; a key or an address of zero is none."""
         values = (link.data.get(f"IFLA_{name}") for name in names)

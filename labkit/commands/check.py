@@ -1,0 +1,117 @@
+"""`labkit check`: which known causes of a slow or broken path are present between two existing ends."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from labkit.commands import arguments
+from labkit.commands.messages import note
+from labkit.common import units
+from labkit.common.errors import BadInput
+from labkit.common.limits import Within
+from labkit.common.printable import printable, printable_json
+from labkit.measure.existing.checks import load
+
+NOTES = """\
+The ends are containers, namespaces or processes of this machine: container:NAME, netns:NAME, pid:N,
+host. Nothing of the machine is changed. labkit reads the configuration of both ends and of every
+namespace between them, and sends small packets of its own from one end to the other: for each of at
+most 3 pairs of addresses at most 1,000 in each direction, and 256 KiB by TCP. With --load it also
+sends a bounded load, whose plan it shows first.
+
+    labkit check container:web container:cli
+    labkit check netns:blue netns:red --load --seconds 3 --yes
+    labkit check container:web host --json
+
+The first line is the answer. Findings are ordered by how certain they are, then by how much they can
+cost.
+"""
+
+JSON = {
+    "client": "one end",
+    "server": "the other end",
+    "findings": "a list: `cause`, `what`, `where`, `certainty` (seen, present, possible), `weight` (0 to 1), `cost`,"
+    " `undo` (a command), `change` (for change= on a copy)",
+    "paths": "for each pair of addresses: `client`, `server`, `interfaces` from one to the other; for both directions"
+    " (`there`, `back`) packets of `icmp` and `udp` that arrived of those sent, and the largest packet that passes"
+    " (`mtu_bytes`); `tcp`: whether it connects; `round_trip_ms`: the median",
+    "loads": "for each part of the load: `protocol`, `received_bps`, `again_count` (sent again, or lost), `sent_count`,"
+    " `said` (why it failed)",
+    "drops": "packets that the kernel dropped on the whole machine meanwhile, by reason and function (skb:kfree_skb)",
+    "not_seen": "what this user or machine cannot see",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    for name in ("client", "server"):
+        text = f"the {name}'s end: container:NAME, netns:NAME, pid:N, host"
+        parser.add_argument(name, metavar=name.upper(), help=text)
+    parser.add_argument(
+        "--load", action="store_true", help="also send a bounded load, after its plan is shown"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=int,
+        metavar="S",
+        help=f"of TCP and of UDP each, with --load (default {load.SECONDS})",
+    )
+    parser.add_argument("--yes", action="store_true", help="with --load: do not ask")
+    arguments.add_json(parser)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run the command, and return the exit code."""
+    from labkit.measure.existing.checks import check as checking
+
+    if not given.load:
+        arguments.refuse(given, ("seconds", "yes"), "without --load")
+    Within(1, load.MAX_SECONDS).check("--seconds", given.seconds)
+    seconds = (given.seconds or load.SECONDS) if given.load else None
+
+    def agreed(plan: str) -> bool:
+        note(f"the load: {plan}")
+        if given.yes:
+            return True
+        if not sys.stdin.isatty():
+            raise BadInput("--load sends traffic: add --yes to agree to this plan")
+        return input("labkit: go on? [y/N] ").strip().lower() in ("y", "yes")
+
+    report = checking.check(given.client, given.server, seconds, agreed)
+    if given.json:
+        print(printable_json(json.dumps(report, indent=2, ensure_ascii=False)))
+    else:
+        print(printable("\n".join(_lines(report))))
+    return 0
+
+
+def _lines(report: dict[str, Any]) -> list[str]:
+    """Return the report for people: the answer first."""
+    findings, lines = report["findings"], []
+    if not findings:
+        lines.append("nothing known slows or breaks this path")
+    for number, one in enumerate(findings, 1):
+        head = f"{number}. " if number > 1 else ""
+        lines += [f"{head}{one['cause']}: {one['what']}", f"   where: {one['where']} ({one['certainty']})"]
+        lines += [f"   {name}: {one[name]}" for name in ("cost", "undo") if one[name]]
+        if one["change"]:
+            lines.append(f"   try it on a copy: change='{one['change']}'")
+    lines.append("")
+    for path in report["paths"]:
+        lines.append(f"{path['client']} to {path['server']}: {' > '.join(path['interfaces']) or 'no path'}")
+        lines += [
+            f"   {name}: {path[name]['icmp']} of ICMP and {path[name]['udp']} of UDP arrived,"
+            f" up to {path[name]['mtu_bytes'] or 'no'} bytes"
+            for name in ("there", "back")
+        ]
+    for one in report["loads"]:
+        text = (
+            f"{units.si(one['received_bps'], 'bit/s')} arrived"
+            if not one["said"]
+            else f"failed: {one['said']}"
+        )
+        lines.append(f"load: {one['protocol']}, {text}")
+    return lines + [f"not seen: {one}" for one in report["not_seen"]]

@@ -1,0 +1,89 @@
+"""A bounded load between two existing ends, while counters are read: iperf3 with TCP, then with UDP."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from labkit.common import errors, units
+from labkit.common.errors import Failed
+from labkit.measure.existing.checks.probes import End
+from labkit.system import machine, process
+
+SECONDS, MAX_SECONDS = 3, 30
+TCP_BPS, UDP_BPS, UDP_BYTES = 2_000_000_000, 50_000_000, 1200
+PORT = 5201
+START_S, SPARE_S = 3.0, 10.0
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a load came to: the rate that arrived, and how many TCP segments were sent again or datagrams were lost."""
+
+    protocol: str
+    received_bps: float
+    again_count: int
+    sent_count: int
+    said: str = ""
+
+
+def plan(client: End, server: End, seconds: int) -> str:
+    """Say what a load will send."""
+    return (
+        f"from {client.space.name} ({client.address}) to {server.space.name} ({server.address}), port {PORT}: iperf3"
+        f" for {seconds} s of TCP with at most {units.si(TCP_BPS, 'bit/s')}, then for {seconds} s of UDP with"
+        f" {units.si(UDP_BPS, 'bit/s')}"
+    )
+
+
+def run(client: End, server: End, seconds: int) -> list[Load]:
+    """Run the load. What fails is in `said`. Raises Unsupported without iperf3."""
+    machine.require_program("iperf3")
+    udp = ["-u", "-b", str(UDP_BPS), "-l", str(UDP_BYTES)]
+    return [
+        _one(client, server, seconds, "TCP", ["-b", str(TCP_BPS)]),
+        _one(client, server, seconds, "UDP", udp),
+    ]
+
+
+def _one(client: End, server: End, seconds: int, protocol: str, words: list[str]) -> Load:
+    iperf3 = machine.program("iperf3")
+    listening = [*server.space.namespace.prefix, iperf3, "-s", "-1", "-B", server.address, "-p", str(PORT)]
+    sending = [
+        *client.space.namespace.prefix,
+        iperf3,
+        "-c",
+        server.address,
+        "-p",
+        str(PORT),
+        "-t",
+        str(seconds),
+    ]
+    with process.all_ended([process.Running(listening)]) as started:
+        until = time.monotonic() + START_S
+        while not server.space.namespace.listens(PORT) and time.monotonic() < until and not started[0].poll():
+            time.sleep(0.02)
+        started.append(process.Running([*sending, *words, "-J", "--connect-timeout", "3000"]))
+        ended = started[-1].ended_within(seconds + SPARE_S)
+    try:
+        return _parsed(protocol, ended.stdout)
+    except Failed as error:
+        return Load(protocol, 0.0, 0, 0, ended.message() if ended.timed_out else str(error))
+
+
+@errors.reading("the output of iperf3")
+def _parsed(protocol: str, text: str) -> Load:
+    report: dict[str, Any] = msgspec.json.decode(text)
+    if "error" in report:
+        raise Failed(report["error"])
+    end = report["end"]
+    if protocol == "UDP":
+        total = end["sum"]
+        rate = total["bits_per_second"] * (1 - total["lost_percent"] / 100)
+        return Load(protocol, rate, total["lost_packets"], total["packets"])
+    sent, received = end["sum_sent"], end["sum_received"]
+    segments = max(int(sent["bytes"] / 1448), 1)
+    return Load(protocol, received["bits_per_second"], sent.get("retransmits", 0), segments)

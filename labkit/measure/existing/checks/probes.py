@@ -1,0 +1,316 @@
+"""Small packets of labkit's own from one end to the other, counted where they arrive: no answer is needed.
+
+At most 1,000 packets of at most one MTU pass in each direction, and one TCP connection that carries 256 KiB.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+
+from labkit.measure.existing.checks.spaces import Space
+from labkit.system import netlink
+
+# linux/in.h, linux/in6.h, linux/errqueue.h: send whole packets whatever MTU of the path is known; report errors
+IP_MTU_DISCOVER, IP_RECVERR, IPV6_MTU_DISCOVER, IPV6_RECVERR, PMTUDISC_PROBE = 10, 11, 23, 25, 3
+SOL_RAW, ICMP_FILTER = 255, 1  # linux/socket.h, linux/icmp.h; the same number for ICMPv6 (linux/icmpv6.h)
+_error = struct.Struct("=IBBBBII")  # struct sock_extended_err
+ORIGIN_LOCAL = 1
+BURST, BLOCKED_BURST, GAP_S, LAST_S, FIRST_S = 300, 30, 0.001, 0.15, 1.2
+SMALL_BYTES, TRIES = 100, 3
+NOISE_SHARE = 0.01  # a busy machine loses a packet now and then
+TCP_BYTES, TCP_S = 256 << 10, 3.0
+ECHO = {4: (8, 0), 6: (128, 129)}  # the types of an echo request and its answer
+
+
+@dataclass(frozen=True)
+class End:
+    """An end of a way: its namespace and its address."""
+
+    space: Space
+    address: str
+
+    @property
+    def version(self) -> int:
+        """4 or 6."""
+        return 6 if ":" in self.address else 4
+
+
+@dataclass
+class Sent:
+    """What a burst of small packets of one protocol came to: how many were sent and arrived, and what came back."""
+
+    sent: int = 0
+    arrived: int = 0
+    said: str = ""
+
+    @property
+    def lost_share(self) -> float:
+        """The share that did not arrive."""
+        return 1 - self.arrived / self.sent if self.sent else 1.0
+
+
+@dataclass(frozen=True)
+class Mtu:
+    """The largest packet that passes, of those up to the MTU of the sender's interface; `told`: the MTU in the ICMP
+    error that came back, None if none came."""
+
+    full_bytes: int
+    passes_bytes: int
+    told_bytes: int | None
+
+
+@dataclass
+class OneWay:
+    """What was measured in one direction."""
+
+    icmp: Sent = field(default_factory=Sent)
+    udp: Sent = field(default_factory=Sent)
+    mtu: Mtu | None = None
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A TCP connection of labkit's own: whether it came about, what it carried and for how long; `said`: the error."""
+
+    connected: bool
+    carried_bytes: int
+    lasted_s: float
+    said: str = ""
+
+
+class _Channel:
+    """A pair of sockets: a sender at one end, and a receiver at the other, for UDP or ICMP echo requests."""
+
+    def __init__(self, stack: ExitStack, kind: str, here: End, there: End) -> None:
+        self._kind, self._version, self._token = kind, here.version, os.urandom(8)
+        family = socket.AF_INET6 if here.version == 6 else socket.AF_INET
+        made = []
+        for end in (here, there):
+            with netlink.inside(end.space.fd):
+                if kind == "udp":
+                    one = socket.socket(family, socket.SOCK_DGRAM)
+                else:
+                    protocol = socket.IPPROTO_ICMPV6 if here.version == 6 else socket.IPPROTO_ICMP
+                    one = socket.socket(family, socket.SOCK_RAW, protocol)
+            stack.enter_context(one)
+            if kind == "icmp":
+                _only(one, here.version, ECHO[here.version][0] if end is there else None)
+            one.setblocking(False)
+            one.bind((end.address, 0))
+            made.append(one)
+        self._sender, self._receiver = made
+        v6 = here.version == 6
+        level = socket.IPPROTO_IPV6 if v6 else socket.IPPROTO_IP
+        self._sender.setsockopt(level, IPV6_MTU_DISCOVER if v6 else IP_MTU_DISCOVER, PMTUDISC_PROBE)
+        self._sender.setsockopt(level, IPV6_RECVERR if v6 else IP_RECVERR, 1)
+        self._sender.connect((there.address, self._receiver.getsockname()[1] if kind == "udp" else 0))
+        self.headers_bytes = (40 if v6 else 20) + 8
+
+    def send(self, number: int, length_bytes: int) -> str:
+        """Send one packet of this length with its IP header; return the error of the system, if any."""
+        body = self._token + struct.pack("!I", number)
+        body += bytes(max(length_bytes - self.headers_bytes - len(body), 0))
+        if self._kind == "icmp":
+            body = _echo_request(self._version, number, body)
+        for _ in range(2):  # the first attempt may return the error of an earlier packet
+            try:
+                self._sender.send(body)
+                return ""
+            except OSError as error:
+                said = error.strerror or str(error)
+        return said
+
+    def arrived(self, wait_s: float, wanted: int) -> set[int]:
+        """Return the numbers of the packets that arrive until there are `wanted`, or for so many seconds."""
+        numbers: set[int] = set()
+        until = time.monotonic() + wait_s
+        while len(numbers) < wanted and (left := until - time.monotonic()) > 0:
+            if not select.select([self._receiver], [], [], left)[0]:
+                break
+            with suppress(OSError):
+                data = self._receiver.recv(1 << 16)
+                at = data.find(self._token)
+                # An answer to a request has the same payload, but only the sender's end gets it.
+                if at >= 0:
+                    numbers.add(struct.unpack_from("!I", data, at + 8)[0])
+        return numbers
+
+    def told(self) -> tuple[str, int | None]:
+        """Return the errors that came back, in words, and the MTU that they name."""
+        words, mtu_bytes = "", None
+        while True:
+            try:
+                _data, ancillary, _flags, _address = self._sender.recvmsg(2048, 512, socket.MSG_ERRQUEUE)
+            except OSError:
+                return words, mtu_bytes
+            for _level, _kind, data in ancillary:
+                if len(data) >= _error.size:
+                    number, origin, _type, _code, _pad, info, _more = _error.unpack_from(data)
+                    if number == errno.EMSGSIZE and origin != ORIGIN_LOCAL:
+                        mtu_bytes = info
+                    elif number != errno.EMSGSIZE:
+                        words = os.strerror(number)
+
+
+def _only(one: socket.socket, version: int, kind: int | None) -> None:
+    """Make a raw socket receive messages of ICMP of one type only, or none: their queue would leave errors no room."""
+    blocked = bytearray(b"\xff" * (32 if version == 6 else 4))
+    if kind is not None:  # numbers of 32 bits in the machine's order
+        word = 4 * (kind // 32)
+        blocked[word : word + 4] = struct.pack("=I", 0xFFFFFFFF & ~(1 << kind % 32))
+    level = socket.IPPROTO_ICMPV6 if version == 6 else SOL_RAW
+    one.setsockopt(level, ICMP_FILTER, bytes(blocked))
+
+
+def _echo_request(version: int, number: int, body: bytes) -> bytes:
+    """Return an echo request; the kernel fills in the checksum of ICMPv6 alone."""
+    message = struct.pack("!BBHHH", ECHO[version][0], 0, 0, 0x6C6B, number & 0xFFFF) + body
+    if version == 6:
+        return message
+    even = message + b"\0" * (len(message) % 2)
+    total = sum(struct.unpack(f"!{len(even) // 2}H", even))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return message[:2] + struct.pack("!H", ~total & 0xFFFF) + message[4:]
+
+
+@contextmanager
+def _channel(kind: str, here: End, there: End) -> Iterator[_Channel]:
+    with ExitStack() as stack:
+        yield _Channel(stack, kind, here, there)
+
+
+def one_way(here: End, there: End, mtu_bytes: int) -> OneWay:
+    """Send bursts from one end to the other, then full packets that must not be fragmented.
+
+    mtu_bytes: of the interface by which packets leave.
+    """
+    result = OneWay()
+    for kind in ("icmp", "udp"):
+        burst: Sent = getattr(result, kind)
+        try:
+            with _channel(kind, here, there) as channel:
+                _burst(channel, burst)
+                if burst.arrived and result.mtu is None:
+                    result.mtu = _mtu(channel, mtu_bytes, burst.lost_share)
+        except OSError as error:
+            burst.said = error.strerror or str(error)
+    return result
+
+
+def _burst(channel: _Channel, result: Sent) -> None:
+    said = channel.send(0, SMALL_BYTES)  # this one asks for the neighbour
+    numbers = channel.arrived(FIRST_S, 1)
+    result.sent, came = 1, len(numbers)
+    if numbers or not said:
+        count = BURST if numbers else BLOCKED_BURST
+        for number in range(1, count + 1):
+            channel.send(number, SMALL_BYTES)
+            numbers |= channel.arrived(GAP_S, 1) if number % 4 == 0 else set()
+            time.sleep(GAP_S)
+        numbers |= channel.arrived(LAST_S, count + 1 - len(numbers))
+        result.sent, came = count + 1, len(numbers)
+    result.arrived = came
+    result.said = said or channel.told()[0]
+
+
+def _mtu(channel: _Channel, full_bytes: int, lost_share: float) -> Mtu:
+    """Find the largest packet that passes: the full one, or by halving."""
+    number, told_bytes = 1 << 20, None
+    tries = TRIES if lost_share < 0.05 else 4 * TRIES
+
+    def passes(length_bytes: int) -> bool:
+        nonlocal number, told_bytes
+        for _ in range(tries):
+            number += 1
+            said = channel.send(number, length_bytes)
+            if number in channel.arrived(LAST_S if not said else 0.01, 1):
+                return True
+            told_bytes = channel.told()[1] or told_bytes
+        return False
+
+    if passes(full_bytes):
+        return Mtu(full_bytes, full_bytes, None)
+    low, high = SMALL_BYTES, full_bytes
+    if told_bytes and low < told_bytes < high and passes(told_bytes):
+        low = told_bytes
+        if not passes(low + 1):
+            return Mtu(full_bytes, low, told_bytes)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if passes(middle) else (low, middle)
+    return Mtu(full_bytes, low, told_bytes)
+
+
+def tcp(here: End, there: End) -> Connection:
+    """Connect with TCP from one end to the other, and carry TCP_BYTES."""
+    family = socket.AF_INET6 if here.version == 6 else socket.AF_INET
+    with ExitStack() as stack:
+        with netlink.inside(there.space.fd):
+            listener = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+        with netlink.inside(here.space.fd):
+            client = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+        begun = time.monotonic()
+        try:
+            listener.bind((there.address, 0))
+            listener.listen(1)
+            client.bind((here.address, 0))
+            client.settimeout(FIRST_S)
+            client.connect((there.address, listener.getsockname()[1]))
+            listener.settimeout(FIRST_S)
+            server = stack.enter_context(listener.accept()[0])
+        except OSError as error:
+            return Connection(False, 0, time.monotonic() - begun, error.strerror or str(error))
+        carried = _carry(client, server)
+        return Connection(True, carried, time.monotonic() - begun)
+
+
+def _carry(client: socket.socket, server: socket.socket) -> int:
+    client.setblocking(False)
+    server.setblocking(False)
+    sent = carried = 0
+    until = time.monotonic() + TCP_S
+    while carried < TCP_BYTES and time.monotonic() < until:
+        writers = [client] if sent < TCP_BYTES else []
+        readable, writable, _ = select.select([server], writers, [], 0.2)
+        with suppress(OSError):
+            if writable:
+                sent += client.send(bytes(min(1 << 16, TCP_BYTES - sent)))
+            if readable:
+                part = server.recv(1 << 16)
+                carried += len(part)
+    return carried
+
+
+def round_trips_ms(here: End, there: End, count: int = 20) -> list[float]:
+    """Return round-trip times of echo requests, in ms; empty without an answer or the right."""
+    result = []
+    with suppress(OSError), ExitStack() as stack:
+        with netlink.inside(here.space.fd):
+            v6 = here.version == 6
+            family = socket.AF_INET6 if v6 else socket.AF_INET
+            protocol = socket.IPPROTO_ICMPV6 if v6 else socket.IPPROTO_ICMP
+            one = stack.enter_context(socket.socket(family, socket.SOCK_RAW, protocol))
+        one.bind((here.address, 0))
+        one.connect((there.address, 0))
+        token = os.urandom(8)
+        answer = ECHO[here.version][1]
+        for number in range(count):
+            begun = time.monotonic()
+            one.send(_echo_request(here.version, number, token + struct.pack("!I", number)))
+            while (left := begun + FIRST_S - time.monotonic()) > 0:
+                one.settimeout(left)
+                data = one.recv(2048)
+                head = data if v6 else data[(data[0] & 15) * 4 :]
+                if head[0] == answer and token + struct.pack("!I", number) in data:
+                    result.append((time.monotonic() - begun) * 1e3)
+                    break
+    return result

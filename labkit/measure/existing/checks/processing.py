@@ -1,0 +1,160 @@
+"""How packets are processed: offloads, CPUs, quotas, captures, programs in the path."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from labkit.common import units
+from labkit.measure.existing.checks.evidence import Evidence
+from labkit.measure.existing.checks.findings import LITTLE, MOST, MUCH, POSSIBLE, PRESENT, SEEN, SOME, Finding
+from labkit.measure.existing.checks.path import Place
+from labkit.system.machine import cpu_quota
+
+# Offloads that an interface of any kind has on: a single missing one makes packets smaller or costs copies.
+WANTED = {
+    "tcp-segmentation-offload": ("tso", MUCH), "generic-segmentation-offload": ("gso", MUCH),
+    "scatter-gather": ("sg", MUCH), "tx-checksumming": ("tx", MUCH),
+}  # fmt: skip
+KINDS = {"veth", "macvlan", "ipvlan", "vxlan", "vlan", "geneve"}
+SMALL_GSO_BYTES, FEW_SEGMENTS = 1 << 15, 8
+ALL_PROTOCOLS = "0x0003"  # ETH_P_ALL: the socket of a capture
+BUSY, IDLE = 0.8, 0.3
+TUN_FILE = "iff:"
+
+
+def offloads(seen: Evidence) -> Iterator[Finding]:
+    """Offloads that are off although interfaces of the kind have them, and small limits of segmentation."""
+    for place in seen.places:
+        kind, details = place.link.kind, place.space.details.get(place.name, {})
+        features = seen.features(place) if kind in KINDS or (kind is None and place.name != "lo") else {}
+        off = [name for name in WANTED if features.get(name) is False]
+        if kind is None:  # a NIC may lack the others by nature
+            off = [name for name in off if name == "generic-segmentation-offload"]
+            off += ["generic-receive-offload"] if features.get("generic-receive-offload") is False else []
+        if kind == "vxlan" and features.get("generic-receive-offload") is False:
+            off.append("generic-receive-offload")
+        if off:
+            short = [WANTED.get(name, ("gro", MUCH))[0] for name in off]
+            yield Finding(
+                cause="offload off", what=f"{units.listed(off)} of {place.name} {'is' if len(off) == 1 else 'are'} off",
+                where=str(place), weight=max(WANTED.get(name, ("gro", MUCH))[1] for name in off),
+                cost="TCP passes in packets of one MTU instead of 64 KB",
+                undo=place.space.command(f"ethtool -K {place.name} {' '.join(f'{one} on' for one in short)}"),
+                change=f"offload: offload {short[0]} on at both",
+            )  # fmt: skip
+        size, segments = details.get("gso_max_size") or 65536, details.get("gso_max_segs") or 65535
+        if kind in KINDS and (size < SMALL_GSO_BYTES or segments <= FEW_SEGMENTS):
+            yield Finding(
+                cause="small segmentation limit",
+                what=f"{place.name} takes packets of at most {size} bytes and {segments} segments for segmentation",
+                where=str(place), weight=MUCH,
+                undo=place.space.command(f"ip link set {place.name} gso_max_size 65536 gso_max_segs 65535"),
+            )  # fmt: skip
+
+
+def checksums(seen: Evidence) -> Iterator[Finding]:
+    """Packets that arrived with a wrong checksum, as a broken offload with tunnels makes them."""
+    for space in seen.spaces:
+        for group in ("Tcp", "Udp", "Icmp", "Udp6", "Icmp6"):
+            if count := seen.mib(space, group, "InCsumErrors"):
+                yield Finding(
+                    cause="wrong checksums", certainty=SEEN, weight=MOST, where=space.name,
+                    what=f"{units.counted(count, 'packet')} of {group} arrived with a wrong checksum during the check:"
+                    " an offload of the sender may leave it out",
+                    change="tx: offload tx off at both",
+                )  # fmt: skip
+
+
+def quotas(seen: Evidence) -> Iterator[Finding]:
+    """CPU quotas of the cgroups of both ends, and how long they stopped their threads."""
+    for end in dict.fromkeys((seen.client.space, seen.server.space)):
+        if end.pid is None or not Path(f"/proc/{end.pid}").exists():
+            continue
+        quota, share = cpu_quota.quota_cpus(end.pid), cpu_quota.throttled_share(end.pid)
+        stopped_s = seen.throttled_s.get(end.name, 0.0)
+        if quota is None or (stopped_s < 0.01 and share < 0.01 and quota >= 1):
+            continue
+        during = f", {units.duration(stopped_s)} of them during the check" if stopped_s >= 0.05 else ""
+        yield Finding(
+            cause="CPU quota",
+            what=f"a quota gives the programs of {end.name} {units.digits(quota)} CPUs, and stopped them in"
+            f" {units.percent(share)} of the periods{during}",
+            where=end.name, certainty=SEEN if stopped_s >= 0.01 else PRESENT, weight=MUCH if share > 0.01 else SOME,
+            undo="raise or remove the quota (cpu.max of its cgroup; docker update --cpus)",
+        )  # fmt: skip
+
+
+def captures(seen: Evidence) -> Iterator[Finding]:
+    """Packet sockets for all protocols, which copy each packet, and programs that hold interfaces of the path."""
+    for space in seen.spaces:
+        names = {place.name for place in seen.places if place.space is space} | {"any interface"}
+        for text in filter(None, space.files.get("packet sockets", "").split("; ")):
+            interface = text.partition("on ")[2].partition(" of protocol")[0]
+            if text.endswith(ALL_PROTOCOLS) and interface in names:
+                yield Finding(
+                    cause="capture", what=f"a program captures every packet of {interface} (a packet socket)",
+                    where=f"{space.name} {interface}", weight=SOME,
+                    undo=space.command("ss -0 -p  # shows the program: end it"),
+                )  # fmt: skip
+    for place in seen.places:
+        mode = place.space.details.get(place.name, {}).get("xdp")
+        if mode:
+            yield Finding(
+                cause="XDP program", what=f"a BPF program at XDP of {place.name} sees each packet", where=str(place),
+                certainty=SEEN if seen.blocked or seen.lossy else POSSIBLE, weight=MOST if seen.blocked else LITTLE,
+                undo=place.space.command(f"ip link set {place.name} xdp off"),
+            )  # fmt: skip
+        if place.link.kind == "tun":
+            name = _holder(place)
+            yield Finding(
+                cause="proxy in user space",
+                what=f"packets of {place.name} pass {name or 'a program'} in user space, one system call each",
+                where=str(place), weight=MUCH,
+            )  # fmt: skip
+
+
+def _holder(place: Place) -> str | None:
+    """Return the program that holds a tap, by its name in fdinfo (drivers/net/tun.c)."""
+    for file in Path("/proc").glob("[0-9]*/fdinfo/*"):
+        with suppress(OSError):
+            if f"{TUN_FILE}\t{place.name}\n" in file.read_text():
+                process = file.parts[2]
+                return f"{Path('/proc', process, 'comm').read_text().strip()} (pid {process})"
+    return None
+
+
+def softirqs(seen: Evidence) -> Iterator[Finding]:
+    """CPUs that dropped packets or ran out of their budget, and one CPU that did all of the network's work."""
+    cpus = seen.changed.get("cpus", {})
+    dropped = sum(one.get("dropped", 0) for one in cpus.values())
+    if dropped:
+        yield Finding(
+            cause="softnet drops", certainty=SEEN, weight=MUCH, where="host",
+            what=f"the backlog of a CPU was full: {units.counted(dropped, 'packet')} dropped during the check",
+            undo="sysctl -w net.core.netdev_max_backlog=10000",
+        )  # fmt: skip
+    if not seen.loads:
+        return
+    squeezed, processed = (
+        sum(one.get(name, 0) for one in cpus.values()) for name in ("time_squeeze", "processed")
+    )
+    if squeezed > 100 and squeezed > processed / 1000:
+        yield Finding(
+            cause="softnet squeezes", certainty=SEEN, weight=SOME, where="host",
+            what=f"CPUs ended their turn with work left {squeezed} times during the check",
+            undo="sysctl -w net.core.netdev_budget=600",
+        )  # fmt: skip
+    work_s = {cpu: float(one.get("softirq_s", 0.0)) for cpu, one in cpus.items()}
+    rate = seen.loads[0].received_bps
+    if (os.cpu_count() or 1) > 1 and (total := sum(work_s.values())) > 1:
+        cpu, most_s = max(work_s.items(), key=lambda one: one[1])
+        if most_s > 0.9 * total and most_s > BUSY * len(seen.loads) and rate:
+            yield Finding(
+                cause="one CPU for all softirqs", certainty=SEEN, weight=SOME, where=f"CPU {cpu}",
+                what=f"CPU {cpu} did {units.percent(most_s / total)} of the network's work, {most_s:.1f} s during the"
+                " load: the interface has one queue, and RPS is off",
+                change="rps: rps all at server",
+            )  # fmt: skip

@@ -1,0 +1,109 @@
+"""Queueing disciplines of the path: shapers, emulated delay and loss, short queues, drops; filters that drop."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from labkit.common import units
+from labkit.measure.existing.checks.evidence import Evidence
+from labkit.measure.existing.checks.findings import MOST, MUCH, PRESENT, SEEN, SOME, Finding
+from labkit.measure.existing.checks.spaces import Space
+
+FAST_BPS = 40e9  # a shaper above this limits nothing here
+SHORT_PACKETS = 32
+RATE_NAMES = ("rate", "maxrate", "bandwidth", "ceil")
+UNITS = {"bit": 1, "Kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9, "Tbit": 1e12}
+_CLASS = re.compile(
+    r"class \w+ (?P<id>\S+) (?:root|parent (?P<parent>\S+)) .*ceil (?P<rate>[\d.]+)(?P<unit>[KMGT]?bit)"
+)
+CLASSFUL = ("htb", "hfsc", "cbq", "drr", "qfq", "ets")
+
+
+def shapers(seen: Evidence) -> Iterator[Finding]:
+    """Shapers, emulated delay and loss, and short queues on any interface of the path, with their drops."""
+    for space, name in dict.fromkeys((place.space, place.name) for place in seen.places):
+        own = [one for one in space.json("tc", "-s", "-j", "qdisc", "show", "dev", name) if one.get("kind")]
+        dropped = seen.changed.get("namespaces", {}).get(space.name, {}).get("qdiscs", {}).get(name, {})
+        drops = sum(one.get("drop", 0) for handle, one in dropped.items() if not handle.endswith(" ffff:"))
+        lost = f"; it dropped {units.counted(drops, 'packet')} during the check" if drops else ""
+        undo = space.command(f"tc qdisc del dev {name} root")
+        for one in own:
+            kind, options = str(one["kind"]), one.get("options") or {}
+            limits = list(_limits(space, name, kind, options))
+            if limits:
+                yield Finding(
+                    cause="shaper" if kind != "netem" else "emulated network",
+                    what=f"the queueing discipline {kind} of {name} {units.listed(limits)}{lost}",
+                    where=f"{space.name} {name}", certainty=SEEN if drops else PRESENT, weight=MOST, undo=undo,
+                    cost=units.listed(limits),
+                )  # fmt: skip
+                break
+        else:
+            queue = next((one for one in own if "limit" in (one.get("options") or {})), None)
+            length = int(queue["options"]["limit"]) if queue else 0
+            is_short = queue is not None and queue["kind"] == "pfifo" and length <= SHORT_PACKETS
+            if drops or is_short:
+                kind = own[0]["kind"] if own else "?"
+                short = f" has room for {units.counted(length, 'packet')} only" if is_short else ""
+                yield Finding(
+                    cause="short queue" if is_short else "queue drops",
+                    what=f"the queueing discipline {kind} of {name}{short}{lost}",
+                    where=f"{space.name} {name}", certainty=SEEN if drops else PRESENT,
+                    weight=MUCH if drops > 10 else SOME, undo=undo,
+                )  # fmt: skip
+
+
+def _limits(space: Space, name: str, kind: str, options: dict[str, Any]) -> Iterator[str]:
+    """Yield what a queueing discipline limits, in words. tc prints rates in bytes per second."""
+    if kind in CLASSFUL:
+        rates = _class_rates(space.namespace.run("tc", "class", "show", "dev", name).stdout)
+    else:
+        found = (options.get(word) for word in RATE_NAMES)
+        rates = [
+            8 * (one["rate"] if isinstance(one, dict) else one)
+            for one in found
+            if isinstance(one, (int, float, dict))
+        ]
+    if rates and min(rates) < FAST_BPS:
+        yield f"limits the rate to {units.si(min(rates), 'bit/s')}"
+    if kind == "netem":
+        delay = options.get("delay")
+        delay_s = delay.get("delay") if isinstance(delay, dict) else delay
+        if delay_s:
+            yield f"delays each packet by {units.si(float(delay_s), 's')}"
+        for word, verb in (
+            ("loss-random", "loses"),
+            ("duplicate", "duplicates"),
+            ("corrupt", "corrupts"),
+            ("reorder", "reorders"),
+        ):
+            share = options.get(word)
+            share = next(iter(share.values())) if isinstance(share, dict) and share else share
+            if isinstance(share, (int, float)) and share:
+                yield f"{verb} {units.percent(float(share))} of the packets"
+
+
+def _class_rates(text: str) -> list[float]:
+    """Return the highest rates of the classes that have no others below them; tc prints these as text only."""
+    classes = [found for line in text.splitlines() if (found := _CLASS.search(line))]
+    parents = {one["parent"] for one in classes}
+    return [float(one["rate"]) * UNITS[one["unit"]] for one in classes if one["id"] not in parents]
+
+
+def filters(seen: Evidence) -> Iterator[Finding]:
+    """Filters of tc that drop or police, where something was lost or a rate is limited."""
+    for space, name in dict.fromkeys((place.space, place.name) for place in seen.places):
+        for side in ("ingress", "egress", "root"):
+            ended = space.namespace.run("tc", "-s", "filter", "show", "dev", name, side)
+            text = " ".join(ended.stdout.split())
+            polices, drops = "police" in text, "action drop" in text or "gact action drop" in text
+            if not polices and not (drops and (seen.blocked or seen.lossy)):
+                continue
+            what = "polices the rate" if polices else "drops packets"
+            yield Finding(
+                cause="tc filter", what=f"a filter of tc at {name} ({side}) {what}: {text[:160]}",
+                where=f"{space.name} {name}", certainty=SEEN if seen.blocked or seen.lossy else PRESENT, weight=MOST,
+                undo=space.command(f"tc filter del dev {name} {side}"),
+            )  # fmt: skip

@@ -1,0 +1,259 @@
+"""What keeps packets from arriving: routes, forwarding, interfaces, bridges, addresses, neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from labkit.measure.existing.checks.evidence import Evidence
+from labkit.measure.existing.checks.findings import ALL, MOST, MUCH, POSSIBLE, PRESENT, SEEN, SOME, Finding
+from labkit.measure.existing.checks.path import PRIVATE, Place, Way
+from labkit.measure.existing.spaces import UPPERS
+from labkit.measure.topologies.network.kinds import cables
+
+FEW_HOPS = 16
+FORWARDING = "forwarding"
+# Options of a bridge's port (ip-link(8)) that are on by default and that ARP or the way back needs.
+PORT_OPTIONS = {"learning": "learns no addresses", "flood": "gets no frames to unknown addresses",
+                "bcast_flood": "gets no broadcasts, as ARP sends"}  # fmt: skip
+
+
+def ways(seen: Evidence) -> Iterator[Finding]:
+    """Why a way ends: missing routes, forwarding, the reverse path filter, nobody with the next address."""
+    for way, probe in seen.ways:
+        if probe.icmp.arrived or probe.udp.arrived:
+            continue
+        for one in way.problems:
+            yield Finding(
+                cause=one.cause, what=one.what, where=one.where, certainty=SEEN, weight=ALL, undo=one.undo,
+                cost=f"nothing from {way.source} arrives at {way.destination}",
+            )  # fmt: skip
+
+
+def filtered(seen: Evidence) -> Iterator[Finding]:
+    """Packets that the reverse path filter dropped while probes passed."""
+    for space in seen.spaces:
+        if count := seen.mib(space, "TcpExt", "IPReversePathFilter"):
+            yield Finding(
+                cause="reverse path filter",
+                what=f"the reverse path filter (rp_filter) dropped {count} packets during the check: their way back is"
+                " over another interface",
+                where=space.name, certainty=SEEN, weight=ALL if seen.blocked else MUCH,
+                undo=space.command("sysctl -w net.ipv4.conf.all.rp_filter=2"),
+            )  # fmt: skip
+
+
+def interfaces(seen: Evidence) -> Iterator[Finding]:
+    """Interfaces of the path, or with an address at an end, that are down, have no carrier, or use no ARP."""
+    ends = [Place(end.space, end.space.addresses[end.address]) for end in (seen.client, seen.server)]
+    for place in dict.fromkeys([*seen.places, *ends]):
+        link, certain = place.link, SEEN if seen.blocked else PRESENT
+        if not link.up:
+            yield Finding(
+                cause="interface down", what=f"the interface {place.name} is down", where=str(place),
+                certainty=certain, weight=ALL, undo=place.space.command(f"ip link set {place.name} up"),
+            )  # fmt: skip
+        elif not link.carrier and seen.blocked and link.kind not in ("tun",):
+            yield Finding(
+                cause="no carrier", what=f"the interface {place.name} has no carrier: its other end is down",
+                where=str(place), certainty=SEEN, weight=MOST,
+            )  # fmt: skip
+        flags = place.space.details.get(place.name, {}).get("flags", ())
+        if "NOARP" in flags and seen.blocked and link.kind in (*cables(), "bridge", "macvlan", "vlan"):
+            yield Finding(
+                cause="ARP off", what=f"{place.name} uses no ARP, so it finds no neighbours and none find it",
+                where=str(place), certainty=SEEN, weight=ALL,
+                undo=place.space.command(f"ip link set {place.name} arp on"),
+            )  # fmt: skip
+
+
+def bridges(seen: Evidence) -> Iterator[Finding]:
+    """Ports of bridges on the path that do not forward, do not flood, or are isolated, and full tables of them."""
+    isolated: dict[tuple[str, str], list[Place]] = {}
+    certain = SEEN if seen.blocked else PRESENT
+    for place in seen.places:
+        details = place.space.details.get(place.name, {}).get("linkinfo", {})
+        port = details.get("info_slave_data", {}) if details.get("info_slave_kind") == "bridge" else {}
+        state = str(port.get("state", FORWARDING))
+        set_port = place.space.command(f"bridge link set dev {place.name}")
+        if state != FORWARDING and place.link.up and place.link.carrier:
+            yield Finding(
+                cause="bridge port", what=f"the port {place.name} of a bridge does not forward: it is {state}",
+                where=str(place), certainty=certain, weight=ALL, undo=f"{set_port} state 3",
+            )  # fmt: skip
+        for name, why in PORT_OPTIONS.items():
+            if port.get(name) is False and (seen.blocked or name == "learning"):
+                yield Finding(
+                    cause="bridge port", what=f"the port {place.name} of a bridge {why} ({name} off)", where=str(place),
+                    certainty=certain, weight=MOST if seen.blocked else SOME, undo=f"{set_port} {name} on",
+                )  # fmt: skip
+        if port.get("isolated"):
+            master = str(place.space.details.get(place.name, {}).get("master"))
+            isolated.setdefault((place.space.name, master), []).append(place)
+        bridge = details.get("info_data", {}) if details.get("info_kind") == "bridge" else {}
+        most, learned = int(bridge.get("fdb_max_learned") or 0), int(bridge.get("fdb_n_learned") or 0)
+        if most and learned >= most:
+            yield Finding(
+                cause="forwarding database full",
+                what=f"the bridge {place.name} has learned {learned} addresses, which is its limit: it floods frames to"
+                " others through every port",
+                where=str(place), weight=SOME,
+                undo=place.space.command(f"ip link set {place.name} type bridge fdb_max_learned 0"),
+            )  # fmt: skip
+    for ports in isolated.values():
+        if len(ports) > 1:
+            names = " and ".join(one.name for one in ports)
+            yield Finding(
+                cause="isolated ports", what=f"the ports {names} of a bridge are isolated from each other",
+                where=str(ports[0]), certainty=certain, weight=ALL,
+                undo=ports[0].space.command(f"bridge link set dev {ports[0].name} isolated off"),
+            )  # fmt: skip
+
+
+def vlans(seen: Evidence) -> Iterator[Finding]:
+    """Ports of a bridge that filters VLANs, whose untagged VLANs differ."""
+    for space in seen.spaces if seen.blocked else ():
+        untagged: dict[str, dict[str, int | None]] = {}
+        own = {place.name for place in seen.places if place.space is space}
+        for one in space.json("bridge", "-j", "vlan", "show") if own else ():
+            name = str(one.get("ifname"))
+            bridge = space.details.get(str(space.details.get(name, {}).get("master")), {})
+            if name in own and bridge.get("linkinfo", {}).get("info_data", {}).get("vlan_filtering"):
+                numbers = [vlan["vlan"] for vlan in one.get("vlans", ()) if "PVID" in vlan.get("flags", ())]
+                untagged.setdefault(str(bridge["ifname"]), {})[name] = numbers[0] if numbers else None
+        for bridge_name, ports in untagged.items():
+            if len(set(ports.values())) > 1:
+                words = ", ".join(f"{name} {number or 'none'}" for name, number in ports.items())
+                yield Finding(
+                    cause="VLANs differ",
+                    what=f"the bridge {bridge_name} filters VLANs, and its ports are in different ones: {words}",
+                    where=f"{space.name} {bridge_name}", certainty=SEEN, weight=ALL,
+                )  # fmt: skip
+
+
+def macvlans(seen: Evidence) -> Iterator[Finding]:
+    """Two macvlan devices of one lower device in a mode that keeps them apart."""
+    for way, probe in seen.ways:
+        for upper in way.places:
+            mode = upper.link.data.get("IFLA_MACVLAN_MODE")
+            if (
+                upper.link.kind == "macvlan"
+                and mode in PRIVATE
+                and not (probe.icmp.arrived or probe.udp.arrived)
+            ):
+                yield Finding(
+                    cause="macvlan mode",
+                    what=f"{upper.name} is a macvlan in the mode {mode}, which passes nothing to others on its device",
+                    where=str(upper), certainty=SEEN, weight=ALL,
+                )  # fmt: skip
+
+
+def _owners(way: Way) -> dict[tuple[Place, str], list[Place]]:
+    """Return the interfaces that answer for each next address, by the interface that asks and the address."""
+    result: dict[tuple[Place, str], list[Place]] = {}
+    for sender, address, owner in way.hops:
+        result.setdefault((sender, address), []).append(owner)
+    return result
+
+
+def duplicates(seen: Evidence) -> Iterator[Finding]:
+    """Addresses and MAC addresses that several interfaces of one link layer have."""
+    certain = SEEN if seen.lossy or seen.blocked else PRESENT
+    for way, _probe in seen.ways:
+        for (_sender, address), found in _owners(way).items():
+            names = {str(one.space.name) for one in found if one.link.up}
+            if len(names) > 1:
+                yield Finding(
+                    cause="duplicate address",
+                    what=f"{len(names)} namespaces on one link have the address {address}: {', '.join(sorted(names))}",
+                    where=", ".join(map(str, found)), certainty=certain, weight=MOST,
+                )  # fmt: skip
+        for domain in way.domains:
+            for one, other in _same_macs(seen, list(domain)):
+                yield Finding(
+                    cause="duplicate MAC address",
+                    what=f"{one} and {other} have the same MAC address {one.link.mac}, so a bridge sends frames to one"
+                    " of them only",
+                    where=str(one), certainty=certain, weight=MOST,
+                    undo=other.space.command(f"ip link set {other.name} address NEW"),
+                )  # fmt: skip
+
+
+def _same_macs(seen: Evidence, domain: list[Place]) -> Iterator[tuple[Place, Place]]:
+    """Yield pairs of interfaces with the same MAC, of which one is on the path and holds an address."""
+    pairs = set[frozenset[Place]]()
+    holders = [
+        place for place in domain
+        if place in seen.places and place.index in place.space.addresses.values() and place.link.kind != "ipvlan"
+    ]  # fmt: skip
+    for one in holders:
+        for other in domain:
+            joined = one.space is other.space and (
+                one.link.master == other.index or other.link.master == one.index
+            )
+            upon = any(
+                a.link.kind in UPPERS and a.link.link == b.index for a, b in ((one, other), (other, one))
+            )
+            same = other != one and other.link.mac and other.link.mac == one.link.mac and other.link.up
+            if joined or upon or (one.space is other.space and one.link.kind == "bridge"):
+                continue
+            if same and (pair := frozenset((one, other))) not in pairs:
+                pairs.add(pair)
+                yield min(one, other, key=str), max(one, other, key=str)
+
+
+def neighbours(seen: Evidence) -> Iterator[Finding]:
+    """Neighbour entries of the path that are wrong or unresolved."""
+    for way, probe in seen.ways:
+        arrives = probe.icmp.arrived or probe.udp.arrived
+        for (sender, address), found in _owners(way).items():
+            owner = found[0]
+            for entry in sender.space.neighbours:
+                if entry.get("dst") != address or entry.get("dev") != sender.name:
+                    continue
+                states, mac = entry.get("state", []), entry.get("lladdr")
+                owned = {link.mac for one in found for link in one.space.links.values()}
+                if mac and owner.link.mac and mac not in owned:
+                    yield Finding(
+                        cause="wrong neighbour entry",
+                        what=f"{sender.name} sends what is for {address} to {mac}"
+                        f"{' (a permanent entry)' if 'PERMANENT' in states else ''}, but {owner} has {owner.link.mac}",
+                        where=str(sender), certainty=PRESENT if arrives else SEEN, weight=ALL,
+                        undo=sender.space.command(f"ip neighbour del {address} dev {sender.name}"),
+                    )  # fmt: skip
+                elif not arrives and {"FAILED", "INCOMPLETE"} & set(states):
+                    yield Finding(
+                        cause="missing neighbour",
+                        what=f"{sender.name} asks for the neighbour {address} and gets no answer, although {owner} has"
+                        " this address",
+                        where=str(sender), certainty=SEEN, weight=MUCH,
+                    )  # fmt: skip
+
+
+def detection(seen: Evidence) -> Iterator[Finding]:
+    """IPv6 addresses whose duplicate detection has failed or not ended."""
+    for space in dict.fromkeys((seen.client.space, seen.server.space)):
+        for name, one in space.details.items():
+            for address in one.get("addr_info", ()):
+                used = address.get("local") in (seen.client.address, seen.server.address)
+                failed, tentative = address.get("dadfailed"), address.get("tentative")
+                if (address.get("scope") == "link" and not failed) or not (failed or tentative):
+                    continue
+                state = "failed: another interface has it" if failed else "has not ended"
+                yield Finding(
+                    cause="duplicate address detection",
+                    what=f"duplicate address detection of {address.get('local')} {state}, so nothing uses the address",
+                    where=f"{space.name} {name}", certainty=SEEN if used and seen.blocked else PRESENT,
+                    weight=ALL if used else SOME,
+                )  # fmt: skip
+
+
+def hop_limits(seen: Evidence) -> Iterator[Finding]:
+    """A first hop limit so small that packets die on the way."""
+    for end in (seen.client, seen.server):
+        name = "net/ipv6/conf/all/hop_limit" if end.version == 6 else "net/ipv4/ip_default_ttl"
+        if 0 < (limit := end.space.number(name, default=64)) < FEW_HOPS:
+            yield Finding(
+                cause="hop limit", what=f"packets of {end.space.name} begin with a hop limit (TTL) of {limit}",
+                where=end.space.name, certainty=SEEN if seen.blocked else POSSIBLE, weight=MOST,
+                undo=end.space.command(f"sysctl -w {name.replace('/', '.')}=64"),
+            )  # fmt: skip

@@ -1,0 +1,96 @@
+"""The checks, one function for a family of causes. CHECKS is the one place to add a new one.
+
+A check is a function from the evidence of both ends and of the namespaces between them to findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from labkit.common import units
+from labkit.measure.existing.checks import drops, mtu, processing, queues, reach, rules, sockets
+from labkit.measure.existing.checks.evidence import Evidence
+from labkit.measure.existing.checks.findings import LITTLE, POSSIBLE, SEEN, SOME, Finding, ordered
+from labkit.measure.existing.checks.path import Place, Way
+from labkit.measure.topologies.network.kinds import cables
+
+CHECKS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
+    reach.ways, reach.filtered, reach.interfaces, reach.bridges, reach.vlans, reach.macvlans, reach.duplicates,
+    reach.neighbours, reach.detection, reach.hop_limits, mtu.measured, mtu.differing, mtu.fragmented, mtu.routes,
+    rules.dropping, rules.long_sets, rules.clamps, queues.shapers, queues.filters, processing.offloads,
+    processing.checksums, processing.quotas, processing.captures, processing.softirqs, sockets.buffers, sockets.dropped,
+    sockets.tables, sockets.connection,
+)  # fmt: skip
+
+
+def judged(seen: Evidence) -> list[Finding]:
+    """Return all findings, the most certain and most costly first.
+
+    Where nothing explains what the probes lost, a finding says at least where it was lost.
+    """
+    found = [one for check in CHECKS for one in check(seen)]
+    if not any(one.certainty == SEEN and one.weight > SOME for one in found):
+        found += _unexplained(seen)
+    return ordered(found)
+
+
+def _unexplained(seen: Evidence) -> Iterator[Finding]:
+    for way, probe in seen.ways:
+        sent = probe.icmp.sent + probe.udp.sent
+        arrived = probe.icmp.arrived + probe.udp.arrived
+        if not probe.icmp.arrived and not probe.udp.arrived:
+            said = probe.udp.said or probe.icmp.said
+            place, counted = _last(seen, way, sent)
+            yield Finding(
+                cause="nothing arrives", certainty=SEEN, weight=1.0, where=place,
+                what=f"nothing from {way.source} arrives at {way.destination}{f' ({said})' if said else ''}:"
+                f" {counted}",
+            )  # fmt: skip
+        elif not probe.icmp.arrived or not probe.udp.arrived:
+            name = "ICMP" if not probe.icmp.arrived else "UDP"
+            yield Finding(
+                cause=f"{name} is dropped", certainty=SEEN, weight=SOME, where="path",
+                what=f"no packet of {name} from {way.source} arrives at {way.destination}, although others do",
+            )  # fmt: skip
+        elif arrived < sent * 0.9:
+            place, counted = _last(seen, way, sent)
+            yield Finding(
+                cause="loss", certainty=SEEN, weight=SOME + LITTLE, where=place,
+                what=f"{units.percent(1 - arrived / sent)} of small packets from {way.source} to {way.destination} are"
+                f" lost: {counted}",
+            )  # fmt: skip
+    for (reason, function), count in seen.drops.most_common():
+        if (seen.blocked or seen.lossy) and reason not in drops.EVERYDAY and count > 2:
+            yield Finding(
+                cause="kernel drops", certainty=POSSIBLE, weight=SOME, where=f"function {function}",
+                what=f"the kernel dropped {units.counted(count, 'packet')} on this machine during the check, with the"
+                f" reason {reason}",
+            )  # fmt: skip
+    own = seen.connection
+    if (
+        own
+        and not own.connected
+        and any(probe.udp.arrived or probe.icmp.arrived for _way, probe in seen.ways)
+    ):
+        yield Finding(
+            cause="TCP does not connect", certainty=SEEN, weight=1.0, where="path",
+            what=f"no TCP connection from {seen.client.address} to {seen.server.address} comes about ({own.said})",
+        )  # fmt: skip
+
+
+def _last(seen: Evidence, way: Way, sent: int) -> tuple[str, str]:
+    """Return the last interface of a way that counted the packets, and a sentence about it."""
+    last, previous = None, None
+    for place in way.places:
+        arrives = previous is not None and previous.link.kind in cables() and _is_peer(previous, place)
+        count = seen.interface(place, "rx_packets" if arrives else "tx_packets")
+        if place.link.kind != "bridge" and count < 0.8 * sent:
+            return str(last or place), f"they are lost between {last or way.start.name} and {place}"
+        if place.link.kind != "bridge":
+            last = place
+        previous = place
+    return str(last or way.start.name), f"the last interface that counted them is {last or 'none'}"
+
+
+def _is_peer(one: Place, other: Place) -> bool:
+    return one.link.link == other.index and other.link.link == one.index

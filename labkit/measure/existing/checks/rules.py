@@ -1,0 +1,246 @@
+"""Rules of nftables (and of iptables, which uses nftables): those that drop, long sets, bridges that call them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from ipaddress import ip_address, ip_network
+from typing import Any
+
+from labkit.common import units
+from labkit.measure.existing.checks.evidence import Evidence, packets_of
+from labkit.measure.existing.checks.findings import ALL, MUCH, POSSIBLE, SEEN, SOME, Finding
+from labkit.measure.existing.checks.probes import NOISE_SHARE
+from labkit.measure.existing.checks.spaces import Space
+
+MANY_RULES = 50
+RULE_NS = 22  # what a rule that does not match costs a packet: 100 rules take 2.2 µs (README)
+EPHEMERAL = "49152"  # as ports of the probes are
+VERDICTS = ("drop", "reject")
+Rule = Mapping[str, Any]
+
+
+def _holds(value: str, right: Any) -> bool | None:
+    """Return whether an address or a name is what a rule compares with; None if that is unknown."""
+    if isinstance(right, dict):
+        if "set" in right:
+            results = [_holds(value, one) for one in right["set"]]
+            return True if True in results else None if None in results else False
+        if "prefix" in right:
+            network = ip_network(f"{right['prefix']['addr']}/{right['prefix']['len']}", strict=False)
+            own = ip_address(value)
+            return own.version == network.version and own in network
+        if "range" in right and value.isdigit() and all(isinstance(one, int) for one in right["range"]):
+            return bool(right["range"][0] <= int(value) <= right["range"][1])
+        return None
+    if isinstance(right, int) or (isinstance(right, str) and right.isdigit()):
+        return value == str(right)
+    if not isinstance(right, str) or right.startswith("@"):
+        return None
+    return value == right or (right.endswith("*") and value.startswith(right[:-1]))
+
+
+def may_match(rule: Rule, packet: Mapping[str, str], interfaces: set[str]) -> bool:
+    """Return whether a rule may match a packet (saddr, daddr, protocol) that passes these interfaces; a condition that
+    is not understood may."""
+    version = ip_address(packet["saddr"]).version
+    if rule["family"] in ("ip", "ip6") and rule["family"] != ("ip6" if version == 6 else "ip"):
+        return False
+    for one in rule.get("expr", ()):
+        match = one.get("match")
+        if not isinstance(match, dict) or not isinstance(match.get("left"), dict):
+            continue
+        payload, meta = match["left"].get("payload", {}), match["left"].get("meta", {})
+        field, key = str(payload.get("field")), str(meta.get("key"))
+        holds: bool | None = None
+        if field in ("saddr", "daddr") and payload.get("protocol") in ("ip", "ip6"):
+            holds = _holds(packet[field], match["right"])
+        elif key in ("iifname", "oifname", "iif", "oif"):
+            results = [_holds(name, match["right"]) for name in interfaces]
+            holds = True if True in results else None if None in results else False
+        elif field in ("sport", "dport"):
+            holds = _holds(packet.get(field, EPHEMERAL), match["right"])
+        elif key == "l4proto" or field in ("protocol", "nexthdr"):
+            holds = _holds(packet["protocol"], match["right"])
+        elif (
+            payload.get("protocol") in ("tcp", "udp", "icmp", "icmpv6", "sctp")
+            and payload["protocol"] != packet["protocol"]
+        ):
+            return False
+        if holds is not None and holds == (match.get("op") == "!="):
+            return False
+    return True
+
+
+def _packets(seen: Evidence) -> Iterator[dict[str, str]]:
+    """Yield what labkit's packets have that did not all arrive or had no answer, and the outer ones of tunnels: saddr,
+    daddr, protocol, and dport if it is known."""
+    icmp = "icmpv6" if seen.client.version == 6 else "icmp"
+    for way, probe in seen.ways:
+        if not probe.icmp.arrived and not probe.udp.arrived:
+            yield from way.outer
+        whole = probe.mtu is None or probe.mtu.passes_bytes >= probe.mtu.full_bytes
+        for protocol, sent in ((icmp, probe.icmp), ("udp", probe.udp)):
+            if sent.lost_share > NOISE_SHARE or not whole:
+                yield {"saddr": way.source, "daddr": way.destination, "protocol": protocol}
+        if seen.connection is not None and not seen.connection.connected:
+            yield {"saddr": way.source, "daddr": way.destination, "protocol": "tcp"}
+
+
+def applied(seen: Evidence, space: Space, family: str) -> bool:
+    """Return whether rules of a family see the packets in a namespace: it routes them, or its bridge calls them."""
+    routing = {seen.client.space, seen.server.space}
+    routing |= {place.space for way in (seen.there, seen.back) for place in way.arrivals}
+    if family in ("netdev", "bridge") or space in routing:
+        return True
+    return space.number(f"net/bridge/bridge-nf-call-ip{'6' if seen.client.version == 6 else ''}tables") == 1
+
+
+def dropping(seen: Evidence) -> Iterator[Finding]:
+    """Rules and policies that drop packets like those that were lost."""
+    packets = list(_packets(seen))
+    for space in seen.spaces if packets else ():
+        names = {place.name for place in seen.places if place.space is space}
+        for rule in (one["rule"] for one in seen.rulesets[space.name] if "rule" in one):
+            verdict = next((word for one in rule.get("expr", ()) for word in VERDICTS if word in one), None)
+            hits = seen.hits.get((space.name, rule["handle"]))
+            fits = any(may_match(rule, packet, names) for packet in packets)
+            if not verdict or hits == 0 or not fits:
+                continue
+            if not applied(seen, space, rule["family"]):
+                continue
+            place = f"{rule['family']} {rule['table']} {rule['chain']}"
+            text = _text(space, rule)
+            counted = f": it counted {units.counted(hits, 'packet')} during the check" if hits else ""
+            yield Finding(
+                cause="drop rule",
+                what=f"a rule of nftables in {place} {verdict}s packets like those that were lost{counted}: {text}",
+                where=space.name, certainty=SEEN, weight=ALL - 0.01,
+                undo=space.command(f"nft delete rule {place} handle {rule['handle']}"),
+            )  # fmt: skip
+        yield from _policies(seen, space)
+
+
+def _policies(seen: Evidence, space: Space) -> Iterator[Finding]:
+    for chain in (one["chain"] for one in seen.rulesets[space.name] if "chain" in one):
+        if chain.get("policy") == "drop" and seen.blocked and applied(seen, space, chain["family"]):
+            place = f"{chain['family']} {chain['table']} {chain['name']}"
+            yield Finding(
+                cause="drop policy",
+                what=f"the chain {place} of nftables (hook {chain.get('hook')}) drops what no rule of it accepts",
+                where=space.name, certainty=SEEN, weight=ALL - 0.02,
+                undo=space.command(f"nft chain {place} '{{ policy accept ; }}'"),
+            )  # fmt: skip
+
+
+def _text(space: Space, rule: Rule) -> str:
+    """Return a rule as nft prints it."""
+    ended = space.namespace.run("nft", "-a", "list", "chain", rule["family"], rule["table"], rule["chain"])
+    wanted = f"# handle {rule['handle']}"
+    lines = [line.strip() for line in ended.stdout.splitlines() if line.rstrip().endswith(wanted)]
+    return lines[0].removesuffix(wanted).strip() if lines else f"handle {rule['handle']}"
+
+
+def long_sets(seen: Evidence) -> Iterator[Finding]:
+    """Base chains whose rules and those of the chains that they call are many."""
+    for space in seen.spaces:
+        rules = [one["rule"] for one in seen.rulesets[space.name] if "rule" in one]
+        counts: dict[tuple[str, str, str], int] = {}
+        calls: dict[tuple[str, str, str], set[tuple[str, str, str]]] = {}
+        for rule in rules:
+            key = (rule["family"], rule["table"], rule["chain"])
+            counts[key] = counts.get(key, 0) + 1
+            calls.setdefault(key, set()).update((*key[:2], name) for name in _targets(rule.get("expr", ())))
+        total, longest = 0, ("", 0)
+        for chain in (one["chain"] for one in seen.rulesets[space.name] if "chain" in one):
+            own = (chain["family"], chain["table"], chain["name"])
+            if (
+                "hook" not in chain
+                or not applied(seen, space, chain["family"])
+                or _other_family(seen, chain["family"])
+            ):
+                continue
+            count = sum(counts.get(one, 0) for one in _reached(own, calls))
+            total += count
+            longest = max(longest, (" ".join(own), count), key=lambda one: one[1])
+        if total < MANY_RULES:
+            continue
+        hit = sum(bool(seen.hits.get((space.name, rule["handle"]))) for rule in rules)
+        counted = sum(packets_of(rule) is not None for rule in rules)
+        bridged = space not in {seen.client.space, seen.server.space} and not any(
+            place.space is space for way in (seen.there, seen.back) for place in way.arrivals
+        )
+        by = ", which a bridge calls for each frame (br_netfilter)" if bridged else ""
+        hits = f"; {hit} of {counted} with a counter counted packets during the check" if counted else ""
+        yield Finding(
+            cause="bridge calls long rule sets" if bridged else "long rule set",
+            what=f"up to {total} rules of nftables see each packet{by}, {longest[1]} of them from {longest[0]}{hits}",
+            where=space.name, weight=min(SOME + total / 5000, MUCH),
+            cost=f"up to {units.si(total * RULE_NS * 1e-9, 's')} for each packet",
+            undo=space.command("sysctl -w net.bridge.bridge-nf-call-iptables=0") if bridged else None,
+        )  # fmt: skip
+
+
+def _other_family(seen: Evidence, family: str) -> bool:
+    return family == ("ip" if seen.client.version == 6 else "ip6") or family == "arp"
+
+
+def _targets(value: Any) -> Iterator[str]:
+    """Yield the chains to which a rule or its verdict map jumps."""
+    if isinstance(value, dict):
+        if isinstance(value.get("target"), str):
+            yield value["target"]
+        for inner in value.values():
+            yield from _targets(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _targets(inner)
+
+
+def _reached(
+    start: tuple[str, str, str], calls: Mapping[tuple[str, str, str], set[tuple[str, str, str]]]
+) -> set[Any]:
+    reached, waiting = set(), [start]
+    while waiting:
+        if (one := waiting.pop()) not in reached:
+            reached.add(one)
+            waiting += calls.get(one, ())
+    return reached
+
+
+def clamps(seen: Evidence) -> Iterator[Finding]:
+    """Rules that make TCP segments small, that limit a rate, or give packets to a program."""
+    for space in seen.spaces:
+        names = {place.name for place in seen.places if place.space is space}
+        packet = {"saddr": seen.client.address, "daddr": seen.server.address, "protocol": "tcp"}
+        back = {"saddr": seen.server.address, "daddr": seen.client.address, "protocol": "tcp"}
+        for rule in (one["rule"] for one in seen.rulesets[space.name] if "rule" in one):
+            if not applied(seen, space, rule["family"]) or not any(
+                may_match(rule, one, names) for one in (packet, back)
+            ):
+                continue
+            undo = space.command(
+                f"nft delete rule {rule['family']} {rule['table']} {rule['chain']} handle {rule['handle']}"
+            )
+            for one in rule.get("expr", ()):
+                mangle = one.get("mangle")
+                size = (
+                    mangle.get("value")
+                    if isinstance(mangle, dict) and "maxseg" in str(mangle.get("key"))
+                    else None
+                )
+                if isinstance(size, int) and size < 1000:
+                    yield Finding(
+                        cause="segments clamped", what=f"a rule sets the TCP segment size to {size} bytes", weight=MUCH,
+                        where=space.name, undo=undo,
+                    )  # fmt: skip
+                if "queue" in one:
+                    yield Finding(
+                        cause="queue to a program", weight=MUCH, where=space.name, undo=undo,
+                        what=f"a rule gives each packet to a program (nfqueue): {_text(space, rule)}",
+                    )  # fmt: skip
+                drops = any(word in each for each in rule["expr"] for word in VERDICTS)
+                if "limit" in one and drops:
+                    yield Finding(
+                        cause="rate limit", weight=MUCH, where=space.name, undo=undo, certainty=POSSIBLE,
+                        what=f"a rule limits a rate and drops what is above: {_text(space, rule)}",
+                    )  # fmt: skip

@@ -1,0 +1,146 @@
+"""Buffers, TCP's settings and the tables of the kernel: sockets that drop, retransmissions, limits that are near."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+from labkit.common import units
+from labkit.common.errors import LabkitError
+from labkit.measure.existing.checks import probes
+from labkit.measure.existing.checks.evidence import Evidence
+from labkit.measure.existing.checks.findings import MOST, MUCH, POSSIBLE, PRESENT, SEEN, SOME, Finding
+from labkit.measure.existing.checks.spaces import Space
+from labkit.system.machine.mibs import mibs, mibs6
+
+SMALL_BYTES = 1 << 18
+NEAR = 0.8
+SOME_DROPS, DROP_SHARE = 50, 0.01
+SLOW_MS = 2.0
+# Switches of TCP whose other value costs, with what it does.
+TCP_SWITCHES = {
+    "tcp_window_scaling": (1, "windows are at most 64 KB"), "tcp_sack": (1, "one loss costs a round trip each"),
+}  # fmt: skip
+
+
+def buffers(seen: Evidence) -> Iterator[Finding]:
+    """Small limits of TCP's and UDP's buffers."""
+    for space in dict.fromkeys((seen.client.space, seen.server.space)):
+        for name in ("tcp_rmem", "tcp_wmem"):
+            most = space.number(f"net/ipv4/{name}", 2, SMALL_BYTES)
+            if most < SMALL_BYTES:
+                yield Finding(
+                    cause="small TCP buffers", weight=MOST if most < SMALL_BYTES / 4 else MUCH, where=space.name,
+                    what=f"{name} lets a TCP connection have at most {most:,} bytes of buffer",
+                    cost=f"at most {units.si(8 * most / 1e-3, 'bit/s')} at a round trip of 1 ms",
+                    undo=space.command(f"sysctl -w net.ipv4.{name}='4096 131072 6291456'"),
+                    change=f"buffers: sysctl net.ipv4.{name}=4096 131072 6291456 at both",
+                )  # fmt: skip
+        for name, (usual, why) in TCP_SWITCHES.items():
+            if (value := space.number(f"net/ipv4/{name}", default=usual)) != usual:
+                yield Finding(
+                    cause="TCP option off", what=f"{name} is {value}: {why}", where=space.name, weight=SOME,
+                    undo=space.command(f"sysctl -w net.ipv4.{name}={usual}"),
+                    change=f"tcp: sysctl net.ipv4.{name}={usual} at both",
+                )  # fmt: skip
+        if 0 < (size := space.number("net/core/rmem_max", default=0)) < 1 << 16:
+            yield Finding(
+                cause="small UDP buffers", what=f"net.core.rmem_max lets a socket have at most {size:,} bytes",
+                where=space.name, weight=SOME, undo="sysctl -w net.core.rmem_max=212992",
+            )  # fmt: skip
+
+
+def dropped(seen: Evidence) -> Iterator[Finding]:
+    """Datagrams and connections that sockets at the ends dropped: during the check, or since the namespace exists."""
+    for space in dict.fromkeys((seen.client.space, seen.server.space)):
+        counts = _counts(space)
+        for group, total_of in (("Udp", "InDatagrams"), ("Udp6", "InDatagrams")):
+            count, now = counts.get(group, {}).get("RcvbufErrors", 0), seen.mib(space, group, "RcvbufErrors")
+            taken = counts.get(group, {}).get(total_of, 0)
+            if now or (count > SOME_DROPS and count > DROP_SHARE * (count + taken)):
+                when = f"{now} of them during the check" if now else "since the namespace exists"
+                yield Finding(
+                    cause="full socket buffer", certainty=SEEN if now else PRESENT, weight=MUCH, where=space.name,
+                    what=f"sockets of {space.name} dropped {units.counted(max(count, now), 'datagram')}, because their"
+                    f" buffers were full ({group} RcvbufErrors), {when}",
+                    undo="sysctl -w net.core.rmem_max=8388608 net.core.rmem_default=8388608, or a faster program",
+                )  # fmt: skip
+        overflows, opened = (
+            counts.get(group, {}).get(name, 0)
+            for group, name in (("TcpExt", "ListenOverflows"), ("Tcp", "PassiveOpens"))
+        )
+        now = seen.mib(space, "TcpExt", "ListenOverflows")
+        if overflows > SOME_DROPS and overflows > DROP_SHARE * (opened + overflows):
+            yield Finding(
+                cause="full accept queue", certainty=SEEN if now else PRESENT, weight=MUCH, where=space.name,
+                what=f"a listening socket of {space.name} refused {overflows} connections, because its queue was full"
+                " (ListenOverflows)",
+                undo=space.command("sysctl -w net.core.somaxconn=4096") + ", and a larger backlog in the program",
+            )  # fmt: skip
+
+
+def _counts(space: Space) -> dict[str, dict[str, int]]:
+    result: dict[str, dict[str, int]] = {}
+    with suppress(OSError, LabkitError):
+        result |= mibs(space.namespace.read("/proc/net/snmp")) | mibs(
+            space.namespace.read("/proc/net/netstat")
+        )
+        result |= mibs6(space.namespace.read("/proc/net/snmp6"))
+    return result
+
+
+def tables(seen: Evidence) -> Iterator[Finding]:
+    """Tables of connections and neighbours that are nearly full."""
+    for space in seen.spaces:
+        most, count = (space.number(f"net/netfilter/nf_conntrack_{name}") for name in ("max", "count"))
+        if most and count >= NEAR * most:
+            yield Finding(
+                cause="connection table", weight=MOST if count >= 0.95 * most else MUCH, where=space.name,
+                what=f"{space.name} tracks {count:,} connections of at most {most:,} (nf_conntrack_max)",
+                cost="new connections are dropped when it is full", undo=f"sysctl -w net.nf_conntrack_max={4 * most}",
+            )  # fmt: skip
+        for family, name in (("ipv4", "arp_cache"), ("ipv6", "ndisc_cache")):
+            limit, used = space.number(f"net/{family}/neigh/default/gc_thresh3"), 0
+            with suppress(OSError, ValueError, IndexError):
+                used = int(space.namespace.read(f"/proc/net/stat/{name}").splitlines()[1].split()[0], 16)
+            if limit and used >= NEAR * limit:
+                yield Finding(
+                    cause="neighbour table", weight=MUCH, where=space.name,
+                    what=f"the kernel knows {used:,} neighbours of at most {limit:,} (gc_thresh3 of {family})",
+                    cost="neighbours are forgotten and asked for again",
+                    undo=f"sysctl -w net.{family}.neigh.default.gc_thresh3={4 * limit}",
+                )  # fmt: skip
+
+
+def connection(seen: Evidence) -> Iterator[Finding]:
+    """What labkit's own connections showed: retransmissions, loss, slow transfer, long round trips."""
+    for one in seen.loads:
+        share = one.again_count / one.sent_count if one.sent_count else 0.0
+        if share > DROP_SHARE and one.again_count > 20:
+            words = "sent again" if one.protocol == "TCP" else "lost"
+            yield Finding(
+                cause="retransmissions" if one.protocol == "TCP" else "loss", certainty=SEEN, weight=SOME, where="path",
+                what=f"{units.percent(share)} of {one.protocol}'s packets were {words} during the load",
+            )  # fmt: skip
+    for way, probe in seen.ways:
+        for name, sent in (("ICMP", probe.icmp), ("UDP", probe.udp)):
+            if 0 < sent.arrived < sent.sent - max(1, DROP_SHARE * sent.sent):
+                yield Finding(
+                    cause="loss", certainty=SEEN, weight=SOME, where="path",
+                    what=f"{sent.sent - sent.arrived} of {sent.sent} small packets of {name} from {way.source} to"
+                    f" {way.destination} were lost",
+                )  # fmt: skip
+    own = seen.connection
+    if own and own.connected and own.carried_bytes < probes.TCP_BYTES:
+        yield Finding(
+            cause="slow connection", certainty=SEEN, weight=SOME, where="path",
+            what=f"a TCP connection carried {own.carried_bytes:,} of {probes.TCP_BYTES:,} bytes in"
+            f" {own.lasted_s:.1f} s",
+        )  # fmt: skip
+    if seen.round_trips_ms:
+        middle = sorted(seen.round_trips_ms)[len(seen.round_trips_ms) // 2]
+        if middle > SLOW_MS:
+            yield Finding(
+                cause="long round trips", certainty=POSSIBLE, weight=SOME, where="path",
+                what=f"a round trip takes {middle:.1f} ms, although both ends are on this machine",
+            )  # fmt: skip

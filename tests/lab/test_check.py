@@ -1,0 +1,349 @@
+"""`labkit check` names what is wrong with networks of others: a zoo of plain commands, the true cause beside each.
+
+Each network is in namespaces of its own, with names that only it sees (its own /run). The ends are client and server.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from conftest import ROOT, Need, cpu_cgroups
+from sandbox import until
+
+pytestmark = pytest.mark.needs("root", "namespaces", "ip", "nft", "ethtool", "veth", "bridge")
+
+ENDS = "ip netns add client; ip netns add server; ip netns add mid\n"
+# Two ends at ports c and s of the bridge lan in the namespace mid.
+BRIDGE = (
+    ENDS
+    + """
+ip -n mid link add name lan up type bridge
+for n in client server; do
+  ip -n mid link add port-$n up master lan type veth peer name eth0 netns $n
+  ip -n $n link set eth0 up
+done
+ip -n client address add 10.1.0.1/24 dev eth0
+ip -n server address add 10.1.0.2/24 dev eth0
+"""
+)
+# Two ends in two subnets, with the router mid between them.
+ROUTED = (
+    ENDS
+    + """
+for n in client server; do
+  ip -n mid link add to-$n up type veth peer name eth0 netns $n
+  ip -n $n link set eth0 up
+done
+ip -n client address add 10.1.0.1/24 dev eth0; ip -n mid address add 10.1.0.254/24 dev to-client
+ip -n server address add 10.2.0.1/24 dev eth0; ip -n mid address add 10.2.0.254/24 dev to-server
+ip -n client route add default via 10.1.0.254; ip -n server route add default via 10.2.0.254
+ip netns exec mid sysctl -qw net.ipv4.ip_forward=1
+"""
+)
+# A VXLAN between two ends over a bridge; MTU of the tunnel as the kernel chooses it.
+OVERLAY = (
+    BRIDGE
+    + """
+ip -n client link add vx up type vxlan id 7 dstport 4789 local 10.1.0.1 remote 10.1.0.2 dev eth0
+ip -n server link add vx up type vxlan id 7 dstport 4789 local 10.1.0.2 remote 10.1.0.1 dev eth0
+ip -n client address add 10.9.0.1/24 dev vx; ip -n server address add 10.9.0.2/24 dev vx
+"""
+)
+THIRD = """
+ip netns add third
+ip -n mid link add port-third up master lan type veth peer name eth0 netns third
+ip -n third link set eth0 up
+"""
+RULES = """
+(echo 'table ip filter { chain c { type filter hook %s priority 0;'
+ for i in $(seq 400); do echo "ip saddr 192.0.2.$((i %% 250)) tcp dport $i counter accept"; done
+ echo '}'; echo '}') | ip netns exec %s nft -f -
+"""
+MACVLAN = (
+    ENDS
+    + """
+ip -n mid link add nic up type veth peer name far; ip -n mid link set far up
+for n in client server; do
+  ip -n mid link add mv-$n link nic type macvlan mode %s
+  ip -n mid link set mv-$n netns $n name eth0; ip -n $n link set eth0 up
+done
+ip -n client address add 10.1.0.1/24 dev eth0; ip -n server address add 10.1.0.2/24 dev eth0
+"""
+)
+SIX = """
+ip -n client address add fd00::1/64 dev eth0 nodad; ip -n server address add fd00::2/64 dev eth0 nodad
+"""
+PACKET_SOCKET = "import socket,time; s=socket.socket(17,3,768); s.bind(('eth0',3)); time.sleep(600)"
+PYTHON = f"ip netns exec server {sys.executable} -P -c"
+UNREAD = (
+    "import socket; r=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); r.bind(('127.0.0.1',9)); "
+    "[socket.socket(socket.AF_INET,socket.SOCK_DGRAM).sendto(bytes(900),('127.0.0.1',9)) for _ in range(1500)]"
+)
+# name: the beginning of the right answer, and the commands
+BROKEN = {
+    "a port with a smaller MTU": ("MTU black hole", BRIDGE + "ip -n mid link set port-server mtu 1400"),
+    "a link with a smaller MTU": (
+        "MTU does not fit",
+        ROUTED + "ip -n mid link set to-server mtu 1300; ip -n server link set eth0 mtu 1300",
+    ),
+    "ICMP errors filtered": (
+        ("MTU black hole", "drop rule"),
+        ROUTED + "ip -n mid link set to-server mtu 1300; ip -n server link set eth0 mtu 1300;"
+        " ip netns exec mid nft 'add table ip f; add chain ip f o { type filter hook output priority 0; };"
+        " add rule ip f o icmp type destination-unreachable drop'",
+    ),
+    "an address twice": (
+        "duplicate address",
+        BRIDGE + THIRD + "ip -n third address add 10.1.0.2/24 dev eth0",
+    ),
+    "a MAC twice": (
+        "duplicate MAC address",
+        BRIDGE + "ip -n client link set eth0 address 02:00:00:00:00:05;"
+        " ip -n server link set eth0 address 02:00:00:00:00:05",
+    ),
+    "asymmetric routes": (
+        "reverse path filter",
+        ROUTED + """
+ip -n mid link add other up type veth peer name eth1 netns server; ip -n server link set eth1 up
+ip -n server address add 10.3.0.1/24 dev eth1; ip -n mid address add 10.3.0.254/24 dev other
+ip -n server route add 10.1.0.0/24 via 10.3.0.254
+ip netns exec server sysctl -qw net.ipv4.conf.all.rp_filter=1
+""",
+    ),
+    "a drop rule": (
+        "drop rule",
+        ROUTED + "ip netns exec mid nft 'add table ip f; add chain ip f w { type filter hook forward priority 0; };"
+        " add rule ip f w ip saddr 192.0.2.0/24 drop; add rule ip f w ip daddr 10.2.0.0/24 drop'",
+    ),
+    "a rule that drops some": (
+        "drop rule",
+        BRIDGE + "ip netns exec server nft 'add table ip f; add chain ip f i { type filter hook input priority 0; };"
+        " add rule ip f i numgen random mod 10 < 2 counter drop'",
+    ),
+    "a shaper": ("shaper", BRIDGE + "tc -n mid qdisc add dev port-server root tbf rate 5mbit burst 10kb latency 50ms"),
+    "classes": (
+        "shaper",
+        BRIDGE + "tc -n client qdisc add dev eth0 root handle 1: htb default 1;"
+        " tc -n client class add dev eth0 parent 1: classid 1:1 htb rate 20mbit",
+    ),
+    "many rules": ("long rule set", BRIDGE + RULES % ("input", "server")),
+    "many rules at a bridge": (
+        "bridge calls long rule sets",
+        BRIDGE + RULES % ("forward", "mid") + "ip netns exec mid sysctl -qw net.bridge.bridge-nf-call-iptables=1",
+    ),
+    "no offloads": ("offload off", BRIDGE + "ip netns exec client ethtool -K eth0 tso off gso off"),
+    "small buffers": (
+        "small TCP buffers",
+        BRIDGE + "ip netns exec server sysctl -qw net.ipv4.tcp_rmem='4096 8192 16384'",
+    ),
+    "no forwarding": ("forwarding off", ROUTED + "ip netns exec mid sysctl -qw net.ipv4.ip_forward=0"),
+    "no way back": ("missing route", ROUTED + "ip -n server route del default"),
+    "a blackhole": ("missing route", ROUTED + "ip -n client route add blackhole 10.2.0.0/24"),
+    "a wrong neighbour": (
+        "wrong neighbour entry",
+        BRIDGE + "ip -n client neigh add 10.1.0.2 lladdr 02:00:00:00:00:99 nud permanent dev eth0",
+    ),
+    "a blocked port": ("bridge port", BRIDGE + "sleep 0.2; ip netns exec mid bridge link set dev port-server state 0"),
+    "isolated ports": (
+        "isolated ports",
+        BRIDGE + "ip netns exec mid bridge link set dev port-server isolated on;"
+        " ip netns exec mid bridge link set dev port-client isolated on",
+    ),
+    "ARP off": ("ARP off", BRIDGE + "ip -n server link set eth0 arp off"),
+    "an end down": ("interface down", BRIDGE + "ip -n mid link set port-server down"),
+    "tunnels that differ": (
+        "tunnel ends differ",
+        OVERLAY + "ip -n server link del vx; ip -n server link add vx up type vxlan id 8 dstport 4789"
+        " local 10.1.0.2 remote 10.1.0.1 dev eth0; ip -n server address add 10.9.0.2/24 dev vx",
+    ),
+    "a tunnel with a large MTU": (
+        "tunnel fragments",
+        OVERLAY + "for n in client server; do ip -n $n link del vx; done;"
+        " ip -n client link add vx mtu 1500 up type vxlan id 7 dstport 4789 local 10.1.0.1 remote 10.1.0.2;"
+        " ip -n server link add vx mtu 1500 up type vxlan id 7 dstport 4789 local 10.1.0.2 remote 10.1.0.1;"
+        " ip -n client address add 10.9.0.1/24 dev vx; ip -n server address add 10.9.0.2/24 dev vx",
+    ),
+    "macvlans apart": ("macvlan mode", MACVLAN % "private"),
+    "a capture": ("capture", BRIDGE + f'{PYTHON} "{PACKET_SOCKET}" >/dev/null 2>&1 & sleep 0.5'),
+    "an unread socket": (
+        "full socket buffer",
+        BRIDGE + f'ip -n server link set lo up; {PYTHON} "{UNREAD}"',
+    ),
+    "a failed detection": (
+        "duplicate address detection",
+        BRIDGE + "ip -n client address flush dev eth0; ip -n server address flush dev eth0;"
+        + THIRD
+        + "ip -n third address add fd00::2/64 dev eth0 nodad; ip -n client address add fd00::1/64 dev eth0 nodad;"
+        " sleep 2; ip -n server address add fd00::2/64 dev eth0; sleep 2",
+    ),
+    "a short queue": ("short queue", BRIDGE + "tc -n client qdisc add dev eth0 root pfifo limit 2"),
+}  # fmt: skip
+SOUND = {
+    "a bridge": BRIDGE,
+    "a cable": ENDS + "ip -n client link add eth0 up type veth peer name eth0 netns server;"
+    " ip -n server link set eth0 up; ip -n client address add 10.1.0.1/24 dev eth0;"
+    " ip -n server address add 10.1.0.2/24 dev eth0",
+    "a router": ROUTED + "ip netns exec mid sysctl -qw net.ipv4.conf.all.rp_filter=1",
+    "macvlan": MACVLAN % "bridge",
+    "VXLAN": OVERLAY,
+    "IPv6 only": BRIDGE + "ip -n client address flush dev eth0; ip -n server address flush dev eth0;" + SIX,
+    "both families": BRIDGE + SIX,
+    "MTU 9000": BRIDGE + "for d in lan port-client port-server; do ip -n mid link set $d mtu 9000; done;"
+    " for n in client server; do ip -n $n link set eth0 mtu 9000; done",
+    "harmless rules": ROUTED + "ip netns exec mid nft 'add table inet f;"
+    " add chain inet f w { type filter hook forward priority 0; policy accept; };"
+    " add rule inet f w ct state established,related counter accept; add rule inet f w ct state invalid drop;"
+    " add rule inet f w ip saddr 192.0.2.0/24 drop; add rule inet f w tcp dport 23 counter reject'",
+    "a long queue": BRIDGE + "tc -n client qdisc add dev eth0 root pfifo limit 2000",
+    "two bridges": BRIDGE + "ip -n mid link add name far up type bridge; ip -n mid link set port-server master far;"
+    " ip -n mid link add left up master lan type veth peer name right; ip -n mid link set right up master far",
+    "translated addresses": ROUTED + "ip netns exec mid nft 'add table ip n;"
+    " add chain ip n p { type nat hook postrouting priority 100; }; add rule ip n p oifname to-server masquerade'",
+    "the bridge's own address": ENDS + "ip -n server link add name lan up type bridge;"
+    " ip -n server link add port up master lan type veth peer name eth0 netns client; ip -n client link set eth0 up;"
+    " ip -n client address add 10.1.0.1/24 dev eth0; ip -n server address add 10.1.0.2/24 dev lan",
+}  # fmt: skip
+# What a check must leave as it was.
+STATE = """
+for n in client server mid; do
+  ip -n $n -d address | sed -E 's/(timer|fdb_n_learned|valid_lft|preferred_lft) +[0-9.a-z]+| tentative//g'
+  ip -n $n route; ip netns exec $n nft -s list ruleset; tc -n $n qdisc
+done
+"""
+
+
+@contextmanager
+def network(script: str) -> Iterator[list[str]]:
+    """Make a network; yield the words that run a program in its namespaces."""
+    makes = ["unshare", "--mount", "--net", "--", "sh", "-c", "mount -t tmpfs tmpfs /run && echo && exec cat"]
+    with subprocess.Popen(makes, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as keeper:
+        assert keeper.stdout is not None
+        assert keeper.stdin is not None
+        assert keeper.stdout.readline() == "\n"
+        words = ["nsenter", f"--target={keeper.pid}", "--mount", "--net", "--"]
+        try:
+            run([*words, "sh", "-ec", script])
+            yield words
+        finally:
+            inside = "for n in $(ip netns list | cut -d' ' -f1); do ip netns pids $n | xargs -r kill -9; done"
+            run([*words, "sh", "-c", inside])
+            keeper.stdin.close()
+
+
+def run(argv: list[str], timeout: float = 120) -> str:
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout, check=False, cwd=ROOT)
+    assert done.returncode == 0, (argv[-1][-300:], done.stderr)
+    return done.stdout
+
+
+def checked(script: str, *options: str) -> dict[str, list[dict[str, str]]]:
+    """Return the report of a check of a network, which it must not change."""
+    with network(script) as words:
+        before = run([*words, "sh", "-c", STATE])
+        check = [sys.executable, "-P", "-m", "labkit.cli", "check", "netns:client", "netns:server", "--json"]
+        report: dict[str, list[dict[str, str]]] = json.loads(run([*words, *check, *options]))
+        after = run([*words, "sh", "-c", STATE])
+        assert after == before
+    return report
+
+
+def answers(scripts: dict[str, str], *options: str) -> dict[str, list[str]]:
+    """Return what a check says about each network: cause and sentence, the first answer first."""
+    with ThreadPoolExecutor(3) as pool:
+        reports = pool.map(lambda script: checked(script, *options), scripts.values())
+        return {
+            name: [f"{one['cause']}: {one['what']}" for one in report["findings"]]
+            for name, report in zip(scripts, reports, strict=True)
+        }
+
+
+@pytest.mark.long
+def test_the_first_line_names_the_true_cause(need: Need) -> None:
+    need("macvlan", "vxlan")
+    found = answers({name: script for name, (_cause, script) in BROKEN.items()})
+    wrong = {
+        name: lines[:2] for name, lines in found.items() if not (lines or [""])[0].startswith(BROKEN[name][0])
+    }
+    assert len(wrong) <= len(BROKEN) // 12, json.dumps(wrong, indent=1)
+
+
+@pytest.mark.long
+def test_sound_networks_are_left_alone(need: Need) -> None:
+    need("macvlan", "vxlan")
+    found = answers(SOUND)
+    assert not any(found.values()), json.dumps(
+        {name: lines for name, lines in found.items() if lines}, indent=1
+    )
+
+
+@pytest.mark.needs("cpu cgroup")
+def test_the_quota_of_an_end() -> None:
+    """A quota that stops the programs of an end is seen where a process is in it."""
+    [top] = cpu_cgroups()
+    own = top / "labkit-check"
+    spin = f"echo $$ > {own}/cgroup.procs; while :; do :; done"
+    script = f"""
+mkdir {own}; cd {own}
+if [ -e cpu.max ]; then echo 20000 100000 > cpu.max; else echo 20000 > cpu.cfs_quota_us; fi
+nsenter --net=/run/netns/server sh -c '{spin}' > /dev/null 2>&1 &
+sleep 1
+"""
+    try:
+        [first, *_] = checked(BRIDGE + script)["findings"]
+    finally:
+        assert until(lambda: not (own / "cgroup.procs").read_text(), 10)
+        own.rmdir()
+    assert first["cause"] == "CPU quota"
+    assert "0.2 CPUs" in first["what"]
+
+
+def test_what_cannot_be_checked_is_one_sentence() -> None:
+    with network(ENDS) as words:
+        lines = [
+            "netns:client netns:client",
+            "netns:client netns:none",
+            "netns:client netns:server",
+            "--x;id host",
+        ]
+        for line in [
+            *lines,
+            "netns:client netns:server --seconds 3",
+            "netns:client netns:server --load --seconds 99",
+        ]:
+            argv = [*words, sys.executable, "-P", "-m", "labkit.cli", "check", *line.split()]
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+            assert done.returncode == 2, line
+            assert "Traceback" not in done.stderr, line
+
+
+@pytest.mark.needs("iperf3")
+def test_a_load_is_agreed_to_and_counted() -> None:
+    """Without an agreement nothing is sent. With it, the shaper's drops are in the first line."""
+    script = BRIDGE + "tc -n mid qdisc add dev port-server root tbf rate 5mbit burst 10kb latency 5ms"
+    with network(script) as words:
+        argv = [
+            *words,
+            sys.executable,
+            "-P",
+            "-m",
+            "labkit.cli",
+            "check",
+            "netns:client",
+            "netns:server",
+            "--load",
+        ]
+        refused = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+        assert refused.returncode == 2
+        assert "5201" in refused.stderr
+        lines = run([*argv, "--seconds", "1", "--yes"]).splitlines()
+    assert lines[0].startswith(
+        "shaper: the queueing discipline tbf of port-server limits the rate to 5 Mbit/s"
+    )
+    assert "dropped" in lines[0]
+    assert [line for line in lines if line.startswith("load: TCP, ")]
