@@ -7,12 +7,15 @@ with Welch's t interval, because measurements within a set-up are not independen
 
 If the points are from two hosts (another kernel, accelerator or machine), only ratios to a common baseline are
 compared.
+
+Runs that one machine measured in turn (`labkit bisect`) are paired by their folders' names, so its drift cancels out in
+the ratio of each pair. Then speeds are compared, also of two kernels.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -62,17 +65,27 @@ class RunSide:
     ok: pd.DataFrame
     points: dict[Key, pd.DataFrame]
     ratios: dict[Key, pd.DataFrame]
+    metrics: Mapping[str, tuple[str, bool]]
 
 
 @dataclass(frozen=True)
 class Common:
-    """A topology at a point that both runs measured: the group on each side, and the names of the two sides."""
+    """A topology at a point that both runs measured: the group on each side, and the names of the two sides.
+
+    in_turn: the runs were measured in turn.
+    """
 
     topology: str
     sides: tuple[RunSide, RunSide]
     keys: tuple[Key, Key]
     names: tuple[str, str]
     hosts: tuple[str, str]
+    in_turn: bool
+
+    @property
+    def metric(self) -> tuple[str, bool]:
+        """The compared metric, and whether higher values are better."""
+        return self.sides[0].metrics[self.group["protocol"]]
 
     @property
     def one_host(self) -> bool:
@@ -92,34 +105,67 @@ class Common:
 
 
 def compare(
-    left_path: str | Path, right_path: str | Path, margin: float = 0.05
+    left_path: str | Path,
+    right_path: str | Path,
+    margin: float = 0.05,
+    metrics: Mapping[str, tuple[str, bool]] = METRIC,
+    in_turn: bool = False,
+    but: str | None = None,
 ) -> tuple[pd.DataFrame, list[str]]:
     """Compare the right run with the left one.
+
+    `metrics` has the compared column of each protocol, and whether higher values are better. `in_turn`: the runs of
+    both sides were measured in turn, those of equal names one after the other. `but`: a parameter in which points may
+    differ; of topologies, each side then has one, and the left one names it.
 
     Returns a table with a row for each group and topology that both measured, and a sentence for each doubt. The
     columns are GROUP and COLUMNS. ratio, low, high: the metric, right divided by left, without an allowance for drift.
     relative_...: the same for the ratio to the baseline, NaN without a common baseline. judged_...: what word and
     sentence are about: the relative ratio if there is one, else the plain ratio with its interval widened by DRIFT.
 
-    Between two hosts there is only the relative ratio, and the columns of HOST that differ are null. Raises BadInput if
-    the runs are not comparable, with the reason.
+    Between two hosts there is only the relative ratio (except in turn), and the columns of HOST that differ are null.
+    Raises BadInput if the runs are not comparable, with the reason.
     """
     names = [Path(path).name for path in (left_path, right_path)]
     if names[0] == names[1]:
         names = [str(left_path), str(right_path)]
-    left, right = (_side(path, name) for path, name in zip((left_path, right_path), names, strict=True))
+    loaded = [load.with_costs(verdicts.load(path)) for path in (left_path, right_path)]
+    if but is not None:
+        loaded = _without(loaded, but)
+    paths = zip((left_path, right_path), names, loaded, strict=True)
+    left, right = (_side(path, name, rows, metrics) for path, name, rows in paths)
     _refuse(left, right)
-    common = _common(left, right)
+    common = _common(left, right, in_turn)
     result = [line for one in common if (line := _line(one, margin))]
     if not result:
         raise BadInput(f"{left.name} and {right.name} {_nothing(common)}: nothing to compare")
     table = pd.DataFrame(result, columns=[*GROUP, *COLUMNS]).astype(dict.fromkeys(_NUMBERS, float))
-    return table, _doubts(left, right, common, table)
+    return table, [] if in_turn else _doubts(left, right, common, table)
 
 
-def _side(path: str | Path, name: str) -> RunSide:
-    rows = verdicts.load(path)
-    ok = measured_rows(rows)
+def _without(tables: list[pd.DataFrame], name: str) -> list[pd.DataFrame]:
+    """Return the tables with one value of a parameter for all rows, so that points that differ in it are common."""
+    if name not in tables[0]:
+        return tables
+    if name == "topology":
+        for one in tables:
+            if one["topology"].nunique() > 1:
+                raise BadInput(
+                    "each side has one topology where topologies are exchanged, not"
+                    f" {' and '.join(map(str, one['topology'].unique()))}"
+                )
+        return [one.assign(topology=tables[0]["topology"].iloc[0]) for one in tables]
+    return [one.assign(**{name: pd.Series(None, one.index, _nullable(one[name]))}) for one in tables]
+
+
+def _nullable(column: pd.Series[Any]) -> Any:
+    return float if column.dtype.kind in "iu" else column.dtype
+
+
+def _side(
+    path: str | Path, name: str, rows: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]]
+) -> RunSide:
+    ok = measured_rows(rows, metrics)
     if ok.empty:
         parts = list(load.load(path, None)["part"].dropna().unique()) if rows.empty else list[str]()
         only = f" of throughput or latency, only the parts {', '.join(parts)}" if parts else ""
@@ -128,16 +174,26 @@ def _side(path: str | Path, name: str) -> RunSide:
     placement = ok["placement"].notna().map({True: "by labkit", False: "by the scheduler"})
     ok["placement"] = placement.where(ok["method"].eq("slice"))
     points = ok[
-        [*GROUP, "topology", "method", "setup", "value", "log", "starved", *verdicts.DOUBTFUL, *OF_ARMS]
+        [
+            *GROUP,
+            "topology",
+            "method",
+            "setup",
+            "folder",
+            "value",
+            "log",
+            "starved",
+            *verdicts.DOUBTFUL,
+            *OF_ARMS,
+        ]
     ]
-    ratios = verdicts.ratios(rows)
+    ratios = verdicts.ratios(rows, metrics)
     effects = change_ratios(rows, ratios)
     effects = effects[effects["change"].notna()]
     effects["placement"] = effects["placed"].map({True: "by labkit", False: "by the scheduler"})
     points = pd.concat([points, effects.rename(columns={"log_ratio": "log"}).reindex(columns=points.columns)])
-    return RunSide(
-        name, rows, ok, dict(groups(points)), dict(groups(pd.concat([ratios, effects], ignore_index=True)))
-    )
+    both = pd.concat([ratios, effects], ignore_index=True)
+    return RunSide(name, rows, ok, dict(groups(points)), dict(groups(both)), metrics)
 
 
 def _refuse(left: RunSide, right: RunSide) -> None:
@@ -155,7 +211,7 @@ def _refuse(left: RunSide, right: RunSide) -> None:
                 )
 
 
-def _common(left: RunSide, right: RunSide) -> list[Common]:
+def _common(left: RunSide, right: RunSide, in_turn: bool) -> list[Common]:
     """Return the common points: on the same host, or else on hosts requested alike, or else on any hosts."""
     names = _host_names(left, right)
     common = []
@@ -168,7 +224,7 @@ def _common(left: RunSide, right: RunSide) -> list[Common]:
             ]
             there = set(right.points[other]["topology"])
             common += [
-                Common(name, (left, right), (one, other), (report[0], report[1]), hosts_of)
+                Common(name, (left, right), (one, other), (report[0], report[1]), hosts_of, in_turn)
                 for name in left.points[one]["topology"].unique()
                 if name in there
             ]
@@ -211,8 +267,8 @@ def _line(one: Common, margin: float) -> dict[str, Any] | None:
     method = next((m for m in ("slice", "whole") if all(arm["method"].eq(m).any() for arm in arms)), None)
     if method is None:
         return None
-    baseline, relative = _relative(one, method)
-    if relative is None and not one.one_host:
+    baseline, relative = (None, None) if one.in_turn else _relative(one, method)
+    if relative is None and not (one.one_host or one.in_turn):
         return None
     arms = [arm[arm["method"].eq(method) & arm["log"].notna()] for arm in arms]
     if any(arm.empty for arm in arms):
@@ -220,7 +276,10 @@ def _line(one: Common, margin: float) -> dict[str, Any] | None:
     levels = [_by_setup(arm, "log") for arm in arms]
     placed = not any(arm["placement"].eq("by the scheduler").any() for arm in arms)
     plain = stats.difference(levels[0], levels[1], placed=placed)
-    effect = with_drift(plain) if relative is None else relative
+    if one.in_turn:
+        plain = effect = _paired(arms)
+    else:
+        effect = with_drift(plain) if relative is None else relative
     effect, verdict = _verdict(one, baseline, method, effect, margin)
     absolute = {
         "left_median": arms[0]["value"].median(), "right_median": arms[1]["value"].median(),
@@ -228,9 +287,9 @@ def _line(one: Common, margin: float) -> dict[str, Any] | None:
     }  # fmt: skip
     return {
         **one.group, "topology": one.topology, "baseline": baseline, "left_host": one.hosts[0],
-        "right_host": one.hosts[1], "method": method, "metric": METRIC[one.group["protocol"]][0],
+        "right_host": one.hosts[1], "method": method, "metric": one.metric[0],
         "left_setups_count": len(levels[0]), "right_setups_count": len(levels[1]),
-        **(absolute if one.one_host and arms[0]["value"].notna().all() else {}),
+        **(absolute if (one.one_host or one.in_turn) and arms[0]["value"].notna().all() else {}),
         "relative_ratio": relative and relative.ratio, "relative_low": relative and relative.low,
         "relative_high": relative and relative.high, "judged_ratio": effect.ratio, "judged_low": effect.low,
         "judged_high": effect.high, "how": effect.how, "word": verdict.word,
@@ -243,6 +302,24 @@ def _by_setup(rows: pd.DataFrame, column: str) -> stats.Floats:
     return np.array(
         [stats.centre(some[column].to_numpy(float)) for _, some in rows.groupby("setup", sort=False)]
     )
+
+
+def _paired(arms: list[pd.DataFrame]) -> stats.Effect:
+    """Return the effect over pairs of runs with the same name, of which one was measured after the other.
+
+    Each run is one number, because set-ups of one boot are alike. The interval is at 99 %: it is looked at after every
+    further pair until it decides, and each look is a chance to be wrong.
+    """
+    by_run = [
+        {Path(str(name)).name: stats.centre(_by_setup(rows, "log")) for name, rows in arm.groupby("folder")}
+        for arm in arms
+    ]
+    differences = (pd.Series(by_run[1]) - pd.Series(by_run[0])).dropna()
+    if differences.empty:
+        raise BadInput("no run of one side has the name of a run of the other side")
+    effect = stats.effect(differences.to_numpy(float))
+    how = f"Student's t over {units.counted(len(differences), 'pair')} of runs in turn, at 99 %"
+    return replace(effect, low=effect.wide_low, high=effect.wide_high, how=how)
 
 
 def _relative(one: Common, method: str) -> tuple[str | None, stats.Effect | None]:
@@ -292,13 +369,13 @@ def _verdict(
     if (
         why := next(filter(None, starved), None)
         or _throttled(*one.sides, effect)
-        or _foreign(*one.sides, effect, METRIC[one.group["protocol"]][1] if baseline is None else None)
+        or _foreign(*one.sides, effect, one.metric[1] if baseline is None else None)
         or _no_evidence(effect, controls, baseline)
     ):
         shown = stats.ratio_text(effect.ratio, effect.low, effect.high)
         sentence = f"no evidence about {arm} against {left}: {why}; measured {shown} ({effect.how})"
         return effect, stats.Verdict("no evidence", sentence)
-    if word := _within_drift(effect, margin):
+    if not one.in_turn and (word := _within_drift(effect, margin)):
         shown = f"{stats.ratio_text(effect.ratio, effect.low, effect.high)} ({effect.how})"
         if word == "no evidence":
             why = f"two runs drift by up to {units.percent(DRIFT)} without any change"
@@ -308,8 +385,7 @@ def _verdict(
         return effect, stats.Verdict(word, f"{word} between {arm} and in {left}: {shown}")
     # The controls of both runs have been checked, so none is left that could exclude a verdict.
     none = stats.Effect(1.0, 1.0, 1.0, 2, "")
-    higher = METRIC[one.group["protocol"]][1]
-    return effect, stats.verdict(effect, none, margin, higher, arm=arm, baseline=f"in {left}")
+    return effect, stats.verdict(effect, none, margin, one.metric[1], arm=arm, baseline=f"in {left}")
 
 
 def _throttled(left: RunSide, right: RunSide, effect: stats.Effect) -> str | None:

@@ -1,21 +1,27 @@
 """A gate for CI: is the new run worse than the old one by more than a margin?
 
 A point is *worse* if its whole 95 % interval is beyond the margin, *not worse* if none of it is, and else labkit
-*cannot tell*. Ratios to the common baseline are judged; without any, speeds, whose intervals include the drift between
-runs. So equal runs fail by chance less often than in 1 of 40 points, and never because noise hides the answer.
+*cannot tell*. `slower` is about the metric of verdicts, `cpu` about CPU time for each unit that arrived: ratios to the
+common baseline are judged; without any, the values, whose intervals include the drift between runs. `loss` is about the
+difference of two shares of lost packets. So equal runs fail by chance less often than in 1 of 40 points, and never
+because noise hides the answer.
 """
 
 from __future__ import annotations
 
 import html
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
-from labkit.analysis.load import METRIC, group_text, groups
+from labkit.analysis import compare_runs, stats
+from labkit.analysis.load import COSTS, GROUP, METRIC, PROFILE, group_text, groups, load
 from labkit.common import units
 from labkit.common.errors import BadInput
 
@@ -24,11 +30,29 @@ EXIT_CODES = {NOT_WORSE: 0, WORSE: 3, UNCLEAR: 4}
 SUMMARY_LINES = 6
 
 
+class Condition(NamedTuple):
+    """When a point fails. what: a key of CONDITIONS. beyond: the margin as a share, of `loss` as a difference of
+    shares."""
+
+    what: str
+    beyond: float
+
+    @property
+    def text(self) -> str:
+        """What a worse point is: `slower by more than 3 %`."""
+        return f"{CONDITIONS[self.what]} by more than {units.percent(self.beyond)}"
+
+
+# What may be worse, in words.
+CONDITIONS = {"slower": "slower", "cpu": "more CPU time per unit", "loss": "more packets lost"}
+
+
 @dataclass(frozen=True)
 class Judged:
     """A point and its word, one of WORSE, NOT_WORSE and UNCLEAR.
 
-    slower, low, high: how much slower the new run is, with its 95 % interval; 1.03 is 3 % slower.
+    arm: the name of its topology. slower, low, high: how much worse the new run is, with its interval; 1.03 is 3 %
+    slower, or 3 % more of all packets lost.
     """
 
     name: str
@@ -37,23 +61,46 @@ class Judged:
     low: float
     high: float
     sentence: str
+    arm: str = ""
+    condition: str = ""
 
     @property
     def size(self) -> str:
         """How much slower it is, in words: `+3.1 % [+1.2 %, +5.0 %]`."""
-        one, low, high = (f"{(value - 1) * 100:+.1f} %" for value in (self.slower, self.low, self.high))
+        one, low, high = (f"{(value - 1) * 100:+.3g} %" for value in (self.slower, self.low, self.high))
         return f"{one} [{low}, {high}]"
 
 
-def margin(condition: str) -> float:
-    """Return the margin of a condition `slower>3%`: 0.03. Raises BadInput for another text."""
-    found = re.fullmatch(r"slower\s*>\s*([0-9]+(?:\.[0-9]+)?)\s*%", condition)
-    if found is None or not 0 < float(found[1]) < 100:
-        raise BadInput(f"--fail-if {condition}: write 'slower>3%', with a margin between 0 and 100 %")
-    return float(found[1]) / 100
+def condition(text: str) -> Condition:
+    """Return the condition in a text such as `slower>3%`. Raises BadInput for another text."""
+    found = re.fullmatch(r"(\w+)\s*>\s*([0-9]+(?:\.[0-9]+)?)\s*%", text)
+    if found is None or found[1] not in CONDITIONS or not 0 < float(found[2]) < 100:
+        known = ", ".join(f"'{what}>3%'" for what in CONDITIONS)
+        raise BadInput(f"--fail-if {text}: write {known}, with a margin between 0 and 100 %")
+    return Condition(found[1], float(found[2]) / 100)
 
 
-def judge(table: pd.DataFrame, beyond: float) -> list[Judged]:
+def judge_runs(
+    left: Path, right: Path, table: pd.DataFrame, conditions: Sequence[Condition], **how: Any
+) -> list[Judged]:
+    """Judge the right run against the left one by every condition, the worst first.
+
+    `table` is what `compare_runs.compare` says of them, `how` its further arguments. Raises BadInput if a condition
+    cannot be judged.
+    """
+    result = list[Judged]()
+    for one in conditions:
+        if one.what == "loss":
+            result += _judge_loss(left, right, one)
+        else:
+            lines = (
+                table if one.what == "slower" else compare_runs.compare(left, right, metrics=COSTS, **how)[0]
+            )
+            result += judge(lines, one)
+    return _sorted(result)
+
+
+def judge(table: pd.DataFrame, by: Condition) -> list[Judged]:
     """Judge the lines of `compare_runs.compare`, the worst first."""
     if not len(table):
         return []
@@ -61,23 +108,65 @@ def judge(table: pd.DataFrame, beyond: float) -> list[Judged]:
     result = []
     for key, lines in groups(table[relative] if relative.any() else table):
         for line in lines.to_dict("records"):
-            result.append(_judged(f"{line['topology']} ({group_text(key)})", line, beyond))
-    return sorted(result, key=lambda one: ([WORSE, UNCLEAR, NOT_WORSE].index(one.word), -one.low))
+            result.append(_judged(f"{line['topology']} ({group_text(key)})", line, by))
+    return _sorted(result)
 
 
-def _judged(name: str, line: dict[Any, Any], beyond: float) -> Judged:
+def _sorted(judged: list[Judged]) -> list[Judged]:
+    return sorted(judged, key=lambda one: ([WORSE, UNCLEAR, NOT_WORSE].index(one.word), -one.low))
+
+
+def _judged(name: str, line: dict[Any, Any], by: Condition) -> Judged:
     ends = [line[f"judged_{end}"] for end in ("ratio", "low", "high")]
+    about = (str(line["sentence"]), str(line["topology"]), by.text)
     if any(pd.isna(end) for end in ends):
-        return Judged(name, UNCLEAR, 1.0, 1.0, 1.0, str(line["sentence"]))
+        return Judged(name, UNCLEAR, 1.0, 1.0, 1.0, *about)
     ratio, low, high = ends
-    if METRIC[str(line["protocol"])][1]:  # more is better
+    if by.what == "slower" and METRIC[str(line["protocol"])][1]:  # more is better
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
+    word = _word(low, high, by.beyond)
     # Another reason than the interval, for example a busy machine, may explain a difference.
-    if low > 1 + beyond:
-        word = WORSE if line["word"] == "slower" else UNCLEAR
-    else:
-        word = NOT_WORSE if high <= 1 + beyond else UNCLEAR
-    return Judged(name, word, ratio, low, high, str(line["sentence"]))
+    if word == WORSE and line["word"] != "slower":
+        word = UNCLEAR
+    return Judged(name, word, ratio, low, high, *about)
+
+
+def _word(low: float, high: float, beyond: float) -> str:
+    return WORSE if low > 1 + beyond else NOT_WORSE if high <= 1 + beyond else UNCLEAR
+
+
+def _judge_loss(left: Path, right: Path, by: Condition) -> list[Judged]:
+    """Judge the shares of lost packets of the points that both runs measured, one number for each set-up."""
+    one, other = _losses(left), _losses(right)
+    result = []
+    for key in one.keys() & other.keys():
+        effect = stats.difference(one[key], other[key])  # of shares, whose difference it gives as exp()
+        name = f"{key[-1]} ({group_text(key[:-1])})"
+        if effect.low is None or effect.high is None:
+            why = "one of the two runs has a single set-up, so there is no interval"
+            result.append(Judged(name, UNCLEAR, 1.0, 1.0, 1.0, why, str(key[-1]), by.text))
+            continue
+        more, low, high = (1 + math.log(value) for value in (effect.ratio, effect.low, effect.high))
+        shares = " and ".join(units.percent(float(np.mean(each[key]))) for each in (one, other))
+        sentence = f"{shares} of the packets were lost ({effect.how})"
+        result.append(
+            Judged(name, _word(low, high, by.beyond), more, low, high, sentence, str(key[-1]), by.text)
+        )
+    if not result:
+        raise BadInput(f"{left.name} and {right.name} have no point in common at which packets were counted")
+    return result
+
+
+def _losses(run: Path) -> dict[tuple[Any, ...], list[float]]:
+    """Return the share of lost packets of each set-up, by group and topology."""
+    rows = load(run)
+    rows = rows[rows["status"].eq("ok") & rows["method"].ne(PROFILE) & rows["sent_count"].gt(0)]
+    missing = rows["sent_count"] - rows["received_count"].where(rows["latency_p50_s"].notna())
+    rows = rows.assign(lost=rows["lost_count"].fillna(missing) / rows["sent_count"]).dropna(subset=["lost"])
+    return {
+        key: [float(each["lost"].mean()) for _, each in own.groupby(["folder", "round"])]
+        for key, own in groups(rows, [*GROUP, "topology"])
+    }
 
 
 def overall(judged: Sequence[Judged]) -> str:
@@ -86,32 +175,41 @@ def overall(judged: Sequence[Judged]) -> str:
     return WORSE if WORSE in words else NOT_WORSE if words == {NOT_WORSE} else UNCLEAR
 
 
-def sentence(judged: Sequence[Judged], beyond: float) -> str:
-    """Return the answer in one sentence."""
+def sentences(judged: Sequence[Judged], conditions: Sequence[Condition]) -> list[str]:
+    """Return the answer to each condition in a sentence."""
+    return [_sentence([one for one in judged if one.condition == by.text], by) for by in conditions]
+
+
+def _sentence(judged: Sequence[Judged], by: Condition) -> str:
     counts = {each: sum(one.word == each for one in judged) for each in EXIT_CODES}
     many = ", ".join(f"{count} {each}" for each, count in counts.items() if count)
     points = units.counted(len(judged), "point")
-    return f"{overall(judged)}: of {points} {many or 'none'} by more than {units.percent(beyond)}"
+    how = "" if by.what == "slower" else f" ({CONDITIONS[by.what]})"
+    return f"{overall(judged)}: of {points} {many or 'none'} by more than {units.percent(by.beyond)}{how}"
 
 
-def markdown(judged: Sequence[Judged], beyond: float, names: tuple[str, str]) -> str:
+def markdown(judged: Sequence[Judged], conditions: Sequence[Condition], names: tuple[str, str]) -> str:
     """Return a summary of about ten lines for a pull request."""
-    lines = [f"**{sentence(judged, beyond)}** ({names[1]} against {names[0]})", ""]
-    lines += ["| point | slower | verdict |", "|---|---|---|"]
-    lines += [f"| {one.name} | {one.size} | {one.word} |" for one in judged[:SUMMARY_LINES]]
+    lines = [f"**{one}** ({names[1]} against {names[0]})\n" for one in sentences(judged, conditions)]
+    lines += ["| point | difference | verdict |", "|---|---|---|"]
+    lines += [f"| {one.name} | {one.size} | {_verdict(one)} |" for one in judged[:SUMMARY_LINES]]
     if len(judged) > SUMMARY_LINES:
         lines.append(f"| {len(judged) - SUMMARY_LINES} more | | |")
     return "\n".join(lines) + "\n"
 
 
-def junit(judged: Sequence[Judged], beyond: float) -> str:
+def _verdict(one: Judged) -> str:
+    return f"{one.word}: {one.condition}" if one.word == WORSE else one.word
+
+
+def junit(judged: Sequence[Judged]) -> str:
     """Return JUnit's XML: a failure for each point that is worse, and a skipped test where labkit cannot tell."""
     kinds = {WORSE: "failure", UNCLEAR: "skipped"}
     counts = {kind: sum(one.word == of for one in judged) for of, kind in kinds.items()}
     head = f'tests="{len(judged)}" failures="{counts["failure"]}" skipped="{counts["skipped"]}"'
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', f'<testsuite name="labkit compare" {head}>']
     for one in judged:
-        name = f'  <testcase classname="slower by more than {units.percent(beyond)}" name="{html.escape(one.name)}"'
+        name = f'  <testcase classname="{html.escape(one.condition)}" name="{html.escape(one.name)}"'
         if kind := kinds.get(one.word):
             message = html.escape(f"{one.word}: {one.size}; {one.sentence}")
             lines.append(f'{name}><{kind} message="{message}"/></testcase>')

@@ -30,6 +30,9 @@ HOST = [*schema.names(writer=("rows",), use="host"), *RAN_ON, *PEER_RAN_ON]
 GROUP = [*HOST, *schema.names(use="group")]
 # The compared metric of each protocol, and whether higher values are better
 METRIC = {name: (one.metric, one.higher_is_better) for name, one in PROTOCOLS.items()}
+# The same for CPU time of each packet that arrived, of TCP of each byte (`with_costs` adds the column)
+COST = "cpu_per_unit_s"
+COSTS = dict.fromkeys(PROTOCOLS, (COST, False))
 PROFILE = "profile"  # method of rows beside an observer, and of the rows that measure its cost
 ENDPOINT_NAMES = {
     "namespace": "namespaces",
@@ -280,6 +283,12 @@ def measured_rows(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = ME
                 f"rows that differ in {name} are never pooled: {one} and {other} ({group_text(key)})"
             )
     return ok
+
+
+def with_costs(df: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with the column COST: CPU time in seconds; NaN where no CPU time or no arrival was counted."""
+    arrived = df["received_count"].mask(df["protocol"].eq("tcp"), df["received_bytes"])
+    return df.assign(**{COST: df["cpu_s"] / arrived.where(arrived.gt(0))})
 
 
 def unsupported_rates(df: pd.DataFrame) -> pd.Series[bool]:

@@ -7,15 +7,17 @@ import importlib
 import os
 import sys
 import textwrap
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
 from labkit import __version__
+from labkit.commands.messages import print_error
 from labkit.commands.registry import COMMANDS
 from labkit.common import run_folder, schema
-from labkit.common.errors import MAX_CHARACTERS, BadInput
+from labkit.common.errors import MAX_CHARACTERS, BadInput, LabkitError
 from labkit.common.printable import printable, shortened
 
 EXIT_CODES = {
@@ -264,13 +266,44 @@ def add_percentile(parser: argparse.ArgumentParser) -> None:
 
 def add_gate(parser: argparse.ArgumentParser) -> None:
     """Add the options of a gate for CI."""
-    text = "exit with 3 if a point is slower by more than this margin, with 4 if that cannot be told"
-    parser.add_argument("--fail-if", metavar="'slower>3%%'", help=text)
+    text = (
+        "exit with 3 if a point is worse by more than this margin, with 4 if that cannot be told; also 'cpu>5%%' and"
+        " 'loss>0.1%%'; may be given several times"
+    )
+    parser.add_argument("--fail-if", action="append", metavar="'slower>3%%'", help=text)
     for form, text in (
         ("markdown", "a summary of the gate as Markdown"),
         ("junit", "the gate as JUnit's XML"),
     ):
         parser.add_argument(f"--{form}", type=Path, metavar="FILE", help=f"with --fail-if: write {text}")
+    text = "with --fail-if: exit as `git bisect run` expects: 0 good, 1 bad, 125 cannot tell, 255 wrong input"
+    parser.add_argument("--git-bisect", action="store_true", help=text)
+
+
+# Exit codes of `git bisect run` for those of labkit: 1 is bad, 125 skips a commit, and more than 127 stops.
+GIT_BISECT = {0: 0, 3: 1, 4: 125, 2: 125}
+GIT_BISECT_STOPS = 255
+
+
+def for_git_bisect(given: argparse.Namespace, run: Callable[[], int]) -> int:
+    """Run a command with a gate, and return its exit code, with --git-bisect the one that git expects.
+
+    git takes a commit for bad after most exit codes. So what could not be measured skips it, and what no other commit
+    would change stops the search.
+    """
+    if not given.git_bisect:
+        return run()
+    try:
+        return GIT_BISECT[run()]
+    except BadInput as error:
+        print_error(str(error))
+        return GIT_BISECT_STOPS
+    except LabkitError as error:
+        print_error(str(error))
+        return GIT_BISECT[4]
+    except Exception:  # a fault of labkit's says nothing about the commit
+        traceback.print_exc()
+        return GIT_BISECT_STOPS
 
 
 def add_json(parser: argparse._ActionsContainer, text: str = "print one JSON object instead of text") -> None:

@@ -21,9 +21,19 @@ claim of docs/FINDINGS.md that it answers is judged by either run.
     labkit compare RUN data/results/overlay
 
 With --fail-if the exit code is the answer: 0 not worse, 3 worse by more than the margin, 4 cannot
-tell, 2 an error. Ratios to the common baseline are judged; without any, speeds.
+tell, 2 an error. Ratios to the common baseline are judged; without any, speeds. `slower` is about
+throughput or latency, `cpu` about CPU time for each packet (TCP: byte) that arrived, `loss` about
+the share of lost packets.
 
     labkit compare OLD NEW --fail-if 'slower>3%' --markdown summary.md --junit gate.xml
+    labkit compare OLD NEW --fail-if 'slower>3%' --fail-if 'cpu>5%' --fail-if 'loss>0.1%'
+
+With --git-bisect the exit code is for `git bisect run`: 0 good (not worse), 1 bad (worse), 125 skip
+(cannot tell, or nothing could be measured, for example because the kernel does not boot), 255 stop
+(wrong input).
+
+    git bisect run sh -c 'make -j8 || exit 125; labkit run datapaths where=vm:$PWD/arch/x86/boot/bzImage
+        --against GOOD --fail-if "slower>3%" --git-bisect'
 """
 
 JSON = {
@@ -35,7 +45,7 @@ JSON = {
     " whether a ratio above 1 is better (throughput) or worse (latency)",
     "doubts": "sentences",
     "gate": "null without --fail-if; `word` (worse, not worse, cannot tell) and `points`, each with `name`, `word`, and"
-    " how much `slower` it is, with `low` and `high` (1.03: 3 %)",
+    " how much `slower` or otherwise worse it is, with `low` and `high` (1.03: 3 %), `sentence`, `arm`, `condition`",
     "claims": "a list, a line for each claim that a published run answers: `name`, `sentence`; `left` and `right`:"
     " the verdict by this run alone, with `word` and `evidence`",
 }
@@ -52,6 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Run the command, and return the exit code."""
+    return arguments.for_git_bisect(given, lambda: _run(given))
+
+
+def _run(given: argparse.Namespace) -> int:
     if os.path.realpath(given.left) == os.path.realpath(given.right):
         raise BadInput(f"{given.right} is named twice: name two runs")
     return show(given.left, given.right, given)
@@ -60,7 +74,7 @@ def run(given: argparse.Namespace) -> int:
 def show(left: Path, right: Path, given: argparse.Namespace) -> int:
     """Compare two runs and print the result as the options of `given` say; return the exit code."""
     if given.fail_if is None:
-        arguments.refuse(given, ("markdown", "junit"), "without --fail-if")
+        arguments.refuse(given, ("markdown", "junit", "git_bisect"), "without --fail-if")
     import pandas as pd
     from rich.console import Console
 
@@ -68,7 +82,7 @@ def show(left: Path, right: Path, given: argparse.Namespace) -> int:
     from labkit.analysis import compare_runs, gate
     from labkit.commands import json_output, terminal_tables
 
-    beyond = None if given.fail_if is None else gate.margin(given.fail_if)
+    conditions = [gate.condition(one) for one in given.fail_if or ()]
     # A published run has thousands of rows. The status is shown on a terminal only.
     with Console(stderr=True).status("reading and comparing both runs"):
         claims = claims_of_packages.judge_by_both(left, right)
@@ -78,22 +92,22 @@ def show(left: Path, right: Path, given: argparse.Namespace) -> int:
             if not claims:  # some claims are about counts or durations, which `compare_runs` does not compare
                 raise
             table, sentences = pd.DataFrame(), [f"speeds are not compared: {error}"]
-    judged = [] if beyond is None else gate.judge(table, beyond)
+        judged = gate.judge_runs(left, right, table, conditions)
     if given.json:
         content = json_output.compared(table, sentences, claims)
         points = list(map(dataclasses.asdict, judged))
-        content["gate"] = None if beyond is None else {"word": gate.overall(judged), "points": points}
+        content["gate"] = {"word": gate.overall(judged), "points": points} if conditions else None
         print(json_output.text(content))
     else:
         terminal_tables.show_comparison(table, sentences)
         terminal_tables.show_claims(claims, left, right)
-    if beyond is None:
+    if not conditions:
         return 0
     if given.markdown is not None:
         names = (left.name, right.name)
-        run_folder.write(given.markdown, gate.markdown(judged, beyond, names).encode())
+        run_folder.write(given.markdown, gate.markdown(judged, conditions, names).encode())
     if given.junit is not None:
-        run_folder.write(given.junit, gate.junit(judged, beyond).encode())
-    if not given.json:
-        print(printable(gate.sentence(judged, beyond)))
+        run_folder.write(given.junit, gate.junit(judged).encode())
+    for sentence in [] if given.json else gate.sentences(judged, conditions):
+        print(printable(sentence))
     return gate.EXIT_CODES[gate.overall(judged)]

@@ -128,10 +128,14 @@ def _experiment(name: str) -> str:
 
 def run(given: argparse.Namespace) -> int:
     """Run the command, and return the exit code."""
+    return arguments.for_git_bisect(given, lambda: _run(given))
+
+
+def _run(given: argparse.Namespace) -> int:
     if given.folder is None:
         arguments.refuse(given, ("keep_failed",), "without --folder")
     if given.against is None:
-        arguments.refuse(given, ("fail_if", "markdown", "junit"), "without --against")
+        arguments.refuse(given, ("fail_if", "markdown", "junit", "git_bisect"), "without --against")
     else:
         arguments.refuse(given, ("json",), "with --against")
         _check_gate(given)
@@ -189,8 +193,8 @@ def _check_gate(given: argparse.Namespace) -> None:
     """Raise BadInput, before anything is measured, for another run or condition than can be judged."""
     from labkit.analysis import gate
 
-    if given.fail_if is not None:
-        gate.margin(given.fail_if)
+    for one in given.fail_if or ():
+        gate.condition(one)
     if not (given.against / "sweep.json").exists():
         run_folder.read_run(given.against)
 

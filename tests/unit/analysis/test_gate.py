@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from synthetic_rows import rows, save
@@ -14,6 +16,7 @@ from labkit import cli
 from labkit.analysis import compare_runs, gate
 from labkit.common.errors import BadInput
 
+SLOWER = gate.condition("slower>3%")
 ARMS = {"veth": 1.0, "veth (again)": 1.0, "vxlan": 0.8}
 
 
@@ -26,9 +29,9 @@ def runs(folder: Path, slower: float, noise: float = 0.02, seed: int = 3, **give
     )
 
 
-def judged(folder: Path, slower: float, beyond: float = 0.03, **given: float) -> str:
+def judged(folder: Path, slower: float, **given: float) -> str:
     table, _ = compare_runs.compare(*runs(folder, slower, **given))  # type: ignore[arg-type]
-    return gate.overall(gate.judge(table, beyond))
+    return gate.overall(gate.judge(table, SLOWER))
 
 
 @pytest.mark.parametrize(
@@ -76,13 +79,42 @@ def test_equal_runs_pass_and_a_regression_fails(tmp_path: Path) -> None:
     assert slower.count("worse") >= 4
 
 
+@pytest.mark.parametrize(
+    ("text", "cost", "lost", "code"),
+    [("cpu>5%", 1.2, 0, 3), ("cpu>5%", 1.0, 900, 0), ("loss>0.1%", 1.5, 30, 3), ("loss>1%", 1.5, 30, 0)],
+)
+def test_cpu_time_and_loss_are_conditions_too(
+    text: str, cost: float, lost: int, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """CPU time for each packet is a ratio, and loss a difference of shares. git bisect has its own exit codes."""
+    for name, seed, factor, count in (("old", 3, 1.0, 0), ("new", 1003, cost, lost)):
+        made = rows(ARMS, seed=seed, rounds=10, slices=4, protocol="udp")
+        rng = np.random.default_rng(seed)
+        for row in made:
+            row |= {
+                "received_count": 1000,
+                "sent_count": 10_000,
+                "lost_count": count + int(rng.integers(0, 3)),
+            }
+            row["cpu_s"] = math.exp(rng.normal(0, 0.01)) * (factor if row["topology"] == "vxlan" else 1.0)
+        save(tmp_path / name, made)
+    words = ["compare", str(tmp_path / "old"), str(tmp_path / "new"), "--fail-if", text]
+    assert cli.main(words) == code
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said.startswith("worse" if code else "not worse")
+    assert gate.CONDITIONS[text.split(">")[0]] in said
+    assert cli.main([*words, "--fail-if", "slower>3%"]) == code
+    assert cli.main([*words, "--git-bisect"]) == {3: 1, 0: 0}[code]
+    assert cli.main([*words[:2], str(tmp_path / "none"), *words[3:], "--git-bisect"]) == 255
+
+
 def test_without_a_common_baseline_speeds_are_judged(tmp_path: Path) -> None:
     table, _ = compare_runs.compare(*runs(tmp_path, 0.7))
     alone = table.assign(baseline=None, judged_low=table["low"], judged_high=table["high"])
-    names = [one.name.split()[0] for one in gate.judge(alone, 0.03)]
+    names = [one.name.split()[0] for one in gate.judge(alone, SLOWER)]
     assert set(names) == {"veth", "vxlan"}
-    assert [one.name.split()[0] for one in gate.judge(table, 0.03)] == ["vxlan"]
-    assert gate.overall(gate.judge(pd.DataFrame(), 0.03)) == "cannot tell"
+    assert [one.name.split()[0] for one in gate.judge(table, SLOWER)] == ["vxlan"]
+    assert gate.overall(gate.judge(pd.DataFrame(), SLOWER)) == "cannot tell"
 
 
 @pytest.mark.parametrize(
@@ -90,7 +122,7 @@ def test_without_a_common_baseline_speeds_are_judged(tmp_path: Path) -> None:
 )
 def test_other_conditions_are_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(BadInput, match="write 'slower>3%'"):
-        gate.margin(text)
+        gate.condition(text)
     old, new = runs(tmp_path, 1.0)
     assert cli.main(["compare", str(old), str(new), "--fail-if", text]) == 2
     assert cli.main(["compare", str(old), str(new), "--junit", str(tmp_path / "a.xml")]) == 2
