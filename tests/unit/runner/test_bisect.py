@@ -1,0 +1,174 @@
+"""A bisect: what it decides, and that it never guesses. Runs are made up; tests/lab/test_bisect.py measures."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic_rows import rows, save
+
+from labkit import cli
+from labkit.common import run_folder
+from labkit.common.errors import BadInput, Failed
+from labkit.runner import bisect
+
+Speeds = Callable[[int, int], float]
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[[Speeds, float], list[str]]:
+    """Return a function that makes runs of a value of length_bytes have a speed, by the value and the run's number."""
+
+    def install(speed: Speeds, noise: float) -> list[str]:
+        done, seed = list[str](), itertools.count()
+
+        def measure(_experiment: str, given: Mapping[str, Any], folder: Path, _watch: Any) -> Path:
+            if "observe" in given:
+                raise Failed("perf is not installed")
+            if not folder.exists():
+                number = int(given["length_bytes"])
+                done.append(str(given["length_bytes"]))
+                ratio = speed(number, int(folder.name))
+                made = rows(
+                    {"veth": ratio}, 1, 4, noise=noise, seed=next(seed), length_bytes=number, run=folder.name
+                )
+                save(folder, made)
+            return folder
+
+        monkeypatch.setattr(bisect.running, "measure", measure)
+        return done
+
+    return install
+
+
+def search(folder: Path, **given: Any) -> bisect.Answer:
+    asked: dict[str, Any] = {
+        "experiment": "datapaths", "parameters": {}, "over": "length_bytes", "most_pairs": 6,
+        "values": tuple(map(str, range(100, 112))), "conditions": ("slower>3%",),
+    }  # fmt: skip
+    folder.mkdir(exist_ok=True)
+    return bisect.Search(
+        bisect.Question(**{**asked, **given}), folder, lambda _event: None, lambda _text: None
+    ).run()
+
+
+def test_the_first_bad_of_twelve_is_found_and_what_is_there_is_used_again(
+    tmp_path: Path, measured: Any
+) -> None:
+    done = measured(lambda number, _: 0.9 if number >= 107 else 1.0, 0.002)
+    answer = search(tmp_path / "b")
+    assert (answer.first_bad, answer.last_good) == ("107", "106")
+    assert "+11" in answer.sentence
+    assert answer.why == ["no explanation: perf is not installed"]
+    count = len(done)
+    assert search(tmp_path / "b").sentence == answer.sentence
+    assert len(done) == count
+    with pytest.raises(BadInput, match="holds a bisect with another most_pairs"):
+        search(tmp_path / "b", most_pairs=7)
+
+
+def test_what_cannot_be_measured_is_skipped(tmp_path: Path, measured: Any) -> None:
+    def speed(number: int, _run: int) -> float:
+        if number in (105, 106):
+            raise Failed("the lab VM did not boot")
+        return 0.9 if number >= 108 else 1.0
+
+    measured(speed, 0.002)
+    answer = search(tmp_path / "b")
+    assert (answer.first_bad, answer.last_good) == ("108", "107")
+    assert [one.value for one in answer.steps if one.word == bisect.SKIPPED] == ["105", "106"]
+    assert [one.sentence for one in answer.steps if one.word == bisect.SKIPPED] == [
+        "the lab VM did not boot"
+    ] * 2
+
+
+def test_skipped_values_beside_the_first_bad_one_leave_several(tmp_path: Path, measured: Any) -> None:
+    def speed(number: int, _run: int) -> float:
+        if number in (105, 106):
+            raise Failed("the lab VM did not boot")
+        return 0.9 if number >= 107 else 1.0
+
+    measured(speed, 0.002)
+    answer = search(tmp_path / "b")
+    assert (answer.first_bad, answer.left) == (None, ["105", "106", "107"])
+    assert answer.sentence.startswith(
+        "cannot tell the first bad one: it is after 104, one of 105, 106, 107; 105: the lab"
+    )
+
+
+def test_noise_is_no_answer_and_no_difference_is_an_error(tmp_path: Path, measured: Any) -> None:
+    done = measured(lambda number, _: 0.97 if number >= 107 else 1.0, 0.2)
+    answer = search(tmp_path / "noise")
+    assert (answer.first_bad, len(done)) == (None, 12)
+    assert "the last value cannot be judged" in answer.sentence
+    measured(lambda _number, _run: 1.0, 0.002)
+    with pytest.raises(BadInput, match="111 is not worse than 100, so there is nothing to find"):
+        search(tmp_path / "equal")
+
+
+def test_more_pairs_are_measured_where_it_cannot_tell(tmp_path: Path, measured: Any) -> None:
+    measured(lambda number, _: 0.95 if number >= 107 else 1.0, 0.01)
+    answer = search(tmp_path / "b", most_pairs=30)
+    assert answer.first_bad == "107"
+    assert max(one.pairs for one in answer.steps) > bisect.FIRST_PAIRS
+
+
+def test_a_gradual_change_has_no_first_bad_value(tmp_path: Path, measured: Any) -> None:
+    measured(lambda number, _: 1 - 0.008 * (number - 100), 0.0005)
+    answer = search(tmp_path / "b", most_pairs=10)
+    assert answer.first_bad is None
+    assert "gradual, or the verdicts contradict each other" in answer.sentence
+
+
+def test_the_order_and_the_kernels_of_a_folder(tmp_path: Path) -> None:
+    assert bisect.ordered(["a", "b", "c"], "c", "a") == ("c", "b", "a")
+    for number, release in enumerate(("6.1.0-9-amd64", "6.12.5-amd64", "6.1.0-10-amd64")):
+        image = bytearray(0x400)
+        image[0x202:0x206], image[0x20E:0x210] = b"HdrS", (0x100).to_bytes(2, "little")
+        image[0x300 : 0x300 + len(release)] = release.encode()
+        (tmp_path / str(number)).write_bytes(image)
+    (tmp_path / "readme").write_text("no kernel")
+    assert [Path(one).name for one in bisect.kernels_of(tmp_path)] == ["0", "2", "1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["topology=veth", "--over", "pairs=1"], "at least two values"),
+        (["topology=veth", "--over", "pairs=1,2", "--pairs", "1"], "--pairs 1: choose 2 to 30"),
+        (["pairs=1", "--over", "pairs=1,2"], "leave out pairs="),
+        (["--over", "pairs=1,none_such"], "pairs=none_such"),
+        (["--over", "protocol=tcp,udp"], "no common metric"),
+        (["--over", "pairs=1,2", "--fail-if", "loss>1%"], "are not paired"),
+        (["--over", "pairs=1,2", "--good", "3"], "it is none of the values"),
+        (["--over", "kernels", "6.1.0-none", "6.1.0-other"], "labkit kernels get"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(
+    words: list[str],
+    says: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
+    assert cli.main(["bisect", "datapaths", *words]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_damaged_state_is_named(tmp_path: Path, measured: Any) -> None:
+    measured(lambda number, _: 0.9 if number >= 107 else 1.0, 0.002)
+    answer = search(tmp_path / "b")
+    state = tmp_path / "b" / bisect.FILE
+    there = run_folder.read_object(state)
+    state.write_bytes(state.read_bytes()[:50])
+    with pytest.raises(BadInput, match="cannot be read"):
+        search(tmp_path / "b")
+    run_folder.write_json(state, {**there, "words": None})
+    with pytest.raises(BadInput, match="is not complete"):
+        search(tmp_path / "b")
+    state.unlink()
+    assert search(tmp_path / "b").first_bad == answer.first_bad
