@@ -145,7 +145,7 @@ lock:  ## write requirements.lock anew from pyproject.toml
 # by_pip: names that conda-forge lacks, or has later. It writes jupyter_client with an underscore.
 define ENVIRONMENT_TEXT
 import re, tomllib
-by_pip = {"ovs", "plotly", "MLRsearch", "hdrhistogram", "kaleido", "lbr-trex-client", "duckdb", "jsonschema", "playwright", "ruff"}
+by_pip = {"jumpavg", "ovs", "plotly", "MLRsearch", "hdrhistogram", "kaleido", "lbr-trex-client", "duckdb", "jsonschema", "playwright", "ruff"}
 project = tomllib.load(open("pyproject.toml", "rb"))["project"]
 wanted = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
 pip = [one for one in wanted if re.match("[\\w-]+", one)[0] in by_pip]

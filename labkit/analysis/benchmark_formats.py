@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis import load, stats
-from labkit.analysis.load import METRIC, group_text, groups, measured_rows, part
+from labkit.analysis.load import METRIC, Key, group_text, groups, measured_rows, part
 from labkit.common.errors import BadInput
 
 
@@ -26,13 +26,23 @@ def _series(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str, bool, st
     ok = ok[ok["role"].ne("control") & ok["value"].gt(0)]
     if ok.empty:
         raise BadInput("these rows have no valid measurement of throughput or latency")
+    for key, arm, used, mean in arm_means(ok):
+        metric, more = METRIC[str(used["protocol"].iloc[0])]
+        yield f"{arm} ({group_text(key)})", metric, more, mean
+
+
+def arm_means(ok: pd.DataFrame) -> Iterator[tuple[Key, str, pd.DataFrame, stats.Effect]]:
+    """Yield the group, the name, the used rows (slices, or else whole runs) and the mean of each arm of valid rows."""
     for key, group in groups(ok):
         for arm, each in group.groupby("topology", sort=False):
             slices = each[each["method"].eq("slice")]
             used = slices if len(slices) else each
-            mean = stats.effect(np.log(used["value"].to_numpy(float)), list(used["setup"]))
-            metric, more = METRIC[str(used["protocol"].iloc[0])]
-            yield f"{arm} ({group_text(key)})", metric, more, mean
+            yield (
+                key,
+                str(arm),
+                used,
+                stats.effect(np.log(used["value"].to_numpy(float)), list(used["setup"])),
+            )
 
 
 def github_action_benchmark(rows: Sequence[dict[str, Any]]) -> bytes:

@@ -18,6 +18,7 @@ COMMANDS = {
     "rows": "write the rows of a run or a sweep as Parquet, CSV or JSON for other programs",
     "publish": "write a run or a sweep as two files for others, in data/results for example",
     "compare": "compare two runs or sweeps point by point",
+    "track": "keep a history of runs, and mark where it changes",
     "bisect": "find the first kernel, change or value with which a benchmark is worse",
     "why": "explain why two profiled arms, runs or points differ, as one HTML page: functions, counters, losses",
     "kernels": "list the kernels that a lab VM can boot, and what each of them can do",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from typing import Any
 import mistune
 import nbformat
 import nh3
+import pandas as pd
+import plotly.graph_objects as go
 from markupsafe import Markup
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
@@ -25,6 +27,7 @@ from labkit.analysis import flame
 from labkit.common import safe_files
 from labkit.common.errors import BadInput
 
+Cell = dict[str, Any]
 PLOTLY = "application/vnd.plotly.v1+json"
 GENERAL = "general-question"  # the tag of a heading
 STILLS = {"image/svg+xml", "image/png"}  # of a figure, beside plotly's type
@@ -105,6 +108,37 @@ class Block:
     kind: str
     content: str
     more: dict[str, Any] = field(default_factory=dict)
+
+
+def document(cells: Sequence[Cell]) -> nbformat.NotebookNode:
+    """Return a notebook of these cells."""
+    whole = {"cells": list(cells), "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    made: nbformat.NotebookNode = nbformat.from_dict(whole)  # type: ignore[no-untyped-call]
+    return made
+
+
+def prose_cell(*paragraphs: str) -> Cell:
+    """Return a cell of Markdown paragraphs."""
+    return {"cell_type": "markdown", "metadata": {}, "source": "\n\n".join(paragraphs)}
+
+
+def plain(text: str) -> str:
+    """Escape text for Markdown, so that none of its characters has a special meaning."""
+    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text)
+
+
+def shown_cell(what: flame.Flame | go.Figure | pd.DataFrame) -> Cell:
+    """Return a cell that shows a figure or a table."""
+    if isinstance(what, pd.DataFrame):
+        # With a name of its own, the index would get a header row of its own.
+        head = str(what.columns.name or what.index.name or "")
+        data: Cell = {"text/html": what.rename_axis(index=None, columns=head).to_html(border=0)}
+    elif isinstance(what, flame.Flame):
+        data = {flame.MIME: what.data}
+    else:
+        data = {PLOTLY: json.loads(what.to_json())}
+    output = {"output_type": "display_data", "data": data, "metadata": {}}
+    return {"cell_type": "code", "metadata": {}, "source": "", "outputs": [output], "execution_count": None}
 
 
 def read(path: Path) -> nbformat.NotebookNode:

@@ -3,7 +3,6 @@ per hop. It works offline."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
-from nbformat import from_dict
 
 from labkit.analysis import displays, figures, flame, report
 from labkit.analysis.flame import load_profiles, speedscope
 from labkit.analysis.flame.significance import CLAIM_SHARE, Estimate
-from labkit.analysis.report.notebook_cells import PLOTLY
+from labkit.analysis.report import notebook_cells
+from labkit.analysis.report.notebook_cells import Cell, plain
 from labkit.analysis.why import conclusion, selection, verdict
 from labkit.analysis.why.candidates import Candidate
 from labkit.analysis.why.conclusion import Conclusion
@@ -28,7 +26,6 @@ from labkit.analysis.why.work import Split
 from labkit.common import run_folder, units
 from labkit.common.errors import BadInput
 
-Cell = dict[str, Any]
 MAX_ROWS = 12
 STRENGTHS = {3: "strong", 2: "good", 1: "weak", 0: "none"}
 
@@ -87,12 +84,12 @@ class Explanation:
         cells: list[Cell] = []
         for point, one in zip(self.points, self.conclusions, strict=True):
             cells += _conclusion_cells(point, one, headed=several)
-        lines = "\n".join(f"- {_plain(one)}" for one in self.verdicts)
-        cells.append(_prose("## Verdict", lines, *map(_plain, self.notes)))
+        lines = "\n".join(f"- {plain(one)}" for one in self.verdicts)
+        cells.append(notebook_cells.prose_cell("## Verdict", lines, *map(plain, self.notes)))
         each = zip(self.points, self.conclusions, self.differences, self.refusals, strict=True)
         for point, one, difference, why_not in each:
             cells += _cells(point, one, difference, why_not, headed=several)
-        document = from_dict({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})  # type: ignore[no-untyped-call]
+        document = notebook_cells.document(cells)
         path = out or self.sides[0].folder / "why.html"
         folders = list(dict.fromkeys(side.folder for side in self.sides if side is not None))
         # The title is not a Markdown heading, because it may contain the name of a folder.
@@ -163,23 +160,23 @@ def _conclusion_lines(
     point: ProfiledPoint, one: Conclusion, headed: bool, level: str = "##"
 ) -> Iterator[str]:
     """Yield the paragraphs of a conclusion as Markdown. In a notebook its heading is below that of the arm."""
-    yield f"{level} Conclusion{f': {_plain(point.label)}' if headed else ''}"
-    yield f"**{_plain(one.sentence)}.**"
-    yield from map(_plain, one.notes)
+    yield f"{level} Conclusion{f': {plain(point.label)}' if headed else ''}"
+    yield f"**{plain(one.sentence)}.**"
+    yield from map(plain, one.notes)
     if one.next:
         yield "What would decide next:"
-        yield "\n".join(f"- {_plain(step)}" for step in one.next)
+        yield "\n".join(f"- {plain(step)}" for step in one.next)
 
 
 def _conclusion_cells(point: ProfiledPoint, one: Conclusion, headed: bool) -> Iterator[Cell]:
     """Yield the cells of a conclusion: the conclusion first, then the tables that support it."""
-    yield _prose(*_conclusion_lines(point, one, headed))
+    yield notebook_cells.prose_cell(*_conclusion_lines(point, one, headed))
     makes = [candidates_table, settings_table, work_table]
     for make in [*makes, switch_table] if one.parts else makes:
         title, words, table = make(one)
-        yield _prose(f"### {title}", _plain(words))
+        yield notebook_cells.prose_cell(f"### {title}", plain(words))
         if table is not None:
-            yield _figure_cell(table)
+            yield notebook_cells.shown_cell(table)
 
 
 def _differences(point: ProfiledPoint, processes: str) -> tuple[flame.Difference | None, str]:
@@ -193,45 +190,31 @@ def _differences(point: ProfiledPoint, processes: str) -> tuple[flame.Difference
 def _cells(
     point: ProfiledPoint, of: Conclusion, difference: flame.Difference | None, why_not: str, headed: bool
 ) -> Iterator[Cell]:
-    heading = f"## Where the time goes{f': {_plain(point.label)}' if headed else ''}"
+    heading = f"## Where the time goes{f': {plain(point.label)}' if headed else ''}"
     if difference is None:
-        yield _prose(heading, f"{_plain(why_not)}.")
+        yield notebook_cells.prose_cell(heading, f"{plain(why_not)}.")
     else:
         doubts = point.doubts(load_profiles.OBSERVER)
         text = flame.sentence(difference, None if of.split is None else of.split.total)
-        yield _prose(heading, _plain(" ".join([re.sub("^no ", "No ", f"{text}."), *doubts])))
-        yield _figure_cell(flame.draw_difference(difference))
-        yield _figure_cell(figures.functions(difference.functions()))
-        yield _prose("### By function: self time", "The rows above the total add up to it.")
-        yield _figure_cell(flame.functions_as_text(difference))
-        yield _prose("### By function: callees included")
-        yield _figure_cell(flame.functions_as_text(difference, inclusive=True))
+        yield notebook_cells.prose_cell(
+            heading, plain(" ".join([re.sub("^no ", "No ", f"{text}."), *doubts]))
+        )
+        yield notebook_cells.shown_cell(flame.draw_difference(difference))
+        yield notebook_cells.shown_cell(figures.functions(difference.functions()))
+        yield notebook_cells.prose_cell(
+            "### By function: self time", "The rows above the total add up to it."
+        )
+        yield notebook_cells.shown_cell(flame.functions_as_text(difference))
+        yield notebook_cells.prose_cell("### By function: callees included")
+        yield notebook_cells.shown_cell(flame.functions_as_text(difference, inclusive=True))
     for title, pieces in parts(point):
-        yield _prose(f"## {title}")
+        yield notebook_cells.prose_cell(f"## {title}")
         for piece in pieces:
-            yield _prose(_plain(piece)) if isinstance(piece, str) else _figure_cell(piece)
-
-
-def _prose(*paragraphs: str) -> Cell:
-    return {"cell_type": "markdown", "metadata": {}, "source": "\n\n".join(paragraphs)}
-
-
-def _plain(text: str) -> str:
-    """Escape text for Markdown, so that none of its characters has a special meaning."""
-    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text)
-
-
-def _figure_cell(what: flame.Flame | go.Figure | pd.DataFrame) -> Cell:
-    if isinstance(what, pd.DataFrame):
-        # With a name of its own, the index would get a header row of its own.
-        head = str(what.columns.name or what.index.name or "")
-        data: Cell = {"text/html": what.rename_axis(index=None, columns=head).to_html(border=0)}
-    elif isinstance(what, flame.Flame):
-        data = {flame.MIME: what.data}
-    else:
-        data = {PLOTLY: json.loads(what.to_json())}
-    output = {"output_type": "display_data", "data": data, "metadata": {}}
-    return {"cell_type": "code", "metadata": {}, "source": "", "outputs": [output], "execution_count": None}
+            yield (
+                notebook_cells.prose_cell(plain(piece))
+                if isinstance(piece, str)
+                else notebook_cells.shown_cell(piece)
+            )
 
 
 def candidates_table(of: Conclusion) -> Table:

@@ -1,0 +1,91 @@
+"""A series of measurements over runs, with its levels and changes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.analysis import theme
+from labkit.analysis.figures.line_chart import LATENCY, THROUGHPUT, Quantity
+from labkit.analysis.load import COST
+
+PANEL_PX, TOP_PX, BOTTOM_PX = 260, 78, 62
+TICKS = 12  # names of runs below the axis
+RATIO = Quantity("ratio", "", 1.0)
+CPU_TIME = Quantity("CPU time per packet (TCP: byte), ns", "ns", 1e-9)
+
+
+def trend(
+    points: pd.DataFrame, title: str, places: Sequence[int], texts: Sequence[str], is_ratio: bool
+) -> go.Figure:
+    """Draw the column `y` with its interval (`y_low`, `y_high`) for each run, in order.
+
+    A rule with a text is before each of `places`, and a line is at the level between two of them.
+    """
+    metric = str(points["metric"].iloc[0])
+    quantity = (
+        RATIO
+        if is_ratio
+        else CPU_TIME
+        if metric == COST
+        else LATENCY
+        if metric.endswith("_s")
+        else THROUGHPUT
+    )
+    shown = points[["y", "y_low", "y_high"]].astype(float) / quantity.scale
+    figure = go.Figure()
+    edges = [0, *places, len(points)]
+    for begin, end in itertools.pairwise(edges):
+        level = float(shown["y"].iloc[begin:end].mean())
+        figure.add_shape(
+            type="line",
+            x0=begin - 0.5,
+            x1=end - 0.5,
+            y0=level,
+            y1=level,
+            line_width=2,
+            line_color=theme.GREY,
+            opacity=0.8,
+        )
+    for place, text in zip(places, texts, strict=True):
+        line = {"line_color": theme.GREY, "line_dash": "dash", "line_width": 1.5, "opacity": 0.9}
+        figure.add_shape(type="line", x0=place - 0.5, x1=place - 0.5, yref="y domain", y0=0, y1=1, **line)
+        at = {"x": place - 0.5, "yref": "y domain", "y": 1, "yanchor": "bottom", "showarrow": False}
+        figure.add_annotation(text=theme.plain(text), **at)
+    for kernel, own in points.groupby(points["kernel"].fillna("unknown kernel"), sort=False):
+        mine = shown.loc[own.index]
+        style = theme.arm_style(str(kernel))
+        figure.add_trace(
+            go.Scatter(
+                x=own.index,
+                y=mine["y"],
+                error_y={"array": mine["y_high"] - mine["y"], "arrayminus": mine["y"] - mine["y_low"]},
+                mode="markers",
+                marker={"color": style.color, "symbol": style.symbol, "size": 8},
+                name=theme.plain(kernel),
+                hoverinfo="text",
+                hovertext=[
+                    f"{theme.plain(one.run)}<br>{theme.plain(one.time)}<br>Linux {theme.plain(kernel)}<br>"
+                    f"{y:.4g} [{low:.4g}, {high:.4g}] {quantity.unit}"
+                    for one, (y, low, high) in zip(own.itertuples(), mine.to_numpy(), strict=True)
+                ],
+            )
+        )
+    step = -(-len(points) // TICKS)
+    days = points["time"].astype("str").str.slice(0, 10)
+    ticks = {"tickvals": list(range(0, len(points), step)), "ticktext": list(days.iloc[::step])}
+    figure.update_xaxes(range=[-0.5, len(points) - 0.5], showgrid=False, **ticks)
+    figure.update_yaxes(title_text=quantity.title)
+    several = points["kernel"].nunique() > 1
+    figure.update_layout(
+        height=PANEL_PX + TOP_PX + BOTTOM_PX, margin={"t": TOP_PX, "b": BOTTOM_PX}, showlegend=several
+    )
+    better = "higher" if points["higher_is_better"].iloc[0] else "lower"
+    theme.titled(
+        figure, title, f"{better} is better; bars: 95 % interval of a run; line: level between changes"
+    )
+    theme.legend_fits(figure)
+    return figure

@@ -1,0 +1,295 @@
+"""The history of benchmarks: a folder with a Parquet file for each run (`labkit track`), and the series in it.
+
+A file is written under another name and then renamed, so a reader sees whole files only, and writers that add at once
+lose nothing. Its name has a digest of the run's identity: a run that is added again is the same file. DuckDB reads all
+files as one table: `SELECT * FROM read_parquet('data/track/*.parquet')`.
+
+A series is an arm at a point on one class of machines. Two classes are never in one series. The kernel is not a part of
+it: a change between kernels is what a history is for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from labkit import __version__
+from labkit.analysis import benchmark_formats, change_points, load, protocols, verdicts
+from labkit.analysis.change_points import Change
+from labkit.analysis.load import COST, COSTS, GROUP, HOST, METRIC
+from labkit.common import run_folder, safe_files, units
+from labkit.common.errors import BadInput
+
+FORMAT = "1"
+SUFFIX = ".parquet"
+MAX_BYTES = 64 << 20  # of a file
+# A clock may differ by this from that of the machine that adds the run.
+CLOCKS_S = 60.0
+SERIES = ["experiment", "arm", "baseline", "point", "metric", "machine_class"]
+# What may explain a change, in the order in which it is named.
+PROVENANCE = [
+    "kernel",
+    "kernel_build",
+    "kernel_config_digest",
+    "sysctl_digest",
+    "iperf3",
+    "labkit",
+    "git_revision",
+    "machine",
+]
+COLUMNS: dict[str, tuple[str, str]] = {
+    "experiment": ("string", "the experiment"),
+    "arm": ("string", "the arm: what verdicts name"),
+    "baseline": ("string", "the arm that ratios are to; null: this arm is the baseline"),
+    "point": ("string", "the parameters of the point that are no defaults, in words"),
+    "metric": ("string", "the column of rows whose values these are"),
+    "higher_is_better": ("bool_", "whether higher values are better"),
+    "machine_class": ("string", "the machine or lab VM, its accelerator, CPU and number of CPUs"),
+    "machine": ("string", "a digest of the machine's identity"),
+    "kernel": ("string", "the kernel's release"),
+    "kernel_build": ("string", "the kernel's build"),
+    "kernel_config_digest": ("string", "a digest of the kernel's configuration"),
+    "sysctl_digest": ("string", "a digest of sysctls that are known to change a throughput"),
+    "iperf3": ("string", "the version of iperf3"),
+    "labkit": ("string", "the version of labkit that measured"),
+    "git_revision": ("string", "labkit's commit"),
+    "time": ("string", "when it was measured, in UTC"),
+    "added": ("string", "when it was added, in UTC"),
+    "run": ("string", "the run's name"),
+    "folder": ("string", "the run's folder when it was added"),
+    "setups_count": ("int64", "fresh set-ups"),
+    "value": ("float64", "the geometric mean over set-ups, in the metric's unit"),
+    "value_low": ("float64", "the low end of its 95 % interval"),
+    "value_high": ("float64", "the high end of its 95 % interval"),
+    "ratio": ("float64", "the ratio to the baseline, measured next to it"),
+    "low": ("float64", "the low end of its 95 % interval"),
+    "high": ("float64", "the high end of its 95 % interval"),
+}  # fmt: skip
+
+
+def add(run: Path, folder: Path) -> list[tuple[Path, bool]]:
+    """Add a run, or the runs of a sweep, to the history in a folder; return each file, and whether it is new.
+
+    Raises BadInput for a run that is not finished, or has nothing to compare.
+    """
+    there = [run]
+    if (run / "sweep.json").exists():
+        there = [run / name for name in run_folder.sweep_points(run) if (run / name / "run.json").exists()]
+    result = []
+    for one in there:
+        about = run_folder.read_run(one)
+        if not about.get("finished"):
+            raise BadInput(f"the run {one} is not finished: repeat its command with --folder {one} first")
+        identity = [about[name] for name in ("experiment", "run", "created", "seed")]
+        digest = hashlib.sha256(json.dumps([*identity, protocols.percentile()]).encode()).hexdigest()[:12]
+        path = folder / f"{re.sub(r'[^A-Za-z0-9_.+-]', '_', str(about['run']))}-{digest}{SUFFIX}"
+        is_new = not path.exists() or isinstance(_read(path), str)
+        if is_new:
+            points = list(_points(one, str(about["experiment"])))
+            if not points:
+                raise BadInput(
+                    f"the run {one} has no valid measurement of throughput or latency: nothing to add"
+                )
+            run_folder.write(path, _encoded(points))
+        result.append((path, is_new))
+    return result
+
+
+def _points(run: Path, experiment: str) -> Iterator[dict[str, Any]]:
+    """Yield the columns of each arm at each point, for its metric and for its CPU time."""
+    table = load.with_costs(load.part(load.load(run), "cost"))
+    for metrics in (METRIC, COSTS):
+        ok = load.measured_rows(table, metrics)
+        ok = ok[ok["role"].ne("control") & ok["value"].gt(0)]
+        if ok.empty:
+            continue
+        compared = {
+            (key, line["topology"]): line
+            for key, lines in load.groups(verdicts.verdicts(table, metrics=metrics))
+            for line in lines.to_dict("records")
+        }
+        for key, arm, rows, mean in benchmark_formats.arm_means(ok):
+            first = rows.iloc[0]
+            against = compared.get((key, arm), {})
+            metric, more = metrics[str(first["protocol"])]
+            yield {
+                **{name: first[name] for name in PROVENANCE},
+                "experiment": experiment, "arm": arm, "baseline": against.get("baseline"), "point": _point_text(key),
+                "metric": metric, "higher_is_better": more, "machine_class": machine_class(first),
+                "time": rows["time"].min(), "added": run_folder.now(), "run": run.resolve().name,
+                "folder": str(run.resolve()), "setups_count": rows["setup"].nunique(),
+                "value": mean.ratio, "value_low": mean.low, "value_high": mean.high,
+                **{name: against.get(name) for name in ("ratio", "low", "high")},
+            }  # fmt: skip
+
+
+def _point_text(key: load.Key) -> str:
+    return load.group_text(tuple(None if name in HOST else one for name, one in zip(GROUP, key, strict=True)))
+
+
+def machine_class(row: Any) -> str:
+    """Return the class of the machine that measured a row: machines of one class may be pooled in a series."""
+    where = str(row["where"])
+    words = ["lab VM" if where.startswith("vm:") else "machine"]
+    words += re.findall(r",(profile=\w+)", where)
+    for end in ("", "peer_"):
+        known = [row.get(f"{end}{name}") for name in ("accelerator", "cpu")]
+        words += [f"{'peer ' * bool(end)}{one}" for one in known if one is not None and pd.notna(one)]
+    if pd.notna(row["cpus_count"]):
+        words.append(units.counted(int(row["cpus_count"]), "CPU"))
+    return ", ".join(words)
+
+
+def _encoded(points: list[dict[str, Any]]) -> bytes:
+    import pyarrow
+    from pyarrow import parquet
+
+    kinds = {name: getattr(pyarrow, kind)() for name, (kind, _) in COLUMNS.items()}
+    plain = [{name: None if pd.isna(one[name]) else one[name] for name in COLUMNS} for one in points]
+    fields = [pyarrow.field(name, kinds[name], metadata={"meaning": COLUMNS[name][1]}) for name in COLUMNS]
+    about = {"labkit_history": FORMAT, "labkit": __version__}
+    sink = pyarrow.BufferOutputStream()
+    parquet.write_table(
+        pyarrow.Table.from_pylist(plain, pyarrow.schema(fields, metadata=about)), sink, compression="zstd"
+    )
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _read(path: Path) -> pd.DataFrame | str:
+    """Return the points in a file, or why it is left out, in a sentence."""
+    import pyarrow
+    from pyarrow import parquet
+
+    again = "remove it, and add its run again"
+    try:
+        table = parquet.read_table(pyarrow.BufferReader(safe_files.read_regular(path, MAX_BYTES)))
+    except BadInput as error:
+        return f"left out: {error}"
+    except (pyarrow.ArrowException, OSError):
+        return f"left out: {path} is no Parquet file, or only a part of one: {again}"
+    version = (table.schema.metadata or {}).get(b"labkit_history", b"").decode(errors="replace")
+    if version != FORMAT or not set(COLUMNS) <= set(table.column_names):
+        what = f"has version {version[:20]} of the history" if version else "is not of a history"
+        return f"left out: {path} {what}, and this labkit reads version {FORMAT}: {again}"
+    return pd.DataFrame(table.select(list(COLUMNS)).to_pandas())
+
+
+@dataclass(frozen=True)
+class Series:
+    """A series: its names (SERIES), its points in order, and its changes.
+
+    The columns `y`, `y_low` and `y_high` of the points are what is judged: the ratio to the baseline, or, of the
+    baseline itself, the value.
+    """
+
+    names: dict[str, Any]
+    points: pd.DataFrame
+    changes: list[Change]
+
+    @property
+    def is_ratio(self) -> bool:
+        return self.names["baseline"] is not None
+
+    @property
+    def title(self) -> str:
+        """Return the series in words."""
+        to = f" to {self.names['baseline']}" if self.is_ratio else ""
+        what = {COST: "CPU time"}.get(
+            self.names["metric"], self.names["metric"].rsplit("_", 1)[0].replace("_", " ")
+        )
+        return f"{self.names['arm']}{to}: {what} ({self.names['experiment']}, {self.names['point']})"
+
+    def beside(self, change: Change) -> tuple[pd.Series[Any], pd.Series[Any]]:
+        """Return the last point before a change and the first one after it."""
+        return self.points.iloc[change.place - 1], self.points.iloc[change.place]
+
+    def sentence(self, change: Change) -> str:
+        """Return a change in words."""
+        before, after = self.beside(change)
+        more = bool(self.points["higher_is_better"].iloc[0])
+        word = "better" if (change.ratio > 1) == more else "worse"
+        one, low, high = (f"{(value - 1) * 100:+.2g} %" for value in (change.ratio, change.low, change.high))
+        return f"{word} by {one} [{low}, {high}] from {before['run']} to {after['run']}"
+
+
+@dataclass(frozen=True)
+class History:
+    """The series of a folder, those with changes first, and a sentence for each doubt."""
+
+    series: list[Series]
+    doubts: list[str]
+
+
+def read(folder: Path, by: str = "time") -> History:
+    """Return the series in a folder, in the order of `time`, or of `kernel` and then of time.
+
+    Raises BadInput if the folder has no history.
+    """
+    paths = sorted(folder.glob(f"*{SUFFIX}"))
+    if not paths:
+        raise BadInput(f"there is no history in {folder}: `labkit track add RUN` begins one")
+    read = [_read(path) for path in paths]
+    doubts = [one for one in read if isinstance(one, str)]
+    tables = [one for one in read if not isinstance(one, str)]
+    if not tables:
+        raise BadInput(doubts[0])
+    table = pd.concat(tables, ignore_index=True)
+    doubts += _clock_doubts(table)
+    result = []
+    for key, points in load.groups(table.astype(dict.fromkeys(SERIES, object)), SERIES):
+        result.append(_series(dict(zip(SERIES, key, strict=True)), points, by))
+    few = sum(len(one.points) < change_points.LEAST for one in result)
+    if few:
+        doubts.append(
+            f"{few} of {units.counted(len(result), 'series')} have fewer than {change_points.LEAST} points, in which no"
+            " change is marked: a change needs two points on either side"
+        )
+    for one in result:
+        if flapping := change_points.flapping(one.changes):
+            doubts.append(f"{one.title}: {flapping}")
+    return History(sorted(result, key=lambda one: not one.changes), doubts)
+
+
+def _series(names: dict[str, Any], points: pd.DataFrame, by: str) -> Series:
+    which = (
+        ("ratio", "low", "high") if names["baseline"] is not None else ("value", "value_low", "value_high")
+    )
+    points = points.assign(
+        **dict(zip(("y", "y_low", "y_high"), (points[name] for name in which), strict=True))
+    )
+    points = points[points["y"].gt(0)]
+    rank = {
+        name: place for place, name in enumerate(sorted(points["kernel"].dropna().unique(), key=load.version))
+    }
+    first = points["kernel"].map(rank).fillna(-1) if by == "kernel" else points["time"]
+    points = (
+        points.assign(first=first).sort_values(["first", "time", "run"], kind="stable").drop(columns="first")
+    )
+    points = points.reset_index(drop=True)
+    ends = [np.log(points[name].to_numpy(float)) for name in ("y", "y_low", "y_high")]
+    return Series(names, points, change_points.changes(*ends))
+
+
+def _clock_doubts(table: pd.DataFrame) -> list[str]:
+    """Return a sentence for each run that was measured after it was added, or before a run that was added earlier."""
+    runs = table.drop_duplicates(["run", "folder"]).sort_values("added", kind="stable")
+    measured, added = (pd.to_datetime(runs[name], errors="coerce", utc=True) for name in ("time", "added"))
+    ahead = (measured - added).dt.total_seconds().gt(CLOCKS_S)
+    lines = [
+        f"{run} says that it was measured at {time}, after it was added at {there}: a clock went back, so its place in"
+        " the trend may be wrong"
+        for run, time, there in runs.loc[ahead, ["run", "time", "added"]].itertuples(index=False)
+    ]
+    if unknown := int(measured.isna().sum()):
+        lines.append(
+            f"{units.counted(unknown, 'run')} have no time of measuring, and are at the end of the trend"
+        )
+    return lines

@@ -1,0 +1,93 @@
+"""Make the page of `labkit track report`: each series with its changes, the runs beside them, and what explains them.
+
+It works offline.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.analysis import compare_runs, report, why
+from labkit.analysis.figures.trend import trend
+from labkit.analysis.history import PROVENANCE, History, Series
+from labkit.analysis.report import notebook_cells
+from labkit.analysis.report.notebook_cells import Cell, plain
+from labkit.common import units
+from labkit.common.errors import LabkitError
+
+
+def write(history: History, out: Path) -> Path:
+    """Write the page, and return its path."""
+    report.page([notebook_cells.document(list(_cells(history)))], [], out, "Trends")
+    return out
+
+
+def sentences(history: History) -> list[str]:
+    """Return the changes of all series, or that there are none, in sentences."""
+    found = [f"{one.title}: {one.sentence(change)}" for one in history.series for change in one.changes]
+    return found or ["no change is marked"]
+
+
+def figure(of: Series) -> go.Figure:
+    """Draw a series with its changes."""
+    texts = [f"{(change.ratio - 1) * 100:+.2g} %" for change in of.changes]
+    places = [change.place for change in of.changes]
+    return trend(of.points, str(of.names["arm"]), places, texts, of.is_ratio)
+
+
+def _cells(history: History) -> Iterator[Cell]:
+    count = sum(bool(one.changes) for one in history.series)
+    head = f"{count} of {units.counted(len(history.series), 'series')} changed."
+    lines = [f"- {plain(one)}" for one in sentences(history)]
+    yield notebook_cells.prose_cell("## Changes", plain(head), "\n".join(lines))
+    if history.doubts:
+        yield notebook_cells.prose_cell("## Doubts", "\n".join(f"- {plain(one)}" for one in history.doubts))
+    for one in history.series:
+        yield notebook_cells.prose_cell(f"## {plain(one.title)}", plain(f"On {one.names['machine_class']}."))
+        yield notebook_cells.shown_cell(figure(one))
+        for change in one.changes:
+            before, after = one.beside(change)
+            yield notebook_cells.prose_cell(f"### {plain(one.sentence(change))}")
+            yield notebook_cells.shown_cell(_beside(before, after))
+            yield notebook_cells.prose_cell(
+                "\n".join(f"- {plain(line)}" for line in explained(one, before, after))
+            )
+
+
+def _beside(before: pd.Series[Any], after: pd.Series[Any]) -> pd.DataFrame:
+    """Return the two runs beside a change, and what labkit recorded of them that differs."""
+    differ = [name for name in PROVENANCE if pd.notna(before[name]) and before[name] != after[name]]
+    names = ["run", "time", *differ]
+    table = pd.DataFrame({"before": before[names], "after": after[names]})
+    table.loc["measured"] = [
+        f"{one['y']:.4g} [{one['y_low']:.4g}, {one['y_high']:.4g}]" for one in (before, after)
+    ]
+    return table
+
+
+def explained(of: Series, before: pd.Series[Any], after: pd.Series[Any]) -> list[str]:
+    """Return what `labkit compare` and `labkit why` say of the two runs, with their commands, in sentences."""
+    folders = [Path(str(one["folder"])) for one in (before, after)]
+    if gone := [str(one) for one in folders if not (one / "run.json").exists()]:
+        return [f"nothing more is known, because {' and '.join(gone)} is not there any more"]
+    left, right = folders
+    lines = [shlex.join(["labkit", "compare", str(left), str(right)])]
+    try:
+        table, _ = compare_runs.compare(left, right)
+        lines += table.loc[table["topology"].eq(of.names["arm"]), "sentence"].tolist()
+    except LabkitError as error:
+        lines.append(str(error))
+    sides = [f"{folder}:{of.names['arm']}" for folder in folders]
+    try:
+        return [*lines, shlex.join(["labkit", "why", *sides]), *why.explain(*sides).sentences()]
+    except LabkitError as error:
+        return [
+            *lines,
+            f"no cause is named: {error}; profiles of both (observe=perf_record,counters) would show one",
+        ]

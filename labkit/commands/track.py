@@ -1,0 +1,113 @@
+"""`labkit track`: keep a history of runs, and mark where it changes."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+
+from labkit.commands import arguments
+from labkit.common import run_folder
+from labkit.common.errors import BadInput
+from labkit.common.printable import printable
+
+NOTES = """\
+A history is a folder of Parquet files, one for each run, which DuckDB reads as one table. A series is
+an arm at a point on one class of machines; machines of two classes are never in one series. Several
+writers may add at once, and a run that is added twice is there once.
+
+    labkit track add data/datapaths/RUN
+    labkit track report
+"""
+_ADD = "add runs or sweeps to a history"
+_REPORT = "mark the changes of every series, and write them as one HTML page that works offline"
+_REPORT_NOTES = """\
+A change is marked if the 99 % interval of the ratio of the levels on both sides excludes 1. Two
+points on either side are the least. The page has the two runs beside each change, and what `labkit
+compare` and `labkit why` say of them.
+
+    labkit track report --by kernel
+    duckdb -c "SELECT kernel, arm, ratio, low, high FROM read_parquet('data/track/*.parquet')"
+"""
+JSON = {
+    "page": "the path of the page",
+    "doubts": "sentences",
+    "series": "a list, those with changes first: its names (`experiment`, `arm`, `baseline`, `point`, `metric`,"
+    " `machine_class`), `points_count`, and `changes`: `ratio` of the level after it to the one before, `low`, `high`,"
+    " `before` and `after`: the names of the runs beside it, `sentence`",
+}
+
+
+def add_arguments(parser: arguments.CommandParser) -> None:
+    """Add the arguments of the command."""
+    more = parser.add_subparsers(metavar="add | report", required=True)
+    add = arguments.add_command(more, "track add", _ADD, "", _add)
+    add.add_argument(
+        "runs", type=run_folder.named, nargs="+", metavar="RUN", help="the folder of a run or a sweep"
+    )
+    report = arguments.add_command(more, "track report", _REPORT, _REPORT_NOTES, _report)
+    text = "the order of a series: when it was measured, or the kernel's version (time)"
+    report.add_argument("--by", choices=("time", "kernel"), default="time", help=text)
+    text = "where to write the page; default: trend.html in the history"
+    report.add_argument("--out", type=Path, metavar="FILE", help=text)
+    for each in (add, report):
+        each.add_argument(
+            "--history", action=arguments.Folder, help="the folder of the history; default: data/track"
+        )
+        arguments.add_percentile(each)
+    arguments.add_json(report)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Refuse the command alone."""
+    raise BadInput("labkit track: choose add or report")
+
+
+def _folder(given: argparse.Namespace) -> Path:
+    return given.history or run_folder.data_root() / "track"
+
+
+def _add(given: argparse.Namespace) -> int:
+    from labkit.analysis import history
+
+    for one in given.runs:
+        for path, is_new in history.add(one, _folder(given)):
+            what = "added" if is_new else "already there"
+            print(printable(f"{what}: {run_folder.display_path(path)}"))
+    return 0
+
+
+def _report(given: argparse.Namespace) -> int:
+    from labkit.analysis import history, trend_page
+    from labkit.commands import json_output
+
+    there = history.read(_folder(given), given.by)
+    page = trend_page.write(there, given.out or _folder(given) / "trend.html")
+    if given.json:
+        series = [
+            {
+                **one.names,
+                "points_count": len(one.points),
+                "changes": [
+                    {
+                        **dataclasses.asdict(change),
+                        **dict(
+                            zip(
+                                ("before", "after"),
+                                (str(run["run"]) for run in one.beside(change)),
+                                strict=True,
+                            )
+                        ),
+                        "sentence": one.sentence(change),
+                    }
+                    for change in one.changes
+                ],
+            }
+            for one in there.series
+        ]
+        print(json_output.text({"page": str(page), "doubts": there.doubts, "series": series}))
+        return 0
+    for sentence in (*trend_page.sentences(there), *there.doubts):
+        print(f"- {printable(sentence)}")
+    print(f"page: {printable(run_folder.display_path(page))}")
+    return 0

@@ -1,0 +1,142 @@
+"""The history of benchmarks: change points in noise, writers at once, and bad files."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import parquet
+from synthetic_rows import HOSTS, rows, save
+
+from labkit import cli
+from labkit.analysis import change_points, history
+from labkit.common.errors import BadInput
+
+ARMS = {"veth": 1.0, "veth (again)": 1.0, "vxlan": 0.8}
+
+
+def noise(seed: int) -> tuple[list[int], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return the known change points of a series like those of FD.io CSIT, its logarithms and their errors.
+
+    Noise of 1 to 3 %, half of it within runs; shifts of 3 to 10 %. Of four series, one has no shift, one a shift, one
+    two, and one has a second mode 4 to 8 % below the first, in which three of ten runs are, and sometimes a shift.
+    """
+    rng = np.random.default_rng(seed)
+    count, deviation, kind = int(rng.integers(24, 61)), rng.uniform(0.01, 0.03), seed % 4
+    shifts = (0, 1, 2, seed % 8 // 4)[kind]
+    places = [int(rng.integers(8, count - 7))] if shifts == 1 else [count // 3, 2 * count // 3][:shifts]
+    y = np.zeros(count)
+    for place in places:
+        y[place:] += rng.choice([-1, 1]) * np.log1p(rng.uniform(0.03, 0.10))
+    part = deviation / np.sqrt(2)
+    y += rng.normal(0, part, count) + rng.normal(0, part, count)
+    if kind == 3:
+        y -= np.where(rng.random(count) < 0.3, rng.uniform(0.04, 0.08), 0.0)
+    return places, y, part * np.sqrt(rng.chisquare(9, count) / 9)
+
+
+def test_changes_are_found_in_noise_as_of_csit() -> None:
+    """Twenty series with known change points: nine of ten shifts are found within two runs, and none is made up."""
+    found = wrong = known = 0
+    for seed in range(20):
+        places, y, error = noise(seed)
+        marked = [one.place for one in change_points.changes(y, y - 1.96 * error, y + 1.96 * error)]
+        hit = {place for place in places if any(abs(place - one) <= 2 for one in marked)}
+        found, known, wrong = found + len(hit), known + len(places), wrong + max(0, len(marked) - len(hit))
+    assert (found >= 0.8 * known, wrong <= 1) == (True, True), (found, known, wrong)
+
+
+def test_wide_intervals_support_no_change() -> None:
+    y = np.array([0.0, 0.001, -0.001, 0.0, 0.05, 0.051, 0.049, 0.05])
+    assert [one.place for one in change_points.changes(y, y - 0.01, y + 0.01)] == [4]
+    assert change_points.changes(y, y - 0.2, y + 0.2) == []
+
+
+def run(folder: Path, number: int, slower: float = 1.0, **given: Any) -> Path:
+    made = rows(
+        ARMS | {"vxlan": 0.8 * slower}, noise=0.005, seed=number,
+        **{"run": f"r{number:02}", "time": f"2026-11-{1 + number:02}T09:00:00Z"} | given,
+    )  # fmt: skip
+    about = {"experiment": "datapaths", "parameters": {}, "seed": number, "why_stopped": {}}
+    return save(folder / f"r{number:02}", made, created=f"2026-11-{1 + number:02}T08:59:00Z", **about)
+
+
+def add(words: tuple[Path, Path]) -> int:
+    return len(history.add(*words))
+
+
+def test_runs_are_added_by_several_writers_and_a_change_is_marked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two writers at once lose nothing, twice is once, and the page has the change with the runs beside it."""
+    kernels = ({}, {"kernel": "6.12.9"})
+    runs = [run(tmp_path, number, 0.9 if number > 5 else 1.0, **kernels[number > 5]) for number in range(12)]
+    there = tmp_path / "track"
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert sum(pool.map(add, [(one, there) for one in [*runs, *runs]])) == 24
+    assert len(list(there.iterdir())) == 12
+    assert cli.main(["track", "add", str(runs[0]), "--history", str(there)]) == 0
+    assert capsys.readouterr().out.startswith("already there: ")
+    sql = f"SELECT count(DISTINCT run), count(ratio) FROM read_parquet('{there}/*.parquet') WHERE metric LIKE 'thr%'"
+    assert duckdb.sql(sql).fetchall() == [(12, 12)]
+    assert cli.main(["track", "report", "--history", str(there), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    changed = [one for one in answer["series"] if one["changes"]]
+    assert [(one["arm"], one["baseline"]) for one in changed] == [("vxlan", "veth")]
+    [change] = changed[0]["changes"]
+    assert (change["before"], change["after"]) == ("r05", "r06")
+    assert change["low"] < 0.9 < change["high"]
+    page = Path(answer["page"]).read_text()
+    assert change["sentence"].startswith("worse by -10 %")
+    for words in ("6.12.9", "labkit compare", "no cause is named"):
+        assert words in page
+
+
+def test_machines_of_two_classes_are_never_in_one_series(tmp_path: Path) -> None:
+    for number, host in enumerate(HOSTS.values()):
+        history.add(run(tmp_path, number, **host), tmp_path / "track")
+    classes = [one.names["machine_class"] for one in history.read(tmp_path / "track").series if one.is_ratio]
+    assert sorted(classes) == [
+        "lab VM, tcg, QEMU Virtual CPU, 2 CPUs", "machine, kvm, Another CPU, 2 CPUs", "machine, kvm, Some CPU, 2 CPUs",
+    ]  # fmt: skip
+
+
+def test_bad_files_are_left_out_with_a_sentence(tmp_path: Path) -> None:
+    there = tmp_path / "track"
+    with pytest.raises(BadInput, match="there is no history"):
+        history.read(there)
+    first, _ = history.add(run(tmp_path, 0), there)[0]
+    history.add(run(tmp_path, 1, time="2099-01-01T00:00:00Z"), there)
+    whole = first.read_bytes()
+    (there / "half.parquet").write_bytes(whole[: len(whole) // 2])
+    table = parquet.read_table(pyarrow.BufferReader(whole))
+    parquet.write_table(table.replace_schema_metadata({"labkit_history": "2"}), there / "newer.parquet")
+    doubts = "\n".join(history.read(there).doubts)
+    for words in (
+        "half.parquet is no Parquet file, or only a part of one: remove it, and add its run again",
+        "newer.parquet has version 2 of the history, and this labkit reads version 1",
+        "r01 says that it was measured at 2099-01-01T00:00:00Z, after it was added",
+        "have fewer than 4 points, in which no change is marked",
+    ):
+        assert words in doubts
+    first.write_bytes(whole[:100])
+    assert history.add(tmp_path / "r00", there) == [(first, True)]
+    unfinished = run(tmp_path, 5)
+    (unfinished / "run.json").write_text(
+        (unfinished / "run.json").read_text().replace('"finished": "now"', '"x": 1')
+    )
+    with pytest.raises(BadInput, match="is not finished"):
+        history.add(unfinished, there)
+
+
+def test_a_series_that_flaps_is_said_to(tmp_path: Path) -> None:
+    for number in range(20):
+        history.add(run(tmp_path, number, 0.9 if number // 5 % 2 else 1.0), tmp_path / "track")
+    doubts = history.read(tmp_path / "track").doubts
+    assert any("vxlan to veth" in one and "its 3 changes undo each other" in one for one in doubts)
