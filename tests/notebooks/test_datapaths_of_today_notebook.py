@@ -13,10 +13,10 @@ from sandbox import sandbox
 
 from labkit.analysis import load
 
-pytestmark = pytest.mark.needs("user namespaces", "iperf3", "sockperf", "veth", "bridge", "clsact")
+pytestmark = pytest.mark.needs("user namespaces", "iperf3", "sockperf", "veth", "bridge")
 
 SMALL = """
-topology: [veth_bridge, veth_redirect_peer]
+topology: [veth_bridge, veth_routed]
 loads: ["udp:64", udp_rr]
 rounds: 2
 slices: 2
@@ -38,7 +38,7 @@ def test_bulk_packets_and_requests_in_one_run(tmp_path: Path) -> None:
         rows = load.load(folder)
     assert set(rows["status"]) == {"ok"}
     counts = rows.groupby(["protocol", "method", "arm"]).size()
-    arms = ("veth_bridge", "veth_bridge (again)", "veth_redirect_peer")
+    arms = ("veth_bridge", "veth_bridge (again)", "veth_routed")
     assert counts.to_dict() == {("udp", "slice", arm): 4 for arm in arms} | {
         ("udp_rr", "whole", arm): 2 for arm in arms
     }

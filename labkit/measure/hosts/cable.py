@@ -10,35 +10,57 @@ from labkit.common.errors import Failed, Unsupported
 from labkit.measure.hosts import local
 from labkit.system import machine, netlink, process
 
+Held = tuple[int, netlink.Netlink]  # a network namespace: its file descriptor, and a socket there
+
 
 @contextmanager
 def cable(rate_bps: float | None, mtu_bytes: int) -> Iterator[tuple[int, int]]:
     """Lay a cable; yield the network namespaces (file descriptors) in which the two nodes find their ends of it.
 
-    `rate_bps` limits each direction, for packets of up to `mtu_bytes`. Raises Unsupported without privilege or if this
-    kernel has no veth or tbf.
+    `rate_bps` limits each direction, for packets of up to `mtu_bytes`: then a bridge is in the middle, and its ports
+    have the queues, as those of a switch. A queue at a node's own end would be lost when the end moves to another
+    namespace, and would hold its sender back. Raises Unsupported without privilege or if this kernel lacks veth,
+    bridge or tbf.
     """
     if not local.privileged():
         raise Unsupported(
             "only root can join two nodes on this machine, because each runs in namespaces of its own: run as root"
         )
     with ExitStack() as stack:
-        (one, near), (other, _) = made = netlink.new_namespaces(2)
-        for fd, kernel in made:
+        nodes = netlink.new_namespaces(2)
+        middle = netlink.new_namespaces(1)[0] if rate_bps is not None else nodes[0]
+        for fd, kernel in {*nodes, middle}:
             stack.callback(os.close, fd)
             stack.callback(kernel.close)
-        peer = {"name": netlink.CABLE, "netns": other}
         try:
-            near.do(netlink.new_link("veth", netlink.CABLE, mtu_bytes=mtu_bytes, peer=peer))
-            for fd, kernel in made:
-                with netlink.inside(fd):
-                    index = netlink.index_of(netlink.CABLE)
-                    kernel.do(netlink.set_link(index))
-                    if rate_bps is not None:
-                        bucket = machine.token_bucket(rate_bps, mtu_bytes)
-                        process.output(["tc", "qdisc", "add", "dev", netlink.CABLE, "root", *bucket])
+            if rate_bps is None:
+                _veth(nodes[0], netlink.CABLE, nodes[1], mtu_bytes)
+            else:
+                _switch(middle, nodes, rate_bps, mtu_bytes)
         except (netlink.LinkError, Failed) as error:
             raise Unsupported(
-                f"two nodes on this machine need a veth, and tbf for link_rate_bps: {error}"
+                f"the cable between two nodes of this machine cannot be made: {error}"
             ) from None
+        one, other = (fd for fd, _ in nodes)
         yield one, other
+
+
+def _switch(middle: Held, nodes: list[Held], rate_bps: float, mtu_bytes: int) -> None:
+    """Make a bridge with a port for each node, whose queue limits the rate towards it."""
+    fd, kernel = middle
+    with netlink.inside(fd):
+        kernel.do(netlink.new_link("bridge", "wire", mtu_bytes=mtu_bytes))
+        bridge = netlink.index_of("wire")
+        for name, node in zip(("one", "other"), nodes, strict=True):
+            _veth(middle, name, node, mtu_bytes)
+            kernel.do(netlink.set_master(netlink.index_of(name), bridge))
+            words = machine.token_bucket(rate_bps, mtu_bytes)
+            process.output(["tc", "qdisc", "add", "dev", name, "root", *words])
+
+
+def _veth(near: Held, name: str, far: Held, mtu_bytes: int) -> None:
+    """Make a veth with its ends up: `name`, and a node's end."""
+    peer = {"name": netlink.CABLE, "netns": far[0]}
+    near[1].do(netlink.new_link("veth", name, mtu_bytes=mtu_bytes, peer=peer))
+    with netlink.inside(far[0]):
+        far[1].do(netlink.set_link(netlink.index_of(netlink.CABLE)))
