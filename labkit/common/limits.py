@@ -92,19 +92,19 @@ class Form(Limit):
 
 
 @dataclass(frozen=True)
-class EachOnce:
-    """A list has at least one value, unless it `may_be_empty`, and each once; the reason."""
+class UniqueItems:
+    """A list has no value twice, and at least `min_items` values (0 or 1); the reason."""
 
     why: str = ""
-    may_be_empty: bool = False
+    min_items: int = 1
 
     def check(self, name: str, value: Sequence[Any]) -> None:
-        """Raise BadInput for an empty list, and for a value that is there twice."""
-        if self.may_be_empty and len(set(value)) < len(value):
+        """Raise BadInput for a list that is too short, and for a value that is there twice."""
+        if self.min_items == 0 and len(set(value)) < len(value):
             raise BadInput(f"{name} names a value twice: {', '.join(map(str, value))}; keep one of them")
-        if not self.may_be_empty and len(set(value)) != max(1, len(value)):
+        if self.min_items and len(set(value)) != max(1, len(value)):
             because = f": {self.why}" if self.why else ""
             raise BadInput(f"{name} needs at least one value, each once{because}")
 
 
-EACH_ONCE, DISTINCT = EachOnce(), EachOnce(may_be_empty=True)
+UNIQUE, UNIQUE_OR_EMPTY = UniqueItems(), UniqueItems(min_items=0)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 import msgspec
 
 from labkit.common.errors import BadInput
-from labkit.common.limits import EachOnce, Form, Offered, OneOf, Within
+from labkit.common.limits import Form, Offered, OneOf, UniqueItems, Within
 from labkit.common.plain_types import wrong_type
 
 Described = TypeVar("Described")
@@ -97,7 +97,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
 
     def check_values(self) -> None:
         """Raise BadInput for a value that its parameter's limits do not allow."""
-        for kind in (EachOnce, Within, OneOf, Form):
+        for kind in (UniqueItems, Within, OneOf, Form):
             for name, limit in described(type(self), kind).items():
                 limit.check(name, getattr(self, name))
 

@@ -22,7 +22,7 @@ from typing import Annotated, Any, ClassVar
 
 from labkit.common import schema, units
 from labkit.common.errors import BadInput
-from labkit.common.limits import EACH_ONCE, Offered, OneOf, Within
+from labkit.common.limits import UNIQUE, Offered, OneOf, Within
 from labkit.measure.endpoints import Endpoint
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments import measuring_loop
@@ -66,13 +66,13 @@ class MonitorCost(DatapathParameters, frozen=True, kw_only=True):
         tuple[str, ...],
         f"who watches: {', '.join(READERS)}; the run without a reader is always measured, as the baseline",
         OneOf(READERS),
-        EACH_ONCE,
+        UNIQUE,
     ] = ("socket", "tcpdump", "dumpcap", "tshark", "monitor", "monitor_sampled")
     loads: Annotated[
         tuple[str, ...],
         f"rates of frames that are offered: 10kpps, 100Mbit/s …, or {MAX_LOAD} (what the machine can do)",
         Offered((MAX_LOAD,)),
-        EACH_ONCE,
+        UNIQUE,
     ] = ("10kpps", "50kpps", "200kpps", MAX_LOAD)
     flows: Annotated[
         int, "numbers of flows; readers select one of them", Within(2, packet_generator.MAX_FLOWS)

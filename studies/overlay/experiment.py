@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 
 from labkit.common import packets, run_folder
 from labkit.common.errors import BadInput, Failed, Unsupported
-from labkit.common.limits import EACH_ONCE, OneOf, Within
+from labkit.common.limits import UNIQUE, OneOf, Within
 from labkit.common.run_folder import Row
 from labkit.measure import topologies
 from labkit.measure.experiments import datapaths, measuring_loop, rows
@@ -58,12 +58,12 @@ class Overlay(DatapathParameters, frozen=True, kw_only=True):
     family: Annotated[
         int, "version of IP (4 or 6) of the endpoints whose tunnels are compared; the network has IPv4"
     ] = 4
-    part: Annotated[tuple[str, ...], f"parts to measure: {', '.join(PARTS)}", OneOf(PARTS), EACH_ONCE] = PARTS
+    part: Annotated[tuple[str, ...], f"parts to measure: {', '.join(PARTS)}", OneOf(PARTS), UNIQUE] = PARTS
     routes: Annotated[
         tuple[str, ...],
         "routes between the leaves: static (one spine), metric (a second route), ecmp (both at equal cost)",
         OneOf(leaf_spine_overlay.ROUTES),
-        EACH_ONCE,
+        UNIQUE,
     ] = leaf_spine_overlay.ROUTES
     provider: Annotated[
         str,
@@ -77,7 +77,7 @@ class Overlay(DatapathParameters, frozen=True, kw_only=True):
         tuple[str, ...],
         "how a spine fails: carrier (its interfaces go down), silent (it stops forwarding)",
         OneOf(failing.FAILURES),
-        EACH_ONCE,
+        UNIQUE,
     ] = failing.FAILURES
     payload_bytes: Annotated[int, "payload of the ping that is followed hop by hop"] = 56
     pings: Annotated[int, "echo requests from every container to every other", Within(1, 1000)] = 3

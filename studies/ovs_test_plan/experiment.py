@@ -10,7 +10,7 @@ import dataclasses
 from typing import Annotated, ClassVar
 
 from labkit.common.errors import BadInput
-from labkit.common.limits import EACH_ONCE, Offered, OneOf, Within
+from labkit.common.limits import UNIQUE, Offered, OneOf, Within
 from labkit.common.switch_options import (
     ANY_NAME,
     CASES,
@@ -43,41 +43,41 @@ class OvsTestPlanParameters(Throughput, frozen=True, kw_only=True):
         tuple[str, ...],
         f"the datapaths, {ANY_NAME}; each is compared with every use case, set of rules and tunnel",
         OneOf(NAMES),
-        EACH_ONCE,
+        UNIQUE,
     ] = ("ovs_netdev",)
     case: Annotated[
-        tuple[str, ...], f"use cases: {', '.join(CASES)}; the first is the baseline", OneOf(CASES), EACH_ONCE
+        tuple[str, ...], f"use cases: {', '.join(CASES)}; the first is the baseline", OneOf(CASES), UNIQUE
     ] = CASES
     rules: Annotated[
         tuple[str, ...],
         "sets of rules: l2 (low bits of the destination MAC address), l3 (of the IP address)",
         OneOf(KINDS),
-        EACH_ONCE,
+        UNIQUE,
     ] = KINDS
     rules_count: Annotated[
         tuple[int, ...],
         f"numbers of rules, {MIN_RULES} to {MAX_RULES}; the plan has 1000",
         Within(MIN_RULES, MAX_RULES),
-        EACH_ONCE,
+        UNIQUE,
     ] = (1000,)
     tunnel: Annotated[
         tuple[str, ...],
         f"how the network reaches the switch: {', '.join(PLAN_TUNNELS)}; vm_to_vm has no tunnel",
         OneOf(PLAN_TUNNELS),
-        EACH_ONCE,
+        UNIQUE,
     ] = PLAN_TUNNELS
     pairs: Annotated[
         tuple[int, ...],
         "numbers of VMs; the plan has 4",
         Within(1, 500, "a Linux bridge has 1,023 ports"),
-        EACH_ONCE,
+        UNIQUE,
     ] = (4,)
     frame_bytes: Annotated[tuple[str, ...], Offered(SIZES)] = SIZES
     flows: Annotated[
         tuple[int, ...],
         f"numbers of flows of each sender, 1 to {packet_sender.CAPACITY['target_ip']}; the plan has 64000",
         Within(1, packet_sender.CAPACITY["target_ip"]),
-        EACH_ONCE,
+        UNIQUE,
     ] = (64000,)
     flow_profile: str = "test_plan"
 

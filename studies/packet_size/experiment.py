@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 from labkit.common.errors import BadInput
-from labkit.common.limits import DISTINCT, EACH_ONCE, Within
+from labkit.common.limits import UNIQUE, UNIQUE_OR_EMPTY, Within
 from labkit.common.units import counted
 from labkit.measure.experiments import measuring_loop
 from labkit.measure.experiments.datapaths_parameters import TWO_HOSTS, DatapathParameters
@@ -38,10 +38,10 @@ class PacketSizeParameters(DatapathParameters, frozen=True, kw_only=True):
         tuple[int, ...],
         f"payloads of datagrams (udp) or pings, {MIN_PAYLOAD} to {LARGEST_DATAGRAM}",
         RANGE,
-        EACH_ONCE,
+        UNIQUE,
     ] = SIZES
     observe_bytes: Annotated[
-        tuple[int, ...], "sizes that are observed; none: all of size_bytes", RANGE, DISTINCT
+        tuple[int, ...], "sizes that are observed; none: all of size_bytes", RANGE, UNIQUE_OR_EMPTY
     ] = ()
     observe: Annotated[
         tuple[str, ...],

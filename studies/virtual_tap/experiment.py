@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from labkit.common.errors import BadInput
-from labkit.common.limits import EACH_ONCE, Offered, OneOf, Within
+from labkit.common.limits import UNIQUE, Offered, OneOf, Within
 from labkit.common.switch_options import (
     ANY_NAME,
     MAX_MIRRORS,
@@ -53,13 +53,13 @@ class VirtualTapParameters(DatapathParameters, frozen=True, kw_only=True):
         tuple[str, ...],
         f"the switches, {ANY_NAME}; each is compared with every number of mirrors",
         OneOf(NAMES),
-        EACH_ONCE,
+        UNIQUE,
     ] = ("ovs_netdev",)
     mirrors: Annotated[
         tuple[int, ...],
         f"numbers of mirrors, 0 to {MAX_MIRRORS}; the first is the baseline",
         Within(0, MAX_MIRRORS, "what Open vSwitch takes"),
-        EACH_ONCE,
+        UNIQUE,
     ] = (0, 1, 2, 4, 8)
     readers: Annotated[
         tuple[str, ...],
@@ -84,7 +84,7 @@ class VirtualTapParameters(DatapathParameters, frozen=True, kw_only=True):
         "loads through the switch, one after the other: udp or tcp, each with or without :BYTES; with @RATE (bit/s)"
         " in a whole run at that rate instead of slices",
         Offered(LOADS),
-        EACH_ONCE,
+        UNIQUE,
     ] = LOADS
     nodes: Annotated[
         str,

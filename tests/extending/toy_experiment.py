@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from labkit.common.limits import EACH_ONCE
+from labkit.common.limits import UNIQUE
 from labkit.measure.experiments import measuring_loop
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measurement_point import Load, MeasurementPoint
@@ -16,7 +16,7 @@ class Jumbo(DatapathParameters, frozen=True, kw_only=True):
 
     ABSENT: ClassVar[tuple[str, ...]] = ("mtu_bytes",)
 
-    mtus: Annotated[tuple[int, ...], "MTUs in bytes, each measured with all arms", EACH_ONCE] = (1500, 9000)
+    mtus: Annotated[tuple[int, ...], "MTUs in bytes, each measured with all arms", UNIQUE] = (1500, 9000)
 
     def check(self) -> None:
         """Raise BadInput for what `datapaths` cannot measure."""

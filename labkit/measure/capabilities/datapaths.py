@@ -10,7 +10,7 @@ from pathlib import Path
 from labkit.common.errors import Isolated, LabkitError
 from labkit.measure import topologies
 from labkit.measure.capabilities.base import Capability
-from labkit.measure.topologies.base import HARDWARE, MODELS, Spec
+from labkit.measure.topologies.base import HARDWARE, NETWORKING_MODELS, Spec
 
 NICS = Path("/sys/class/net")
 # Files of sysfs (Documentation/ABI/testing/sysfs-bus-pci, sysfs-class-net) that show what a NIC can do.
@@ -25,9 +25,9 @@ HARDWARE_NEEDS = {
 
 def datapaths() -> list[Capability]:
     """Build each topology, by model. Takes about ten seconds; nothing remains."""
-    result = [_built(name, kind.model) for name, kind in topologies.TABLE.items()]
+    result = [_built(name, kind.networking_model) for name, kind in topologies.TABLE.items()]
     result += [_hardware(name, *needs) for name, needs in HARDWARE_NEEDS.items()]
-    return sorted(result, key=lambda one: MODELS.index(one.group))
+    return sorted(result, key=lambda one: NETWORKING_MODELS.index(one.group))
 
 
 def _built(name: str, model: str) -> Capability:

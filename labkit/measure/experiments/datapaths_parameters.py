@@ -12,7 +12,7 @@ import msgspec
 from labkit.common import existing_names
 from labkit.common.errors import BadInput
 from labkit.common.extensions import on_call
-from labkit.common.limits import DISTINCT, EACH_ONCE, EachOnce, Form, Offered, OneOf, Within
+from labkit.common.limits import UNIQUE, UNIQUE_OR_EMPTY, Form, Offered, OneOf, UniqueItems, Within
 from labkit.common.plain_types import wrong_type
 from labkit.measure import hosts, topologies
 from labkit.measure.experiments import changes
@@ -87,7 +87,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         tuple[str, ...],
         "where programs run; several are compared: namespace, container, guest (one each), shared_guest",
         OneOf(topologies.ENDPOINTS),
-        EACH_ONCE,
+        UNIQUE,
     ] = ("namespace",)
     change: Annotated[
         tuple[Change, ...],
@@ -119,7 +119,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         tuple[int, ...],
         "numbers of pairs of endpoints that are loaded at the same time",
         Within(1, 500, "a Linux bridge has 1,023 ports"),
-        EACH_ONCE,
+        UNIQUE,
     ] = (1,)
     mtu_bytes: Annotated[int, "MTU of every endpoint's interface"] = 1500
     length_bytes: Annotated[
@@ -159,7 +159,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         tuple[str, ...],
         "observers, each in whole runs of its own after the measured rounds: " + ", ".join(observing.NAMES),
         OneOf(observing.NAMES),
-        DISTINCT,
+        UNIQUE_OR_EMPTY,
     ] = ()
     profile_rounds: Annotated[
         int, "fresh set-ups of all arms for whole runs under each observer, and without one", Within(1, 1000)
@@ -246,7 +246,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
                 f"where={self.where}: {self.existing_networks[0]} is on this machine: leave where out"
             )
         twice = "labkit itself measures the baseline twice" if self.topology else ""
-        EachOnce(twice).check("topology", self.topology_names)
+        UniqueItems(twice).check("topology", self.topology_names)
         Within(MIN_MTU[self.family], 65535, f"what IPv{self.family} allows").check(
             "mtu_bytes", self.mtu_bytes
         )

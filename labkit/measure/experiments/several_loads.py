@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from labkit.common.errors import BadInput
-from labkit.common.limits import EACH_ONCE
+from labkit.common.limits import UNIQUE
 from labkit.measure.experiments import datapaths
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measuring_loop import Plan
@@ -19,7 +19,7 @@ class SeveralLoads(DatapathParameters, frozen=True, kw_only=True):
         tuple[str, ...],
         f"loads between the endpoints, one after the other: {', '.join(registry.PROTOCOLS)}, each with or without"
         " :BYTES",
-        EACH_ONCE,
+        UNIQUE,
     ] = ("tcp", "udp:512")
 
     def check(self) -> None:

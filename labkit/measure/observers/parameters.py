@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from labkit.common.limits import DISTINCT, Form, OneOf, Within
+from labkit.common.limits import UNIQUE_OR_EMPTY, Form, OneOf, Within
 from labkit.measure.observers.base import ObserverParameters
 
 # The events that Senanayake (2024, test one) counted for ovs-vswitchd.
@@ -25,7 +25,9 @@ PROBED = Form(f"{NAME}({RETURN})?", "NAME or NAME:return of a kernel function")
 class StatParameters(ObserverParameters, frozen=True, kw_only=True):
     """Parameters of perf_stat."""
 
-    events: Annotated[tuple[str, ...], "events that perf_stat counts, by perf's names", DISTINCT] = EVENTS
+    events: Annotated[tuple[str, ...], "events that perf_stat counts, by perf's names", UNIQUE_OR_EMPTY] = (
+        EVENTS
+    )
     events_of: Annotated[
         str,
         "what perf_stat counts: machine (all of it) or switch (ovs-vswitchd alone, of arms that have one)",
@@ -49,7 +51,7 @@ class FunctionTimesParameters(ObserverParameters, frozen=True, kw_only=True):
         tuple[str, ...],
         "kernel functions that function_times times: names, no patterns",
         NAMES,
-        DISTINCT,
+        UNIQUE_OR_EMPTY,
     ] = FUNCTIONS
 
 
@@ -60,7 +62,7 @@ class GraphParameters(ObserverParameters, frozen=True, kw_only=True):
         tuple[str, ...],
         "functions whose calls function_graph shows; none: those that send and receive a packet",
         NAMES,
-        DISTINCT,
+        UNIQUE_OR_EMPTY,
     ] = ()
 
 

@@ -119,7 +119,7 @@ class Topology:
 
 Builder = Callable[[str, Spec], AbstractContextManager[Topology]]
 # Where packets are forwarded between containers (draft-ietf-bmwg-containerized-infra-08). ONE_HOST: they are not.
-ONE_HOST, KERNEL_SPACE, USER_SPACE, EBPF, HARDWARE = MODELS = (
+ONE_HOST, KERNEL_SPACE, USER_SPACE, EBPF, HARDWARE = NETWORKING_MODELS = (
     "one host's own traffic",
     "kernel space",
     "user space",
@@ -157,7 +157,7 @@ class TopologyKind:
     `copies_leave`: returns whether the topology (its name) sends copies of packets to another host. `shares_ends`:
     returns whether an end of the topology (its name) belongs to several pairs. `generators`: the only generators whose
     load takes the way that the topology is about; None: all. `links`: kinds of links that labkit lacks.
-    `model`: one of MODELS.
+    `networking_model`: one of NETWORKING_MODELS.
     """
 
     build: Builder
@@ -172,7 +172,7 @@ class TopologyKind:
     shares_ends: Callable[[str], bool] = lambda _name: False
     generators: tuple[str, ...] | None = None
     links: tuple[LinkKind, ...] = ()
-    model: str = KERNEL_SPACE
+    networking_model: str = KERNEL_SPACE
 
 
 def address(family: int, side: int, number: int, prefix: int | None = None) -> Interface:

@@ -39,7 +39,7 @@ _IPVLAN_ROUTED = replace(
 _ROUTED = TopologyKind(
     described(linux_datapaths.routed), why_no_tags=lambda _name: "its router has no interface in a VLAN"
 )
-_REDIRECTED = TopologyKind(described(linux_datapaths.redirected), model=EBPF)
+_REDIRECTED = TopologyKind(described(linux_datapaths.redirected), networking_model=EBPF)
 _TUNNEL = TopologyKind(
     described(linux_datapaths.tunnel),
     check_load=lambda name, _pairs, mtu_bytes, family: linux_datapaths.outside_bytes(name, mtu_bytes, family),
@@ -54,7 +54,7 @@ _OVS = TopologyKind(
     why_no_tags=switch_options.why_no_tags,
 )
 TABLE: dict[str, TopologyKind] = {
-    "loopback": TopologyKind(linux_datapaths.loopback, model=ONE_HOST),
+    "loopback": TopologyKind(linux_datapaths.loopback, networking_model=ONE_HOST),
     "veth": TopologyKind(described(linux_datapaths.veth)),
     "veth_bridge": TopologyKind(
         described(linux_datapaths.veth_bridge),
@@ -73,7 +73,7 @@ TABLE: dict[str, TopologyKind] = {
     "veth_published_proxy": TopologyKind(
         on_call(f"{_PUBLISHED}:veth_published_proxy"),
         generators=("iperf3", "sockperf"),
-        model=USER_SPACE,
+        networking_model=USER_SPACE,
     ),
     "veth_published_nat": TopologyKind(
         on_call(f"{_PUBLISHED}:veth_published_nat"), generators=("iperf3", "sockperf")
@@ -83,7 +83,7 @@ TABLE: dict[str, TopologyKind] = {
             on_call(f"{_USER_MODE}:user_mode"),
             check_load=on_call(f"{_USER_MODE}:check_load"),
             why_no_tags=lambda name: f"{name} copies payload, not frames",
-            model=USER_SPACE,
+            networking_model=USER_SPACE,
         )
         for name in ("pasta", "slirp4netns")
     },
@@ -103,7 +103,7 @@ TABLE: dict[str, TopologyKind] = {
     **dict.fromkeys(linux_datapaths.TUNNELS, _TUNNEL),
     "overlay": TopologyKind(network_builder.overlay),
     **{
-        name: replace(_OVS, model=KERNEL_SPACE if name == "ovs" else USER_SPACE)
+        name: replace(_OVS, networking_model=KERNEL_SPACE if name == "ovs" else USER_SPACE)
         for name in switch_options.NAMES
     },
 }

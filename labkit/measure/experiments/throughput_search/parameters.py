@@ -6,7 +6,7 @@ import dataclasses
 from typing import Annotated, ClassVar
 
 from labkit.common.errors import BadInput
-from labkit.common.limits import EACH_ONCE, Offered, OneOf, Within
+from labkit.common.limits import UNIQUE, Offered, OneOf, Within
 from labkit.measure import topologies
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.throughput_search.mlrsearch import LONGEST_S, PRESETS, Settings
@@ -53,11 +53,11 @@ class Throughput(ServerParameters, frozen=True, kw_only=True):
         tuple[str, ...],
         f"sizes of frames with FCS, without a VLAN tag, 64 to 9018, or {', '.join(rates.MIXES)}",
         Offered(rates.MIXES),
-        EACH_ONCE,
+        UNIQUE,
     ] = ("64",)
-    flows: Annotated[
-        tuple[int, ...], "numbers of flows", Within(1, packet_generator.MAX_FLOWS), EACH_ONCE
-    ] = (1000,)
+    flows: Annotated[tuple[int, ...], "numbers of flows", Within(1, packet_generator.MAX_FLOWS), UNIQUE] = (
+        1000,
+    )
     vlan: Annotated[
         int | None,
         "VLAN of an 802.1Q tag in every frame, which makes it 4 bytes longer; none: no tag",
@@ -77,7 +77,7 @@ class Throughput(ServerParameters, frozen=True, kw_only=True):
         tuple[float, ...],
         "ratios of loss that are searched for: 0 is the NDR (non-drop rate), others are PDRs (partial drop rates)",
         Within(0, 0.5, "a ratio, not per cent"),
-        EACH_ONCE,
+        UNIQUE,
     ] = (0.0, 0.005)
     preset: Annotated[
         str, f"how a search decides: {', '.join(PRESETS)} (one trial of 60 s without loss)", OneOf(PRESETS)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 from labkit.common.errors import BadInput
-from labkit.common.limits import EACH_ONCE, Offered, OneOf, Within
+from labkit.common.limits import UNIQUE, Offered, OneOf, Within
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.parameters import CodeParameter, refuse_given
@@ -203,7 +203,7 @@ class Stateful(TrexParameters, frozen=True, kw_only=True):
         "load, as a multiple of the profile's rate (http_simple: 2.776 connections per second); one test for each"
         " value",
         Within(0.001, 1e6),
-        EACH_ONCE,
+        UNIQUE,
     ] = (100.0,)
     test_s: Annotated[
         float, "duration of a test", Within(2, 36000, "as TRex's counters are read once a second")
