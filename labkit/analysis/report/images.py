@@ -173,7 +173,7 @@ def _private_folder() -> Iterator[None]:
     """Let the browser and kaleido keep all their files in a folder that goes with them, not in the user's home."""
     names = ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "TMPDIR")
     before, usual = {name: os.environ.get(name) for name in names}, tempfile.tempdir
-    with safe_files.own_folder(safe_files.runtime_folder(), "labkit-browser-") as folder:
+    with safe_files.own_folder(safe_files.runtime_folder(), "labkit-browser-") as (folder, *_):
         os.environ.update(dict.fromkeys(names, str(folder)))  # the only way to a browser that kaleido starts
         tempfile.tempdir = str(folder)
         try:

@@ -10,6 +10,7 @@ loss does not look like a change in code (labkit.analysis.why.work).
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
@@ -277,9 +278,10 @@ def _net(frames: Frames, made: dict[int, Cause]) -> list[Cause]:
     paths = {one.path.name: one.path for one in made.values() if one.path is not None}
     for path in paths.values():
         own = {at: one for at, one in made.items() if one.path is path and one.change != "changed"}
-        if len({one.change for one in own.values()}) < 2:
+        halves = _halves(frames, path, own)
+        if len(set(halves.values())) < 2:
             continue
-        of = _self_time(frames, [_code_of_one_side(frames, at, one.change) for at, one in own.items()])
+        of = _self_time(frames, [_code_of_one_side(frames, *half) for half in halves.items()])
         largest = max(own, key=lambda at: abs(own[at].difference_s))
         for at in own:
             del result[at]
@@ -289,6 +291,26 @@ def _net(frames: Frames, made: dict[int, Cause]) -> list[Cause]:
                 low_s=of.low, high_s=of.high, p=of.p, samples_count=sum(one.samples_count for one in own.values()),
             )  # fmt: skip
     return list(result.values())
+
+
+def _halves(frames: Frames, path: code_paths.Path, own: dict[int, Cause]) -> dict[int, str]:
+    """Return the functions of a path that one side alone calls, and the change of each: its causes, and functions of a
+    similar size that do not stand out, for example because the control widened their intervals."""
+    left, right = frames.left.mean(axis=1), frames.right.mean(axis=1)
+    least_s = BELOW_SHARE * max((abs(one.difference_s) for one in own.values()), default=math.inf)
+    others = {
+        at: _change(left[at], right[at])
+        for at, name in enumerate(frames.tree.names)
+        if abs(right[at] - left[at]) > least_s and not frames.stands_out[at] and _is_of(path, name)
+    }
+    return {at: one.change for at, one in own.items()} | {
+        at: change for at, change in others.items() if change != "changed"
+    }
+
+
+def _is_of(path: code_paths.Path, name: str) -> bool:
+    """Return whether a function of the kernel belongs to a path."""
+    return name.endswith(folded_stacks.KERNEL) and bool(path.functions.fullmatch(folded_stacks.plain(name)))
 
 
 def _only_of_one_side(frames: Frames, at: int, change: str) -> Estimate:
@@ -477,11 +499,7 @@ def part(frames: Frames, path: code_paths.Path, variation: RunVariation | None) 
 
 def _outermost(tree: Tree, path: code_paths.Path) -> list[int]:
     """Return the frames of a path's functions that have no such frame above them."""
-    names = {
-        at
-        for at, name in enumerate(tree.names)
-        if name.endswith(folded_stacks.KERNEL) and path.functions.fullmatch(folded_stacks.plain(name))
-    }
+    names = {at for at, name in enumerate(tree.names) if _is_of(path, name)}
     inside, outer = np.zeros(len(tree), dtype=bool), []
     for frame in range(1, len(tree)):
         parent, own = int(tree.parent[frame]), int(tree.name[frame]) in names
