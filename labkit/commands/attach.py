@@ -251,7 +251,7 @@ def _lease(space: Namespace, interface: str) -> tuple[str, str | None]:
     if busybox is None:
         raise Unsupported(packages.missing("busybox"))
     # Not in the runtime folder, whose programs may not be executable (noexec).
-    with safe_files.own_folder(Path(tempfile.gettempdir()), "labkit-attach-") as scratch:
+    with safe_files.own_folder(Path(tempfile.gettempdir()), "labkit-attach-") as (scratch, *_):
         script, lease = Path(scratch, "script"), Path(scratch, "lease")
         script.write_text(f'#!{busybox} sh\n[ "$1" != bound ] || set >"{lease}"\n')
         script.chmod(script.stat().st_mode | stat.S_IXUSR)

@@ -144,7 +144,7 @@ def serve(target: str, given: Mapping[str, str], port: int | None, pings: bool) 
         ) from None
 
     net, interface, own = parse_target(target, given)
-    with net, safe_files.own_folder(safe_files.runtime_folder(), "labkit-page-") as folder:
+    with net, safe_files.own_folder(safe_files.runtime_folder(), "labkit-page-") as (folder, *_):
         if pings:
             _ping(net)
         names = monitor_panel.interfaces_of(net) if interface is None else [interface]

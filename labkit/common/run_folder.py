@@ -126,13 +126,13 @@ def write_errors(path: Path) -> Iterator[None]:
         raise Failed(f"cannot write {path}: {error.strerror}") from None
 
 
-def write(path: Path, content: bytes) -> None:
-    """Write a file completely or not at all, with a temporary file and rename(2).
+def write(path: Path, content: bytes, within: int | None = None) -> None:
+    """Write a file completely or not at all, with a temporary file and rename(2). `within`: see `safe_files.replacing`.
 
     Raises Failed if the disk is full or the folder is not writable.
     """
     with write_errors(path):
-        with safe_files.replacing(path) as file:
+        with safe_files.replacing(path, within) as file:
             file.write(content)
 
 

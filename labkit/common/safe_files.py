@@ -23,7 +23,7 @@ import zlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from labkit.common.errors import BadInput
 from labkit.common.privilege import is_root
@@ -44,13 +44,14 @@ NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a file to write; it replaces `path` when the block ends, and is removed if the block raises.
+def replacing(path: Path, within: int | None = None) -> Iterator[IO[bytes]]:
+    """Yield a file to write; it replaces `path` when the block ends, and is removed if the block raises. `within`: the
+    descriptor of the folder that `path` is relative to.
 
     The temporary name is unguessable and the file is created exclusively, so a prepared link is never followed. Raises
     OSError, also if `path` is a device or a pipe (`_check_replaceable`), and like `opened_folder` for its folder.
     """
-    with opened_folder(path.parent) as folder:
+    with opened_folder(path.parent, within=within) as folder:
         _check_replaceable(path, folder)
         fresh = f".{secrets.token_hex(12)}"
         descriptor = os.open(fresh, NEW, 0o666, dir_fd=folder)
@@ -96,13 +97,14 @@ def append(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def opened_folder(path: Path, *, make: bool = True) -> Iterator[int]:
-    """Yield a descriptor (O_PATH) of a folder. `make`: it and those above it are made if they do not exist.
+def opened_folder(path: Path, *, make: bool = True, within: int | None = None) -> Iterator[int]:
+    """Yield a descriptor (O_PATH) of a folder. `make`: it and those above it are made if they do not exist. `within`:
+    the descriptor of the folder that `path` is relative to.
 
     Names that are relative to it stay in this folder, whatever takes its place meanwhile. Raises OSError, also where
     another user could lead the path elsewhere (`_redirection`).
     """
-    with contextlib.closing(_steps(path, make=make)) as steps:
+    with contextlib.closing(_steps(path, make=make, within=within)) as steps:
         for at, state, on_the_way, descriptor in steps:
             if reason := _redirection(at, state):
                 raise OSError(errno.EPERM, f"{reason}: choose a folder of your own", str(path))
@@ -222,7 +224,7 @@ def _redirection(at: Path, state: os.stat_result) -> str | None:
 
 
 def _steps(
-    path: Path, *, make: bool = False
+    path: Path, *, make: bool = False, within: int | None = None
 ) -> Generator[tuple[Path, os.stat_result, bool, int], None, None]:
     """Yield every component of a path with its state, whether it is on the way to others, and a descriptor of it
     (O_PATH); links are followed. `make`: folders that do not exist are made.
@@ -231,8 +233,10 @@ def _steps(
     component that does not exist, and for too many links.
     """
     with contextlib.ExitStack() as stack:
-        at, left, links = Path("/"), list(path.absolute().parts[1:]), 0
         root = here = above = stack.enter_context(_open_checked("/", COMPONENT))
+        at, left, links = Path("/"), list(path.absolute().parts[1:]), 0
+        if within is not None:
+            at, left, here, above = Path(), list(path.parts), within, within
         while True:
             state = os.fstat(here)
             yield at, state, bool(left), here
@@ -324,8 +328,16 @@ def runtime_folder() -> Path:
     return Path("/tmp")
 
 
+class OwnFolder(NamedTuple):
+    """A folder that is removed at the end: its path, for other programs, its descriptor, and that of `top`."""
+
+    path: Path
+    descriptor: int
+    top: int
+
+
 @contextmanager
-def own_folder(top: Path, prefix: str) -> Iterator[Path]:
+def own_folder(top: Path, prefix: str) -> Iterator[OwnFolder]:
     """Yield a new folder in `top` with an unguessable name; remove it with its content when the block ends.
 
     Its marker is locked (flock(2)) as long as the owner runs. First, folders with this prefix that killed owners left
@@ -338,7 +350,7 @@ def own_folder(top: Path, prefix: str) -> Iterator[Path]:
             os.mkdir(name, 0o700, dir_fd=parent)
             with _open_checked(name, FOLDER, parent) as folder, _create_marker(folder):
                 try:
-                    yield top / name
+                    yield OwnFolder(top / name, folder, parent)
                 finally:
                     _remove(parent, name, folder)
         finally:

@@ -103,7 +103,7 @@ def _scratch(folder: Path) -> Iterator[Path]:
     """
     with ExitStack() as stack:
         try:
-            scratch = stack.enter_context(safe_files.own_folder(folder, ".notebook-"))
+            scratch = stack.enter_context(safe_files.own_folder(folder, ".notebook-")).path
         except OSError as error:
             raise Failed(f"the folder {folder} cannot be created: {error.strerror}") from None
         before = tempfile.tempdir

@@ -403,7 +403,7 @@ def show(folder: Path, bar: Bar) -> Path:
             scratch = stack.enter_context(
                 safe_files.own_folder(safe_files.runtime_folder(), "labkit-report-")
             )
-            result = scratch / "plain.ipynb"
+            result = scratch.path / "plain.ipynb"
             plain_notebook.write(result, described["experiment"])
         _show(folder, described, result, bar)
     return folder / "notebook.ipynb"

@@ -76,7 +76,7 @@ def short_folder(prefix: str, top: Path | None = None) -> Iterator[Path]:
     """Create a folder for sockets, whose paths must be short (see `safe_files.own_folder`), in `top` or the usual
     place."""
     with safe_files.own_folder(top or safe_files.runtime_folder(), prefix) as folder:
-        yield folder
+        yield folder.path
 
 
 class _Attributes(ctypes.Structure):
@@ -108,7 +108,7 @@ def bind_read_only(root: Path) -> None:
 def machines_files() -> Iterator[Path]:
     """Mount all files of the machine read-only for the block. Raises as `bind_read_only`."""
     with safe_files.own_folder(safe_files.runtime_folder(), "labkit-root-") as folder:
-        root = folder / "root"
+        root = folder.path / "root"
         root.mkdir()
         try:
             bind_read_only(root)

@@ -219,7 +219,7 @@ def _scratch(store: Path) -> Iterator[Path]:
         with open(os.open(store / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             with safe_files.own_folder(store, _FRESH) as folder:
-                yield folder
+                yield folder.path
     except OSError as error:
         full = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
         raise Failed(f"the kernel cannot be put into {store}: {full}") from None

@@ -117,7 +117,7 @@ def _path(space: Namespace) -> Iterator[str]:
     Such a program may not follow /proc/PID/fd (proc(5), ptrace(2)).
     """
     with safe_files.own_folder(safe_files.runtime_folder(), "labkit-netns-") as folder:
-        path = folder / space.name
+        path = folder.path / space.name
         path.touch()
         process.output(["mount", "--bind", f"/proc/{os.getpid()}/fd/{space.fd}", str(path)])
         try:

@@ -7,7 +7,7 @@ import os
 import shutil
 import tarfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 from labkit.common import run_folder, safe_files
@@ -31,7 +31,7 @@ def attempt_folder(root: Path) -> Iterator[Path]:
                 # This process chose the name, so no other process has it.
                 shutil.rmtree(left, ignore_errors=True)
                 _ended.discard(left)
-            folder = stack.enter_context(safe_files.own_folder(root, f".cluster-{os.uname().nodename}-"))
+            folder = stack.enter_context(safe_files.own_folder(root, f".cluster-{os.uname().nodename}-")).path
             stack.callback(_ended.add, folder)
         yield folder
 
@@ -62,14 +62,15 @@ def unpack(packed: bytes, folder: Path, origin: str) -> None:
         run_folder.write_errors(folder / "notebook.ipynb"),
         safe_files.own_folder(folder.parent, PLACING) as scratch,
     ):
-        fresh = scratch / "new"
-        fresh.mkdir()
+        os.mkdir("new", dir_fd=scratch.descriptor)
         for name, content in _files(packed):
-            run_folder.write(fresh / name, _replace_path(name, content, origin, folder))
-        if folder.exists():
+            run_folder.write(
+                Path("new", name), _replace_path(name, content, origin, folder), scratch.descriptor
+            )
+        with suppress(FileNotFoundError):
             # If killed after this line, the point is missing and is measured again.
-            folder.rename(scratch / "old")
-        fresh.rename(folder)
+            os.rename(folder.name, "old", src_dir_fd=scratch.top, dst_dir_fd=scratch.descriptor)
+        os.rename("new", folder.name, src_dir_fd=scratch.descriptor, dst_dir_fd=scratch.top)
 
 
 def unpack_file(packed: bytes, name: str, folder: Path, origin: str) -> None:

@@ -44,7 +44,7 @@ def killed(top: Path) -> Path:
     """Return the folder that a killed process left."""
     code = (
         "import os, pathlib, sys; from labkit.common import safe_files\n"
-        f"with safe_files.own_folder(pathlib.Path(sys.argv[1]), {PREFIX!r}) as folder:\n"
+        f"with safe_files.own_folder(pathlib.Path(sys.argv[1]), {PREFIX!r}) as (folder, *_):\n"
         "    (folder / 'a/b').mkdir(parents=True)\n"
         "    (folder / 'a/b/c').symlink_to(sys.argv[1])\n"
         "    print(folder, flush=True)\n"
@@ -112,7 +112,7 @@ def test_failed_write_leaves_nothing(tmp_path: Path) -> None:
 def test_stale_folder_of_a_killed_owner_is_removed(tmp_path: Path) -> None:
     left = killed(tmp_path)
     assert (left / "a/b/c").is_symlink()
-    with safe_files.own_folder(tmp_path, PREFIX) as living:
+    with safe_files.own_folder(tmp_path, PREFIX) as (living, *_):
         assert not left.exists()
         safe_files.remove_leftovers(tmp_path, PREFIX)
         assert [*tmp_path.iterdir()] == [living]

@@ -6,6 +6,7 @@ import io
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,27 @@ def test_folder_is_replaced(measured: Path, tmp_path: Path) -> None:
     folders.unpack(folders.pack(measured), here, str(measured))
     assert files(here) == files(measured) | {"notebook.ipynb": f'{{"folder": "{here}"}}'}
     assert [path.name for path in here.parent.iterdir()] == ["tcp"]
+
+
+def test_folder_above_that_is_exchanged_meanwhile(
+    measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The point stays in the folder that was opened, and the one that took its name gets nothing."""
+    sweep, theirs, kept = (tmp_path / name for name in ("sweep", "theirs", "kept"))
+    (sweep / "tcp").mkdir(parents=True)
+    theirs.mkdir()
+    found = folders._files
+
+    def exchanging(packed: bytes) -> Iterator[tuple[str, bytes]]:
+        sweep.rename(kept)
+        sweep.symlink_to(theirs)
+        yield from found(packed)
+
+    monkeypatch.setattr(folders, "_files", exchanging)
+    folders.unpack(folders.pack(measured), sweep / "tcp", str(measured))
+    assert [*theirs.iterdir()] == []
+    assert [path.name for path in kept.iterdir()] == ["tcp"]
+    assert files(kept / "tcp").keys() == files(measured).keys()
 
 
 def test_single_file_is_added(measured: Path, tmp_path: Path) -> None:
