@@ -468,6 +468,7 @@ def non_defaults(of: Mapping[str, Any]) -> list[str]:
     words += ["IPv6"] if of["family"] == 6 else []
     words += [f"frames {of['frame']}"] if of["frame"] is not None else []
     words += [f"{of['flows_count']:g} flows"] if of["flows_count"] is not None else []
+    words += [f"bursts of {of['burst_frames']:g}"] if of["burst_frames"] is not None else []
     words += [f"{si(of['load_pps'], 'pps')} offered"] if of["load_pps"] is not None else []
     words += [f"mult {of['mult']:g}"] if of["mult"] is not None else []
     if of["loss_goal_ratio"] is not None:

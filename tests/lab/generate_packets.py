@@ -95,6 +95,31 @@ def captured(flows: str, block: str, repeats: str) -> Any:
     }
 
 
+def bursts(burst_frames: str) -> Any:
+    """Return how many bursts the sender counted, and the sizes of the bursts that arrive, by their time stamps."""
+    with topologies.build("veth", topologies.Spec()) as net:
+        [pair] = net.pairs
+        with netlink.inside(pair.server.namespace.fd):
+            seen = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+            seen.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)
+            seen.setsockopt(socket.SOL_SOCKET, 35, 1)  # SO_TIMESTAMPNS
+            seen.bind(("eth0", 0))
+        with netlink.inside(pair.client.namespace.fd):
+            sender = Sender(frame_addresses(pair), Mix(burst_frames=int(burst_frames)))
+        report = sender.send(20_000, 30, 320)
+        sizes, last_s = [0], 0.0
+        while sum(sizes) < report.sent_count:
+            _, [(_, _, stamp)], _, about = seen.recvmsg(64, 64)
+            if about[2] == socket.PACKET_OUTGOING:  # ICMP: nobody listens on the port
+                continue
+            at_s = struct.unpack("qq", stamp)[0] + struct.unpack("qq", stamp)[1] / 1e9
+            if at_s - last_s > 4e-4 and sizes[-1]:
+                sizes.append(0)
+            sizes[-1] += 1
+            last_s = at_s
+    return {"counted": report.bursts_count, "sizes": sizes}
+
+
 def counted() -> Any:
     """Run trials of exact numbers of frames from two senders."""
     with topologies.build("veth_bridge", topologies.Spec(pairs=2)) as net:

@@ -80,6 +80,13 @@ def test_flow_profile_of_the_test_plan() -> None:
     assert result["passes"] == [[0, 2000]] * 10 + [[2000, 4000]] * 10
 
 
+def test_bursts() -> None:
+    """At 20 kpps a burst of 16 frames leaves every 0.8 ms; a busy machine delays some of them."""
+    result = tried("bursts", "16")
+    assert statistics.mode(result["sizes"]) == 16
+    assert result["counted"] == pytest.approx(20, abs=5)
+
+
 @pytest.mark.needs("bridge")
 def test_exact_number_of_frames() -> None:
     for trial, count in zip(tried("counted"), (1, 10_001), strict=True):

@@ -31,6 +31,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
             "sum_s=1",
             "passes=1",
             "limit_s=30",
+            "burst_frames=4",
             LIMITED,
             "--folder",
             str(folder),
@@ -48,6 +49,7 @@ def test_planted_limit_is_the_ndr(searched: list[Row]) -> None:
         # The bucket and its queue hold 4 % of a trial's packets, and bounds are 5 % apart.
         assert row["throughput_pps"] == pytest.approx(LIMIT_PPS, rel=0.12)
         assert row["lower_bound_pps"] < row["upper_bound_pps"]
+        assert (row["burst_frames"], row["sent_burst_frames"]) == (4, pytest.approx(4, rel=0.5))
         assert row["throughput_bps"] == pytest.approx(row["throughput_pps"] * 512 * 8)
 
 

@@ -52,6 +52,7 @@ USUAL = {
 SEARCHED = {
     "where": "where", "endpoint": "endpoint", "guest": "guest", "pairs": "pairs", "mtu_bytes": "mtu_bytes",
     "family": "family", "frame_bytes": "frame", "flows": "flows_count", "vlan": "vlan",
+    "burst_frames": "burst_frames",
 }  # fmt: skip
 USUAL_GENERATORS = ("iperf3", "ping", "sockperf")  # each is the usual one of its protocols
 VALUE = r"[A-Za-z0-9_ .,:-]{1,200}"

@@ -184,7 +184,8 @@ class Trial:
     these frames, and `received_by` has them by the name of the receiver. `hops` has all frames that each interface on
     the path counted, from the sender's to the receiver's. `elapsed_s` is how long the generator sent. `slip_s` is by
     how much its schedule moved because it was late. `requested_count`: a trial of exactly so many frames; None: of as
-    many as the rate and the time give. `fault`: how the generator itself spoilt the trial, or None.
+    many as the rate and the time give. `fault`: how the generator itself spoilt the trial, or None. `burst_frames`: how
+    many frames a sender sent back to back, on average; None: it kept no rate, or nobody knows.
     """
 
     rate_pps: float | None
@@ -200,6 +201,7 @@ class Trial:
     latency: Latency | None = None
     requested_count: int | None = None
     fault: str | None = None
+    burst_frames: float | None = None
 
     @property
     def lost_count(self) -> int:
@@ -238,6 +240,7 @@ class Trial:
             "loss_ratio": self.loss_ratio,
             "window_s": self.elapsed_s,
             "generator_cpu_s": self.generator_cpu_s,
+            "sent_burst_frames": self.burst_frames,
         }
 
 

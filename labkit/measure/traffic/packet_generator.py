@@ -168,6 +168,7 @@ class PacketTrials:
         probes = 0 if probed is None else int(probed["frames"])
         sent = sum(report["sent_count"] for report in reports) + probes
         offered = sent + sum(report["dropped_count"] for report in reports)
+        bursts = sum(report["bursts_count"] for report in reports)
         by_server, hops = self._wait_for_arrivals(before, sent)
         # Senders that share a CPU may begin one after the other: the load is as long as all of them together, and one
         # that begins late is late.
@@ -185,6 +186,7 @@ class PacketTrials:
             slip_s=max(report["begun_s"] - begun_s + report["slip_s"] for report in reports),
             generator_cpu_s=sum(report["cpu_s"] for report in reports),
             latency=None if probed is None else latency_probes.latency(probed),
+            burst_frames=(offered - probes) / bursts if bursts else None,
         )
 
     def _probe(self, duration_s: float, rate_pps: int) -> packet_ends.Worker:

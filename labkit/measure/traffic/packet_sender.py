@@ -45,6 +45,7 @@ NO_END = (
 )  # a bit that is 0 in the MAC addresses of all ends, and is neither the multicast nor the local bit
 MIN_MESSAGES = 1024  # prepared messages, so that a batch rarely ends early
 BATCH, BATCH_S = 64, 150e-6  # a batch has at most this many frames, and at most what is due within this time
+MAX_BURST = 1024  # frames that one call of sendmmsg(2) takes (UIO_MAXIOV)
 SLIP_S = 500e-6  # a frame that is later than this moves the schedule instead of causing a burst
 # How often this process tries how late it wakes, and what multiple of that moves the schedule.
 WAKES, LATE_TIMES = 9, 10
@@ -79,6 +80,7 @@ class Mix:
 
     `block` flows send one packet each, `repeats` times, before the next block; 0 and 1: all flows in turn. `vlan`: the
     VLAN of an 802.1Q tag that every frame carries; it makes each frame 4 bytes longer than `frame_bytes`.
+    `burst_frames`: how many frames leave back to back; None: what is due within BATCH_S.
     """
 
     frame_bytes: tuple[int, ...] = (64,)
@@ -87,6 +89,7 @@ class Mix:
     block: int = 0
     repeats: int = 1
     vlan: int | None = None
+    burst_frames: int | None = None
 
 
 def capacity(vary: Sequence[str]) -> int:
@@ -264,7 +267,7 @@ class Report:
 
     `dropped_count`: offered, but refused by the first hop (ENOBUFS). `elapsed_s`: from the first frame's due time to
     the end; `begun_s` is that time (CLOCK_MONOTONIC). `slip_s`: by how much the schedule moved because the sender was
-    late.
+    late. `bursts_count`: how often it waited for a frame's time; the frames between two waits left back to back.
     """
 
     sent_count: int
@@ -273,6 +276,7 @@ class Report:
     slip_s: float
     cpu_s: float
     begun_s: float
+    bursts_count: int
 
 
 class Sender:
@@ -288,7 +292,7 @@ class Sender:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SNDBUF_BYTES)
         # Bound to no protocol, so it receives nothing.
         self._socket.bind((addresses.interface, 0))
-        self._block, self._repeats = mix.block, mix.repeats
+        self._block, self._repeats, self._burst = mix.block, mix.repeats, mix.burst_frames
         self._prepare(addresses, mix)
         libc = ctypes.CDLL(None, use_errno=True)
         self._call = libc.sendmmsg
@@ -334,19 +338,22 @@ class Sender:
         total = round(rate_pps * duration_s) if rate_pps else 1 << 62
         total = total if count is None else count
         gap_ns = 1e9 / rate_pps if rate_pps else 0.0
-        batch = max(1, min(BATCH, round(rate_pps * BATCH_S))) if rate_pps else BATCH
+        batch = self._burst or (max(1, min(BATCH, round(rate_pps * BATCH_S))) if rate_pps else BATCH)
+        in_step = self._burst or 1  # as many frames are due at the same time
         slip_ns = int(max(SLIP_S, LATE_TIMES * _wakes_late_s()) * 1e9)
         spin_ns, sleep_ns = int(SPIN_S * 1e9), int(SLEEP_S * 1e9)
-        sent = dropped = slipped = 0
+        sent = dropped = slipped = bursts = ahead = 0
         used_s = time.process_time()
         begin = origin = clock()
         end = begin + int(duration_s * 1e9)
         block_start, block_end = self._bounds()
         while sent + dropped < total:
             now = clock()
-            if rate_pps:
+            ahead = (sent + dropped) % in_step  # frames of this burst that have left
+            if rate_pps and not ahead:
                 due = origin + int((sent + dropped) * gap_ns)
-                if now < due:
+                if now < due or not bursts:
+                    bursts += 1
                     if due - now > sleep_ns:
                         sleep((due - now - spin_ns) / 1e9)
                     while (now := clock()) < due:
@@ -358,7 +365,7 @@ class Sender:
                 break
             if self._position >= block_end:
                 block_start, block_end = self._next(block_start, block_end)
-            wanted = min(batch, total - sent - dropped, block_end - self._position)
+            wanted = min(batch - ahead, total - sent - dropped, block_end - self._position)
             done = call(fd, base + self._position * 64, wanted, 0)
             if done < 0:
                 number = ctypes.get_errno()
@@ -379,6 +386,7 @@ class Sender:
             slip_s=slipped / 1e9,
             cpu_s=time.process_time() - used_s,
             begun_s=begin / 1e9,
+            bursts_count=bursts,
         )
 
     def _bounds(self) -> tuple[int, int]:

@@ -284,6 +284,7 @@ def _costs(take: Take, search: list[FoundRate], state: SwitchState) -> dict[floa
             "steal_s": conditions.steal_s,
             "datapath_cpu_s": conditions.datapath_cpu_s,
             "generator_cpu_s": trial.generator_cpu_s,
+            "sent_burst_frames": trial.burst_frames,
             "cpu_per_packet_s": conditions.cpu_s / trial.received_count if trial.received_count else None,
             "window_s": trial.elapsed_s,
             "received_by": dict(trial.received_by),

@@ -35,7 +35,7 @@ class Throughput(ServerParameters, frozen=True, kw_only=True):
     # What labkit builds, observes and measures with other ends than the ports of a server elsewhere
     OWN_DEVICE: ClassVar[tuple[str, ...]] = (
         "topology", "endpoint", "change", "without_effect", "parent", "guest", "pairs", "nodes", "observe", "family",
-        "vlan", "trial_frames",
+        "vlan", "trial_frames", "burst_frames",
     )  # fmt: skip
 
     generator: Annotated[
@@ -73,6 +73,11 @@ class Throughput(ServerParameters, frozen=True, kw_only=True):
         "turns (each flow a packet, again and again) or test_plan (2,000 flows, 10 times, then the next)",
         OneOf(PROFILES),
     ] = "turns"
+    burst_frames: Annotated[
+        int | None,
+        "frames that each sender sends back to back; none: what is due within 0.15 ms. Rows have the measured number",
+        Within(1, packet_sender.MAX_BURST, "what one call of sendmmsg(2) sends"),
+    ] = None
     loss: Annotated[
         tuple[float, ...],
         "ratios of loss that are searched for: 0 is the NDR (non-drop rate), others are PDRs (partial drop rates)",
@@ -255,7 +260,7 @@ class Throughput(ServerParameters, frozen=True, kw_only=True):
     def mix(self, frame: str, flows: int) -> Mix:
         """Return the frames to send. Raises BadInput."""
         block, repeats = PROFILES[self.flow_profile]
-        mix = Mix(rates.sizes(frame), flows, self.vary, block, repeats, self.vlan)
+        mix = Mix(rates.sizes(frame), flows, self.vary, block, repeats, self.vlan, self.burst_frames)
         packet_generator.check_mix(mix, self.mtu_bytes, self.family)
         return mix
 

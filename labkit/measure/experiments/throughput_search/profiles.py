@@ -40,6 +40,7 @@ def columns(parameters: Throughput, frame: str, flows: int) -> dict[str, Any]:
         "frame_bytes": rates.mean_bytes(rates.sizes(frame)),
         "flows_count": flows,
         "vlan": parameters.vlan,
+        "burst_frames": parameters.burst_frames,
         "length_bytes": None,
     }
 

@@ -78,6 +78,8 @@ def check_mix(mix: Mix) -> None:
         )
     if mix.vlan is not None:
         raise Unsupported(f"vlan={mix.vlan}: TRex's frames carry no tag here: use generator=packets")
+    if mix.burst_frames is not None:
+        raise Unsupported(f"burst_frames={mix.burst_frames}: TRex decides its bursts: use generator=packets")
     if mix.block:
         raise Unsupported("flow_profile=test_plan: TRex sends all flows in turn here: use generator=packets")
 

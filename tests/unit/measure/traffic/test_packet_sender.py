@@ -223,6 +223,7 @@ def test_refused_frames_of_a_batch_are_counted() -> None:
     sender._socket = cast(socket.socket, SimpleNamespace(fileno=lambda: 0))
     sender._all = cast(Any, SimpleNamespace(buffer_info=lambda: (0, 0)))
     sender._block, sender._repeats, sender._count, sender._position, sender._turn = None, 1, 1000, 0, 0
+    sender._burst = None
     report = sender.send(None, 10.0, 20)
     assert (report.sent_count, report.dropped_count) == (17, 3)
     assert [place for place, _ in called] == [0, 6, 9, 10], "the refused frame is not sent again"
