@@ -128,6 +128,7 @@ def test_containers_and_namespaces_are_compared(machine: Sandbox) -> None:
     assert any(row["throughput_bps"] for row in of_it)
 
 
+@pytest.mark.long
 @pytest.mark.needs("root", "bridge", "runc", "ping")
 def test_a_killed_run_leaves_no_container(machine: Sandbox) -> None:
     words = ("topology=veth_bridge", "endpoint=container", "protocol=ping")

@@ -7,11 +7,10 @@ import os
 import re
 import statistics
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from sandbox import Row, Sandbox, only_run, rows_on_disk, sandbox, unstarved
+from sandbox import Row, Sandbox, rows_on_disk, sandbox, unstarved
 
 from labkit.common import run_folder
 from labkit.measure.experiments.early_stop import MIN_ROUNDS
@@ -46,6 +45,8 @@ class Run:
         self.folder = machine.data / "datapaths" / name
         done = machine.labkit("run", "datapaths", *words, "--json", "--folder", str(self.folder))
         assert done.returncode == 0, done.stderr
+        assert all(line.startswith("labkit: ") for line in done.stderr.splitlines())
+        assert f"labkit: the run is in {self.folder}" in done.stderr
         self.rows: list[Row] = [json.loads(line) for line in done.stdout.splitlines()]
         self.described = run_folder.read_json(self.folder / "run.json")
 
@@ -157,10 +158,9 @@ def test_slices_bind_all_arms_to_the_same_cpus(machine: Sandbox) -> None:
     assert {one for placements in of.values() for one in placements} == everywhere
 
 
-@pytest.mark.parametrize("word", ["placement=scheduler", "affinity=0,0"])
-def test_slices_that_the_scheduler_places(word: str, machine: Sandbox) -> None:
-    words = ("topology=veth", "pairs=1", "rounds=1", "slices=1", "whole_runs=0")
-    assert [row["placement"] for row in machine.rows(*words, word)] == [None]
+def test_slices_that_the_scheduler_places(machine: Sandbox) -> None:
+    words = ("topology=veth", "pairs=1", "rounds=1", "slices=1", "whole_runs=0", "placement=scheduler")
+    assert [row["placement"] for row in machine.rows(*words)] == [None]
 
 
 @pytest.mark.long
@@ -299,6 +299,7 @@ def test_throughput_agrees_with_iperf3_by_hand(machine: Sandbox) -> None:
         pytest.fail(f"{ratios}")
 
 
+@pytest.mark.long
 def test_unreachable_rate_is_generator_limited(machine: Sandbox) -> None:
     rows = machine.rows("protocol=udp", "topology=veth", "rate_bps=1e12", *SHORT)
     assert [row["status"] for row in rows] == ["invalid"]
@@ -341,14 +342,9 @@ def test_refused_arms_are_rows(machine: Sandbox) -> None:
     assert [(row["arm"], row["role"]) for row in measured] == [("veth", "baseline")] * 2
 
 
-@pytest.mark.parametrize(("protocol", "family"), [("tcp", 6), ("udp", 6)])
-def test_protocols_and_families_at_mtu_9000(protocol: str, family: int, machine: Sandbox) -> None:
-    rows = machine.rows(
-        f"protocol={protocol}", f"family={family}", "mtu_bytes=9000", "topology=veth_routed", *SHORT
-    )
-    assert [(row["status"], row["reason"]) for row in rows] == [("ok", None)]
-    if protocol == "udp":
-        assert rows[0]["length_bytes"] == 9000 - {4: 28, 6: 48}[family]
+def test_ipv6_at_mtu_9000(machine: Sandbox) -> None:
+    [row] = machine.rows("protocol=udp", "family=6", "mtu_bytes=9000", "topology=veth_routed", *SHORT)
+    assert (row["status"], row["reason"], row["length_bytes"]) == ("ok", None, 9000 - 48)
 
 
 def test_iperf3_options(machine: Sandbox) -> None:
@@ -363,11 +359,3 @@ def test_iperf3_options(machine: Sandbox) -> None:
     page = json.loads(machine.run("zcat", str(folder / "artefacts/1-r0/veth.json.gz")).stdout)[0]["client"]
     assert page["start"]["tcp_mss"] == 536 or page["start"]["tcp_mss_default"] <= 536
     assert (page["start"]["test_start"]["blksize"], page["start"]["test_start"]["num_streams"]) == (1000, 3)
-
-
-def test_default_run_folder(tmp_path: Path) -> None:
-    with sandbox(tmp_path) as machine:
-        done = machine.labkit("run", "datapaths", "topology=veth", *SHORT)
-        assert f"labkit: the run is in {only_run(machine)}\n" in done.stderr
-        assert "waiting" not in done.stderr
-        assert "veth" in done.stdout

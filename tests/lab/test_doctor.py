@@ -15,6 +15,8 @@ import pytest
 from conftest import IN_A_NAMESPACE, ROOT, Need, met
 from sandbox import names_in_run
 
+from labkit.commands import doctor
+from labkit.common import schema
 from labkit.measure.hosts import local
 from labkit.measure.topologies import TABLE
 
@@ -120,13 +122,6 @@ def test_missing_capability_explains_loss_and_remedy(parameters: Answer, rootles
             assert one["remedy"], one
 
 
-@pytest.mark.parametrize("kind", ["veth", "bridge"])
-def test_veth_and_bridge(kind: str, parameters: Answer, rootless: Answer, need: Need) -> None:
-    need(kind)
-    assert available(parameters, "link kinds")[kind] is True
-    assert available(rootless, "link kinds")[kind] is True
-
-
 def test_packets_can_be_captured(parameters: Answer, rootless: Answer) -> None:
     assert available(parameters, "packets") == available(rootless, "packets") == {"packet capture": True}
 
@@ -144,11 +139,6 @@ def test_link_kinds_without_root(parameters: Answer, rootless: Answer) -> None:
         both = available(parameters, group), available(rootless, group)
         differ = {name for name in both[0] if both[0][name] != both[1][name]}
         assert differ <= {"tun", "tap"}  # only root may be able to open /dev/net/tun
-
-
-def test_capabilities_as_root(parameters: Answer, need: Need) -> None:
-    need("root")
-    assert available(parameters, "privilege")["root"] is True
 
 
 def ip_says(kind: str) -> bool:
@@ -263,6 +253,7 @@ with tracing.instance(pathlib.Path({str(tracefs)!r})) as own:
     assert ours(tracefs) == []
 
 
+@pytest.mark.long
 def test_concurrent_doctors(need: Need) -> None:
     need("namespaces")
     running = [
@@ -279,6 +270,10 @@ def test_every_topology_is_built(need: Need) -> None:
     argv = [sys.executable, "-P", "-m", "labkit.cli", "doctor", "--datapaths", "--json"]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
     answer = json.loads(done.stdout)
+    assert answer.keys() == doctor.JSON.keys()
+    fields = set(re.findall(r"`(\w+)`", doctor.JSON["capabilities"]))
+    assert all(one.keys() == fields for one in answer["capabilities"])
+    assert answer["machine"].keys() <= schema.BY_NAME.keys()
     works = available(answer)
     assert TABLE.keys() <= works.keys()
     assert works["veth_bridge"] is True

@@ -103,6 +103,7 @@ def test_experiment(python: Path, tmp_path: Path) -> None:
     assert figures.rstrip().endswith(" 3")
 
 
+@pytest.mark.long
 @pytest.mark.needs("namespaces")
 def test_help_and_messages_name_the_examples(python: Path) -> None:
     page = "".join(labkit(python, "run", *name, "--help").stdout for name in ((), ("datapaths",), ("jumbo",)))

@@ -14,7 +14,7 @@ from conftest import ROOT
 
 from labkit.measure.hosts import local
 
-pytestmark = pytest.mark.needs("namespaces", "ping", "veth")
+pytestmark = [pytest.mark.long, pytest.mark.needs("namespaces", "ping", "veth")]
 
 Row = dict[str, Any]
 FAILURES = [["carrier", False], ["carrier", True], ["silent", True]]

@@ -196,6 +196,7 @@ def test_waiting_for_the_lock_can_be_interrupted(machine: Sandbox) -> None:
     assert waits[1].returncode == 0, err
 
 
+@pytest.mark.long
 def test_concurrent_experiments_are_isolated(machine: Sandbox, need: Need) -> None:
     """Without a lock between them: one uses the address that would be the other's next, and the other finds nobody
     there."""

@@ -187,6 +187,7 @@ def test_perf_watches_only_its_target() -> None:
     assert not asleep_s
 
 
+@pytest.mark.long
 @pytest.mark.needs("perf")
 @pytest.mark.parametrize("observer", ["perf_stat", "perf_record"])
 def test_killed_run_leaves_no_perf(observer: str, machine: Sandbox) -> None:
@@ -217,6 +218,7 @@ def test_bad_observer_input_is_refused_early(words: list[str], lines: str, machi
     assert not list(machine.data.rglob("*.jsonl"))
 
 
+@pytest.mark.long
 @pytest.mark.needs("perf", "user namespaces")
 def test_observers_without_privilege(tmp_path: Path) -> None:
     """perf does not work and says so before the run. The counters of labkit's own namespaces do work."""

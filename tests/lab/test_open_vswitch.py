@@ -76,7 +76,7 @@ def test_mirror_copies(output: str, copying: dict[str, Answer]) -> None:
     assert counted["copies_of_mirrors"] == [2 * PINGS] * 3
 
 
-UNBALANCED = [pytest.param(one, marks=() if one in ("veth", "gre") else pytest.mark.long) for one in OUTPUTS]
+UNBALANCED = [pytest.param(one, marks=() if one == "gre" else pytest.mark.long) for one in OUTPUTS]
 
 
 @pytest.mark.parametrize("output", UNBALANCED)
@@ -94,6 +94,7 @@ def test_copies_are_counted_for_each_mirror(output: str) -> None:
     assert int(counts[2]) == 2 * int(counts[1]) > 0
 
 
+@pytest.mark.long
 def test_copies_on_one_cable_without_nftables(tmp_path: Path) -> None:
     """They are not told apart then, and their sum is proved and counted. Mirrors with ports of their own need none."""
     path = program(tmp_path / "bin", "nft", "exit 1")
@@ -228,6 +229,7 @@ def test_switches_are_arms_of_an_experiment(tmp_path: Path) -> None:
             assert row["copies_count"] == pytest.approx(row["copies_expected_count"], rel=0.2, abs=600)
 
 
+@pytest.mark.long
 @pytest.mark.needs("iperf3")
 def test_packet_sizes_on_a_switch(tmp_path: Path) -> None:
     """A datagram of 1,473 bytes is two packets for the switch, and smaller ones are one each."""
@@ -255,6 +257,7 @@ def test_packet_sizes_on_a_switch(tmp_path: Path) -> None:
         assert row["switch_cpu_s"] > 0
 
 
+@pytest.mark.long
 def test_killed_runs_leave_nothing(tmp_path: Path) -> None:
     """One is killed at a random moment after a program of the switch has started, the other when it measures."""
     rng = random.Random(SEED)
@@ -278,12 +281,21 @@ def test_killed_runs_leave_nothing(tmp_path: Path) -> None:
             assert [list(folder.iterdir()) for folder in machine.empty] == [[], [], []]
 
 
-def test_mirror_of_a_missing_end_is_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ("mirrors=1+select=client7", "there is no client7; the last one is client0"),
+        ("cpu=4000", "cpu=4000: there is no CPU 4000 for the switch"),
+    ],
+)
+def test_what_the_host_lacks_is_one_sentence(options: str, sentence: str, tmp_path: Path) -> None:
     with sandbox(tmp_path) as machine:
-        done = machine.labkit("run", "datapaths", "topology=ovs_netdev+mirrors=1+select=client7")
-        assert "there is no client7; the last one is client0" in one_sentence(done)
+        assert sentence in one_sentence(
+            machine.labkit("run", "datapaths", f"topology=ovs_netdev+{options}", "rounds=1")
+        )
 
 
+@pytest.mark.long
 def test_switch_set_up_time() -> None:
     """Set-up takes at most a second, a third of it for the programs themselves. The best of three counts on a busy
     machine."""
@@ -592,7 +604,9 @@ FAULTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [pytest.param(one, marks=pytest.mark.long if one != "disk full" else ()) for one in FAULTS]
+)
 def test_fault_is_one_sentence_and_leaves_nothing(fault: str, tmp_path: Path) -> None:
     name, text, sentence = FAULTS[fault]
     path = program(tmp_path / "bin", name, text)
@@ -610,6 +624,7 @@ def test_fault_is_one_sentence_and_leaves_nothing(fault: str, tmp_path: Path) ->
         assert [list(folder.iterdir()) for folder in machine.empty] == [[], [], []]
 
 
+@pytest.mark.long
 def test_switch_on_one_cpu_beside_the_monitor(tmp_path: Path) -> None:
     """A machine with few CPUs says what cannot be separated. labkit's monitor at a port is an arm beside mirrors; the
     switch has a packet socket of its own there."""
@@ -634,13 +649,6 @@ def test_switch_on_one_cpu_beside_the_monitor(tmp_path: Path) -> None:
     assert all("+cpu=0" in row["topology"] for row in rows)
     shared = "the switch is bound to CPU 0, but this machine has"
     assert all((shared in (row["doubts"] or "")) == (len(os.sched_getaffinity(0)) < 4) for row in rows)
-
-
-def test_switch_on_a_cpu_that_is_not_there(tmp_path: Path) -> None:
-    with sandbox(tmp_path) as machine:
-        done = machine.labkit("run", "datapaths", "topology=ovs_netdev+cpu=4000", "rounds=1")
-    assert done.returncode == 2
-    assert "cpu=4000: there is no CPU 4000 for the switch" in done.stderr
 
 
 @pytest.mark.parametrize(

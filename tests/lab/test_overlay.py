@@ -72,6 +72,7 @@ def rows(lines: str, folder: Path) -> Rows:
     return result
 
 
+@pytest.mark.long
 def test_killed_run_keeps_finished_parts(killed: tuple[bytes, int], lines: str, folder: Path) -> None:
     path = folder / "rows" / "path-metric.jsonl"
     assert (path.read_bytes(), path.stat().st_mtime_ns) == killed
@@ -82,6 +83,7 @@ def test_killed_run_keeps_finished_parts(killed: tuple[bytes, int], lines: str, 
     assert list(folder.rglob(".*")) == []
 
 
+@pytest.mark.long
 def test_packets_match_the_expected_paths(rows: Rows, folder: Path) -> None:
     overlay_checks.as_promised(rows, ROUTED)
     seen = overlay_checks.seen(rows, "cs1 > cs5 echo request", "sc2:sc2_lc1")
@@ -92,6 +94,7 @@ def test_packets_match_the_expected_paths(rows: Rows, folder: Path) -> None:
     assert (folder / seen["artefact"]).is_file()
 
 
+@pytest.mark.long
 def test_reachability_rows(rows: Rows) -> None:
     between = [row for row in rows if row["part"] == "reachability"]
     assert len({(row["source"], row["target"]) for row in between}) == len(between) == 20
@@ -104,6 +107,7 @@ def test_reachability_rows(rows: Rows) -> None:
     )
 
 
+@pytest.mark.long
 def test_spine_failure_rows(rows: Rows) -> None:
     failures = {(row["failure"], row["ignores_linkdown"]): row for row in rows if row["part"] == "failure"}
     assert sorted(failures) == FAILURES
@@ -122,6 +126,7 @@ def test_spine_failure_rows(rows: Rows) -> None:
             assert not any(rtt_s is not None and rtt_s < 0.1 for rtt_s in meanwhile)
 
 
+@pytest.mark.long
 def test_terminal_output(lines: str, rows: Rows) -> None:
     text = " ".join(lines.split())
     first = next(row for row in overlay_checks.way(rows, "cs1 > cs5 echo request"))

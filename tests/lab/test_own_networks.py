@@ -158,6 +158,7 @@ def test_own_network_is_measured(tmp_path: Path) -> None:
         assert other.endswith("holds a run with other parameters: name another folder")
 
 
+@pytest.mark.long
 @pytest.mark.needs("root", "runc")
 def test_containers_at_the_ends_of_an_own_network(tmp_path: Path) -> None:
     described = msgspec.to_builtins(example_networks.routed({"kind": "vxlan", "id": 30}))

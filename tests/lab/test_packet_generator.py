@@ -49,12 +49,9 @@ def test_sent_frames_match_interface_counters(topology: str) -> None:
             assert trial["offered_pps"] < 1.02 * trial["rate_pps"]
 
 
-@pytest.mark.parametrize(
-    "topology", ["veth_routed", pytest.param("veth_bridge", marks=pytest.mark.needs("bridge"))]
-)
-def test_trials_of_ipv6(topology: str) -> None:
+def test_trials_of_ipv6() -> None:
     """The shortest frames have room for the headers only, and probes are longer."""
-    for trial in tried("ipv6", topology):
+    for trial in tried("ipv6", "veth_routed"):
         assert trial["sent_count"] == trial["offered_count"] == trial["received_count"] > 0
         latency = trial["latency"]
         assert (latency["sent_count"], latency["lost_count"], latency["duplicated_count"]) == (200, 0, 0)
@@ -71,13 +68,6 @@ def test_blocks_of_flows_are_repeated() -> None:
     result = tried("captured", "30", "5", "3")
     assert (result["sent"], result["flows"], result["times"]) == (90, 30, [3])
     assert result["first"] == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]
-
-
-def test_flow_profile_of_the_test_plan() -> None:
-    """2,000 flows send one packet each before the next pass; there are 10 passes."""
-    result = tried("captured", "4000", "2000", "10")
-    assert (result["sent"], result["flows"], result["times"]) == (40_000, 4000, [10])
-    assert result["passes"] == [[0, 2000]] * 10 + [[2000, 4000]] * 10
 
 
 def test_bursts() -> None:
@@ -233,6 +223,7 @@ def test_killed_generator_is_one_sentence() -> None:
     assert result["left"] == ""
 
 
+@pytest.mark.long
 @pytest.mark.needs("iperf3")
 def test_cpu_per_packet_against_iperf3() -> None:
     result = tried("against_iperf3")

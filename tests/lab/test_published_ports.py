@@ -24,7 +24,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
         yield made
 
 
-@pytest.mark.parametrize(("protocol", "family"), [("tcp", 4), ("udp", 6)])
+@pytest.mark.parametrize(("protocol", "family"), [pytest.param("tcp", 4, marks=pytest.mark.long), ("udp", 6)])
 def test_load_passes_the_host(protocol: str, family: int, machine: Sandbox) -> None:
     folder = machine.data / "datapaths" / f"{protocol}{family}"
     arms = ",".join(("veth_bridge", *NAMES))
@@ -48,6 +48,7 @@ def pages(path: Path) -> list[dict[str, dict[str, dict[str, dict[str, str]]]]]:
         return list(json.load(file))
 
 
+@pytest.mark.long
 def test_slices_of_many_pairs(machine: Sandbox) -> None:
     arms = ",".join(("veth_bridge", *NAMES))
     rows = machine.rows(f"topology={arms}", "pairs=16", "slices=4", "whole_runs=0")

@@ -250,6 +250,7 @@ def test_a_server_that_dies_or_falls_silent_while_connections_run(box: Sandbox, 
     assert [row["status"] for row in rows] == ["failed"]
 
 
+@pytest.mark.long
 def test_connections_that_trex_did_not_begin(box: Sandbox) -> None:
     """mult=4000 asks for 11,104 connections per second, and TRex began about 6,000."""
     done, rows, _ = stateful(box, "overload", "mult=4000", "test_s=5", recorded="astf_overload")
@@ -341,6 +342,7 @@ def search(made: Sandbox, name: str, *words: str, **plan: Any) -> tuple[Any, lis
         return done, run_folder.read_rows(folder) if folder.exists() else [], server, calls(log)
 
 
+@pytest.mark.long
 def test_search_with_a_server_elsewhere(box: Sandbox) -> None:
     """TRex sends 100 kpps at most, and the device forwards 22 kpps, loses 0.2 % of them, and has no topology."""
     done, rows, server, _ = search(
@@ -508,6 +510,7 @@ def test_invalid_profile_is_refused(box: Sandbox, text: str, sentence: str) -> N
     assert sentence in one_sentence(done)
 
 
+@pytest.mark.long
 def test_stateful_traffic_of_the_transcript(box: Sandbox) -> None:
     """The server replays the recorded counters: 8,140 packets one way and 16,902 the other."""
     folder = box.folder / "stateful"

@@ -60,6 +60,7 @@ def no_server_left(made: Sandbox) -> bool:
     return not made.pids(lambda words: any("_t-rex-64" in word or "client_process" in word for word in words))
 
 
+@pytest.mark.long
 def test_load_test_of_two_topologies(box: Sandbox) -> None:
     """A bridge and a router: the stand-in's own frames arrive, so addresses and interfaces are right."""
     rows, logged, out = own(box, "two", "trex_stateless", "topology=veth_bridge,veth_routed", *SHORT)
@@ -120,6 +121,7 @@ def test_parameter_names_the_folder(box: Sandbox) -> None:
     assert results(run_folder.read_rows(box.folder / "named"))["veth_bridge"]["status"] == "ok"
 
 
+@pytest.mark.long
 def test_server_that_does_not_start(box: Sandbox) -> None:
     rows, _, _ = own(
         box, "broken", "trex_stateless", *SHORT, code=2, ends="ERROR: You don't have enough physical cores"

@@ -118,12 +118,6 @@ def none(faults: list[str]) -> None:
     assert not faults, "\n".join(faults)
 
 
-def test_every_module_has_a_layer() -> None:
-    none(
-        [f"{named(path)} has no layer" for name, path in MODULES.items() if folder(name) not in {"", *LAYER}]
-    )
-
-
 def test_imports_point_downwards() -> None:
     """No module imports upwards, and `measure` and `analysis` do not import each other."""
     none(
@@ -271,19 +265,6 @@ def test_one_package_alone_forks_and_executes() -> None:
                 r"os\.(fork\w*|exec\w+|spawn\w+|posix_spawn\w*)", ast.unparse(node)
             ):
                 faults.append(f"{named(path)}:{node.lineno}: {ast.unparse(node)}")
-    none(faults)
-
-
-def test_programs_start_without_a_shell() -> None:
-    faults = []
-    for path in PYTHON:
-        for node in ast.walk(tree(path)):
-            if isinstance(node, ast.keyword) and node.arg == "shell":
-                faults.append(f"{named(path)}:{node.lineno}: shell=")
-            elif isinstance(node, ast.Attribute) and ast.unparse(node) in {"os.system", "os.popen"}:
-                faults.append(f"{named(path)}:{node.lineno}: {ast.unparse(node)}")
-            elif isinstance(node, ast.Attribute) and node.attr.startswith("create_subprocess_"):
-                faults.append(f"{named(path)}:{node.lineno}: {node.attr}")
     none(faults)
 
 

@@ -71,6 +71,7 @@ def test_arm_that_equals_its_unchanged_arm_counts_as_one(tmp_path: Path) -> None
     assert every.set_index("topology").loc["veth_bridge+gro", "word"] == "equal"
 
 
+@pytest.mark.long
 def test_nothing_is_claimed_about_nothing(tmp_path: Path) -> None:
     claims = 0
     for seed in range(12):

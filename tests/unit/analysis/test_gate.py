@@ -39,7 +39,6 @@ def judged(folder: Path, slower: float, **given: float) -> str:
     [
         (0.9, 0.02, "worse", 3),
         (1.0, 0.02, "not worse", 0),
-        (1.1, 0.02, "not worse", 0),
         (0.97, 0.4, "cannot tell", 4),
     ],
 )
@@ -71,6 +70,7 @@ def test_exit_code_is_the_answer(
     assert point["points"][0]["low"] < 1 / slower < point["points"][0]["high"]
 
 
+@pytest.mark.long
 def test_equal_runs_pass_and_a_regression_fails(tmp_path: Path) -> None:
     """The promise: at most 2 % false alarms, and a regression of 5 % beyond the margin is found in 90 %."""
     equal = [judged(tmp_path / f"e{seed}", 1.0, seed=seed) for seed in range(10)]

@@ -71,6 +71,7 @@ def test_unknown_percentile_is_one_sentence(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("quantile", [0.5, 0.999])
 def test_intervals_of_quantiles_hold_their_promise(quantile: float) -> None:
     """Round trips with a heavy tail: 1 % wait for another program. A 95 % interval contains the true ratio, 1."""

@@ -78,6 +78,7 @@ def test_power_for_ten_percent_under_three_percent_noise(rng: np.random.Generato
     assert result.count("slower" if ratio > 1 else "faster") == 0
 
 
+@pytest.mark.long
 def test_narrow_control_interval_loses_power(rng: np.random.Generator) -> None:
     """This is the reason for CONTROL_CONFIDENCE: with the same noise, a control judged at 95 % would
     remove 5 % of all findings."""
@@ -86,13 +87,17 @@ def test_narrow_control_interval_loses_power(rng: np.random.Generator) -> None:
     assert sum(not holds_one(control) for control in controls) / COUNT > 0.035
 
 
-@pytest.mark.parametrize(("slice_s", "setups"), [(0.05, 5), (0.1, 10), (0.2, 5)])
+@pytest.mark.parametrize(
+    ("slice_s", "setups"),
+    [(0.05, 5), pytest.param(0.1, 10, marks=pytest.mark.long), pytest.param(0.2, 5, marks=pytest.mark.long)],
+)
 def test_false_alarm_rate_on_recorded_noise(rng: np.random.Generator, slice_s: float, setups: int) -> None:
     labels = [number for number in range(setups) for _ in range(12)]
     alarms = sum(word in FOUND for word in words(COUNT, lambda: resampled(rng, slice_s, setups, 12), labels))
     assert alarms / COUNT <= 0.07
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rounds", [5, 40])
 def test_t_interval_coverage_on_recorded_noise(rng: np.random.Generator, rounds: int) -> None:
     """Heavy tails make Student's t conservative, also with 15 rounds and more. It needs no replacement there."""
@@ -128,6 +133,7 @@ def setups_effects(
         yield stats.effect(x, labels.tolist(), slices=True, placed=True), stats.effect(x, slices=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("setups", [5, 10])
 def test_different_set_ups_do_not_decide(rng: np.random.Generator, setups: int) -> None:
     result = list(setups_effects(rng, setups, 0.05, 400))
@@ -151,6 +157,7 @@ def regimes() -> tuple[list[Floats], list[Floats]]:
     return [arm[labels == one] for one in range(75)], [control[labels == one] for one in range(75)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("setups", "least"), [(5, 0.93), (20, 0.95)])
 def test_coverage_in_two_regimes(rng: np.random.Generator, setups: int, least: float) -> None:
     """With set-ups drawn at random, the interval covers the ratio of the whole series as often as it should, though
@@ -201,6 +208,7 @@ def contains(effect: Effect, log_ratio: float) -> bool:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("load", "setups"), [("tcp 1", 5), ("tcp 8", 10), ("udp 1", 10), ("udp 8", 5)])
 def test_coverage_of_recorded_loads(rng: np.random.Generator, load: str, setups: int) -> None:
     """Set-ups drawn at random cover the ratio of the whole series, and the baseline seldom differs from itself."""
@@ -214,6 +222,7 @@ def test_coverage_of_recorded_loads(rng: np.random.Generator, load: str, setups:
     assert alarms / 400 <= 0.07
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("setups", [5, 10])
 def test_consecutive_set_ups_of_recorded_loads(setups: int) -> None:
     """Neighbouring set-ups, which are what a run measures, are as good as set-ups drawn at random."""
@@ -228,6 +237,7 @@ def test_consecutive_set_ups_of_recorded_loads(setups: int) -> None:
     assert np.mean(alarms) <= 0.05
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("setups", "wider"), [(5, 1.45), (10, 1.2)])
 def test_equal_set_ups_cost_little_width(rng: np.random.Generator, setups: int, wider: float) -> None:
     result = list(setups_effects(rng, setups, 0, 200))

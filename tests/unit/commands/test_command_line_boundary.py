@@ -305,8 +305,13 @@ INPUTS = {  # every argument that names a file to read
 }
 
 
-@pytest.mark.parametrize("words", INPUTS.values(), ids=INPUTS)
-@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "large"])
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        *((INPUTS["a network"], kind) for kind in ("device", "folder", "large")),
+        *((words, "pipe") for words in INPUTS.values()),
+    ],
+)
 def test_inputs_are_regular_files_of_a_bounded_size(
     words: tuple[str, ...], kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 
 import pytest
@@ -10,37 +11,39 @@ from labkit import cli
 from labkit.commands import completion, registry
 from labkit.measure import topologies
 
-ASK = 'source /dev/stdin; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _shtab_labkit; printf "%s\\n" "${COMPREPLY[@]}"'
+COMPLETED = [
+    (["com"], {"compare", "completion"}),
+    (["run", "packet"], {"packet_size"}),
+    (["run", "datapaths", "mtu"], {"mtu_bytes="}),
+    (["draw", "macvlan_b"], {"macvlan_bridge"}),
+    (["completion", ""], {"bash", "zsh", "fish"}),
+    (["rows", "--p"], {"--parquet"}),
+    # Bash has divided the words at "=".
+    (["run", "throughput", "preset", "=", "rfc"], {"rfc2544"}),
+    (["run", "ovs_test_plan", "case", "="], {"net_to_vm", "vm_to_net", "vm_to_vm"}),
+    (["run", "monitor_cost", "readers", "=", "socket,tcp"], {"socket,tcpdump"}),
+    (["run", "datapaths", "where=vm"], {"where=vm:debian"}),
+    (["run", "datapaths", "zerocopy", "=", "t"], {"true"}),
+]
 
 
-@pytest.fixture(scope="module")
-def script() -> str:
-    return completion.script("bash")
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["com"], {"compare", "completion"}),
-        (["run", "packet"], {"packet_size"}),
-        (["run", "datapaths", "mtu"], {"mtu_bytes="}),
-        (["draw", "macvlan_b"], {"macvlan_bridge"}),
-        (["completion", ""], {"bash", "zsh", "fish"}),
-        (["rows", "--p"], {"--parquet"}),
-        # Bash has divided the words at "=".
-        (["run", "throughput", "preset", "=", "rfc"], {"rfc2544"}),
-        (["run", "ovs_test_plan", "case", "="], {"net_to_vm", "vm_to_net", "vm_to_vm"}),
-        (["run", "monitor_cost", "readers", "=", "socket,tcp"], {"socket,tcpdump"}),
-        (["run", "datapaths", "where=vm"], {"where=vm:debian"}),
-        (["run", "datapaths", "zerocopy", "=", "t"], {"true"}),
-    ],
-)
-def test_bash_completes(script: str, words: list[str], expected: set[str]) -> None:
-    """Bash completes the last word."""
-    argv = ["bash", "--norc", "-c", ASK, "bash", "labkit", *words]
-    answer = subprocess.run(argv, input=script, capture_output=True, text=True, check=True)
-    assert expected <= set(answer.stdout.split())
-    assert len(set(answer.stdout.split())) < 5
+def test_bash_completes() -> None:
+    """Bash completes the last word of each line."""
+    asked = "".join(
+        f"COMP_WORDS=({shlex.join(['labkit', *words])}); COMP_CWORD={len(words)}; _shtab_labkit;"
+        ' echo "${COMPREPLY[@]}"\n'
+        for words, _ in COMPLETED
+    )
+    bash = subprocess.run(
+        ["bash", "--norc"],
+        input=f"{completion.script('bash')}\n{asked}",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for (words, expected), line in zip(COMPLETED, bash.stdout.splitlines(), strict=True):
+        assert expected <= set(line.split()), words
+        assert len(set(line.split())) < 5, words
 
 
 def test_fish_has_commands_words_and_options() -> None:

@@ -71,6 +71,7 @@ def test_wheel_has_the_files_of_a_project() -> None:
         assert {str(Path("share/labkit", pattern).parent) for pattern in patterns} == {share}
 
 
+@pytest.mark.long
 def test_project_of_a_wheel(tmp_path: Path) -> None:
     """The wheel is built from a copy, and installed into a folder of its own."""
     copy, prefix = tmp_path / "copy", tmp_path / "prefix"

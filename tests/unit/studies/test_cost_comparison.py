@@ -54,6 +54,7 @@ def test_false_alarm_rate_of_reports() -> None:
     assert 0.005 * len(result) < alarms_count <= 0.1 * len(result)
 
 
+@pytest.mark.long
 def test_planted_differences_are_found_in_five_rounds() -> None:
     result = [named(report) for report in reports(50, synthetic_packet_sizes.ARMS)]
     for planted in (("veth_bridge", "fragment"), ("vxlan", "byte")):

@@ -90,6 +90,7 @@ def watched(body: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.long
 @pytest.mark.needs("root", "namespaces")
 def test_load_of_short_programs_in_rounds_of_one_side_is_seen() -> None:
     """Each lives for a millisecond, so that no sample finds it."""

@@ -22,6 +22,7 @@ def coloured(one: flame.Difference) -> set[str]:
     return {one.tree.names[name] for name in one.tree.name[one.frames.stands_out]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("common", [0.05, 0.2])
 def test_false_discoveries_of_an_arm_against_itself(common: float) -> None:
     """Of 20 comparisons of 2,000 frames under fresh noise, 5 % may err; 4 or more would in 2 % by chance.

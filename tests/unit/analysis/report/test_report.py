@@ -305,17 +305,13 @@ def no_browser(tmp_path: Path) -> str:
     return str(tmp_path / "none")
 
 
-def broken_browser(tmp_path: Path) -> str:
-    return program(tmp_path / "broken", "exit 1")
-
-
 def hung_browser(tmp_path: Path) -> str:
     return program(tmp_path / "hung", "exec sleep 600")
 
 
 @pytest.mark.parametrize(
     ("browser", "why"),
-    [(no_browser, "there is no browser"), (broken_browser, "drew no image"), (hung_browser, "drew no image")],
+    [(no_browser, "there is no browser"), (hung_browser, "drew no image")],
 )
 def test_images_without_a_browser(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], browser: Any, why: str
@@ -328,6 +324,7 @@ def test_images_without_a_browser(
     assert why in capfd.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.needs("chromium")
 def test_images_with_a_browser(tmp_path: Path) -> None:
     nbformat.write(synthetic_report.notebook(synthetic_report.rows(pairs=(1,))), tmp_path / "notebook.ipynb")

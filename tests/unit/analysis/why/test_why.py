@@ -128,10 +128,10 @@ def test_calls_per_tracing_time() -> None:
     assert sections._tracers({"a": there["a"], "b": there["a"]}) == ["Timed by function_graph."]
 
 
-@pytest.mark.parametrize("right", ["macvlan_bridge", ":macvlan_bridge", "{}:macvlan_bridge"])
-def test_names_of_arms(folder: Path, right: str) -> None:
-    sides = selection.select_sides(f"{folder}:veth_bridge", right.format(folder))
-    assert len(list(selection.points(sides))) == 1
+def test_names_of_arms(folder: Path) -> None:
+    for right in ("macvlan_bridge", ":macvlan_bridge", f"{folder}:macvlan_bridge"):
+        _, other, _ = selection.select_sides(f"{folder}:veth_bridge", right)
+        assert other.name == "macvlan_bridge"
 
 
 def test_the_other_way_round(folder: Path, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ def one(folder: Path, arm: MadeArm, seed: int = 1, protocol: str = "udp", **colu
     return str(run(folder, {BASELINE: arm}, seed, protocol, **columns))
 
 
+@pytest.mark.long
 def test_null_arms_of_one_run_are_seldom_claimed(tmp_path: Path) -> None:
     """The changes of all arms do nothing. In one of the runs other programs use the CPUs."""
     claims = control = 0
@@ -44,6 +45,7 @@ def test_null_arms_of_one_run_are_seldom_claimed(tmp_path: Path) -> None:
     assert control == 0, "nothing was changed between an arm and its repetition"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
 def test_small_effects_are_still_found(tmp_path: Path, seed: int) -> None:
     rules = f"{RECEIVE['udp']};ip_rcv_[k];nf_hook_slow_[k];nft_do_chain_[k]"

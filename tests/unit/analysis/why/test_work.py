@@ -32,6 +32,7 @@ def test_paired_rounds_interval() -> None:
     assert estimate.half == pytest.approx(12.706 * 0.2, rel=1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("runs", [2, 3, 5])
 def test_false_alarm_rate_between_several_runs(runs: int) -> None:
     """Runs that vary as labkit assumes are seldom claimed to differ, however few there are."""
@@ -85,6 +86,7 @@ def smallest_p(
     return min(total.p, significance.paired_mean(right[1] - left[1]).p, frames.any_p)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [3])
 def test_question_has_its_error_rate(count: int) -> None:
     """Of arms of one run without a difference, at most 5 % have one that could be claimed, in whichever test."""
