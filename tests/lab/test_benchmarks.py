@@ -4,13 +4,10 @@ ones."""
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 
 import pytest
-from conftest import ROOT
 
-from benchmarks import half_width, imports, overhead, packets, promise, search, set_up
+from benchmarks import half_width, imports, packets, promise, search, set_up
 from benchmarks.promise import Promise
 
 SLACK = 1.5
@@ -45,17 +42,6 @@ def test_different_end_state_is_reported() -> None:
         "client0: {'ifname': 'eth0', 'mtu': 1500} by labkit, {'ifname': 'eth0', 'mtu': 9000} by ip"
     )
     assert "count" in str(set_up.difference(one, one | {"count": 16}))
-
-
-def test_measured_windows() -> None:
-    common = {"status": "ok", "duration_s": 5, "omit_s": 1, "arm": "veth"}
-    rows = [common | {"point": "1-r0", "method": "slice"}] * 20 + [
-        common | {"point": "1-r0", "method": "whole"}
-    ]
-    rows += [common | {"point": "1-r0", "method": "whole", "arm": "macvlan_bridge"}]
-    seconds, points = overhead.windows(rows)
-    assert seconds == pytest.approx(20 * 0.1 + 2 * 6)
-    assert points == 2
 
 
 def test_slices_without_one_arm_are_left_out() -> None:
@@ -110,10 +96,3 @@ def test_table_marks_broken_promises() -> None:
     assert lines[3] == "    because"
     assert lines[4].split() == ["information", "3", "s", "(information)"]
     assert lines[5].split()[-1] == "kept"
-
-
-def test_unknown_benchmark_is_refused() -> None:
-    argv = [sys.executable, "-m", "benchmarks", "nonsense"]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "there is no benchmark nonsense; there are: set-up" in done.stderr

@@ -66,16 +66,14 @@ def test_all_parts_run_once(tree: Path) -> None:
     assert run(tree) == (0, ALL)
 
 
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("second", [0, 1])
+@pytest.mark.parametrize(("part", "second"), [("test", 0), ("test-alone", 1)])
 def test_failed_tests_are_retried(tree: Path, part: str, second: int) -> None:
     (tree / part).write_text("1")
     (tree / AGAIN).write_text(str(second))
     assert run(tree) == (second, [*ALL, LAST_FAILED])
 
 
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("code", ["2", "3", "unreached"])
+@pytest.mark.parametrize(("part", "code"), [("test-long", "2"), ("test-alone", "3"), ("test", "unreached")])
 def test_other_failures_are_not_retried(tree: Path, part: str, code: str) -> None:
     """These are an interrupted pytest, an internal error of pytest, and failures of ruff or mypy, which run before
     it."""

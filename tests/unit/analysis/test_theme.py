@@ -17,7 +17,6 @@ from synthetic_report import FIGURES, NO_IPVLAN
 
 from labkit.analysis import figures, theme
 from labkit.analysis.drawing import figure as drawing
-from labkit.analysis.figures import line_chart
 
 
 def luminance(colour: str) -> float:
@@ -199,16 +198,6 @@ def test_same_notes_are_shown_once() -> None:
         theme.add_notes_once(figure, seen)
     assert [len(figure.layout.annotations) for figure in (first, second, other)] == [1, 0, 1]
     assert second.layout.height == height - theme.NOTE_LINE_PX
-
-
-def test_interval_beyond_the_axis_is_cut_and_marked() -> None:
-    middles = [
-        {"x": x, "value": 5.0, "low": low, "high": high} for x, low, high in ((1, 4.0, 6.0), (2, -4.0, 25.0))
-    ]
-    bars, marks = line_chart._bars_and_marks(middles, (0.0, 10.0), 2.0)
-    assert bars == {"array": [0.5, 2.5], "arrayminus": [0.5, 2.5]}
-    assert (marks["x"], marks["y"]) == ([2, 2], [5.0, 0.0])
-    assert marks["symbol"] == ["triangle-up-open", "triangle-down-open"]
 
 
 def test_drawing_page_follows_dark_mode() -> None:

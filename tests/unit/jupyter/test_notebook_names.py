@@ -9,12 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
-import synthetic_packet_sizes
 from conftest import ROOT
 
-from labkit.analysis import figures, load
 from labkit.notebook import Run
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -53,23 +50,3 @@ def test_names_exist(notebook: Path) -> None:
     missing = [(name, attr) for name, attr in used if name in there and not hasattr(there[name], attr)]
     missing += [(name, attr) for name, attr in used if name == "run" and attr not in RUN_NAMES]
     assert missing == []
-
-
-def text(notebook: str) -> str:
-    """Return the sources of all cells."""
-    cells = json.loads((ROOT / "notebooks" / f"{notebook}.ipynb").read_text())["cells"]
-    return "\n".join("".join(cell["source"]) for cell in cells)
-
-
-def test_axes_are_described_as_they_are() -> None:
-    """An axis of notebook 03 is logarithmic only where its values are far apart."""
-    figure = figures.rates(load.complete(pd.DataFrame(synthetic_packet_sizes.rows())))
-    assert {axis.type for axis in figure.select_yaxes()} >= {"log"}
-    subtitle = figure.layout.title.subtitle.text
-    assert "both axes" not in f"{text('03_packet_size')} {subtitle}".lower()
-
-
-def test_hops_are_shown_once() -> None:
-    """The figures of notebook 04 have every hop of both flows, so no table repeats them."""
-    shown = [line for line in text("04_overlay").splitlines() if '"path"' in line and "run.show" in line]
-    assert shown == ['run.show("path", overlay.path, flows)']

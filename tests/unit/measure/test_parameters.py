@@ -61,12 +61,6 @@ def test_valid_two_node_parameters(given: dict[str, Any]) -> None:
     assert (parameters.nic(1), parameters.nic(2)) == (("nic0", "nic1") if "parent" in given else (None, None))
 
 
-def test_defaults_are_valid_and_serialisable() -> None:
-    parameters = DatapathParameters.of({})
-    assert DatapathParameters.of(parameters.asdict()) == parameters
-    assert parameters.asdict()["rate_bps"] is None
-
-
 def test_seeded_order_of_points() -> None:
     parameters = DatapathParameters.of({"pairs": "1,2,4,8", "rounds": "6"})
     order = plan(parameters, 7).points
@@ -163,17 +157,3 @@ def test_every_text_has_known_values(experiment: str) -> None:
     hints = typing.get_type_hints(parameters)
     texts = {name for name in parameters.help() if "str" in str(hints[name])}
     assert {name for name in texts - FREE if not parameters.known_values(name)} == set()
-
-
-@pytest.mark.parametrize(
-    ("experiment", "name", "values"),
-    [
-        ("ovs_test_plan", "case", {"net_to_vm", "vm_to_net", "vm_to_vm"}),
-        ("throughput", "flow_profile", {"turns", "test_plan"}),
-        ("virtual_tap", "output", {"internal", "veth", "gre", "erspan", "vxlan", "vlan"}),
-        ("datapaths", "keep_perf_data", {"true", "false"}),
-        ("datapaths", "rounds", set()),
-    ],
-)
-def test_known_values(experiment: str, name: str, values: set[str]) -> None:
-    assert set(experiments.find(experiment).parameters.known_values(name)) == values
