@@ -116,8 +116,7 @@ def test_empty_trace_is_reported(tmp_path: Path) -> None:
     assert (seen.observed["root"], seen.observed["trees"]) == (None, [])
 
 
-@pytest.mark.parametrize("protocol", ["udp", "tcp", "ping"])
-@pytest.mark.parametrize("family", [4, 6])
+@pytest.mark.parametrize(("protocol", "family"), function_graph.SENDS)
 def test_root_functions_by_protocol(protocol: str, family: int, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = function_graph.SENDS[protocol, family]
     monkeypatch.setattr(session, "functions", lambda: ["net_rx_action.isra.0", *usual])

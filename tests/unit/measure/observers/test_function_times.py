@@ -20,7 +20,7 @@ from labkit.measure.observers.ftrace import (
     session,
 )
 from labkit.measure.observers.ftrace.function_times import FIELDS, Collected, collect
-from labkit.measure.observers.ftrace.histogram import Distribution, bin_of
+from labkit.measure.observers.ftrace.histogram import Distribution
 from labkit.system import process
 
 SAMPLES = ROOT / "tests/samples"
@@ -113,19 +113,6 @@ def test_quantiles(share: float) -> None:
     report = result.report()
     assert (report["count"], report["max_s"]) == (5000, pytest.approx(max(times) * 1e-9))
     assert all(low < high for low, high, _count in report["histogram"])
-
-
-def test_empty_histogram() -> None:
-    report = Distribution().report()
-    assert (report["count"], report["histogram"]) == (0, [])
-    assert {report[name] for name in ("p50_s", "mean_s", "max_s")} == {None}
-
-
-@pytest.mark.parametrize("value", [0, 1, 63, 64, 127, 128, 1000, 123456789, 2**40 + 12345])
-def test_histogram_bins(value: int) -> None:
-    low, width = bin_of(value)
-    assert low <= value < low + width
-    assert width <= max(1, value / 64)
 
 
 def test_kernel_symbol_names() -> None:

@@ -44,14 +44,6 @@ def test_caches_of_all_threads() -> None:
     }  # fmt: skip
 
 
-def test_averages_of_one_thread() -> None:
-    """Their names lose `avg.`, and a thread without cycles reports none."""
-    main = STATS.partition("pmd thread")[0]
-    assert switch.averages(main) == {
-        "datapath passes per packet": 1.5, "subtable lookups per megaflow hit": 1.25, "packets per output batch": 4.0,
-    }  # fmt: skip
-
-
 def test_averages_of_all_threads_are_weighted() -> None:
     """The second thread got a third of the packets of the first, and no packet of it hit a megaflow."""
     text = STATS.replace("packets received: 504", "packets received: 30") + "  packets received: 10\n"
@@ -63,12 +55,6 @@ def test_averages_of_all_threads_are_weighted() -> None:
         "cycles per packet": 40.0,
         "processing cycles per packet": 10.0,
     }
-
-
-def test_no_packets_have_no_averages() -> None:
-    assert (
-        switch.averages("main thread:\n  packets received: 0\n  avg. packets per output batch: 0.00\n") == {}
-    )
 
 
 def test_coverage() -> None:
