@@ -132,6 +132,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "ethtool": (lambda: works("ethtool", "--version"), "there is no ethtool (Debian package ethtool)"),
     "tcpdump": (lambda: works("tcpdump", "--version"), "there is no tcpdump (Debian package tcpdump)"),
     "tshark": (lambda: works("tshark", "--version"), "there is no tshark (Debian package tshark)"),
+    "wg": (lambda: works("wg", "--version"), "there is no wg (Debian package wireguard-tools)"),
     "jq": (lambda: works("jq", "--version"), "there is no jq (Debian package jq)"),
     "duckdb": (
         lambda: importlib.util.find_spec("duckdb") is not None,

@@ -66,3 +66,27 @@ def switched(remote: str | None = None, learning: bool = True, outside: int = 4)
             ),
         ]  # fmt: skip
     return Network("switched", tuple(parts), (("c1", "c2"), ("c1", "c3")))
+
+
+def encrypted(kind: str, outside: int = 4, **fields: Any) -> Network:
+    """Describe two containers behind routers that an encrypted tunnel joins. `{n}` in a field: the router's number."""
+    own, length = ("192.0.2.{}", 24) if outside == 4 else ("fd00:9::{}", 64)
+    parts: list[Part] = []
+    for number, other in ((1, 2), (2, 1)):
+        more = {
+            key: value.format(n=number) if isinstance(value, str) else value for key, value in fields.items()
+        }
+        parts += [
+            Node(f"c{number}", container=True),
+            Node(f"n{number}", forwards=True),
+            Cable(
+                CableEnd(f"c{number}", "eth0", f"10.{number}.0.2/24"),
+                CableEnd(f"n{number}", "in", f"10.{number}.0.1/24"),
+                1400,
+            ),
+            Route(f"c{number}", "default", via=f"10.{number}.0.1"),
+            Tunnel(kind, f"n{number}", "tun", own.format(other), address=f"10.9.0.{number}/24", **more),
+            Route(f"n{number}", f"10.{other}.0.0/24", via=f"10.9.0.{other}"),
+        ]
+    wan = [CableEnd(f"n{number}", "wan", f"{own.format(number)}/{length}") for number in (1, 2)]
+    return Network("encrypted", (*parts, Cable(*wan)), (("c1", "c2"),))

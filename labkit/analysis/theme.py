@@ -93,6 +93,14 @@ _ARMS = {
     "gretap": ArmStyle(_OCHRE, "triangle-se", "dot"),
     "ipip": ArmStyle(_VIOLET, "bowtie", "longdashdot"),
     "vxlan_gre": ArmStyle(_VERMILLION, "star-triangle-up", "dashdot"),
+    "wireguard": ArmStyle(_BLUE, "star-open", "solid"),
+    "esp_transport": ArmStyle(_OCHRE, "triangle-up-open", "dash"),
+    "esp_tunnel": ArmStyle(_VERMILLION, "triangle-down-open", "dot"),
+    "macsec": ArmStyle(_GREEN, "hexagon-open", "dashdot"),
+    "vxlan_wireguard": ArmStyle(_BLUE, "diamond-x", "longdash"),
+    "vxlan_esp_transport": ArmStyle(_OCHRE, "arrow-bar-up", "longdashdot"),
+    "vxlan_esp_tunnel": ArmStyle(_VERMILLION, "arrow-bar-down", "longdash"),
+    "vxlan_macsec": ArmStyle(_GREEN, "arrow-bar-right", "longdashdot"),
 }
 _SYMBOLS = ("triangle-left", "triangle-ne", "hourglass", "star-square", "star-diamond", "octagon")
 _DASHES = ("dash", "dot", "longdash", "dashdot")

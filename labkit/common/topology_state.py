@@ -39,8 +39,9 @@ class RedirectState(msgspec.Struct, frozen=True):
 class InterfaceState(msgspec.Struct, frozen=True, kw_only=True):
     """An interface.
 
-    kind: the kernel's name of the type, or `loopback` or `nic`. up: the administrative state. carrier: the operational
-    state. master: the bridge of which it is a port. peer: the other end of a cable. lower: the underlying device.
+    kind: the kernel's name of the type, or `loopback` or `nic`. mode: of its kind; `esp` if its address has ESP in
+    transport mode. up: the administrative state. carrier: the operational state. master: the bridge of which it is a
+    port. peer: the other end of a cable. lower: the underlying device.
     copies: the ports whose packets a mirror copies to it. qdisc: the root queueing discipline, and offloads: ethtool's
     groups, on or off; both of existing networks only. An MTU or index of 0 means that only the switch knows the
     interface, not the kernel.

@@ -10,14 +10,14 @@ from typing import Any
 from labkit.common.errors import BadInput, Failed, choose
 from labkit.measure.topologies import Topology
 from labkit.measure.topologies.linux_datapaths import TUNNELS, outer
-from labkit.measure.topologies.network.kinds import headers, length_bytes
+from labkit.measure.topologies.network.kinds import ETHERNET, IP, TRANSPORT, around, headers, length_bytes
 from labkit.measure.traffic import ping
 from labkit.system import netlink
 
 COUNT = 10
 PAYLOAD_BYTES = 64
 ATTEMPTS = 5  # IPv6 may send packets of its own meanwhile
-IPV6_MORE = 20  # the difference between the headers of IPv6 and IPv4
+ICMP_BYTES = 8
 
 
 def measure_overhead(topology: Topology) -> dict[str, Any]:
@@ -30,9 +30,15 @@ def measure_overhead(topology: Topology) -> dict[str, Any]:
     """
     if topology.name not in TUNNELS:
         raise BadInput(f"{topology.name} is not a tunnel: {choose(topology.name, TUNNELS)}")
-    added = headers(*TUNNELS[topology.name])
-    past = PAYLOAD_BYTES + (IPV6_MORE if topology.spec.family == 6 else 0)
-    frame_bytes = _frame_bytes(topology, str(outer(0, 1).ip), past)
+    kinds, own = TUNNELS[topology.name], IP[topology.spec.family].length_bytes
+    packet_bytes = own + ICMP_BYTES + PAYLOAD_BYTES
+    added = around(headers(*kinds), packet_bytes, fills_mtu=False)
+    if TRANSPORT in kinds:  # there is no way beside it
+        frame_bytes: float = packet_bytes + ETHERNET.length_bytes
+    else:
+        frame_bytes = _frame_bytes(
+            topology, str(outer(0, 1).ip), packet_bytes - ICMP_BYTES - IP[4].length_bytes
+        )
     inside = _frame_bytes(topology, topology.pairs[0].server.address, PAYLOAD_BYTES)
     return {
         "part": "headers",
@@ -48,10 +54,10 @@ def measure_overhead(topology: Topology) -> dict[str, Any]:
 
 
 def _frame_bytes(topology: Topology, address: str, payload_bytes: int) -> float:
-    """Return the mean length of the frames of pings to this address on `under`, as the server's end counts them."""
+    """Return the mean length of the frames of pings to this address on the cable, as the server's end counts them."""
     pair = topology.pairs[0]
     kernel = pair.server.namespace.netlink
-    [under] = [link.index for link in netlink.links(kernel) if link.name == "under"]
+    [under] = [link.index for link in netlink.links(kernel) if link.kind == "veth"]
     for _ in range(ATTEMPTS):
         before = kernel.counters(under)
         ping.answered(pair.client, address, COUNT, payload_bytes)
@@ -59,6 +65,6 @@ def _frame_bytes(topology: Topology, address: str, payload_bytes: int) -> float:
         if after.received_count - before.received_count == COUNT:
             return (after.received_bytes - before.received_bytes) / COUNT
     raise Failed(
-        f"the headers of {topology.name} cannot be measured: the interface `under` carried other packets than"
+        f"the headers of {topology.name} cannot be measured: its cable carried other packets than"
         f" the {COUNT} pings in all {ATTEMPTS} attempts: repeat the run"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from conftest import Need
 
 from labkit.measure.topologies import TABLE
+from labkit.measure.topologies.linux_datapaths import ENCRYPTED
 
 KINDS = {
     "veth_bridge": "bridge", "macvlan": "macvlan", "ipvlan": "ipvlan", "vxlan": "vxlan", "vxlan_gre": "gre",
@@ -13,8 +14,13 @@ KINDS = {
 }  # fmt: skip
 IPV4_ALONE = {"ipip"}
 # overlay is its own network (test_own_networks.py), and DPDK needs an MTU of at most 1500 (test_open_vswitch.py)
-# The user-mode networks pass no packets on (test_user_mode.py).
-PAIRED_TOPOLOGIES = [name for name in TABLE if name not in ("overlay", "ovs_dpdk", "pasta", "slirp4netns")]
+# The user-mode networks pass no packets on (test_user_mode.py). Encryption needs a lab VM (test_encryption.py).
+PAIRED_TOPOLOGIES = [
+    name
+    for name in TABLE
+    if name not in ("overlay", "ovs_dpdk", "pasta", "slirp4netns")
+    and name.removeprefix("vxlan_") not in ENCRYPTED
+]
 
 
 def require_kind(name: str, need: Need) -> None:

@@ -137,7 +137,7 @@ def label(one: InterfaceState) -> list[str]:
 
     The kind is omitted where it is obvious: for a veth from its line, for lo and bridge1 from the name.
     """
-    plain = one.kind in ("veth", "loopback", one.name.rstrip(digits))
+    plain = one.mode is None and one.kind in ("veth", "loopback", one.name.rstrip(digits))
     words = [one.name, *([] if plain else [kind(one)]), *condition(one)]
     if one.redirect is not None:
         words.append(f"{one.redirect.helper} at {one.redirect.hook}")

@@ -14,6 +14,7 @@ from ipaddress import IPv4Address, IPv6Address
 ETHERNET, RAW_IP = 1, 101
 ETHERNET_BYTES = 14
 PORTS: Mapping[int, str] = {4789: "vxlan", 6081: "geneve"}  # IANA's (RFC 7348, RFC 8926)
+WIREGUARD_PORT = 51820  # the usual one (wg(8)); what is inside cannot be seen
 UNKNOWN, CUT = "unknown", "cut"
 
 ETHERTYPES = {
@@ -27,11 +28,12 @@ ETHERTYPES = {
     0x8848: "mpls",
     0x88BE: "erspan",
     0x22EB: "erspan",
+    0x88E5: "macsec",
     0x6558: "ethernet",
 }
 IP6_EXTENSIONS = {0, 43, 60}  # hop by hop, routing, destination: 8-byte units (RFC 8200); 44 is the fragment
 IP6_FRAGMENT, AH = 44, 51
-PROTOCOLS = {1: "icmp", 4: "ip", 6: "tcp", 17: "udp", 41: "ip6", 47: "gre", AH: "ah", 58: "icmp6"}
+PROTOCOLS = {1: "icmp", 4: "ip", 6: "tcp", 17: "udp", 41: "ip6", 47: "gre", 50: "esp", AH: "ah", 58: "icmp6"}
 ICMP = {0: "echo reply", 8: "echo request"}
 ICMP6 = {128: "echo request", 129: "echo reply"}
 
@@ -82,7 +84,8 @@ def layers(
             result.append(layer)
         at, left = at + layer.header_bytes, max(layer.length_bytes - layer.header_bytes, 0)
         if layer.name == "udp":
-            following = ports.get(int(layer.fields["target_port"]))
+            own, other = (int(layer.fields[port]) for port in ("target_port", "source_port"))
+            following = "wireguard" if WIREGUARD_PORT in (own, other) else ports.get(own)
     return result
 
 
@@ -204,6 +207,30 @@ def _ah(data: bytes, length: int) -> Decoded:
     return layer, _protocol(following)
 
 
+def _esp(data: bytes, length: int) -> Decoded:
+    """RFC 4303."""
+    index, sequence = struct.unpack_from("!II", data)
+    return Layer("esp", f"ESP {index}", 8, length, {"id": index, "sequence": sequence}), None
+
+
+def _macsec(data: bytes, length: int) -> Decoded:
+    """IEEE 802.1AE: flags, short length, packet number, and with flag SC the channel's identifier."""
+    flags, number = struct.unpack_from("!BxI", data)
+    header_bytes = 14 if flags & 0x20 else 6
+    _whole(data, header_bytes)
+    fields: dict[str, int | str] = {"sequence": number, "id": data[6:header_bytes].hex()}
+    return Layer("macsec", "MACsec", header_bytes, length, fields), None
+
+
+def _wireguard(data: bytes, length: int) -> Decoded:
+    """A message of WireGuard: 1 to 3 make or refuse a handshake, 4 has data (its header: receiver and counter)."""
+    (kind,) = struct.unpack_from("<I", data)
+    if kind != 4:
+        return Layer("wireguard", f"WireGuard handshake {kind}", length, length, {}), None
+    receiver, counter = struct.unpack_from("<IQ", data, 4)
+    return Layer("wireguard", "WireGuard", 16, length, {"id": receiver, "sequence": counter}), None
+
+
 def _echo(name: str, title: str, names: Mapping[int, str], data: bytes, length: int) -> Decoded:
     """RFC 792, RFC 4443: an echo has an identifier and a sequence number, of others 4 bytes that differ."""
     kind, code, _sum, number, sequence = struct.unpack_from("!BBHHH", data)
@@ -305,5 +332,5 @@ def _geneve(data: bytes, length: int) -> Decoded:
 DECODERS: Mapping[str, Decoder] = {
     "raw": _raw, "ethernet": _ethernet, "802.1q": _vlan, "arp": _arp, "ip": _ip, "ip6": _ip6, "icmp": _icmp,
     "icmp6": _icmp6, "ah": _ah, "udp": _udp, "tcp": _tcp, "gre": _gre, "vxlan": _vxlan, "geneve": _geneve,
-    "erspan": _erspan, "mpls": _mpls,
+    "erspan": _erspan, "mpls": _mpls, "esp": _esp, "macsec": _macsec, "wireguard": _wireguard,
 }  # fmt: skip

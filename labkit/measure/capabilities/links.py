@@ -86,7 +86,9 @@ TUNNELS = (
     Kind("ip6gre", "IPV6_GRE", _tunnels("GRE over IPv6"), _ends("IFLA_IP6GRE", V6), leaves="ip6gre0"),
     Kind("ipip", "NET_IPIP", _tunnels("IPv4 in IPv4"), _ends("IFLA_IPIP"), leaves="tunl0"),
     Kind("sit", "IPV6_SIT", _tunnels("IPv6 in IPv4"), _ends("IFLA_SIT"), leaves="sit0"),
-    Kind("wireguard", "WIREGUARD", _tunnels("WireGuard")),
+    Kind("wireguard", "WIREGUARD", _datapaths("wireguard")),
+    Kind("xfrm", "XFRM_INTERFACE", _datapaths("esp_tunnel"), {"IFLA_XFRM_IF_ID": 42}),
+    Kind("macsec", "MACSEC", _datapaths("macsec"), on_lower=True),
 )  # fmt: skip
 
 # 1 Mbit/s with a bucket of 64 ms (in steps of 64 ns); the HTB numbers are those of tc(8).

@@ -148,7 +148,8 @@ def _topology(
             differs = "but here a ping was answered, so this kernel behaves differently than labkit expects"
             raise Failed(f"{isolated}, {differs}")
         if words := ping.reachable(topology.pairs, own.mtu_bytes, own.family):
-            raise Failed(words)
+            reason = topology.why_silent()
+            raise Failed(f"{words}; {reason}" if reason else words)
         yield topology
 
 

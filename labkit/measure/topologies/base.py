@@ -99,8 +99,9 @@ class Topology:
 
     `switch`: the Open vSwitch that joins the ends, if any. `meter`: reads counters of what joins the ends and returns
     a function; that function reads them again and returns the row columns for the time between. `doubts`: reasons to
-    doubt every row of this topology. `redirects`: what its BPF programs redirect. `shown`: of an existing network, the
-    interfaces on its path by namespace; None: all. `steps`: its path, there and back. `at_end`: what has to be undone
+    doubt every row of this topology. `redirects`: what its BPF programs redirect. `why_silent`: returns why its ends
+    cannot reach each other, if it knows. `shown`: of an existing network, the interfaces on its path by namespace;
+    None: all. `steps`: its path, there and back. `at_end`: what has to be undone
     before the topology is removed.
     """
 
@@ -114,6 +115,7 @@ class Topology:
     redirects: tuple[Redirect, ...] = ()
     shown: Mapping[str, Collection[str]] | None = None
     steps: tuple[Sequence[Step], Sequence[Step]] = ((), ())
+    why_silent: Callable[[], str] = lambda: ""
     at_end: ExitStack = field(default_factory=ExitStack, compare=False)
 
 

@@ -1,4 +1,4 @@
-"""The topologies of the Linux kernel: loopback, veth, bridge, routing, macvlan, ipvlan and tunnels, as networks.
+"""The topologies of the Linux kernel: loopback, veth, bridge, routing, macvlan, ipvlan, tunnels and encryption.
 
 Each function describes a network of parts, of all ends or of one side (`Spec.side`); `network.build` builds it.
 """
@@ -24,13 +24,21 @@ from labkit.measure.topologies.base import (
     nic_mac,
     numbers,
 )
-from labkit.measure.topologies.network.kinds import KINDS, arithmetic, headers, length_bytes
+from labkit.measure.topologies.network.kinds import (
+    KINDS,
+    TRANSPORT,
+    arithmetic,
+    around,
+    headers,
+    length_bytes,
+)
 from labkit.measure.topologies.network.parts import (
     BpfHelper,
     BpfHook,
     Bridge,
     Cable,
     CableEnd,
+    Esp,
     Neighbour,
     Network,
     Nic,
@@ -56,6 +64,10 @@ TUNNELS = {
     "vxlan": ("vxlan",), "geneve": ("geneve",), "gre": ("gre",), "gretap": ("gretap",), "ipip": ("ipip",),
     "vxlan_gre": ("gre", "vxlan"),
 }  # fmt: skip
+# What encrypts, alone and under VXLAN.
+ENCRYPTED = {"wireguard": "wireguard", "esp_transport": TRANSPORT, "esp_tunnel": "xfrm", "macsec": "macsec"}
+TUNNELS |= {name: (kind,) for name, kind in ENCRYPTED.items()}
+TUNNELS |= {f"vxlan_{name}": (kind, "vxlan") for name, kind in ENCRYPTED.items()}
 
 
 @contextmanager
@@ -232,7 +244,11 @@ def tunnel(name: str, spec: Spec) -> Network:
     and geneve set the DF bit outside (the kernel's default): packets that do not fit are refused, not fragmented.
     """
     outside_mtu = outside_bytes(name, spec.mtu_bytes, spec.family)
-    *outer_kinds, inner = TUNNELS[name]
+    esp = [
+        Esp((end_name(number), "under"), (end_name(number + 1), "under"))
+        for number in (numbers(spec)[::2] if TUNNELS[name][0] == TRANSPORT else ())
+    ]
+    *outer_kinds, inner = (kind for kind in TUNNELS[name] if kind != TRANSPORT)
     frames = KINDS[inner].carries_frames
     parts = ends(spec, mac if frames else None)
     for number in numbers(spec):
@@ -255,7 +271,24 @@ def tunnel(name: str, spec: Spec) -> Network:
         for number in numbers(spec)
     ]
     cables = [Cable(*both, mtu_bytes=outside_mtu) for both in zip(under[::2], under[1::2], strict=True)]
-    return network(name, spec, [*parts, *cables])  # eth0 comes first: it carries the load
+    return network(name, spec, [*parts, *cables, *esp])  # eth0 comes first: it carries the load
+
+
+def esp_transport(name: str, spec: Spec) -> Network:
+    """Describe a veth between the two ends of each pair, with ESP in transport mode for all packets between them.
+
+    ESP pads to 4 bytes, so up to 3 more bytes would fit into the path than `mtu_bytes`. TCP is told the exact size.
+    """
+    mss_bytes = spec.mtu_bytes - (40 if spec.family == 4 else 60)  # IP and TCP without options
+    parts = ends_with_known_macs(spec)
+    for number in numbers(spec):
+        partner = f"{end_address(spec, number ^ 1).ip}/{32 if spec.family == 4 else 128}"
+        parts.append(Route(end_name(number), partner, out="eth0", mss_bytes=mss_bytes))
+    outside_mtu = outside_bytes(name, spec.mtu_bytes)
+    for number in numbers(spec)[::2]:
+        one, other = eth0(spec, number), eth0(spec, number + 1)
+        parts += [Cable(one, other, outside_mtu), Esp((one.at, one.name), (other.at, other.name))]
+    return network(name, spec, parts)
 
 
 def _end_of(
@@ -264,7 +297,7 @@ def _end_of(
 ) -> Tunnel:  # fmt: skip
     near, far = outer(depth, side), outer(depth, 1 - side)
     return Tunnel(
-        kind, at, name, str(far.ip), local=str(near.ip), id=VNI if KINDS[kind].port else None, link=link,
+        kind, at, name, str(far.ip), local=str(near.ip), id=VNI if KINDS[kind].needs_id else None, link=link,
         learning=False, address=address, mtu_bytes=mtu_bytes, ttl=TTL, mac=own_mac, qdisc=qdisc,
     )  # fmt: skip
 
@@ -284,7 +317,7 @@ def outside_bytes(name: str, mtu_bytes: int, family: int = 4) -> int:
     """
     if name == "ipip" and family == 6:
         raise BadInput("ipip carries IPv4 only (RFC 2003): use family=4, or gre, which carries both")
-    added = headers(*TUNNELS[name])
+    added = around(headers(*TUNNELS[name]), mtu_bytes)
     result = mtu_bytes + length_bytes(added)
     if result > MAX_BYTES:
         raise BadInput(

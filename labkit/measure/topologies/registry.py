@@ -101,6 +101,10 @@ TABLE: dict[str, TopologyKind] = {
         for mode in ("l3", "l3s")
     },
     **dict.fromkeys(linux_datapaths.TUNNELS, _TUNNEL),
+    # A generator that gives frames to a device passes the policies of IP by.
+    "esp_transport": replace(
+        _TUNNEL, build=described(linux_datapaths.esp_transport), generators=("iperf3", "ping", "sockperf")
+    ),
     "overlay": TopologyKind(network_builder.overlay),
     **{
         name: replace(_OVS, networking_model=KERNEL_SPACE if name == "ovs" else USER_SPACE)

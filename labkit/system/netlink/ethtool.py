@@ -53,14 +53,14 @@ def features(interface: str) -> dict[str, bool]:
     """
     with closing(Netlink(NETLINK_GENERIC)) as kernel:
         try:
-            family = _family(kernel)
+            number = family(kernel, "ethtool")
         except LinkError as error:
             raise Unsupported(
                 f"this kernel has no ethtool netlink (Linux 5.6): {os.strerror(error.errno)}"
             ) from None
         header = attribute(FEATURES_HEADER | NLA_F_NESTED, attribute(HEADER_DEV_NAME, _text(interface)))
         try:
-            answer = _ask(kernel, family, ETHTOOL_MSG_FEATURES_GET, header)
+            answer = _ask(kernel, number, ETHTOOL_MSG_FEATURES_GET, header)
         except LinkError as error:
             raise Failed(f"the features of {interface} cannot be read: {os.strerror(error.errno)}") from None
     return dict(_named(answer[FEATURES_HW], answer[FEATURES_ACTIVE]))
@@ -98,9 +98,9 @@ def grouped(kernel: dict[str, bool]) -> dict[str, bool]:
     return result | {name: on for name, on in kernel.items() if name not in done}
 
 
-def _family(kernel: Netlink) -> int:
-    name = attribute(CTRL_ATTR_FAMILY_NAME, _text("ethtool"))
-    answer = _ask(kernel, GENL_ID_CTRL, CTRL_CMD_GETFAMILY, name)
+def family(kernel: Netlink, name: str) -> int:
+    """Return the number of a generic netlink family. Raises LinkError if the kernel has none of this name."""
+    answer = _ask(kernel, GENL_ID_CTRL, CTRL_CMD_GETFAMILY, attribute(CTRL_ATTR_FAMILY_NAME, _text(name)))
     return int(struct.unpack_from("=H", answer[CTRL_ATTR_FAMILY_ID])[0])
 
 

@@ -222,12 +222,17 @@ def new_neighbour(index: int, address: str, mac: str) -> Message:
 
 
 def new_route(
-    to: str, hops: Sequence[tuple[int, str | None]], *, metric: int | None = None, family: int = 4
+    to: str,
+    hops: Sequence[tuple[int, str | None]],
+    *,
+    metric: int | None = None,
+    mss_bytes: int | None = None,
+    family: int = 4,
 ) -> Message:
     """Return a request that adds a route to a prefix, or to `default` of this family.
 
     `hops` are (interface index, gateway or None); several hops have equal cost (ECMP). The kernel uses the route with
-    the smallest `metric`.
+    the smallest `metric`. `mss_bytes`: the TCP segment size that is announced on it.
     """
     message = rtmsg()
     if to != "default":
@@ -240,6 +245,8 @@ def new_route(
     message["scope"] = RT_SCOPE_UNIVERSE if behind or family == 6 else RT_SCOPE_LINK
     if metric is not None:
         message["attrs"].append(("RTA_PRIORITY", metric))
+    if mss_bytes is not None:
+        message["attrs"].append(("RTA_METRICS", {"attrs": [("RTAX_ADVMSS", mss_bytes)]}))
     nexthops = [(index, [("RTA_GATEWAY", gateway)] if gateway else []) for index, gateway in hops]
     if len(nexthops) == 1:
         [(index, gateway)] = nexthops

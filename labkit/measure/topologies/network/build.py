@@ -60,7 +60,10 @@ def usual(network: Network) -> dict[str, int]:
     """Return the MTU and the IP version of the first pair's client. Raises BadInput for what cannot be built."""
     described, mtus = validate.check(network)
     [client, *_] = described.interfaces_with_address(network.pairs[0][0])
-    return {"mtu_bytes": mtus.of(client), "family": 4 if client.address is None else client.address.version}
+    return {
+        "mtu_bytes": mtus.of_packets(client),
+        "family": 4 if client.address is None else client.address.version,
+    }
 
 
 def check_load(network: Network, pairs: int, mtu_bytes: int, family: int) -> None:
@@ -81,7 +84,10 @@ def check_load(network: Network, pairs: int, mtu_bytes: int, family: int) -> Non
     for name in ends:
         [end, *_] = described.interfaces_with_address(name)
         version = 4 if end.address is None else end.address.version
-        for word, own, wanted in (("mtu_bytes", mtus.of(end), mtu_bytes), ("family", version, family)):
+        for word, own, wanted in (
+            ("mtu_bytes", mtus.of_packets(end), mtu_bytes),
+            ("family", version, family),
+        ):
             if own != wanted:
                 raise BadInput(
                     f"{word}={wanted}: in the network {network.name} {end} has {own}: use {word}={own}, or change its"
@@ -174,7 +180,7 @@ def _build(described: NetworkIndex, mtus: Mtus) -> Iterator[Topology]:
     network = described.network
     [client, *_] = described.interfaces_with_address(network.pairs[0][0])
     version = client.address.version if client.address is not None else 4
-    spec = Spec(pairs=len(network.pairs), mtu_bytes=mtus.of(client), family=version)
+    spec = Spec(pairs=len(network.pairs), mtu_bytes=mtus.of_packets(client), family=version)
     # Return paths may differ (ECMP), so no reverse path filter; no redirects, because a capture would show packets that
     # the description does not predict. labkit's own datapaths have the machine's values, as what they stand for.
     sysctls = {"rp_filter": 0, "send_redirects": 0}
@@ -197,7 +203,9 @@ def _built(
                 result.borrow(part, spec, stack)
         result.make_cables()
         result.make_uppers(stack)
+        result.encrypt(devices=False)
         result.configure()
+        result.encrypt(devices=True)
         result.make_redirects(stack)
         result.impair()
         result.settle()
@@ -319,7 +327,13 @@ class BuiltNetwork:
         for route in self.described.routes:
             hops = [self._hop(hop) for hop in self.described.hops(route)]
             messages[route.at].append(
-                netlink.new_route(route.to, hops, metric=route.metric, family=target(route).version)
+                netlink.new_route(
+                    route.to,
+                    hops,
+                    metric=route.metric,
+                    mss_bytes=route.mss_bytes,
+                    family=target(route).version,
+                )
             )
         self._do(messages)
 
@@ -348,15 +362,39 @@ class BuiltNetwork:
         assert attributes is not None, "it was checked"
         given = attributes(tunnel, None if lower is None else self.index[lower])
         data = {name: value for name, value in given.items() if value is not None}
+        on_lower = None if lower is None or kinds.KINDS[tunnel.kind].outer else self.index[lower]
         return [
             netlink.new_link(
                 tunnel.kind, one.name, index=index, mtu_bytes=self.mtus.of(one), mac=tunnel.mac,
-                master=self._master(one), data=data,
+                link=on_lower, master=self._master(one), data=data,
             ),
+            # macsec_newlink sets its own MTU (drivers/net/macsec.c)
+            *([netlink.set_link(index, mtu_bytes=self.mtus.of(one))] if on_lower is not None else []),
             *(netlink.new_remote(index, remote) for remote in tunnel.remotes if len(tunnel.remotes) > 1),
             *([netlink.new_qdisc(index, tunnel.qdisc)] if tunnel.qdisc is not None else []),
             *self._addresses(one),
         ]  # fmt: skip
+
+    @property
+    def _is_encrypted(self) -> bool:
+        return bool(self.described.esp) or any(
+            kinds.KINDS[one.kind].is_encrypted for one in self.described.tunnels
+        )
+
+    def why_silent(self) -> str:
+        """Return why ends cannot reach each other, if encryption is the reason."""
+        if not self._is_encrypted:
+            return ""
+        from labkit.measure.topologies.network import encryption  # what only such a network needs
+
+        return encryption.rejection(self.described, self.index, self.space)
+
+    def encrypt(self, *, devices: bool) -> None:
+        """Make new keys, and give them to the ends of ESP or of encrypting devices."""
+        if self._is_encrypted:
+            from labkit.measure.topologies.network import encryption  # what only such a network needs
+
+            encryption.begin(self.described, self.index, self.space, devices=devices)
 
     def make_redirects(self, stack: ExitStack) -> None:
         """Attach the programs that redirect packets; they are gone with the network."""
@@ -401,7 +439,14 @@ class BuiltNetwork:
     def topology(self, name: str, spec: Spec) -> Topology:
         """Return the network as a topology whose ends are those of its pairs."""
         pairs = [Pair(*map(self.endpoint, pair)) for pair in self.described.network.pairs]
-        return Topology(name, spec, pairs, self.spaces, redirects=tuple(self.described.redirects))
+        return Topology(
+            name,
+            spec,
+            pairs,
+            self.spaces,
+            redirects=tuple(self.described.redirects),
+            why_silent=self.why_silent,
+        )
 
     def endpoint(self, name: str) -> Endpoint:
         """Return a container as an end of a pair: its first interface with an address carries the load."""

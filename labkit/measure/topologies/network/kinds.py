@@ -19,11 +19,17 @@ if TYPE_CHECKING:
 
 
 class Header(NamedTuple):
-    """A header: its name in drawings, its size, and the source that defines it."""
+    """A header or trailer: its name in drawings, its size, and the source that defines it.
+
+    `multiple`: with the packet inside it fills a multiple of so many bytes, so it may be longer. `within_mtu`: not if
+    the packet fills the MTU.
+    """
 
     name: str
     length_bytes: int
     source: str
+    multiple: int = 1
+    within_mtu: bool = False
 
 
 ETHERNET = Header("Ethernet", 14, "IEEE 802.3: two addresses and a type; no VLAN tag, no check sequence")
@@ -35,6 +41,37 @@ GENEVE = Header("Geneve", 8, "RFC 8926, section 3.4, without options")
 GRE = Header("GRE", 4, "RFC 2784, without checksum")
 GRE_KEY = Header("GRE key", 4, "RFC 2890")
 IP = {4: IPV4, 6: IPV6}
+# Trailers stand behind their header: what is behind the packet counts as well.
+WIREGUARD = (
+    Header("WireGuard", 16, "drivers/net/wireguard/messages.h, struct message_data"),
+    Header("WireGuard tag", 16, "ChaCha20-Poly1305, RFC 8439"),
+    Header(
+        "WireGuard padding", 0, "drivers/net/wireguard/send.c, calculate_skb_padding", 16, within_mtu=True
+    ),
+)
+ESP = (
+    Header("ESP", 8, "RFC 4303: SPI and sequence number"),
+    Header("ESP IV", 8, "RFC 4106, section 3.1"),
+    Header("ESP ICV", 16, "RFC 4106, section 6"),
+    Header("ESP trailer", 2, "RFC 4303, section 2.4: padding, its length, the next header", 4),
+)
+MACSEC = (
+    Header("MACsec", 16, "IEEE 802.1AE: SecTAG with SCI"),
+    Header("MACsec ICV", 16, "IEEE 802.1AE, GCM-AES-128"),
+)
+TRANSPORT = (
+    "esp"  # ESP in transport mode (`parts.Esp`), in the place of a kind: it is no link and has no IP header
+)
+# linux/if_link.h (IFLA_MACSEC_…)
+MACSEC_ATTRIBUTES = tuple(
+    (f"IFLA_MACSEC_{name}", type_)
+    for name, type_ in (
+        ("UNSPEC", "none"), ("SCI", "uint64"), ("PORT", "be16"), ("ICV_LEN", "uint8"), ("CIPHER_SUITE", "uint64"),
+        ("WINDOW", "uint32"), ("ENCODING_SA", "uint8"), ("ENCRYPT", "uint8"), ("PROTECT", "uint8"),
+        ("INC_SCI", "uint8"), ("ES", "uint8"), ("SCB", "uint8"), ("REPLAY_PROTECT", "uint8"), ("VALIDATION", "uint8"),
+        ("PAD", "hex"), ("OFFLOAD", "uint8"),
+    )
+)  # fmt: skip
 KEYED = 0x2000  # GRE_KEY of linux/if_tunnel.h, in network order
 BLACKHOLE = 2  # NETKIT_DROP of linux/if_link.h
 
@@ -48,7 +85,9 @@ class LinkKind:
     device has `modes`, by name, and their `mode_attribute`; a cable can have them, too. A tunnel has `tunnel_data`, a
     function that returns its attributes (its second argument is the index of the interface that it is bound to),
     `headers` between the outer IP header and the inner packet, from the outside in, and the field of its identifier
-    (`id_bits`, `id_name`).
+    (`id_bits`, `id_name`; `needs_id`). `outer`: the IP versions that it has outside; () for a device on a lower device
+    (`link`), whose frames it changes. `has_path`: it takes a local address and an interface (`link`); else it has those
+    of the route. `is_encrypted`: both ends share keys (`encryption`), which are made when it is built.
 
     `carries_frames`: it can be a port of a bridge. `attributes`: names and types, for a kind that pyroute2 lacks
     (`netlink.define_kind`). `option`: the kernel's build option, if it has another name. `since`: the first
@@ -64,6 +103,10 @@ class LinkKind:
     headers: tuple[Header, ...] = ()
     id_bits: int = 0
     id_name: str = ""
+    needs_id: bool = False
+    outer: tuple[int, ...] = (4, 6)
+    has_path: bool = True
+    is_encrypted: bool = False
     carries_frames: bool = True
     tunnel_data: Callable[[Tunnel, int | None], dict[str, Any]] | None = None
     attributes: tuple[tuple[str, str], ...] = ()
@@ -126,6 +169,10 @@ def _versioned(name: str, address: str | None) -> dict[str, Any]:
     return {} if address is None else {f"{name}6" if ":" in address else name: address}
 
 
+def _xfrm(tunnel: Tunnel, lower: int | None) -> dict[str, Any]:
+    return {"IFLA_XFRM_LINK": lower, "IFLA_XFRM_IF_ID": tunnel.id}
+
+
 def _second_passthru(error: netlink.LinkError, mode: str, number: int) -> LabkitError:
     if mode != "passthru" or not number:
         return error
@@ -160,17 +207,32 @@ KINDS: dict[str, LinkKind] = {
             meaning=_second_passthru,
         ),
         LinkKind("ipvlan", modes={"l2": 0, "l3": 1, "l3s": 2}, mode_attribute="IFLA_IPVLAN_MODE"),
-        LinkKind("vxlan", headers=(UDP, VXLAN, ETHERNET), id_bits=24, id_name="VNI", tunnel_data=_vxlan),
-        LinkKind("geneve", headers=(UDP, GENEVE, ETHERNET), id_bits=24, id_name="VNI", tunnel_data=_geneve),
+        LinkKind("vxlan", headers=(UDP, VXLAN, ETHERNET), id_bits=24, id_name="VNI", needs_id=True, tunnel_data=_vxlan),
         LinkKind(
-            "gre", headers=(GRE,), id_bits=32, id_name="key", carries_frames=False,
+            "geneve", headers=(UDP, GENEVE, ETHERNET), id_bits=24, id_name="VNI", needs_id=True, has_path=False,
+            tunnel_data=_geneve,
+        ),
+        LinkKind(
+            "gre", headers=(GRE,), id_bits=32, id_name="key", carries_frames=False, outer=(4,),
             tunnel_data=_ip("IFLA_GRE"), option="NET_IPGRE",
         ),
         LinkKind(
-            "gretap", headers=(GRE, ETHERNET), id_bits=32, id_name="key",
+            "gretap", headers=(GRE, ETHERNET), id_bits=32, id_name="key", outer=(4,),
             tunnel_data=_ip("IFLA_GRE"), option="NET_IPGRE",
         ),
-        LinkKind("ipip", carries_frames=False, tunnel_data=_ip("IFLA_IPIP"), option="NET_IPIP"),
+        LinkKind("ipip", carries_frames=False, outer=(4,), tunnel_data=_ip("IFLA_IPIP"), option="NET_IPIP"),
+        LinkKind(
+            "wireguard", headers=(UDP, *WIREGUARD), carries_frames=False, has_path=False, is_encrypted=True,
+            tunnel_data=lambda _tunnel, _lower: {},
+        ),
+        LinkKind(  # ESP in tunnel mode
+            "xfrm", headers=ESP, id_bits=32, id_name="interface ID", needs_id=True, carries_frames=False,
+            is_encrypted=True, tunnel_data=_xfrm, option="XFRM_INTERFACE",
+        ),
+        LinkKind(
+            "macsec", headers=MACSEC, outer=(), is_encrypted=True,
+            tunnel_data=lambda _tunnel, _lower: {"IFLA_MACSEC_ENCRYPT": 1}, attributes=MACSEC_ATTRIBUTES,
+        ),
     )
 }  # fmt: skip
 
@@ -206,17 +268,51 @@ def uppers() -> list[str]:
 def headers(*kinds: str, family: int = 4, key: bool = False) -> tuple[Header, ...]:
     """Return all headers that tunnels put before a packet, from the outside in, the outer IP header first.
 
-    kinds: of nested tunnels, the outermost first; each inner one is in IPv4. family: of the outermost IP header. key:
-    with a GRE key. Raises BadInput for an unknown kind.
+    kinds: of nested tunnels, the outermost first; each inner one is in IPv4. The outermost may be TRANSPORT. family:
+    of the outermost IP header. key: with a GRE key. Raises BadInput for an unknown kind.
     """
     result: list[Header] = []
+    waiting: tuple[Header, ...] = ()
     for kind in kinds:
+        if kind == TRANSPORT:
+            waiting = ESP
+            continue
         if kind not in tunnels():
             raise BadInput(f"{kind} is not a kind of tunnel: {choose(kind, tunnels())}")
-        result.append(IPV4 if result else IP[family])
+        if KINDS[kind].outer:
+            result += [IPV4 if result else IP[family], *waiting]
+            waiting = ()
         for header in KINDS[kind].headers:
             result += [header, GRE_KEY] if key and header is GRE else [header]
+    return (*result, *waiting)
+
+
+def around(added: Sequence[Header], inner_bytes: int, *, fills_mtu: bool = True) -> tuple[Header, ...]:
+    """Return the headers of an inner packet of this length, with padding. `fills_mtu`: it is as long as may be."""
+    result: list[Header] = []
+    for header in reversed(added):
+        length_bytes = header.length_bytes
+        if not (header.within_mtu and fills_mtu):
+            length_bytes += -(inner_bytes + length_bytes) % header.multiple
+        inner_bytes += length_bytes
+        result.insert(0, header._replace(length_bytes=length_bytes))
     return tuple(result)
+
+
+def within(added: Sequence[Header], outer_bytes: int) -> tuple[Header, ...]:
+    """Return the headers of the longest inner packet that fits into this MTU.
+
+    What does not fill a multiple is in the padding (xfrm_state_mtu, net/xfrm/xfrm_state.c).
+    """
+    inner_bytes = outer_bytes - length_bytes(added)
+    while (spare := outer_bytes - inner_bytes - length_bytes(used := around(added, inner_bytes))) < 0:
+        inner_bytes -= 1
+    return tuple(
+        one._replace(length_bytes=one.length_bytes + spare)
+        if one.multiple > 1 and not one.within_mtu
+        else one
+        for one in used
+    )
 
 
 def overhead_bytes(*kinds: str, family: int = 4, key: bool = False) -> int:

@@ -22,6 +22,7 @@ from labkit.measure.topologies.network.kinds import KINDS
 from labkit.measure.topologies.network.parts import (
     Bridge,
     Cable,
+    Esp,
     Impairment,
     Network,
     Nic,
@@ -124,6 +125,7 @@ class NetworkIndex:
         self.routes = [part for part in network.parts if isinstance(part, Route)]
         self.redirects = [part for part in network.parts if isinstance(part, Redirect)]
         self.impairments = [part for part in network.parts if isinstance(part, Impairment)]
+        self.esp = [part for part in network.parts if isinstance(part, Esp)]
         self.tunnels = [one for one in self.interfaces.values() if isinstance(one.part, Tunnel)]
         # the interface that has an address; addresses are unique
         self.owner = {one.address.ip: one for one in self.interfaces.values() if one.address is not None}
@@ -167,6 +169,33 @@ class NetworkIndex:
                 return True
             if to.is_multicast and to in map(ip_address, other.remotes):
                 return True
+        return False
+
+    def other_end(self, one: DescribedInterface) -> DescribedInterface | None:
+        """Return the tunnel that an encrypted one shares its keys with: of the same kind, at its remote, and back.
+
+        Where it is bound to a cable, that is looked at first: unconnected parts may have equal outer addresses.
+        """
+        assert isinstance(one.part, Tunnel)
+        cable = self.interfaces.get((one.at, one.part.link or ""))
+        owner = self.owner.get(ip_address(one.part.remotes[0]))
+        own = {str(each.address.ip) for each in self.interfaces_with_address(one.at) if each.address}
+        for at in (cable.far[0] if cable and cable.far else "", owner.at if owner else ""):
+            for other in self.of_node.get(at, ()) if at != one.at else ():
+                part = other.part
+                if not isinstance(part, Tunnel) or own.isdisjoint(part.remotes):
+                    continue
+                if are_compatible(one.part, part):
+                    return other
+        return None
+
+    def is_in_esp(self, at: str, to: Address) -> bool:
+        """Return whether packets of a node to this address are in ESP in transport mode."""
+        for part in self.esp:
+            for own, other in ((part.one, part.other), (part.other, part.one)):
+                address = self.interfaces[other].address
+                if own[0] == at and address is not None and address.ip == to:
+                    return True
         return False
 
     def interfaces_with_address(self, at: str) -> list[DescribedInterface]:

@@ -18,7 +18,8 @@ from labkit.common import packets
 
 BpfHelper = Literal["bpf_redirect", "bpf_redirect_peer", "bpf_redirect_neigh"]
 BpfHook = Literal["tc", "xdp", "xdp_generic", "netkit"]
-UDP_PORTS = {kind: port for port, kind in packets.PORTS.items()}  # of the kinds of tunnels that are in UDP
+# Of the kinds of tunnels that are in UDP; that of WireGuard is the usual one (wg(8)).
+UDP_PORTS = {kind: port for port, kind in packets.PORTS.items()} | {"wireguard": 51820}
 
 
 class CableEnd(NamedTuple):
@@ -88,11 +89,13 @@ class Tunnel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="tunne
     """An encapsulating device.
 
     `kind`: vxlan (RFC 7348), geneve (RFC 8926), gre (RFC 2784; key RFC 2890), gretap (Ethernet in GRE), ipip (RFC
-    2003). `remote`: the outer address of the other end. For vxlan it may be a multicast group (`link` names the
-    interface towards it), or several remotes (head-end replication by forwarding database entries). `id`: VNI or key.
-    `port`: UDP port of vxlan and geneve; None: 4789 (IANA) and 6081. `learning`: of MAC addresses from received frames
-    (vxlan). `ttl` None: the namespace's default for vxlan and geneve, the inner packet's for the others. `mac` None:
-    random. `qdisc`: the root queueing discipline; None: the kernel's choice. `mtu_bytes` None: computed.
+    2003), wireguard, xfrm (ESP in tunnel mode, RFC 4303), macsec (IEEE 802.1AE, between the ends of the cable `link`).
+    The last three get new keys each time; xfrm and macsec use AES-GCM. `remote`: the outer address of the other end.
+    For vxlan it may be a multicast group (`link` names the interface towards it), or several remotes (head-end
+    replication by forwarding database entries). `id`: VNI, key, or interface ID (xfrm). `port`: UDP port of vxlan,
+    geneve and wireguard; None: 4789, 6081 (IANA) and 51820. `learning`: of MAC addresses from received frames (vxlan).
+    `ttl` None: the namespace's default for vxlan and geneve, the inner packet's for the others. `mac` None: random.
+    `qdisc`: the root queueing discipline; None: the kernel's choice. `mtu_bytes` None: computed.
     """
 
     kind: str
@@ -183,15 +186,26 @@ class Impairment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="i
     reorder: Share = 0.0
 
 
+class Esp(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="esp"):
+    """ESP in transport mode (RFC 4303, AES-GCM) for all packets between the addresses of two interfaces.
+
+    Each is (node, interface). The interfaces keep their MTU, and the longest packet between them is shorter.
+    """
+
+    one: tuple[str, str]
+    other: tuple[str, str]
+
+
 class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="route"):
     """A static route in the node `at` to a prefix or `default`: through gateways (several: equal-cost multipath) or
-    an interface."""
+    an interface. `mss_bytes`: the longest TCP segment that the node asks for (advmss of ip-route(8))."""
 
     at: str
     to: str
     via: str | tuple[str, ...] = ()
     out: str | None = None
     metric: int | None = None
+    mss_bytes: int | None = None
 
     @property
     def gateways(self) -> tuple[str, ...]:
@@ -199,7 +213,7 @@ class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="route"
         return (self.via,) if isinstance(self.via, str) else self.via
 
 
-Part = Node | Bridge | Cable | UpperDevice | Tunnel | Redirect | Impairment | Route | Neighbour | Nic
+Part = Node | Bridge | Cable | UpperDevice | Tunnel | Redirect | Impairment | Esp | Route | Neighbour | Nic
 
 
 class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -29,7 +29,6 @@ from labkit.measure.topologies.network.model import (
     target,
 )
 from labkit.measure.topologies.network.parts import (
-    UDP_PORTS,
     Bridge,
     Cable,
     CableEnd,
@@ -72,6 +71,7 @@ def _checked(network: Network) -> tuple[NetworkIndex, Mtus]:
         _kinds,
         _redirects,
         _impairments,
+        _esp,
         _tunnels,
         _uppers,
         _addresses,
@@ -349,18 +349,19 @@ def _tunnels(described: NetworkIndex) -> None:
 
 def _number(one: DescribedInterface, tunnel: Tunnel) -> None:
     """Raise BadInput for a missing, superfluous or out-of-range VNI, key or UDP port."""
-    number = tunnel.id
-    if number is None and one.kind in UDP_PORTS:
-        raise BadInput(f"{one} has no id: give its VNI, for example id: 42")
-    bits = kinds.KINDS[one.kind].id_bits
-    if number is not None and not bits:
+    number, kind = tunnel.id, kinds.KINDS[one.kind]
+    if number is None and kind.needs_id:
+        raise BadInput(f"{one} has no id: give its {kind.id_name}, for example id: 42")
+    if number is not None and not kind.id_bits:
         raise BadInput(f"{one} has the id {number}, but {one.kind} has no field for it")
-    if number is not None and not 0 <= number < 1 << bits:
-        field = kinds.KINDS[one.kind].id_name
-        raise BadInput(f"the {field} {number} of {one} does not fit: it is outside 0 to 2^{bits} - 1")
-    if tunnel.port is not None and (one.kind not in UDP_PORTS or not 1 <= tunnel.port <= 65535):
+    if number is not None and not int(kind.needs_id and kind.is_encrypted) <= number < 1 << kind.id_bits:
         raise BadInput(
-            f"the port {tunnel.port} of {one} is invalid: only vxlan and geneve have a port, from 1 to 65535"
+            f"the {kind.id_name} {number} of {one} does not fit: it is outside 0 to 2^{kind.id_bits} - 1"
+        )
+    if tunnel.port is not None and (kind.port is None or not 1 <= tunnel.port <= 65535):
+        able = [name for name in kinds.tunnels() if kinds.KINDS[name].port]
+        raise BadInput(
+            f"the port {tunnel.port} of {one} is invalid: only {', '.join(able)} have a port, from 1 to 65535"
         )
 
 
@@ -370,8 +371,10 @@ def _ends(described: NetworkIndex, one: DescribedInterface, tunnel: Tunnel) -> N
     local = None if tunnel.local is None else ip_address(tunnel.local)
     if not far or (len(far) > 1 and one.kind != "vxlan"):
         raise BadInput(f"{one} has {len(far)} remotes: it needs one (vxlan: one or more)")
-    if far[0].version == 6 and one.kind not in UDP_PORTS:
-        raise BadInput(f"{one} has IPv6 outer addresses: only {' and '.join(UDP_PORTS)} support them")
+    kind = kinds.KINDS[one.kind]
+    if far[0].version == 6 and kind.outer == (4,):
+        able = [name for name in kinds.tunnels() if 6 in kinds.KINDS[name].outer]
+        raise BadInput(f"{one} has IPv6 outer addresses: only {', '.join(able)} support them")
     if any(address.is_multicast for address in far) and (
         one.kind != "vxlan" or len(far) > 1 or tunnel.link is None
     ):
@@ -383,17 +386,49 @@ def _ends(described: NetworkIndex, one: DescribedInterface, tunnel: Tunnel) -> N
         if not address.is_multicast and (owner is None or owner.at == one.at):
             raise BadInput(f"the remote {address} of {one} is not an address of another node of the network")
     lower = described.interfaces.get((one.at, tunnel.link or ""))
-    if tunnel.link is not None and (lower is None or lower is one or one.kind == "geneve"):
+    if tunnel.link is not None and (lower is None or lower is one or not kind.has_path):
+        free = ", ".join(name for name in kinds.tunnels() if not kinds.KINDS[name].has_path)
         raise BadInput(
-            f"{one} cannot be bound to {tunnel.link}: {one.at} has {described.names(one.at)}; geneve cannot be bound"
+            f"{one} cannot be bound to {tunnel.link}: {one.at} has {described.names(one.at)}; {free} cannot be bound"
         )
-    if local is not None and one.kind == "geneve":
-        raise BadInput(f"{one} cannot have the local address {local}: geneve uses the address of its route")
+    if local is not None and not kind.has_path:
+        raise BadInput(
+            f"{one} cannot have the local address {local}: {one.kind} uses the address of its route"
+        )
     own = described.owner.get(local) if local is not None else None
     if local is not None and (own is None or own.at != one.at):
         raise BadInput(
             f"the local address {local} of {one} is not an address of {one.at}: {described.addresses_text(one.at)}"
         )
+
+    if kind.is_encrypted:
+        _other_end(described, one, tunnel, lower)
+
+
+def _other_end(
+    described: NetworkIndex, one: DescribedInterface, tunnel: Tunnel, lower: DescribedInterface | None
+) -> None:
+    """Raise BadInput unless an encrypted tunnel has another end, with which it shares its keys."""
+    if one.kind == "xfrm" and tunnel.local is None:
+        raise BadInput(f"{one} has no local address: ESP needs both outer addresses, give it as local")
+    other = described.other_end(one)
+    if other is None:
+        raise BadInput(
+            f"{one} has no other end: describe the {one.kind} of the node with {tunnel.remotes[0]}, whose remote is an"
+            f" address of {one.at}; both get their keys when they are built"
+        )
+    if one.kind == "macsec" and (lower is None or lower.far is None or lower.far[0] != other.at):
+        raise BadInput(f"{one} needs the cable to {other.at} below it: name the end in {one.at} as link")
+
+
+def _esp(described: NetworkIndex) -> None:
+    """Raise BadInput unless both ends of ESP in transport mode are interfaces with addresses of one IP version."""
+    for part in described.esp:
+        ends = [described.interfaces.get(key) for key in (part.one, part.other)]
+        versions = {one.address.version for one in ends if one is not None and one.address is not None}
+        if None in ends or len(versions) != 1 or any(one and one.address is None for one in ends):
+            places = " and ".join(f"{name} ({at})" for at, name in (part.one, part.other))
+            raise BadInput(f"ESP between {places} needs two interfaces with addresses of one IP version")
 
 
 def _uppers(described: NetworkIndex) -> None:
@@ -516,6 +551,7 @@ class Mtus:
         for remote in map(ip_address, tunnel.remotes):
             outside = self._outside(one, tunnel, remote)
             added = kinds.headers(tunnel.kind, family=remote.version, key=tunnel.id is not None)
+            added = kinds.within(added, outside.mtu_bytes)
             mtus.append(DerivedMtu(outside.base_bytes, outside.at, (*outside.added, *added)))
         return min(mtus, key=lambda mtu: mtu.mtu_bytes)
 
@@ -528,7 +564,16 @@ class Mtus:
             raise BadInput(
                 f"{one} cannot reach its remote {remote}: give {one.at} and the nodes between a route to it"
             )
-        return result
+        return self._in_esp(result) if self._described.is_in_esp(one.at, remote) else result
+
+    def of_packets(self, one: DescribedInterface) -> int:
+        """Return the length in bytes of the longest packet that a container sends at its interface."""
+        is_end = any(one.key in (part.one, part.other) for part in self._described.esp)
+        return (self._in_esp(self.derived(one)) if is_end else self.derived(one)).mtu_bytes
+
+    def _in_esp(self, path: DerivedMtu) -> DerivedMtu:
+        added = kinds.within(kinds.ESP, path.mtu_bytes)
+        return DerivedMtu(path.base_bytes, path.at, (*path.added, *added))
 
     def _on_paths(self, at: str, to: Address, link: str | None) -> DerivedMtu | None:
         """Return the smallest MTU on any path from a node to an address; None if no path arrives.

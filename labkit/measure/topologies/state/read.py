@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_interface
 from typing import Any, NamedTuple
 
 import msgspec
@@ -33,7 +33,7 @@ from labkit.measure.topologies.network.kinds import KINDS, cables
 from labkit.measure.topologies.network.parts import Redirect
 from labkit.system import netlink
 from labkit.system.machine import netfilter
-from labkit.system.netlink import ethtool
+from labkit.system.netlink import encryption, ethtool
 
 ELSEWHERE = "elsewhere"  # a namespace outside the topology
 
@@ -156,9 +156,16 @@ def _namespace(one: NamespaceRead) -> Namespace:
     replicated: dict[int, list[str]] = {}
     for index, remote in netlink.remotes(one.kernel) if any(link.kind == "vxlan" for link in shown) else ():
         replicated.setdefault(index, []).append(remote)
-    interfaces = [
-        _interface(one, link, addresses.get(link.index, []), replicated.get(link.index, [])) for link in shown
-    ]
+    own = {address.partition("/")[0] for each in addresses.values() for address in each}
+    leaving = [each for each in encryption.associations(one.fd) if each.source in own]
+    protected = {each.source for each in leaving if each.mode == "transport"}
+    interfaces = []
+    for link in shown:
+        words = addresses.get(link.index, [])
+        mode = "esp" if protected.intersection(word.partition("/")[0] for word in words) else _mode(link)
+        tunnel = _encrypted(one, link, leaving) or tunnel_of(link, replicated.get(link.index, []))
+        interfaces.append(_interface(one, link, words, mode, tunnel))
+    interfaces = [_with_lower(one.name, each, interfaces) for each in interfaces]
     routes = [] if one.name == MACHINE else [_route(one, route) for route in netlink.routes(one.kernel)]
     if not one.detailed:
         return Namespace(one.name, interfaces, routes)
@@ -188,14 +195,18 @@ def _route(one: NamespaceRead, route: netlink.Route) -> Route:
 
 
 def _interface(
-    one: NamespaceRead, link: netlink.Link, addresses: list[str], replicated: list[str]
+    one: NamespaceRead,
+    link: netlink.Link,
+    addresses: list[str],
+    mode: str | None,
+    tunnel: TunnelState | None,
 ) -> InterfaceState:
     far, has_peer = _linked_interface(one, link), link.kind in cables()
     return InterfaceState(
         name=link.name,
         index=link.index,
         kind=link.kind or ("loopback" if link.mac is None else "nic"),
-        mode=_mode(link),
+        mode=mode,
         up=link.up,
         carrier=link.carrier,
         mtu_bytes=link.mtu_bytes,
@@ -204,8 +215,19 @@ def _interface(
         master=one.links[link.master].name if link.master in one.links else None,
         peer=far if has_peer else None,
         lower=None if has_peer else far,
-        tunnel=tunnel_of(link, replicated),
+        tunnel=tunnel,
     )
+
+
+def _with_lower(at: str, one: InterfaceState, interfaces: list[InterfaceState]) -> InterfaceState:
+    """Return a tunnel that is bound to no interface with the one whose subnet has its remote."""
+    if one.tunnel is None or one.lower is not None or len(one.tunnel.remotes) != 1:
+        return one
+    to = ip_address(one.tunnel.remotes[0])
+    for other in interfaces:
+        if other is not one and any(to in ip_interface(address).network for address in other.addresses):
+            return msgspec.structs.replace(one, lower=Place(at, other.name))
+    return one
 
 
 def _mode(link: netlink.Link) -> str | None:
@@ -214,6 +236,21 @@ def _mode(link: netlink.Link) -> str | None:
         return None
     mode = link.data.get(KINDS[link.kind].mode_attribute)
     return next((name for name, number in KINDS[link.kind].modes.items() if number == mode), mode)
+
+
+def _encrypted(
+    one: NamespaceRead, link: netlink.Link, leaving: list[encryption.Association]
+) -> TunnelState | None:
+    """Return the outside of a WireGuard interface or of ESP in tunnel mode, which the link itself does not have."""
+    if link.kind == "wireguard":
+        with suppress(OSError, netlink.LinkError):  # another user's
+            device = encryption.wireguard(one.fd, link.index)
+            return TunnelState(remotes=device.remotes, port=device.port)
+    number = link.data.get("IFLA_XFRM_IF_ID")
+    for each in leaving if number else ():
+        if each.interface_id == number:
+            return TunnelState(id=number, local=each.source, remotes=[each.target])
+    return None
 
 
 def tunnel_of(link: netlink.Link, replicated: list[str]) -> TunnelState | None:

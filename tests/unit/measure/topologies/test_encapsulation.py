@@ -15,6 +15,8 @@ from labkit.measure.topologies.network import kinds
         (["gre"], 24, 44),
         (["gretap"], 38, 58),
         (["gre", "vxlan"], 74, 94),
+        (["wireguard"], 60, 80),  # drivers/net/wireguard/messages.h, MESSAGE_MINIMUM_LENGTH
+        (["macsec"], 32, 32),  # drivers/net/macsec.c, macsec_extra_len and the ICV
     ],
 )
 def test_overhead(nested: list[str], four: int, six: int) -> None:
@@ -22,6 +24,16 @@ def test_overhead(nested: list[str], four: int, six: int) -> None:
     assert kinds.overhead_bytes(*nested, family=6) == six
     has_gre = bool({"gre", "gretap"} & set(nested))
     assert kinds.overhead_bytes(*nested, key=True) == four + 4 * has_gre
+
+
+def test_esp_pads() -> None:
+    """The kernel's formula, xfrm_state_mtu (net/xfrm/xfrm_state.c)."""
+    for path in range(1300, 1310):
+        for mode, outer, inner in (("xfrm", 20, 0), (kinds.TRANSPORT, 0, 20)):
+            expected = ((path - outer - 32 - inner) & ~3) + inner - 2
+            added = kinds.within(kinds.headers(mode), path)
+            assert path - kinds.length_bytes(added) == expected
+            assert kinds.length_bytes(kinds.around(added, expected)) + expected <= path + 3
 
 
 def test_header_order() -> None:

@@ -11,11 +11,12 @@ import pytest
 
 from labkit.common.errors import BadInput
 from labkit.measure.topologies import check_network
-from labkit.measure.topologies.network import leaf_spine_overlay, validate
+from labkit.measure.topologies.network import build, leaf_spine_overlay, validate
 from labkit.measure.topologies.network.parts import (
     Bridge,
     Cable,
     CableEnd,
+    Esp,
     Network,
     Node,
     Part,
@@ -194,7 +195,7 @@ ADDED: list[tuple[list[Any], str]] = [
     ([Tunnel("gre", "n1", "t", "192.168.2.1", port=1)], "the port 1 of t (n1) is invalid"),
     ([Tunnel("gre", "n1", "t", ("192.168.2.1", "192.168.2.2"))], "t (n1) has 2 remotes"),
     ([Tunnel("vxlan", "n1", "t", (), id=1)], "t (n1) has 0 remotes"),
-    ([Tunnel("gre", "n1", "t", "fd00::1")], "t (n1) has IPv6 outer addresses: only vxlan and geneve support them"),
+    ([Tunnel("gre", "n1", "t", "fd00::1")], "t (n1) has IPv6 outer addresses: only vxlan, geneve, wireguard"),
     ([Tunnel("vxlan", "n1", "t", "239.1.1.1", id=1)], "t (n1) sends to a multicast group: only vxlan can"),
     ([Tunnel("vxlan", "n1", "t", "nowhere", id=1)], "nowhere of t (n1) is not a valid address"),
     ([Tunnel("vxlan", "n1", "t", "192.168.2.1", id=1, link="eth7")], "t (n1) cannot be bound to eth7"),
@@ -249,3 +250,53 @@ def test_unusual_valid_networks() -> None:
 def test_network_name(name: str) -> None:
     network = msgspec.structs.replace(example_networks.routed(VXLAN), name=name)
     assert refused(network).startswith(f"{name!r} is not a valid network name: use at most 60 letters")
+
+
+XFRM = {"kind": "xfrm", "id": 7, "local": "192.0.2.{n}"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "four", "six"),
+    [
+        ({"kind": "wireguard"}, 1440, 1420),
+        (XFRM, 1446, 1426),
+        ({"kind": "macsec", "link": "wan"}, 1468, 1468),
+    ],
+)
+def test_mtu_of_encrypted_tunnels(fields: dict[str, Any], four: int, six: int) -> None:
+    assert mtus(example_networks.encrypted(**fields))["n1:tun"] == four
+    if "local" in fields:
+        fields = fields | {"local": "fd00:9::{n}"}
+    assert mtus(example_networks.encrypted(**fields, outside=6))["n2:tun"] == six
+
+
+def test_esp_in_transport_mode_shortens_packets() -> None:
+    """VXLAN over it, and containers whose own packets are in it."""
+    plain = example_networks.routed(VXLAN, mtu_bytes=1416)
+    network = with_parts(plain, Esp(("n1", "up"), ("n2", "up")))
+    assert mtus(network)["n1:tun"] == 1416
+    ends = (CableEnd("a", "eth0", "10.0.0.1/24"), CableEnd("b", "eth0", "10.0.0.2/24"))
+    parts = (Node("a", True), Node("b", True), Cable(*ends), Esp(("a", "eth0"), ("b", "eth0")))
+    assert build.usual(Network("two", parts, (("a", "b"),)))["mtu_bytes"] == 1466
+    missing = (*parts[:-1], Esp(("a", "eth0"), ("b", "eth1")))
+    assert "needs two interfaces with addresses" in refused(Network("two", missing, (("a", "b"),)))
+
+
+@pytest.mark.parametrize(
+    ("network", "words"),
+    [
+        (example_networks.encrypted("wireguard", link="wan"), "geneve, wireguard cannot be bound"),
+        (example_networks.encrypted("xfrm", id=7), "no local address"),
+        (example_networks.encrypted("xfrm", local="192.0.2.{n}"), "give its interface ID"),
+        (example_networks.encrypted("macsec"), "needs the cable to n2 below it"),
+    ],
+)
+def test_encrypted_tunnel_that_cannot_be(network: Network, words: str) -> None:
+    assert words in refused(network)
+
+
+def test_encrypted_tunnel_without_other_end() -> None:
+    network = example_networks.encrypted("wireguard")
+    parts = tuple(part for part in network.parts if not (isinstance(part, Tunnel) and part.at == "n2"))
+    parts = tuple(part for part in parts if not (isinstance(part, Route) and part.at == "n2"))
+    assert "has no other end" in refused(msgspec.structs.replace(network, parts=parts))

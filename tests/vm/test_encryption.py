@@ -1,0 +1,85 @@
+"""Encrypted links in a kernel that has them: nothing readable leaves, the kernel's tools agree, and wrong keys are
+said."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import example_networks
+import pytest
+from conftest import ROOT, SharedVm
+
+from labkit import live
+from labkit.common import packets
+from labkit.measure.topologies.linux_datapaths import ENCRYPTED, TUNNELS
+from labkit.measure.topologies.state import packet_path
+
+pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "wg", "qemu", "full kernel")
+
+PATTERN = "5ca1ab1e"
+OUTSIDE = {
+    "wireguard": "udp wireguard",
+    "esp_transport": "ip esp",
+    "esp_tunnel": "ip esp",
+    "macsec": "ethernet macsec",
+}
+TOOLS = {
+    "wireguard": (("wg", "show", "all", "dump"), "\t51820\t"),
+    "esp_transport": (("ip", "xfrm", "state"), "rfc4106(gcm(aes))"),
+    "esp_tunnel": (("ip", "xfrm", "state"), "mode tunnel"),
+    "macsec": (("ip", "macsec", "show"), "encrypt on"),
+}
+PATIENCE_S = 200
+
+
+def ping(net: live.LiveTopology, client: str, server: str, *words: str) -> str:
+    address = net.endpoints[server].address or ""
+    return net.endpoints[client].run("ping", "-n", "-c3", "-i0.2", "-w20", *words, address)
+
+
+@pytest.mark.parametrize("name", [name for name in TUNNELS if name.removeprefix("vxlan_") in ENCRYPTED])
+def test_nothing_readable_leaves(name: str, shared_vm: SharedVm, tmp_path: Path) -> None:
+    kind = name.removeprefix("vxlan_")
+    cable = "eth0" if name == "esp_transport" else "under"
+    with live.build(name, where=shared_vm.where) as net:
+        with net.capture(*{"client0:eth0", f"client0:{cable}"}) as seen:
+            assert " 0% packet loss" in ping(net, "client0", "server0", "-p", PATTERN, "-s200")
+        words, expected = TOOLS[kind]
+        assert expected in net.client0.run(*words)
+        [path] = packet_path.packet_paths(net.state)
+    seen.save(file := tmp_path / "seen.pcapng")
+    sent = [frame for frame in packets.read(file.read_bytes()).frames if frame.direction == "out"]
+    outside = [frame for frame in sent if frame.hop == f"client0:{cable}"]
+    layers = [
+        " ".join(layer.name for layer in packets.layers(frame.data, frame.link_type)) for frame in outside
+    ]
+    assert sum(one.endswith(OUTSIDE[kind]) for one in layers) >= 3, layers
+    readable = {frame.hop for frame in sent if bytes.fromhex(PATTERN) in frame.data}
+    assert readable == ({"client0:eth0"} if cable == "under" else set())
+    assert path[0].interface == "eth0"
+    assert {"client0", "server0"} == {step.namespace for step in path}
+    assert cable in {step.interface for step in path}
+
+
+def test_wrong_keys_are_said(shared_vm: SharedVm) -> None:
+    program = ("env", f"PYTHONPATH={ROOT}", sys.executable, str(ROOT / "tests/vm/wrong_keys.py"))
+    with live.build("veth", where=shared_vm.where) as net:
+        said = json.loads(net.client0.run(*program, timeout_s=PATIENCE_S))
+    assert list(said) == list(ENCRYPTED)
+    for words in said.values():
+        assert words.startswith("client0 gets no answer from server0 to a ping of 1500 bytes; ")
+        assert "cannot read what" in words
+        assert "their keys differ" in words
+
+
+def test_network_of_ones_own(shared_vm: SharedVm) -> None:
+    with live.build(example_networks.encrypted("wireguard"), where=shared_vm.where) as net:
+        assert " 0% packet loss" in ping(net, "c1", "c2", "-Mdo", "-s1372")
+        [tunnel] = [one for space in net.state.namespaces for one in space.interfaces if one.name == "tun"][
+            :1
+        ]
+    assert (tunnel.mtu_bytes, tunnel.kind) == (1440, "wireguard")
+    assert tunnel.tunnel is not None
+    assert [(place.namespace, place.interface) for place in tunnel.tunnel.peers] == [("n2", "tun")]
