@@ -182,6 +182,20 @@ ip netns exec server sysctl -qw net.ipv4.conf.all.rp_filter=1
         + "ip -n third address add fd00::2/64 dev eth0 nodad; ip -n client address add fd00::1/64 dev eth0 nodad;"
         " sleep 2; ip -n server address add fd00::2/64 dev eth0; sleep 2",
     ),
+    "addresses translated to nowhere": (
+        "address translation",
+        ROUTED + "ip netns exec mid nft 'add table ip n; add chain ip n p { type nat hook prerouting priority -100; };"
+        " add rule ip n p ip daddr 10.2.0.1 dnat to 10.9.9.9'",
+    ),
+    "a policy of IPsec": (
+        "IPsec policy",
+        BRIDGE + "ip -n client xfrm policy add dir out src 10.1.0.1/32 dst 10.1.0.2/32 action block",
+    ),
+    "a blocked tunnel": (
+        "drop rule",
+        OVERLAY + "ip netns exec server nft 'add table ip f; add chain ip f i { type filter hook input priority 0; };"
+        " add rule ip f i udp dport 4789 drop'",
+    ),
     "a short queue": ("short queue", BRIDGE + "tc -n client qdisc add dev eth0 root pfifo limit 2"),
 }  # fmt: skip
 SOUND = {
@@ -212,7 +226,7 @@ SOUND = {
 # What a check must leave as it was.
 STATE = """
 for n in client server mid; do
-  ip -n $n -d address | sed -E 's/(timer|fdb_n_learned|valid_lft|preferred_lft) +[0-9.a-z]+| tentative//g'
+  ip -n $n -d address | sed -E '/fe80/,+1d; s/(timer|fdb_n_learned|state) +[0-9.A-Z]+|NO-CARRIER,| tentative//g'
   ip -n $n route; ip netns exec $n nft -s list ruleset; tc -n $n qdisc
 done
 """

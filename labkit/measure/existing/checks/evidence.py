@@ -70,6 +70,13 @@ class Evidence:
         return one_way or (self.connection is not None and not self.connection.connected)
 
     @property
+    def passes(self) -> bool:
+        """Whether UDP, TCP and whole packets pass in both directions."""
+        mtus = [probe.mtu for _way, probe in self.ways]
+        whole = all(mtu is not None and mtu.passes_bytes >= mtu.full_bytes for mtu in mtus)
+        return whole and not self.blocked and all(probe.udp.arrived for _way, probe in self.ways)
+
+    @property
     def lossy(self) -> bool:
         """Whether a burst of probes lost something, or the TCP connection did not carry all."""
         lost = any(

@@ -70,6 +70,7 @@ class Way:
     routes: list[tuple[Space, dict[str, object]]] = field(default_factory=list)
     complete: bool = False
     tunnel_places: list[Place] = field(default_factory=list)
+    circles: list[Place] = field(default_factory=list)  # where frames come back to an interface
     outer: list[dict[str, str]] = field(default_factory=list)
 
 
@@ -162,6 +163,8 @@ class Paths:
                 if there not in came:
                     came[there] = here
                     waiting.append(there)
+                elif there in beside and came[here] != there and came[there] != here:
+                    way.circles.append(there)
         return came
 
     def _far_ends(self, way: Way, here: Place, depth: int) -> Iterator[Place]:

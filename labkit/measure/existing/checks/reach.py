@@ -130,6 +130,35 @@ def vlans(seen: Evidence) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
+def loops(seen: Evidence) -> Iterator[Finding]:
+    """Bridges that are joined in a circle, of which none speaks the spanning tree protocol."""
+    for way, _probe in seen.ways:
+        domains = [place for domain in way.domains for place in domain]
+        kinds = {place.link.kind for place in domains}
+        speaks = any(
+            place.link.kind == "bridge" and place.link.data.get("IFLA_BR_STP_STATE") for place in domains
+        )
+        if way.circles and not speaks and not kinds & {"bond", "team", "openvswitch"}:
+            yield Finding(
+                cause="bridge loop", weight=MOST, certainty=SEEN if seen.lossy or seen.blocked else PRESENT,
+                what=f"bridges are joined in a circle at {way.circles[0]}, and none speaks STP: broadcasts never end",
+                where=str(way.circles[0]), undo="remove one of the links of the circle, or set stp_state 1",
+            )  # fmt: skip
+
+
+def policies(seen: Evidence) -> Iterator[Finding]:
+    """IPsec policies that block packets."""
+    for space in seen.spaces:
+        text = space.namespace.run("ip", "xfrm", "policy").stdout
+        blocking = [" ".join(one.split()) for one in text.split("src ") if "action block" in one]
+        if blocking:
+            yield Finding(
+                cause="IPsec policy", certainty=SEEN if seen.blocked else POSSIBLE, weight=ALL - 0.03, where=space.name,
+                what=f"a policy of IPsec blocks packets: src {blocking[0][:120]}",
+                undo=space.command("ip xfrm policy  # shows it: delete it"),
+            )  # fmt: skip
+
+
 def macvlans(seen: Evidence) -> Iterator[Finding]:
     """Two macvlan devices of one lower device in a mode that keeps them apart."""
     for way, probe in seen.ways:

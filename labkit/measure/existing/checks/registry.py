@@ -5,6 +5,8 @@ A check is a function from the evidence of both ends and of the namespaces betwe
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 
 from labkit.common import units
@@ -13,14 +15,21 @@ from labkit.measure.existing.checks.evidence import Evidence
 from labkit.measure.existing.checks.findings import LITTLE, POSSIBLE, SEEN, SOME, Finding, ordered
 from labkit.measure.existing.checks.path import Place, Way
 from labkit.measure.topologies.network.kinds import cables
+from labkit.system import machine, netlink
 
 CHECKS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
-    reach.ways, reach.filtered, reach.interfaces, reach.bridges, reach.vlans, reach.macvlans, reach.duplicates,
-    reach.neighbours, reach.detection, reach.hop_limits, mtu.measured, mtu.differing, mtu.fragmented, mtu.routes,
-    rules.dropping, rules.long_sets, rules.clamps, queues.shapers, queues.filters, processing.offloads,
-    processing.checksums, processing.quotas, processing.captures, processing.softirqs, sockets.buffers, sockets.dropped,
-    sockets.tables, sockets.connection,
+    reach.ways, reach.filtered, reach.loops, reach.policies, reach.interfaces, reach.bridges, reach.vlans,
+    reach.macvlans, reach.duplicates, reach.neighbours, reach.detection, reach.hop_limits,
+    mtu.measured, mtu.differing, mtu.fragmented, mtu.routes,
+    rules.dropping, rules.translated, rules.long_sets, rules.clamps, queues.shapers, queues.filters,
+    processing.offloads, processing.checksums, processing.quotas, processing.captures, processing.softirqs,
+    sockets.buffers, sockets.dropped, sockets.tables, sockets.connection,
 )  # fmt: skip
+
+MAX_SHOWN = 4
+_OF_INTERFACE = re.compile(r"(?<=\.conf)\.(?!all\.|default\.)[^ ]+\.(\w+)$")
+# What routers have, what follows from interfaces, and what is not of the network.
+_NORMAL = re.compile(r"forward|\.conf\.(default|lo)\.|\.mtu$|^(?!sysctl net\.)")
 
 
 def judged(seen: Evidence) -> list[Finding]:
@@ -44,7 +53,7 @@ def _unexplained(seen: Evidence) -> Iterator[Finding]:
             yield Finding(
                 cause="nothing arrives", certainty=SEEN, weight=1.0, where=place,
                 what=f"nothing from {way.source} arrives at {way.destination}{f' ({said})' if said else ''}:"
-                f" {counted}",
+                f" {counted}{_unusual(seen)}",
             )  # fmt: skip
         elif not probe.icmp.arrived or not probe.udp.arrived:
             name = "ICMP" if not probe.icmp.arrived else "UDP"
@@ -90,6 +99,25 @@ def _last(seen: Evidence, way: Way, sent: int) -> tuple[str, str]:
             last = place
         previous = place
     return str(last or way.start.name), f"the last interface that counted them is {last or 'none'}"
+
+
+def _unusual(seen: Evidence) -> str:
+    """Return the sysctls of the path that differ from those of a new namespace, in words."""
+    [(fd, kernel)] = netlink.new_namespaces(1)
+    try:
+        usual = machine.namespace_files(fd)
+    finally:
+        kernel.close()
+        os.close(fd)
+    differing = [
+        f"{space.name} has {name.removeprefix('sysctl ')}={value}"
+        for space in seen.spaces
+        for name, value in space.files.items()
+        if not _NORMAL.search(name) and usual.get(_OF_INTERFACE.sub(r".default.\1", name), value) != value
+    ]
+    more = f" and {len(differing) - MAX_SHOWN} more" if len(differing) > MAX_SHOWN else ""
+    shown = ", ".join(differing[:MAX_SHOWN])
+    return f"; unlike a new namespace, {shown}{more}" if differing else ""
 
 
 def _is_peer(one: Place, other: Place) -> bool:

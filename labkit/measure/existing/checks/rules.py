@@ -8,13 +8,14 @@ from typing import Any
 
 from labkit.common import units
 from labkit.measure.existing.checks.evidence import Evidence, packets_of
-from labkit.measure.existing.checks.findings import ALL, MUCH, POSSIBLE, SEEN, SOME, Finding
+from labkit.measure.existing.checks.findings import ALL, MOST, MUCH, POSSIBLE, SEEN, SOME, Finding
 from labkit.measure.existing.checks.probes import NOISE_SHARE
 from labkit.measure.existing.checks.spaces import Space
 
 MANY_RULES = 50
 RULE_NS = 22  # what a rule that does not match costs a packet: 100 rules take 2.2 µs (README)
 EPHEMERAL = "49152"  # as ports of the probes are
+TRANSLATIONS = ("dnat", "redirect", "snat", "masquerade", "tproxy")
 VERDICTS = ("drop", "reject")
 Rule = Mapping[str, Any]
 
@@ -103,9 +104,10 @@ def dropping(seen: Evidence) -> Iterator[Finding]:
         for rule in (one["rule"] for one in seen.rulesets[space.name] if "rule" in one):
             verdict = next((word for one in rule.get("expr", ()) for word in VERDICTS if word in one), None)
             hits = seen.hits.get((space.name, rule["handle"]))
-            fits = any(may_match(rule, packet, names) for packet in packets)
-            if not verdict or hits == 0 or not fits:
+            fit = [packet for packet in packets if may_match(rule, packet, names)]
+            if not verdict or hits == 0 or not fit:
                 continue
+            only_icmp = all(packet["protocol"].startswith("icmp") for packet in fit)
             if not applied(seen, space, rule["family"]):
                 continue
             place = f"{rule['family']} {rule['table']} {rule['chain']}"
@@ -114,7 +116,7 @@ def dropping(seen: Evidence) -> Iterator[Finding]:
             yield Finding(
                 cause="drop rule",
                 what=f"a rule of nftables in {place} {verdict}s packets like those that were lost{counted}: {text}",
-                where=space.name, certainty=SEEN, weight=ALL - 0.01,
+                where=space.name, certainty=SEEN, weight=SOME if only_icmp and seen.passes else ALL - 0.01,
                 undo=space.command(f"nft delete rule {place} handle {rule['handle']}"),
             )  # fmt: skip
         yield from _policies(seen, space)
@@ -205,6 +207,23 @@ def _reached(
             reached.add(one)
             waiting += calls.get(one, ())
     return reached
+
+
+def translated(seen: Evidence) -> Iterator[Finding]:
+    """Rules that replace addresses of packets that do not arrive."""
+    for space in seen.spaces if seen.blocked else ():
+        names = {place.name for place in seen.places if place.space is space}
+        for rule in (one["rule"] for one in seen.rulesets[space.name] if "rule" in one):
+            kind = next((word for one in rule.get("expr", ()) for word in TRANSLATIONS if word in one), None)
+            if kind and any(may_match(rule, packet, names) for packet in _packets(seen)):
+                yield Finding(
+                    cause="address translation", certainty=SEEN, weight=MOST, where=space.name,
+                    what=f"a rule of nftables replaces addresses of packets like those that do not arrive:"
+                    f" {_text(space, rule)}",
+                    undo=space.command(
+                        f"nft delete rule {rule['family']} {rule['table']} {rule['chain']} handle {rule['handle']}"
+                    ),
+                )  # fmt: skip
 
 
 def clamps(seen: Evidence) -> Iterator[Finding]:
