@@ -129,6 +129,10 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "ip": (lambda: works("ip", "-V"), "there is no ip (Debian package iproute2)"),
     "ping": (lambda: works("ping", "-V"), "there is no ping (Debian package iputils-ping)"),
     "sockperf": (lambda: works("sockperf", "--version"), "there is no sockperf (Debian package sockperf)"),
+    "wrk": (
+        lambda: works("nginx", "-v") and shutil.which("wrk") is not None,
+        "there is no nginx or wrk (Debian packages nginx-light and wrk)",
+    ),
     "ethtool": (lambda: works("ethtool", "--version"), "there is no ethtool (Debian package ethtool)"),
     "tcpdump": (lambda: works("tcpdump", "--version"), "there is no tcpdump (Debian package tcpdump)"),
     "tshark": (lambda: works("tshark", "--version"), "there is no tshark (Debian package tshark)"),

@@ -17,6 +17,7 @@ import pandas as pd
 from labkit.analysis import load, stats
 from labkit.analysis.load import METRIC, Key, group_text, groups, measured_rows, part
 from labkit.common.errors import BadInput
+from labkit.common.schema import BY_NAME
 
 
 def _series(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str, bool, stats.Effect]]:
@@ -56,7 +57,7 @@ def github_action_benchmark(rows: Sequence[dict[str, Any]]) -> bytes:
             [
                 {
                     "name": name,
-                    "unit": "s" if metric.endswith("_s") else "bit/s",
+                    "unit": BY_NAME[metric].unit,
                     "value": mean.ratio,
                     **({} if mean.low is None else {"range": f"{mean.low:.4g} to {mean.high:.4g}"}),
                 }
@@ -67,10 +68,11 @@ def github_action_benchmark(rows: Sequence[dict[str, Any]]) -> bytes:
 
 
 def bencher_metric_format(rows: Sequence[dict[str, Any]]) -> bytes:
-    """Return the rows as JSON in the Bencher Metric Format: throughput in bit/s, latency in ns."""
+    """Return the rows as JSON in the Bencher Metric Format: throughput in bit/s, transaction (their rate) in 1/s,
+    latency in ns."""
     result: dict[str, dict[str, dict[str, float]]] = {}
     for name, metric, _, mean in _series(rows):
-        measure, scale = ("latency", 1e9) if metric.endswith("_s") else ("throughput", 1.0)
+        measure, scale = ("latency", 1e9) if metric.endswith("_s") else (metric.rpartition("_")[0], 1.0)
         bounds = (("value", mean.ratio), ("lower_value", mean.low), ("upper_value", mean.high))
         result[name] = {
             measure: {

@@ -309,8 +309,8 @@ def unsupported_rates(df: pd.DataFrame) -> pd.Series[bool]:
 def metric_values(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = METRIC) -> pd.Series[float]:
     """Return the value of each row in the metric of its protocol; NaN for a protocol without one."""
     result = pd.Series(np.nan, df.index)
-    for name, (metric, _) in metrics.items():
-        result = result.mask(df["protocol"].eq(name), df[metric].astype(float))
+    for name in metrics.keys() & {*df["protocol"]}:
+        result = result.mask(df["protocol"].eq(name), df[metrics[name][0]].astype(float))
     return result
 
 

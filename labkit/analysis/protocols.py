@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass, replace
 
 from labkit.common.errors import BadInput, choose
-from labkit.common.schema import LATENCIES, PERCENTILE
+from labkit.common.schema import BY_NAME, LATENCIES, PERCENTILE
 
 PACKET_RATE = "throughput_pps"
 
@@ -70,6 +70,11 @@ class Protocol:
         return PER[self.work]
 
     @property
+    def metric_unit(self) -> str:
+        """The unit of the metric."""
+        return BY_NAME[self.metric].unit
+
+    @property
     def work_metric(self) -> str:
         """The metric in units of work: if that is a packet, their rate."""
         return PACKET_RATE if self.work == "packet" else self.metric
@@ -98,15 +103,38 @@ _TIMED = Protocol(
     generator="ping",
 )
 _REQUESTS = replace(_TIMED, speed="rate of requests", generator="sockperf")
+
+
+def _rated(label: str, of: str, generator: str) -> Protocol:
+    """Return a protocol of transactions that are judged by their rate; where a percentile is chosen, by that."""
+    rate = f"{of} per second"
+    if os.environ.get(PERCENTILE):
+        return replace(_TIMED, label=label, speed=f"rate of {of}", generator=generator)
+    return Protocol(
+        label=label,
+        metric="transaction_rate",
+        quantity=rate,
+        average=rate,
+        speed=rate,
+        generator=generator,
+    )
+
+
 PROTOCOLS = {
     "tcp": Protocol(label="TCP", packet="frame", work="gigabyte"),
     "udp": Protocol(label="UDP", packet="datagram", work="packet"),
     "ping": _TIMED,
     "udp_rr": replace(_REQUESTS, label="UDP requests"),
     "tcp_rr": replace(_REQUESTS, label="TCP requests"),
+    "tcp_crr": _rated("TCP_CRR", "connections", "connections"),
+    "tcp_cc": _rated("TCP_CC", "connections", "connections"),
+    "http": _rated("HTTP", "requests", "wrk"),
+    "http_close": _rated("HTTP without keep-alive", "requests", "wrk"),
 }
-# Their packets wait for replies.
+# Their metric is a round-trip time.
 TIMED = tuple(name for name, one in PROTOCOLS.items() if not one.higher_is_better)
+# Clients carry data to servers.
+CARRYING = tuple(name for name, one in PROTOCOLS.items() if one.metric == "throughput_bps")
 
 
 def find(name: str) -> Protocol:

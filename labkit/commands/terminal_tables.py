@@ -92,9 +92,8 @@ def _medians(title: str, df: pd.DataFrame) -> Table:
         ok = rows[rows["status"].eq("ok")]
         ok = ok[ok["method"].eq("slice")] if ok["method"].eq("slice").any() else ok
         metric = verdicts.METRIC[protocol][0]
-        measured = (
-            units.si(ok[metric].median(), "s" if metric.endswith("_s") else "bit/s") if len(ok) else "–"
-        )
+        unit = protocols.find(protocol).metric_unit
+        measured = units.si(ok[metric].median() if len(ok) else None, unit)
         words = next((str(reason) for reason in rows["reason"].dropna()), "")
         # TCP counters count frames of up to 64 KB because of offloads, so there is no packet rate
         in_packets = protocols.find(protocol).work == "packet"

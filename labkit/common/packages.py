@@ -27,6 +27,8 @@ PROGRAMS = {
     "iperf3": Program("no TCP or UDP traffic, so no throughput", "iperf3"),
     "ping": Program("reachability is not checked and latency not measured", "iputils-ping", "iputils", "iputils"),
     "sockperf": Program("no requests and responses (protocol=udp_rr, tcp_rr)", "sockperf", "", None),
+    "nginx": Program("no HTTP requests (protocol=http, http_close)", "nginx-light", "nginx", "nginx"),
+    "wrk": Program("no HTTP requests (protocol=http, http_close)", "wrk", None),
     "ethtool": Program("rows have no offloads, so labkit does not notice when arms differ in them; no change by"
                        " offload", "ethtool"),
     "ip": Program("`labkit shell` cannot show the network, and rows lack the qdisc", "iproute2", "iproute"),

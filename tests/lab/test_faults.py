@@ -55,6 +55,7 @@ def run(machine: Sandbox, *words: str) -> tuple[Done, list[Row]]:
     [
         ("tcp", "the program iperf3 is not installed (without it: no TCP or UDP traffic"),
         ("udp_rr", "the program sockperf is not installed (without it: no requests and responses"),
+        ("http", "the program wrk is not installed (without it: no HTTP requests"),
     ],
 )
 def test_generator_is_missing(protocol: str, words: str, machine: Sandbox) -> None:

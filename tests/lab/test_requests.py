@@ -1,8 +1,9 @@
-"""Requests and responses by sockperf on real paths."""
+"""Requests and connections by sockperf, labkit's own sockets, and nginx with wrk, on real paths."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -14,13 +15,21 @@ import pytest
 from sandbox import Sandbox, sandbox
 
 from labkit.common import run_folder
+from labkit.common.errors import Failed
 from labkit.measure import topologies
-from labkit.measure.experiments import DatapathParameters
-from labkit.measure.traffic.sockperf import SOCKPERF
+from labkit.measure.experiments import DatapathParameters, free_ports
+from labkit.measure.traffic.base import LatencyGenerator
+from labkit.system.machine import mibs
 from labkit.system.machine.cpu_time import descendants
 
-pytestmark = pytest.mark.needs("root", "veth", "sockperf", "ping")
+pytestmark = pytest.mark.needs("root", "veth", "sockperf", "ping", "wrk")
 STALL_S = 0.3
+SERVERS = {
+    "udp_rr": b"sockperf\0server",
+    "tcp_crr": b'"serves": true',
+    "http": b"nginx",
+    "http_close": b"nginx",
+}
 
 
 @pytest.fixture
@@ -29,45 +38,127 @@ def machine(tmp_path: Path) -> Iterator[Sandbox]:
         yield made
 
 
-def test_verdict_about_the_99th_percentile(machine: Sandbox, tmp_path: Path) -> None:
-    words = ("topology=veth,veth_bridge", "protocol=tcp_rr", "length_bytes=100", "duration_s=1")
+@pytest.mark.parametrize(
+    ("protocol", "percentile", "judged"),
+    [
+        ("tcp_rr", "p99", "TCP requests 99th percentile of the round-trip time"),
+        ("tcp_crr", "p90", "TCP_CRR 90th percentile of the round-trip time"),
+        ("http", None, "HTTP requests per second"),
+    ],
+)
+def test_verdict(
+    protocol: str, percentile: str | None, judged: str, machine: Sandbox, tmp_path: Path
+) -> None:
+    words = ("topology=veth,veth_bridge", f"protocol={protocol}", "length_bytes=100", "duration_s=1")
     folder = tmp_path / "run"
-    done = machine.labkit("run", "datapaths", *words, "--percentile", "p99", "--folder", str(folder))
-    assert "TCP requests 99th percentile of the round-trip time against veth" in " ".join(done.stdout.split())
+    options = () if percentile is None else ("--percentile", percentile)
+    done = machine.labkit("run", "datapaths", *words, *options, "--folder", str(folder))
+    assert f"{judged} against veth" in " ".join(done.stdout.split())
     rows = run_folder.read_rows(folder)
     assert [(row["status"], row["reason"]) for row in rows] == [("ok", None)] * 3
     for row in rows:
-        assert row["transaction_rate"] == row["received_count"] == row["sent_count"] > 1000
+        assert row["received_count"] == row["sent_count"] > 1000
+        assert row["transaction_rate"] == pytest.approx(row["received_count"] / row["window_s"], rel=0.3)
         assert row["latency_p50_s"] <= row["latency_p99_s"] <= row["latency_max_s"] < 1
+        assert 1e-6 < row["cpu_per_transaction_s"] < 1e-3
+        assert ("tcp_tw_reuse=1" in (row["connection_sysctls"] or "")) == (protocol != "tcp_rr")
 
 
-def measured(**given: Any) -> dict[str, Any]:
-    """Measure for a second or more, and stop the server for 300 ms meanwhile."""
-    parameters = DatapathParameters.of({"protocol": "udp_rr", "duration_s": 1, **given})
+def measured(disturb: Any = None, ports: str | None = None, **given: Any) -> tuple[dict[str, Any], int]:
+    """Measure for a second or more, call `disturb` with the server's pid meanwhile, and return the columns of the row
+    and how many connections the server's kernel counted."""
+    parameters = DatapathParameters.of({"duration_s": 1, "slices": 0, **given})
+    generator = parameters.load_generator
+    assert isinstance(generator, LatencyGenerator)
 
-    def stall() -> None:
-        time.sleep(3.0)
-        [server] = [
-            pid for pid in descendants(os.getpid()) if b"server" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        ]
-        os.kill(server, signal.SIGSTOP)
-        time.sleep(STALL_S)
-        os.kill(server, signal.SIGCONT)
+    def late() -> None:
+        time.sleep(parameters.omit_s + 1.0 + parameters.duration_s / 3)
+        ours = [(pid, Path(f"/proc/{pid}/cmdline").read_bytes()) for pid in descendants(os.getpid())]
+        for pid, words in ours:
+            if SERVERS[parameters.protocol] in words:
+                disturb(pid)
 
-    with topologies.build("veth", topologies.Spec(1)) as net:
-        stopping = threading.Thread(target=stall)
-        stopping.start()
+    family = parameters.family
+    with topologies.build("veth", topologies.Spec(1, family=family)) as net:
+        pair = net.pairs[0]
+        if ports is not None:
+            pair.client.namespace.sysctl("ipv4/ip_local_port_range", ports)
+        waiting = threading.Thread(target=late if disturb else int)
+        waiting.start()
         try:
-            return SOCKPERF.columns(SOCKPERF.latency(net.pairs, parameters), parameters)
+            with free_ports.arranged(net.namespaces, pair.client.namespace):
+                got = generator.latency(net.pairs, parameters)
         finally:
-            stopping.join()
+            waiting.join()
+        text = pair.server.kernel.read("/proc/net/snmp")
+        return generator.columns(got, parameters), mibs.mibs(text, "Tcp")["Tcp"]["PassiveOpens"]
 
 
-def test_open_loop_shows_a_stall_that_a_closed_loop_hides() -> None:
-    row = measured()
+def stall(server: int) -> None:
+    os.kill(server, signal.SIGSTOP)
+    time.sleep(STALL_S)
+    os.kill(server, signal.SIGCONT)
+
+
+def end(server: int) -> None:
+    os.kill(server, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("protocol", ["udp_rr", "tcp_crr", "http"])
+def test_closed_loop_hides_a_stall(protocol: str) -> None:
+    row, _ = measured(stall, protocol=protocol, duration_s=3)
     assert row["latency_max_s"] > 0.9 * STALL_S
     assert row["latency_p99_s"] < 0.1 * STALL_S
-    row = measured(rate_rps=500, duration_s=3)
+
+
+def test_open_loop_shows_a_stall() -> None:
+    row, _ = measured(stall, protocol="udp_rr", rate_rps=500, duration_s=3)
     assert row["sent_count"] == pytest.approx(1500, abs=2)
     # 10 % of the requests were due during the stall, and waited for half of it in the mean.
     assert row["latency_p50_s"] < 0.5 * STALL_S < row["latency_p99_s"] < 2 * STALL_S
+
+
+@pytest.mark.parametrize(
+    ("protocol", "family"),
+    [("tcp_crr", 4), ("tcp_cc", 6), ("http", 6), ("http_close", 4), ("tcp_rr", 6), ("udp_rr", 6)],
+)
+def test_kernel_counts_the_same_connections(protocol: str, family: int) -> None:
+    own = {"generator": "sockets"} if protocol.endswith("_rr") else {}
+    row, opened = measured(protocol=protocol, family=family, streams=4, omit_s=0, **own)
+    assert row["received_count"] > 1000
+    kept = {"http": 1 + 4, "tcp_rr": 4, "udp_rr": 0}  # wrk tries one connection before
+    # Where each request has a connection, those that are open at the end are counted by one side alone.
+    assert opened == pytest.approx(
+        kept.get(protocol, row["received_count"]), abs=0 if protocol in kept else 9
+    )
+
+
+@pytest.mark.parametrize(
+    ("protocol", "words"),
+    [
+        ("tcp_crr", r"the clients had no free port \d+ times: the ports limited the connections"),
+        ("http", r"errors of wrk \(connect [45]\): nginx closed or refused connections, or no port was free"),
+    ],
+)
+def test_exhausted_ports(protocol: str, words: str) -> None:
+    row, _ = measured(protocol=protocol, streams=8, ports="50000 50003", omit_s=0)
+    assert row["status"] == "invalid"
+    assert re.fullmatch(words, row["reason"])
+
+
+def test_server_that_ends() -> None:
+    with pytest.raises(Failed, match=r"transactions: (the server closed a connection|Connection re)"):
+        measured(end, protocol="tcp_crr", duration_s=3)
+    row, _ = measured(end, protocol="http", duration_s=3)
+    assert re.match(
+        r"errors of wrk \(read \d, write \d+\): nginx closed or refused connections", row["reason"]
+    )
+
+
+@pytest.mark.needs("runc")
+@pytest.mark.parametrize("protocol", ["udp_rr", "tcp_crr", "http"])
+def test_containers(protocol: str, machine: Sandbox) -> None:
+    words = (f"protocol={protocol}", "topology=veth_bridge", "endpoint=container", "pairs=2", "duration_s=1")
+    for row in machine.rows(*words):
+        assert (row["status"], row["reason"], row["endpoint"]) == ("ok", None, "container")
+        assert row["received_count"] > 100

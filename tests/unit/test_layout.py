@@ -251,8 +251,8 @@ def test_one_module_alone_imports(module: str, user: str) -> None:
     )
 
 
-# The server of programs that runs within guests and containers, where labkit.system is not.
-FORKING = {"labkit.measure.endpoints.exec_server"}
+# Programs that run within guests and containers, where labkit.system is not.
+FORKING = {"labkit.measure.endpoints.exec_server", "labkit.measure.traffic.socket_loops"}
 
 
 def test_one_package_alone_forks_and_executes() -> None:

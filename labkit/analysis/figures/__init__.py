@@ -24,7 +24,7 @@ from labkit.analysis.figures.load_loss import load_loss
 from labkit.analysis.figures.panels import Panel, arms, finish, grid, panels
 from labkit.analysis.figures.percentiles import percentiles
 from labkit.analysis.load import metric_values
-from labkit.analysis.protocols import PROTOCOLS, TIMED
+from labkit.analysis.protocols import CARRYING, PROTOCOLS
 from labkit.common import units
 
 __all__ = [
@@ -72,9 +72,9 @@ def cpu_per_gigabyte(rows: pd.DataFrame, along: str | None = None) -> go.Figure:
     dotted: softirq alone.
 
     A round's value is the sum of its CPU-seconds divided by the sum of its bytes, because one slice has too few clock
-    ticks for a ratio. Closed-loop pings are left out, because they receive almost no bytes.
+    ticks for a ratio. Pings and requests are left out, because they receive almost no bytes.
     """
-    rows = rows[~rows["protocol"].isin(TIMED)]
+    rows = rows[rows["protocol"].isin(CARRYING)]
     weight = rows["received_bytes"].astype(float).where(lambda received: received > 0)
     cpu, softirq = rows["cpu_s"].astype(float), rows["softirq_s"].astype(float)
     figure = against(rows.assign(value=cpu, part=softirq, weight=weight), CPU, axis_of(rows, along))
@@ -90,7 +90,7 @@ def cpu_per_gigabyte(rows: pd.DataFrame, along: str | None = None) -> go.Figure:
 def slices(rows: pd.DataFrame) -> go.Figure:
     """Draw each slice's ratio to the baseline's throughput, in order of measurement, with a running median."""
     steady = rows["method"].eq("slice") & rows["throughput_bps"].astype(float).gt(0)
-    ok = rows[steady & rows["status"].eq("ok") & ~rows["protocol"].isin(TIMED)]
+    ok = rows[steady & rows["status"].eq("ok") & rows["protocol"].isin(CARRYING)]
     parts = panels(ok, columns_count=2, by_pairs=True)
     figure = grid(parts, SLICES_PX)
     for panel in parts:

@@ -108,10 +108,11 @@ def _rates(panel: Panel) -> list[tuple[Panel, Quantity]]:
 
 
 def _speeds(panel: Panel, cpu: tuple[Panel, Quantity]) -> list[tuple[Panel, Quantity]]:
-    """Return the plots of how fast packets arrive, and `cpu`; of a protocol that is timed, only the times."""
+    """Return the plots of how fast packets arrive, and `cpu`; of a protocol of requests, only its metric."""
     protocol = protocols.find(panel.protocol)
-    if not protocol.higher_is_better:
-        return [plot(panel, f"{protocol.quantity} {protocols.percentile()}", "s", value=protocol.metric)]
+    if panel.protocol not in protocols.CARRYING:
+        of = "" if protocol.higher_is_better else f" {protocols.percentile()}"
+        return [plot(panel, f"{protocol.quantity}{of}", protocol.metric_unit, value=protocol.metric)]
     return [
         plot(panel, protocol.quantity, "bit/s", value="throughput_bps"),
         plot(panel, f"{protocol.packet}s received", "pps", value="throughput_pps"),

@@ -16,6 +16,7 @@ import plotly.graph_objects as go
 from labkit.analysis import protocols, stats, theme
 from labkit.analysis.figures.panels import Panel, arms, grid, pairs_word, panels
 from labkit.common.errors import BadInput, choose
+from labkit.common.schema import BY_NAME
 from labkit.common.units import counted, si
 
 PANEL_PX = 330
@@ -64,7 +65,11 @@ def _rate_tick(rate: float, _panel: Panel) -> str:
 
 
 THROUGHPUT = Quantity("throughput, Gbit/s", "Gbit/s", 1e9)
-LATENCY = Quantity(f"round-trip time {protocols.percentile()}, µs", "µs", 1e-6)
+# Of other units of a metric
+OTHERS = {
+    "s": Quantity(f"round-trip time {protocols.percentile()}, µs", "µs", 1e-6),
+    "1/s": Quantity("transactions per second, thousands", "k/s", 1e3),
+}
 CPU = Quantity("CPU-seconds per GB", "CPU-s/GB", 1e-9)
 # The parameters that can be an axis; the first one that varies most is the usual one.
 AXES = {
@@ -83,6 +88,11 @@ AXES = {
         ),
     )
 }
+
+
+def of_metric(metric: str, usual: Quantity) -> Quantity:
+    """Return the quantity of a metric: `usual` for a throughput."""
+    return OTHERS.get(BY_NAME[metric].unit, usual)
 
 
 def axis_of(rows: pd.DataFrame, along: str | None = None) -> Axis:
@@ -110,7 +120,7 @@ def against(rows: pd.DataFrame, usual: Quantity, axis: Axis) -> go.Figure:
     parts = panels(rows, along=axis.column)
     figure = grid(parts, PANEL_PX)
     for panel in parts:
-        quantity = usual if protocols.find(panel.protocol).higher_is_better else LATENCY
+        quantity = of_metric(protocols.find(panel.protocol).metric, usual)
         draw(figure, panel, quantity, axis)
     return figure
 

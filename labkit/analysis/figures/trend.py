@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.analysis import theme
-from labkit.analysis.figures.line_chart import LATENCY, THROUGHPUT, Quantity
+from labkit.analysis.figures.line_chart import THROUGHPUT, Quantity, of_metric
 from labkit.analysis.load import COST
 
 PANEL_PX, TOP_PX, BOTTOM_PX = 260, 78, 62
@@ -26,15 +26,7 @@ def trend(
     A rule with a text is before each of `places`, and a line is at the level between two of them.
     """
     metric = str(points["metric"].iloc[0])
-    quantity = (
-        RATIO
-        if is_ratio
-        else CPU_TIME
-        if metric == COST
-        else LATENCY
-        if metric.endswith("_s")
-        else THROUGHPUT
-    )
+    quantity = RATIO if is_ratio else CPU_TIME if metric == COST else of_metric(metric, THROUGHPUT)
     shown = points[["y", "y_low", "y_high"]].astype(float) / quantity.scale
     figure = go.Figure()
     edges = [0, *places, len(points)]

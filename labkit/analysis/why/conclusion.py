@@ -54,7 +54,13 @@ SEARCHED = {
     "family": "family", "frame_bytes": "frame", "flows": "flows_count", "vlan": "vlan",
     "burst_frames": "burst_frames",
 }  # fmt: skip
-USUAL_GENERATORS = ("iperf3", "ping", "sockperf")  # each is the usual one of its protocols
+USUAL_GENERATORS = (
+    "iperf3",
+    "ping",
+    "sockperf",
+    "connections",
+    "wrk",
+)  # each is the usual one of its protocols
 VALUE = r"[A-Za-z0-9_ .,:-]{1,200}"
 OBSERVED = "observe=perf_record,counters"
 

@@ -14,8 +14,8 @@ from labkit.measure.traffic.trex import server
 OLDEST = {"iperf3": (3, 12)}  # earlier versions lack the sums of both ends in the JSON of UDP runs
 
 TOOLS = (
-    "iperf3", "ping", "sockperf", "ethtool", "ip", "tcpdump", "nft", "perf", "bpftrace", "tshark", "qemu-system-x86_64",
-    "virtiofsd", "ovs-vswitchd", "chromium", "docker", "podman", "crun", "runc",
+    "iperf3", "ping", "sockperf", "nginx", "wrk", "ethtool", "ip", "tcpdump", "nft", "perf", "bpftrace", "tshark",
+    "qemu-system-x86_64", "virtiofsd", "ovs-vswitchd", "chromium", "docker", "podman", "crun", "runc",
 )  # fmt: skip
 ONLY_CLIENT = {"docker": "its daemon was not checked"}
 

@@ -101,11 +101,13 @@ class Namespace(Kernel):
 class EndpointRuntime(Protocol):
     """Where the programs of an endpoint run: a container, or a guest with its own kernel.
 
-    `report` has columns for the rows.
+    `report` has columns for the rows. `shared_folder`: a folder that its programs and this process may write into, with
+    its path here and there; None: a guest has none.
     """
 
     name: str
     report: dict[str, Any]
+    shared_folder: tuple[Path, str] | None
 
     @property
     def prefix(self) -> list[str]:
@@ -157,6 +159,15 @@ class Endpoint:
         ends = words.index("--")
         report = ["held"] if held else []
         return process.Running([*words[:ends], *report, *words[ends:], *argv], stops=signal.SIGTSTP)
+
+    def shared_folder(self, scratch: Path) -> tuple[Path, str]:
+        """Return a folder that this process and programs at this end may write into: its path here, and there.
+
+        `scratch`: a folder of this process, which programs in a namespace see, too. No guest has one.
+        """
+        shared = (scratch, str(scratch)) if self.runtime is None else self.runtime.shared_folder
+        assert shared is not None
+        return shared
 
     def counters(self) -> netlink.LinkCounters:
         """Return the counters of its interface."""

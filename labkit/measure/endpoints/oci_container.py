@@ -50,6 +50,7 @@ class Container:
         self.name = space.name
         self.kernel = space  # whose files show the same as those of the container
         self.folder = folder
+        self.shared_folder: tuple[Path, str] | None = (folder, PLACE)
         self.report: dict[str, Any] = {"container_runtime": runtime}
 
     @property

@@ -15,7 +15,7 @@ from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure.endpoints import Endpoint, Namespace, Pair
 from labkit.measure.existing.handing import Handed, HandedEnd
 from labkit.measure.topologies.base import Spec, Topology
-from labkit.measure.traffic.iperf3 import PORT
+from labkit.measure.traffic.base import PORT
 from labkit.system import netlink
 
 PORTS = 64  # how many arms may use an end at the same time

@@ -76,6 +76,11 @@ class BuiltArm(abc.ABC):
         """The namespaces on this host."""
 
     @property
+    def own_namespaces(self) -> Sequence[Namespace]:
+        """Those that labkit made, so that it may change them."""
+        return self.namespaces
+
+    @property
     def switch(self) -> Switch | None:
         """The Open vSwitch that joins the ends, if any."""
         return None
@@ -186,6 +191,11 @@ class LocalArm(BuiltArm):
     def namespaces(self) -> Sequence[Namespace]:
         """The namespaces on this host."""
         return self.topology.namespaces
+
+    @property
+    def own_namespaces(self) -> Sequence[Namespace]:
+        """Those that labkit made: none of an existing network."""
+        return self.namespaces if self.topology.shown is None else []
 
     @property
     def switch(self) -> Switch | None:

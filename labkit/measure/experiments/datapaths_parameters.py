@@ -112,7 +112,8 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
     ] = None
     protocol: Annotated[
         str,
-        "tcp, udp, ping (round-trip times, closed-loop), or udp_rr and tcp_rr (requests and responses)",
+        "tcp, udp, ping (round-trip times, closed-loop), udp_rr and tcp_rr (requests and responses), tcp_crr (each"
+        " request with its own connection), tcp_cc (connections alone), http, or http_close (without keep-alive)",
         OneOf(registry.PROTOCOLS),
     ] = "tcp"
     pairs: Annotated[
@@ -124,8 +125,8 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
     mtu_bytes: Annotated[int, "MTU of every endpoint's interface"] = 1500
     length_bytes: Annotated[
         int | None,
-        "length of a write (TCP), datagram (UDP), request (none: 14) or ping payload; none: iperf3's, or what fits"
-        " the MTU",
+        "length of a write (TCP), datagram (UDP), request and response (none: 14), HTTP response (none: 1024) or ping"
+        " payload; none: iperf3's, or what fits the MTU",
     ] = None
     rate_bps: Annotated[float | None, "rate of each stream; none: as fast as possible", Within(1e3, 1e12)] = (
         None
@@ -135,7 +136,11 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         "requests per second of each pair, sent by a schedule (udp_rr, tcp_rr); none: each waits for the last response",
         Within(1, 500_000),
     ] = None
-    streams: Annotated[int, "parallel streams of each pair", Within(1, 128, "this is iperf3's limit")] = 1
+    streams: Annotated[
+        int,
+        "parallel streams of each pair, or its open connections",
+        Within(1, 128, "this is iperf3's limit"),
+    ] = 1
     direction: Annotated[
         str,
         "where iperf3's data goes: forward (from clients to servers), reverse, or both at once",

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from labkit.common import loss_places, run_folder, units
 from labkit.common.errors import Failed
+from labkit.measure.experiments import free_ports
 from labkit.measure.experiments.built_arm import BuiltArm
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Measured
 from labkit.measure.experiments.server_counters import ServerSide, Window
-from labkit.measure.traffic.base import FlowGenerator, Flows, LatencyGenerator
+from labkit.measure.traffic.base import SATURATED, FlowGenerator, Flows, LatencyGenerator
 from labkit.system import machine
 
 Counting = Callable[[], AbstractContextManager[None]]
@@ -27,7 +28,6 @@ OFFERED = 0.98
 # How much the generator's count and the kernel's may differ; beyond it flows did not run together.
 AGREE = 0.05
 LOSS = 0.01  # the share of lost datagrams from which a row has a doubt
-SATURATED = 0.95  # the share of a CPU that each sender uses when the generator is the limit
 
 
 def measure(
@@ -72,16 +72,31 @@ def _round_trips(
     built_arm: BuiltArm,
     counting: Counting | None,
 ) -> Measured:
-    remote_cpu = built_arm.remote_cpu()
-    with (counting or nullcontext)():
-        metered = built_arm.metered()
-        times, begin = machine.cpu_times(), time.monotonic()
-        measured = generator.latency(built_arm.pairs, parameters)
-        used, window = machine.cpu_times() - times, time.monotonic() - begin
-        joined = metered()
-    result = generator.columns(measured, parameters)
-    doubts = [*machine.stolen(used.steal_s, window), *result.pop("doubts", [])]
-    row = {"method": "whole", "window_s": window, **used.columns, **remote_cpu(window), **joined, **result}
+    row: dict[str, Any] = {"method": "whole"}
+
+    @contextmanager
+    def window() -> Iterator[None]:
+        remote_cpu = built_arm.remote_cpu()
+        with (counting or nullcontext)():
+            metered = built_arm.metered()
+            times, begin = machine.cpu_times(), time.monotonic()
+            yield
+            used, length_s = machine.cpu_times() - times, time.monotonic() - begin
+            row.update(window_s=length_s, **used.columns, **remote_cpu(length_s), **metered())
+
+    doubts = list[str]()
+    with ExitStack() as stack:
+        if generator.capabilities.connects:
+            client = built_arm.pairs[0].client.namespace
+            judged = stack.enter_context(free_ports.arranged(built_arm.own_namespaces, client))
+        measured = generator.latency(built_arm.pairs, parameters, window())
+        if generator.capabilities.connects:
+            columns, doubts = judged()
+            row |= columns
+    row |= generator.columns(measured, parameters)
+    if row.get("transaction_rate"):
+        row["cpu_per_transaction_s"] = row["cpu_s"] / row["received_count"]
+    doubts = [*machine.stolen(row["steal_s"], row["window_s"]), *doubts, *row.pop("doubts", [])]
     return built_arm.measured(row, doubts)
 
 

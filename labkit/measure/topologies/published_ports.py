@@ -32,7 +32,7 @@ from labkit.measure.topologies.base import (
 )
 from labkit.measure.topologies.linux_datapaths import veth_bridge
 from labkit.measure.topologies.network.build import joined
-from labkit.measure.traffic.iperf3 import PORT
+from labkit.measure.traffic.base import PORT
 from labkit.system import netlink, process
 
 HOST, PUBLISHED = 3, 4  # `side` in the host's own address and in those at which it publishes ports

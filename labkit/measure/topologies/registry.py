@@ -53,6 +53,8 @@ _OVS = TopologyKind(
     shares_ends=switch_options.shares_ends,
     why_no_tags=switch_options.why_no_tags,
 )
+# Published ports are one port of each server, to which these send.
+ON_ONE_PORT = ("iperf3", "sockperf", "sockets", "connections", "wrk")
 TABLE: dict[str, TopologyKind] = {
     "loopback": TopologyKind(linux_datapaths.loopback, networking_model=ONE_HOST),
     "veth": TopologyKind(described(linux_datapaths.veth)),
@@ -69,15 +71,12 @@ TABLE: dict[str, TopologyKind] = {
         name: replace(_REDIRECTED, why_no_tags=_ROUTED.why_no_tags) if below else _REDIRECTED
         for name, (below, _helper, _hook) in linux_datapaths.REDIRECTS.items()
     },
-    # Both publish one port, that of iperf3, which sockperf uses, too.
     "veth_published_proxy": TopologyKind(
         on_call(f"{_PUBLISHED}:veth_published_proxy"),
-        generators=("iperf3", "sockperf"),
+        generators=ON_ONE_PORT,
         networking_model=USER_SPACE,
     ),
-    "veth_published_nat": TopologyKind(
-        on_call(f"{_PUBLISHED}:veth_published_nat"), generators=("iperf3", "sockperf")
-    ),
+    "veth_published_nat": TopologyKind(on_call(f"{_PUBLISHED}:veth_published_nat"), generators=ON_ONE_PORT),
     **{
         name: TopologyKind(
             on_call(f"{_USER_MODE}:user_mode"),

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import abc
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, Failed
 from labkit.common.limits import Within
 from labkit.common.schema import LATENCIES
 from labkit.measure.endpoints import Endpoint, Pair, RemotePair
@@ -24,10 +25,14 @@ from labkit.system import process
 if TYPE_CHECKING:
     from labkit.measure.traffic.packet_sender import Mix
 
+NOT_COUNTED = nullcontext()  # nobody counts while the load runs
+SATURATED = 0.95  # the share of a CPU that each sender uses when the generator is the limit
 # Each end of a flow leaves out the warm-up by its own clock. On a busy machine one end can be late by this much.
 SKEW_S, MIN_SKEW = 0.2, 0.02
 
 LARGEST_DATAGRAM = 65507  # of UDP over IPv4: 65535 - 20 - 8
+
+PORT = 5201  # of every server: iperf3's usual one, which published ports publish
 
 Page = dict[str, Any]  # what one end of a flow reports, as the generator wrote it
 
@@ -47,7 +52,8 @@ class Capabilities:
     `length_bytes`: for each protocol the smallest and the largest length of a write, datagram or payload. `paced`: it
     can keep a given rate. `sliced`: its senders can be held and continued, so slices of several arms can alternate.
     `streams`: the maximum number of parallel streams of a pair. `requests`: it can keep a rate of requests. `turns`:
-    servers can send, too. `metric`: the column by which arms are compared, with `higher_is_better` as its direction.
+    servers can send, too. `connects`: it opens so many connections that ports could run out. `metric`: the column by
+    which arms are compared, with `higher_is_better` as its direction.
     """
 
     length_bytes: Mapping[str, tuple[int, int]]
@@ -58,6 +64,7 @@ class Capabilities:
     streams: int = 1
     requests: bool = False
     turns: bool = False
+    connects: bool = False
 
     @property
     def protocols(self) -> tuple[str, ...]:
@@ -140,7 +147,9 @@ class Generator(abc.ABC):
                 f"{name}={getattr(parameters, name):.12g}: {self.name} has no {name}; leave it out"
             )
         if parameters.rate_rps is not None and not can.requests:
-            raise BadInput(f"rate_rps={parameters.rate_rps}: {self.name} sends no requests; leave it out")
+            raise BadInput(
+                f"rate_rps={parameters.rate_rps}: {self.name} keeps no rate of requests; leave it out"
+            )
         if parameters.direction != "forward":
             given = f"direction={parameters.direction}"
             if not can.turns:
@@ -341,20 +350,89 @@ def latency_columns(times_s: Sequence[float], lost_count: int = 0) -> dict[str, 
     }
 
 
+def closed_loop(
+    counts: Mapping[float, int],
+    rate: float,
+    parameters: LoadParameters,
+    client_cpu_s: float | None,
+    clients_count: int,
+) -> dict[str, Any]:
+    """Return the columns of a row from how often each round-trip time (in seconds) was measured, and their rate.
+
+    Raises Failed without any.
+    """
+    times = [one for one in sorted(counts) for _ in range(counts[one])]
+    if not times:
+        raise Failed("no request got a response")
+    busy = client_cpu_s is not None and client_cpu_s > SATURATED * parameters.duration_s * clients_count
+    return {
+        "loop": "closed",
+        "received_count": len(times),
+        "sent_count": len(times),
+        "transaction_rate": rate,
+        **latency_columns(times),
+        "client_cpu_s": client_cpu_s,
+        "doubts": ["generator-limited: each client used a whole CPU"] if busy else [],
+    }
+
+
 class LatencyGenerator(Generator):
     """A generator that measures round-trip times."""
 
     @abc.abstractmethod
-    def latency(self, pairs: Sequence[Pair | RemotePair], parameters: LoadParameters) -> Any:
+    def latency(
+        self,
+        pairs: Sequence[Pair | RemotePair],
+        parameters: LoadParameters,
+        counting: AbstractContextManager[object] = NOT_COUNTED,
+    ) -> Any:
         """Measure the round-trip times of all pairs at once; return columns of a row, or what `columns` makes them of.
 
-        `doubts`, if there are any, is a list of sentences. Raises Failed if a pair gets no answer.
+        `counting` is entered while all of them run. `doubts`, if there are any, is a list of sentences. Raises Failed
+        if a pair gets no answer.
         """
 
     def columns(self, measured: Any, _parameters: LoadParameters) -> dict[str, Any]:
         """Return the columns of a row. Counters and observers have ended, so what takes long is done here."""
         result: dict[str, Any] = measured
         return result
+
+
+class RequestGenerator(LatencyGenerator):
+    """A generator of requests, whose servers are started for each measurement, in namespaces or containers."""
+
+    def check(self, parameters: LoadParameters) -> None:
+        """Raise BadInput for what it cannot do."""
+        super().check(parameters)
+        for name in ("mss_bytes", "congestion", "zerocopy", "affinity"):
+            if value := getattr(parameters, name):
+                raise BadInput(f"{name}={value}: {self.name} has no {name}; leave it out")
+        if parameters.nodes == "two":
+            raise BadInput(
+                f"nodes=two: labkit starts the servers of {self.name} on the clients' host only; use nodes=one"
+            )
+        if others := {*parameters.endpoint} - {"namespace", "container"}:
+            raise BadInput(
+                f"endpoint={others.pop()}: {self.name} does not run in guests; use endpoint=namespace or container"
+            )
+
+
+def until_listening(
+    name: str,
+    ends: Sequence[Endpoint],
+    programs: Sequence[process.Running],
+    within_s: float,
+    transport: str = "tcp",
+) -> None:
+    """Wait until the servers at these ends listen on PORT. Raises Failed if one ends before, or is late."""
+    deadline = time.monotonic() + within_s
+    for end, program in zip(ends, programs, strict=True):
+        while not end.kernel.listens(PORT + end.port_offset, transport):
+            if program.poll():
+                raise Failed(f"{name} ended before it listened: {program.ended().message()}")
+            if time.monotonic() > deadline:
+                raise Failed(f"{name} at {end.name} did not listen within {within_s:.0f} s")
+            time.sleep(0.002)
 
 
 # How long flows that move stay on their CPUs: at least this, and this much for each flow, because binding takes time

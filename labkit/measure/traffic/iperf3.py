@@ -19,16 +19,18 @@ from labkit.measure.endpoints import Endpoint, Pair, RemotePair
 from labkit.measure.traffic.base import (
     FLOW_TURN_S,
     LARGEST_DATAGRAM,
+    PORT,
     TURN_S,
     Capabilities,
     FlowGenerator,
     LoadParameters,
     Page,
     skew,
+    until_listening,
 )
 from labkit.system import process
 
-PORT = 5201
+SERVER = "the iperf3 server"
 OLDEST = (3, 12)  # the first version whose JSON of UDP runs has the sums of both ends
 GRACE_S = 5.0  # how long a run may exceed its planned time before it is killed
 LAST_WORDS_S = 1.0  # how long the other end may take to write its report after one end has ended
@@ -202,7 +204,8 @@ class Flows:
         self.servers.start()
         for flow, server in zip(self.flows, self.servers.programs, strict=True):
             flow.server = server
-        _listening(
+        until_listening(
+            SERVER,
             [flow.pair.server for flow in self.flows if isinstance(flow.pair, Pair)],
             self.servers.programs,
             self._start_s,
@@ -313,20 +316,8 @@ def servers(ends: Sequence[Endpoint], *, emulated: bool = False) -> Iterator[Ser
     programs: list[process.Running] = []
     with process.all_ended(programs):
         made = Servers(programs, ends)
-        _listening(ends, made.programs, EMULATED_START_S if emulated else START_S)
+        until_listening(SERVER, ends, made.programs, EMULATED_START_S if emulated else START_S)
         yield made
-
-
-def _listening(servers: Sequence[Endpoint], programs: Sequence[process.Running], within_s: float) -> None:
-    """Wait until every server's port listens."""
-    deadline = time.monotonic() + within_s
-    for server, program in zip(servers, programs, strict=True):
-        while not server.kernel.listens(PORT + server.port_offset):
-            if program.poll():
-                raise Failed(f"the iperf3 server ended before it listened: {program.ended().message()}")
-            if time.monotonic() > deadline:
-                raise Failed(f"the iperf3 server at {server.name} did not listen within {within_s:.0f} s")
-            time.sleep(0.002)
 
 
 def _why(flow: Flow) -> str:

@@ -14,12 +14,19 @@ import statistics
 import struct
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from labkit.common import errors, units
 from labkit.common.errors import Failed
 from labkit.measure.endpoints import Endpoint, Pair, RemotePair
-from labkit.measure.traffic.base import Capabilities, LatencyGenerator, LoadParameters, latency_columns
+from labkit.measure.traffic.base import (
+    NOT_COUNTED,
+    Capabilities,
+    LatencyGenerator,
+    LoadParameters,
+    latency_columns,
+)
 from labkit.system import netlink, process
 
 # The kernel reports carriers to bridges for 100 devices at a time, a second apart (net/core/link_watch.c): with
@@ -278,9 +285,15 @@ class Ping(LatencyGenerator):
         """Return the version of ping. Raises Unsupported if it is missing."""
         return process.output(["ping", "-V"]).split()[-1]
 
-    def latency(self, pairs: Sequence[Pair | RemotePair], parameters: LoadParameters) -> dict[str, Any]:
+    def latency(
+        self,
+        pairs: Sequence[Pair | RemotePair],
+        parameters: LoadParameters,
+        counting: AbstractContextManager[object] = NOT_COUNTED,
+    ) -> dict[str, Any]:
         """Measure the round-trip times of all pairs at once; return columns of a row."""
-        return latency(pairs, parameters.duration_s, parameters.length_bytes)
+        with counting:
+            return latency(pairs, parameters.duration_s, parameters.length_bytes)
 
 
 PING = Ping()

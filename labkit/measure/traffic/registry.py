@@ -16,13 +16,19 @@ GENERATORS = Registry(
         "iperf3": f"{_HERE}.iperf3:IPERF3",
         "ping": f"{_HERE}.ping:PING",
         "sockperf": f"{_HERE}.sockperf:SOCKPERF",
+        "sockets": f"{_HERE}.sockets:REQUESTS",
+        "connections": f"{_HERE}.sockets:CONNECTIONS",
+        "wrk": f"{_HERE}.http:HTTP",
         "packets": f"{_HERE}.packet_generator:PACKETS",
         "trex": f"{_HERE}.trex.generator:TREX",
     },
     "generator={} is unknown",
 )
 # The generator of each protocol
-USUAL = {"tcp": "iperf3", "udp": "iperf3", "ping": "ping", "udp_rr": "sockperf", "tcp_rr": "sockperf"}
+USUAL = {
+    "tcp": "iperf3", "udp": "iperf3", "ping": "ping", "udp_rr": "sockperf", "tcp_rr": "sockperf",
+    "tcp_crr": "connections", "tcp_cc": "connections", "http": "wrk", "http_close": "wrk",
+}  # fmt: skip
 USUAL |= {
     protocol: name
     for name in reversed(GENERATORS.others)

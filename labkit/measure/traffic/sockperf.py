@@ -19,6 +19,7 @@ import tempfile
 import time
 from array import array
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,20 +27,22 @@ from typing import Any
 from labkit.common import errors, units
 from labkit.common.errors import BadInput, Failed
 from labkit.common.limits import Within
-from labkit.measure.endpoints import Endpoint, Pair, RemotePair
+from labkit.measure.endpoints import Pair, RemotePair
 from labkit.measure.traffic.base import (
     LARGEST_DATAGRAM,
+    NOT_COUNTED,
+    PORT,
     Capabilities,
-    LatencyGenerator,
     LoadParameters,
+    RequestGenerator,
     latency_columns,
+    until_listening,
 )
-from labkit.measure.traffic.iperf3 import PORT
 from labkit.system import process
 
 SHORTEST = 14  # sockperf's header
 START_S, END_S = 10.0, 30.0  # for a server to listen; for a client to start, warm up, and write its log
-SPARE_S = 1  # sockperf leaves out 0.45 s of its time
+WARM_S, SPARE_S = 0.5, 1  # sockperf leaves out 0.4 s at the beginning and 0.05 s at the end
 # sockperf reserves memory for each message that it may send: without a rate, for so many in a second.
 UNPACED_RPS, MOST_MESSAGES = 600_000, 36_600_000
 OFFERED = 0.98  # below this share of the requested rate the sender was the limit
@@ -173,7 +176,7 @@ def _content(client: process.Running, late: bool, path: Path) -> bytes:
     return path.read_bytes()
 
 
-class Sockperf(LatencyGenerator):
+class Sockperf(RequestGenerator):
     """sockperf's ping-pong and under-load."""
 
     name = "sockperf"
@@ -192,36 +195,39 @@ class Sockperf(LatencyGenerator):
     def check(self, parameters: LoadParameters) -> None:
         """Raise BadInput for what sockperf cannot do."""
         super().check(parameters)
-        for name in ("mss_bytes", "congestion", "zerocopy", "affinity"):
-            if value := getattr(parameters, name):
-                raise BadInput(f"{name}={value}: sockperf has no {name}; leave it out")
         if parameters.family == 6:
-            raise BadInput("family=6: sockperf 3.7 has no IPv6; use family=4")
-        if parameters.nodes == "two":
-            raise BadInput(
-                "nodes=two: labkit starts sockperf's server on the clients' host only; use nodes=one"
-            )
-        if others := [one for one in parameters.endpoint if one != "namespace"]:
-            raise BadInput(f"endpoint={others[0]}: sockperf's log stays inside; use endpoint=namespace")
+            raise BadInput("family=6: sockperf 3.7 has no IPv6; use generator=sockets")
         most = MOST_MESSAGES // (parameters.rate_rps or UNPACED_RPS) - SPARE_S
         Within(1, most, "sockperf keeps each message in memory").check("duration_s", parameters.duration_s)
 
-    def latency(self, pairs: Sequence[Pair | RemotePair], parameters: LoadParameters) -> list[bytes]:
+    def latency(
+        self,
+        pairs: Sequence[Pair | RemotePair],
+        parameters: LoadParameters,
+        counting: AbstractContextManager[object] = NOT_COUNTED,
+    ) -> list[bytes]:
         """Let all pairs send and respond at once; return their full logs. Raises Failed with sockperf's message."""
         own = [pair for pair in pairs if isinstance(pair, Pair)]
         ends = {pair.server.name: pair.server for pair in own}
         with tempfile.TemporaryDirectory() as folder, process.all_ended([]) as programs:
             for end in ends.values():
-                argv = ["sockperf", "server", *_at(parameters, end.address, end.port_offset)]
-                programs.append(end.start(argv))
-                _wait(end, programs[-1], parameters.protocol.removesuffix("_rr"))
-            paths = [Path(folder) / f"{number}.csv" for number in range(len(own))]
-            clients = [
-                pair.client.start(client_argv(parameters, pair, path))
-                for pair, path in zip(own, paths, strict=True)
-            ]
+                programs.append(
+                    end.start(["sockperf", "server", *_at(parameters, end.address, end.port_offset)])
+                )
+            transport = parameters.protocol.removesuffix("_rr")
+            until_listening("the sockperf server", [*ends.values()], programs, START_S, transport)
+            paths, clients = list[Path](), list[process.Running]()
+            for number, pair in enumerate(own):
+                here, there = pair.client.shared_folder(Path(folder))
+                paths.append(here / f"{number}.csv")
+                paths[-1].unlink(missing_ok=True)  # of an earlier measurement in this container
+                log = Path(there) / f"{number}.csv"
+                clients.append(pair.client.start(client_argv(parameters, pair, log)))
             programs += clients
-            late = process.wait(clients, time.monotonic() + parameters.duration_s + SPARE_S + END_S)
+            process.wait(clients, time.monotonic() + WARM_S)
+            with counting:
+                process.wait(clients, time.monotonic() + parameters.duration_s)
+            late = process.wait(clients, time.monotonic() + SPARE_S + END_S)
             for one in late:
                 one.kill()
             return [
@@ -232,16 +238,6 @@ class Sockperf(LatencyGenerator):
         """Return the columns of a row from the full logs. Raises Failed if a request got no response in time."""
         logs = [read(log.decode().splitlines()) for log in measured]
         return columns(logs, parameters.duration_s, parameters.rate_rps)
-
-
-def _wait(end: Endpoint, server: process.Running, transport: str) -> None:
-    """Wait until a server's port is open. Raises Failed if it ends before, or is late."""
-    deadline = time.monotonic() + START_S
-    while not end.kernel.listens(PORT + end.port_offset, transport):
-        if server.poll() or time.monotonic() > deadline:
-            server.kill()
-            raise Failed(f"the sockperf server at {end.name} did not listen: {server.ended().message()}")
-        time.sleep(0.002)
 
 
 SOCKPERF = Sockperf()

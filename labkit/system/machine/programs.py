@@ -21,7 +21,7 @@ _MORE_PATH = ["/usr/sbin", "/sbin", "/usr/libexec", "/usr/lib/qemu"]
 # tshark and a browser need more than a second to print theirs, and several where other programs have the CPUs.
 _PATIENCE_S = 15.0
 _KILLED_S = 5.0  # a killed process ends at once, unless the kernel waits for a device in its name
-_VERSION_FLAG = {"ip": "-V", "tc": "-V", "ping": "-V"}
+_VERSION_FLAG = {"ip": "-V", "tc": "-V", "ping": "-V", "nginx": "-v"}
 
 
 def program(name: str) -> str:

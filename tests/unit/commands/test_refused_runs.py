@@ -23,7 +23,7 @@ datapaths pairs=10000 -> pairs=10000 is outside 1 to 500: a Linux bridge has 1,0
 datapaths pairs=none -> pairs needs at least one value, each once
 datapaths topology=veth,veth -> topology needs at least one value, each once: labkit itself measures the baseline twice
 datapaths observe=counters,counters -> observe names a value twice
-datapaths protocol=sctp -> protocol=sctp: choose tcp, udp, ping, udp_rr, tcp_rr
+datapaths protocol=sctp -> protocol=sctp: choose tcp, udp, ping, udp_rr, tcp_rr, tcp_crr, tcp_cc, http
 datapaths 'congestion=cubic; ls' -> is not valid: write an algorithm of the kernel
 datapaths rate_bps=nan -> rate_bps=nan
 datapaths seed=2147483648 -> seed=2147483648 is outside
@@ -79,7 +79,7 @@ datapaths {VMS} topology=veth_bridge,ovs+mirrors=1+output=gre -> large TCP packe
 datapaths 'change=x: parameter streams=4000' -> change x: streams=4000 is outside
 """
 GENERATORS = """
-datapaths generator=hping3 -> generator=hping3 is unknown: choose iperf3, ping, sockperf, packets
+datapaths generator=hping3 -> generator=hping3 is unknown: choose iperf3, ping, sockperf, sockets, connections, wrk
 datapaths generator=packets -> generator=packets works with `labkit run throughput` only
 datapaths generator=ping protocol=tcp -> protocol=tcp: the generator ping supports ping
 datapaths generator=ping slices=4 -> slices need senders
@@ -89,11 +89,13 @@ datapaths direction=both slices=2 -> direction=both needs whole runs on one host
 datapaths protocol=udp_rr direction=reverse -> direction=reverse: with sockperf only clients send; leave it out
 latency_under_load load=udp -> load=udp needs rate_bps
 latency_under_load baseline=tbf -> baseline=tbf: name one of the changes, or none
-datapaths rate_rps=9 -> rate_rps=9: iperf3 sends no requests; leave it out
+datapaths rate_rps=9 -> rate_rps=9: iperf3 keeps no rate of requests; leave it out
 datapaths protocol=udp_rr affinity=0 -> affinity=0: sockperf has no affinity; leave it out
 datapaths protocol=udp_rr duration_s=61 -> duration_s=61 is outside 1 to 60: sockperf keeps each message in memory
-datapaths protocol=tcp_rr family=6 -> family=6: sockperf 3.7 has no IPv6
-datapaths protocol=tcp_rr endpoint=guest -> endpoint=guest: sockperf's log stays inside
+datapaths protocol=tcp_rr family=6 -> family=6: sockperf 3.7 has no IPv6; use generator=sockets
+datapaths protocol=http mss_bytes=900 -> mss_bytes=900: wrk has no mss_bytes; leave it out
+datapaths protocol=tcp_crr rate_rps=9 -> rate_rps=9: connections keeps no rate of requests
+datapaths protocol=tcp_rr endpoint=guest -> endpoint=guest: sockperf does not run in guests
 throughput generator=iperf3 -> generator=iperf3 cannot run trials at a frame rate
 """
 ENDPOINTS = """

@@ -90,7 +90,7 @@ def test_debian_names_are_those_that_setup_installs() -> None:
 @pytest.mark.parametrize("manager", ["dnf", "pacman"])
 @pytest.mark.usefixtures("without_apt")
 def test_installation_page_names_the_same_packages(manager: str) -> None:
-    optional = {"docker", "podman", "crun", "kprobe-perf", "sockperf", "unshare"}
+    optional = {"docker", "podman", "crun", "kprobe-perf", "sockperf", "nginx", "wrk", "unshare"}
     wanted = packages.install(*(name for name in packages.PROGRAMS if name not in optional))
     [command] = [way for way in wanted.split(" or ") if way.startswith(manager)]
     page = (ROOT / "docs/INSTALL.md").read_text()

@@ -216,6 +216,9 @@ def test_project_sweep_files(name: str, project: Path) -> None:
             published = {"veth_published_proxy", "veth_published_nat"}
             assert {*point.parameters["topology"]} == {"veth_bridge", "macvlan_bridge", *published}
         assert [point.parameters.get("length_bytes") for point in result.points] == [None, 8192]
+    elif name == "requests.yaml":
+        asked = {point.parameters["protocol"] for point in result.points}
+        assert asked == {"tcp_rr", "tcp_crr", "http", "http_close"}
     elif result.experiment == "datapaths_of_today":
         parameters = experiments.find(result.experiment).parameters.of({})
         native = {name for name in REDIRECTS if name.startswith("veth_")} - {"veth_xdp_generic"}

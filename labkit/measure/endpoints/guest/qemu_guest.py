@@ -36,6 +36,8 @@ OFFLOADS = (
 class QemuGuest(boot.Machine, Kernel):
     """A running guest."""
 
+    shared_folder: tuple[Path, str] | None = None
+
     def __init__(self, name: str, scratch: Path, qemu: process.Running, report: dict[str, Any]) -> None:
         super().__init__(f"the guest {name}", scratch)
         self.name = name

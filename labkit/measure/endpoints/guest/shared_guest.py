@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
+from pathlib import Path
 from typing import Any, Self
 
 from labkit.common.errors import Failed
@@ -27,6 +28,8 @@ HELD_S = 2147483  # sleep time of a process that holds a namespace
 
 class GuestNamespace(Kernel):
     """A network namespace in a guest, where the programs of one endpoint run; process `pid` holds it."""
+
+    shared_folder: tuple[Path, str] | None = None
 
     def __init__(self, guest: QemuGuest, pid: int) -> None:
         self.name = guest.name

@@ -1,0 +1,160 @@
+"""labkit's own requests and connections (`socket_loops`), for what no packaged program measures.
+
+Debian has none for tcp_crr and tcp_cc: netperf is not free, and the bounce-back of iperf 2 keeps its connection. For
+requests on one connection, sockperf is the usual generator; this one also has IPv6 and several connections.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import labkit
+from labkit.common import errors, units
+from labkit.common.errors import Failed
+from labkit.measure.endpoints import Endpoint, Pair, RemotePair
+from labkit.measure.traffic import socket_loops
+from labkit.measure.traffic.base import (
+    LARGEST_DATAGRAM,
+    NOT_COUNTED,
+    PORT,
+    Capabilities,
+    LoadParameters,
+    RequestGenerator,
+    closed_loop,
+    until_listening,
+)
+from labkit.system import process
+
+USUAL_BYTES = 14  # as sockperf's
+LONGEST = 1 << 20
+START_S = 30.0
+REPORT_S = 20.0  # for a client to write its report after its time
+
+
+class Sockets(RequestGenerator):
+    """A process of labkit's own for each connection at each end."""
+
+    def version(self) -> str:
+        """Return labkit's own version."""
+        return labkit.__version__
+
+    def latency(
+        self,
+        pairs: Sequence[Pair | RemotePair],
+        parameters: LoadParameters,
+        counting: AbstractContextManager[object] = NOT_COUNTED,
+    ) -> list[str]:
+        """Let all pairs work at once; return what the clients printed. Raises Failed with the first problem."""
+        own = [pair for pair in pairs if isinstance(pair, Pair)]
+        ends = list({pair.server.name: pair.server for pair in own}.values())
+        transport = "udp" if parameters.protocol == "udp_rr" else "tcp"
+        with process.all_ended([]) as programs:
+            for end in ends:
+                connections = parameters.streams * sum(pair.server.name == end.name for pair in own)
+                programs.append(end.start(_argv(parameters, end.address, end, connections, serves=True)))
+            until_listening("the server of labkit's sockets", ends, programs, START_S, transport)
+            clients = []
+            for pair in own:
+                argv = _argv(parameters, pair.server_address, pair.server, parameters.streams, serves=False)
+                clients.append(pair.client.start(argv))
+                programs.append(clients[-1])
+            _wait_until_ready(clients)
+            for client in clients:
+                client.signal(signal.SIGHUP)
+            begun = time.monotonic() + parameters.omit_s
+            process.wait(clients, begun)
+            with counting:
+                process.wait(clients, begun + parameters.duration_s)
+            late = process.wait(clients, time.monotonic() + socket_loops.PATIENCE_S + REPORT_S)
+            for client in late:
+                client.kill()
+            ended = [client.ended(client in late) for client in clients]
+            for one in ended:
+                if one.returncode:
+                    raise Failed(one.message())
+            return [one.stdout for one in ended]
+
+    def columns(self, measured: list[str], parameters: LoadParameters) -> dict[str, Any]:
+        """Return the columns of a row. Raises Failed with the problem of a connection."""
+        counts: Counter[float] = Counter()
+        portless, cpu_s = 0, 0.0
+        reports = [report for text in measured for report in _reports(text)]
+        for report in reports:
+            if report["problem"]:
+                done = sum(report["counts"].values())
+                raise Failed(f"after {units.counted(done, 'transaction')}: {report['problem']}")
+            for step, count in report["counts"].items():
+                counts[1e-9 * socket_loops.STEP_NS * int(step)] += count
+            portless, cpu_s = portless + report["portless"], cpu_s + report["cpu_s"]
+        row = closed_loop(counts, counts.total() / parameters.duration_s, parameters, cpu_s, len(reports))
+        if portless:
+            row |= {
+                "status": "invalid",
+                "reason": f"the clients had no free port {portless} times: the ports limited the connections",
+            }
+        return row
+
+
+@errors.reading("the report of labkit's sockets")
+def _reports(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()[1:]]
+
+
+def _argv(
+    parameters: LoadParameters, address: str, server: Endpoint, count: int, *, serves: bool
+) -> list[str]:
+    request = {
+        "serves": serves,
+        "protocol": parameters.protocol,
+        "address": address,
+        "port": PORT + server.port_offset,
+        "count": count,
+        "length_bytes": parameters.length_bytes or USUAL_BYTES,
+        "omit_s": parameters.omit_s,
+        "duration_s": parameters.duration_s,
+    }
+    return [sys.executable, "-I", "-S", socket_loops.__file__, json.dumps(request)]
+
+
+def _wait_until_ready(clients: Sequence[process.Running]) -> None:
+    deadline = time.monotonic() + START_S
+    for client in clients:
+        while not client.output_so_far():
+            if client.poll() or time.monotonic() > deadline:
+                client.kill()
+                raise Failed(f"a client of labkit's sockets did not start: {client.ended().message()}")
+            time.sleep(0.002)
+
+
+class Requests(Sockets):
+    """Requests on connections that stay open."""
+
+    name = "sockets"
+    capabilities = Capabilities(
+        length_bytes={"udp_rr": (1, LARGEST_DATAGRAM), "tcp_rr": (1, LONGEST)},
+        metric="latency_p50_s",
+        higher_is_better=False,
+        streams=128,
+    )
+
+
+class Connections(Sockets):
+    """Connections with and without a request."""
+
+    name = "connections"
+    capabilities = Capabilities(
+        length_bytes=dict.fromkeys(("tcp_crr", "tcp_cc"), (1, LONGEST)),
+        metric="transaction_rate",
+        streams=128,
+        connects=True,
+    )
+
+
+REQUESTS, CONNECTIONS = Requests(), Connections()
