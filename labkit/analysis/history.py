@@ -93,7 +93,7 @@ def add(run: Path, folder: Path) -> list[tuple[Path, bool]]:
         path = folder / f"{re.sub(r'[^A-Za-z0-9_.+-]', '_', str(about['run']))}-{digest}{SUFFIX}"
         is_new = not path.exists() or isinstance(_read(path), str)
         if is_new:
-            points = list(_points(one, str(about["experiment"])))
+            points = list(_points(one, f"{run.name}/{one.name}" if one != run else one.resolve().name))
             if not points:
                 raise BadInput(
                     f"the run {one} has no valid measurement of throughput or latency: nothing to add"
@@ -103,8 +103,8 @@ def add(run: Path, folder: Path) -> list[tuple[Path, bool]]:
     return result
 
 
-def _points(run: Path, experiment: str) -> Iterator[dict[str, Any]]:
-    """Yield the columns of each arm at each point, for its metric and for its CPU time."""
+def _points(run: Path, name: str) -> Iterator[dict[str, Any]]:
+    """Yield the columns of each arm at each point of the run with this name, for its metric and its CPU time."""
     table = load.with_costs(load.part(load.load(run), "cost"))
     for metrics in (METRIC, COSTS):
         ok = load.measured_rows(table, metrics)
@@ -122,9 +122,10 @@ def _points(run: Path, experiment: str) -> Iterator[dict[str, Any]]:
             metric, more = metrics[str(first["protocol"])]
             yield {
                 **{name: first[name] for name in PROVENANCE},
-                "experiment": experiment, "arm": arm, "baseline": against.get("baseline"), "point": _point_text(key),
+                "experiment": first["experiment"], "arm": arm, "baseline": against.get("baseline"),
+                "point": _point_text(key),
                 "metric": metric, "higher_is_better": more, "machine_class": machine_class(first),
-                "time": rows["time"].min(), "added": run_folder.now(), "run": run.resolve().name,
+                "time": rows["time"].min(), "added": run_folder.now(), "run": name,
                 "folder": str(run.resolve()), "setups_count": rows["setup"].nunique(),
                 "value": mean.ratio, "value_low": mean.low, "value_high": mean.high,
                 **{name: against.get(name) for name in ("ratio", "low", "high")},
@@ -217,7 +218,7 @@ class Series:
         more = bool(self.points["higher_is_better"].iloc[0])
         word = "better" if (change.ratio > 1) == more else "worse"
         one, low, high = (f"{(value - 1) * 100:+.2g} %" for value in (change.ratio, change.low, change.high))
-        return f"{word} by {one} [{low}, {high}] from {before['run']} to {after['run']}"
+        return f"{word}: {one} [{low}, {high}] from {before['run']} to {after['run']}"
 
 
 @dataclass(frozen=True)
@@ -249,7 +250,7 @@ def read(folder: Path, by: str = "time") -> History:
     few = sum(len(one.points) < change_points.LEAST for one in result)
     if few:
         doubts.append(
-            f"{few} of {units.counted(len(result), 'series')} have fewer than {change_points.LEAST} points, in which no"
+            f"{few} of {len(result)} have fewer than {change_points.LEAST} points, in which no"
             " change is marked: a change needs two points on either side"
         )
     for one in result:

@@ -18,13 +18,15 @@ from labkit.analysis.figures.trend import trend
 from labkit.analysis.history import PROVENANCE, History, Series
 from labkit.analysis.report import notebook_cells
 from labkit.analysis.report.notebook_cells import Cell, plain
-from labkit.common import units
 from labkit.common.errors import LabkitError
 
 
 def write(history: History, out: Path) -> Path:
     """Write the page, and return its path."""
-    report.page([notebook_cells.document(list(_cells(history)))], [], out, "Trends")
+    shown = [run for one in history.series for change in one.changes for run in one.beside(change)]
+    shown += [one.points.iloc[-1] for one in history.series if len(one.points)]
+    folders = dict.fromkeys(folder for run in shown if (folder := Path(str(run["folder"]))).is_dir())
+    report.page([notebook_cells.document(list(_cells(history)))], list(folders), out, "Trends")
     return out
 
 
@@ -38,18 +40,18 @@ def figure(of: Series) -> go.Figure:
     """Draw a series with its changes."""
     texts = [f"{(change.ratio - 1) * 100:+.2g} %" for change in of.changes]
     places = [change.place for change in of.changes]
-    return trend(of.points, str(of.names["arm"]), places, texts, of.is_ratio)
+    return trend(of.points, of.title, places, texts, of.is_ratio)
 
 
 def _cells(history: History) -> Iterator[Cell]:
     count = sum(bool(one.changes) for one in history.series)
-    head = f"{count} of {units.counted(len(history.series), 'series')} changed."
+    head = f"{count} of {len(history.series)} series changed."
     lines = [f"- {plain(one)}" for one in sentences(history)]
     yield notebook_cells.prose_cell("## Changes", plain(head), "\n".join(lines))
     if history.doubts:
         yield notebook_cells.prose_cell("## Doubts", "\n".join(f"- {plain(one)}" for one in history.doubts))
+    yield notebook_cells.prose_cell("## Series")
     for one in history.series:
-        yield notebook_cells.prose_cell(f"## {plain(one.title)}", plain(f"On {one.names['machine_class']}."))
         yield notebook_cells.shown_cell(figure(one))
         for change in one.changes:
             before, after = one.beside(change)
@@ -89,5 +91,5 @@ def explained(of: Series, before: pd.Series[Any], after: pd.Series[Any]) -> list
     except LabkitError as error:
         return [
             *lines,
-            f"no cause is named: {error}; profiles of both (observe=perf_record,counters) would show one",
+            f"no cause is named: {error}",
         ]

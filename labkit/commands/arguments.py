@@ -76,17 +76,21 @@ class CommandParser(argparse.ArgumentParser):
         if self.name in COMMANDS and not self.notes:
             module = importlib.import_module(f"labkit.commands.{self.name}")
             self.described(module.NOTES, module.run)
-            self.json, self.lines = getattr(module, "JSON", {}), getattr(module, "JSON_LINES", False)
+            self.prints(getattr(module, "JSON", {}), getattr(module, "JSON_LINES", False))
             self.rows = getattr(module, "JSON_ROWS", False)
-            if self.json:
-                printed = "a list of objects" if self.lines else "one object"
-                self.epilog = f"{self.notes.rstrip()}\n\n--json prints {printed}:\n{_wrapped(self.json)}"
             module.add_arguments(self)
 
     def described(self, notes: str, run: Callable[[argparse.Namespace], int]) -> None:
         """Set the text below the arguments, and the function that runs the command."""
         self.notes = self.epilog = notes
         self.set_defaults(command=self.name, function=run)
+
+    def prints(self, json: Mapping[str, str], lines: bool = False) -> None:
+        """Say what --json prints, below the notes."""
+        self.json, self.lines = json, lines
+        if json:
+            printed = "a list of objects" if lines else "one object"
+            self.epilog = f"{self.notes.rstrip()}\n\n--json prints {printed}:\n{_wrapped(json)}"
 
     def commands(self) -> Iterator[CommandParser]:
         """Yield the parsers of the commands below this one, with their arguments."""

@@ -29,7 +29,7 @@ compare` and `labkit why` say of them.
     labkit track report --by kernel
     duckdb -c "SELECT kernel, arm, ratio, low, high FROM read_parquet('data/track/*.parquet')"
 """
-JSON = {
+_REPORT_JSON = {
     "page": "the path of the page",
     "doubts": "sentences",
     "series": "a list, those with changes first: its names (`experiment`, `arm`, `baseline`, `point`, `metric`,"
@@ -56,6 +56,7 @@ def add_arguments(parser: arguments.CommandParser) -> None:
         )
         arguments.add_percentile(each)
     arguments.add_json(report)
+    report.prints(_REPORT_JSON)
 
 
 def run(given: argparse.Namespace) -> int:

@@ -36,6 +36,7 @@ ARM = "candidate"  # the name of a change that is exchanged for others, so that 
 FILE = "bisect.json"
 OBSERVED = {"observe": "perf_record,counters", "profile_rounds": 3}
 SIDES = ("good", "bad")
+FOUND = ("skipped", "words")  # what the state has beside the question
 
 Say = Callable[[str], None]
 
@@ -131,14 +132,15 @@ class Search:
             self._write()
             return
         there = run_folder.read_object(path)
-        asked = {name: value for name, value in self._state.items() if name not in ("skipped", "words")}
+        # A higher limit of pairs goes on where a lower one ended.
+        asked = {name: value for name, value in self._state.items() if name not in (*FOUND, "most_pairs")}
         for name, value in asked.items():
             recorded = there.get(name)
             if (tuple(recorded) if isinstance(recorded, list) else recorded) != value:
                 raise BadInput(f"{folder} holds a bisect with another {name}: name another folder")
-        if not all(isinstance(there.get(name), dict) for name in ("skipped", "words")):
+        if not all(isinstance(there.get(name), dict) for name in FOUND):
             raise BadInput(f"{path} is not complete: remove it, and finished runs beside it are used again")
-        self._state = there
+        self._state = {**there, "most_pairs": question.most_pairs}
 
     def run(self) -> Answer:
         """Search, and return what was found.

@@ -12,10 +12,10 @@ from labkit.analysis import theme
 from labkit.analysis.figures.line_chart import THROUGHPUT, Quantity, of_metric
 from labkit.analysis.load import COST
 
-PANEL_PX, TOP_PX, BOTTOM_PX = 260, 78, 62
+PANEL_PX, TOP_PX, BOTTOM_PX = 260, 112, 62
 TICKS = 12  # names of runs below the axis
 RATIO = Quantity("ratio", "", 1.0)
-CPU_TIME = Quantity("CPU time per packet (TCP: byte), ns", "ns", 1e-9)
+CPU_TIME = Quantity("CPU time per packet (TCP: byte), µs", "µs", 1e-6)
 
 
 def trend(
@@ -47,9 +47,10 @@ def trend(
         figure.add_shape(type="line", x0=place - 0.5, x1=place - 0.5, yref="y domain", y0=0, y1=1, **line)
         at = {"x": place - 0.5, "yref": "y domain", "y": 1, "yanchor": "bottom", "showarrow": False}
         figure.add_annotation(text=theme.plain(text), **at)
+    several = points["kernel"].nunique() > 1
     for kernel, own in points.groupby(points["kernel"].fillna("unknown kernel"), sort=False):
         mine = shown.loc[own.index]
-        style = theme.arm_style(str(kernel))
+        style = theme.arm_style(str(kernel) if several else str(own["arm"].iloc[0]))
         figure.add_trace(
             go.Scatter(
                 x=own.index,
@@ -67,17 +68,17 @@ def trend(
             )
         )
     step = -(-len(points) // TICKS)
-    days = points["time"].astype("str").str.slice(0, 10)
-    ticks = {"tickvals": list(range(0, len(points), step)), "ticktext": list(days.iloc[::step])}
+    times = points["time"].astype("str")
+    shared = 11 if times.str.slice(0, 10).nunique() == 1 else 5 if times.str.slice(0, 4).nunique() == 1 else 0
+    words = times.str.slice(shared, 16 if shared == 11 else 10)  # the time of the day, or the day
+    ticks = {"tickvals": list(range(0, len(points), step)), "ticktext": list(words.iloc[::step])}
     figure.update_xaxes(range=[-0.5, len(points) - 0.5], showgrid=False, **ticks)
     figure.update_yaxes(title_text=quantity.title)
-    several = points["kernel"].nunique() > 1
     figure.update_layout(
         height=PANEL_PX + TOP_PX + BOTTOM_PX, margin={"t": TOP_PX, "b": BOTTOM_PX}, showlegend=several
     )
     better = "higher" if points["higher_is_better"].iloc[0] else "lower"
-    theme.titled(
-        figure, title, f"{better} is better; bars: 95 % interval of a run; line: level between changes"
-    )
+    on = theme.plain(points["machine_class"].iloc[0])
+    theme.titled(figure, title, f"{on}<br>{better} is better; bars: 95 % interval of a run; line: level")
     theme.legend_fits(figure)
     return figure

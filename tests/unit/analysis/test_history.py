@@ -93,7 +93,7 @@ def test_runs_are_added_by_several_writers_and_a_change_is_marked(
     assert (change["before"], change["after"]) == ("r05", "r06")
     assert change["low"] < 0.9 < change["high"]
     page = Path(answer["page"]).read_text()
-    assert change["sentence"].startswith("worse by -10 %")
+    assert change["sentence"].startswith("worse: -10 %")
     for words in ("6.12.9", "labkit compare", "no cause is named"):
         assert words in page
 

@@ -66,8 +66,8 @@ def test_the_first_bad_of_twelve_is_found_and_what_is_there_is_used_again(
     count = len(done)
     assert search(tmp_path / "b").sentence == answer.sentence
     assert len(done) == count
-    with pytest.raises(BadInput, match="holds a bisect with another most_pairs"):
-        search(tmp_path / "b", most_pairs=7)
+    with pytest.raises(BadInput, match="holds a bisect with another conditions"):
+        search(tmp_path / "b", conditions=("slower>5%",))
 
 
 def test_what_cannot_be_measured_is_skipped(tmp_path: Path, measured: Any) -> None:
@@ -104,6 +104,8 @@ def test_noise_is_no_answer_and_no_difference_is_an_error(tmp_path: Path, measur
     answer = search(tmp_path / "noise")
     assert (answer.first_bad, len(done)) == (None, 12)
     assert "the last value cannot be judged" in answer.sentence
+    search(tmp_path / "noise", most_pairs=7)
+    assert len(done) == 14, "a higher limit goes on where the lower one ended"
     measured(lambda _number, _run: 1.0, 0.002)
     with pytest.raises(BadInput, match="111 is not worse than 100, so there is nothing to find"):
         search(tmp_path / "equal")

@@ -211,6 +211,9 @@ def test_project_sweep_files(name: str, project: Path) -> None:
         assert {point.parameters["topology"] for point in result.points} == {"veth_bridge"}
     elif result.experiment == "latency_under_load":
         assert [point.parameters["preset"] for point in result.points] == ["bloat", "rrul"]
+    elif name == "track-kernels.yaml":
+        kernels = [point.parameters["where"] for point in result.points]
+        assert (len(kernels), sum("append=" in one for one in kernels)) == (10, 5)
     elif name == "published_ports.yaml":
         for point in result.points:
             published = {"veth_published_proxy", "veth_published_nat"}
