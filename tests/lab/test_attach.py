@@ -88,6 +88,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         assert not trap.imported()
 
 
+@pytest.mark.long
 @pytest.mark.needs("root", "bridge", "macvlan", "ping", "busybox")
 def test_a_running_container_gets_interfaces(machine: Machine, tmp_path: Path) -> None:
     given = (

@@ -184,6 +184,7 @@ def test_killed_recorder_keeps_its_file(tmp_path: Path) -> None:
     assert (report["frames"], report["is_whole"]) == (12, False)
 
 
+@pytest.mark.long
 def test_first_and_last_packet_are_captured(tmp_path: Path) -> None:
     assert tried("repeated", tmp_path) == [[2] * 4] * 20
 

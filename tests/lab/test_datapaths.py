@@ -329,7 +329,7 @@ def test_early_stop_gives_its_reason(machine: Sandbox) -> None:
 
 
 def test_refused_arms_are_rows(machine: Sandbox) -> None:
-    words = ("topology=macvlan_private,veth,macvlan_passthru", "pairs=1,2", *SHORT)
+    words = ("topology=macvlan_private,veth,macvlan_passthru", "pairs=1,2", "slices=1", "whole_runs=0")
     rows = machine.rows(*words)
     refused = [row for row in rows if row["status"] == "isolated"]
     assert {(row["topology"], row["pairs"]) for row in refused} == {

@@ -234,6 +234,7 @@ def test_doctor_leaves_nothing(tracefs: Path) -> None:
     assert not Path(f"/proc/{inner[0]}").exists()
 
 
+@pytest.mark.long
 def test_tracing_instance_in_use_is_left_alone(tracefs: Path) -> None:
     code = f"""
 import sys, pathlib

@@ -73,6 +73,7 @@ def test_topology_generator_and_observer(python: Path, tmp_path: Path) -> None:
     assert tools["labkit-toys"] == "1.0"  # the run says whose code measured
 
 
+@pytest.mark.long
 @pytest.mark.needs("namespaces")
 def test_new_kind_of_link(python: Path, tmp_path: Path) -> None:
     """The kernel is asked for it, and a kernel without it is named as the reason."""

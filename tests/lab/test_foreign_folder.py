@@ -59,7 +59,7 @@ def test_benchmarks_start_nothing_of_the_current_folder(machine: Sandbox, trap: 
 
 
 def test_foreign_notebook_is_not_executed(machine: Sandbox, trap: Trap) -> None:
-    done = machine.labkit("run", "datapaths", "topology=veth", "duration_s=1", "slices=2", cwd=trap.folder)
+    done = machine.labkit("run", "datapaths", "topology=veth", "slices=1", "whole_runs=0", cwd=trap.folder)
     checked(trap, done)
     [run] = (machine.data / "datapaths").iterdir()
     lines = checked(trap, machine.labkit("report", str(run), cwd=trap.folder), code=2)

@@ -153,6 +153,7 @@ def test_termination_ends_everything(number: int, machine: Sandbox) -> None:
     nothing_left(machine, before)
 
 
+@pytest.mark.long
 def test_closed_output_pipe(machine: Sandbox) -> None:
     """`labkit run … --json | head -1` ends without an error message."""
     before = machine.interfaces()
@@ -179,6 +180,7 @@ def test_second_measurement_waits_for_the_lock(machine: Sandbox) -> None:
     assert "labkit.cli run datapaths duration_s=2 omit_s=0" in lines
 
 
+@pytest.mark.long
 def test_waiting_for_the_lock_can_be_interrupted(machine: Sandbox) -> None:
     first = machine.start(*LABKIT, "run", "datapaths", "duration_s=30", "omit_s=0")
     assert until(lambda: machine.pids(CHAIN["the experiment"]), 10)

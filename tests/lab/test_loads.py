@@ -45,7 +45,7 @@ def test_slow_load_window(words: tuple[str, ...], tmp_path: Path) -> None:
     assert row["received_bytes"] > 0
 
 
-@pytest.mark.parametrize("protocol", ["tcp", "udp"])
+@pytest.mark.parametrize("protocol", [pytest.param("tcp", marks=pytest.mark.long), "udp"])
 def test_each_direction_has_its_own_throughput(protocol: str, tmp_path: Path) -> None:
     """Only the way to the server is a bottleneck."""
     narrow = "change=narrow: qdisc tbf rate 20mbit burst 10kb latency 20ms at between:port1"

@@ -655,10 +655,9 @@ def test_switch_on_one_cpu_beside_the_monitor(tmp_path: Path) -> None:
     "words",
     [
         "",
-        "+mirrors=2+output=gre",
         *(
             pytest.param(words, marks=pytest.mark.long)
-            for words in ("+mirrors=2", "+mirrors=1+output=vlan", "+cpu=0")
+            for words in ("+mirrors=2+output=gre", "+mirrors=2", "+mirrors=1+output=vlan", "+cpu=0")
         ),
     ],
 )

@@ -41,10 +41,9 @@ def interfaces(net: live.LiveTopology, node: str) -> list[InterfaceState]:
     return next(space.interfaces for space in net.state.namespaces if space.name == node)
 
 
-@pytest.mark.parametrize("learning", [True, False])
-def test_vxlan_over_a_router(learning: bool) -> None:
+def test_vxlan_over_a_router() -> None:
     with live.build(
-        example_networks.routed({"kind": "vxlan", "id": 30, "port": 4900, "learning": learning})
+        example_networks.routed({"kind": "vxlan", "id": 30, "port": 4900, "learning": False})
     ) as net:
         assert [end.name for end in net.endpoints.values() if end.address] == ["c1", "c2"]
         assert "ttl=64" in ping(net, "c1", "10.0.0.2", 1450 - 28)
@@ -56,11 +55,10 @@ def test_vxlan_over_a_router(learning: bool) -> None:
         [bridge] = [one for one in interfaces(net, "n1") if one.name == "br"]
         assert bridge.mtu_bytes == 1450
         far = mac_of(net, "c2", "eth0")
-        assert remotes(net, "n1", far) == (["192.168.2.1"] if learning else [])
+        assert remotes(net, "n1", far) == [], "it learns no address"
 
 
-@pytest.mark.parametrize("outside", [4, 6])
-@pytest.mark.parametrize("group", [False, True])
+@pytest.mark.parametrize(("group", "outside"), [(False, 4), (True, 6)])
 def test_vxlan_with_three_endpoints(group: bool, outside: int) -> None:
     to = ("239.1.1.1" if outside == 4 else "ff0e::1:1") if group else None
     own = "192.168.0.{}" if outside == 4 else "fd00:9::{}"

@@ -30,8 +30,8 @@ def tried(what: str, *words: str) -> Any:
         pytest.param("veth", marks=pytest.mark.long),
         pytest.param("veth_bridge", marks=pytest.mark.needs("bridge")),
         pytest.param("veth_routed", marks=pytest.mark.long),
-        pytest.param("macvlan_bridge", marks=pytest.mark.needs("macvlan")),
-        pytest.param("ipvlan_l2", marks=pytest.mark.needs("ipvlan")),
+        pytest.param("macvlan_bridge", marks=[pytest.mark.needs("macvlan"), pytest.mark.long]),
+        pytest.param("ipvlan_l2", marks=[pytest.mark.needs("ipvlan"), pytest.mark.long]),
         pytest.param("vxlan", marks=pytest.mark.needs("vxlan")),
     ],
 )
@@ -155,7 +155,7 @@ def test_latency_beside_a_load() -> None:
             "case=net_to_vm", "target_mac", VMS, "container",
             marks=[pytest.mark.long, pytest.mark.needs("root", "runc")],
         ),
-        ("case=vm_to_net+rules=l3", "target_ip", {"network"}, "namespace"),
+        pytest.param("case=vm_to_net+rules=l3", "target_ip", {"network"}, "namespace", marks=pytest.mark.long),
         pytest.param("case=vm_to_vm+rules=l3", "target_ip", VMS, "namespace", marks=pytest.mark.long),
         pytest.param(
             "case=net_to_vm+rules=l3+tunnel=vxlan", "target_ip", VMS, "namespace",

@@ -46,6 +46,7 @@ def test_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert result["claims"] == [], "neither run is published"
 
 
+@pytest.mark.long
 def test_compare_with_a_published_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A run is equal to itself in speed, also where its points differ in a parameter, and in counts of bytes."""
     published = ROOT / "data/results/overlay"

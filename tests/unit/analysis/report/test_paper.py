@@ -42,6 +42,7 @@ def test_column_of_a_paper(forest: go.Figure, tmp_path: Path) -> None:
     assert json.loads(str(forest.to_json())) == before, "the figure stays as it is"
 
 
+@pytest.mark.long
 def test_pdf_has_the_width_in_points(forest: go.Figure, tmp_path: Path) -> None:
     content = labkit.paper(forest, tmp_path / "ratios.pdf", width_cm=17.5).read_bytes()
     [width] = re.findall(rb"/MediaBox \[0 0 ([0-9.]+) [0-9.]+\]", content)

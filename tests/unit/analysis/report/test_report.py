@@ -388,6 +388,7 @@ def test_a_sweep_is_about_what_its_file_says(tmp_path: Path) -> None:
     assert EVIL not in about
 
 
+@pytest.mark.long
 @pytest.mark.needs("chromium")
 def test_figures_have_still_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "notebook.ipynb"
