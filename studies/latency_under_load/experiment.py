@@ -58,14 +58,14 @@ RATE = "rate 20mbit burst 10kb"
 _LINK = f"handle 1: tbf {RATE} limit 1mb"
 # A bottleneck of 20 Mbit/s with another queue in each arm.
 BLOAT = (
-    f"tbf: {_shaped(f'tbf {RATE} latency 50ms')}",
     f"pfifo-1000: {_shaped(_LINK, 'parent 1: pfifo limit 1000')}",
+    f"tbf: {_shaped(f'tbf {RATE} latency 50ms')}",
     f"fq_codel: {_shaped(_LINK, 'parent 1: fq_codel')}",
     f"cake: {_shaped('cake bandwidth 20mbit')}",
 )
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "rrul": {"streams": 4, "direction": "both"},
-    "bloat": {"streams": 4, "topology": "veth_bridge", "change": BLOAT, "baseline": "tbf"},
+    "bloat": {"streams": 4, "topology": "veth_bridge", "change": BLOAT, "baseline": "pfifo-1000"},
 }
 
 
@@ -80,7 +80,7 @@ class LatencyUnderLoad(DatapathParameters, frozen=True, kw_only=True):
     preset: Annotated[
         str | None,
         "values of other parameters, where these are none: rrul (four TCP streams each way) or bloat (one way over a"
-        " link of 20 Mbit/s: tbf alone, with a pfifo of 1,000 packets and with fq_codel, and cake)",
+        " link of 20 Mbit/s: tbf with a pfifo of 1,000 packets, alone, and with fq_codel, and cake)",
         OneOf(PRESETS),
     ] = None
     protocol: Annotated[str, "the probe: ping (echo requests)", OneOf(("ping",))] = "ping"

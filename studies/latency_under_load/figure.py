@@ -8,12 +8,13 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from labkit.analysis import theme
+from labkit.analysis import load, theme
 from labkit.analysis.figures.panels import arms, finish, titled_grid
 from studies.latency_under_load import course
 from studies.latency_under_load.course import PHASES
 
-PANEL_PX, BETWEEN_PX, EDGES_PX = 210, 70, 150
+PANEL_PX, BETWEEN_PX, EDGES_PX = 210, 80, 150
+TITLE_LETTERS = 88
 TITLES = {
     "forward": "From clients to servers",
     "reverse": "From servers to clients",
@@ -27,10 +28,9 @@ WHISKERS = (0.01, 0.25, 0.5, 0.75, 0.99)
 
 
 def _courses(rows: pd.DataFrame) -> Iterator[tuple[str, str, list[course.Course]]]:
-    """Yield each arm with its role and the courses of its valid measurements, in drawing order."""
-    ok = rows[rows["status"].eq("ok") & rows["artefact"].notna()]
-    for arm, role in arms(ok):
-        own = ok[ok["arm"].eq(arm)]
+    """Yield each arm with its role and the courses of its measurements, in drawing order."""
+    for arm, role in arms(rows):
+        own = rows[rows["arm"].eq(arm)]
         yield arm, role, [course.read(*one) for one in zip(own["folder"], own["artefact"], strict=True)]
 
 
@@ -38,39 +38,66 @@ def over_time(rows: pd.DataFrame) -> go.Figure:
     """Draw the throughput of each direction above the round-trip times, on one time axis, a colour for each arm.
 
     Values of one interval of all rounds have one point: the mean of the throughput, and the median of the round-trip
-    times. rows: those of one load, with the courses in their folders.
+    times. Several loads are below each other. rows: those of runs whose folders have the courses.
     """
-    read = list(_courses(rows))
-    tables = [(arm, role, _throughput(own), _probes(own)) for arm, role, own in read]
+    loads = _loads(rows)
     ways = [way for way in WAYS if rows["direction"].isin([way, "both"]).any()]
-    places = {name: row for row, name in enumerate([*ways, "rtt"], 1)}
-    height = PANEL_PX * len(places) + BETWEEN_PX * (len(places) - 1)
-    figure = titled_grid(
-        {(row, 1): TITLES[name] for name, row in places.items()}, rows=len(places), cols=1, shared_xaxes=True,
-        vertical_spacing=BETWEEN_PX / height if len(places) > 1 else 0,
-    )  # fmt: skip
-    for arm, role, throughput, probes in tables:
-        style = theme.arm_style(arm, role)
-        line = {"color": style.color, "dash": style.dash, "width": 1.5}
-        for name, values in [
-            *((way, throughput[f"{way}_bps"] * MEGA) for way in ways),
-            ("rtt", probes * MILLI),
-        ]:
-            figure.add_scatter(
-                x=values.index, y=values, mode="lines", name=arm, legendgroup=arm, line=line, showlegend=True,
-                row=places[name], col=1,
-            )  # fmt: skip
-            figure.update_yaxes(title_text="Mbit/s", rangemode="tozero", row=places[name], col=1)
-    figure.update_yaxes(type="log", title_text="ms", rangemode="normal", row=places["rtt"], col=1)
-    figure.update_xaxes(title_text="seconds since the load began", row=len(places), col=1)
-    for begin, end in [one.phases["loaded"] for _, _, own in read for one in own][:1]:
-        figure.add_vrect(x0=begin, x1=end, layer="below", line_width=0, **theme.BAND)
-    figure.update_layout(height=height + EDGES_PX, margin={"b": 0}, legend=theme.legend_below())
+    figure, places = _panels([(f"{TITLES[name]}{of}", name) for of, _ in loads for name in (*ways, "rtt")])
+    for number, (_, own) in enumerate(loads):
+        at = {name: number * (len(ways) + 1) + row for row, name in enumerate((*ways, "rtt"), 1)}
+        read = list(_courses(own))
+        for arm, role, courses in read:
+            style = theme.arm_style(arm, role)
+            line = {"color": style.color, "dash": style.dash, "width": 1.5}
+            throughput = _throughput(courses) * MEGA
+            series = {**{way: throughput[f"{way}_bps"] for way in ways}, "rtt": _probes(courses) * MILLI}
+            for name, values in series.items():
+                figure.add_scatter(
+                    x=values.index, y=values, mode="lines", name=arm, legendgroup=arm, line=line, showlegend=True,
+                    row=at[name], col=1,
+                )  # fmt: skip
+        for one in [one for _, _, courses in read for one in courses][:1]:
+            (begin, _), (since, until), (_, end) = (one.phases[phase] for phase in PHASES)
+            for row in at.values():
+                figure.add_vrect(
+                    x0=since, x1=until, layer="below", line_width=0, row=row, col=1, **theme.BAND
+                )
+                figure.update_xaxes(range=[begin, end], row=row, col=1)
+    for row, name in enumerate(places, 1):
+        words = (
+            {"type": "log", "title_text": "ms"}
+            if name == "rtt"
+            else {"title_text": "Mbit/s", "rangemode": "tozero"}
+        )
+        figure.update_yaxes(**words, row=row, col=1)
+        if name == "rtt":
+            figure.update_xaxes(title_text="seconds since the load began", row=row, col=1)
     subtitle = (
         "of each interval the mean throughput at the receiving interfaces, and the median round-trip time, over all"
         " rounds; shaded: the time that counts as loaded"
     )
     return finish(figure, rows, "Under load, over time", subtitle)
+
+
+def _loads(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Return the valid rows of each load, with what distinguishes it from the others, for a title."""
+    found = list(load.groups(rows[rows["status"].eq("ok") & rows["artefact"].notna()]))
+    words = [load.group_text(key).split(", ") for key, _ in found]
+    own = [[word for word in each if not all(word in other for other in words)] for each in words]
+    return [
+        ("".join(f" · {word}" for word in each), table) for each, (_, table) in zip(own, found, strict=True)
+    ]
+
+
+def _panels(titled: list[tuple[str, str]]) -> tuple[go.Figure, list[str]]:
+    """Return an empty figure with a plot below the other for each title, and what each shows."""
+    count = max(len(titled), 1)
+    height = PANEL_PX * count + BETWEEN_PX * (count - 1)
+    titles = {(row, 1): theme.folded(title, TITLE_LETTERS) for row, (title, _) in enumerate(titled, 1)}
+    spacing = BETWEEN_PX / height if count > 1 else 0
+    figure = titled_grid(titles, rows=count, cols=1, vertical_spacing=spacing)
+    figure.update_layout(height=height + EDGES_PX, margin={"b": 0}, legend=theme.legend_below())
+    return figure, [what for _, what in titled]
 
 
 def _throughput(courses: list[course.Course]) -> pd.DataFrame:
@@ -109,19 +136,21 @@ def _phase(courses: list[course.Course], phase: str) -> np.ndarray:
 
 
 def latency_cdf(rows: pd.DataFrame) -> go.Figure:
-    """Draw the share of round trips that are not slower, under load (lines) and before it (thin), for each arm."""
-    figure = go.Figure()
-    for arm, role, own in _courses(rows):
-        style = theme.arm_style(arm, role)
-        for phase, width in (("loaded", 2.5), ("idle", 1)):
-            if len(times := _phase(own, phase)):
-                figure.add_scatter(
-                    x=np.quantile(times, POINTS) * MILLI, y=POINTS, mode="lines", name=arm, legendgroup=arm,
-                    showlegend=phase == "loaded", line={"color": style.color, "dash": style.dash, "width": width},
-                )  # fmt: skip
-    figure.update_xaxes(type="log", title_text="round-trip time, ms")
+    """Draw the share of round trips that are not slower, under load (wide) and before it (thin), for each arm."""
+    loads = _loads(rows)
+    figure, _ = _panels([(TITLES["rtt"] + of, "") for of, _ in loads])
+    for row, (_, own) in enumerate(loads, 1):
+        for arm, role, courses in _courses(own):
+            style = theme.arm_style(arm, role)
+            for phase, width in (("loaded", 2.5), ("idle", 1)):
+                if len(times := _phase(courses, phase)):
+                    figure.add_scatter(
+                        x=np.quantile(times, POINTS) * MILLI, y=POINTS, mode="lines", name=arm, legendgroup=arm,
+                        row=row, col=1, showlegend=phase == "loaded",
+                        line={"color": style.color, "dash": style.dash, "width": width},
+                    )  # fmt: skip
+    figure.update_xaxes(type="log", dtick=1, title_text="ms")
     figure.update_yaxes(title_text="share of round trips", range=[0, 1.01])
-    figure.update_layout(height=420, margin={"b": 50}, legend=theme.legend_below())
     return finish(
         figure, rows, "Round-trip times under load", "wide lines: under load; thin lines: before it"
     )
@@ -129,18 +158,20 @@ def latency_cdf(rows: pd.DataFrame) -> go.Figure:
 
 def latency_box(rows: pd.DataFrame) -> go.Figure:
     """Draw the quartiles of the round-trip times of each arm before, during and after the load."""
-    figure = go.Figure()
-    for arm, role, own in _courses(rows):
-        style = theme.arm_style(arm, role)
-        there = {phase: times for phase in PHASES if len(times := _phase(own, phase))}
-        low, first, middle, third, high = (
-            [float(np.quantile(times, share)) * MILLI for times in there.values()] for share in WHISKERS
-        )
-        figure.add_box(
-            x=[WHEN[phase] for phase in there], lowerfence=low, q1=first, median=middle, q3=third, upperfence=high,
-            name=arm, line={"color": style.color, "width": 1.5},
-        )  # fmt: skip
-    figure.update_yaxes(type="log", title_text="round-trip time, ms")
-    figure.update_layout(height=420, margin={"b": 50}, boxmode="group", legend=theme.legend_below())
+    loads = _loads(rows)
+    figure, _ = _panels([(TITLES["rtt"] + of, "") for of, _ in loads])
+    for row, (_, own) in enumerate(loads, 1):
+        for arm, role, courses in _courses(own):
+            there = {phase: times for phase in PHASES if len(times := _phase(courses, phase))}
+            low, first, middle, third, high = (
+                [float(np.quantile(times, share)) * MILLI for times in there.values()] for share in WHISKERS
+            )
+            figure.add_box(
+                x=[WHEN[phase] for phase in there], lowerfence=low, q1=first, median=middle, q3=third, upperfence=high,
+                name=arm, legendgroup=arm, offsetgroup=arm, showlegend=True, row=row, col=1,
+                line={"color": theme.arm_style(arm, role).color, "width": 1.5},
+            )  # fmt: skip
+    figure.update_yaxes(type="log", dtick=1, title_text="ms")
+    figure.update_layout(boxmode="group")
     subtitle = "boxes: quartiles and median; whiskers: from the 1st to the 99th percentile, all rounds"
     return finish(figure, rows, "Round-trip times before, under and after the load", subtitle)

@@ -70,12 +70,13 @@ def _sentences(rows: pd.DataFrame) -> Iterator[str]:
     for one in table(rows).to_dict("records"):
         rates = " and ".join(f"{one[way]} {way}" for way in WAYS if one[way])
         yield (
-            f"**{one['arm']}**, {one['load']}: the {what} grows by {one['increase']}, from {one['idle']} to"
-            f" {one['under load']} under load ({rates}), and is {one['after']} after it."
+            f"**{one['arm']}**, {one['load']}: the {what} is {one['idle']} before the load, {one['under load']} under"
+            f" load ({rates}) and {one['after']} after it: an increase of {one['increase']}."
         )
     for arm in without_increase(rows):
         yield f"{arm}: some measurement shows no increase of the {what}, so its increase has no ratio."
-    for sentence in increase_verdicts(rows)["sentence"]:
+    compared = increase_verdicts(rows)
+    for sentence in compared.loc[compared["ratio"].notna(), "sentence"]:
         yield f"Increase of the {what}: {sentence}."
 
 

@@ -11,7 +11,7 @@ import select
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from labkit.common.errors import Failed
@@ -64,7 +64,7 @@ class Prober(threading.Thread):
         self._until_s = float("inf")
 
     def run(self) -> None:
-        """Send and receive until LINGER_S after `end`."""
+        """Send and receive until LINGER_S after `stop`."""
         begin_s = time.monotonic()
         while (now_s := time.monotonic()) < self._until_s:
             due_s = begin_s + len(self._sent) / self._rate_rps
@@ -82,9 +82,12 @@ class Prober(threading.Thread):
                 number = len(self._sent) - (len(self._sent) - sequence) % SEQUENCES
                 self._rtts_s.setdefault(number, (received_ns - self._sent[number - 1][1]) / 1e9)
 
-    def end(self) -> list[Probe]:
-        """Wait for the last answers, and return the probes."""
+    def stop(self) -> None:
+        """End when the last answers may have come."""
         self._until_s = time.monotonic() + LINGER_S
+
+    def ended(self) -> list[Probe]:
+        """Wait for its end after `stop`, and return the probes."""
         self.join()
         self._echo.close()
         return [Probe(sent_s, self._rtts_s.get(number)) for number, (sent_s, _) in enumerate(self._sent, 1)]
@@ -98,10 +101,16 @@ def probing(pairs: Sequence[Pair | RemotePair], rate_rps: int) -> Iterator[Probi
     """
     result = Probing()
     offset_s = time.time() - time.monotonic()
-    with ExitStack() as stack:
-        for prober in [Prober(pair, rate_rps) for pair in pairs]:
-            prober.start()
-            stack.callback(lambda one: result.probes.extend(one.end()), prober)
+    probers: list[Prober] = []
+    try:
+        for pair in pairs:
+            probers.append(Prober(pair, rate_rps))
+            probers[-1].start()
         yield result
+    finally:
+        for one in probers:
+            one.stop()
+        for one in probers:
+            result.probes += one.ended()
     if abs(time.time() - time.monotonic() - offset_s) > CLOCK_S:
         raise Failed("the machine's clock was set during the measurement: repeat it")

@@ -20,7 +20,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     """Measure a planted queue of 20 ms as the baseline, and the queues of `bloat`."""
     with sandbox(tmp_path_factory.mktemp("load"), user=False) as made:
         folder = made.folder / "run"
-        words = ["preset=bloat", f"change={'; '.join([PLANTED, *BLOAT[1:]])}", "baseline=planted", "rounds=3"]
+        words = ["preset=bloat", f"change={'; '.join([PLANTED, *BLOAT])}", "baseline=planted", "rounds=3"]
         words += ["omit_s=2", "duration_s=2", "idle_s=1", "--folder", str(folder)]
         done = made.labkit("run", "latency_under_load", *words, timeout=400)
         assert done.returncode == 0, done.stderr
