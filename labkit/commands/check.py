@@ -13,7 +13,7 @@ from labkit.common import units
 from labkit.common.errors import BadInput
 from labkit.common.limits import Within
 from labkit.common.printable import printable, printable_json
-from labkit.measure.existing.checks import load
+from labkit.measure.existing.checks import drops, load
 
 NOTES = """\
 The ends are containers, namespaces or processes of this machine: container:NAME, netns:NAME, pid:N,
@@ -114,4 +114,8 @@ def _lines(report: dict[str, Any]) -> list[str]:
             else f"failed: {one['said']}"
         )
         lines.append(f"load: {one['protocol']}, {text}")
+    everyday = tuple(f"{reason} " for reason in drops.EVERYDAY)
+    told = [f"{count} for {name}" for name, count in report["drops"].items() if not name.startswith(everyday)]
+    if told:
+        lines.append(f"packets that the kernel dropped on the whole machine meanwhile: {'; '.join(told[:5])}")
     return lines + [f"not seen: {one}" for one in report["not_seen"]]

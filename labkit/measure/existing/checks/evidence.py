@@ -173,7 +173,9 @@ def gather(one: End, other: End, there: Way, back: Way, load_s: int | None) -> E
                 result.not_seen.append(f"the load did not run: {error}")
     result.changed = kernel_counters.changes(before, kernel_counters.read(namespaces))
     after = _throttled(client, server)
-    result.throttled_s = {name: after[name] - was_s for name, was_s in throttled.items()}
+    result.throttled_s = {name: after[name] - was_s for name, was_s in throttled.items() if name in after}
+    for name in throttled.keys() - after.keys():
+        result.not_seen.append(f"the program of {name} ended during the check: its CPU quota is not known")
     for space in result.spaces:
         result.hits |= _hits(space.name, result.rulesets[space.name], space.ruleset)
     return result
@@ -184,7 +186,13 @@ def _mtu(way: Way) -> int:
 
 
 def _throttled(*ends: Space) -> dict[str, float]:
-    return {end.name: cpu_quota.throttled_s(end.pid) for end in ends if end.pid is not None}
+    """Return for how many seconds quotas have stopped the programs of each end; without those that have ended."""
+    result = {}
+    for end in ends:
+        with suppress(OSError):
+            if end.pid is not None:
+                result[end.name] = cpu_quota.throttled_s(end.pid)
+    return result
 
 
 def packets_of(rule: dict[str, Any]) -> int | None:

@@ -50,6 +50,8 @@ def run(client: End, server: End, seconds: int) -> list[Load]:
 
 
 def _one(client: End, server: End, seconds: int, protocol: str, words: list[str]) -> Load:
+    if server.space.namespace.listens(PORT):
+        return Load(protocol, 0.0, 0, 0, f"another program listens on port {PORT} of {server.space.name}")
     iperf3 = machine.program("iperf3")
     listening = [*server.space.namespace.prefix, iperf3, "-s", "-1", "-B", server.address, "-p", str(PORT)]
     sending = [

@@ -71,9 +71,12 @@ def checksums(seen: Evidence) -> Iterator[Finding]:
 def quotas(seen: Evidence) -> Iterator[Finding]:
     """CPU quotas of the cgroups of both ends, and how long they stopped their threads."""
     for end in dict.fromkeys((seen.client.space, seen.server.space)):
-        if end.pid is None or not Path(f"/proc/{end.pid}").exists():
+        if end.pid is None:
             continue
-        quota, share = cpu_quota.quota_cpus(end.pid), cpu_quota.throttled_share(end.pid)
+        try:
+            quota, share = cpu_quota.quota_cpus(end.pid), cpu_quota.throttled_share(end.pid)
+        except OSError:  # it has just ended
+            continue
         stopped_s = seen.throttled_s.get(end.name, 0.0)
         if quota is None or (stopped_s < 0.01 and share < 0.01 and quota >= 1):
             continue
