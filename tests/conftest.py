@@ -195,6 +195,11 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         lambda: works("localedef", "--version") and Path("/usr/share/i18n/locales/de_DE").exists(),
         "there are no sources of locales (Debian package locales)",
     ),
+    "podman": (
+        lambda: AS_ROOT and works("podman", "--version") and Path("/usr/lib/cni/portmap").exists(),
+        "there is no Podman with CNI plugins (Debian packages podman, containernetworking-plugins), or this user is not"
+        " root",
+    ),
     "runc": (lambda: works("runc", "--version"), "there is no runc (Debian package runc)"),
     "apt": (lists_can_be_fetched, "there is no apt here, or its sources do not answer"),
     "depmod": (lambda: works("/usr/sbin/depmod", "--version"), "there is no depmod (Debian package kmod)"),

@@ -229,8 +229,8 @@ def traffic_plan(experiment: str, requested: Parameters) -> str | None:
     rate = paced[0] if paced else "as fast as the path carries it"
     pairs = units.listed([" to ".join(existing_names.ends(name)) for name in names])
     return (
-        f"labkit would send {requested.protocol} traffic from {pairs}, {rate}, in turns with the other arms, for"
-        f" {seconds} in all, and change nothing there"
+        f"this run sends {requested.protocol} traffic from {pairs}, {rate}, in turns with the other arms, for"
+        f" {seconds} in all, and changes nothing there"
     )
 
 

@@ -11,13 +11,14 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Need
-from sandbox import LABKIT, Sandbox, one_sentence, sandbox, until
+from sandbox import LABKIT, Sandbox, one_sentence, only_run, sandbox, until
 
 pytestmark = pytest.mark.needs("root", "ip", "veth", "bridge")
 
@@ -118,9 +119,9 @@ class Machine:
         self.sandbox = made
         made.words = ["nsenter", f"--target={names.pid}", "--mount", "--"]
 
-    def make(self, script: str) -> None:
+    def make(self, script: str, *words: str, **environment: str) -> None:
         """Make a network by plain commands, and wait until its carriers and addresses no longer change."""
-        done = self.sandbox.run("sh", "-ec", script)
+        done = self.sandbox.run("sh", "-ec", script, *words, **environment)
         assert done.returncode == 0, done.stderr
         seen = [""]
 
@@ -133,7 +134,7 @@ class Machine:
     def everything(self) -> list[str]:
         """Return what the kernel says of all namespaces, without counts that change by themselves."""
         lines = self.sandbox.run("sh", "-c", READ).stdout.splitlines()
-        volatile = re.compile("conntrack_count|stable_secret|netfilter/nf_log/")
+        volatile = re.compile("conntrack_count|stable_secret|netfilter/nf_log/|max_dgram_qlen")
         settings = [line for line in lines if not volatile.search(line)]
         return [re.sub(r"_timer +[\d.]+|expires \d+sec|_lft \d+sec", "", line) for line in settings]
 
@@ -150,7 +151,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     with sandbox(tmp_path, user=False) as made:
         names = made.start(
             "unshare", "--mount", "sh", "-ec",
-            "mkdir -p /run/netns; mount -t tmpfs names /run/netns; echo; exec sleep 1000",
+            "for at in /run/netns /var/lib/cni; do mkdir -p $at; mount -t tmpfs names $at; done; echo; exec sleep 1000",
         )  # fmt: skip
         assert names.stdout is not None
         assert names.stdout.readline() == "\n"
@@ -228,7 +229,7 @@ def test_what_cannot_be_is_one_sentence(machine: Machine, tmp_path: Path) -> Non
         "draw netns:web pid:4194305": "pid:4194305 does not exist, or has just ended",
         "draw netns:web ssh:there": "ssh:there: ends on other machines cannot be resolved yet",
         "run datapaths topology=existing:netns:web": "'existing:netns:web' is not a network between two ends",
-        "run datapaths topology=existing:netns:web+netns:cli": "labkit would send tcp traffic from netns:web to",
+        "run datapaths topology=existing:netns:web+netns:cli": "this run sends tcp traffic from netns:web to",
         "run datapaths topology=existing:netns:web+netns:cli pairs=2": "pairs=2: existing:netns:web+netns:cli is one",
         "run datapaths topology=existing:netns:web+netns:cli where=vm:debian": "where=vm:debian: existing:netns:web",
         "run throughput topology=existing:netns:web+netns:cli --yes": "existing:netns:web+netns:cli takes the load of",
@@ -259,23 +260,40 @@ NETWORK = "existing:netns:web+netns:cli"
 @pytest.mark.needs("iperf3", "ping")
 def test_existing_network_is_an_arm(machine: Machine) -> None:
     """It is compared in the same slices and whole runs as a built one, twice at the same time, beside a program of its
-    own at the usual port; a change is not applied to it."""
-    machine.make(BRIDGE)
+    own at the usual port; a change is not applied to it. `why` sees its rules."""
+    chain = "add chain ip own in { type filter hook input priority 0; }"
+    rules = f"add table ip own; {chain}; add rule ip own in tcp dport 9 drop"
+    machine.make(f"{BRIDGE}ip netns exec cli nft '{rules}'")
     busy = machine.sandbox.start("ip", "netns", "exec", "cli", "iperf3", "-s")
     listens = lambda: machine.sandbox.run("ip", "netns", "exec", "cli", "ss", "-Hltn", "sport", "5201").stdout  # noqa: E731
     assert until(listens, 20)
     before = machine.everything()
-    words = ("rounds=1", "slices=3", "whole_runs=1", "duration_s=1", "omit_s=0", "--yes")
+    words = (
+        "rounds=1",
+        "slices=3",
+        "whole_runs=1",
+        "duration_s=1",
+        "omit_s=0",
+        "observe=counters",
+        "profile_rounds=1",
+        "--yes",
+    )
     change = "change=gro: offload gro on at both"
     rows = machine.sandbox.rows(f"topology={NETWORK},veth_bridge", change, *words)
     of = {name: [row for row in rows if row["arm"] == name] for name in {row["arm"] for row in rows}}
     for name in (NETWORK, f"{NETWORK} (again)", "veth_bridge"):
-        assert [row["status"] for row in of[name]] == ["ok"] * 4, of[name]
+        assert [row["status"] for row in of[name]] == ["ok"] * 6, of[name]
         assert all(row["throughput_bps"] > 1e8 for row in of[name])
-    [refused] = of[f"{NETWORK}+gro"]
+    refused, *_ = of[f"{NETWORK}+gro"]
     assert (refused["status"], refused["reason"]) == (
         "unsupported", "change gro: nothing of an existing network is changed",
     )  # fmt: skip
+    folder = only_run(machine.sandbox)
+    assert machine.sandbox.labkit("why", f"{folder}:veth_bridge", NETWORK).returncode == 0
+    page = (folder / "why.html").read_text()
+    assert re.search(r"nftables ip own in.{,200}server.{,200}absent", page, re.DOTALL), re.findall(
+        "nftables.{50}", page
+    )
     assert machine.everything() == before
     busy.kill()
     busy.communicate()
@@ -316,3 +334,55 @@ def test_end_that_ends_is_a_reason(machine: Machine) -> None:
         err,
     )
     assert all(row["status"] == "ok" for row in rows if row["topology"] == "veth")
+
+
+# An engine with its own storage, started as its users start it. The limits are those that any root may set.
+ENGINE = """#!/bin/sh
+exec /usr/bin/podman --root {0}/s --runroot {0}/r --storage-driver vfs --cgroup-manager cgroupfs --runtime runc \\
+    --events-backend none "$@"
+"""
+CONTAINERS = """
+ip link set lo up
+mkdir -p $1/image/bin && cp "$(command -v busybox)" $1/image/bin/ && ln -s busybox $1/image/bin/sleep
+tar -C $1/image -cf $1/image.tar . && podman import -q $1/image.tar own
+start() { podman run -d --ulimit nofile=1024:1024 --ulimit nproc=1000:1000 "$@" own /bin/sleep 1000; }
+start --name web
+start --name cli -p 8080:80
+start --name alone --network none
+start --name inside --network host
+start --name idle && podman stop -t 0 idle
+"""
+
+
+@pytest.mark.needs("podman", "runc", "busybox", "nft")
+def test_containers_of_podman(machine: Machine) -> None:
+    """Podman's bridge, its rules and published ports are drawn; what has no network of its own is one sentence."""
+    with tempfile.TemporaryDirectory(prefix="lk-", dir="/tmp") as folder:  # its sockets need short paths
+        engine = Path(folder, "bin/podman")
+        engine.parent.mkdir()
+        engine.write_text(ENGINE.format(folder))
+        engine.chmod(0o755)
+        path = f"{engine.parent}:{os.environ['PATH']}"
+        try:
+            machine.make(CONTAINERS, "sh", folder, PATH=path)
+            before = machine.everything()
+            drawn = machine.sandbox.labkit("draw", "container:web", "container:cli", "--json", PATH=path)
+            state = json.loads(drawn.stdout)
+            web, out, back, cli = state["forward"]
+            assert (web["namespace"], cli["namespace"]) == ("container:web", "container:cli")
+            assert out["namespace"] == back["namespace"] == "host"
+            [host] = (space for space in state["namespaces"] if space["name"] == "host")
+            assert {one["kind"] for one in host["interfaces"]} == {"veth", "bridge"}
+            [published] = (line for line in host["published"] if "dnat" in line)
+            assert published.startswith("nftables: tcp dport 8080 dnat to 10.88.")
+            said = {
+                "alone": "container:alone has no network: it has no interface but lo that is up",
+                "inside": "container:inside is in this machine's own network namespace: name host",
+                "idle": "the podman container idle is not running: start it first",
+            }
+            lines = {f"draw container:web container:{name}": says for name, says in said.items()}
+            for line, refused in machine.sandbox.commands(*lines, PATH=path).items():
+                assert one_sentence(refused).startswith(lines[line]), line
+            assert machine.everything() == before
+        finally:
+            machine.sandbox.run(str(engine), "rm", "--all", "--force", "--time", "0")

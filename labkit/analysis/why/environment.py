@@ -19,7 +19,7 @@ import pandas as pd
 from labkit.analysis import load
 from labkit.analysis.why import code_paths
 from labkit.analysis.why.selection import ProfiledPoint
-from labkit.common import run_folder
+from labkit.common import existing_names, run_folder
 from labkit.common.errors import BadInput
 from labkit.common.switch_options import OPTIONS, USUAL
 
@@ -92,6 +92,7 @@ _MTU_OF_IPV6 = re.compile(r"function sysctl net\.ipv6\.conf\.(.+)\.mtu")
 _INTERFACE_SETTINGS = re.compile(r"(number of )?(routes|rules)\b|(function )?packet sockets")
 _INTERFACE = re.compile(r"(\.(?:conf|neigh)\.)(?!all\b|default\b)[^.]+(?=\.)")
 _CONF = re.compile(r"\.conf\.(all|default|\*)\.")
+_RULES = re.compile(r"(nftables|ip6?tables) ")
 _NUMBER = re.compile(r"\b(client|server|br|veth|leaf|spine|p|port|router)\d+\b")
 
 
@@ -150,15 +151,21 @@ def differences(point: ProfiledPoint) -> list[Setting]:
     alike = built_topology(point, 0) == built_topology(point, 1) and not any(
         one.name == "endpoint" for one in parameters
     )
+    existing = any(existing_names.is_network(built_topology(point, at)) for at in (0, 1))
     both = [_settings(rows) for rows in point.rows[:2]]
-    # Topologies differ in their interfaces, and older runs recorded less, so only settings of both sides are compared.
+    # Topologies differ in their interfaces, and older runs recorded less, so only settings of both sides are compared,
+    # and the rules of a network that is there already: whoever made it may have forgotten them.
     common = both[0].keys() & both[1].keys()
     recorded = [{place for place, _ in one} for one in both]
     both = [
         {
             key: value
             for key, value in one.items()
-            if key in common or (alike and all(key[0] in places for places in recorded))
+            if key in common
+            or (
+                (alike or (existing and _RULES.match(key[1])))
+                and all(key[0] in places for places in recorded)
+            )
         }
         for one in both
     ]

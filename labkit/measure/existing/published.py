@@ -34,7 +34,7 @@ def by_rules(space: Namespace, rules: Mapping[str, str], addresses: Collection[s
             found = LEGACY.search(line)
             if line.startswith("-A") and ("MASQUERADE" in line or (found and found[1] in addresses)):
                 lines.append(f"iptables: {line}")
-    return lines[:MOST]
+    return list(dict.fromkeys(lines))[:MOST]
 
 
 def _output(space: Namespace, name: str, *words: str) -> list[str]:
@@ -42,7 +42,7 @@ def _output(space: Namespace, name: str, *words: str) -> list[str]:
         text = process.output([*space.prefix, machine.program(name), *words])
     except LabkitError:  # the program is missing
         return []
-    return [COUNTER.sub("", line).strip() for line in text.splitlines()]
+    return [" ".join(COUNTER.sub("", line).split()) for line in text.splitlines()]
 
 
 def by_programs(addresses: Collection[str]) -> Iterator[str]:

@@ -29,12 +29,13 @@ from labkit.measure.experiments.measuring_loop import OBSERVED, Point, Running, 
 from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.experiments.whole_runs import Counting
 from labkit.measure.observers.registry import TABLE
+from labkit.measure.topologies.base import BETWEEN, end_name
 from labkit.measure.traffic.base import FlowGenerator
 from labkit.system import machine
 from labkit.system.machine.load_programs import program_settings
 
 ARMING_S = 1.0  # about how long an observer needs to arm and to report
-BETWEEN = 6  # the largest number of namespaces between the ends whose settings are kept
+MOST_BETWEEN = 6  # the largest number of namespaces between the ends whose settings are kept
 FREED_S = 0.3  # after which the kernel has freed the BPF programs of an observer that has ended
 DISTURBED = 0.85  # the least share of its throughput that a tracer must leave to a flow
 
@@ -164,8 +165,13 @@ def _spaces(built_arm: LocalArm) -> dict[str, Namespace]:
     """Return the namespaces of the first pair and between the ends, by name."""
     pair = built_arm.topology.pairs[0]
     ends = {end.namespace.name for one in built_arm.pairs for end in (one.client, one.server)}
-    between = [space for space in built_arm.topology.namespaces if space.name not in ends][:BETWEEN]
-    return {space.name: space for space in (pair.client.namespace, pair.server.namespace, *between)}
+    between = [space for space in built_arm.topology.namespaces if space.name not in ends][:MOST_BETWEEN]
+    named = {space.name: space for space in (pair.client.namespace, pair.server.namespace, *between)}
+    if built_arm.topology.shown is None:
+        return named
+    # An existing network's have names of their own, and are compared with those of built ones by their roles.
+    roles = (end_name(0), end_name(1), *(f"{BETWEEN}{number or ''}" for number in range(len(between))))
+    return dict(zip(roles, named.values(), strict=True))
 
 
 def _settings(

@@ -112,7 +112,7 @@ def test_settings_are_those_after_the_load(tmp_path: Path, monkeypatch: pytest.M
     """Somebody changes the queueing discipline and attaches a program while the load runs."""
     end = SimpleNamespace(namespace=SimpleNamespace(name="client0", fd=0), runtime=None)
     topology: Any = SimpleNamespace(
-        pairs=[SimpleNamespace(client=end, server=end)], namespaces=[end.namespace]
+        pairs=[SimpleNamespace(client=end, server=end)], namespaces=[end.namespace], shown=None
     )
     live = LocalArm(arm=ONE, topology=topology, offloads={}, server_offloads={}, qdisc="noqueue")
     space, machine = {"eth0 qdisc": "noqueue root"}, {"BPF program xdp other": "tag 1"}
