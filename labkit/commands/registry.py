@@ -27,5 +27,6 @@ COMMANDS = {
     "shell": "open a shell inside a live topology, for ip, ping, tcpdump",
     "monitor": "watch the packets of an interface, selected in the kernel and sampled",
     "draw": "build a topology, and draw it as the kernel reports it",
+    "clone": "write the path between two existing ends as a network of parts, to build and to change",
     "completion": "print a script that completes labkit's words in a shell",
 }

@@ -79,7 +79,7 @@ for end in web.2.3 cli.3.2; do
     ip -n node$node link set eth0 up
     ip -n node$node link add br0 up type bridge
     ip -n node$node link add vx0 master br0 up type vxlan id 7 dstport 4789 local 192.0.2.$node remote 192.0.2.$other
-    ip -n node$node link add v-$name master br0 up type veth peer name eth0 netns $name
+    ip -n node$node link add v-$name mtu 1450 master br0 up type veth peer name eth0 netns $name
     ip -n $name address add 10.77.0.$node/24 dev eth0
     ip -n $name link set eth0 mtu 1450 up
 done
@@ -139,7 +139,7 @@ class Machine:
         return [re.sub(r"_timer +[\d.]+|expires \d+sec|_lft \d+sec", "", line) for line in settings]
 
     def state(self, *words: str) -> dict[str, Any]:
-        """Return what `labkit draw` says of the path between two ends."""
+        """Return what `labkit draw` says of the path between two ends, or of a file."""
         done = self.sandbox.labkit("draw", *words, "--json")
         assert (done.returncode, done.stderr) == (0, "")
         state: dict[str, Any] = json.loads(done.stdout)
@@ -164,6 +164,18 @@ def steps(of: list[dict[str, str]]) -> list[str]:
     return [f"{one['namespace'].removeprefix('netns:')}/{one['interface']} {one['direction']}" for one in of]
 
 
+def interfaces(state: dict[str, Any]) -> list[tuple[str, int | None, list[str]]]:
+    """Return kind, MTU and addresses of interfaces, without what a copy has in the place of other machines."""
+    return sorted(
+        (one["kind"], None if one["kind"] == "vxlan" else one["mtu_bytes"], [
+            each for each in one["addresses"] if not each.startswith("fe80")
+        ])
+        for space in state["namespaces"]
+        for one in space["interfaces"]
+        if space["name"] != "outside" and one["kind"] != "loopback"
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("name", PATHS)
 def test_path_is_followed(name: str, machine: Machine, need: Need) -> None:
     if name in ("macvlan", "ipvlan", "vxlan"):
@@ -179,6 +191,10 @@ def test_path_is_followed(name: str, machine: Machine, need: Need) -> None:
     ]
     shown = {one["name"] for space in state["namespaces"] for one in space["interfaces"]}
     assert {step.split("/")[1].split()[0] for step in forward} <= shown
+    copy = machine.sandbox.folder / "here/copy.yaml"
+    copy.write_text(machine.sandbox.labkit("clone", "netns:web", "netns:cli").stdout)
+    assert interfaces(machine.state(str(copy))) == interfaces(state)
+    copy.unlink()
     assert machine.everything() == before
 
 

@@ -1,0 +1,60 @@
+"""`labkit clone`: write an existing network as a file of parts."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import msgspec
+import yaml
+
+from labkit.common.printable import printable
+from labkit.measure.existing import between
+from labkit.measure.topologies import Network
+
+NOTES = """\
+The ends are named as for `labkit draw`. The copy is a network of parts: nodes, bridges, cables,
+devices on others, tunnels, routes, with their MTU and addresses. What it lacks is listed in comments,
+with the change that adds it where there is one. What is printed is a file as docs/network.yaml is:
+draw, run (topology=FILE.yaml) and all that works on networks works on the copy.
+
+    labkit clone container:web container:cli
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("client", metavar="END", help="container:NAME, netns:NAME, pid:NUMBER or host")
+    parser.add_argument("server", metavar="END", help="the other end")
+    parser.add_argument("--name", default="copy", help="the name of the network (copy)")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run the command, and return the exit code."""
+    from labkit.measure.existing.clone import cloned
+
+    with between(given.client, given.server) as path:
+        network, lacks = cloned(path, given.name)
+    lines = [
+        f"# A copy of the path from {given.client} to {given.server}.",
+        *(f"# It lacks {one}." for one in lacks),
+    ]
+    print(printable("\n".join(lines)))
+    print(
+        printable(yaml.safe_dump(_plain(network), sort_keys=False, default_flow_style=None, width=120)),
+        end="",
+    )
+    return 0
+
+
+def _plain(network: Network) -> dict[str, Any]:
+    """Return a network as a file has it, without values that are the usual ones."""
+    whole = msgspec.to_builtins(network)
+    for described, part in zip(whole["parts"], network.parts, strict=True):
+        for field in msgspec.structs.fields(part):
+            if field.name in described and getattr(part, field.name) == field.default:
+                del described[field.name]
+        for name, value in described.items():
+            while isinstance(value, list | tuple) and name in ("one", "other") and value[-1] in (None, False):
+                value = described[name] = list(value[:-1])
+    return {**whole, "pairs": [list(pair) for pair in network.pairs]}
