@@ -28,6 +28,10 @@ KERNEL_WORDS = (
     "console=ttyS0 earlyprintk=ttyS0 quiet panic=-1 oops=panic mitigations=off tsc=reliable net.ifnames=0"
 )
 
+# The kernel does without cmpxchg16b (X86_FEATURE_CX16), with which it allocates memory: QEMU 7.2 leaves wrong flags
+# behind it, and an interrupt right then ends in a double fault.
+NO_CMPXCHG16B = "clearcpuid=141"
+
 # rdtsc; shl rdx, 32; or rax, rdx; ret (Intel SDM, volume 2)
 _READ = bytes.fromhex("0f3148c1e2204809d0c3")
 MEASURE_S = 0.05
@@ -108,7 +112,12 @@ def _emulation_parameters() -> list[str]:
     the kernel's code (jump labels), another emulated CPU can run into the patched instruction ("Oops: int3").
     """
     rate = tsc_khz()
-    return ["no_timer_check", "maxcpus=1", *([] if rate is None else [f"tsc_early_khz={rate}"])]
+    return [
+        "no_timer_check",
+        "maxcpus=1",
+        NO_CMPXCHG16B,
+        *([] if rate is None else [f"tsc_early_khz={rate}"]),
+    ]
 
 
 def threads_count(shape: Shape, *, kvm: bool) -> int:
