@@ -36,7 +36,7 @@ setup: debian $(STAMP)  ## install what is missing: Debian packages (as root), .
 report: setup  ## measure: the quick datapaths sweep, its verdicts in the terminal and an HTML report
 	@$(BIN)/labkit sweep $(PARAMS)
 
-test: setup  ## ruff, mypy, and the tests that take about six minutes on two quiet CPUs
+test: setup  ## ruff, mypy, and the tests that take about five minutes on two quiet CPUs
 	@$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict --num-workers auto labkit studies benchmarks

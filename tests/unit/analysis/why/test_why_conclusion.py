@@ -164,6 +164,7 @@ def test_more_loss_is_not_more_cpu(tmp_path: Path) -> None:
     assert parts == pytest.approx(split.total.difference, rel=0.05)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("foreign", [pytest.param(0.0, marks=pytest.mark.long), 0.4])
 def test_false_claim_rate(tmp_path: Path, foreign: float) -> None:
     claims = []

@@ -101,6 +101,7 @@ def test_command_line() -> None:
         (Mix(vary=("source_mac",), flows=2), "vary=source_mac: TRex varies source_port"),
         (Mix(flows=100_000, vary=("source_port", "target_ip")), "source_port has 64512 values"),
         (Mix(flows=4000, block=2000, repeats=10), "use generator=packets"),
+        (Mix(burst_frames=16), "burst_frames=16: TRex decides its bursts"),
     ],
 )
 def test_flows_that_a_stream_cannot_have(mix: Mix, words: str) -> None:
