@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sandbox import LABKIT, Sandbox, clean_sandbox, until
 
-pytestmark = [pytest.mark.needs("root", "ip", "ping", "nft", "veth"), pytest.mark.long]
+pytestmark = [pytest.mark.needs("root", "ip", "ping", "nft", "veth"), pytest.mark.alone]
 
 RULES = [f"rules {count} at server" for count in (1, 2, 3, 4, 8001, 8002, 8003, 8004)]
 BISECT = [
@@ -32,21 +32,18 @@ def test_a_planted_regression_is_found_although_killed_twice(tmp_path: Path) -> 
         folder = machine.data / "bisect"
         for runs in (3, 9):
             killed(machine, folder, runs)
-        done = machine.labkit(*BISECT, str(folder), timeout=400)
+        done = machine.labkit(*BISECT, str(folder), timeout=600)
         assert done.returncode == 0, done.stderr
         answer = json.loads(done.stdout)
         assert (answer["first_bad"], answer["last_good"]) == (RULES[4], RULES[3])
-        assert [step["word"] for step in answer["steps"]] == ["worse", "not worse", "worse", "not worse"][
-            : len(answer["steps"])
-        ]
+        assert {step["word"] for step in answer["steps"]} == {"worse", "not worse"}
         assert answer["why"], "both ends are explained, or it says why not"
         # The runs are ordinary ones: they can be compared and added to a history.
         sides = [str(folder / "answer" / side) for side in ("good", "bad")]
         assert machine.labkit("compare", *sides, "--fail-if", "slower>20%").returncode == 3
         assert machine.labkit("track", "add", *sides).returncode == 0
         report = json.loads(machine.labkit("track", "report", "--json").stdout)
-        assert {(one["arm"], one["points_count"]) for one in report["series"]} >= {("candidate", 6)}
-        # A good end that cannot be measured is an error; git skips the commit.
-        words = ["topology=veth", "protocol=ping", "duration_s=1", "omit_s=0"]
-        gate = ["--against", sides[0], "--fail-if", "slower>20%", "--git-bisect"]
-        assert machine.labkit("run", "datapaths", *words, *gate).returncode in (0, 125)
+        [latency] = [
+            one for one in report["series"] if (one["arm"], one["metric"]) == ("candidate", "latency_p50_s")
+        ]
+        assert latency["points_count"] >= 6
