@@ -56,8 +56,11 @@ class Prober(threading.Thread):
 
     def __init__(self, pair: Pair | RemotePair, rate_rps: int) -> None:
         super().__init__(daemon=True)
-        with netlink.inside(pair.client.namespace.fd):
-            self._echo = Echo(pair.server.address, LENGTH_BYTES)
+        try:
+            with netlink.inside(pair.client.namespace.fd):
+                self._echo = Echo(pair.server.address, LENGTH_BYTES)
+        except OSError as error:
+            raise Failed(f"{pair.client.name} cannot probe {pair.server.name}: {error.strerror}") from None
         self._rate_rps = rate_rps
         self._sent: list[tuple[float, int]] = []  # time.monotonic(), and nanoseconds since 1970
         self._rtts_s: dict[int, float] = {}
