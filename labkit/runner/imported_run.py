@@ -123,6 +123,7 @@ def _row(path: Path, start: _Start, page: dict[str, Any]) -> run_folder.Row:
         "length_bytes": test.blksize if protocol == "udp" else None,
         "rate_bps": float(test.target_bitrate) or None,
         "streams": test.num_streams,
+        "direction": "reverse" if test.reverse else "forward",
         "duration_s": test.duration,
         "omit_s": test.omit,
         "family": 6 if ":" in str(address) else 4,
