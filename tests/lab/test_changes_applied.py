@@ -32,6 +32,7 @@ CHANGES = [
     "many: parameter streams=2 and parameter mtu_bytes=1400",
     "steer: rps 0 at server",
     "queue: txqueuelen 10 at client",
+    "big: big_tcp 196608 at both and big_tcp 196608 at between",
     "six: parameter family=6",
     "ways: route 192.0.2.0/24 via 10.2.0.1 at client and neighbour 10.2.0.9 02:00:00:00:00:09 at client",
     "picked: tc_filter ingress protocol ip prio 1 u32 match ip dport 9 0xffff flowid 1:1 at server",
@@ -91,6 +92,7 @@ def test_applied_changes_are_read_back_from_the_kernel(rows: list[Row]) -> None:
     ]
     assert effects(rows, "small") == [(role, "mtu_bytes", "1500", "1400") for role in ("client", "server")]
     assert effects(rows, "queue") == [("client", "txqueuelen", "1000", "10")]
+    assert ("client", "gso_ipv4_max_size", "65536", "196608") in effects(rows, "big")
     assert effects(rows, "six") == [("load", "family", "4", "6")]
     [(at, setting, before, after)] = effects(rows, "rules")
     assert (at, setting, before) == ("server", "nftables ruleset", "none")

@@ -219,6 +219,9 @@ def test_project_sweep_files(name: str, project: Path) -> None:
             published = {"veth_published_proxy", "veth_published_nat"}
             assert {*point.parameters["topology"]} == {"veth_bridge", "macvlan_bridge", *published}
         assert [point.parameters.get("length_bytes") for point in result.points] == [None, 8192]
+    elif name == "tunnel_offloads.yaml":
+        for point in result.points:
+            assert sum("big_tcp" in str(change) for change in point.parameters["change"]) == 2
     elif name == "requests.yaml":
         asked = {point.parameters["protocol"] for point in result.points}
         assert asked == {"tcp_rr", "tcp_crr", "http", "http_close"}

@@ -8,8 +8,11 @@ from typing import Any, ClassVar
 
 from labkit.common import packages
 from labkit.common.errors import Failed, Unsupported
+from labkit.measure.endpoints import Namespace
 from labkit.measure.experiments.change_kinds import checks
 from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
+from labkit.system import netlink
+from labkit.system.netlink import big_tcp
 
 CPUS = r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*"
 OFFLOAD_NAMES = {
@@ -124,6 +127,38 @@ class QueueLength(LinkNumber):
     takes: ClassVar = {"packets": range(1 << 20)}
 
 
+class BigTcp(Kind):
+    """BIG TCP: the largest size of the packets that an interface's segmentation and merging (GSO, GRO) make of TCP.
+
+    An interface on the way that has not the same size segments them again.
+    """
+
+    example = "big_tcp 196608 at both"
+    takes: ClassVar = {"bytes": range(65537, 8 * 65535 + 1)}  # GSO_MAX_SIZE of linux/netdevice.h
+
+    def state(self, place: Place, options: Mapping[str, Any]) -> State:
+        kernel, index = self._found(place)
+        result = big_tcp.sizes_bytes(kernel, index)
+        if len(result) < len(big_tcp.SIZES):
+            raise Unsupported(
+                "this kernel has no BIG TCP for IPv4: use Linux 6.3 or later (where=vm:RELEASE)"
+            )
+        return {name: str(size_bytes) for name, size_bytes in result.items()}
+
+    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
+        kernel, index = self._found(place)
+        try:
+            kernel.do(big_tcp.set_sizes(index, int(options["bytes"])))
+        except netlink.LinkError as error:
+            raise Unsupported(f"the interface {place} refuses BIG TCP: {error}") from None
+
+    def _found(self, place: Place) -> tuple[netlink.Netlink, int]:
+        if not isinstance(place.kernel, Namespace):
+            raise Unsupported(f"big_tcp: {place} is in a guest; labkit sets it in namespaces only")
+        with netlink.inside(place.kernel.fd):
+            return place.kernel.netlink, netlink.index_of(place.interface)
+
+
 class Steering(Kind):
     """RPS or XPS: the CPUs that process received (RPS) or sent (XPS) packets of every queue of an interface."""
 
@@ -171,5 +206,6 @@ class Steering(Kind):
 
 OFFLOAD, RING, CHANNELS = Offload(), Counts("ring", "-g", "-G"), Counts("channels", "-l", "-L")
 MTU = Mtu("mtu", "bytes", "mtu_bytes", "mtu")
+BIG_TCP = BigTcp()
 TXQUEUELEN = QueueLength("txqueuelen", "packets", "txqueuelen", "txqlen")
 RPS, XPS = Steering("rps", "rx-*/rps_cpus"), Steering("xps", "tx-*/xps_cpus")

@@ -79,7 +79,7 @@ FUNCTION = Function()
 _MODULES = {
     "sysctl": ("sysctl", "machine_sysctl"),
     "nftables": ("nftables", "rules", "conntrack"),
-    "interface": ("offload", "ring", "channels", "mtu", "txqueuelen", "rps", "xps"),
+    "interface": ("offload", "ring", "channels", "mtu", "big_tcp", "txqueuelen", "rps", "xps"),
     "traffic_control": ("qdisc", "tc_filter", "xdp", "tc_bpf"),
     "route": ("route", "neighbour"),
     "monitor": ("monitor",),
