@@ -255,8 +255,17 @@ def test_every_parameter_is_classified() -> None:
         "placement",
         "seed",
     }
-    of_a_search = {"frame", "flows_count", "vlan", "burst_frames", "loss_goal_ratio", "load_pps", "mult"}
-    parameters = set(verdicts.GROUP) - {*RAN_ON, *PEER_RAN_ON} - of_a_search
+    of_others = {
+        "load",
+        "frame",
+        "flows_count",
+        "vlan",
+        "burst_frames",
+        "loss_goal_ratio",
+        "load_pps",
+        "mult",
+    }
+    parameters = set(verdicts.GROUP) - {*RAN_ON, *PEER_RAN_ON} - of_others
     observed = {"observe", "profile_rounds", "events", "sample_hz", "keep_perf_data", "events_of"}
     observed |= {"functions", "graph_functions", "probe"}
     assert set(DatapathParameters.__struct_fields__) == parameters | compared | how_it_is_measured | observed
