@@ -5,7 +5,8 @@ connection. In tcp_crr and tcp_cc the server closes first, and the client reads 
 server, and the client's port is free again at once.
 
 It runs alone, also in a container, so it imports only the standard library. `_socket` is Python's `socket` without the
-layer that is written in Python. Measured on two shared cores over veth: CPU_COST
+layer that is written in Python. Measured on two shared cores over veth, with the kernel's part: 20 µs of the client's
+CPU time for a connection of tcp_crr, 4 µs for a request of udp_rr.
 """
 
 from __future__ import annotations

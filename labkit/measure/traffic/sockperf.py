@@ -211,9 +211,9 @@ class Sockperf(RequestGenerator):
         ends = {pair.server.name: pair.server for pair in own}
         with tempfile.TemporaryDirectory() as folder, process.all_ended([]) as programs:
             for end in ends.values():
-                programs.append(
-                    end.start(["sockperf", "server", *_at(parameters, end.address, end.port_offset)])
-                )
+                # Connections that were measured before at this end are in TIME_WAIT.
+                argv = ["sockperf", "server", "--uc-reuseaddr"]
+                programs.append(end.start([*argv, *_at(parameters, end.address, end.port_offset)]))
             transport = parameters.protocol.removesuffix("_rr")
             until_listening("the sockperf server", [*ends.values()], programs, START_S, transport)
             paths, clients = list[Path](), list[process.Running]()
