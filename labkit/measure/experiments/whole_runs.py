@@ -11,7 +11,6 @@ from typing import Any
 
 from labkit.common import loss_places, run_folder, units
 from labkit.common.errors import Failed
-from labkit.measure.experiments import free_ports
 from labkit.measure.experiments.built_arm import BuiltArm
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Measured
@@ -87,6 +86,8 @@ def _round_trips(
     doubts = list[str]()
     with ExitStack() as stack:
         if generator.capabilities.connects:
+            from labkit.measure.experiments import free_ports  # what only connections need
+
             client = built_arm.pairs[0].client.namespace
             judged = stack.enter_context(free_ports.arranged(built_arm.own_namespaces, client))
         measured = generator.latency(built_arm.pairs, parameters, window())
