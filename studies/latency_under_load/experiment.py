@@ -19,14 +19,16 @@ from labkit.common import run_folder, schema, units
 from labkit.common.errors import BadInput, Failed
 from labkit.common.limits import OneOf, Within
 from labkit.common.schema import LATENCIES
+from labkit.measure.endpoints import Pair
 from labkit.measure.experiments import datapaths_parameters as usual
-from labkit.measure.experiments import measuring_loop
+from labkit.measure.experiments import measuring_loop, server_counters
 from labkit.measure.experiments.built_arm import BuiltArm
 from labkit.measure.experiments.changes import Change
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measurement_point import Built, Load, MeasurementPoint, Record
 from labkit.measure.experiments.measuring_loop import Plan, Running, shuffled
 from labkit.measure.experiments.rows import Arm, Measured
+from labkit.measure.observers.counters.receive_counters import receivers
 from labkit.measure.traffic.base import latency_columns
 from labkit.measure.traffic.iperf3 import GRACE_S, IPERF3
 from labkit.system import machine
@@ -35,6 +37,8 @@ from studies.latency_under_load.recording import Recording
 
 COLUMNS = schema.names(writer=("load",))
 START_S = 5.0  # until every flow carries data
+PROBE_BYTES = 128  # of a frame with a probe, or with its answer
+MANY_LATE = 0.01  # of the probes: their times then leave out what the stalled sender did not see
 SETTLE_S = 0.3  # for the probes to begin
 OFFERED = 0.98  # below this share of what was requested, the sender was the limit
 # Of iperf3's report: what does not describe the probes.
@@ -110,6 +114,8 @@ class LatencyUnderLoad(DatapathParameters, frozen=True, kw_only=True):
         """Raise BadInput, with one sentence, for parameters that cannot be measured."""
         super().check()
         IPERF3.check(self.load_parameters)
+        if self.preset == "bloat" and self.pairs != (1,):
+            raise BadInput("preset=bloat shapes the link of one pair: use pairs=1")
         if self.load == "udp" and self.rate_bps is None:
             raise BadInput(
                 "load=udp needs rate_bps: without a rate UDP fills every queue, and its sender a CPU"
@@ -232,9 +238,20 @@ def measure(parameters: LatencyUnderLoad, built_arm: BuiltArm, artefact: Path) -
         idle_s = time.monotonic() + SETTLE_S
         recording.until(idle_s + parameters.idle_s)
         phases["idle"] = idle_s, time.monotonic()
+        counters = receivers(
+            [pair for pair in pairs if isinstance(pair, Pair)],
+            load.protocol,
+            load.datagram_bytes,
+            load.direction,
+        )
+        # An interface counts the probes, too: what they send until every flow must carry does not begin a flow of TCP.
+        of_probes = 0 if load.protocol == "udp" else int(PROBE_BYTES * START_S * parameters.rate_rps)
+        before = [count + of_probes for count in counters.per_server()]
         flows.stage()
         flows.go()
-        if not there.carrying(START_S):
+        if not there.carrying(START_S) or not server_counters.carrying(
+            counters, before, START_S, lambda: bool(flows.early_end())
+        ):
             raise Failed(flows.early_end() or f"not every flow carried data within {START_S:.0f} s")
         begun_s = time.monotonic()
         recording.until(begun_s + load.omit_s, flows.wait)
@@ -260,6 +277,10 @@ def measure(parameters: LatencyUnderLoad, built_arm: BuiltArm, artefact: Path) -
         **round_trips(probes, phases),
     }
     doubts = [*machine.stolen(used.steal_s, window_s), *_doubts(parameters, row, reported, len(pairs))]
+    if (late := probes.late_share(*phases["loaded"])) > MANY_LATE:
+        doubts.append(
+            f"{units.percent(late)} of the probes under load were sent late: their sender waited for a CPU"
+        )
     return built_arm.measured(row, doubts)
 
 

@@ -101,8 +101,12 @@ def _panels(titled: list[tuple[str, str]]) -> tuple[go.Figure, list[str]]:
 
 
 def _throughput(courses: list[course.Course]) -> pd.DataFrame:
-    """Return the mean rates of each interval, by its end in seconds since the load began."""
-    times = [one.time_s for each in courses for one in each.intervals]
+    """Return the mean rates of each interval, by its end in seconds since the load began.
+
+    A reading is a little late, so the middle of an interval says where it belongs.
+    """
+    half_s = _interval_s(courses) / 2
+    times = [one.time_s - half_s for each in courses for one in each.intervals]
     values = [(one.forward_bps, one.reverse_bps) for each in courses for one in each.intervals]
     table = pd.DataFrame(values, columns=["forward_bps", "reverse_bps"], dtype=float)
     return table.groupby(_bins(times, _interval_s(courses))).mean()
@@ -135,6 +139,17 @@ def _phase(courses: list[course.Course], phase: str) -> np.ndarray:
     return np.array(times, dtype=float)
 
 
+def _answered(courses: list[course.Course], phase: str) -> float:
+    """Return the share of the probes of a phase that got an answer."""
+    answered = [
+        rtt_s is not None
+        for one in courses
+        for sent_s, rtt_s in one.probes
+        if one.phases[phase][0] <= sent_s < one.phases[phase][1]
+    ]
+    return float(np.mean(answered)) if answered else 0.0
+
+
 def latency_cdf(rows: pd.DataFrame) -> go.Figure:
     """Draw the share of round trips that are not slower, under load (wide) and before it (thin), for each arm."""
     loads = _loads(rows)
@@ -145,12 +160,12 @@ def latency_cdf(rows: pd.DataFrame) -> go.Figure:
             for phase, width in (("loaded", 2.5), ("idle", 1)):
                 if len(times := _phase(courses, phase)):
                     figure.add_scatter(
-                        x=np.quantile(times, POINTS) * MILLI, y=POINTS, mode="lines", name=arm, legendgroup=arm,
-                        row=row, col=1, showlegend=phase == "loaded",
+                        x=np.quantile(times, POINTS) * MILLI, y=POINTS * _answered(courses, phase),
+                        mode="lines", name=arm, legendgroup=arm, row=row, col=1, showlegend=phase == "loaded",
                         line={"color": style.color, "dash": style.dash, "width": width},
                     )  # fmt: skip
     figure.update_xaxes(type="log", dtick=1, title_text="ms")
-    figure.update_yaxes(title_text="share of round trips", range=[0, 1.01])
+    figure.update_yaxes(title_text="share of probes", range=[0, 1.01])
     return finish(
         figure, rows, "Round-trip times under load", "wide lines: under load; thin lines: before it"
     )

@@ -58,7 +58,11 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _estimate(values: pd.Series[float]) -> str:
     known = values.dropna()
-    return interval(mean(known.to_numpy(float))) if len(known) else ""
+    if not len(known):
+        return ""
+    text = interval(mean(known.to_numpy(float)))
+    lost = f" (in {len(known)} of {len(values)} rounds; in the others it is a lost probe)"
+    return text if len(known) == len(values) else text + lost
 
 
 def _rate(values: pd.Series[float]) -> str:

@@ -22,15 +22,18 @@ from labkit.system import netlink
 MOST_RPS = 1000
 LENGTH_BYTES = 64  # with the header of ICMP, as ping's
 LINGER_S = 1.0  # how long answers are waited for after the last probe that counts
+LATE_S = 0.005  # a probe that is sent later than this was delayed by its sender
 CLOCK_S = 0.005  # the machine's clock may be set by this much during a measurement
 
 
 @dataclass(frozen=True)
 class Probe:
-    """When a probe was sent (time.monotonic()), and its round-trip time in seconds; None: no answer came."""
+    """When a probe was sent (time.monotonic()), its round-trip time in seconds (None: no answer came), and how late it
+    was sent."""
 
     sent_s: float
     rtt_s: float | None
+    late_s: float = 0.0
 
 
 @dataclass
@@ -50,6 +53,11 @@ class Probing:
             raise Failed(f"none of {len(times)} probes got an answer in {end_s - begin_s:.3g} s")
         return answered, len(times) - len(answered)
 
+    def late_share(self, begin_s: float, end_s: float) -> float:
+        """Return the share of the probes sent in this window that were sent late."""
+        late = [one.late_s > LATE_S for one in self.probes if begin_s <= one.sent_s < end_s]
+        return sum(late) / len(late) if late else 0.0
+
 
 class Prober(threading.Thread):
     """A thread that sends echo requests from a client by a schedule. One that is late catches up."""
@@ -64,13 +72,13 @@ class Prober(threading.Thread):
         self._rate_rps = rate_rps
         self._sent: list[tuple[float, int]] = []  # time.monotonic(), and nanoseconds since 1970
         self._rtts_s: dict[int, float] = {}
-        self._until_s = float("inf")
+        self._begin_s, self._until_s = 0.0, float("inf")
 
     def run(self) -> None:
         """Send and receive until LINGER_S after `stop`."""
-        begin_s = time.monotonic()
+        self._begin_s = time.monotonic()
         while (now_s := time.monotonic()) < self._until_s:
-            due_s = begin_s + len(self._sent) / self._rate_rps
+            due_s = self._begin_s + len(self._sent) / self._rate_rps
             if due_s <= now_s:
                 self._sent.append((now_s, time.time_ns()))
                 with suppress(OSError):  # an error of an earlier request: that one got no answer
@@ -93,7 +101,11 @@ class Prober(threading.Thread):
         """Wait for its end after `stop`, and return the probes."""
         self.join()
         self._echo.close()
-        return [Probe(sent_s, self._rtts_s.get(number)) for number, (sent_s, _) in enumerate(self._sent, 1)]
+        due = (self._begin_s + number / self._rate_rps for number in range(len(self._sent)))
+        return [
+            Probe(sent_s, self._rtts_s.get(number), sent_s - due_s)
+            for number, ((sent_s, _), due_s) in enumerate(zip(self._sent, due, strict=True), 1)
+        ]
 
 
 @contextmanager

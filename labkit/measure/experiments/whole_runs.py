@@ -214,9 +214,23 @@ def _sent_too_little(
     return f"{row['sent_bps'] / 1e6:.4g} of the requested {offered / 1e6:.4g} Mbit/s were sent"
 
 
+# Whose CPU time is that of the senders
+_SENDERS = {
+    "forward": ("client_cpu_s",),
+    "reverse": ("server_cpu_s",),
+    "both": ("client_cpu_s", "server_cpu_s"),
+}
+
+
+def _senders_cpu_s(parameters: DatapathParameters, row: dict[str, Any]) -> float | None:
+    """Return the CPU time of the senders; of both directions, that of the busier side."""
+    known = [row[name] for name in _SENDERS[parameters.direction] if row.get(name) is not None]
+    return max(known, default=None)
+
+
 def _path_is_the_limit(parameters: DatapathParameters, row: dict[str, Any], pairs: int) -> bool:
     """Return whether TCP waited for the path: its senders did not use a whole CPU each, or all CPUs."""
-    busy_s = row.get("client_cpu_s")
+    busy_s = _senders_cpu_s(parameters, row)
     return (
         parameters.protocol == "tcp"
         and busy_s is not None
@@ -246,7 +260,7 @@ def _doubts(
     if (
         parameters.protocol == "udp"
         and parameters.rate_bps is None
-        and row["client_cpu_s"] > SATURATED * parameters.duration_s * flows
+        and (_senders_cpu_s(parameters, row) or 0.0) > SATURATED * parameters.duration_s * flows
     ):
         doubts.append("generator-limited: each sender used a whole CPU")
     if parameters.protocol == "udp" and row["lost_count"] is None:

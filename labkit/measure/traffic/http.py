@@ -60,7 +60,7 @@ http {{
   keepalive_timeout 1h; keepalive_requests 2000000000;
   client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
   uwsgi_temp_path {folder}; scgi_temp_path {folder};
-  server {{ listen {address}:{port} backlog=4096; root {folder}; }}
+  server {{ listen {address}:{port} backlog=4096; root {folder}/www; }}
 }}
 """
 _ERRORS = ("connect", "read", "write", "status", "timeout")
@@ -168,7 +168,8 @@ def _server(end: Endpoint, scratch: Path, name: str, parameters: LoadParameters)
     here, there = end.shared_folder(scratch)
     (folder := here / name).mkdir(mode=0o700, exist_ok=True)
     size = USUAL_BYTES if parameters.length_bytes is None else parameters.length_bytes
-    with open(folder / "response", "wb") as file:
+    (folder / "www").mkdir(mode=0o700, exist_ok=True)  # not the configuration, which is beside it
+    with open(folder / "www" / "response", "wb") as file:
         file.truncate(size)
     address = f"[{end.address}]" if parameters.family == 6 else end.address
     configuration = CONFIGURATION.format(

@@ -110,8 +110,17 @@ def receivers(
     """Return the counters of the servers of these pairs, or of whoever receives in this direction."""
     servers, clients = [pair.server for pair in pairs], [pair.client for pair in pairs]
     if direction != "forward":
-        both = direction == "both"
-        servers, clients = clients + servers * both, servers + clients * both
+        # Both ends may be one interface (lo), which counts both directions.
+        others = [
+            pair
+            for pair in pairs
+            if direction == "both"
+            and (pair.client.kernel is not pair.server.kernel or pair.client.index != pair.server.index)
+        ]
+        servers, clients = (
+            clients + [pair.server for pair in others],
+            servers + [pair.client for pair in others],
+        )
     return Receivers(servers, protocol, length_bytes, clients)
 
 
