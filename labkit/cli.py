@@ -23,6 +23,16 @@ UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)  
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
+    if "--git-bisect" not in (sys.argv[1:] if argv is None else argv):
+        return _main(argv)
+    try:
+        code = _main(argv)
+    except SystemExit as end:  # of argparse
+        code = end.code if isinstance(end.code, int) else 2
+    return arguments.GIT_BISECT_STOPS if code == 2 else code  # git would take 2 for a bad commit
+
+
+def _main(argv: Sequence[str] | None) -> int:
     try:
         _standard_streams()
         _current_folder()

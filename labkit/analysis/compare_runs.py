@@ -47,7 +47,7 @@ OF_ARMS = ["placement", "offloads", "qdisc"]  # properties of an arm's rows, bes
 COLUMNS = [
     "topology", "baseline", "left_host", "right_host", "method", "metric", "left_median", "right_median",
     "left_setups_count", "right_setups_count", "ratio", "low", "high", "relative_ratio", "relative_low",
-    "relative_high", "judged_ratio", "judged_low", "judged_high", "how", "word", "sentence",
+    "relative_high", "judged_ratio", "judged_low", "judged_high", "how", "word", "why", "sentence",
 ]  # fmt: skip
 REQUESTED = 2  # the first columns of HOST are the requested host; the others describe the actual one
 _NUMBERS = [name for name in COLUMNS if name.endswith(("median", "count", "ratio", "low", "high"))]
@@ -122,6 +122,8 @@ def compare(
     columns are GROUP and COLUMNS. ratio, low, high: the metric, right divided by left, without an allowance for drift.
     relative_...: the same for the ratio to the baseline, NaN without a common baseline. judged_...: what word and
     sentence are about: the relative ratio if there is one, else the plain ratio with its interval widened by DRIFT.
+    why: what else than the width of the interval leaves no evidence, else null. `attrs["lost"]` names the points that
+    the left run measured and the right one tried without a valid measurement, each with its topology.
 
     Between two hosts there is only the relative ratio (except in turn), and the columns of HOST that differ are null.
     Raises BadInput if the runs are not comparable, with the reason.
@@ -140,6 +142,7 @@ def compare(
     if not result:
         raise BadInput(f"{left.name} and {right.name} {_nothing(common)}: nothing to compare")
     table = pd.DataFrame(result, columns=[*GROUP, *COLUMNS]).astype(dict.fromkeys(_NUMBERS, float))
+    table.attrs["lost"] = _lost(left, right)
     return table, [] if in_turn else _doubts(left, right, common, table)
 
 
@@ -235,6 +238,20 @@ def _common(left: RunSide, right: RunSide, in_turn: bool) -> list[Common]:
     raise BadInput(f"{left.name} and {right.name} have no point in common{lines}")
 
 
+def _lost(left: RunSide, right: RunSide) -> list[tuple[str, str]]:
+    """Return the points, and their topologies, that the left run measured and the right one tried in vain."""
+    names = [*GROUP[len(HOST) :], "topology"]
+    valid = [side.ok[side.ok["log"].notna()] for side in (left, right)]  # null: nothing arrived in any slice
+    measured, tried, there = (
+        {key for key, _ in groups(rows, names)} for rows in (valid[0], right.rows, valid[1])
+    )
+    hidden = (None,) * len(HOST)
+    return sorted(
+        (f"{key[-1]} ({group_text((*hidden, *key[:-1]))})", str(key[-1]))
+        for key in (measured & tried) - there
+    )
+
+
 def _matching(left: RunSide, right: RunSide, equal_counts: tuple[int, ...]) -> Iterator[tuple[Key, Key]]:
     """Yield pairs of groups that differ only in their hosts.
 
@@ -280,7 +297,7 @@ def _line(one: Common, margin: float) -> dict[str, Any] | None:
         plain = effect = _paired(arms)
     else:
         effect = with_drift(plain) if relative is None else relative
-    effect, verdict = _verdict(one, baseline, method, effect, margin)
+    effect, verdict, why = _verdict(one, baseline, method, effect, margin)
     absolute = {
         "left_median": arms[0]["value"].median(), "right_median": arms[1]["value"].median(),
         "ratio": plain.ratio, "low": plain.low, "high": plain.high,
@@ -292,7 +309,7 @@ def _line(one: Common, margin: float) -> dict[str, Any] | None:
         **(absolute if (one.one_host or one.in_turn) and arms[0]["value"].notna().all() else {}),
         "relative_ratio": relative and relative.ratio, "relative_low": relative and relative.low,
         "relative_high": relative and relative.high, "judged_ratio": effect.ratio, "judged_low": effect.low,
-        "judged_high": effect.high, "how": effect.how, "word": verdict.word,
+        "judged_high": effect.high, "how": effect.how, "word": verdict.word, "why": why,
         "sentence": f"{group_text(tuple(one.group.values()))}: {verdict.sentence}",
     }  # fmt: skip
 
@@ -355,8 +372,9 @@ def with_drift(plain: stats.Effect) -> stats.Effect:
 
 def _verdict(
     one: Common, baseline: str | None, method: str, effect: stats.Effect, margin: float
-) -> tuple[stats.Effect, stats.Verdict]:
-    """Return the verdict, and the effect that it is about: with an interval that the controls may have widened."""
+) -> tuple[stats.Effect, stats.Verdict, str | None]:
+    """Return the effect, with an interval that the controls may have widened, the verdict about it, and why there is
+    no evidence whatever the interval says, or None."""
     left, right = one.names
     arm = f"{one.topology} in {right}" if baseline is None else f"{one.topology} to {baseline} in {right}"
     controls = {
@@ -374,18 +392,18 @@ def _verdict(
     ):
         shown = stats.ratio_text(effect.ratio, effect.low, effect.high)
         sentence = f"no evidence about {arm} against {left}: {why}; measured {shown} ({effect.how})"
-        return effect, stats.Verdict("no evidence", sentence)
+        return effect, stats.Verdict("no evidence", sentence), why
     if not one.in_turn and (word := _within_drift(effect, margin)):
         shown = f"{stats.ratio_text(effect.ratio, effect.low, effect.high)} ({effect.how})"
         if word == "no evidence":
-            why = f"two runs drift by up to {units.percent(DRIFT)} without any change"
-            return effect, stats.Verdict(
-                word, f"no evidence about {arm} against {left}: {why}; measured {shown}"
-            )
-        return effect, stats.Verdict(word, f"{word} between {arm} and in {left}: {shown}")
+            drift = f"two runs drift by up to {units.percent(DRIFT)} without any change"
+            sentence = f"no evidence about {arm} against {left}: {drift}; measured {shown}"
+            return effect, stats.Verdict(word, sentence), None
+        return effect, stats.Verdict(word, f"{word} between {arm} and in {left}: {shown}"), None
     # The controls of both runs have been checked, so none is left that could exclude a verdict.
     none = stats.Effect(1.0, 1.0, 1.0, 2, "")
-    return effect, stats.verdict(effect, none, margin, one.metric[1], arm=arm, baseline=f"in {left}")
+    verdict = stats.verdict(effect, none, margin, one.metric[1], arm=arm, baseline=f"in {left}")
+    return effect, verdict, None
 
 
 def _throttled(left: RunSide, right: RunSide, effect: stats.Effect) -> str | None:

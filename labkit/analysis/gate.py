@@ -67,6 +67,8 @@ class Judged:
     @property
     def size(self) -> str:
         """How much slower it is, in words: `+3.1 % [+1.2 %, +5.0 %]`."""
+        if self.low == self.high == 1.0 and self.word == UNCLEAR:
+            return "unknown"
         one, low, high = (f"{(value - 1) * 100:+.3g} %" for value in (self.slower, self.low, self.high))
         return f"{one} [{low}, {high}]"
 
@@ -97,6 +99,10 @@ def judge_runs(
                 table if one.what == "slower" else compare_runs.compare(left, right, metrics=COSTS, **how)[0]
             )
             result += judge(lines, one)
+        if not any(
+            each.condition == one.text for each in result
+        ):  # else the other conditions would decide alone
+            result.append(Judged("all points", UNCLEAR, 1.0, 1.0, 1.0, "nothing can be judged", "", one.text))
     return _sorted(result)
 
 
@@ -104,10 +110,13 @@ def judge(table: pd.DataFrame, by: Condition) -> list[Judged]:
     """Judge the lines of `compare_runs.compare`, the worst first."""
     if not len(table):
         return []
-    relative = table["baseline"].notna()
-    result = []
-    for key, lines in groups(table[relative] if relative.any() else table):
-        for line in lines.to_dict("records"):
+    why = "the old run measured it, and the new one has no valid measurement of it"
+    result = [
+        Judged(name, UNCLEAR, 1.0, 1.0, 1.0, why, arm, by.text) for name, arm in table.attrs.get("lost", ())
+    ]
+    for key, lines in groups(table):
+        relative = lines["baseline"].notna()
+        for line in (lines[relative] if relative.any() else lines).to_dict("records"):
             result.append(_judged(f"{line['topology']} ({group_text(key)})", line, by))
     return _sorted(result)
 
@@ -125,8 +134,8 @@ def _judged(name: str, line: dict[Any, Any], by: Condition) -> Judged:
     if by.what == "slower" and METRIC[str(line["protocol"])][1]:  # more is better
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
     word = _word(low, high, by.beyond)
-    # Another reason than the interval, for example a busy machine, may explain a difference.
-    if word == WORSE and line["word"] != "slower":
+    # Another reason than the interval, for example a CPU quota, may explain a difference, or hide one.
+    if (word == WORSE and line["word"] != "slower") or (word == NOT_WORSE and pd.notna(line["why"])):
         word = UNCLEAR
     return Judged(name, word, ratio, low, high, *about)
 
@@ -139,7 +148,7 @@ def _judge_loss(left: Path, right: Path, by: Condition) -> list[Judged]:
     """Judge the shares of lost packets of the points that both runs measured, one number for each set-up."""
     one, other = _losses(left), _losses(right)
     result = []
-    for key in one.keys() & other.keys():
+    for key in (key for key in one if key in other):
         effect = stats.difference(one[key], other[key])  # of shares, whose difference it gives as exp()
         name = f"{key[-1]} ({group_text(key[:-1])})"
         if effect.low is None or effect.high is None:

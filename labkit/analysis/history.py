@@ -243,10 +243,14 @@ def read(folder: Path, by: str = "time") -> History:
     if not tables:
         raise BadInput(doubts[0])
     table = pd.concat(tables, ignore_index=True)
+    # A run that was added for two percentiles is in two files, with the same CPU time and throughput in both.
+    table = table.drop_duplicates([*SERIES, "run", "time", "value"], ignore_index=True)
     doubts += _clock_doubts(table)
     result = []
     for key, points in load.groups(table.astype(dict.fromkeys(SERIES, object)), SERIES):
         result.append(_series(dict(zip(SERIES, key, strict=True)), points, by))
+    doubts += [f"{one.title}: no run has a ratio, so there is no trend" for one in result if one.points.empty]
+    result = [one for one in result if len(one.points)]
     few = sum(len(one.points) < change_points.LEAST for one in result)
     if few:
         doubts.append(
@@ -280,7 +284,7 @@ def _series(names: dict[str, Any], points: pd.DataFrame, by: str) -> Series:
 
 
 def _clock_doubts(table: pd.DataFrame) -> list[str]:
-    """Return a sentence for each run that was measured after it was added, or before a run that was added earlier."""
+    """Return a sentence for each run that says it was measured after it was added, and about runs without a time."""
     runs = table.drop_duplicates(["run", "folder"]).sort_values("added", kind="stable")
     measured, added = (pd.to_datetime(runs[name], errors="coerce", utc=True) for name in ("time", "added"))
     ahead = (measured - added).dt.total_seconds().gt(CLOCKS_S)

@@ -467,6 +467,7 @@ def non_defaults(of: Mapping[str, Any]) -> list[str]:
     words += [f"delay {si(of['link_delay_s'], 's')}"] if of["link_delay_s"] is not None else []
     words += ["IPv6"] if of["family"] == 6 else []
     words += [f"frames {of['frame']}"] if of["frame"] is not None else []
+    words += [f"VLAN {of['vlan']:g}"] if of["vlan"] is not None else []
     words += [f"{of['flows_count']:g} flows"] if of["flows_count"] is not None else []
     words += [f"bursts of {of['burst_frames']:g}"] if of["burst_frames"] is not None else []
     words += [f"{si(of['load_pps'], 'pps')} offered"] if of["load_pps"] is not None else []

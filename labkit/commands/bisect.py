@@ -32,7 +32,7 @@ command for `git bisect run`.
 JSON = {
     "folder": "the folder, in which `labkit compare` and `labkit why` can read the runs",
     "first_bad": "the first bad value; null: cannot tell",
-    "last_good": "the value before it that is not worse",
+    "last_good": "the nearest value before it that is not worse",
     "left": "the values of which one is the first bad one",
     "sentence": "the answer with its interval",
     "why": "what `labkit why` says of both, in sentences; the first one is its command",

@@ -32,8 +32,11 @@ With --git-bisect the exit code is for `git bisect run`: 0 good (not worse), 1 b
 (cannot tell, or nothing could be measured, for example because the kernel does not boot), 255 stop
 (wrong input).
 
-    git bisect run sh -c 'make -j8 || exit 125; labkit run datapaths where=vm:$PWD/arch/x86/boot/bzImage
-        --against GOOD --fail-if "slower>3%" --git-bisect'
+Of two kernels, only ratios to a baseline are judged, so name two topologies, as in GOOD. A slowdown
+that both share is not seen: `labkit bisect --over kernels`, over images, sees it.
+
+    git bisect run sh -c 'make -j8 || exit 125; labkit run datapaths topology=veth,veth_bridge rounds=5 \\
+        where=vm:$PWD/arch/x86/boot/bzImage --against GOOD --fail-if "slower>3%" --git-bisect'
 """
 
 JSON = {
@@ -41,8 +44,9 @@ JSON = {
     " `topology`, `baseline`, `left_host`, `right_host`, `method`, `metric`, `left_median` and `right_median` in"
     " the metric's unit, `left_setups_count`, `right_setups_count`, `ratio` right to left with `low` and `high`,"
     " `relative_…` of the ratios to the baseline, `judged_…`: what `word` and `sentence` are about, the relative ratio"
-    " if there is one, else the plain one with the drift between runs; `how`, `word`, `sentence`, `higher_is_better`:"
-    " whether a ratio above 1 is better (throughput) or worse (latency)",
+    " if there is one, else the plain one with the drift between runs; `how`, `word`, `why` there is no evidence if"
+    " that is not the interval, `sentence`, `higher_is_better`: whether a ratio above 1 is better (throughput) or"
+    " worse (latency)",
     "doubts": "sentences",
     "gate": "null without --fail-if; `word` (worse, not worse, cannot tell) and `points`, each with `name`, `word`, and"
     " how much `slower` or otherwise worse it is, with `low` and `high` (1.03: 3 %), `sentence`, `arm`, `condition`",
@@ -66,13 +70,13 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
-    if os.path.realpath(given.left) == os.path.realpath(given.right):
-        raise BadInput(f"{given.right} is named twice: name two runs")
     return show(given.left, given.right, given)
 
 
 def show(left: Path, right: Path, given: argparse.Namespace) -> int:
     """Compare two runs and print the result as the options of `given` say; return the exit code."""
+    if os.path.realpath(left) == os.path.realpath(right):
+        raise BadInput(f"{right} is named twice: name two runs")
     if given.fail_if is None:
         arguments.refuse(given, ("markdown", "junit", "git_bisect"), "without --fail-if")
     import pandas as pd

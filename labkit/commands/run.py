@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -12,6 +13,7 @@ import msgspec
 from labkit.commands import arguments
 from labkit.commands.messages import note, print_error
 from labkit.common import run_folder
+from labkit.common.errors import BadInput, Failed
 from labkit.common.printable import printable_json
 from labkit.measure import experiments, topologies
 from labkit.measure.hosts import local
@@ -171,7 +173,14 @@ def _run(given: argparse.Namespace) -> int:
         return code
     from labkit.commands import compare
 
-    return compare.show(given.against, folder, given)
+    try:
+        return compare.show(given.against, folder, given)
+    except BadInput as error:
+        if not given.git_bisect:
+            raise
+        raise Failed(
+            str(error)
+        ) from None  # of this commit, for example without a module: another one may be judged
 
 
 def _agree(given: argparse.Namespace, parameters: dict[str, Any]) -> None:
@@ -193,6 +202,8 @@ def _check_gate(given: argparse.Namespace) -> None:
     """Raise BadInput, before anything is measured, for another run or condition than can be judged."""
     from labkit.analysis import gate
 
+    if given.folder is not None and os.path.realpath(given.folder) == os.path.realpath(given.against):
+        raise BadInput(f"--against {given.against}: it is the run's own folder: name another run")
     for one in given.fail_if or ():
         gate.condition(one)
     if not (given.against / "sweep.json").exists():

@@ -181,10 +181,14 @@ class Search:
         step = self._steps[bad]
         if good != self._question.values[0]:
             step, _ = self._judged(self._folder / "answer", good, bad)
-            if step.word == gate.NOT_WORSE:
+            if step.word != gate.WORSE:
+                first = self._question.values[0]
                 why = (
-                    f"{bad} is worse than {self._question.values[0]}, but not than {good} beside it, which is not worse"
-                    f" either: the change is gradual, or the verdicts contradict each other ({step.sentence})"
+                    f"{bad} is worse than {first}, but not than {good} beside it, which is not worse either: the"
+                    f" change is gradual, or the verdicts contradict each other ({step.sentence})"
+                    if step.word == gate.NOT_WORSE
+                    else f"{bad} is worse than {first}, and {good} is not, but {good} and {bad} beside each other:"
+                    f" {step.word} ({step.sentence})"
                 )
                 return self._unclear(good, [bad], why)
         sentence = f"the first bad one is {bad}, the last good one {good}: {step.sentence}"
@@ -226,7 +230,13 @@ class Search:
     def _judge(self, left: Path, right: Path) -> list[gate.Judged]:
         how = {"in_turn": True, "but": None if self._question.over == KERNELS else self._question.over}
         table, _ = compare_runs.compare(left, right, **how)  # type: ignore[arg-type]
-        return gate.judge_runs(left, right, table, self._conditions, **how)
+        judged = gate.judge_runs(left, right, table, self._conditions, **how)
+        if self._question.over != CHANGE:
+            return judged
+        # The unchanged arms are the same on both sides: their noise would only delay the answer, or be one.
+        changed = [one for one in judged if ARM in re.split(r"[+ ]", one.arm)]
+        why = "the changed arm has no valid measurement on both sides"
+        return changed or [gate.Judged(ARM, gate.UNCLEAR, 1.0, 1.0, 1.0, why, ARM)]
 
     def _pair(self, sides: Sequence[Path], number: int, values: tuple[str, str]) -> str | None:
         """Measure a run of both sides, unless they are there; return why the second one cannot be measured, or None."""
