@@ -11,6 +11,7 @@ from labkit.measure.hosts import local
 from labkit.system import machine, netlink, process
 
 Held = tuple[int, netlink.Netlink]  # a network namespace: its file descriptor, and a socket there
+LARGEST_MTU = 65535  # of a veth; each node gives its own end the MTU that it needs
 
 
 @contextmanager
@@ -27,16 +28,16 @@ def cable(rate_bps: float | None, mtu_bytes: int) -> Iterator[tuple[int, int]]:
             "only root can join two nodes on this machine, because each runs in namespaces of its own: run as root"
         )
     with ExitStack() as stack:
-        nodes = netlink.new_namespaces(2)
-        middle = netlink.new_namespaces(1)[0] if rate_bps is not None else nodes[0]
-        for fd, kernel in {*nodes, middle}:
+        made = netlink.new_namespaces(2 if rate_bps is None else 3)
+        nodes = made[:2]
+        for fd, kernel in made:
             stack.callback(os.close, fd)
             stack.callback(kernel.close)
         try:
             if rate_bps is None:
                 _veth(nodes[0], netlink.CABLE, nodes[1], mtu_bytes)
             else:
-                _switch(middle, nodes, rate_bps, mtu_bytes)
+                _switch(made[2], nodes, rate_bps, mtu_bytes)
         except (netlink.LinkError, Failed) as error:
             raise Unsupported(
                 f"the cable between two nodes of this machine cannot be made: {error}"
@@ -49,10 +50,10 @@ def _switch(middle: Held, nodes: list[Held], rate_bps: float, mtu_bytes: int) ->
     """Make a bridge with a port for each node, whose queue limits the rate towards it."""
     fd, kernel = middle
     with netlink.inside(fd):
-        kernel.do(netlink.new_link("bridge", "wire", mtu_bytes=mtu_bytes))
+        kernel.do(netlink.new_link("bridge", "wire", mtu_bytes=LARGEST_MTU))
         bridge = netlink.index_of("wire")
         for name, node in zip(("one", "other"), nodes, strict=True):
-            _veth(middle, name, node, mtu_bytes)
+            _veth(middle, name, node, LARGEST_MTU)
             kernel.do(netlink.set_master(netlink.index_of(name), bridge))
             words = machine.token_bucket(rate_bps, mtu_bytes)
             process.output(["tc", "qdisc", "add", "dev", name, "root", *words])

@@ -240,8 +240,9 @@ def _shared(kind: str, mode: str, spec: Spec, mac_of: Callable[[int], str] | Non
 def tunnel(name: str, spec: Spec) -> Network:
     """Describe a point-to-point tunnel over a veth for each pair; IPv4 outside, IPv4 or IPv6 inside.
 
-    The MTU of the veth is larger by the tunnel's headers, so all arms have the same inner MTU. All tunnels but vxlan
-    and geneve set the DF bit outside (the kernel's default): packets that do not fit are refused, not fragmented.
+    The MTU of the veth is larger by the tunnel's headers, so all arms have the same inner MTU. gre, gretap and
+    ipip set the DF bit outside (the kernel's default): packets that do not fit are refused, not fragmented. ESP copies
+    the bit from the packet inside. vxlan, geneve and WireGuard do not set it.
     """
     outside_mtu = outside_bytes(name, spec.mtu_bytes, spec.family)
     esp = [

@@ -55,6 +55,8 @@ _OVS = TopologyKind(
 )
 # Published ports are one port of each server, to which these send.
 ON_ONE_PORT = ("iperf3", "sockperf", "sockets", "connections", "wrk")
+# A generator that gives frames to a device passes its queueing discipline and the policies of IP by.
+ON_SOCKETS = (*ON_ONE_PORT, "ping")
 TABLE: dict[str, TopologyKind] = {
     "loopback": TopologyKind(linux_datapaths.loopback, networking_model=ONE_HOST),
     "veth": TopologyKind(described(linux_datapaths.veth)),
@@ -100,10 +102,7 @@ TABLE: dict[str, TopologyKind] = {
         for mode in ("l3", "l3s")
     },
     **dict.fromkeys(linux_datapaths.TUNNELS, _TUNNEL),
-    # A generator that gives frames to a device passes the policies of IP by.
-    "esp_transport": replace(
-        _TUNNEL, build=described(linux_datapaths.esp_transport), generators=("iperf3", "ping", "sockperf")
-    ),
+    "esp_transport": replace(_TUNNEL, build=described(linux_datapaths.esp_transport), generators=ON_SOCKETS),
     "overlay": TopologyKind(network_builder.overlay),
     **{
         name: replace(_OVS, networking_model=KERNEL_SPACE if name == "ovs" else USER_SPACE)
@@ -152,6 +151,7 @@ def kind_of(topology: str | Network) -> TopologyKind:
             lambda _name, spec: network_builder.arm(topology, spec),
             check_load=lambda _name, *load: network_builder.check_load(topology, *load),
             why_no_tags=lambda _name: network_builder.why_no_tags(topology),
+            generators=None if network_builder.takes_frames(topology) else ON_SOCKETS,
         )
     if existing_names.is_network(topology):
         return TopologyKind(

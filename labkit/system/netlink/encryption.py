@@ -131,10 +131,10 @@ def wireguard(netns: int, index: int) -> WireguardDevice:
     with _socket(netns, NETLINK_GENERIC) as kernel:
         what = f"read WireGuard interface {index}"
         asked = _command(kernel, "wireguard", WG_CMD_GET_DEVICE, _number(WG_INDEX, index), what, NLM_F_DUMP)
-        device: dict[int, bytes] = {}
-        for answer in reversed(kernel.ask(asked)):  # the first has the device, further ones more peers
-            device |= attributes(answer[20:])
-    peers = [dict(attributes(peer)) for _, peer in attributes(device.get(WG_PEERS, b""))]
+        # the first has the device, further ones more peers
+        device, *more = [dict(attributes(answer[20:])) for answer in kernel.ask(asked)]
+    lists = [one.get(WG_PEERS, b"") for one in (device, *more)]
+    peers = [dict(attributes(peer)) for one in lists for _, peer in attributes(one)]
     return WireguardDevice(
         device.get(WG_PUBLIC_KEY, b""),
         int.from_bytes(device[WG_LISTEN_PORT], "little"),

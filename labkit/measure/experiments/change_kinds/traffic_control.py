@@ -54,7 +54,8 @@ class Qdisc(Kind):
 
     def verify(self, after: State, options: Mapping[str, Any], place: Place) -> None:
         words, shown = options["words"].split(), after["qdisc"].splitlines()
-        shown = shown if self._root(words) else shown[-1:]
+        if not self._root(words):
+            shown = [line for line in shown if f" parent {words[1]} " in f"{line} "]
         for name, value in itertools.pairwise(words):
             # tc shows numbers of packets as they are, and converts the units of sizes, rates and times.
             now = (

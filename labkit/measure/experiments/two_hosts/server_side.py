@@ -129,7 +129,8 @@ class ServerHost:
 
         self.clear()
         spec = self._parameters.spec(1, self._run_context.machine_netns, topologies.SERVERS)
-        of_nic = dataclasses.replace(spec, mtu_bytes=mtu_bytes)
+        # No ends are here, so the NIC keeps its MAC address.
+        of_nic = dataclasses.replace(spec, mtu_bytes=mtu_bytes, side=None)
         mac, self._copies = self._arm.enter_context(copies.receiving(of_nic, switch))
         return {"mac": mac}
 

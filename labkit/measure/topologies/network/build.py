@@ -105,6 +105,18 @@ def why_no_tags(network: Network) -> str | None:
     return None
 
 
+def takes_frames(network: Network) -> bool:
+    """Return whether frames that a generator gives to the interfaces of the ends take the described way.
+
+    They pass by ESP in transport mode, and the queueing discipline of an impairment, at these interfaces.
+    """
+    described, _mtus = validate.check(network)
+    passed = {key for part in described.esp for key in (part.one, part.other)}
+    passed |= {(one.at, one.interface) for one in described.impairments}
+    ends = {name for pair in network.pairs for name in pair}
+    return not any(described.interfaces_with_address(name)[0].key in passed for name in ends)
+
+
 @contextmanager
 def arm(network: Network, spec: Spec) -> Iterator[Topology]:
     """Build a network as a topology to be measured, with the number of its pairs that `spec` has."""

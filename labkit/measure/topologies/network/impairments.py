@@ -15,22 +15,16 @@ LIMIT = 1_000_000  # packets that netem may hold; its default of 1,000 would lim
 
 
 def apply(described: NetworkIndex, mtus: Mtus, spaces: Mapping[str, Namespace]) -> None:
-    """Give each impaired interface its root qdisc. Raises Unsupported with tc's reason where this kernel lacks it."""
-    for one in described.impairments:
-        words = qdisc(one, mtus.of(described.interfaces[one.at, one.interface]))
+    """Give each impaired interface its qdiscs. Raises Unsupported with tc's reason where this kernel lacks one."""
+    wanted = (
+        (one, place, words)
+        for one in described.impairments
+        for place, words in qdiscs(one, mtus.of(described.interfaces[one.at, one.interface]))
+    )
+    for one, place, words in wanted:
+        tc = [*spaces[one.at].prefix, machine.require_program("tc"), "qdisc", "replace", "dev", one.interface]
         try:
-            process.output(
-                [
-                    *spaces[one.at].prefix,
-                    machine.require_program("tc"),
-                    "qdisc",
-                    "replace",
-                    "dev",
-                    one.interface,
-                    "root",
-                    *words,
-                ]
-            )
+            process.output([*tc, *place, *words])
         except Failed as error:
             raise Unsupported(
                 f"the impairment of {one.interface} ({one.at}) needs {words[0]}, and this kernel refuses it ({error}):"
@@ -38,8 +32,11 @@ def apply(described: NetworkIndex, mtus: Mtus, spaces: Mapping[str, Namespace]) 
             ) from None
 
 
-def qdisc(one: Impairment, mtu_bytes: int) -> list[str]:
-    """Return the words behind `tc qdisc add dev … root`: tbf for a rate alone, netem for everything else."""
+def qdiscs(one: Impairment, mtu_bytes: int) -> list[tuple[list[str], list[str]]]:
+    """Return where each qdisc is, and its words: netem, and below it tbf, which has the rate and its queue.
+
+    netem's own rate would have its long queue, and counts a large TCP packet as one (tc-netem(8)).
+    """
     by_netem = {
         "delay": _times(one.delay_s, one.jitter_s),
         "loss": _share(one.loss),
@@ -47,11 +44,12 @@ def qdisc(one: Impairment, mtu_bytes: int) -> list[str]:
         "reorder": _share(one.reorder),
     }
     words = [word for name, values in by_netem.items() if values for word in (name, *values)]
-    if not words:
-        assert one.rate_bps is not None, "it was checked"
-        return machine.token_bucket(one.rate_bps, mtu_bytes)
-    rate = [] if one.rate_bps is None else ["rate", f"{int(one.rate_bps)}bit"]
-    return ["netem", *words, *rate, "limit", str(LIMIT)]
+    result = [(["root", "handle", "1:"], ["netem", *words, "limit", str(LIMIT)])] if words else []
+    if one.rate_bps is not None:
+        result.append(
+            (["parent", "1:1"] if result else ["root"], machine.token_bucket(one.rate_bps, mtu_bytes))
+        )
+    return result
 
 
 def _times(delay_s: float, jitter_s: float) -> list[str]:

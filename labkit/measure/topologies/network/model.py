@@ -185,6 +185,8 @@ class NetworkIndex:
                 part = other.part
                 if not isinstance(part, Tunnel) or own.isdisjoint(part.remotes):
                     continue
+                if not KINDS[part.kind].outer and cable and cable.far not in (None, (at, part.link)):
+                    continue  # it has no outer IP header, so it is between the ends of one cable
                 if are_compatible(one.part, part):
                     return other
         return None

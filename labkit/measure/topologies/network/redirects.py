@@ -34,7 +34,8 @@ def attach(
             assert here.far is not None, "it was checked"
             assert to.far is not None, "it was checked"
             helper, more = HELPERS[redirect.helper]
-            name, hook = f"to_{to.name}"[:15], redirect.hook.partition("_")[0]
+            # A BPF program's name has no "-" (bpf_obj_name_cpy, kernel/bpf/syscall.c).
+            name, hook = f"to_{to.name}".replace("-", "_")[:15], redirect.hook.partition("_")[0]
             program = bpf.load(name, hook, bpf.helper_call(helper, index[to.key], *more))
             programs.callback(os.close, program)
             if redirect.hook == "tc":

@@ -419,6 +419,14 @@ def _other_end(
         )
     if one.kind == "macsec" and (lower is None or lower.far is None or lower.far[0] != other.at):
         raise BadInput(f"{one} needs the cable to {other.at} below it: name the end in {one.at} as link")
+    assert isinstance(other.part, Tunnel)
+    near, far = (
+        {ip_address(text) for text in (end.local, *end.remotes) if text} for end in (tunnel, other.part)
+    )
+    if one.kind == "xfrm" and near != far:
+        raise BadInput(
+            f"{one} and {other} have different outer addresses: the local address of each must be the other's remote"
+        )
 
 
 def _esp(described: NetworkIndex) -> None:
@@ -445,6 +453,8 @@ def _uppers(described: NetworkIndex) -> None:
 
 def _redirects(described: NetworkIndex) -> None:
     """Raise BadInput unless both interfaces of a redirect are ends of cables in its node."""
+    places = [(one.at, one.interface) for one in described.redirects]
+    check_unique(places, lambda key: f"{key[1]} ({key[0]}) is redirected twice: write one redirect")
     for redirect in described.redirects:
         for name in (redirect.interface, redirect.to):
             one = described.interfaces.get((redirect.at, name))
@@ -471,6 +481,15 @@ def _impairments(described: NetworkIndex) -> None:
             raise BadInput(
                 f"the impairment of {one.interface} ({one.at}) needs the end of a cable: {one.at} has"
                 f" {described.names(one.at)}"
+            )
+        if any(
+            (each.at, each.to) == (one.at, one.interface)
+            and (each.helper == "bpf_redirect_peer" or each.hook.startswith("xdp"))
+            for each in described.redirects
+        ):
+            raise BadInput(
+                f"the impairment of {one.interface} ({one.at}) would not meet what is redirected there:"
+                " bpf_redirect_peer and XDP pass queueing disciplines by: impair another end of a cable"
             )
         if (one.jitter_s or one.reorder) and not one.delay_s:
             raise BadInput(f"the impairment of {one.interface} ({one.at}): jitter_s and reorder need delay_s")
