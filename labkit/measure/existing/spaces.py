@@ -52,7 +52,8 @@ class Spaces:
 
     def _add_path(self, name: str, path: str) -> None:
         with suppress(OSError):  # it has ended, is another user's, or is not a namespace
-            if os.stat(path).st_ino not in self._fds:
+            one = os.stat(path)  # a name whose mount is not visible here is an ordinary file
+            if one.st_dev == os.stat(OWN).st_dev and one.st_ino not in self._fds:
                 self._add(name, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def _add(self, name: str, fd: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,6 +21,7 @@ from labkit.system.machine import cpu_quota
 from labkit.system.netlink import ethtool
 
 MAX_PAIRS = 3
+RuleKey = tuple[str, str, str, int]  # of a rule: namespace, family, table, and its handle there
 
 
 @dataclass
@@ -28,8 +30,8 @@ class Evidence:
 
     there, back: the ways of packets in both directions. forth, reverse: what probes showed. changed: the counters that
     changed meanwhile (`kernel_counters`), `hits` those of nftables' rules by namespace and rule. loads: empty without
-    a load. throttled_s: during the check, by end. not_seen: sentences about what cannot be seen. drops:
-    packets that the kernel dropped meanwhile anywhere on the machine.
+    a load; load_s: of each. throttled_s: during the check, by end. not_seen: sentences about what cannot be seen.
+    drops: packets that the kernel dropped meanwhile anywhere on the machine.
     """
 
     client: End
@@ -43,8 +45,9 @@ class Evidence:
     connection: Connection | None = None
     round_trips_ms: list[float] = field(default_factory=list)
     loads: list[load.Load] = field(default_factory=list)
+    load_s: int = 0
     changed: dict[str, Any] = field(default_factory=dict)
-    hits: dict[tuple[str, int], int] = field(default_factory=dict)
+    hits: dict[RuleKey, int] = field(default_factory=dict)
     throttled_s: dict[str, float] = field(default_factory=dict)
     not_seen: list[str] = field(default_factory=list)
     drops: drops.Drops = field(default_factory=Counter)
@@ -86,6 +89,13 @@ class Evidence:
         )
         connection = self.connection
         return lost or (connection is not None and connection.carried_bytes < probes.TCP_BYTES)
+
+    @property
+    def filtered(self) -> bool:
+        """Whether netfilter dropped packets during the check, or whether that is not known."""
+        reasons = {reason for reason, _function in self.drops}
+        unknown = reasons == {"NOT_SPECIFIED"} or any(drops.EVENT in text for text in self.not_seen)
+        return unknown or "NETFILTER_DROP" in reasons
 
     def mib(self, space: Space, group: str, name: str) -> int:
         """Return by how much a counter of a namespace rose during the check."""
@@ -166,9 +176,13 @@ def gather(one: End, other: End, there: Way, back: Way, load_s: int | None) -> E
         result.reverse = probes.one_way(other, one, _mtu(back))
         result.connection = probes.tcp(one, other)
         result.round_trips_ms = probes.round_trips_ms(one, other) if result.forth.icmp.arrived else []
-        if load_s is not None:
+        if load_s is not None and not result.connection.connected:
+            result.not_seen.append(
+                f"the load was not sent: no connection of labkit's own reached {other.address}"
+            )
+        elif load_s is not None:
             try:
-                result.loads = load.run(one, other, load_s)
+                result.load_s, result.loads = load_s, load.run(one, other, load_s)
             except (Failed, Unsupported) as error:
                 result.not_seen.append(f"the load did not run: {error}")
     result.changed = kernel_counters.changes(before, kernel_counters.read(namespaces))
@@ -203,13 +217,14 @@ def packets_of(rule: dict[str, Any]) -> int | None:
     return None
 
 
-def _hits(name: str, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> dict[tuple[str, int], int]:
+def rule_key(space: str, rule: Mapping[str, Any]) -> RuleKey:
+    """Return what only one rule has: each table counts its handles from 1."""
+    return space, rule["family"], rule["table"], rule["handle"]
+
+
+def _hits(name: str, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> dict[RuleKey, int]:
     counts = [
-        {one["rule"]["handle"]: packets_of(one["rule"]) for one in listed if "rule" in one}
+        {rule_key(name, one["rule"]): packets_of(one["rule"]) for one in listed if "rule" in one}
         for listed in (before, after)
     ]
-    return {
-        (name, handle): now - (counts[0].get(handle) or 0)
-        for handle, now in counts[1].items()
-        if now is not None
-    }
+    return {key: now - (counts[0].get(key) or 0) for key, now in counts[1].items() if now is not None}

@@ -37,4 +37,7 @@ def ordered(findings: list[Finding]) -> list[Finding]:
     """Return the findings by certainty, then by what they can cost; of equal sentences the first."""
     ranks = list(CERTAINTY)
     result = sorted(findings, key=lambda one: (ranks.index(one.certainty), -one.weight))
-    return list({(one.cause, one.what, one.where): one for one in reversed(result)}.values())[::-1]
+    first: dict[tuple[str, str, str], Finding] = {}
+    for one in result:
+        first.setdefault((one.cause, one.what, one.where), one)
+    return list(first.values())

@@ -53,8 +53,10 @@ def _one(client: End, server: End, seconds: int, protocol: str, words: list[str]
     if server.space.namespace.listens(PORT):
         return Load(protocol, 0.0, 0, 0, f"another program listens on port {PORT} of {server.space.name}")
     iperf3 = machine.program("iperf3")
-    listening = [*server.space.namespace.prefix, iperf3, "-s", "-1", "-B", server.address, "-p", str(PORT)]
+    words_there = [iperf3, "-s", "-1", "-B", server.address, "-p", str(PORT)]
+    listening = [*process.DIE_WITH_US, *server.space.namespace.prefix, *words_there]
     sending = [
+        *process.DIE_WITH_US,
         *client.space.namespace.prefix,
         iperf3,
         "-c",

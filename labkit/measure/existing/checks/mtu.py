@@ -8,7 +8,7 @@ from typing import Any
 from labkit.measure.existing.checks.evidence import Evidence
 from labkit.measure.existing.checks.findings import LITTLE, MOST, MUCH, PRESENT, SEEN, SOME, Finding
 from labkit.measure.existing.checks.path import Way
-from labkit.measure.topologies.network.kinds import tunnels
+from labkit.measure.topologies.network.kinds import overhead_bytes, tunnels
 
 SMALL_WINDOW = 1 << 16
 
@@ -68,12 +68,18 @@ def fragmented(seen: Evidence) -> Iterator[Finding]:
         inner = [place for place in seen.places if place.space is space and place.link.kind in tunnels()]
         if count and inner:
             own = inner[0]
+            ways = [way for way, _probe in seen.ways if way.outer]
+            least = min(
+                (one.link.mtu_bytes for way in ways for one in way.tunnel_places), default=own.link.mtu_bytes
+            )
+            family = 6 if ways and ":" in ways[0].outer[0]["daddr"] else 4
+            fits = least - overhead_bytes(str(own.link.kind), family=family)
             yield Finding(
                 cause="tunnel fragments",
                 what=f"{own.name} has an MTU of {own.link.mtu_bytes} bytes, and with the outer header its packets do"
                 f" not fit: {count} fragments during the check",
                 where=str(own), certainty=SEEN, weight=MUCH, cost="two packets for each one, and no offload",
-                undo=space.command(f"ip link set {own.name} mtu {own.link.mtu_bytes - 50}"),
+                undo=space.command(f"ip link set {own.name} mtu {fits}"),
             )  # fmt: skip
 
 

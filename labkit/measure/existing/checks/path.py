@@ -232,7 +232,7 @@ def _refused(at: Space, way: Way, arrived: Place | None, words: str) -> Problem:
             f"the reverse path filter (rp_filter) drops what arrives from {way.source} at {arrived.name}, because the"
             " route back is another interface",
             where,
-            at.command(f"sysctl -w net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.{arrived.name}.rp_filter=0"),
+            at.command(f"sysctl -w net.ipv4.conf.{arrived.name.replace('.', '/')}.rp_filter=2"),
         )
     if arrived and not forwards(at, arrived, family):
         switch = "net.ipv6.conf.all.forwarding" if family == "ipv6" else "net.ipv4.ip_forward"

@@ -21,7 +21,7 @@ WANTED = {
 KINDS = {"veth", "macvlan", "ipvlan", "vxlan", "vlan", "geneve"}
 SMALL_GSO_BYTES, FEW_SEGMENTS = 1 << 15, 8
 ALL_PROTOCOLS = "0x0003"  # ETH_P_ALL: the socket of a capture
-BUSY, IDLE = 0.8, 0.3
+BUSY = 0.8
 TUN_FILE = "iff:"
 
 
@@ -154,10 +154,10 @@ def softirqs(seen: Evidence) -> Iterator[Finding]:
     rate = seen.loads[0].received_bps
     if (os.cpu_count() or 1) > 1 and (total := sum(work_s.values())) > 1:
         cpu, most_s = max(work_s.items(), key=lambda one: one[1])
-        if most_s > 0.9 * total and most_s > BUSY * len(seen.loads) and rate:
+        if most_s > 0.9 * total and most_s > BUSY * seen.load_s and rate:
             yield Finding(
                 cause="one CPU for all softirqs", certainty=SEEN, weight=SOME, where=f"CPU {cpu}",
-                what=f"CPU {cpu} did {units.percent(most_s / total)} of the network's work, {most_s:.1f} s during the"
-                " load: the interface has one queue, and RPS is off",
-                change="rps: rps all at server",
+                what=f"CPU {cpu} did {units.percent(most_s / total)} of all work in softirqs, {most_s:.1f} s during the"
+                " check",
+                change=f"rps: rps 0-{(os.cpu_count() or 1) - 1} at server",
             )  # fmt: skip

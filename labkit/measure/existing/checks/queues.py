@@ -26,9 +26,11 @@ def shapers(seen: Evidence) -> Iterator[Finding]:
     for space, name in dict.fromkeys((place.space, place.name) for place in seen.places):
         own = [one for one in space.json("tc", "-s", "-j", "qdisc", "show", "dev", name) if one.get("kind")]
         dropped = seen.changed.get("namespaces", {}).get(space.name, {}).get("qdiscs", {}).get(name, {})
-        drops = sum(one.get("drop", 0) for handle, one in dropped.items() if not handle.endswith(" ffff:"))
+        counts = [one.get("drop", 0) for handle, one in dropped.items() if not handle.endswith(" ffff:")]
+        drops = max(counts, default=0)  # a parent counts what its children drop, too
         lost = f"; it dropped {units.counted(drops, 'packet')} during the check" if drops else ""
-        undo = space.command(f"tc qdisc del dev {name} root")
+        made = [one for one in own if one.get("root") and one.get("handle") != "0:"]  # not by the kernel
+        undo = space.command(f"tc qdisc del dev {name} root") if made and len(own) == 1 else None
         for one in own:
             kind, options = str(one["kind"]), one.get("options") or {}
             limits = list(_limits(space, name, kind, options))
@@ -98,12 +100,13 @@ def filters(seen: Evidence) -> Iterator[Finding]:
         for side in ("ingress", "egress", "root"):
             ended = space.namespace.run("tc", "-s", "filter", "show", "dev", name, side)
             text = " ".join(ended.stdout.split())
-            polices, drops = "police" in text, "action drop" in text or "gact action drop" in text
-            if not polices and not (drops and (seen.blocked or seen.lossy)):
+            polices, drops = "police" in text, "action drop" in text
+            dropped = sum(map(int, re.findall(r"\(dropped (\d+)", text))) and (seen.blocked or seen.lossy)
+            if not polices and not (drops and dropped):
                 continue
             what = "polices the rate" if polices else "drops packets"
             yield Finding(
                 cause="tc filter", what=f"a filter of tc at {name} ({side}) {what}: {text[:160]}",
-                where=f"{space.name} {name}", certainty=SEEN if seen.blocked or seen.lossy else PRESENT, weight=MOST,
-                undo=space.command(f"tc filter del dev {name} {side}"),
+                where=f"{space.name} {name}", certainty=SEEN if dropped else PRESENT, weight=MOST,
+                undo=space.command(f"tc filter show dev {name} {side}  # then delete this one by its pref"),
             )  # fmt: skip

@@ -113,6 +113,7 @@ def vlans(seen: Evidence) -> Iterator[Finding]:
     """Ports of a bridge that filters VLANs, whose untagged VLANs differ."""
     for space in seen.spaces if seen.blocked else ():
         untagged: dict[str, dict[str, int | None]] = {}
+        members: dict[str, list[set[int]]] = {}
         own = {place.name for place in seen.places if place.space is space}
         for one in space.json("bridge", "-j", "vlan", "show") if own else ():
             name = str(one.get("ifname"))
@@ -120,8 +121,15 @@ def vlans(seen: Evidence) -> Iterator[Finding]:
             if name in own and bridge.get("linkinfo", {}).get("info_data", {}).get("vlan_filtering"):
                 numbers = [vlan["vlan"] for vlan in one.get("vlans", ()) if "PVID" in vlan.get("flags", ())]
                 untagged.setdefault(str(bridge["ifname"]), {})[name] = numbers[0] if numbers else None
+                ranges = (
+                    range(each["vlan"], each.get("vlanEnd", each["vlan"]) + 1)
+                    for each in one.get("vlans", ())
+                )
+                members.setdefault(str(bridge["ifname"]), []).append(
+                    {number for each in ranges for number in each}
+                )
         for bridge_name, ports in untagged.items():
-            if len(set(ports.values())) > 1:
+            if len(set(ports.values())) > 1 and not set.intersection(*members[bridge_name]) - {1}:
                 words = ", ".join(f"{name} {number or 'none'}" for name, number in ports.items())
                 yield Finding(
                     cause="VLANs differ",
@@ -223,7 +231,8 @@ def _same_macs(seen: Evidence, domain: list[Place]) -> Iterator[tuple[Place, Pla
                 a.link.kind in UPPERS and a.link.link == b.index for a, b in ((one, other), (other, one))
             )
             same = other != one and other.link.mac and other.link.mac == one.link.mac and other.link.up
-            if joined or upon or (one.space is other.space and one.link.kind == "bridge"):
+            lower = one.link.kind == other.link.kind == "vlan" and one.link.link == other.link.link
+            if joined or upon or lower or (one.space is other.space and one.link.kind == "bridge"):
                 continue
             if same and (pair := frozenset((one, other))) not in pairs:
                 pairs.add(pair)

@@ -7,16 +7,21 @@ from ipaddress import ip_address, ip_network
 from typing import Any
 
 from labkit.common import units
-from labkit.measure.existing.checks.evidence import Evidence, packets_of
+from labkit.measure.existing.checks.evidence import Evidence, packets_of, rule_key
 from labkit.measure.existing.checks.findings import ALL, MOST, MUCH, POSSIBLE, SEEN, SOME, Finding
 from labkit.measure.existing.checks.probes import NOISE_SHARE
-from labkit.measure.existing.checks.spaces import Space
+from labkit.measure.existing.checks.spaces import PLAIN, Space
 
 MANY_RULES = 50
 RULE_NS = 22  # what a rule that does not match costs a packet: 100 rules take 2.2 µs (README)
 EPHEMERAL = "49152"  # as ports of the probes are
 TRANSLATIONS = ("dnat", "redirect", "snat", "masquerade", "tproxy")
 VERDICTS = ("drop", "reject")
+# How nft prints protocols: by their names in /etc/protocols, or without that file by their numbers.
+ALSO = {
+    "icmp": ("1",), "icmpv6": ("ipv6-icmp", "58"), "tcp": ("6",), "udp": ("17",), "gretap": ("gre", "47"),
+    "gre": ("47",), "ipip": ("ipencap", "4"), "sit": ("ipv6", "41"),
+}  # fmt: skip
 Rule = Mapping[str, Any]
 
 
@@ -56,12 +61,14 @@ def may_match(rule: Rule, packet: Mapping[str, str], interfaces: set[str]) -> bo
         if field in ("saddr", "daddr") and payload.get("protocol") in ("ip", "ip6"):
             holds = _holds(packet[field], match["right"])
         elif key in ("iifname", "oifname", "iif", "oif"):
-            results = [_holds(name, match["right"]) for name in interfaces]
-            holds = True if True in results else None if None in results else False
+            results = {_holds(name, match["right"]) for name in interfaces}
+            holds = results.pop() if len(results) == 1 else None  # which of them the rule sees is not known
         elif field in ("sport", "dport"):
             holds = _holds(packet.get(field, EPHEMERAL), match["right"])
         elif key == "l4proto" or field in ("protocol", "nexthdr"):
-            holds = _holds(packet["protocol"], match["right"])
+            names = (packet["protocol"], *ALSO.get(packet["protocol"], ()))
+            said = [_holds(name, match["right"]) for name in names]
+            holds = True if True in said else None if None in said else False
         elif (
             payload.get("protocol") in ("tcp", "udp", "icmp", "icmpv6", "sctp")
             and payload["protocol"] != packet["protocol"]
@@ -103,12 +110,14 @@ def dropping(seen: Evidence) -> Iterator[Finding]:
         names = {place.name for place in seen.places if place.space is space}
         for rule in (one["rule"] for one in seen.rulesets[space.name] if "rule" in one):
             verdict = next((word for one in rule.get("expr", ()) for word in VERDICTS if word in one), None)
-            hits = seen.hits.get((space.name, rule["handle"]))
+            hits = seen.hits.get(rule_key(space.name, rule))
             fit = [packet for packet in packets if may_match(rule, packet, names)]
             if not verdict or hits == 0 or not fit:
                 continue
             only_icmp = all(packet["protocol"].startswith("icmp") for packet in fit)
-            if not applied(seen, space, rule["family"]):
+            if not applied(seen, space, rule["family"]) or not (
+                hits or _passed(seen, space, rule, rule["chain"])
+            ):
                 continue
             place = f"{rule['family']} {rule['table']} {rule['chain']}"
             text = _text(space, rule)
@@ -116,26 +125,60 @@ def dropping(seen: Evidence) -> Iterator[Finding]:
             yield Finding(
                 cause="drop rule",
                 what=f"a rule of nftables in {place} {verdict}s packets like those that were lost{counted}: {text}",
-                where=space.name, certainty=SEEN, weight=SOME if only_icmp and seen.passes else ALL - 0.01,
-                undo=space.command(f"nft delete rule {place} handle {rule['handle']}"),
+                where=space.name, certainty=SEEN if hits or seen.filtered else POSSIBLE,
+                weight=SOME if only_icmp and seen.passes else ALL - 0.01,
+                undo=_deletion(space, rule),
             )  # fmt: skip
         yield from _policies(seen, space)
 
 
 def _policies(seen: Evidence, space: Space) -> Iterator[Finding]:
     for chain in (one["chain"] for one in seen.rulesets[space.name] if "chain" in one):
-        if chain.get("policy") == "drop" and seen.blocked and applied(seen, space, chain["family"]):
+        if (
+            chain.get("policy") == "drop"
+            and seen.blocked
+            and applied(seen, space, chain["family"])
+            and not _other_family(seen, chain["family"])
+            and _passed(seen, space, chain, chain["name"])
+        ):
             place = f"{chain['family']} {chain['table']} {chain['name']}"
             yield Finding(
                 cause="drop policy",
                 what=f"the chain {place} of nftables (hook {chain.get('hook')}) drops what no rule of it accepts",
-                where=space.name, certainty=SEEN, weight=ALL - 0.02,
-                undo=space.command(f"nft chain {place} '{{ policy accept ; }}'"),
+                where=space.name, certainty=SEEN if seen.filtered else POSSIBLE, weight=ALL - 0.02,
+                undo="add a rule that accepts the packets of this path",
             )  # fmt: skip
+
+
+def _passed(seen: Evidence, space: Space, of: Mapping[str, Any], name: str) -> bool:
+    """Return whether packets of the path may pass a chain by its hook: ends receive and send, others forward."""
+    own = (of["family"], of["table"], name)
+    chains = (one["chain"] for one in seen.rulesets[space.name] if "chain" in one)
+    hook = next(
+        (one.get("hook") for one in chains if (one["family"], one["table"], one["name"]) == own), None
+    )
+    if space in (seen.client.space, seen.server.space):
+        return hook != "forward"
+    tunnelled = any(way.outer for way, _probe in seen.ways)  # outer packets may begin and end anywhere
+    mtus = [probe.mtu for _way, probe in seen.ways if probe.mtu is not None]
+    silent = any(one.passes_bytes < one.full_bytes and one.told_bytes is None for one in mtus)
+    return tunnelled or hook not in ("input", "output") or (silent and hook == "output")  # of ICMP errors
+
+
+def _is_plain(rule: Rule) -> bool:
+    """Return whether its table and chain have names that nft reads as names: over netlink they may have any."""
+    return bool(PLAIN.fullmatch(rule["table"]) and PLAIN.fullmatch(rule["chain"]))
+
+
+def _deletion(space: Space, rule: Rule) -> str | None:
+    place = f"{rule['family']} {rule['table']} {rule['chain']}"
+    return space.command(f"nft delete rule {place} handle {rule['handle']}") if _is_plain(rule) else None
 
 
 def _text(space: Space, rule: Rule) -> str:
     """Return a rule as nft prints it."""
+    if not _is_plain(rule):
+        return f"handle {rule['handle']}"
     ended = space.namespace.run("nft", "-a", "list", "chain", rule["family"], rule["table"], rule["chain"])
     wanted = f"# handle {rule['handle']}"
     lines = [line.strip() for line in ended.stdout.splitlines() if line.rstrip().endswith(wanted)]
@@ -166,7 +209,7 @@ def long_sets(seen: Evidence) -> Iterator[Finding]:
             longest = max(longest, (" ".join(own), count), key=lambda one: one[1])
         if total < MANY_RULES:
             continue
-        hit = sum(bool(seen.hits.get((space.name, rule["handle"]))) for rule in rules)
+        hit = sum(bool(seen.hits.get(rule_key(space.name, rule))) for rule in rules)
         counted = sum(packets_of(rule) is not None for rule in rules)
         bridged = space not in {seen.client.space, seen.server.space} and not any(
             place.space is space for way in (seen.there, seen.back) for place in way.arrivals
@@ -220,9 +263,7 @@ def translated(seen: Evidence) -> Iterator[Finding]:
                     cause="address translation", certainty=SEEN, weight=MOST, where=space.name,
                     what=f"a rule of nftables replaces addresses of packets like those that do not arrive:"
                     f" {_text(space, rule)}",
-                    undo=space.command(
-                        f"nft delete rule {rule['family']} {rule['table']} {rule['chain']} handle {rule['handle']}"
-                    ),
+                    undo=_deletion(space, rule),
                 )  # fmt: skip
 
 
@@ -237,9 +278,7 @@ def clamps(seen: Evidence) -> Iterator[Finding]:
                 may_match(rule, one, names) for one in (packet, back)
             ):
                 continue
-            undo = space.command(
-                f"nft delete rule {rule['family']} {rule['table']} {rule['chain']} handle {rule['handle']}"
-            )
+            undo = _deletion(space, rule)
             for one in rule.get("expr", ()):
                 mangle = one.get("mangle")
                 size = (

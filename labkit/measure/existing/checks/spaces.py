@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -17,6 +18,9 @@ from labkit.measure.endpoints import Namespace
 from labkit.measure.existing.endpoints import ExistingEndpoint
 from labkit.measure.existing.spaces import Spaces
 from labkit.system import machine
+
+# Names that neither a shell nor nft reads as more than a name: a container may name an interface $(reboot).
+PLAIN = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@+/-]*")
 
 
 class Space:
@@ -106,6 +110,11 @@ class Space:
 
     def command(self, text: str) -> str:
         """Return the command line by which a person runs a command here."""
+        strange = (
+            one.name for one in self.links.values() if one.name in text and not PLAIN.fullmatch(one.name)
+        )
+        if (name := next(strange, None)) is not None:
+            return f"by hand: a shell would read the name {name!r} of an interface as more than a name"
         return f"{self.words} {text}".strip()
 
     def close(self) -> None:

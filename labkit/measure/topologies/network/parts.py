@@ -95,7 +95,8 @@ class Tunnel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="tunne
     replication by forwarding database entries). `id`: VNI, key, or interface ID (xfrm). `port`: UDP port of vxlan,
     geneve and wireguard; None: 4789, 6081 (IANA) and 51820. `learning`: of MAC addresses from received frames (vxlan).
     `ttl` None: the namespace's default for vxlan and geneve, the inner packet's for gre, gretap and ipip; wireguard and
-    xfrm always have the namespace's default. `mac` None: random. `qdisc`: the root queueing discipline; None: the kernel's choice. `mtu_bytes` None: computed.
+    xfrm always have the namespace's default. `mac` None: random. `qdisc`: the root queueing discipline; None: the
+    kernel's choice. `mtu_bytes` None: computed.
     """
 
     kind: str
