@@ -173,7 +173,7 @@ def _side(
         parts = list(load.load(path, None)["part"].dropna().unique()) if rows.empty else list[str]()
         only = f" of throughput or latency, only the parts {', '.join(parts)}" if parts else ""
         raise BadInput(f"{path} has no valid measurement{only}: there is nothing to compare")
-    # A slice's CPUs, or null if the scheduler chose. Whole runs are not placed.
+    # A slice's CPUs, or null if the scheduler chose.
     placement = ok["placement"].notna().map({True: "by labkit", False: "by the scheduler"})
     ok["placement"] = placement.where(ok["method"].eq("slice"))
     points = ok[

@@ -261,8 +261,8 @@ COLUMNS: tuple[Column, ...] = (
             "placement",
             "",
             "text",
-            "the CPUs that a slice bound the first pair's client and server to; balanced: a profiled run moved them"
-            " from placement to placement; null: the scheduler chose",
+            "the CPUs that a slice, or the round trips of a round, bound the first pair's client and server to;"
+            " balanced: a profiled run moved them from placement to placement; null: the scheduler chose",
         ),
     ),
     *_columns(

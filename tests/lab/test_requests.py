@@ -162,3 +162,13 @@ def test_containers(protocol: str, machine: Sandbox) -> None:
     for row in machine.rows(*words):
         assert (row["status"], row["reason"], row["endpoint"]) == ("ok", None, "container")
         assert row["received_count"] > 100
+
+
+def test_ends_of_a_round_are_on_the_same_cpus_in_all_arms(machine: Sandbox) -> None:
+    """The scheduler's choice would be larger than any difference of datapaths."""
+    rows = machine.rows(
+        "topology=veth,veth_bridge", "protocol=udp_rr", "slices=0", "rounds=4", "duration_s=1"
+    )
+    placed = {(row["round"], row["placement"]) for row in rows}
+    assert len(placed) == 4  # in each round one placement for all arms
+    assert len({placement for _, placement in placed}) == min(4, len(os.sched_getaffinity(0)) ** 2)

@@ -118,6 +118,17 @@ class EndpointRuntime(Protocol):
         """The kernel on which they run."""
 
 
+@contextmanager
+def _bound(cpu: int | None) -> Iterator[None]:
+    """Bind this thread, and what it starts, to a CPU for the block; None: to those that it has."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, before if cpu is None else {cpu})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 @dataclass(frozen=True)
 class Endpoint:
     """One end of a pair: a namespace, the interface that carries the load, and its address.
@@ -125,7 +136,8 @@ class Endpoint:
     With a `runtime`, programs run in it: a container in the namespace, or a guest. The cable of a guest ends in the
     namespace with the interface `tap`; `interface` is then inside the guest. `published_address`: an address of the
     host at which clients reach the ports of this end; None: they use `address`. `port_offset`: added to the port of a
-    generator's server here, where several arms share an end.
+    generator's server here, where several arms share an end. `cpu`: the CPU of programs that are started here; None:
+    any.
     """
 
     name: str
@@ -137,6 +149,7 @@ class Endpoint:
     tap: str | None = None
     published_address: str | None = None
     port_offset: int = 0
+    cpu: int | None = None
 
     @property
     def prefix(self) -> list[str]:
@@ -147,7 +160,7 @@ class Endpoint:
         """Start a program at this end. With `held` it is stopped as soon as it exists, until `go`."""
         if self.runtime is None and not held:
             # Without nsenter(1), whose start takes 0.1 s on an emulated CPU.
-            with netlink.inside(self.namespace.fd):
+            with netlink.inside(self.namespace.fd), _bound(self.cpu):
                 return process.Running(argv)
         if self.runtime is None:
             # nsenter gives the time to stop the program before it does anything.

@@ -6,7 +6,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from labkit.measure import topologies
@@ -165,11 +165,23 @@ class LocalArm(BuiltArm):
     topology: topologies.Topology
     # The CPUs of each turn of a whole run (`Flows.move_ends`); None: the scheduler chooses.
     placements: Callable[[], Iterator[Sequence[tuple[int, int]]]] | None = None
+    # The CPUs of each pair's client and server in round trips; None: the scheduler chooses.
+    cpus: Sequence[tuple[int, int]] | None = None
 
     @property
     def pairs(self) -> Sequence[Pair]:
         """The pairs between which the load runs."""
         return self.topology.pairs
+
+    @property
+    def placed_pairs(self) -> Sequence[Pair]:
+        """The pairs, with programs on `cpus`."""
+        if self.cpus is None:
+            return self.pairs
+        return [
+            Pair(replace(pair.client, cpu=client), replace(pair.server, cpu=server))
+            for pair, (client, server) in zip(self.pairs, self.cpus, strict=True)
+        ]
 
     @contextmanager
     def serving(

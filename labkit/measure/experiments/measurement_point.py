@@ -120,6 +120,10 @@ class MeasurementPoint(Point):
     def _trials(self, running: Running, load: Load, built_arms: Sequence[BuiltArm]) -> Stages:
         """Measure one arm after the other; yield each label before."""
         of = {one.arm.label: one for one in built_arms}
+        local = [one for one in built_arms if isinstance(one, LocalArm)]
+        seed = f"{running.run_context.seed} {self.pairs}"
+        placed = slices.place_round_trips(load.parameters, local, seed, self.round)
+        of |= {one.arm.label: one for one in placed}
         across = load.parameters.has_remote_servers
         for arm in running.order(self, running.usable if across else [one.arm for one in built_arms]):
             planned_s = load.trial_s(self.pairs)

@@ -133,7 +133,7 @@ def _with_moving_ends(
         return filter(None, slices.placements(parameters, built_arms, random.Random(seed)))
 
     if not built_arms or not isinstance(parameters.load_generator, FlowGenerator):
-        return built_arms
+        return slices.place_round_trips(parameters, built_arms, seed, 0)
     if next(slices.placements(parameters, built_arms, random.Random(seed))) is None:
         return built_arms
     return [replace(one, placements=turns) for one in built_arms]

@@ -11,7 +11,7 @@ from typing import Any
 
 from labkit.common import loss_places, run_folder, units
 from labkit.common.errors import Failed
-from labkit.measure.experiments.built_arm import BuiltArm
+from labkit.measure.experiments.built_arm import BuiltArm, LocalArm
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Measured
 from labkit.measure.experiments.server_counters import ServerSide, Window
@@ -72,6 +72,10 @@ def _round_trips(
     counting: Counting | None,
 ) -> Measured:
     row: dict[str, Any] = {"method": "whole"}
+    pairs = built_arm.pairs
+    if isinstance(built_arm, LocalArm) and built_arm.cpus is not None:
+        pairs = built_arm.placed_pairs
+        row["placement"] = ",".join(map(str, built_arm.cpus[0]))
 
     @contextmanager
     def window() -> Iterator[None]:
@@ -90,7 +94,7 @@ def _round_trips(
 
             client = built_arm.pairs[0].client.namespace
             judged = stack.enter_context(free_ports.arranged(built_arm.own_namespaces, client))
-        measured = generator.latency(built_arm.pairs, parameters, window())
+        measured = generator.latency(pairs, parameters, window())
         if generator.capabilities.connects:
             columns, doubts = judged()
             row |= columns
