@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conftest import ROOT, netkit_kernel
+from conftest import ROOT, netkit_kernel, require
 
 from labkit import live
 from labkit.analysis import drawing
@@ -29,6 +29,7 @@ PINGS = 10
 @pytest.fixture(scope="module")
 def where(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Boot the kernel once for all tests of this file, in the profile that is safe where captures patch its code."""
+    require("netkit kernel")  # fixtures of a module are made before its marks are asked
     result = f"vm:{netkit_kernel()},profile=tracing"
     with hosts.leasing(tmp_path_factory.mktemp("netkit"), print) as lease:
         lease(result)
