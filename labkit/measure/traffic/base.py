@@ -417,6 +417,12 @@ class RequestGenerator(LatencyGenerator):
             )
 
 
+def local_ends(pairs: Sequence[Pair | RemotePair]) -> tuple[list[Pair], list[Endpoint]]:
+    """Return the pairs with both ends on this host, and each of their servers once: pairs may share one."""
+    own = [pair for pair in pairs if isinstance(pair, Pair)]
+    return own, list({pair.server.name: pair.server for pair in own}.values())
+
+
 def until_listening(
     name: str,
     ends: Sequence[Endpoint],

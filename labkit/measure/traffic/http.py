@@ -24,6 +24,7 @@ from typing import Any
 from labkit.common import errors
 from labkit.common.errors import Failed
 from labkit.measure.endpoints import Endpoint, Pair, RemotePair
+from labkit.measure.traffic import base
 from labkit.measure.traffic.base import (
     NOT_COUNTED,
     PORT,
@@ -127,8 +128,7 @@ class Http(RequestGenerator):
         counting: AbstractContextManager[object] = NOT_COUNTED,
     ) -> list[Report]:
         """Let all clients request at once; return their reports. Raises Failed with the message of wrk or nginx."""
-        own = [pair for pair in pairs if isinstance(pair, Pair)]
-        ends = list({pair.server.name: pair.server for pair in own}.values())
+        own, ends = base.local_ends(pairs)
         with tempfile.TemporaryDirectory() as scratch, process.all_ended([]) as programs:
             script = Path(scratch) / "latencies.lua"
             script.write_text(SCRIPT)

@@ -19,7 +19,7 @@ import labkit
 from labkit.common import errors, units
 from labkit.common.errors import Failed
 from labkit.measure.endpoints import Endpoint, Pair, RemotePair
-from labkit.measure.traffic import socket_loops
+from labkit.measure.traffic import base, socket_loops
 from labkit.measure.traffic.base import (
     LARGEST_DATAGRAM,
     NOT_COUNTED,
@@ -52,8 +52,7 @@ class Sockets(RequestGenerator):
         counting: AbstractContextManager[object] = NOT_COUNTED,
     ) -> list[str]:
         """Let all pairs work at once; return what the clients printed. Raises Failed with the first problem."""
-        own = [pair for pair in pairs if isinstance(pair, Pair)]
-        ends = list({pair.server.name: pair.server for pair in own}.values())
+        own, ends = base.local_ends(pairs)
         transport = "udp" if parameters.protocol == "udp_rr" else "tcp"
         with process.all_ended([]) as programs:
             for end in ends:

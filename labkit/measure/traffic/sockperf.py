@@ -28,6 +28,7 @@ from labkit.common import errors, units
 from labkit.common.errors import BadInput, Failed
 from labkit.common.limits import Within
 from labkit.measure.endpoints import Pair, RemotePair
+from labkit.measure.traffic import base
 from labkit.measure.traffic.base import (
     LARGEST_DATAGRAM,
     NOT_COUNTED,
@@ -207,15 +208,14 @@ class Sockperf(RequestGenerator):
         counting: AbstractContextManager[object] = NOT_COUNTED,
     ) -> list[bytes]:
         """Let all pairs send and respond at once; return their full logs. Raises Failed with sockperf's message."""
-        own = [pair for pair in pairs if isinstance(pair, Pair)]
-        ends = {pair.server.name: pair.server for pair in own}
+        own, ends = base.local_ends(pairs)
         with tempfile.TemporaryDirectory() as folder, process.all_ended([]) as programs:
-            for end in ends.values():
+            for end in ends:
                 # Connections that were measured before at this end are in TIME_WAIT.
                 argv = ["sockperf", "server", "--uc-reuseaddr"]
                 programs.append(end.start([*argv, *_at(parameters, end.address, end.port_offset)]))
             transport = parameters.protocol.removesuffix("_rr")
-            until_listening("the sockperf server", [*ends.values()], programs, START_S, transport)
+            until_listening("the sockperf server", ends, programs, START_S, transport)
             paths, clients = list[Path](), list[process.Running]()
             for number, pair in enumerate(own):
                 here, there = pair.client.shared_folder(Path(folder))
