@@ -36,7 +36,7 @@ JSON = {
     "findings": "a list: `cause`, `what`, `where`, `certainty` (seen, present, possible), `weight` (0 to 1), `cost`,"
     " `undo` (a command), `change` (for change= on a copy)",
     "paths": "for each pair of addresses: `client`, `server`, `interfaces` from one to the other; for both directions"
-    " (`there`, `back`) packets of `icmp` and `udp` that arrived of those sent, and the largest packet that passes"
+    " (`forward`, `back`) packets of `icmp` and `udp` that arrived of those sent, and the largest packet that passes"
     " (`mtu_bytes`); `tcp`: whether it connects; `round_trip_ms`: the median",
     "loads": "for each part of the load: `protocol`, `received_bps`, `again_count` (sent again, or lost), `sent_count`,"
     " `said` (why it failed)",
@@ -105,7 +105,7 @@ def _lines(report: dict[str, Any]) -> list[str]:
         lines += [
             f"   {name}: {path[name]['icmp']} of ICMP and {path[name]['udp']} of UDP arrived,"
             f" up to {path[name]['mtu_bytes'] or 'no'} bytes"
-            for name in ("there", "back")
+            for name in ("forward", "back")
         ]
     for one in report["loads"]:
         text = (

@@ -218,7 +218,7 @@ def test_drawings_say_what_is_set(machine: Machine) -> None:
     assert any(line.startswith("v-cli") and "qdisc tbf" in line for line in lines)
     assert "nftables ip nat in: 1 rule, digest" in done.stdout
     assert "nftables: tcp dport 8080 dnat to 10.77.0.3:80" in lines
-    assert "there: netns:web/eth0 > host/v-web > host/v-cli > netns:cli/eth0" in lines
+    assert "forward: netns:web/eth0 > host/v-web > host/v-cli > netns:cli/eth0" in lines
     assert (
         'subgraph n0["netns:web"]' in machine.sandbox.labkit("draw", "netns:web", "host", "--mermaid").stdout
     )

@@ -53,7 +53,7 @@ def tree(state: State) -> str:
         lines += [f"  route {line}" for line in _routes(space)]
         lines += [f"  {name}: {what}" for name, what in space.rules.items()]
         lines += [f"  {sentence}" for sentence in space.published]
-    for name, steps in (("there", state.forward), ("back", state.back)):
+    for name, steps in (("forward", state.forward), ("back", state.back)):
         if steps:
             lines += ["", f"{name}: {' > '.join(f'{one.namespace}/{one.interface}' for one in steps)}"]
     return "\n".join(lines) + "\n"

@@ -12,7 +12,7 @@ from labkit.common.errors import BadInput
 from labkit.common.topology_state import InterfaceState, State
 from labkit.common.topology_state import Namespace as NamespaceState
 from labkit.measure import topologies
-from labkit.measure.existing.path import Path
+from labkit.measure.existing.network import ExistingNetwork
 from labkit.measure.topologies import Network
 from labkit.measure.topologies.network.kinds import cables, tunnels, uppers
 from labkit.measure.topologies.network.parts import (
@@ -37,7 +37,7 @@ SHORT = {
 }  # fmt: skip
 
 
-def cloned(path: Path, name: str) -> tuple[Network, list[str]]:
+def cloned(path: ExistingNetwork, name: str) -> tuple[Network, list[str]]:
     """Return a network like an existing one, and a sentence about each thing that it lacks.
 
     Raises BadInput if labkit cannot build such a network.

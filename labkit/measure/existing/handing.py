@@ -29,7 +29,7 @@ class HandedEnd(msgspec.Struct, frozen=True):
 
 
 class Handed(msgspec.Struct, frozen=True):
-    """An existing network: a descriptor of each namespace on its path, both ends, and the path (`path.Path`)."""
+    """An existing network: a descriptor of each namespace on its path, both ends, and the path (`ExistingNetwork`)."""
 
     namespaces: dict[str, int]
     client: HandedEnd

@@ -1,279 +1,343 @@
-"""The path between two ends of an existing network, interface by interface, as the kernels report it.
+"""The path of packets from one existing end to another through the namespaces of this machine, interface by interface.
 
 A packet is followed as the kernels would forward it. Each namespace is asked for its route to the other end's address.
 From the interface of that route, frames are followed through cables, bridges and devices on a lower device, to the
-interface with the next hop's address. A tunnel's frames are followed in the same way between its outer addresses.
-Nothing is sent, and nothing changed.
+interface that answers for the next hop's address. A tunnel's frames are followed in the same way between its outer
+addresses. Nothing is sent, and nothing changed.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
-from ipaddress import ip_interface
-from typing import Any
+from collections import deque
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass, field
+from ipaddress import ip_address
 
-import msgspec
-
-from labkit.common import existing_names
-from labkit.common.errors import BadInput, Unsupported
-from labkit.common.topology_state import InterfaceState, State, Step
-from labkit.measure.endpoints import Endpoint, Namespace, Pair
-from labkit.measure.existing import published
-from labkit.measure.existing.endpoints import ExistingEndpoint
-from labkit.measure.existing.spaces import LO, Node, Spaces
-from labkit.measure.topologies.base import Spec, Topology
-from labkit.measure.topologies.state import read
+from labkit.common.errors import Unsupported
+from labkit.measure.existing.spaces import MASTERS, UPPERS, Place, Space, Spaces
 from labkit.measure.topologies.state.packet_path import IN, OUT
 from labkit.system import netlink
 
-LONGEST = 64  # namespaces that a packet may pass, as its time to live
+MAX_HOPS, MAX_PLACES = 64, 4096
 DEEPEST = 4  # tunnels within tunnels
+PRIVATE = {"private", "vepa", 1, 2}  # modes of macvlan in which two of them do not reach each other
 
-
-Way = list[tuple[Node, str]]  # interfaces, each with how it was reached
+Domain = dict[
+    Place, tuple[Place, str] | None
+]  # what frames reach, each with the interface before it, and how
+Tunnels = dict[
+    tuple[Place, Place | None], "Path"
+]  # by a tunnel and its other end: the path of its outer packets
 
 
 @dataclass(frozen=True)
-class Path:
-    """The path between two ends; close it after use.
+class Problem:
+    """Why a path ends, or goes on only in theory: the cause's name, a sentence, where, and a command that helps."""
 
-    `topology`: its ends as a pair, and the namespaces on the path, which stay open. `state`: what the kernels report of
-    it, with the steps from client to server (`forward`) and back (`back`). `gap`: a sentence about where the path
-    leaves what is visible on this machine, or ends; None: both directions are complete. `processes`: a process of each
-    end that has one.
+    cause: str
+    what: str
+    where: str
+    undo: str | None = None
+
+
+@dataclass
+class Path:
+    """The path from an address of `start` to another address.
+
+    packet: what else is known of the packet (`rules.may_match`). places: each interface in order, with those of the
+    network below a tunnel. steps: those that count packets, each with their direction there (`packet_path`).
+    arrivals: where a packet enters each namespace that routes it, or the last one. problems: why it ends or would be
+    refused. complete: the other end was reached. domains: the interfaces of each link layer that it crosses. hops:
+    senders, the next address, and its owners. outer: the paths of the outer packets of its tunnels.
     """
 
-    topology: Topology
-    state: State
-    gap: str | None
-    processes: dict[str, int]
+    start: Space
+    source: str
+    destination: str
+    packet: dict[str, str] = field(default_factory=dict)
+    places: list[Place] = field(default_factory=list)
+    steps: list[tuple[Place, str]] = field(default_factory=list)
+    arrivals: list[Place] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    domains: list[list[Place]] = field(default_factory=list)
+    hops: list[tuple[Place, str, Place]] = field(default_factory=list)
+    routes: list[tuple[Space, netlink.Route]] = field(default_factory=list)
+    circles: list[Place] = field(default_factory=list)  # where frames come back to an interface
+    outer: list[Path] = field(default_factory=list)
+    complete: bool = False
 
     @property
-    def pair(self) -> Pair:
-        """Both ends, with the interfaces and addresses between which packets travel."""
-        return self.topology.pairs[0]
+    def whole(self) -> bool:
+        """Whether nothing is known that keeps packets from arriving."""
+        return self.complete and not self.problems
 
-    def interface(self, step: Step) -> InterfaceState:
-        """Return the state of the interface of a step."""
-        [space] = (one for one in self.state.namespaces if one.name == step.namespace)
-        return next(one for one in space.interfaces if one.name == step.interface)
-
-    def close(self) -> None:
-        """Close the namespaces."""
-        for space in self.topology.namespaces:
-            space.close()
+    def add_outer(self, outer: Path) -> None:
+        """Add what the outer packets of a tunnel pass."""
+        self.outer += outer, *outer.outer
+        self.problems += outer.problems
+        self.hops += outer.hops
+        self.domains += outer.domains
+        self.routes += outer.routes
 
 
-def path_between(client: ExistingEndpoint, server: ExistingEndpoint, family: int | None = None) -> Path:
-    """Follow packets from client to server and back, with addresses of this version of IP (None: any, IPv4 first).
+def paths(spaces: Spaces, family: int | None = None) -> list[tuple[Path, Path]]:
+    """Return the paths from client to server and back between each two addresses by which they may reach each other.
 
-    Raises BadInput for two ends in one namespace, and Unsupported for an end without such an address.
+    Those that are whole or in one subnet come first, and IPv4 before IPv6. family: the only version of IP. Raises
+    Unsupported if an end has no such address.
     """
-    name = existing_names.network(client.name, server.name)
-    if os.fstat(client.namespace).st_ino == os.fstat(server.namespace).st_ino:
-        raise BadInput(
-            f"{client.name} and {server.name} share one network namespace, so their traffic never leaves it: name two"
-            " ends with a network between them"
-        )
-    spaces = Spaces([(client.name, client.namespace), (server.name, server.namespace)])
-    processes = {end.name: end.pid for end in (client, server) if end.pid is not None}
-    near, far = (os.fstat(end.namespace).st_ino for end in (client, server))
-    try:
-        return _found(name, spaces, near, far, family, processes)
-    finally:
-        spaces.close()
+    client, server = spaces.client, spaces.server
+    own = {space: _usable(space, family) for space in (client, server)}
+    found = []
+    for destination in own[server]:
+        version = ip_address(destination).version
+        sources = [one for one in own[client] if ip_address(one).version == version]
+        if not sources or destination in client.addresses:
+            continue
+        source = _source(client, destination, sources)
+        forward = path(spaces, client, source, destination, server)
+        back = path(spaces, server, destination, source, client)
+        close = client.is_beside(destination)
+        found.append((not fits(forward, back), version, not close, (forward, back)))
+    if not found:
+        what = "have no version of IP in common, or only equal addresses"
+        raise Unsupported(f"{client.name} and {server.name} {what}")
+    return [each for *_order, each in sorted(found, key=lambda one: one[:3])]
 
 
-def _found(
-    name: str, spaces: Spaces, client: int, server: int, family: int | None, processes: dict[str, int]
+def fits(forward: Path, back: Path) -> bool:
+    """Return whether two ends should reach each other so: nothing keeps packets back, or they are in one subnet."""
+    return (forward.whole and back.whole) or forward.start.is_beside(forward.destination)
+
+
+def _usable(space: Space, family: int | None) -> list[str]:
+    usable = space.usable()
+    alike = [one for one in usable if family in (None, ip_address(one).version)]
+    if not alike:
+        others = [link.name for link in space.links.values() if link.name != "lo" and link.up]
+        if not others:
+            raise Unsupported(f"{space.name} has no network: it has no interface but lo that is up")
+        version = "" if family is None else f"v{family}"
+        more = f": use family={10 - (family or 4)}" if usable else f"; its interfaces are {', '.join(others)}"
+        raise Unsupported(f"{space.name} has no address of IP{version}{more}")
+    return alike
+
+
+def _source(start: Space, destination: str, sources: Collection[str]) -> str:
+    """Return the address that the kernel would choose; without a route, the most similar one; "" without any."""
+    chosen: str | None = None
+    with suppress(netlink.LinkError):
+        chosen = netlink.route_to(start.namespace.netlink, destination).source
+    wanted = int(ip_address(destination))
+    if chosen is not None and chosen in sources:
+        return chosen
+    return min(sources, key=lambda one: int(ip_address(one)) ^ wanted, default="")
+
+
+def path(
+    spaces: Spaces, start: Space, source: str, destination: str, goal: Space | None, depth: int = 0
 ) -> Path:
-    found: list[tuple[_Walk, _Walk]] = []
-    for target in _targets(spaces, client, server, family):
-        there = _Walk(spaces, client, target, server)
-        found.append((there, _Walk(spaces, server, there.source, client)))
-        if found[-1][0].gap is None and found[-1][1].gap is None:
-            break
-    there, back = max(found, key=lambda both: (both[0].gap is None, both[1].gap is None, len(both[0].steps)))
-    first = there.nodes[0] if there.nodes else spaces.holder(client, there.source)
-    last = next((node for node in reversed(there.nodes) if node.space == server), None)
-    last = last or spaces.holder(server, there.target)
-    nodes = list(dict.fromkeys([first, *there.nodes, *reversed(back.nodes), last]))
-    shown: dict[str, set[str]] = {}
-    for node in nodes:
-        shown.setdefault(spaces.read(node.space).name, set()).add(spaces.link(node).name)
-    opened = {space: spaces.opened(space) for space in dict.fromkeys(node.space for node in nodes)}
-    ends = (
-        Endpoint(opened[node.space].name, opened[node.space], spaces.link(node).name, node.index, own)
-        for node, own in ((first, there.source), (last, there.target))
-    )
-    steps = there.steps, back.steps
-    topology = Topology(name, Spec(), [Pair(*ends)], list(opened.values()), shown=shown, steps=steps)
+    """Follow a packet to a namespace (None: to any that has the address)."""
+    result = Path(start, source, destination)
+    at, arrived = start, None
+    for _ in range(MAX_HOPS):
+        if destination in at.addresses:
+            result.complete = goal in (None, at)
+            if not result.complete:
+                what = f"{at.name} has the address {destination} itself, so packets to it end there"
+                result.problems.append(Problem("duplicate address", what, at.name))
+            return result
+        route = _route(result, at, arrived)
+        out = route.hops[0].index if route else None
+        if route is None or out not in at.links:
+            return result
+        arrived = _across(spaces, result, Place(at, out), route.hops[0].via or destination, goal, depth)
+        if arrived is None:
+            return result
+        at = arrived.space
+        result.arrivals.append(arrived)
+    what = f"packets to {destination} go round in circles: they come back to namespaces where they were"
+    result.problems.append(Problem("routing loop", what, at.name))
+    return result
+
+
+def _route(along: Path, at: Space, arrived: Place | None) -> netlink.Route | None:
+    """Return the route that the kernel takes; if it refuses the packet, the one that it would take for its own."""
+    kernel = at.namespace.netlink
     try:
-        state = _with_published(read.state(topology), list(opened.values()))
-    except BaseException:
-        for each in opened.values():
-            each.close()
-        raise
-    return Path(topology, state, there.gap or back.gap, processes)
-
-
-def _with_published(state: State, spaces: Sequence[Namespace]) -> State:
-    """Add what publishes ports of the ends, or replaces their addresses."""
-    addresses = {end.address for pair in state.pairs for end in pair}
-    namespaces = []
-    for space, one in zip(spaces, state.namespaces, strict=True):
-        lines = published.by_rules(space, one.rules, addresses)
-        if space.name == existing_names.HOST:
-            lines += published.by_programs(addresses)
-        namespaces.append(msgspec.structs.replace(one, published=lines))
-    return msgspec.structs.replace(state, namespaces=namespaces)
-
-
-def _targets(spaces: Spaces, client: int, server: int, family: int | None) -> list[str]:
-    """Return the server's addresses, those in a subnet of the client first. Raises Unsupported if an end has none."""
-    own: dict[int, list[Any]] = {}
-    for space in (client, server):
-        every = [ip_interface(each) for addresses in spaces.addresses(space).values() for each in addresses]
-        usable = [one for one in every if not one.is_loopback and not one.is_link_local]
-        own[space] = [one for one in usable if family in (None, one.version)]
-        if not own[space]:
-            one = spaces.read(space)
-            others = [link.name for link in one.links.values() if link.index != LO and link.up]
-            if not others:
-                raise Unsupported(f"{one.name} has no network: it has no interface but lo that is up")
-            version = "" if family is None else f"v{family}"
-            more = (
-                f": use family={10 - (family or 4)}"
-                if usable
-                else f"; its interfaces are {', '.join(others)}"
-            )
-            raise Unsupported(f"{one.name} has no address of IP{version}{more}")
-    common = {one.version for one in own[client]} & {one.version for one in own[server]}
-    if not common:
-        raise Unsupported(
-            f"{spaces.read(client).name} and {spaces.read(server).name} have no version of IP in common"
+        route = netlink.route_to(
+            kernel, along.destination, along.source or None, arrived.index if arrived else 0
         )
-
-    def order(one: Any) -> tuple[bool, int]:
-        return not any(
-            one.ip in other.network for other in own[client] if other.version == one.version
-        ), one.version
-
-    return [str(one.ip) for one in sorted(own[server], key=order) if one.version in common]
-
-
-class _Walk:
-    """A packet's way from a namespace to an address.
-
-    `source`: the address that it is sent from. `steps`: the interfaces that count it. `nodes`: these, and the bridges
-    and lower devices between them. `gap`: why the way ends before `goal`, the namespace that should receive it; or
-    None.
-    """
-
-    def __init__(self, spaces: Spaces, start: int, target: str, goal: int, depth: int = 0) -> None:
-        self._spaces, self.target, self._depth = spaces, target, depth
-        self.steps: list[Step] = []
-        self.nodes: list[Node] = []
-        self.gap: str | None = None
-        self.source = self._own_address(start)
+        if arrived and not forwards(at, arrived, along.destination):  # IPv6 tells it only to packets
+            along.problems.append(_refused(at, along, arrived, errno.EHOSTUNREACH))
+    except netlink.LinkError as error:
+        along.problems.append(_refused(at, along, arrived, error.errno))
         try:
-            self._go(start, goal)
-        except _Gap as gap:
-            self.gap = str(gap)
-
-    def _go(self, start: int, goal: int) -> None:
-        at, arrived = start, 0
-        for _ in range(LONGEST):
-            if self._spaces.owns(at, self.target):
-                if at != goal:
-                    name = self._spaces.read(at).name
-                    raise _Gap(f"{name} has the address {self.target} itself, so packets to it end there")
-                return
-            route = self._route(at, arrived)
-            [hop] = route.hops
-            self.source = route.source if route.source and not arrived else self.source
-            if hop.index is None or hop.index not in self._spaces.read(at).links:
-                raise _Gap(f"the route from {self._spaces.read(at).name} to {self.target} has no interface")
-            last = self._cross(Node(at, hop.index), hop.via or self.target)
-            at, arrived = last.space, last.index
-        raise _Gap(f"packets to {self.target} go round in circles: the routes lead back")
-
-    def _route(self, at: int, arrived: int) -> netlink.Route:
-        one = self._spaces.read(at)
-        try:
-            if arrived:
-                return netlink.route_to(one.kernel, self.target, self.source, arrived)
-            return netlink.route_to(one.kernel, self.target)
-        except netlink.LinkError as error:
-            does = "does not forward packets" if arrived else "has no route"
-            raise _Gap(f"{one.name} {does} to {self.target} ({os.strerror(error.errno)})") from None
-
-    def _own_address(self, start: int) -> str:
-        """Return an address of the sender of the target's version of IP, until a route names one; "" without."""
-        of_all = (ip_interface(each) for every in self._spaces.addresses(start).values() for each in every)
-        alike = (one for one in of_all if (one.version == 6) == (":" in self.target) and not one.is_loopback)
-        return next((str(one.ip) for one in alike if not one.is_link_local), "")
-
-    def _cross(self, first: Node, next_hop: str) -> Node:
-        """Follow frames from an interface to the one with the next hop's address; add the steps, and return it."""
-        way = self._way(first, next_hop)
-        for number, (node, came) in enumerate(way):
-            goes = way[number + 1][1] if number + 1 < len(way) else ""
-            if came == "tunnel":
-                self._outer(way[number - 1][0], node)
-            self.nodes.append(node)
-            # A bridge, or the device below two others, passes frames on without counting them.
-            if {came, goes} != {"up", "down"}:
-                self._step(node, OUT if goes in ("cable", "down", "tunnel") or not came else IN)
-        return way[-1][0]
-
-    def _step(self, node: Node, direction: str) -> None:
-        self.steps.append(Step(self._spaces.read(node.space).name, self._spaces.link(node).name, direction))
-
-    def _way(self, first: Node, next_hop: str) -> Way:
-        """Return the shortest way of frames. Raises _Gap if no visible interface has the next hop's address."""
-        came: dict[Node, tuple[Node, str] | None] = {first: None}
-        waiting = [first]
-        for node in waiting:  # the list grows during the loop
-            if node != first and self._spaces.has(node, next_hop):
-                return self._back(came, node)
-            reached = list(self._spaces.beside(node))
-            reached += [(far, "tunnel") for far, _at, _remote in self._spaces.tunnels_to(node)]
-            for other, by in reached:
-                # What a namespace itself sends by a port or a lower device goes to neither bridge nor upper device.
-                if other not in came and not (node == first and by == "up"):
-                    came[other] = node, by
-                    waiting.append(other)
-        # The address may be at another interface of a namespace, which answers for all of its addresses.
-        for node in came:
-            if node.space != first.space and self._spaces.owns(node.space, next_hop):
-                return self._back(came, node)
-        self._step(first, OUT)
-        self.nodes.append(first)
-        where = self._spaces.name(first)
-        raise _Gap(f"behind {where} nothing that is visible here has the address {next_hop}")
-
-    def _back(self, came: dict[Node, tuple[Node, str] | None], node: Node) -> Way:
-        way: Way = []
-        while (before := came[node]) is not None:
-            way.append((node, before[1]))
-            node = before[0]
-        return [(node, ""), *reversed(way)]
-
-    def _outer(self, near: Node, far: Node) -> None:
-        """Add the steps of a tunnel's outer packets."""
-        at, remote = next((at, remote) for other, at, remote in self._spaces.tunnels_to(near) if other == far)
-        goal = self._spaces.numbered(far.space, self._spaces.link(far).link_netnsid) or far.space
-        if self._depth == DEEPEST:
-            raise _Gap(f"{self._spaces.name(near)} is a tunnel within more than {DEEPEST} others")
-        outer = _Walk(self._spaces, at, remote, goal, self._depth + 1)
-        self.steps += outer.steps
-        self.nodes += outer.nodes
-        if outer.gap is not None:
-            raise _Gap(outer.gap)
+            route = netlink.route_to(kernel, along.destination)
+        except netlink.LinkError:
+            return None
+    along.routes.append((at, route))
+    return route
 
 
-class _Gap(Exception):
-    """Why a way ends, in one sentence."""
+def _across(
+    spaces: Spaces, along: Path, out: Place, next_hop: str, goal: Space | None, depth: int
+) -> Place | None:
+    """Follow a link layer to the owner of an address; None if nobody there has it."""
+    domain, through = _domain(spaces, along, out, depth)
+    along.domains.append(list(domain))
+    owners = [place for place in domain if place != out and place.owns(next_hop)]
+    apart = [one for one in owners if _is_apart(domain[one], out)]
+    real = [one for one in owners if one not in apart]
+    real.sort(key=lambda one: (one.space is not goal, one.space.addresses[next_hop] != one.index))
+    along.hops += [(out, next_hop, one) for one in real]
+    last = real[0] if real else next((near for near, _far in through), out)
+    chain: list[tuple[Place, str]] = [(last, "")]
+    while (before := domain[chain[0][0]]) is not None:
+        chain = [before, *chain]  # each with how the next one is reached
+    came = ""
+    for number, (place, goes) in enumerate(chain):
+        if came == "tunnel":
+            outer = through[chain[number - 1][0], place]
+            along.add_outer(outer)
+            along.places += outer.places
+            along.steps += outer.steps
+        along.places.append(place)
+        goes = goes or ("" if real else "tunnel")
+        # A bridge, or the device below two others, passes frames on without counting them.
+        if {came, goes} != {"up", "down"}:
+            along.steps.append((place, OUT if goes in ("cable", "down", "tunnel") or not came else IN))
+        came = goes
+    if real:
+        return last
+    for outer in through.values():
+        along.add_outer(outer)
+        along.places += outer.places
+    along.steps += next((outer.steps for outer in through.values()), [])
+    along.problems.append(_nobody(out, next_hop, apart))
+    return None
+
+
+def _is_apart(came: tuple[Place, str] | None, out: Place) -> bool:
+    """Return whether an interface is above or below the one that sends, which exchanges nothing with it."""
+    if came is None:
+        return False
+    before, how = came
+    below = how == "down" and before.link.kind in UPPERS and before.link.kind != "vlan"
+    return below or (how == "up" and before == out)
+
+
+def _domain(spaces: Spaces, along: Path, start: Place, depth: int) -> tuple[Domain, Tunnels]:
+    """Return every interface that frames of one can reach, and the paths below the tunnels among them."""
+    came: Domain = {start: None}
+    through: Tunnels = {}
+    waiting = deque([start])
+    while waiting and len(came) < MAX_PLACES:
+        here = waiting.popleft()
+        outer = _through(spaces, here, depth)
+        through |= outer
+        reached = [*spaces.beside(here), *((far, "tunnel") for _near, far in outer if far is not None)]
+        for there, how in reached:
+            # What a namespace itself sends by a port goes to no bridge.
+            if here == start and how == "up" and there.link.kind in MASTERS:
+                continue
+            before = came.get(there)
+            if there not in came:
+                came[there] = here, how
+                waiting.append(there)
+            elif (
+                how != "tunnel"
+                and (before is None or before[0] != here)
+                and (came[here] or (None,))[0] != there
+            ):
+                along.circles.append(there)
+    return came, through
+
+
+def _through(spaces: Spaces, here: Place, depth: int) -> Tunnels:
+    """Return the paths of a tunnel's outer packets by its other ends; a problem of each says why there is none."""
+    if (own := here.tunnel) is None or depth == DEEPEST:
+        return {}
+    result: Tunnels = {}
+    outside = spaces.outside(here)
+    for remote in own.remotes:
+        source = own.local or _source(outside, remote, outside.addresses)
+        outer = path(spaces, outside, source, remote, None, depth + 1)
+        outer.packet = (
+            {"dport": str(own.port), "protocol": "udp"} if own.port else {"protocol": here.link.kind or ""}
+        )
+        ends: list[Place | None] = []
+        if outer.complete:
+            there = outer.arrivals[-1].space if outer.arrivals else outside
+            others = [
+                (place, each)
+                for place in spaces.tunnels_of(here.link.kind, there)
+                if place != here and (each := place.tunnel)
+            ]
+            ends = [place for place, each in others if (each.id, each.port) == (own.id, own.port)]
+            if not ends:
+                has = "; ".join(
+                    f"{place.name} has id {each.id} and port {each.port}" for place, each in others
+                )
+                what = (
+                    f"{here.name} has the {here.link.kind} id {own.id} and port {own.port} to {remote}, but"
+                    f" {there.name} has {f'other ones: {has}' if has else 'no such tunnel'}"
+                )
+                outer.problems.append(Problem("tunnel ends differ", what, str(here)))
+        result |= {(here, far): outer for far in ends or [None]}
+    return result
+
+
+def _refused(at: Space, along: Path, arrived: Place | None, number: int) -> Problem:
+    """Return why a namespace has no route for a packet, from the kernel's error (net/ipv4/route.c)."""
+    to, where = along.destination, str(arrived or at.name)
+    if arrived and number == errno.EXDEV:
+        return Problem(
+            "reverse path filter",
+            f"the reverse path filter (rp_filter) drops what arrives from {along.source} at {arrived.name}, because the"
+            " route back is another interface",
+            where,
+            at.command(f"sysctl -w net.ipv4.conf.{arrived.name.replace('.', '/')}.rp_filter=2"),
+        )
+    if arrived and not forwards(at, arrived, to):
+        family, switch = ("ipv6", "ipv6.conf.all.forwarding") if ":" in to else ("ipv4", "ipv4.ip_forward")
+        return Problem(
+            "forwarding off",
+            f"{at.name} does not forward packets to {to}: forwarding of {family} is off",
+            where,
+            at.command(f"sysctl -w net.{switch}=1"),
+        )
+    if arrived and number == errno.EINVAL:
+        return Problem(
+            "route refuses", f"the routes of {at.name} drop packets from {along.source} to {to}", where
+        )
+    kinds = {errno.EACCES: "a route prohibits them", errno.EINVAL: "a blackhole route drops them"}
+    why = kinds.get(number, f"no route ({os.strerror(number)})")
+    return Problem("missing route", f"{at.name} cannot send packets to {to}: {why}", where)
+
+
+def forwards(at: Space, arrived: Place, to: str) -> bool:
+    """Return whether a namespace forwards what arrives at an interface for an address."""
+    if ":" in to:
+        return at.number("net/ipv6/conf/all/forwarding") != 0
+    return at.number(f"net/ipv4/conf/{arrived.name}/forwarding", default=1) != 0
+
+
+def _nobody(out: Place, next_hop: str, apart: list[Place]) -> Problem:
+    if apart:
+        upper, lower = (out, apart[0]) if out.link.kind in UPPERS else (apart[0], out)
+        return Problem(
+            "macvlan and its lower device",
+            f"{upper} is a {upper.link.kind} of {lower}, and {next_hop} is the own address of the other one: the"
+            " kernel passes nothing between the two",
+            str(out),
+            "make a macvlan for the host, and give it the address",
+        )
+    return Problem(
+        "missing neighbour",
+        f"nobody that {out} reaches on its link has the address {next_hop}",
+        str(out),
+    )

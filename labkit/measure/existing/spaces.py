@@ -1,192 +1,274 @@
-"""The network namespaces of this machine, and how their interfaces are joined, as the kernel reports it."""
+"""The network namespaces of this machine, and how their interfaces are joined, as the kernel reports it.
+
+Nothing in them is changed. What is read is remembered, because a drawing or a check looks at one moment.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
+from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from typing import Any
 
 from labkit.common import existing_names
+from labkit.common.errors import BadInput, LabkitError
+from labkit.common.topology_state import TunnelState
 from labkit.measure.endpoints import Namespace
-from labkit.measure.existing.endpoints import NAMED, OWN
+from labkit.measure.existing.endpoints import NAMED, OWN, ExistingEndpoint
 from labkit.measure.topologies.network.kinds import cables, tunnels
-from labkit.measure.topologies.state import read
-from labkit.system import netlink
+from labkit.measure.topologies.state.read import tunnel_of
+from labkit.system import machine, netlink
 
 NAMES = (NAMED, Path("/run/docker/netns"))  # where namespaces have names, also without a process
 MASTERS = ("bridge", "openvswitch", "bond", "team")
 UPPERS = ("macvlan", "macvtap", "ipvlan", "ipvtap", "vlan")
-LO = 1
+# Names that neither a shell nor nft reads as more than a name: a container may name an interface $(reboot).
+PLAIN = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@+/-]*")
+
+
+class Space:
+    """A network namespace: its name, and the id of a process in it, None without one."""
+
+    def __init__(self, name: str, fd: int, pid: int | None) -> None:
+        self.name, self.fd, self.pid = name, fd, pid
+
+    @cached_property
+    def namespace(self) -> Namespace:
+        """The namespace as an endpoint's kernel: files, programs, netlink."""
+        with netlink.inside(self.fd):
+            return Namespace(self.name, self.fd, netlink.Netlink())
+
+    @cached_property
+    def links(self) -> dict[int, netlink.Link]:
+        """The interfaces by index. Raises LinkError if this user may not enter."""
+        return {link.index: link for link in netlink.links(self.namespace.netlink)}
+
+    @cached_property
+    def prefixed(self) -> list[tuple[int, str]]:
+        """The addresses with the length of their prefixes, each with the index of its interface."""
+        return netlink.addresses(self.namespace.netlink)
+
+    @cached_property
+    def addresses(self) -> dict[str, int]:
+        """The addresses, without prefix length, to the index of their interface."""
+        return {text.partition("/")[0]: index for index, text in self.prefixed}
+
+    def usable(self) -> list[str]:
+        """Return the addresses that another end may use: neither loopback nor link-local ones."""
+        each = ((one, ip_address(one)) for one in self.addresses)
+        return [text for text, one in each if not one.is_link_local and not one.is_loopback]
+
+    def is_beside(self, address: str) -> bool:
+        """Return whether an address is in a subnet of its own."""
+        return any(ip_address(address) in ip_interface(text).network for _index, text in self.prefixed)
+
+    @cached_property
+    def remotes(self) -> list[tuple[int, str]]:
+        """The default remotes of each VXLAN, with the index of its interface."""
+        return netlink.remotes(self.namespace.netlink)
+
+    @cached_property
+    def details(self) -> dict[str, dict[str, Any]]:
+        """The interfaces by name, as `ip -d -s -j address` prints them; empty without ip."""
+        return {str(one.get("ifname")): one for one in self.json("ip", "-d", "-s", "-j", "address", "show")}
+
+    @cached_property
+    def neighbours(self) -> list[dict[str, Any]]:
+        """The neighbour tables, as `ip -j neighbour` prints them."""
+        return self.json("ip", "-j", "neighbour", "show")
+
+    @cached_property
+    def files(self) -> dict[str, str]:
+        """What files show: sysctls, packet sockets, queues (`machine.namespace_files`)."""
+        return machine.namespace_files(self.fd)
+
+    @property
+    def ruleset(self) -> list[dict[str, Any]]:
+        """The ruleset of nftables now, as `nft -j` prints it; empty without nft or the right."""
+        with suppress(LabkitError, ValueError, AttributeError):
+            ended = self.namespace.run("nft", "-j", "list", "ruleset")
+            listed: list[dict[str, Any]] = json.loads(ended.stdout or "{}").get("nftables", [])
+            return listed
+        return []
+
+    def json(self, program: str, *words: str) -> list[dict[str, Any]]:
+        """Return the objects that a program prints as JSON; none if it fails or is not installed."""
+        with suppress(LabkitError, ValueError):
+            result = json.loads(self.namespace.run(program, *words).stdout or "[]")
+            return [one for one in result if isinstance(one, dict)]
+        return []
+
+    def place(self, address: str) -> Place:
+        """Return the interface that has an address of its own."""
+        return Place(self, self.addresses[address])
+
+    def sysctl(self, name: str) -> str | None:
+        """Return the value of a sysctl, for example net/ipv4/ip_forward; None where it is not visible."""
+        with suppress(OSError):
+            return " ".join(self.namespace.read(f"/proc/sys/{name}").split())
+        return None
+
+    def number(self, name: str, at: int = 0, default: int = 0) -> int:
+        """Return a number of a sysctl, or the default."""
+        words = (self.sysctl(name) or "").split()
+        return int(words[at]) if len(words) > at and words[at].lstrip("-").isdigit() else default
+
+    def command(self, text: str) -> str:
+        """Return the command line by which a person runs a command here."""
+        strange = (
+            one.name for one in self.links.values() if one.name in text and not PLAIN.fullmatch(one.name)
+        )
+        if (name := next(strange, None)) is not None:
+            return f"by hand: a shell would read the name {name!r} of an interface as more than a name"
+        kind, _, own = self.name.partition(":")
+        if kind == "netns":
+            return f"ip netns exec {own} {text}"
+        return text if kind == existing_names.HOST else f"nsenter -t {self.pid} -n {text}"
+
+    def close(self) -> None:
+        """Close its descriptors."""
+        if "namespace" in self.__dict__:
+            self.namespace.close()
+        else:
+            os.close(self.fd)
 
 
 @dataclass(frozen=True)
-class Node:
-    """An interface: the inode of its namespace, and its index."""
+class Place:
+    """An interface of a namespace."""
 
-    space: int
+    space: Space
     index: int
+
+    @property
+    def link(self) -> netlink.Link:
+        """The interface as the kernel lists it."""
+        return self.space.links[self.index]
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.link.name
+
+    @property
+    def tunnel(self) -> TunnelState | None:
+        """Its encapsulation; None if it is no tunnel."""
+        if self.link.kind not in tunnels():
+            return None
+        return tunnel_of(self.link, [to for index, to in self.space.remotes if index == self.index])
+
+    def __str__(self) -> str:
+        return f"{self.space.name} {self.name}"
+
+    def owns(self, address: str) -> bool:
+        """Return whether it answers for an address: it is no bridge's port, and its namespace has the address."""
+        index = self.space.addresses.get(address)
+        return index is not None and (self.link.master is None or index == self.index)
 
 
 class Spaces:
-    """The network namespaces of this machine. Each is read when the walk reaches it."""
+    """The network namespaces of this machine that this user may see, `client` and `server` by the names of the ends;
+    close it after use.
 
-    def __init__(self, ends: Sequence[tuple[str, int]]) -> None:
-        self._names: dict[int, str] = {}
-        self._fds: dict[int, int] = {}
-        self._read: dict[int, read.NamespaceRead] = {}
-        self._addresses: dict[int, dict[int, list[str]]] = {}
-        self._numbers: dict[int, dict[int | None, int]] = {}
-        self._asked: dict[int, Iterator[tuple[int, int]]] = {}
-        self._uppers: dict[Node, list[Node]] | None = None
-        for name, fd in ends:
-            self._add(name, os.dup(fd))
-        self._add_path(existing_names.HOST, OWN)
+    Raises BadInput for two ends in one namespace.
+    """
+
+    def __init__(self, client: ExistingEndpoint, server: ExistingEndpoint) -> None:
+        ends = {os.fstat(end.namespace).st_ino: end for end in (client, server)}
+        if len(ends) == 1:
+            raise BadInput(
+                f"{client.name} and {server.name} share one network namespace, so their traffic never leaves it: name"
+                " two ends with a network between them"
+            )
+        self._numbers: dict[Space, dict[int | None, Space]] = {}
+        self._asked: dict[Space, Iterator[Space]] = {}
+        self._uppers: dict[Place, list[Place]] | None = None
+        self._all = {inode: Space(end.name, os.dup(end.namespace), end.pid) for inode, end in ends.items()}
+        self.client, self.server = self._all.values()
+        self._add(existing_names.HOST, OWN)
         for folder in NAMES:
             for file in sorted(folder.iterdir()) if folder.is_dir() else ():
-                self._add_path(f"netns:{file.name}", str(file))
+                self._add(f"netns:{file.name}", str(file))
         for pid in sorted(int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit()):
-            self._add_path(f"pid:{pid}", f"/proc/{pid}/ns/net")
+            self._add(f"pid:{pid}", f"/proc/{pid}/ns/net", pid)
 
-    def _add_path(self, name: str, path: str) -> None:
+    def _add(self, name: str, path: str, pid: int | None = None) -> None:
         with suppress(OSError):  # it has ended, is another user's, or is not a namespace
             one = os.stat(path)  # a name whose mount is not visible here is an ordinary file
-            if one.st_dev == os.stat(OWN).st_dev and one.st_ino not in self._fds:
-                self._add(name, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            if one.st_dev != os.stat(OWN).st_dev:
+                return
+            if one.st_ino not in self._all:
+                self._all[one.st_ino] = Space(name, os.open(path, os.O_RDONLY | os.O_CLOEXEC), pid)
+            elif self._all[one.st_ino].pid is None:
+                self._all[one.st_ino].pid = pid
 
-    def _add(self, name: str, fd: int) -> None:
-        inode = os.fstat(fd).st_ino
-        self._names[inode], self._fds[inode] = name, fd
-
-    def read(self, inode: int) -> read.NamespaceRead:
-        """Return the namespace with its links."""
-        if inode not in self._read:
-            fd = self._fds[inode]
-            with netlink.inside(fd):
-                self._read[inode] = read.namespace_read(self._names[inode], fd, netlink.Netlink())
-        return self._read[inode]
-
-    def opened(self, inode: int) -> Namespace:
-        """Return the namespace as endpoints have it, which stays open."""
-        fd = os.dup(self._fds[inode])
-        with netlink.inside(fd):
-            return Namespace(self._names[inode], fd, netlink.Netlink())
-
-    def addresses(self, inode: int) -> dict[int, list[str]]:
-        """Return the addresses of each interface, with the length of their prefixes."""
-        if inode not in self._addresses:
-            result: dict[int, list[str]] = {}
-            for index, address in netlink.addresses(self.read(inode).kernel):
-                result.setdefault(index, []).append(address)
-            self._addresses[inode] = result
-        return self._addresses[inode]
-
-    def has(self, node: Node, address: str) -> bool:
-        """Return whether an interface has this address."""
-        return any(address == one.partition("/")[0] for one in self.addresses(node.space).get(node.index, ()))
-
-    def owns(self, inode: int, address: str) -> bool:
-        """Return whether any interface of a namespace has this address."""
-        return any(self.has(Node(inode, index), address) for index in self.addresses(inode))
-
-    def holder(self, inode: int, address: str) -> Node:
-        """Return the interface of a namespace that has an address."""
-        nodes = (Node(inode, index) for index in self.addresses(inode))
-        return next((node for node in nodes if self.has(node, address)), Node(inode, LO))
-
-    def link(self, node: Node) -> netlink.Link:
-        """Return an interface."""
-        return self.read(node.space).links[node.index]
-
-    def name(self, node: Node) -> str:
-        """Return namespace and interface, for messages."""
-        return f"{self._names[node.space]}:{self.link(node).name}"
-
-    def numbered(self, inode: int, number: int | None) -> int | None:
+    def numbered(self, space: Space, number: int | None) -> Space | None:
         """Return the namespace that the kernel numbers so in another one, which has no number for itself; None if it is
         not visible."""
         if number is None:
-            return inode
-        known = self._numbers.setdefault(inode, {})
-        asked = self._asked.setdefault(inode, iter(list(self._fds.items())))
+            return space
+        known = self._numbers.setdefault(space, {})
+        asked = self._asked.setdefault(space, iter(list(self._all.values())))
         while number not in known:
             if (candidate := next(asked, None)) is None:
                 return None
-            known[netlink.id_of(self.read(inode).kernel, candidate[1])] = candidate[0]
+            known[netlink.id_of(space.namespace.netlink, candidate.fd)] = candidate
         return known[number]
 
-    def referred(self, node: Node, index: int | None) -> Node | None:
-        """Return the interface `index` in the namespace to which a link refers; None if it is not visible."""
-        space = self.numbered(node.space, self.link(node).link_netnsid)
-        if not index or space is None or Node(space, index) == node:
+    def referred(self, place: Place) -> Place | None:
+        """Return the interface to which a link refers, its peer or its lower device; None if it is not visible."""
+        index, space = place.link.link, self.numbered(place.space, place.link.link_netnsid)
+        if not index or space is None or Place(space, index) == place:
             return None
-        return Node(space, index) if index in self.read(space).links else None
+        return Place(space, index) if index in space.links else None
 
-    def uppers(self, node: Node) -> Sequence[Node]:
+    def _every(self) -> Iterator[Place]:
+        """Yield all interfaces of all namespaces that this user may enter."""
+        for space in self._all.values():
+            with suppress(netlink.LinkError):
+                yield from [Place(space, index) for index in space.links]
+
+    def uppers(self, place: Place) -> Sequence[Place]:
         """Return the devices on a lower device, which may be in any namespace."""
         if self._uppers is None:
             self._uppers = {}
-            for upper, link in self._every():
-                if link.kind in UPPERS and (lower := self.referred(upper, link.link)) is not None:
+            for upper in self._every():
+                if upper.link.kind in UPPERS and (lower := self.referred(upper)) is not None:
                     self._uppers.setdefault(lower, []).append(upper)
-        return self._uppers.get(node, ())
+        return self._uppers.get(place, ())
 
-    def _every(self) -> Iterator[tuple[Node, netlink.Link]]:
-        """Yield all interfaces of all namespaces that this user may enter."""
-        for inode in list(self._fds):
-            with suppress(netlink.LinkError):
-                links = self.read(inode).links
-                yield from ((Node(inode, index), links[index]) for index in links)
-
-    def beside(self, node: Node) -> Iterator[tuple[Node, str]]:
+    def beside(self, place: Place) -> Iterator[tuple[Place, str]]:
         """Yield the interfaces that get frames from an interface, and how: through a cable, up or down."""
-        link, links = self.link(node), self.read(node.space).links
-        if link.kind in cables() and (peer := self.referred(node, link.link)) is not None:
+        link, links = place.link, place.space.links
+        if link.kind in cables() and (peer := self.referred(place)) is not None:
             yield peer, "cable"
-        if link.kind in UPPERS and (lower := self.referred(node, link.link)) is not None:
+        if link.kind in UPPERS and (lower := self.referred(place)) is not None:
             yield lower, "down"
         if link.master in links and links[link.master].kind in MASTERS:
-            yield Node(node.space, link.master), "up"
+            yield Place(place.space, link.master), "up"
         if link.kind in MASTERS:
-            yield from (
-                (Node(node.space, one.index), "down") for one in links.values() if one.master == node.index
-            )
+            ports = (one.index for one in links.values() if one.master == place.index)
+            yield from ((Place(place.space, index), "down") for index in ports)
         if link.kind not in (*MASTERS, *UPPERS):
-            yield from ((upper, "up") for upper in self.uppers(node))
+            yield from ((upper, "up") for upper in self.uppers(place))
 
-    def tunnels_to(self, node: Node) -> Iterator[tuple[Node, int, str]]:
-        """Yield the other ends of a tunnel, each with the namespace of its outer packets and their destination."""
-        if (link := self.link(node)).kind not in tunnels():
-            return
-        outer = self.numbered(node.space, link.link_netnsid) or node.space
-        remotes = _remotes(self.read(node.space), link)
-        for far, other in self._every():
-            if far != node and _same_tunnel(link, other):
-                at = self.numbered(far.space, other.link_netnsid) or far.space
-                yield from ((far, outer, remote) for remote in remotes if self.owns(at, remote))
+    def outside(self, tunnel: Place) -> Space:
+        """Return the namespace of a tunnel's outer packets."""
+        return self.numbered(tunnel.space, tunnel.link.link_netnsid) or tunnel.space
 
-    def close(self) -> None:
-        """Close everything that `opened` did not return."""
-        for one in self._read.values():
-            one.kernel.close()
-        for fd in self._fds.values():
-            os.close(fd)
+    def tunnels_of(self, kind: str | None, outside: Space) -> list[Place]:
+        """Return the tunnels of a kind whose outer packets are in a namespace."""
+        alike = [place for place in self._every() if place.link.kind == kind]
+        return [place for place in alike if self.outside(place) is outside]
 
-
-def _value(link: netlink.Link, *names: str) -> Any:
-    prefix = f"IFLA_{(link.kind or '').removesuffix('tap').upper()}_"
-    values = (link.data.get(prefix + name) for name in names)
-    return next((value for value in values if value not in (None, 0, "0.0.0.0", "::")), None)
-
-
-def _same_tunnel(one: netlink.Link, other: netlink.Link) -> bool:
-    names = (("ID",), ("OKEY",), ("PORT",))
-    return one.kind == other.kind and all(_value(one, *name) == _value(other, *name) for name in names)
-
-
-def _remotes(one: read.NamespaceRead, link: netlink.Link) -> list[str]:
-    replicated = [to for index, to in netlink.remotes(one.kernel) if index == link.index]
-    remote = _value(link, "GROUP", "GROUP6", "REMOTE", "REMOTE6")
-    return replicated or ([] if remote is None else [str(remote)])
+    def close(self, but: Collection[Space] = ()) -> None:
+        """Close all namespaces but these."""
+        for space in self._all.values():
+            if space not in but:
+                space.close()

@@ -101,7 +101,7 @@ class Topology:
     a function; that function reads them again and returns the row columns for the time between. `doubts`: reasons to
     doubt every row of this topology. `redirects`: what its BPF programs redirect. `why_silent`: returns why its ends
     cannot reach each other, if it knows. `shown`: of an existing network, the interfaces on its path by namespace;
-    None: all. `steps`: its path, there and back. `at_end`: what has to be undone
+    None: all. `steps`: its path, forward and back. `at_end`: what has to be undone
     before the topology is removed.
     """
 

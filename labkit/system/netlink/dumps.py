@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 import struct
@@ -23,7 +24,7 @@ from labkit.system.netlink.messages import (
     Message,
 )
 from labkit.system.netlink.rtnl import ifaddrmsg, ifinfmsg, ndmsg, nsidmsg, rtmsg, tcmsg
-from labkit.system.netlink.sockets import Netlink
+from labkit.system.netlink.sockets import LinkError, Netlink
 
 # linux/rtnetlink.h, linux/netlink.h, linux/if_arp.h
 RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, RTM_GETNEIGH, RTM_GETQDISC, RTM_GETNSID = 18, 22, 26, 30, 38, 90
@@ -32,6 +33,8 @@ RTEXT_FILTER_SKIP_STATS = 8
 RTM_F_CLONED = 0x200
 RTPROT_KERNEL, RTNH_F_DEAD, RTNH_F_LINKDOWN, RTNH_F_ONLINK = 2, 1, 16, 4
 RTA_MULTIPATH = 9
+# RTN_BLACKHOLE, RTN_UNREACHABLE, RTN_PROHIBIT
+REFUSING = {6: errno.EINVAL, 7: errno.EHOSTUNREACH, 8: errno.EACCES}
 ARPHRD_ETHER = 1
 
 
@@ -75,7 +78,7 @@ class Route:
     """A route of the main table.
 
     `to` is a prefix or `default`, `source` the preferred source address. Several `hops` have equal cost. `connected`:
-    the kernel added the route for an address.
+    the kernel added the route for an address. `metrics`: what it limits, by ip-route(8)'s names (mtu, advmss, window).
     """
 
     to: str
@@ -83,6 +86,7 @@ class Route:
     source: str | None
     metric: int | None
     connected: bool
+    metrics: dict[str, int]
 
 
 def links(kernel: Netlink) -> list[Link]:
@@ -126,8 +130,12 @@ def route_to(kernel: Netlink, address: str, source: str | None = None, arrives_a
         message["attrs"].append(("RTA_SRC", source))
     if arrives_at:
         message["attrs"].append(("RTA_IIF", arrives_at))
-    [answer] = kernel.ask(_request(message, RTM_GETROUTE, 0, f"find the route to {address}"))
-    return _route(_decode(rtmsg, answer))
+    what = f"find the route to {address}"
+    [answer] = kernel.ask(_request(message, RTM_GETROUTE, 0, what))
+    found = _decode(rtmsg, answer)
+    if (number := REFUSING.get(found["type"])) is not None:  # of IPv6, which answers with the route
+        raise LinkError(what, number, "")
+    return _route(found)
 
 
 def static_routes(kernel: Netlink) -> list[Message]:
@@ -268,7 +276,7 @@ def _own_address(message: Any) -> str:
 
 
 def _route(message: Any) -> Route:
-    to, length = message.get_attr("RTA_DST"), message["dst_len"]
+    to, length, metrics = message.get_attr("RTA_DST"), message["dst_len"], message.get_attr("RTA_METRICS")
     whole = 32 if message["family"] == socket.AF_INET else 128
     if to is not None:
         to = to if length == whole else str(ipaddress.ip_network(f"{to}/{length}", strict=False))
@@ -285,6 +293,9 @@ def _route(message: Any) -> Route:
         source=message.get_attr("RTA_PREFSRC"),
         metric=message.get_attr("RTA_PRIORITY"),
         connected=message["proto"] == RTPROT_KERNEL,
+        metrics={name.removeprefix("RTAX_").lower(): value for name, value in metrics["attrs"]}
+        if metrics
+        else {},
     )
 
 

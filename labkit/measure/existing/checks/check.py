@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from typing import Any
 
-from labkit.common.errors import BadInput
 from labkit.measure.existing.checks import load, registry
-from labkit.measure.existing.checks.evidence import Evidence, gather, pairs
+from labkit.measure.existing.checks.evidence import Evidence, gather
 from labkit.measure.existing.checks.findings import Finding, ordered
-from labkit.measure.existing.checks.path import Paths
-from labkit.measure.existing.checks.spaces import Machine
+from labkit.measure.existing.checks.probes import End
 from labkit.measure.existing.endpoints import resolve
+from labkit.measure.existing.path import fits, paths
+from labkit.measure.existing.spaces import Spaces
+
+MAX_PAIRS = 3  # of addresses
 
 
 def check(
@@ -28,18 +29,12 @@ def check(
     """
     with ExitStack() as stack:
         ends = [stack.enter_context(closing(resolve(name))) for name in (client, server)]
-        inodes = [os.fstat(end.namespace).st_ino for end in ends]
-        if inodes[0] == inodes[1]:
-            raise BadInput(
-                f"{client} and {server} share one network namespace: there is no path between them"
-            )
-        machine = stack.enter_context(closing(Machine(ends)))
-        one, other = (machine.space(inode) for inode in inodes)
-        found, seen = pairs(one, other, Paths(machine)), list[Evidence]()
-        if load_s is not None and not agreed(load.plan(*found[0][:2], load_s)):
+        found = paths(stack.enter_context(closing(Spaces(*ends))))
+        found = [both for both in found if fits(*both)][:MAX_PAIRS] or found[:1]
+        one, other = (End(path.start, path.source) for path in found[0])
+        if load_s is not None and not agreed(load.plan(one, other, load_s)):
             load_s = None
-        for number, pair in enumerate(found):
-            seen.append(gather(*pair, load_s if number == 0 else None))
+        seen = [gather(*both, load_s if number == 0 else None) for number, both in enumerate(found)]
         findings = ordered([finding for one in seen for finding in registry.judged(one)])
         return _report(client, server, seen, findings)
 
@@ -65,12 +60,12 @@ def _path(seen: Evidence) -> dict[str, Any]:
             "udp": f"{probe.udp.arrived}/{probe.udp.sent}",
             "mtu_bytes": probe.mtu.passes_bytes if probe.mtu else None,
         }
-        for name, (_way, probe) in zip(("there", "back"), seen.ways, strict=True)
+        for name, (_path, probe) in zip(("forward", "back"), seen.directions, strict=True)
     }
     return {
         "client": seen.client.address,
         "server": seen.server.address,
-        "interfaces": [str(place) for place in seen.there.places],
+        "interfaces": [str(place) for place in seen.forward.places],
         **probes,
         "tcp": seen.connection is not None and seen.connection.connected,
         "round_trip_ms": middle,

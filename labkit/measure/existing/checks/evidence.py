@@ -7,20 +7,18 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from ipaddress import ip_address
 from typing import Any
 
-from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
+from labkit.common.errors import Failed, LabkitError, Unsupported
 from labkit.measure.existing.checks import drops, load, probes
-from labkit.measure.existing.checks.path import Paths, Place, Way
 from labkit.measure.existing.checks.probes import Connection, End, OneWay
-from labkit.measure.existing.checks.spaces import Space
+from labkit.measure.existing.path import Path
+from labkit.measure.existing.spaces import Place, Space
 from labkit.measure.observers.counters import kernel_counters
 from labkit.system import netlink
 from labkit.system.machine import cpu_quota
 from labkit.system.netlink import ethtool
 
-MAX_PAIRS = 3
 RuleKey = tuple[str, str, str, int]  # of a rule: namespace, family, table, and its handle there
 
 
@@ -28,20 +26,18 @@ RuleKey = tuple[str, str, str, int]  # of a rule: namespace, family, table, and 
 class Evidence:
     """Everything that the checks judge.
 
-    there, back: the ways of packets in both directions. forth, reverse: what probes showed. changed: the counters that
+    forward, back: the paths of packets in both directions, with what probes showed there. changed: the counters that
     changed meanwhile (`kernel_counters`), `hits` those of nftables' rules by namespace and rule. loads: empty without
     a load; load_s: of each. throttled_s: during the check, by end. not_seen: sentences about what cannot be seen.
     drops: packets that the kernel dropped meanwhile anywhere on the machine.
     """
 
-    client: End
-    server: End
-    there: Way
-    back: Way
+    forward: Path
+    back: Path
     spaces: list[Space]
     rulesets: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    forth: OneWay = field(default_factory=OneWay)
-    reverse: OneWay = field(default_factory=OneWay)
+    forward_probe: OneWay = field(default_factory=OneWay)
+    back_probe: OneWay = field(default_factory=OneWay)
     connection: Connection | None = None
     round_trips_ms: list[float] = field(default_factory=list)
     loads: list[load.Load] = field(default_factory=list)
@@ -53,38 +49,44 @@ class Evidence:
     drops: drops.Drops = field(default_factory=Counter)
 
     @property
-    def ways(self) -> tuple[tuple[Way, OneWay], tuple[Way, OneWay]]:
-        """Both directions, each with what probes showed there."""
-        return (self.there, self.forth), (self.back, self.reverse)
+    def client(self) -> End:
+        """The end from which `forward` starts."""
+        return End(self.forward.start, self.forward.source)
+
+    @property
+    def server(self) -> End:
+        """The end from which `back` starts."""
+        return End(self.back.start, self.back.source)
+
+    @property
+    def directions(self) -> tuple[tuple[Path, OneWay], tuple[Path, OneWay]]:
+        """Both paths, each with what probes showed there."""
+        return (self.forward, self.forward_probe), (self.back, self.back_probe)
 
     @cached_property
     def places(self) -> list[Place]:
         """Every interface that packets of either direction pass, once, with those of the network below a tunnel."""
-        return list(
-            dict.fromkeys(
-                place for way in (self.there, self.back) for place in (*way.places, *way.tunnel_places)
-            )
-        )
+        return list(dict.fromkeys((*self.forward.places, *self.back.places)))
 
     @property
     def blocked(self) -> bool:
         """Whether in one direction neither UDP nor ICMP arrives, or no TCP connection comes about."""
-        one_way = any(not probe.icmp.arrived and not probe.udp.arrived for _way, probe in self.ways)
+        one_way = any(not probe.icmp.arrived and not probe.udp.arrived for _way, probe in self.directions)
         return one_way or (self.connection is not None and not self.connection.connected)
 
     @property
     def passes(self) -> bool:
         """Whether UDP, TCP and whole packets pass in both directions."""
-        mtus = [probe.mtu for _way, probe in self.ways]
+        mtus = [probe.mtu for _way, probe in self.directions]
         whole = all(mtu is not None and mtu.passes_bytes >= mtu.full_bytes for mtu in mtus)
-        return whole and not self.blocked and all(probe.udp.arrived for _way, probe in self.ways)
+        return whole and not self.blocked and all(probe.udp.arrived for _way, probe in self.directions)
 
     @property
     def lossy(self) -> bool:
         """Whether a burst of probes lost something, or the TCP connection did not carry all."""
         lost = any(
             one.lost_share > probes.NOISE_SHARE
-            for _way, probe in self.ways
+            for _way, probe in self.directions
             for one in (probe.icmp, probe.udp)
         )
         connection = self.connection
@@ -116,66 +118,22 @@ class Evidence:
         return {}
 
 
-def pairs(client: Space, server: Space, paths: Paths) -> list[tuple[End, End, Way, Way]]:
-    """Return the addresses by which both ends reach each other or should, with the ways; at most MAX_PAIRS.
-
-    These are pairs with whole ways, and those in one subnet; if there are none, the first. IPv4 comes first. Raises
-    BadInput if an end has no address that others could use.
-    """
-    candidates = [usable(client), usable(server)]
-    for space, own in zip((client, server), candidates, strict=True):
-        if not own:
-            raise BadInput(
-                f"{space.name} has no address that another end could use: it has only loopback, or none"
-            )
-    tried: list[tuple[bool, int, tuple[End, End, Way, Way]]] = []
-    for destination in candidates[1]:
-        version = ip_address(destination).version
-        sources = [one for one in candidates[0] if ip_address(one).version == version]
-        if not sources or destination in client.addresses:
-            continue
-        route, _ = client.route(destination)
-        chosen = str(route.get("prefsrc") or "")
-        # the address that the kernel would choose; without a route, the most similar one
-        source = chosen if chosen in sources else _nearest(sources, destination)
-        there, back = paths.way(client, source, destination), paths.way(server, destination, source)
-        whole = there.complete and back.complete and not there.problems and not back.problems
-        close = any(ip_address(destination) in network for network in client.networks)
-        tried.append((whole or close, version, (End(client, source), End(server, destination), there, back)))
-    if not tried:
-        raise BadInput(f"{client.name} and {server.name} have no different addresses of the same family")
-    tried.sort(key=lambda one: (not one[0], one[1]))
-    return [one for fits, _version, one in tried if fits][:MAX_PAIRS] or [tried[0][2]]
-
-
-def usable(space: Space) -> list[str]:
-    """Return the addresses of a namespace without loopback and link-local ones."""
-    result = [one for one in space.addresses if space.links[space.addresses[one]].name != "lo"]
-    return [one for one in result if not ip_address(one).is_link_local and not ip_address(one).is_loopback]
-
-
-def _nearest(sources: list[str], destination: str) -> str:
-    wanted = int(ip_address(destination))
-    return min(sources, key=lambda one: int(ip_address(one)) ^ wanted)
-
-
-def gather(one: End, other: End, there: Way, back: Way, load_s: int | None) -> Evidence:
+def gather(forward: Path, back: Path, load_s: int | None) -> Evidence:
     """Read, probe and (with `load_s`) load two ends. Nothing is changed."""
-    client, server = one.space, other.space
-    on_path = {client: None, server: None}
-    for way in (there, back):
-        on_path |= dict.fromkeys(place.space for place in (*way.places, *way.tunnel_places))
-    result = Evidence(one, other, there, back, list(on_path))
+    client, server = forward.start, back.start
+    spaces = dict.fromkeys((client, server, *(place.space for place in (*forward.places, *back.places))))
+    result = Evidence(forward, back, list(spaces))
+    one, other = result.client, result.server
     result.rulesets = {space.name: space.ruleset for space in result.spaces}
     namespaces = [space.namespace for space in result.spaces]
     before, throttled = kernel_counters.read(namespaces), _throttled(client, server)
     for space in result.spaces:
         space.details  # noqa: B018  (read before packets of labkit's own are counted)
     with drops.recorded(result.not_seen) as result.drops:
-        result.forth = probes.one_way(one, other, _mtu(there))
-        result.reverse = probes.one_way(other, one, _mtu(back))
+        result.forward_probe = probes.one_way(one, other, _mtu(forward))
+        result.back_probe = probes.one_way(other, one, _mtu(back))
         result.connection = probes.tcp(one, other)
-        result.round_trips_ms = probes.round_trips_ms(one, other) if result.forth.icmp.arrived else []
+        result.round_trips_ms = probes.round_trips_ms(one, other) if result.forward_probe.icmp.arrived else []
         if load_s is not None and not result.connection.connected:
             result.not_seen.append(
                 f"the load was not sent: no connection of labkit's own reached {other.address}"
@@ -195,8 +153,8 @@ def gather(one: End, other: End, there: Way, back: Way, load_s: int | None) -> E
     return result
 
 
-def _mtu(way: Way) -> int:
-    return way.places[0].link.mtu_bytes if way.places else 1500
+def _mtu(path: Path) -> int:
+    return path.places[0].link.mtu_bytes if path.places else 1500
 
 
 def _throttled(*ends: Space) -> dict[str, float]:

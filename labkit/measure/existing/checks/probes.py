@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
-from labkit.measure.existing.checks.spaces import Space
+from labkit.measure.existing.spaces import Space
 from labkit.system import netlink
 
 # linux/in.h, linux/in6.h, linux/errqueue.h: send whole packets whatever MTU of the path is known; report errors
@@ -32,7 +32,7 @@ ECHO = {4: (8, 0), 6: (128, 129)}  # the types of an echo request and its answer
 
 @dataclass(frozen=True)
 class End:
-    """An end of a way: its namespace and its address."""
+    """An end of a path: its namespace and its address."""
 
     space: Space
     address: str

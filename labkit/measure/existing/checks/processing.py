@@ -10,7 +10,7 @@ from pathlib import Path
 from labkit.common import units
 from labkit.measure.existing.checks.evidence import Evidence
 from labkit.measure.existing.checks.findings import LITTLE, MOST, MUCH, POSSIBLE, PRESENT, SEEN, SOME, Finding
-from labkit.measure.existing.checks.path import Place
+from labkit.measure.existing.spaces import Place
 from labkit.system.machine import cpu_quota
 
 # Offloads that an interface of any kind has on: a single missing one makes packets smaller or costs copies.

@@ -9,7 +9,7 @@ from typing import Any
 from labkit.common import units
 from labkit.measure.existing.checks.evidence import Evidence
 from labkit.measure.existing.checks.findings import MOST, MUCH, PRESENT, SEEN, SOME, Finding
-from labkit.measure.existing.checks.spaces import Space
+from labkit.measure.existing.spaces import Space
 
 FAST_BPS = 40e9  # a shaper above this limits nothing here
 SHORT_PACKETS = 32

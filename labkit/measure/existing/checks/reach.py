@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from labkit.measure.existing.checks.evidence import Evidence
 from labkit.measure.existing.checks.findings import ALL, MOST, MUCH, POSSIBLE, PRESENT, SEEN, SOME, Finding
-from labkit.measure.existing.checks.path import PRIVATE, Place, Way
-from labkit.measure.existing.spaces import UPPERS
+from labkit.measure.existing.path import PRIVATE, Path
+from labkit.measure.existing.spaces import UPPERS, Place
 from labkit.measure.topologies.network.kinds import cables
 
 FEW_HOPS = 16
@@ -17,15 +17,15 @@ PORT_OPTIONS = {"learning": "learns no addresses", "flood": "gets no frames to u
                 "bcast_flood": "gets no broadcasts, as ARP sends"}  # fmt: skip
 
 
-def ways(seen: Evidence) -> Iterator[Finding]:
-    """Why a way ends: missing routes, forwarding, the reverse path filter, nobody with the next address."""
-    for way, probe in seen.ways:
+def paths(seen: Evidence) -> Iterator[Finding]:
+    """Why a path ends: missing routes, forwarding, the reverse path filter, nobody with the next address."""
+    for path, probe in seen.directions:
         if probe.icmp.arrived or probe.udp.arrived:
             continue
-        for one in way.problems:
+        for one in path.problems:
             yield Finding(
                 cause=one.cause, what=one.what, where=one.where, certainty=SEEN, weight=ALL, undo=one.undo,
-                cost=f"nothing from {way.source} arrives at {way.destination}",
+                cost=f"nothing from {path.source} arrives at {path.destination}",
             )  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def filtered(seen: Evidence) -> Iterator[Finding]:
 
 def interfaces(seen: Evidence) -> Iterator[Finding]:
     """Interfaces of the path, or with an address at an end, that are down, have no carrier, or use no ARP."""
-    ends = [Place(end.space, end.space.addresses[end.address]) for end in (seen.client, seen.server)]
+    ends = [end.space.place(end.address) for end in (seen.client, seen.server)]
     for place in dict.fromkeys([*seen.places, *ends]):
         link, certain = place.link, SEEN if seen.blocked else PRESENT
         if not link.up:
@@ -140,17 +140,17 @@ def vlans(seen: Evidence) -> Iterator[Finding]:
 
 def loops(seen: Evidence) -> Iterator[Finding]:
     """Bridges that are joined in a circle, of which none speaks the spanning tree protocol."""
-    for way, _probe in seen.ways:
-        domains = [place for domain in way.domains for place in domain]
+    for path, _probe in seen.directions:
+        domains = [place for domain in path.domains for place in domain]
         kinds = {place.link.kind for place in domains}
         speaks = any(
             place.link.kind == "bridge" and place.link.data.get("IFLA_BR_STP_STATE") for place in domains
         )
-        if way.circles and not speaks and not kinds & {"bond", "team", "openvswitch"}:
+        if path.circles and not speaks and not kinds & {"bond", "team", "openvswitch"}:
             yield Finding(
                 cause="bridge loop", weight=MOST, certainty=SEEN if seen.lossy or seen.blocked else PRESENT,
-                what=f"bridges are joined in a circle at {way.circles[0]}, and none speaks STP: broadcasts never end",
-                where=str(way.circles[0]), undo="remove one of the links of the circle, or set stp_state 1",
+                what=f"bridges are joined in a circle at {path.circles[0]}, and none speaks STP: broadcasts never end",
+                where=str(path.circles[0]), undo="remove one of the links of the circle, or set stp_state 1",
             )  # fmt: skip
 
 
@@ -169,8 +169,8 @@ def policies(seen: Evidence) -> Iterator[Finding]:
 
 def macvlans(seen: Evidence) -> Iterator[Finding]:
     """Two macvlan devices of one lower device in a mode that keeps them apart."""
-    for way, probe in seen.ways:
-        for upper in way.places:
+    for path, probe in seen.directions:
+        for upper in path.places:
             mode = upper.link.data.get("IFLA_MACVLAN_MODE")
             if (
                 upper.link.kind == "macvlan"
@@ -184,10 +184,10 @@ def macvlans(seen: Evidence) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
-def _owners(way: Way) -> dict[tuple[Place, str], list[Place]]:
+def _owners(path: Path) -> dict[tuple[Place, str], list[Place]]:
     """Return the interfaces that answer for each next address, by the interface that asks and the address."""
     result: dict[tuple[Place, str], list[Place]] = {}
-    for sender, address, owner in way.hops:
+    for sender, address, owner in path.hops:
         result.setdefault((sender, address), []).append(owner)
     return result
 
@@ -195,8 +195,8 @@ def _owners(way: Way) -> dict[tuple[Place, str], list[Place]]:
 def duplicates(seen: Evidence) -> Iterator[Finding]:
     """Addresses and MAC addresses that several interfaces of one link layer have."""
     certain = SEEN if seen.lossy or seen.blocked else PRESENT
-    for way, _probe in seen.ways:
-        for (_sender, address), found in _owners(way).items():
+    for path, _probe in seen.directions:
+        for (_sender, address), found in _owners(path).items():
             names = {str(one.space.name) for one in found if one.link.up}
             if len(names) > 1:
                 yield Finding(
@@ -204,7 +204,7 @@ def duplicates(seen: Evidence) -> Iterator[Finding]:
                     what=f"{len(names)} namespaces on one link have the address {address}: {', '.join(sorted(names))}",
                     where=", ".join(map(str, found)), certainty=certain, weight=MOST,
                 )  # fmt: skip
-        for domain in way.domains:
+        for domain in path.domains:
             for one, other in _same_macs(seen, list(domain)):
                 yield Finding(
                     cause="duplicate MAC address",
@@ -241,9 +241,9 @@ def _same_macs(seen: Evidence, domain: list[Place]) -> Iterator[tuple[Place, Pla
 
 def neighbours(seen: Evidence) -> Iterator[Finding]:
     """Neighbour entries of the path that are wrong or unresolved."""
-    for way, probe in seen.ways:
+    for path, probe in seen.directions:
         arrives = probe.icmp.arrived or probe.udp.arrived
-        for (sender, address), found in _owners(way).items():
+        for (sender, address), found in _owners(path).items():
             owner = found[0]
             for entry in sender.space.neighbours:
                 if entry.get("dst") != address or entry.get("dev") != sender.name:
@@ -286,7 +286,7 @@ def detection(seen: Evidence) -> Iterator[Finding]:
 
 
 def hop_limits(seen: Evidence) -> Iterator[Finding]:
-    """A first hop limit so small that packets die on the way."""
+    """A first hop limit so small that packets die on the path."""
     for end in (seen.client, seen.server):
         name = "net/ipv6/conf/all/hop_limit" if end.version == 6 else "net/ipv4/ip_default_ttl"
         if 0 < (limit := end.space.number(name, default=64)) < FEW_HOPS:

@@ -13,12 +13,12 @@ from labkit.common import units
 from labkit.measure.existing.checks import drops, mtu, processing, queues, reach, rules, sockets
 from labkit.measure.existing.checks.evidence import Evidence
 from labkit.measure.existing.checks.findings import LITTLE, POSSIBLE, SEEN, SOME, Finding, ordered
-from labkit.measure.existing.checks.path import Place, Way
-from labkit.measure.topologies.network.kinds import cables
+from labkit.measure.existing.path import Path
+from labkit.measure.topologies.state.packet_path import IN
 from labkit.system import machine, netlink
 
 CHECKS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
-    reach.ways, reach.filtered, reach.loops, reach.policies, reach.interfaces, reach.bridges, reach.vlans,
+    reach.paths, reach.filtered, reach.loops, reach.policies, reach.interfaces, reach.bridges, reach.vlans,
     reach.macvlans, reach.duplicates, reach.neighbours, reach.detection, reach.hop_limits,
     mtu.measured, mtu.differing, mtu.fragmented, mtu.routes,
     rules.dropping, rules.translated, rules.long_sets, rules.clamps, queues.shapers, queues.filters,
@@ -44,29 +44,29 @@ def judged(seen: Evidence) -> list[Finding]:
 
 
 def _unexplained(seen: Evidence) -> Iterator[Finding]:
-    for way, probe in seen.ways:
+    for path, probe in seen.directions:
         sent = probe.icmp.sent + probe.udp.sent
         arrived = probe.icmp.arrived + probe.udp.arrived
         if not probe.icmp.arrived and not probe.udp.arrived:
             said = probe.udp.said or probe.icmp.said
-            place, counted = _last(seen, way, sent)
+            place, counted = _last(seen, path, sent)
             yield Finding(
                 cause="nothing arrives", certainty=SEEN, weight=1.0, where=place,
-                what=f"nothing from {way.source} arrives at {way.destination}{f' ({said})' if said else ''}:"
+                what=f"nothing from {path.source} arrives at {path.destination}{f' ({said})' if said else ''}:"
                 f" {counted}{_unusual(seen)}",
             )  # fmt: skip
         elif not probe.icmp.arrived or not probe.udp.arrived:
             name = "ICMP" if not probe.icmp.arrived else "UDP"
             yield Finding(
                 cause=f"{name} is dropped", certainty=SEEN, weight=SOME, where="path",
-                what=f"no packet of {name} from {way.source} arrives at {way.destination}, although others do",
+                what=f"no packet of {name} from {path.source} arrives at {path.destination}, although others do",
             )  # fmt: skip
         elif arrived < sent * 0.9:
-            place, counted = _last(seen, way, sent)
+            place, counted = _last(seen, path, sent)
             yield Finding(
                 cause="loss", certainty=SEEN, weight=SOME + LITTLE, where=place,
-                what=f"{units.percent(1 - arrived / sent)} of small packets from {way.source} to {way.destination} are"
-                f" lost: {counted}",
+                what=f"{units.percent(1 - arrived / sent)} of small packets from {path.source} to {path.destination}"
+                f" are lost: {counted}",
             )  # fmt: skip
     for (reason, function), count in seen.drops.most_common():
         if (seen.blocked or seen.lossy) and reason not in drops.EVERYDAY and count > 2:
@@ -79,7 +79,7 @@ def _unexplained(seen: Evidence) -> Iterator[Finding]:
     if (
         own
         and not own.connected
-        and any(probe.udp.arrived or probe.icmp.arrived for _way, probe in seen.ways)
+        and any(probe.udp.arrived or probe.icmp.arrived for _path, probe in seen.directions)
     ):
         yield Finding(
             cause="TCP does not connect", certainty=SEEN, weight=1.0, where="path",
@@ -87,18 +87,14 @@ def _unexplained(seen: Evidence) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _last(seen: Evidence, way: Way, sent: int) -> tuple[str, str]:
-    """Return the last interface of a way that counted the packets, and a sentence about it."""
-    last, previous = None, None
-    for place in way.places:
-        arrives = previous is not None and previous.link.kind in cables() and _is_peer(previous, place)
-        count = seen.interface(place, "rx_packets" if arrives else "tx_packets")
-        if place.link.kind != "bridge" and count < 0.8 * sent:
-            return str(last or place), f"they are lost between {last or way.start.name} and {place}"
-        if place.link.kind != "bridge":
-            last = place
-        previous = place
-    return str(last or way.start.name), f"the last interface that counted them is {last or 'none'}"
+def _last(seen: Evidence, path: Path, sent: int) -> tuple[str, str]:
+    """Return the last interface of a path that counted the packets, and a sentence about it."""
+    last = None
+    for place, direction in path.steps:
+        if seen.interface(place, "rx_packets" if direction == IN else "tx_packets") < 0.8 * sent:
+            return str(last or place), f"they are lost between {last or path.start.name} and {place}"
+        last = place
+    return str(last or path.start.name), f"the last interface that counted them is {last or 'none'}"
 
 
 def _unusual(seen: Evidence) -> str:
@@ -118,7 +114,3 @@ def _unusual(seen: Evidence) -> str:
     more = f" and {len(differing) - MAX_SHOWN} more" if len(differing) > MAX_SHOWN else ""
     shown = ", ".join(differing[:MAX_SHOWN])
     return f"; unlike a new namespace, {shown}{more}" if differing else ""
-
-
-def _is_peer(one: Place, other: Place) -> bool:
-    return one.link.link == other.index and other.link.link == one.index

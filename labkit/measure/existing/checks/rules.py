@@ -10,7 +10,7 @@ from labkit.common import units
 from labkit.measure.existing.checks.evidence import Evidence, packets_of, rule_key
 from labkit.measure.existing.checks.findings import ALL, MOST, MUCH, POSSIBLE, SEEN, SOME, Finding
 from labkit.measure.existing.checks.probes import NOISE_SHARE
-from labkit.measure.existing.checks.spaces import PLAIN, Space
+from labkit.measure.existing.spaces import PLAIN, Space
 
 MANY_RULES = 50
 RULE_NS = 22  # what a rule that does not match costs a packet: 100 rules take 2.2 µs (README)
@@ -83,21 +83,22 @@ def _packets(seen: Evidence) -> Iterator[dict[str, str]]:
     """Yield what labkit's packets have that did not all arrive or had no answer, and the outer ones of tunnels: saddr,
     daddr, protocol, and dport if it is known."""
     icmp = "icmpv6" if seen.client.version == 6 else "icmp"
-    for way, probe in seen.ways:
+    for path, probe in seen.directions:
         if not probe.icmp.arrived and not probe.udp.arrived:
-            yield from way.outer
+            for one in path.outer:
+                yield {"saddr": one.source, "daddr": one.destination, **one.packet}
         whole = probe.mtu is None or probe.mtu.passes_bytes >= probe.mtu.full_bytes
         for protocol, sent in ((icmp, probe.icmp), ("udp", probe.udp)):
             if sent.lost_share > NOISE_SHARE or not whole:
-                yield {"saddr": way.source, "daddr": way.destination, "protocol": protocol}
+                yield {"saddr": path.source, "daddr": path.destination, "protocol": protocol}
         if seen.connection is not None and not seen.connection.connected:
-            yield {"saddr": way.source, "daddr": way.destination, "protocol": "tcp"}
+            yield {"saddr": path.source, "daddr": path.destination, "protocol": "tcp"}
 
 
 def applied(seen: Evidence, space: Space, family: str) -> bool:
     """Return whether rules of a family see the packets in a namespace: it routes them, or its bridge calls them."""
     routing = {seen.client.space, seen.server.space}
-    routing |= {place.space for way in (seen.there, seen.back) for place in way.arrivals}
+    routing |= {place.space for path in (seen.forward, seen.back) for place in path.arrivals}
     if family in ("netdev", "bridge") or space in routing:
         return True
     return space.number(f"net/bridge/bridge-nf-call-ip{'6' if seen.client.version == 6 else ''}tables") == 1
@@ -159,8 +160,10 @@ def _passed(seen: Evidence, space: Space, of: Mapping[str, Any], name: str) -> b
     )
     if space in (seen.client.space, seen.server.space):
         return hook != "forward"
-    tunnelled = any(way.outer for way, _probe in seen.ways)  # outer packets may begin and end anywhere
-    mtus = [probe.mtu for _way, probe in seen.ways if probe.mtu is not None]
+    tunnelled = any(
+        path.outer for path, _probe in seen.directions
+    )  # outer packets may begin and end anywhere
+    mtus = [probe.mtu for _path, probe in seen.directions if probe.mtu is not None]
     silent = any(one.passes_bytes < one.full_bytes and one.told_bytes is None for one in mtus)
     return tunnelled or hook not in ("input", "output") or (silent and hook == "output")  # of ICMP errors
 
@@ -212,7 +215,7 @@ def long_sets(seen: Evidence) -> Iterator[Finding]:
         hit = sum(bool(seen.hits.get(rule_key(space.name, rule))) for rule in rules)
         counted = sum(packets_of(rule) is not None for rule in rules)
         bridged = space not in {seen.client.space, seen.server.space} and not any(
-            place.space is space for way in (seen.there, seen.back) for place in way.arrivals
+            place.space is space for path in (seen.forward, seen.back) for place in path.arrivals
         )
         by = ", which a bridge calls for each frame (br_netfilter)" if bridged else ""
         hits = f"; {hit} of {counted} with a counter counted packets during the check" if counted else ""

@@ -10,7 +10,7 @@ from labkit.common.errors import LabkitError
 from labkit.measure.existing.checks import probes
 from labkit.measure.existing.checks.evidence import Evidence
 from labkit.measure.existing.checks.findings import MOST, MUCH, POSSIBLE, PRESENT, SEEN, SOME, Finding
-from labkit.measure.existing.checks.spaces import Space
+from labkit.measure.existing.spaces import Space
 from labkit.system.machine.mibs import mibs, mibs6
 
 SMALL_BYTES = 1 << 18
@@ -122,13 +122,13 @@ def connection(seen: Evidence) -> Iterator[Finding]:
                 cause="retransmissions" if one.protocol == "TCP" else "loss", certainty=SEEN, weight=SOME, where="path",
                 what=f"{units.percent(share)} of {one.protocol}'s packets were {words} during the load",
             )  # fmt: skip
-    for way, probe in seen.ways:
+    for path, probe in seen.directions:
         for name, sent in (("ICMP", probe.icmp), ("UDP", probe.udp)):
             if 0 < sent.arrived < sent.sent - max(1, DROP_SHARE * sent.sent):
                 yield Finding(
                     cause="loss", certainty=SEEN, weight=SOME, where="path",
-                    what=f"{sent.sent - sent.arrived} of {sent.sent} small packets of {name} from {way.source} to"
-                    f" {way.destination} were lost",
+                    what=f"{sent.sent - sent.arrived} of {sent.sent} small packets of {name} from {path.source} to"
+                    f" {path.destination} were lost",
                 )  # fmt: skip
     own = seen.connection
     if own and own.connected and own.carried_bytes < probes.TCP_BYTES:
