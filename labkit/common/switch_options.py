@@ -19,10 +19,11 @@ from labkit.common.limits import Form, Limit, OneOf, Within
 
 
 class Datapath(StrEnum):
-    """What forwards packets: the kernel's module, ovs-vswitchd with packet sockets, or ovs-vswitchd with DPDK."""
+    """What forwards packets: the kernel's module, or ovs-vswitchd with packet sockets, AF_XDP sockets or DPDK."""
 
     KERNEL = "system"
     SOCKETS = "netdev"
+    AF_XDP = "afxdp"
     DPDK = "dpdk"
 
     @property
@@ -31,12 +32,22 @@ class Datapath(StrEnum):
         return self is not Datapath.KERNEL
 
     @property
+    def polls(self) -> bool:
+        """Whether a thread of ovs-vswitchd polls the ports without a pause."""
+        return self in (Datapath.AF_XDP, Datapath.DPDK)
+
+    @property
     def type(self) -> str:
         """The `datapath_type` in the switch's database."""
         return "netdev" if self.in_userspace else "system"
 
 
-NAMES = {"ovs": Datapath.KERNEL, "ovs_netdev": Datapath.SOCKETS, "ovs_dpdk": Datapath.DPDK}  # by topology
+NAMES = {  # by topology
+    "ovs": Datapath.KERNEL,
+    "ovs_netdev": Datapath.SOCKETS,
+    "ovs_afxdp": Datapath.AF_XDP,
+    "ovs_dpdk": Datapath.DPDK,
+}
 *_first, _last = NAMES
 ANY_NAME = f"{', '.join(_first)} or {_last}"
 CASES = ("net_to_vm", "vm_to_net", "vm_to_vm")

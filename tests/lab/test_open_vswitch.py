@@ -677,6 +677,21 @@ def test_dpdk_or_unsupported(words: str) -> None:
         assert result["counted"]["copies_count"] == len(result["mirrors"]) * 2 * PINGS
 
 
+@pytest.mark.parametrize("words", ["", pytest.param("+mirrors=2", marks=pytest.mark.long)])
+def test_af_xdp(words: str) -> None:
+    """The ports are of the kind afxdp. A build without it says so in one sentence."""
+    [result] = ask(f"ovs_afxdp{words}")
+    if result.get("error") == "Unsupported":
+        assert "without AF_XDP" in result["text"]
+        pytest.skip(result["text"])
+    assert "error" not in result, result
+    assert (result["reachable"], result["datapath"]) == (None, "netdev")
+    if words:
+        assert (
+            result["counted"]["copies_count"] == result["counted"]["copies_expected_count"] == 2 * 2 * PINGS
+        )
+
+
 @pytest.mark.long
 @pytest.mark.needs("nft")
 def test_search_through_dpdk_or_unsupported(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ KINDS = {
     "veth_published": "bridge", "veth_published_nat": "nft", "gre": "gre", "geneve": "geneve", "ipip": "ipip",
 }  # fmt: skip
 IPV4_ALONE = {"ipip"}
-# overlay is its own network (test_own_networks.py), and DPDK needs an MTU of at most 1500 (test_open_vswitch.py)
+# overlay is its own network (test_own_networks.py). DPDK and AF_XDP carry no large frames (test_open_vswitch.py).
 # The user-mode networks pass no packets on (test_user_mode.py). Encryption needs a lab VM (test_encryption.py).
 PAIRED_TOPOLOGIES = [
     name
     for name in TABLE
-    if name not in ("overlay", "ovs_dpdk", "pasta", "slirp4netns")
+    if name not in ("overlay", "ovs_afxdp", "ovs_dpdk", "pasta", "slirp4netns")
     and name.removeprefix("vxlan_") not in ENCRYPTED
 ]
 

@@ -65,7 +65,7 @@ datapaths {CABLE} where=vm:debian -> labkit cannot connect a lab VM with another
 datapaths {VMS} parent=nic0,nic1 -> leave parent out
 datapaths events_of=cpu -> events_of=cpu: choose machine, switch
 datapaths endpoint=guest observe=guest_function_times functions= -> observe=guest_function_times needs functions=NAME
-datapaths observe=switch -> observe=switch needs topology=ovs or ovs_netdev or ovs_dpdk
+datapaths observe=switch -> observe=switch needs topology=ovs or ovs_netdev or ovs_afxdp or ovs_dpdk
 datapaths observe=guest_function_times -> observe=guest_function_times needs endpoint=guest
 datapaths 'graph_functions=f;g' -> is not valid: write names of kernel functions, no patterns
 datapaths observe=function_times 'functions=ip_*' -> is not valid: write names of kernel functions, no patterns
@@ -198,7 +198,7 @@ ovs+mirrors=1+select=vlan:1 -> select=vlan:1, but there are no VLANs: add vlans=
 ovs+mirrors=1+uplink_bps=1e9 -> uplink_bps needs a tunnel: add output=gre|erspan|vxlan
 ovs+mirrors=1+output=gre+uplink_bps=fast -> uplink_bps=fast: a number is needed
 ovs+sampling=sflow -> sampling='sflow' is not valid: write for example sflow:100 or ipfix:100
-veth+mirrors=1 -> veth takes no options; ovs, ovs_netdev, ovs_dpdk do
+veth+mirrors=1 -> veth takes no options; ovs, ovs_netdev, ovs_afxdp, ovs_dpdk do
 ovs+rules=l3 -> rules needs a case: add case=net_to_vm|vm_to_net|vm_to_vm
 ovs+case=vm_to_net+rules=l4 -> rules=l4: choose l2, l3
 ovs+case=vm_to_vm+tunnel=vxlan -> vm_to_vm has no network behind a tunnel

@@ -54,7 +54,7 @@ class Mirror:
 class Bridge:
     """A learning bridge without a controller.
 
-    With DPDK, ports with an existing interface are DPDK's. `vlan`: of its local port.
+    Ports with an existing interface get the kind that the datapath has for them. `vlan`: of its local port.
     `sampling`: (`sflow` or `ipfix`, N): one packet of N is sampled.
     """
 
@@ -74,7 +74,7 @@ def operations(
 ) -> list[Operation]:
     """Return the operations that insert these bridges into an empty database.
 
-    flow_limit: the most flows in a datapath's table. cpu: the CPU of DPDK's polling thread.
+    flow_limit: the most flows in a datapath's table. cpu: that of a thread that polls.
     """
     result: list[Operation] = []
     for bridge in bridges:
@@ -84,18 +84,17 @@ def operations(
         "next_cfg": 1,
     }
     settings = {} if flow_limit is None else {"flow-limit": str(flow_limit)}
+    if any(bridge.datapath.polls for bridge in bridges) and cpu is not None:
+        settings["pmd-cpu-mask"] = f"{1 << cpu:#x}"
     if any(bridge.datapath is Datapath.DPDK for bridge in bridges):
-        settings |= dpdk.settings(cpu)
+        settings |= dpdk.SETTINGS
     root["other_config"] = a_map(settings)
     return [*result, {"op": "insert", "table": "Open_vSwitch", "row": root}]
 
 
 def _bridge(bridge: Bridge) -> list[Operation]:
     local = Port(bridge.name, "internal", vlan=bridge.vlan)
-    ports = [
-        local,
-        *(_as_dpdk_port(port) if bridge.datapath is Datapath.DPDK else port for port in bridge.ports),
-    ]
+    ports = [local, *(_of_datapath(port, bridge.datapath) for port in bridge.ports)]
     row: dict[str, Any] = {
         "name": bridge.name,
         "datapath_type": bridge.datapath.type,
@@ -115,11 +114,13 @@ def _bridge(bridge: Bridge) -> list[Operation]:
     return [*result, _insert("Bridge", _id("bridge", bridge.name), row)]
 
 
-def _as_dpdk_port(port: Port) -> Port:
-    """Return the port as one of DPDK's if it has an existing interface."""
-    return (
-        port if port.kind else replace(port, kind="dpdk", options={"dpdk-devargs": dpdk.devargs(port.name)})
-    )
+def _of_datapath(port: Port, datapath: Datapath) -> Port:
+    """Return the port with the kind that this datapath has for existing interfaces, if it has one."""
+    if port.kind or not datapath.polls:
+        return port
+    if datapath is Datapath.DPDK:
+        return replace(port, kind="dpdk", options={"dpdk-devargs": dpdk.devargs(port.name)})
+    return replace(port, kind="afxdp")
 
 
 def _port(port: Port) -> list[Operation]:

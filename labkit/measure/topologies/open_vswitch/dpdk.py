@@ -16,7 +16,8 @@ from labkit.system import process
 # Debian's and Ubuntu's, beside the one without DPDK.
 PROGRAM = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk"
 DRIVER = "net_af_packet"
-EAL_ARGUMENTS = "--no-huge --legacy-mem --no-pci --no-telemetry -m 512"  # MB
+# In other_config of Open_vSwitch; -m: MB.
+SETTINGS = {"dpdk-init": "true", "dpdk-extra": "--no-huge --legacy-mem --no-pci --no-telemetry -m 512"}
 # The driver takes frames of at most 1514 bytes (DPDK 22.11, max_rx_pktlen in rte_eth_af_packet.c).
 MAX_MTU_BYTES = 1500
 VERSION_S = 10.0
@@ -40,12 +41,6 @@ def _version(path: str) -> str:
         return process.output([path, "--version"], VERSION_S)
     except LabkitError:
         return ""
-
-
-def settings(cpu: int | None) -> dict[str, str]:
-    """Return the settings (other_config of Open_vSwitch) of a switch whose polling thread runs on `cpu`."""
-    result = {"dpdk-init": "true", "dpdk-extra": EAL_ARGUMENTS}
-    return result if cpu is None else result | {"pmd-cpu-mask": f"{1 << cpu:#x}"}
 
 
 def devargs(interface: str) -> str:

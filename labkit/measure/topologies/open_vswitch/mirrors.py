@@ -354,11 +354,11 @@ class Mirrors:
 
     def doubts(self) -> tuple[str, ...]:
         """Return doubts about CPUs that a bound switch shares, and about copies that do not fit the uplink."""
-        polls = "DPDK's thread polls without a pause and takes a whole CPU, so CPU time is not the cost of packets"
+        polls = "a thread of the switch always polls and takes a whole CPU, so CPU time is not the cost of packets"
         return (
             *self._shared_cpus(),
             *self._oversize_doubts(),
-            *([polls] if self._parameters.datapath is Datapath.DPDK else []),
+            *([polls] if self._parameters.datapath.polls else []),
         )
 
     def _shared_cpus(self) -> tuple[str, ...]:

@@ -121,7 +121,15 @@ class Switch:
         )  # fmt: skip
         if kernel:
             self._wait_for_datapath()
-        self.settled()
+        try:
+            self.settled()
+        except Failed:
+            [row] = self.database.rows("Open_vSwitch", "iface_types")
+            if datapath is Datapath.AF_XDP and "afxdp" not in str(row["iface_types"]):
+                raise Unsupported(
+                    "this Open vSwitch was built without AF_XDP (libxdp): use ovs_netdev, or a build that has it"
+                ) from None
+            raise
 
     def _run(self, *argv: str, until: Path) -> process.Running:
         """Start a program in the switch's namespace and wait for its socket."""

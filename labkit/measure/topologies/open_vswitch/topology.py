@@ -1,6 +1,6 @@
-"""The topologies `ovs`, `ovs_netdev` and `ovs_dpdk`: every end is connected to one private Open vSwitch, with mirrors.
+"""The topologies of one private Open vSwitch to which every end is connected, with mirrors.
 
-The first switches in the kernel, the others in ovs-vswitchd itself, which receives by packet sockets.
+`ovs` switches in the kernel, the others in ovs-vswitchd itself, which receives by packet sockets or AF_XDP sockets.
 """
 
 from __future__ import annotations
