@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from labkit.commands import arguments
+from labkit.commands import arguments, existing_ends
 from labkit.commands.messages import note
 from labkit.common import units
 from labkit.common.errors import BadInput
@@ -16,15 +16,17 @@ from labkit.common.printable import printable, printable_json
 from labkit.measure.existing.checks import drops, load
 
 NOTES = """\
-The ends are containers, namespaces or processes of this machine: container:NAME, netns:NAME, pid:N,
-host. Nothing of the machine is changed. labkit reads the configuration of both ends and of every
-namespace between them, and sends small packets of its own from one end to the other: for each of at
-most 3 pairs of addresses at most 1,000 in each direction, and 256 KiB by TCP. With --load it also
-sends a bounded load, whose plan it shows first.
+The ends are containers, namespaces or processes of one machine: container:NAME, netns:NAME, pid:N,
+host. If it is another one, ssh:MACHINE/ stands before both, and labkit runs there. Nothing of the
+machine is changed. labkit reads the configuration of both ends and of every namespace between them,
+and sends small packets of its own from one end to the other: for each of at most 3 pairs of
+addresses at most 1,000 in each direction, and 256 KiB by TCP. With --load it also sends a bounded
+load, whose plan it shows first.
 
     labkit check container:web container:cli
     labkit check netns:blue netns:red --load --seconds 3 --yes
     labkit check container:web host --json
+    labkit check ssh:node1/container:web ssh:node1/container:cli
 
 The first line is the answer. Findings are ordered by how certain they are, then by how much they can
 cost.
@@ -48,7 +50,7 @@ JSON = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     for name in ("client", "server"):
-        text = f"the {name}'s end: container:NAME, netns:NAME, pid:N, host"
+        text = f"the {name}'s end: {existing_ends.FORMS}"
         parser.add_argument(name, metavar=name.upper(), help=text)
     parser.add_argument(
         "--load", action="store_true", help="also send a bounded load, after its plan is shown"
@@ -65,8 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Run the command, and return the exit code."""
-    from labkit.measure.existing.checks import check as checking
-
     if not given.load:
         arguments.refuse(given, ("seconds", "yes"), "without --load")
     Within(1, load.MAX_SECONDS).check("--seconds", given.seconds)
@@ -80,7 +80,12 @@ def run(given: argparse.Namespace) -> int:
             raise BadInput("--load sends traffic: add --yes to agree to this plan")
         return input("labkit: go on? [y/N] ").strip().lower() in ("y", "yes")
 
-    report = checking.check(given.client, given.server, seconds, agreed)
+    given_load: dict[str, Any] = {"load_s": seconds}
+    if not given.client.startswith("ssh:"):
+        given_load["agreed"] = agreed
+    elif given.load and not given.yes:
+        raise BadInput("--load through ssh does not ask: add --yes to agree to a plan that is shown first")
+    report = existing_ends.ask("check", given.client, given.server, **given_load)
     if given.json:
         print(printable_json(json.dumps(report, indent=2, ensure_ascii=False)))
     else:

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import yaml
 
+from labkit.commands import existing_ends
 from labkit.common.printable import printable
-from labkit.measure.existing import between
 from labkit.measure.topologies import Network
 
 NOTES = """\
@@ -24,20 +24,18 @@ draw, run (topology=FILE.yaml) and all that works on networks works on the copy.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("client", metavar="END", help="container:NAME, netns:NAME, pid:NUMBER or host")
+    parser.add_argument("client", metavar="END", help=existing_ends.FORMS)
     parser.add_argument("server", metavar="END", help="the other end")
     parser.add_argument("--name", default="copy", help="the name of the network (copy)")
 
 
 def run(given: argparse.Namespace) -> int:
     """Run the command, and return the exit code."""
-    from labkit.measure.existing.clone import cloned
-
-    with between(given.client, given.server) as path:
-        network, lacks = cloned(path, given.name)
+    answer = existing_ends.ask("clone", given.client, given.server, name=given.name)
+    network = msgspec.convert(answer["network"], Network)
     lines = [
         f"# A copy of the path from {given.client} to {given.server}.",
-        *(f"# It lacks {one}." for one in lacks),
+        *(f"# It lacks {one}." for one in answer["lacks"]),
     ]
     print(printable("\n".join(lines)))
     print(

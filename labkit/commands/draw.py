@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from labkit.commands import arguments
+from labkit.commands import arguments, existing_ends
 from labkit.commands.messages import note
 from labkit.common import existing_names, run_folder, topology_state
 from labkit.common.errors import BadInput
@@ -22,9 +22,11 @@ of a network as a file.
     labkit draw docs/network.yaml --mermaid
 
 Two names draw the path between two ends that are already there, as root: container:NAME (of Docker,
-Podman or a CRI), netns:NAME, pid:NUMBER, or host. Nothing is sent, and nothing changed.
+Podman or a CRI), netns:NAME, pid:NUMBER, or host; on another machine, ssh:MACHINE/ before both.
+Nothing is sent, and nothing changed.
 
     labkit draw container:web container:cli
+    labkit draw ssh:node1/container:web ssh:node1/container:cli
 """
 
 JSON = {
@@ -80,11 +82,9 @@ def _built(given: argparse.Namespace) -> topology_state.State:
 
 def _existing(given: argparse.Namespace) -> topology_state.State:
     """Return the state of the path between two existing ends."""
-    from labkit.measure.existing import between  # most drawings are of what labkit builds
-
     if len(given.parameters) != 1:
         raise BadInput(f"{given.topology} is one end: name the other one, and nothing else, for example host")
-    with between(given.topology, given.parameters[0]) as path:
-        if path.gap is not None:
-            note(path.gap)
-        return path.state
+    answer = existing_ends.ask("draw", given.topology, given.parameters[0])
+    if answer["gap"] is not None:
+        note(answer["gap"])
+    return msgspec.convert(answer["state"], topology_state.State)

@@ -1,21 +1,24 @@
-"""Names of what is already there: `container:web`, `netns:blue`, `pid:4711`, `host`; and of a network between two."""
+"""Names of what is already there: `container:web`, `netns:blue`, `pid:4711`, `host`; and of a network between two.
+
+On another machine, that machine comes first: `ssh:lab/container:web`.
+"""
 
 from __future__ import annotations
 
 import re
 
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, Unsupported
 
-HOST, PREFIX = "host", "existing:"
+HOST, PREFIX, SSH = "host", "existing:", "ssh"
 # What engines and ip(8) accept, without what a shell, a list of parameters or an option would read differently.
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
-FORMS = {"container": NAME, "netns": NAME, "pid": r"[1-9]\d{0,9}", "ssh": NAME}
+FORMS = {"container": NAME, "netns": NAME, "pid": r"[1-9]\d{0,9}"}
 EXAMPLE = "container:NAME, netns:NAME, pid:NUMBER or host"
 
 
 def is_end(text: str) -> bool:
     """Return whether a text is meant as the name of something existing, whatever follows the kind."""
-    return text == HOST or (":" in text and text.partition(":")[0] in FORMS)
+    return text == HOST or (":" in text and text.partition(":")[0] in (*FORMS, SSH))
 
 
 def parse(text: str) -> tuple[str, str]:
@@ -23,6 +26,10 @@ def parse(text: str) -> tuple[str, str]:
     kind, _, name = text.partition(":")
     if text == HOST:
         return HOST, ""
+    if kind == SSH:
+        raise BadInput(
+            f"{text[:100]} is on another machine: `labkit run` takes that machine as where=ssh:NAME"
+        )
     if kind not in FORMS:
         raise BadInput(f"{text[:100]!r} names nothing that exists: write {EXAMPLE}")
     if not re.fullmatch(FORMS[kind], name):
@@ -33,6 +40,31 @@ def parse(text: str) -> tuple[str, str]:
         )
         raise BadInput(f"{text[:100]!r} is not a valid name: what follows {kind}: is {what}")
     return kind, name
+
+
+def machine(client: str, server: str) -> tuple[str, str, str]:
+    """Return the machine of two ends (`here`, or `ssh:NAME`), and their names there.
+
+    Raises BadInput for an invalid name, and Unsupported for ends on two machines.
+    """
+    places, names = zip(*(_placed(each) for each in (client, server)), strict=True)
+    if places[0] != places[1]:
+        raise Unsupported(
+            f"{client} and {server} are on two machines, and labkit follows a path on one: name ends of one machine,"
+            " or measure between two hosts with nodes=two"
+        )
+    network(*names)
+    return places[0], *names
+
+
+def _placed(text: str) -> tuple[str, str]:
+    kind, _, _name = text.partition(":")
+    if kind != SSH:
+        return "here", text
+    where, slash, name = text.partition("/")
+    if not slash:
+        raise BadInput(f"{text[:100]!r} names a machine only: write for example {text[:100]}/container:web")
+    return where, name
 
 
 def network(client: str, server: str) -> str:

@@ -226,10 +226,11 @@ def traffic_plan(experiment: str, requested: Parameters) -> str | None:
     seconds = units.duration(experiments.find(experiment).planned_s(requested))
     paced = [units.si(requested.rate_bps, "bit/s")] if requested.rate_bps else []
     paced += [f"{requested.rate_rps} requests a second"] if requested.rate_rps else []
+    there = "" if requested.where == "here" else f" on {requested.where}"
     rate = paced[0] if paced else "as fast as the path carries it"
     pairs = units.listed([" to ".join(existing_names.ends(name)) for name in names])
     return (
-        f"this run sends {requested.protocol} traffic from {pairs}, {rate}, in turns with the other arms, for"
+        f"this run sends {requested.protocol} traffic from {pairs}{there}, {rate}, in turns with the other arms, for"
         f" {seconds} in all, and changes nothing there"
     )
 

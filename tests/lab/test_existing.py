@@ -243,7 +243,7 @@ def test_what_cannot_be_is_one_sentence(machine: Machine, tmp_path: Path) -> Non
         "draw netns:web container:own": "container:own is in this machine's own network namespace: name host",
         "draw netns:web container:gone": "there is no container gone: ",
         "draw netns:web pid:4194305": "pid:4194305 does not exist, or has just ended",
-        "draw netns:web ssh:there": "ssh:there: ends on other machines cannot be resolved yet",
+        "draw netns:web ssh:there/host": "netns:web and ssh:there/host are on two machines",
         "run datapaths topology=existing:netns:web": "'existing:netns:web' is not a network between two ends",
         "run datapaths topology=existing:netns:web+netns:cli": "this run sends tcp traffic from netns:web to",
         "run datapaths topology=existing:netns:web+netns:cli pairs=2": "pairs=2: existing:netns:web+netns:cli is one",

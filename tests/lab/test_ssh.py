@@ -333,3 +333,49 @@ def test_killed_remote_experiment(machine: Lab) -> None:
     sentence = lost(machine, process, folder, 20)
     assert sentence.startswith("the experiment's process on lab was killed by signal 9; ")
     nothing_runs_there(machine)
+
+
+TWO_ENDS = """
+ip netns add web; ip netns add cli
+ip -n web link add eth0 up type veth peer name eth0 netns cli; ip -n cli link set eth0 up
+ip -n web address add 10.77.0.2/24 dev eth0; ip -n cli address add 10.77.0.3/24 dev eth0
+ip netns exec web ethtool -K eth0 tso off gso off
+"""
+
+
+@pytest.mark.needs("ethtool")
+def test_ends_on_another_machine(machine: Lab) -> None:
+    """`check`, `draw`, `clone` and a run between ends that only the other machine sees, and sentences for mistakes."""
+    made = machine.run("ssh", "lab", TWO_ENDS)
+    assert made.returncode == 0, made.stderr
+    ends = ("ssh:lab/netns:web", "ssh:lab/netns:cli")
+    done = machine.labkit("check", *ends, "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["findings"][0]["cause"] == "offload off"
+    assert report["paths"][0]["tcp"]
+    done = machine.labkit("draw", *ends, "--json")
+    assert done.returncode == 0, done.stderr
+    assert [step["namespace"] for step in json.loads(done.stdout)["forward"]] == ["netns:web", "netns:cli"]
+    done = machine.labkit("clone", *ends)
+    assert done.returncode == 0, done.stderr
+    (machine.folder / "copy.yaml").write_text(done.stdout)
+    done = machine.labkit("draw", str(machine.folder / "copy.yaml"))
+    assert done.returncode == 0, done.stderr
+    network = "topology=existing:netns:web+netns:cli"
+    done = machine.labkit(
+        "run", "datapaths", network, "where=ssh:lab", "duration_s=1", "rounds=1", "--yes", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    [row] = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (row["status"], row["where"]) == ("ok", "ssh:lab")
+    assert row["throughput_bps"] > 1e6
+    nothing_runs_there(machine)
+    for words, sentence in {
+        ("check", ends[0], "ssh:lab/netns:none"): "on lab: netns:none does not exist",
+        ("check", ends[0], "host"): "are on two machines",
+        ("draw", "ssh:lab", "ssh:lab"): "names a machine only",
+        ("check", *ends, "--load"): "add --yes",
+        ("check", "ssh:-x/host", "ssh:-x/netns:a"): "a machine has the form",
+    }.items():
+        assert sentence in one_sentence(machine.labkit(*words)), words

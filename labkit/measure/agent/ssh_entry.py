@@ -106,6 +106,22 @@ def _measuring(request: dict[str, Any], caller: Caller) -> None:
         _answer(request, caller)
 
 
+def _ask_existing(request: dict[str, Any], _caller: Caller) -> None:
+    """Answer a question about existing ends, which only the machine's own namespaces show."""
+    from labkit.measure.existing.questions import QUESTIONS  # no experiment needs it
+
+    agreed = {"agreed": _agree} if request["question"] == "check" else {}
+    answer = QUESTIONS[request["question"]](**request["given"], **agreed)
+    write_event({"event": "answer", "answer": answer})
+    write_event({"event": "done"})
+
+
+def _agree(plan: str) -> bool:
+    """Show what a load will send; the caller has agreed to it already."""
+    _log(f"the load: {plan}")
+    return True
+
+
 def main() -> None:
     """Read one request and answer it."""
     write_event({"event": "hello", "labkit": __version__})
@@ -114,7 +130,9 @@ def main() -> None:
     try:
         if line.endswith(b"\n"):
             request = msgspec.json.decode(line)
-            (_measuring if "git_revision" in request else _answer)(request, Caller())
+            handlers = {"existing": _ask_existing}
+            usual = _measuring if "git_revision" in request else _answer
+            handlers.get(request["do"], usual)(request, Caller())
             code = 0
     except LabkitError as error:
         write_event({"event": "error", "kind": type(error).__name__, "text": str(error)})

@@ -42,10 +42,6 @@ def resolve(name: str) -> ExistingEndpoint:
     Raises BadInput if there is no such thing, and Unsupported if this user may not enter its network namespace.
     """
     kind, own = existing_names.parse(name)
-    if kind == "ssh":
-        raise Unsupported(
-            f"{name}: ends on other machines cannot be resolved yet: run labkit on that machine"
-        )
     if kind == "netns":
         return _opened(name, f"{NAMED}/{own}", None)
     if kind == existing_names.HOST:

@@ -246,9 +246,10 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         self.check_values()
         hosts.check(self.where)
         topologies.check_names(self.topology)
-        if self.where != "here" and self.existing_networks:
+        if self.existing_networks and not self.where.startswith(("here", "ssh:")):
             raise BadInput(
-                f"where={self.where}: {self.existing_networks[0]} is on this machine: leave where out"
+                f"where={self.where}: {self.existing_networks[0]} is not in a lab VM: leave where out, or name its"
+                " machine, where=ssh:NAME"
             )
         twice = "labkit itself measures the baseline twice" if self.topology else ""
         UniqueItems(twice).check("topology", self.topology_names)

@@ -1,0 +1,35 @@
+"""What can be asked about two existing ends, with answers as plain values, which also come through ssh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from labkit.measure.existing import between
+
+
+def _check(
+    client: str, server: str, load_s: int | None, agreed: Callable[[str], bool] = lambda _plan: True
+) -> dict[str, Any]:
+    from labkit.measure.existing.checks.check import check  # the largest part, which drawings do not need
+
+    return check(client, server, load_s, agreed)
+
+
+def _draw(client: str, server: str) -> dict[str, Any]:
+    with between(client, server) as path:
+        return {"state": msgspec.to_builtins(path.state), "gap": path.gap}
+
+
+def _clone(client: str, server: str, name: str) -> dict[str, Any]:
+    from labkit.measure.existing.clone import cloned
+
+    with between(client, server) as path:
+        network, lacks = cloned(path, name)
+    return {"network": msgspec.to_builtins(network), "lacks": lacks}
+
+
+# One entry for each question. Its answer is what the command of this name prints.
+QUESTIONS: Mapping[str, Callable[..., dict[str, Any]]] = {"check": _check, "draw": _draw, "clone": _clone}
