@@ -273,7 +273,6 @@ nothing renews it. After the lease ends, the DHCP server may give the address to
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument(
         "container", metavar="CONTAINER", help="the name of a running Docker or Podman container"
     )
@@ -298,7 +297,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run the command, and return the exit code."""
     kind = next(name for name in KINDS if getattr(given, name))
     more = (given.interface, given.address, given.gateway, given.mac, given.vlan, given.mtu)
     result = attach(given.container, AttachRequest(kind, getattr(given, kind), *more))

@@ -43,7 +43,6 @@ MOST_PAIRS = 30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("experiment", metavar="EXPERIMENT", help="as in labkit run")
     arguments.add_parameters(parser, "its parameters, equal in all runs")
     text = (
@@ -64,7 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run the command, and return the exit code."""
     from labkit.commands import json_output
     from labkit.runner import bisect
 

@@ -48,7 +48,6 @@ JSON = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     for name in ("client", "server"):
         text = f"the {name}'s end: {existing_ends.FORMS}"
         parser.add_argument(name, metavar=name.upper(), help=text)
@@ -66,7 +65,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run the command, and return the exit code."""
     if not given.load:
         arguments.refuse(given, ("seconds", "yes"), "without --load")
     Within(1, load.MAX_SECONDS).check("--seconds", given.seconds)

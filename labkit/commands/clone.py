@@ -23,14 +23,12 @@ draw, run (topology=FILE.yaml) and all that works on networks works on the copy.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("client", metavar="END", help=existing_ends.FORMS)
     parser.add_argument("server", metavar="END", help="the other end")
     parser.add_argument("--name", default="copy", help="the name of the network (copy)")
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run the command, and return the exit code."""
     answer = existing_ends.ask("clone", given.client, given.server, name=given.name)
     network = msgspec.convert(answer["network"], Network)
     lines = [

@@ -56,7 +56,6 @@ JSON = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     arguments.add_run(parser, "left")
     arguments.add_run(parser, "right", "the folder to compare it with")
     arguments.add_percentile(parser)
@@ -65,7 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run the command, and return the exit code."""
     return arguments.for_git_bisect(given, lambda: _run(given))
 
 

@@ -135,11 +135,9 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help="bash, zsh or fish")
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run the command, and return the exit code."""
     print(script(given.shell), end="")
     return 0

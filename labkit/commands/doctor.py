@@ -34,7 +34,6 @@ JSON = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     arguments.add_json(parser)
     parser.add_argument("--all", action="store_true", help="one line for each capability")
     parser.add_argument("--datapaths", action="store_true", help="one line for each topology, which is built")
@@ -43,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run the command, and return the exit code."""
     # The import of the console library takes as long as the probes, so both run at the same time.
     reading = threading.Thread(target=importlib.import_module, args=("labkit.commands.doctor_text",))
     reading.start()

@@ -44,7 +44,6 @@ JSON = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     arguments.add_topology(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--dot", action="store_true", help="print a graph for Graphviz")
@@ -56,7 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run the command, and return the exit code."""
     from labkit.analysis import drawing
 
     state = _existing(given) if existing_names.is_end(given.topology) else _built(given)

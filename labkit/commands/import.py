@@ -20,7 +20,6 @@ without that there is no evidence. Measure the arms in turn (A B A B), and at le
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument(
         "arms", nargs="+", metavar="ARM=FILE[,FILE...]", help="an arm and the files of its runs, in order"
     )
@@ -28,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run the command, and return the exit code."""
     from labkit.analysis import load
     from labkit.commands import terminal_tables
     from labkit.runner import imported_run

@@ -169,7 +169,6 @@ JSON = {
 
 
 def add_arguments(parser: arguments.CommandParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("--ask", action="store_true", help="boot each kernel that was not examined yet")
     arguments.add_json(parser, "print everything that is known as JSON")
     more = parser.add_subparsers(metavar="get | install")
@@ -183,7 +182,6 @@ def add_arguments(parser: arguments.CommandParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run the command, and return the exit code."""
     failed = ask_all(note) if given.ask else []
     print(
         printable_json(as_json()) if given.json else printable(as_text()),

@@ -331,7 +331,6 @@ JSON = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     text = "an interface of this machine; or a topology or a YAML file of a network, with interface=NAME"
     parser.add_argument("target", metavar="INTERFACE|TOPOLOGY", help=text)
     arguments.add_parameters(parser, "what is selected, and how it is sampled")
@@ -354,7 +353,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run the command, and return the exit code."""
     pairs = arguments.name_value_pairs(given.parameters)
     unused = ("seconds", "pcapng", "json") if given.serve else ("port",)
     arguments.refuse(given, unused, "with --serve" if given.serve else "without --serve")

@@ -37,7 +37,6 @@ SHARE = "share/labkit/"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument(
         "folder",
         action=arguments.Folder,
@@ -47,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run the command, and return the exit code."""
     count = create(given.folder)
     shown = run_folder.display_path(given.folder.absolute())
     print(

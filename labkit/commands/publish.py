@@ -40,7 +40,6 @@ where=ssh:user@machine. labkit rows, compare and `labkit.open` read FOLDER as an
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     arguments.add_run(parser, text="the folder of a finished run or a sweep")
     parser.add_argument(
         "folder",
@@ -51,7 +50,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run the command, and return the exit code."""
     count = publish(given.run, given.folder)
     note(f"{units.counted(count, 'row')} in {run_folder.display_path(given.folder)}")
     return 0

@@ -32,7 +32,6 @@ JSON = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     arguments.add_run(parser)
     parser.add_argument(
         "--images",
@@ -47,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run the command, and return the exit code."""
     notebook = given.run / "notebook.ipynb"
     if given.run.exists() and not given.run.is_dir():
         raise BadInput(f"{given.run} is not a folder: name the folder of a run or a sweep")

@@ -129,7 +129,6 @@ docs/ROWS.md shows how to read a run folder without labkit.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument(
         "run", type=run_folder.named, nargs="?", metavar="RUN", help="the folder of a run or a sweep"
     )
@@ -139,7 +138,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run the command, and return the exit code."""
     if given.columns:
         arguments.refuse(given, ("run", *FORMS), "with --columns")
         print(column_tables())

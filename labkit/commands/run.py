@@ -69,7 +69,6 @@ JSON_ROWS = True
 
 
 def add_arguments(parser: arguments.CommandParser) -> None:
-    """Add the arguments of the command."""
     parser.late_notes = lambda: f"{NOTES}\n{_summaries(experiments.TABLE)}"
     text = f"one of {', '.join(experiments.TABLE)}"
     parser.add_argument("experiment", action=_Chosen, metavar="EXPERIMENT", help=text)
@@ -129,7 +128,6 @@ def _experiment(name: str) -> str:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run the command, and return the exit code."""
     return arguments.for_git_bisect(given, lambda: _run(given))
 
 

@@ -23,12 +23,10 @@ the same: `from labkit import live; net = live.build("veth_bridge")`.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     arguments.add_topology(parser)
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run the command, and return the exit code."""
     request = running.one_topology(given.topology, arguments.name_value_pairs(given.parameters))
     if (where := request["parameters"]["where"]) != "here":
         raise BadInput(

@@ -46,7 +46,6 @@ JSON = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument(
         "file",
         type=run_folder.named,
@@ -68,7 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run the command, and return the exit code."""
     from labkit.analysis import load, report
     from labkit.commands import json_output, terminal_tables
 

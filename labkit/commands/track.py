@@ -39,7 +39,6 @@ _REPORT_JSON = {
 
 
 def add_arguments(parser: arguments.CommandParser) -> None:
-    """Add the arguments of the command."""
     more = parser.add_subparsers(metavar="add | report", required=True)
     add = arguments.add_command(more, "track add", _ADD, "", _add)
     add.add_argument(

@@ -37,7 +37,6 @@ JSON = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument(
         "left",
         metavar="RUN[:ARM][,name=value…]",
@@ -75,7 +74,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run the command, and return the exit code."""
     from labkit.analysis import why
     from labkit.commands import json_output
 

@@ -50,7 +50,6 @@ class Within(Limit):
         return number
 
     def check_one(self, name: str, value: Any) -> None:
-        """Raise BadInput for a number that is outside."""
         if not self.minimum <= value <= self.maximum:
             because = f": {self.why}" if self.why else ""
             raise BadInput(
@@ -73,7 +72,6 @@ class OneOf(Offered):
     """All values that are allowed."""
 
     def check_one(self, name: str, value: Any) -> None:
-        """Raise BadInput for any other value."""
         if value not in tuple(self.values):
             raise BadInput(f"{name}={value}: choose {', '.join(map(str, self.values))}")
 
@@ -86,7 +84,6 @@ class Form(Limit):
     words: str
 
     def check_one(self, name: str, value: Any) -> None:
-        """Raise BadInput for a text of another form."""
         if not re.fullmatch(self.pattern, value):
             raise BadInput(f"{name}={value!r} is not valid: write {self.words}")
 

@@ -70,13 +70,11 @@ class Namespace(Kernel):
 
     @contextmanager
     def file(self, name: str, content: bytes) -> Iterator[str]:
-        """Yield the path of a file of this name and content."""
         with tempfile.TemporaryDirectory() as folder:
             (path := Path(folder) / name).write_bytes(content)
             yield str(path)
 
     def counters(self, _interface: str, index: int) -> netlink.LinkCounters:
-        """Return the counters of an interface."""
         return self.netlink.counters(index)
 
     def offloads(self, interface: str) -> dict[str, bool]:
@@ -87,7 +85,6 @@ class Namespace(Kernel):
         return super().offloads(interface)
 
     def qdisc(self, _interface: str, index: int) -> str:
-        """Return the root queueing discipline of an interface. Raises Failed if there is no such interface."""
         return netlink.qdisc(self.netlink, index)
 
     def close(self) -> None:

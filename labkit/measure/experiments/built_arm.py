@@ -170,7 +170,6 @@ class LocalArm(BuiltArm):
 
     @property
     def pairs(self) -> Sequence[Pair]:
-        """The pairs between which the load runs."""
         return self.topology.pairs
 
     @property
@@ -187,7 +186,6 @@ class LocalArm(BuiltArm):
     def serving(
         self, parameters: DatapathParameters, generator: FlowGenerator
     ) -> Iterator[tuple[Flows, ServerSide]]:
-        """Start servers; yield the flows and the servers' counters."""
         load = parameters.protocol, parameters.datagram_bytes, parameters.direction
         counters = receivers(self.pairs, *load)
         with generator.flows(self.pairs, parameters, emulated=self.emulated) as flows:
@@ -196,22 +194,18 @@ class LocalArm(BuiltArm):
             yield flows, LocalServer(flows, counters, self._ends)
 
     def trials(self, generator: TrialGenerator, mix: Mix) -> AbstractContextManager[Trials]:
-        """Start a generator of trials between the ends."""
         return generator.trials(self.pairs, mix)
 
     @property
     def namespaces(self) -> Sequence[Namespace]:
-        """The namespaces on this host."""
         return self.topology.namespaces
 
     @property
     def own_namespaces(self) -> Sequence[Namespace]:
-        """Those that labkit made: none of an existing network."""
         return self.namespaces if self.topology.shown is None else []
 
     @property
     def switch(self) -> Switch | None:
-        """The Open vSwitch that joins the ends, if any."""
         return self.topology.switch
 
     def remote_cpu(self) -> Callable[[float], dict[str, Any]]:
@@ -219,16 +213,12 @@ class LocalArm(BuiltArm):
         return guests_cpu(self._ends)
 
     def while_measured(self) -> AbstractContextManager[object]:
-        """Return a context in which machine-wide changes of this arm are active (`changes.while_measured`)."""
         return changes.while_measured(self.arm.change, self.topology)
 
     def metered(self) -> Callable[[], dict[str, Any]]:
-        """Start the counters of what joins the ends (`Topology.meter`); return a function that returns their
-        columns."""
         return dict if self.topology.meter is None else self.topology.meter()
 
     def counted_losses(self, family: int) -> Callable[[], list[dict[str, Any]]]:
-        """Start counting; return a function that returns the loss of each pair by hop (`packet_loss`)."""
         from labkit.measure.observers.counters import packet_loss  # only datagrams are followed
 
         return packet_loss.counted_losses(self.topology, family)

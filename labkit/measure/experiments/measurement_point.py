@@ -69,7 +69,6 @@ class MeasurementPoint(Point):
         return usable
 
     def planned_s(self, usable: list[Arm]) -> float:
-        """Estimate its duration in seconds."""
         arms = self.arms(usable)
         trials_s = sum(load.trial_s(self.pairs) for load in self.loads if load.has_trials(self.round))
         slices_s = sum(self._slices_s(load, len(arms)) for load in self.loads)

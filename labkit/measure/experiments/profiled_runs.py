@@ -52,7 +52,6 @@ class Profile(Point):
         """None: an early stop of the comparison leaves no profile out."""
 
     def planned_s(self, usable: list[Arm]) -> float:
-        """Estimate its duration in seconds."""
         parameters = self.parameters
         runs_s = (1 + len(parameters.observe)) * (parameters.omit_s + parameters.duration_s + 0.3)
         return survey.boots_s(usable) + len(usable) * (0.1 + runs_s + len(parameters.observe) * ARMING_S)

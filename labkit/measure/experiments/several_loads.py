@@ -23,7 +23,6 @@ class SeveralLoads(DatapathParameters, frozen=True, kw_only=True):
     ] = ("tcp", "udp:512")
 
     def check(self) -> None:
-        """Raise BadInput, with one sentence, for parameters that cannot be measured."""
         super().check()
         for load in self.loads:
             self.for_load(load).check()

@@ -68,7 +68,6 @@ class LabVm(boot.Machine):
     label = "the lab VM"
 
     def ended(self) -> str | None:
-        """Return how it ended; None while it runs, as far as this process can know."""
         if self.holder is None or not select.select([self.holder], [], [], 0)[0]:
             return None
         return self.wait_for_end()

@@ -464,7 +464,6 @@ class Iperf3(FlowGenerator):
     grace_s, last_words_s = GRACE_S, LAST_WORDS_S
 
     def version(self) -> str:
-        """Return the version of iperf3. Raises Unsupported if it is missing or too old."""
         return version()
 
     def flows(
@@ -483,11 +482,9 @@ class Iperf3(FlowGenerator):
     def remote_flows(
         self, pairs: Sequence[RemotePair], parameters: LoadParameters
     ) -> AbstractContextManager[Flows]:
-        """Start flows to servers that listen on another host."""
         return remote_flows(pairs, load_of(parameters))
 
     def servers(self, ends: Sequence[Endpoint], *, emulated: bool = False) -> AbstractContextManager[Servers]:
-        """Start servers that listen at these ends."""
         return servers(ends, emulated=emulated)
 
     def metrics(self, reports: Sequence[Page], protocol: str) -> dict[str, Any]:

@@ -282,7 +282,6 @@ class Ping(LatencyGenerator):
     )
 
     def version(self) -> str:
-        """Return the version of ping. Raises Unsupported if it is missing."""
         return process.output(["ping", "-V"]).split()[-1]
 
     def latency(
@@ -291,7 +290,6 @@ class Ping(LatencyGenerator):
         parameters: LoadParameters,
         counting: AbstractContextManager[object] = NOT_COUNTED,
     ) -> dict[str, Any]:
-        """Measure the round-trip times of all pairs at once; return columns of a row."""
         with counting:
             return latency(pairs, parameters.duration_s, parameters.length_bytes)
 

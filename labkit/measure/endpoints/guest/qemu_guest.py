@@ -47,7 +47,6 @@ class QemuGuest(boot.Machine, Kernel):
 
     @property
     def prefix(self) -> list[str]:
-        """The command line prefix that runs a program in the guest."""
         return [sys.executable, "-I", "-S", exec_client.__file__, str(self.scratch), "--"]
 
     @property
@@ -56,7 +55,6 @@ class QemuGuest(boot.Machine, Kernel):
         return self
 
     def ended(self) -> str | None:
-        """Return how QEMU ended; None while it runs."""
         return self._qemu.ended().message() if self._qemu.poll() else None
 
     def greet(self, deadline: float) -> None:
@@ -83,11 +81,9 @@ class QemuGuest(boot.Machine, Kernel):
             raise Failed(f"{self.label} {how}{self.last_words()}") from None
 
     def read_bytes(self, path: str) -> bytes:
-        """Return the content of a file in the guest. Raises OSError, or Failed if it does not answer."""
         return self._ask(b"F", os.fsencode(path))
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a file in the guest. Raises OSError, or Failed if it does not answer."""
         self._ask(b"W", os.fsencode(path) + b"\0" + content)
 
     @contextmanager

@@ -38,7 +38,6 @@ class GuestNamespace(Kernel):
 
     @property
     def prefix(self) -> list[str]:
-        """The command line prefix that runs a program in the namespace."""
         return [*self._guest.prefix, machine.program("nsenter"), "-t", str(self._pid), "-n"]
 
     @property
@@ -60,7 +59,6 @@ class GuestNamespace(Kernel):
             self._guest.write(path, content)
 
     def file(self, name: str, content: bytes) -> AbstractContextManager[str]:
-        """Return a context with the path of a file of this name and content."""
         return self._guest.file(name, content)
 
     def _shell(self, script: str, *words: str) -> str:

@@ -136,7 +136,6 @@ class Throughput(ServerParameters, frozen=True, kw_only=True):
     ] = True
 
     def check(self) -> None:
-        """Raise BadInput, with one sentence, for parameters that cannot be searched."""
         self.check_values()
         if self.settings.sum_s < self.settings.trial_s:
             raise BadInput(
@@ -215,12 +214,10 @@ class Throughput(ServerParameters, frozen=True, kw_only=True):
 
     @property
     def guest_files(self) -> tuple[str, ...]:
-        """The Python files that the generator needs in guests."""
         return self.load_generator.guest_files
 
     @property
     def load_generator(self) -> TrialGenerator:
-        """The generator of the load."""
         usual_name = PacketGenerator.name if self.server is None else Trex.name
         return registry.find_trial(self.generator or usual_name)
 

@@ -140,7 +140,6 @@ class Across(BuiltArm):
 
     @property
     def pairs(self) -> Sequence[RemotePair]:
-        """The pairs between which the load runs."""
         return self.remote_pairs
 
     @contextmanager
@@ -168,7 +167,6 @@ class Across(BuiltArm):
 
     @property
     def namespaces(self) -> Sequence[Namespace]:
-        """The namespaces on this host."""
         return list(
             {id(space): space for pair in self.remote_pairs if (space := pair.client.namespace)}.values()
         )

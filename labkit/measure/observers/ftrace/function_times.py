@@ -205,7 +205,6 @@ class OwnBuffers(Buffers):
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Trace until the block ends."""
         files = [file.fileno() for file in self._files.values()]
         work = functools.partial(_read, self._pipes, files, self.layout.page_bytes)
         reader = process.Forked(work, [*self._pipes, *files])
@@ -220,21 +219,17 @@ class OwnBuffers(Buffers):
             raise Failed(f"the reader of the trace buffers {error}") from None
 
     def read(self, name: str) -> str:
-        """Return the text of a file of tracefs."""
         return (self._session.top / name).read_text(errors="replace")
 
     def addresses(self) -> Mapping[int, str]:
-        """Return the traced functions by address."""
         return kernel_functions.addresses(tuple(self.traced))
 
     def pages(self) -> Iterator[tuple[str, Iterator[bytes]]]:
-        """Yield each CPU's number and its recorded pages."""
         for cpu, file in self._files.items():
             file.seek(0)
             yield cpu, iter(functools.partial(file.read, self.layout.page_bytes), b"")
 
     def lost_count(self) -> int:
-        """Return the events that were lost or left unread."""
         return self._session.lost_count()
 
 
