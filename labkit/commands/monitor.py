@@ -25,7 +25,7 @@ from labkit.common.errors import BadInput, Unsupported
 from labkit.common.packets import pcapng
 from labkit.common.printable import printable, printable_json
 from labkit.measure import topologies
-from labkit.measure.observers.monitor import parameters
+from labkit.measure.observers.monitor import live_monitor
 from labkit.measure.observers.monitor.live_monitor import SAVED_COUNT, LiveMonitor, MonitorReport, blocks
 from labkit.system import process
 
@@ -53,12 +53,12 @@ def parse_target(
 
     The target is a topology or its file, with interface=NAME among the parameters, or an interface of the machine.
     """
-    own = parameters.typed(given)
+    own = live_monitor.typed(given)
     rest = {name: value for name, value in given.items() if name not in {*own, "interface"}}
     if target.partition("+")[0] in topologies.TABLE or target.endswith((".yaml", ".yml")):
         return live.build(target, **rest), given.get("interface"), own
     if unknown := sorted(rest.keys() - {"where"}):
-        names = ", ".join([*parameters.TEXTS, *parameters.NUMBERS, "where"])
+        names = ", ".join([*live_monitor.TEXTS, *live_monitor.NUMBERS, "where"])
         raise BadInput(f"{unknown[0]} is not a parameter of a monitor: choose {names}")
     if "interface" in given:
         raise BadInput(f"{target[:80]!r} is not a topology but an interface: leave interface= out")

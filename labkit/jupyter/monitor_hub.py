@@ -18,7 +18,7 @@ import msgspec
 
 from labkit.common.errors import BadInput, Failed, LabkitError, error_by_name
 from labkit.jupyter.monitor_panel import Monitored, Watched, check_choice
-from labkit.measure.observers.monitor import parameters
+from labkit.measure.observers.monitor import live_monitor
 from labkit.measure.observers.monitor.live_monitor import MonitorReport
 
 MAX_PAGES = 32
@@ -119,7 +119,7 @@ class Hub:
             if key in self._shared:
                 return self._joined(key)
         # With a display filter this takes seconds, and other pages must get their answers meanwhile.
-        one = self._watched.monitor(choice["interface"], **parameters.typed(choice))
+        one = self._watched.monitor(choice["interface"], **live_monitor.typed(choice))
         with self._lock:
             if key not in self._shared:
                 self._shared[key] = one, 1
@@ -159,7 +159,7 @@ class Hub:
             self._own_count += 1
             own = key.partition(OWN)[0] + OWN + str(self._own_count).encode()
         choice = dict(msgspec.json.decode(key.partition(OWN)[0], type=list[tuple[str, str]]))
-        fresh = self._watched.monitor(choice["interface"], **parameters.typed(choice))
+        fresh = self._watched.monitor(choice["interface"], **live_monitor.typed(choice))
         with self._lock:
             self._shared[own] = fresh, 1
         self._release(key)

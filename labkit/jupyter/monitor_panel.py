@@ -20,7 +20,7 @@ import traitlets
 
 from labkit.common import units
 from labkit.common.errors import BadInput, LabkitError
-from labkit.measure.observers.monitor import parameters
+from labkit.measure.observers.monitor import live_monitor
 
 UPDATE_S = 0.1  # ten updates a second
 VIEWER_S = (
@@ -153,7 +153,7 @@ class MonitorPanel(anywidget.AnyWidget):
                 return
             try:
                 choice = check_choice(self.choice, self._names)
-                self._monitor = self._watched.monitor(choice["interface"], **parameters.typed(choice))
+                self._monitor = self._watched.monitor(choice["interface"], **live_monitor.typed(choice))
                 self._since = -1
                 self._problem = None
             except LabkitError as error:
@@ -222,7 +222,7 @@ def check_choice(choice: Any, interfaces: Sequence[str]) -> dict[str, str]:
     """
     if not isinstance(choice, dict) or choice.get("interface") not in interfaces:
         raise BadInput(f"this panel watches {', '.join(interfaces)}: choose one of them")
-    known = ("interface", *parameters.TEXTS, *parameters.NUMBERS)
+    known = ("interface", *live_monitor.TEXTS, *live_monitor.NUMBERS)
     for name, value in choice.items():
         if name not in known:
             raise BadInput(f"a monitor has no parameter {str(name)[:40]!r}: choose {', '.join(known)}")

@@ -9,9 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise, permutations
 
-from labkit.analysis.drawing.flat_layout import PAD_PX, TITLE_PX, Coordinates, Layout, TextBox, box_for
+from labkit.analysis.drawing.flat_layout import (
+    PAD_PX,
+    TITLE_PX,
+    Coordinates,
+    Layout,
+    TextBox,
+    box_for,
+    distances,
+)
 from labkit.analysis.drawing.graph import Join, label
-from labkit.analysis.drawing.ranks import distances
 from labkit.common.topology_state import Place, State
 
 WIDE_PX = 1000.0  # a layout up to this width is not folded

@@ -14,8 +14,7 @@ from labkit.analysis.flame.difference import Difference, difference
 from labkit.analysis.flame.flame_graph import MIME, Flame, draw_difference, graph, script, style
 from labkit.analysis.flame.folded_stacks import read, text
 from labkit.analysis.flame.function_table import functions_as_text, sentence
-from labkit.analysis.flame.packet_calls import PacketCalls, packets, packets_compared
-from labkit.analysis.flame.packets_side_by_side import side_by_side
+from labkit.analysis.flame.packet_calls import PacketCalls, packets, packets_compared, side_by_side
 from labkit.analysis.flame.profile import Arm, Round, process_pattern
 from labkit.analysis.protocols import PER
 

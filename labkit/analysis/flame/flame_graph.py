@@ -8,6 +8,7 @@ takes more than half a minute for 5,000 frames and cannot search by name.
 from __future__ import annotations
 
 import base64
+import html
 import json
 import threading
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from labkit.analysis import protocols, theme
-from labkit.analysis.flame import folded_stacks, notes, still_picture
+from labkit.analysis.flame import folded_stacks, notes
 from labkit.analysis.flame import profile as arms
 from labkit.analysis.flame.difference import Difference, kinds
 from labkit.analysis.flame.frame_tree import Tree
@@ -33,6 +34,8 @@ MAX_LINES = 30  # of a function's source
 # Returns the source lines of a function: rows of an arm, FILE:NUMBER, and the share of all samples.
 Sources = Callable[[str], Sequence[tuple[str, str, float]]]
 MAX_FRAMES = 10_000  # the largest frames; the others are too small to see even when zoomed
+# Of a still picture, in pixels: image width, row height, letter width, narrowest frame.
+WIDTH, ROW, TEXT, MIN_WIDTH = 900, 17, 6.5, 1.0
 _HERE = Path(__file__).parent
 _UNTRUSTED = (
     "This is a still picture of the flame graph: in a notebook that is not trusted, no script runs. Run the cell again,"
@@ -74,7 +77,7 @@ class Flame:
 
     def _static_picture(self) -> str:
         """Return an image of the flame graph, which any notebook shows, trusted or not."""
-        coded = base64.b64encode(still_picture.svg(self.data).encode()).decode()
+        coded = base64.b64encode(still_picture(self.data).encode()).decode()
         return f'<img alt="flame graph" width="100%" src="data:image/svg+xml;base64,{coded}">'
 
     def widget(self, sources: Sources | None = None) -> Any:
@@ -259,3 +262,42 @@ def widget_script() -> str:
 def as_json(data: dict[str, Any]) -> str:
     """Return JSON that is safe in a script element, where `</script>` or `<!--` would break the page."""
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def still_picture(data: dict[str, Any]) -> str:
+    """Return a flame graph (`Flame.data`) as a still SVG image, for places where no script runs.
+
+    Widths are those of the left side, or the means of both sides. Frames too narrow to see are left out.
+    """
+    left = data["left"]
+    values = [(one + other) / 2 for one, other in zip(left, data.get("right", left), strict=True)]
+    scale = WIDTH / values[0] if values[0] else 0.0
+    begins: list[float] = []  # x of the next frame, by depth
+    shapes, rows = [], 0
+    for at, depth in enumerate(data["depth"]):
+        width = values[at] * scale
+        x = begins[depth] if depth < len(begins) else 0.0
+        del begins[depth:]
+        begins += [x + width, x]  # the next sibling starts at the frame's end, its first child at its start
+        if width < MIN_WIDTH:
+            continue
+        rows = max(rows, depth + 1)
+        name = data["names"][data["name"][at]]
+        y = depth * ROW
+        place = f'x="{x:.1f}" y="{y}" width="{max(width - 0.6, 0.4):.1f}" height="{ROW - 1}"'
+        shapes.append(f'<rect {place} fill="{_color(data, at)}"/>')
+        letters = int((width - 6) / TEXT)
+        if letters >= 3:
+            text = name if len(name) <= letters else f"{name[: letters - 1]}…"
+            shapes.append(f'<text x="{x + 3:.1f}" y="{y + 12}">{html.escape(text)}</text>')
+    head = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {rows * ROW}" font-size="11"'
+    return f'<svg {head} font-family="{html.escape(data["font"])}">{"".join(shapes)}</svg>'
+
+
+def _color(data: dict[str, Any], at: int) -> str:
+    colors = data["colors"]
+    if "right" not in data:
+        return str(colors.get(data["kinds"][data["name"][at]], colors["same"]))
+    if not data["stands_out"][at]:
+        return str(colors["same"])
+    return str(colors["more" if data["right"][at] > data["left"][at] else "less"])

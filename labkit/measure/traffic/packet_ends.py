@@ -17,7 +17,7 @@ from typing import Any
 
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure.endpoints import Endpoint, Pair, RemotePair, exec_client
-from labkit.measure.endpoints.ingress_counters import count_at_ingress
+from labkit.measure.endpoints.nftables import count_at_ingress
 from labkit.measure.traffic import packet_agent, packet_sender
 from labkit.measure.traffic.base import Arrived
 from labkit.measure.traffic.packet_sender import (

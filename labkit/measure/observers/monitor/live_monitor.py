@@ -13,13 +13,16 @@ from typing import Any, Self
 import msgspec
 
 from labkit.common import packets, run_folder
-from labkit.common.errors import LabkitError
+from labkit.common.errors import BadInput, LabkitError
 from labkit.common.packets import pcapng
 from labkit.measure.observers import monitor
 
 Ask = Callable[..., dict[str, Any]]
 PAGE_COUNT = 10_000
 SAVED_COUNT = 100_000  # packets that the command writes at once
+# The parameters of a monitor
+TEXTS = ("source", "destination", "port", "protocol", "inside", "expression", "sample", "display", "fields")
+NUMBERS = ("vlan", "keep_count", "snap_bytes")
 
 
 @dataclass(frozen=True)
@@ -250,3 +253,18 @@ def blocks(there: list[MonitoredPacket]) -> Iterator[bytes]:
     for one in there:
         flag = pcapng.DIRECTION_FLAGS[one.direction]
         yield pcapng.packet(0, one.time_ns, flag, one.length_bytes, one.data, one.stack)
+
+
+def typed(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the parameters of `LiveTopology.monitor` among texts of a command line or a page, with numbers converted.
+
+    Raises BadInput for an invalid number.
+    """
+    result: dict[str, Any] = {name: given[name] for name in TEXTS if name in given}
+    for name in NUMBERS:
+        if name in given:
+            try:
+                result[name] = int(given[name])
+            except ValueError:
+                raise BadInput(f"{name}={given[name][:80]!r} is not a number: write {name}=N") from None
+    return result

@@ -22,7 +22,7 @@ from labkit.common.errors import Failed, Unsupported
 from labkit.common.switch_options import SwitchOptions
 from labkit.common.switch_options import options as parse
 from labkit.measure.endpoints import Namespace, namespaces
-from labkit.measure.endpoints.ingress_counters import count_at_ingress
+from labkit.measure.endpoints.nftables import count_at_ingress
 from labkit.measure.topologies.base import MONITOR, Copies, Spec
 from labkit.measure.topologies.physical_nic import borrowed_nic
 from labkit.system import machine, netlink, process
