@@ -28,18 +28,8 @@ from labkit.analysis.protocols import CARRYING, PROTOCOLS
 from labkit.common import units
 
 __all__ = [
-    "cost",
-    "cpu_per_gigabyte",
-    "forest",
-    "function_durations",
-    "function_times",
-    "functions",
-    "kernels",
-    "load_loss",
-    "percentiles",
-    "rates",
-    "slices",
-    "throughput",
+    "cost", "cpu_per_gigabyte", "forest", "function_durations", "function_times", "functions", "kernels",
+    "load_loss", "percentiles", "rates", "slices", "throughput",
 ]  # fmt: skip
 
 SLICES_PX = 250

@@ -19,24 +19,7 @@ from labkit.analysis.flame.profile import Arm, Round, process_pattern
 from labkit.analysis.protocols import PER
 
 __all__ = [
-    "MIME",
-    "PER",
-    "Arm",
-    "Difference",
-    "Flame",
-    "PacketCalls",
-    "Round",
-    "difference",
-    "draw_difference",
-    "functions_as_text",
-    "graph",
-    "packets",
-    "packets_compared",
-    "process_pattern",
-    "read",
-    "script",
-    "sentence",
-    "side_by_side",
-    "style",
-    "text",
+    "MIME", "PER", "Arm", "Difference", "Flame", "PacketCalls", "Round", "difference", "draw_difference",
+    "functions_as_text", "graph", "packets", "packets_compared", "process_pattern", "read", "script", "sentence",
+    "side_by_side", "style", "text",
 ]  # fmt: skip

@@ -13,13 +13,6 @@ from labkit.measure.endpoints.namespace import (
 )
 
 __all__ = [
-    "Endpoint",
-    "EndpointRuntime",
-    "Kernel",
-    "Namespace",
-    "Pair",
-    "RemoteEnd",
-    "RemotePair",
-    "namespaces",
+    "Endpoint", "EndpointRuntime", "Kernel", "Namespace", "Pair", "RemoteEnd", "RemotePair", "namespaces",
     "of_guests",
-]
+]  # fmt: skip

@@ -18,18 +18,6 @@ TABLE = Registry("labkit.experiments", Experiment, OWN, "{} is not an experiment
 find = TABLE.find
 
 __all__ = [
-    "CHANGE_SOURCES",
-    "OWN",
-    "TABLE",
-    "Change",
-    "DatapathParameters",
-    "Event",
-    "Experiment",
-    "Files",
-    "Parameters",
-    "Peer",
-    "RunContext",
-    "find",
-    "parse_changes",
-    "sources_of_changes",
-]
+    "CHANGE_SOURCES", "OWN", "TABLE", "Change", "DatapathParameters", "Event", "Experiment", "Files", "Parameters",
+    "Peer", "RunContext", "find", "parse_changes", "sources_of_changes",
+]  # fmt: skip

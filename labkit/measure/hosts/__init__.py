@@ -150,13 +150,6 @@ def shared_vm_scratch() -> str | None:
 
 
 __all__ = [
-    "check",
-    "check_tracing",
-    "conversation",
-    "identified",
-    "join_nodes",
-    "leasing",
-    "measuring_lock",
-    "resolved",
+    "check", "check_tracing", "conversation", "identified", "join_nodes", "leasing", "measuring_lock", "resolved",
     "shared_vm_scratch",
-]
+]  # fmt: skip

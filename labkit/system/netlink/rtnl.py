@@ -39,13 +39,5 @@ with _bare("pyroute2"):
     from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
 __all__ = [
-    "ifaddrmsg",
-    "ifinfmsg",
-    "ifinfveth",
-    "ndmsg",
-    "nla",
-    "nsidmsg",
-    "pyroute2_version",
-    "rtmsg",
-    "tcmsg",
-]
+    "ifaddrmsg", "ifinfmsg", "ifinfveth", "ndmsg", "nla", "nsidmsg", "pyroute2_version", "rtmsg", "tcmsg",
+]  # fmt: skip

@@ -30,29 +30,7 @@ from labkit.system.process.programs import (
 )
 
 __all__ = [
-    "DIE_WITH_US",
-    "LOCALE",
-    "Companion",
-    "CompanionClient",
-    "Conversation",
-    "Conversing",
-    "Ended",
-    "Forked",
-    "LineBuffer",
-    "Lines",
-    "Piped",
-    "Running",
-    "all_ended",
-    "check_limits",
-    "exhausted",
-    "how_ended",
-    "interactive",
-    "output",
-    "python",
-    "raise_open_files",
-    "raise_priority",
-    "run",
-    "streamed",
-    "wait",
-    "wait_for_any",
-]
+    "DIE_WITH_US", "LOCALE", "Companion", "CompanionClient", "Conversation", "Conversing", "Ended", "Forked",
+    "LineBuffer", "Lines", "Piped", "Running", "all_ended", "check_limits", "exhausted", "how_ended", "interactive",
+    "output", "python", "raise_open_files", "raise_priority", "run", "streamed", "wait", "wait_for_any",
+]  # fmt: skip
