@@ -368,9 +368,8 @@ def check_injected_parameters() -> None:
     """
     known: set[str] = set()
     given: set[str] = set()
-    for source in getattr(get_ipython(), "user_ns", {}).get("In", [])[
-        :-1
-    ]:  # the last cell is the one that calls
+    # the last cell is the one that calls
+    for source in getattr(get_ipython(), "user_ns", {}).get("In", [])[:-1]:
         try:
             nodes = list(ast.walk(ast.parse(source)))
         except SyntaxError:  # a cell with commands of IPython

@@ -23,9 +23,8 @@ from labkit.common.errors import BadInput, LabkitError
 from labkit.measure.observers.monitor import live_monitor
 
 UPDATE_S = 0.1  # ten updates a second
-VIEWER_S = (
-    10.0  # a viewer that is silent for so long has left; even a hidden page answers reports each second
-)
+# a viewer that is silent for so long has left; even a hidden page answers reports each second
+VIEWER_S = 10.0
 MAX_PACKETS = 50  # in an update
 MAX_CHARACTERS = 5000  # in a text from the browser
 HEX_BYTES = 16  # in a line

@@ -155,8 +155,7 @@ def _table(spread: Spread, samples: Ints) -> pd.DataFrame:
         ("difference", spread.difference, spread.half),
     ):
         columns |= {f"{name}_s": middle, f"{name}_low_s": middle - half, f"{name}_high_s": middle + half}
-    sides = samples[
-        :, : spread.left.rounds_count + spread.right.rounds_count
-    ]  # the control has the other columns
+    # the control has the other columns
+    sides = samples[:, : spread.left.rounds_count + spread.right.rounds_count]
     of = {"p": spread.p, "stands_out": spread.stands_out, "samples_count": sides.sum(axis=1)}
     return pd.DataFrame(columns | of)

@@ -201,9 +201,8 @@ def _order(tree: Tree, size: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     kept = np.zeros(len(tree), dtype=bool)
     kept[np.lexsort((np.arange(len(tree)), -size))[:MAX_FRAMES]] = True
     below: list[list[int]] = [[] for _ in range(len(tree))]
-    for frame in np.lexsort(
-        (tree.name, size)
-    ):  # the smallest first, because a stack returns the last one first
+    # the smallest first, because a stack returns the last one first
+    for frame in np.lexsort((tree.name, size)):
         if kept[frame] and frame:
             below[tree.parent[frame]].append(int(frame))
     result, waiting = [], [0]

@@ -40,9 +40,8 @@ MIN_SAMPLES = 50
 # idle machine, set by experience. It applies if a side has a single run, which does not show the variation itself
 # (docs/method/why.md).
 BETWEEN_SHARE = 0.10
-ASSUMED_RUNS = (
-    4  # degrees of freedom that the assumed variation between runs counts for, beside those of real runs
-)
+# degrees of freedom that the assumed variation between runs counts for, beside those of real runs
+ASSUMED_RUNS = 4
 
 
 @dataclass(frozen=True)

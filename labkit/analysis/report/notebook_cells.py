@@ -90,9 +90,8 @@ def _is_allowed(tag: str, name: str, value: str) -> bool:
     click."""
     if name == "src":
         return tag == "img" and value.strip().startswith("data:image/")
-    if (
-        name == "id"
-    ):  # what a link leads to; in small letters no element takes the name of a script's variable
+    # what a link leads to; in small letters no element takes the name of a script's variable
+    if name == "id":
         return tag in _HEADINGS and value == value.lower()
     return name not in ("href", "cite") or not value.strip().lower().startswith("data:")
 

@@ -84,9 +84,8 @@ class ProfiledArm:
         return _compared_as(self.arm, self.profiles, self.rows)
 
 
-Sides = tuple[
-    ProfiledArm, ProfiledArm, ProfiledArm | None
-]  # left, right, and the control of left, which is the same arm measured again
+# left, right, and the control of left, which is the same arm measured again
+Sides = tuple[ProfiledArm, ProfiledArm, ProfiledArm | None]
 
 
 @dataclass(frozen=True)

@@ -289,9 +289,8 @@ def _find_hop(topology: topologies.Topology, name: str) -> CapturePoint:
     if ":" in name:
         return _hop(_spaces(topology), name)
     there = [hop for hop in every_interface(topology.namespaces, made_only=False) if hop.interface == name]
-    copies = [
-        hop for hop in there if hop.namespace.name == MONITOR
-    ]  # a mirror's cable has its name at both ends
+    # a mirror's cable has its name at both ends
+    copies = [hop for hop in there if hop.namespace.name == MONITOR]
     if len(there) == 1 or len(copies) == 1:
         return (copies or there)[0]
     hops = ", ".join(hop.name for hop in there or every_interface(topology.namespaces))

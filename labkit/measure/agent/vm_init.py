@@ -160,9 +160,8 @@ def _prepare_kernel() -> dict[str, Any]:
     except LabkitError as error:
         problem = str(error)
     socket.close()
-    for path in Path("/sys/devices/system/cpu").glob(
-        "cpu[0-9]*/online"
-    ):  # it booted on one CPU (qemu/command.py)
+    # it booted on one CPU (qemu/command.py)
+    for path in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/online"):
         with contextlib.suppress(OSError):
             path.write_text("1")
     with contextlib.suppress(OSError):

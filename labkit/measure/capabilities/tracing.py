@@ -117,9 +117,8 @@ def instance(folder: Path) -> Iterator[Path]:
             _remove_leftovers(folder)
             path.mkdir()
             own.enter_context(_lock(path, wait=False))
-            own.callback(
-                _remove, path
-            )  # the last to come is the first to go: it is removed while it is locked
+            # the last to come is the first to go: it is removed while it is locked
+            own.callback(_remove, path)
         yield path
 
 

@@ -13,9 +13,8 @@ from typing import Any
 from labkit.measure.traffic.base import skew
 from labkit.measure.traffic.ping import step_s
 
-MAX_RATE_RATIO = (
-    2.0  # the largest ratio of iperf3's rate (over its whole time) and the kernel's (over the window)
-)
+# the largest ratio of iperf3's rate (over its whole time) and the kernel's (over the window)
+MAX_RATE_RATIO = 2.0
 MAX_LINK_SHARE = 1.05  # the largest share of the link's rate, because a token bucket lets a burst through
 TCP_BLOCK_BYTES = 128 * 1024  # iperf3's default length of a write
 ROUNDING = 1e-6

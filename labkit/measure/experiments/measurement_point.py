@@ -21,9 +21,8 @@ from labkit.measure.experiments.measuring_loop import Point, Running, Stages
 from labkit.measure.experiments.rows import Arm, Measured
 
 Record = Callable[[Measured], None]
-Built = tuple[
-    Sequence[BuiltArm], Sequence[Measured]
-]  # arms, and the failed rows of those that could not be built
+# arms, and the failed rows of those that could not be built
+Built = tuple[Sequence[BuiltArm], Sequence[Measured]]
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,8 @@ CAP_SYS_ADMIN = 21
 SHARED_VM = "LABKIT_LAB_VM"  # environment variable: the lab VM that a sweep shares with its notebooks
 LOCK = b"\0labkit-measuring"
 RUN = Path("/run")
-UNSEEN_S = (
-    1.0  # a lock that was just released, or whose queue is full for a moment, is free or answers before
-)
+# a lock that was just released, or whose queue is full for a moment, is free or answers before
+UNSEEN_S = 1.0
 
 
 def privileged() -> bool:

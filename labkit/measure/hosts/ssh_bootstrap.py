@@ -100,9 +100,8 @@ def prepare() -> str | None:
     sys.path[:0] = folders
     own = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([*folders, *([own] if own else [])])
-    os.environ["PYTHONSAFEPATH"] = (
-        "1"  # a file like random.py in the home folder must not replace Python's module
-    )
+    # a file like random.py in the home folder must not replace Python's module
+    os.environ["PYTHONSAFEPATH"] = "1"
     for name in answer["try"]:
         try:
             importlib.import_module(name)

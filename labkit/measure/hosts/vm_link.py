@@ -60,9 +60,8 @@ def _nic(fd: int, number: int) -> VmNic:
 
 def make(rate_bps: float | None, mtu_bytes: int) -> list[int]:
     """Create the bridge and the taps in this network namespace; return the taps' descriptors."""
-    Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text(
-        "1"
-    )  # so that the link itself sends nothing
+    # so that the link itself sends nothing
+    Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text("1")
     kernel = netlink.Netlink()
     kernel.do(netlink.new_link("bridge", "wire", index=BRIDGE, mtu_bytes=LARGEST_MTU))
     fds = []

@@ -260,9 +260,8 @@ class _Handing:
 
     def _take(self, running: _Running) -> None:
         error = CancelledError() if running.answer.cancelled() else running.answer.exception()
-        if isinstance(
-            error, CancelledError
-        ):  # not cancelled by us: the connection broke, whether or not Dask cancelled the point
+        # not cancelled by us: the connection broke, whether or not Dask cancelled the point
+        if isinstance(error, CancelledError):
             raise self._worker_lost()
         if isinstance(error, KilledWorker):
             self._take_back(running)

@@ -49,9 +49,8 @@ class Background:
         self._before = self._others()
         self._since_s = 0.0  # CPU seconds of others since the previous call of `share`
         self._most: dict[str, float] = {}  # the largest share of each program between two samples
-        self._children: dict[
-            str, Counter[str]
-        ] = {}  # the names of children that were seen, by the parent's name
+        # the names of children that were seen, by the parent's name
+        self._children: dict[str, Counter[str]] = {}
 
     def _others(self) -> dict[Key, Process]:
         there = dict(processes())

@@ -137,9 +137,8 @@ def _undo(step: JournalStep) -> None:
     while True:
         try:
             path = Path(step.path)
-            if (
-                path.exists()
-            ):  # a file that is gone needs no restoring, like the switch of the probes after the last probe
+            # a file that is gone needs no restoring, like the switch of the probes after the last probe
+            if path.exists():
                 if step.text is not None:
                     path.write_text(step.text)
                 elif path.is_dir():

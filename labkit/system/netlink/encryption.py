@@ -226,9 +226,8 @@ def _association(state: bytes) -> Association:
     interface_id = dict(attributes(state[224:])).get(XFRMA_IF_ID, b"")
     near, far = (str(ip_address(address[:length])) for address in (source, target))
     name = XFRM_MODES[mode] if mode < len(XFRM_MODES) else str(mode)
-    [rejected] = struct.unpack_from(
-        "=I", state, 200
-    )  # struct xfrm_stats: replay_window, replay, integrity_failed
+    # struct xfrm_stats: replay_window, replay, integrity_failed
+    [rejected] = struct.unpack_from("=I", state, 200)
     return Association(near, far, name, int.from_bytes(interface_id, "little"), rejected)
 
 

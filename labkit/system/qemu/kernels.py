@@ -122,9 +122,8 @@ def find(name: str) -> BootableKernel:
     there = installed()
     if name == "debian":
         named = [each for each in there if flavour(each.release) in _DEBIAN_FLAVOURS]
-        named.sort(
-            key=lambda each: os.access(each.image, os.R_OK)
-        )  # stable sort: the newest readable kernel is last
+        # stable sort: the newest readable kernel is last
+        named.sort(key=lambda each: os.access(each.image, os.R_OK))
     else:
         named = [each for each in there if each.release == name]
     if named:

@@ -143,9 +143,8 @@ class Ring:
 
     def counts(self) -> tuple[int, int]:
         """Return the packets seen since the start, and those of them that did not fit into the ring."""
-        statistics = self._socket.getsockopt(
-            SOL_PACKET, PACKET_STATISTICS, 12
-        )  # counts since the previous call
+        # counts since the previous call
+        statistics = self._socket.getsockopt(SOL_PACKET, PACKET_STATISTICS, 12)
         seen, dropped = struct.unpack_from("II", statistics)
         self._seen, self._dropped = self._seen + seen, self._dropped + dropped
         return self._seen, self._dropped

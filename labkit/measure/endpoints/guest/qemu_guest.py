@@ -68,9 +68,8 @@ class QemuGuest(boot.Machine, Kernel):
             self.check_booting(time.monotonic() + GRACE_S)
             process.wait([self._qemu], time.monotonic() + GRACE_S)
             self.check_booting(0)
-        (self.scratch / "initramfs").unlink(
-            missing_ok=True
-        )  # the file is large, and the guest has unpacked it
+        # the file is large, and the guest has unpacked it
+        (self.scratch / "initramfs").unlink(missing_ok=True)
 
     def _ask(self, kind: bytes, content: bytes) -> bytes:
         assert self._conversation is not None

@@ -30,9 +30,8 @@ MIN_SPAN = 1.05  # ratio of the maximum to the minimum load
 MIN_RANGE = 2.0  # the same, where the generator's limit has lowered the maximum: a smaller range shows this limit only
 NO_LIMIT_S = 1e9
 TIME_UP = "time is up"
-LONGEST_S = (
-    10.0  # of the trials that show whether the loss is the same at every load, beyond a search's limit
-)
+# of the trials that show whether the loss is the same at every load, beyond a search's limit
+LONGEST_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -244,9 +243,8 @@ class _Search:
         config.max_load = max_pps
         # `attempts` knows the limit better: the library tries no clock before its first four trials have ended.
         config.search_duration_max = NO_LIMIT_S
-        config.warmup_duration = min(
-            settings.trial_s, 1.0
-        )  # the first trial at the maximum load is discarded
+        # the first trial at the maximum load is discarded
+        config.warmup_duration = min(settings.trial_s, 1.0)
         self._search = MultipleLossRatioSearch(config=config)
 
     def run(self) -> list[FoundRate]:

@@ -121,9 +121,8 @@ class Tshark:
         self._expression, self._fields, self._link_type = expression, fields, link_type
         self.hidden_count = self.unexamined_count = 0
         self.problem: str | None = None
-        self._awaiting: deque[tuple[int, Row | None]] = (
-            deque()
-        )  # with its number in tshark's count; None is a mark
+        # with its number in tshark's count; None is a mark
+        self._awaiting: deque[tuple[int, Row | None]] = deque()
         self._start()
 
     def _start(self) -> None:

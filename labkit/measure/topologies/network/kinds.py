@@ -59,9 +59,8 @@ MACSEC = (
     Header("MACsec", 16, "IEEE 802.1AE: SecTAG with SCI"),
     Header("MACsec ICV", 16, "IEEE 802.1AE, GCM-AES-128"),
 )
-TRANSPORT = (
-    "esp"  # ESP in transport mode (`parts.Esp`), in the place of a kind: it is no link and has no IP header
-)
+# ESP in transport mode (`parts.Esp`), in the place of a kind: it is no link and has no IP header
+TRANSPORT = "esp"
 # linux/if_link.h (IFLA_MACSEC_…)
 MACSEC_ATTRIBUTES = tuple(
     (f"IFLA_MACSEC_{name}", type_)

@@ -36,9 +36,8 @@ def packet_path(known: dict[tuple[str, str], InterfaceState], client: PairEnd, s
             return _steps(there[: at + 1], back[:meets])
         if _reflects(known, there[at - 1][0]):
             return _steps(there, back)
-        return _steps(
-            there[:at], back[:meets]
-        )  # the device below passes frames between the two without counting them
+        # the device below passes frames between the two without counting them
+        return _steps(there[:at], back[:meets])
     return _steps(there, back) if there[-1][0].namespace == back[-1][0].namespace else []
 
 
@@ -62,9 +61,8 @@ def _outwards(known: dict[tuple[str, str], InterfaceState], place: Place) -> Ite
     """Yield the interfaces from an end outwards, each with how it was reached: from above (lower) or through a
     cable (peer)."""
     first = known.get((place.namespace, place.interface))
-    came_by = (
-        "peer" if first is not None and first.kind == "tun" else ""
-    )  # a tap is the far end of a guest's cable
+    # a tap is the far end of a guest's cable
+    came_by = "peer" if first is not None and first.kind == "tun" else ""
     while (one := known.get((place.namespace, place.interface))) is not None:
         yield place, came_by
         if came_by == "peer" or not (far := one.peer or one.lower):

@@ -86,9 +86,8 @@ class Session:
         self._mode = ""
         self._senders: list[int] = []
         self._latency_pps = 0.0
-        self._loaded: list[
-            tuple[int, list[Any], str]
-        ] = []  # what each sending port sends, and its name in messages
+        # what each sending port sends, and its name in messages
+        self._loaded: list[tuple[int, list[Any], str]] = []
         self._fresh = False  # no traffic has been started since the streams were added
 
     # the connection

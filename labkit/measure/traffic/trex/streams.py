@@ -42,9 +42,8 @@ def error_text(error: BaseException | str) -> str:
     text = str(getattr(error, "brief", lambda: error)())
     if "Traceback" in text:  # of a profile's own code: its last line says what is wrong
         text = text.strip().splitlines()[-1]
-    text = text.replace("*** ", "").replace(
-        " or specify 'force'", ""
-    )  # of the client's function, not of labkit's parameter
+    # of the client's function, not of labkit's parameter
+    text = text.replace("*** ", "").replace(" or specify 'force'", "")
     return " ".join("".join(char for char in text if char.isprintable() or char.isspace()).split())[:500]
 
 
