@@ -140,6 +140,7 @@ JOINS = {
     "lower": {"color": _VERMILLION, "dash": "6px,4px", "width": 2},
     "tunnel": {"color": _GREEN, "dash": "solid", "width": 5},
     "mirror": {"color": _PURPLE, "dash": "dashdot", "width": 2},
+    "published": {"color": _PURPLE, "dash": "dot", "width": 2},
     "redirect": {"color": _OCHRE, "dash": "solid", "width": 3},
 }
 

@@ -27,6 +27,10 @@ load, whose plan it shows first.
     labkit check netns:blue netns:red --load --seconds 3 --yes
     labkit check container:web host --json
     labkit check ssh:node1/container:web ssh:node1/container:cli
+    labkit check container:web container:cli --port 8080
+
+--port: a port at which a program of the second end listens, or which this machine publishes for it.
+Without it, labkit tries ports that listen if the second end takes none of its packets.
 
 The first line is the answer. Findings are ordered by how certain they are, then by how much they can
 cost.
@@ -39,10 +43,12 @@ JSON = {
     " `undo` (a command), `change` (for change= on a copy)",
     "paths": "for each pair of addresses: `client`, `server`, `interfaces` from one to the other; for both directions"
     " (`forward`, `back`) packets of `icmp` and `udp` that arrived of those sent, and the largest packet that passes"
-    " (`mtu_bytes`); `tcp`: whether it connects; `round_trip_ms`: the median",
+    " (`mtu_bytes`); `tcp`: whether labkit's own connection comes about; `ports`: the"
+    " ports of the server's programs that were tried; `round_trip_ms`: the median",
     "loads": "for each part of the load: `protocol`, `received_bps`, `again_count` (sent again, or lost), `sent_count`,"
     " `said` (why it failed)",
-    "drops": "packets that the kernel dropped on the whole machine meanwhile, by reason and function (skb:kfree_skb)",
+    "drops": "packets that the kernel dropped on the whole machine meanwhile, by reason and function (skb:kfree_skb),"
+    " and of those on the path the interface",
     "not_seen": "what this user or machine cannot see",
 }
 
@@ -60,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help=f"of TCP and of UDP each, with --load (default {load.SECONDS})",
     )
+    parser.add_argument("--port", type=int, metavar="N", help="a port of the server's programs")
     parser.add_argument("--yes", action="store_true", help="with --load: do not ask")
     arguments.add_json(parser)
 
@@ -68,6 +75,7 @@ def run(given: argparse.Namespace) -> int:
     if not given.load:
         arguments.refuse(given, ("seconds", "yes"), "without --load")
     Within(1, load.MAX_SECONDS).check("--seconds", given.seconds)
+    Within(1, 65535).check("--port", given.port)
     seconds = (given.seconds or load.SECONDS) if given.load else None
 
     def agreed(plan: str) -> bool:
@@ -78,7 +86,7 @@ def run(given: argparse.Namespace) -> int:
             raise BadInput("--load sends traffic: add --yes to agree to this plan")
         return input("labkit: go on? [y/N] ").strip().lower() in ("y", "yes")
 
-    given_load: dict[str, Any] = {"load_s": seconds}
+    given_load: dict[str, Any] = {"load_s": seconds, "port": given.port}
     if not given.client.startswith("ssh:"):
         given_load["agreed"] = agreed
     elif given.load and not given.yes:
@@ -110,6 +118,7 @@ def _lines(report: dict[str, Any]) -> list[str]:
             f" up to {path[name]['mtu_bytes'] or 'no'} bytes"
             for name in ("forward", "back")
         ]
+        lines += [f"   port {port}: {said}" for port, said in path["ports"].items()]
     for one in report["loads"]:
         text = (
             f"{units.si(one['received_bps'], 'bit/s')} arrived"

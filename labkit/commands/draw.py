@@ -11,6 +11,7 @@ from labkit.commands import arguments, existing_ends
 from labkit.commands.messages import note
 from labkit.common import existing_names, run_folder, topology_state
 from labkit.common.errors import BadInput
+from labkit.common.limits import Within
 from labkit.common.printable import printable, printable_json
 from labkit.runner import run as running
 
@@ -27,6 +28,10 @@ Nothing is sent, and nothing changed.
 
     labkit draw container:web container:cli
     labkit draw ssh:node1/container:web ssh:node1/container:cli
+    labkit draw container:web container:cli --port 8080
+
+--port: a port of this machine that leads to the second end. The path has the rule or the program that
+does it.
 """
 
 JSON = {
@@ -37,14 +42,15 @@ JSON = {
     " `mac`, `addresses`, `master`, `peer`, `lower`, `tunnel`, `copies`, `redirect`); `routes` (`to`, `hops`, `source`,"
     " `metric`, `connected`); of an existing network also `rules`, `published`, and each interface's `qdisc` and"
     " `offloads`",
-    "forward": "of an existing network, the interfaces that a packet passes from client to server: `namespace`,"
-    " `interface`, `direction`",
+    "forward": "of an existing network, the interfaces that a packet passes from client to server, and the rule or"
+    " program of --port: `namespace`, `interface`, `direction`",
     "back": "the same from server to client",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_topology(parser)
+    parser.add_argument("--port", type=int, metavar="N", help="a published port that leads to the second end")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--dot", action="store_true", help="print a graph for Graphviz")
     form.add_argument("--mermaid", action="store_true", help="print a Mermaid flowchart")
@@ -73,6 +79,7 @@ def run(given: argparse.Namespace) -> int:
 
 def _built(given: argparse.Namespace) -> topology_state.State:
     """Build the topology for a moment, and return its state."""
+    arguments.refuse(given, ("port",), "without two existing ends")
     request = running.one_topology(given.topology, arguments.name_value_pairs(given.parameters))
     [answer] = running.ask(request["parameters"]["where"], {"do": "draw", **request}, note)
     return msgspec.convert(answer["state"], topology_state.State)
@@ -82,7 +89,8 @@ def _existing(given: argparse.Namespace) -> topology_state.State:
     """Return the state of the path between two existing ends."""
     if len(given.parameters) != 1:
         raise BadInput(f"{given.topology} is one end: name the other one, and nothing else, for example host")
-    answer = existing_ends.ask("draw", given.topology, given.parameters[0])
+    Within(1, 65535).check("--port", given.port)
+    answer = existing_ends.ask("draw", given.topology, given.parameters[0], port=given.port)
     if answer["gap"] is not None:
         note(answer["gap"])
     return msgspec.convert(answer["state"], topology_state.State)

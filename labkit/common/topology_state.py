@@ -6,6 +6,9 @@ import msgspec
 
 from labkit.common import packets
 
+# Kinds of what packets pass that is no interface: a rule that replaces addresses, and a program that copies data.
+RULE, PROGRAM = "rule", "program"
+
 
 class Place(msgspec.Struct, frozen=True):
     """An interface and its namespace, by name."""
@@ -44,7 +47,7 @@ class InterfaceState(msgspec.Struct, frozen=True, kw_only=True):
     port. peer: the other end of a cable. lower: the underlying device.
     copies: the ports whose packets a mirror copies to it. qdisc: the root queueing discipline, and offloads: ethtool's
     groups, on or off; both of existing networks only. An MTU or index of 0 means that only the switch knows the
-    interface, not the kernel.
+    interface, not the kernel, or that it is a RULE or PROGRAM.
     """
 
     name: str

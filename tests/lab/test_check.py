@@ -79,8 +79,25 @@ ip -n client address add 10.1.0.1/24 dev eth0; ip -n server address add 10.1.0.2
 SIX = """
 ip -n client address add fd00::1/64 dev eth0 nodad; ip -n server address add fd00::2/64 dev eth0 nodad
 """
+ASYMMETRIC = (
+    ROUTED
+    + """
+ip -n mid link add other up type veth peer name eth1 netns server; ip -n server link set eth1 up
+ip -n server address add 10.3.0.1/24 dev eth1; ip -n mid address add 10.3.0.254/24 dev other
+ip -n server route add 10.1.0.0/24 via 10.3.0.254
+"""
+)
 PACKET_SOCKET = "import socket,time; s=socket.socket(17,3,768); s.bind(('eth0',3)); time.sleep(600)"
 PYTHON = f"ip netns exec server {sys.executable} -P -c"
+# A server whose rules take connections to its one port, and nothing else.
+LISTENS = "import socket,time; s=socket.create_server(('', 80)); time.sleep(600)"
+ONE_PORT = (
+    ROUTED
+    + f'{PYTHON} "{LISTENS}" >/dev/null 2>&1 & sleep 0.5\n'
+    + "ip netns exec server nft 'add table ip f;"
+    " add chain ip f i { type filter hook input priority 0; policy drop; };"
+    " add rule ip f i ct state established,related accept; add rule ip f i tcp dport 80 accept'"
+)
 UNREAD = (
     "import socket; r=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); r.bind(('127.0.0.1',9)); "
     "[socket.socket(socket.AF_INET,socket.SOCK_DGRAM).sendto(bytes(900),('127.0.0.1',9)) for _ in range(1500)]"
@@ -107,14 +124,10 @@ BROKEN = {
         BRIDGE + "ip -n client link set eth0 address 02:00:00:00:00:05;"
         " ip -n server link set eth0 address 02:00:00:00:00:05",
     ),
-    "asymmetric routes": (
+    "asymmetric routes": ("asymmetric routes", ASYMMETRIC),
+    "asymmetric routes and a filter": (
         "reverse path filter",
-        ROUTED + """
-ip -n mid link add other up type veth peer name eth1 netns server; ip -n server link set eth1 up
-ip -n server address add 10.3.0.1/24 dev eth1; ip -n mid address add 10.3.0.254/24 dev other
-ip -n server route add 10.1.0.0/24 via 10.3.0.254
-ip netns exec server sysctl -qw net.ipv4.conf.all.rp_filter=1
-""",
+        ASYMMETRIC + "ip netns exec server sysctl -qw net.ipv4.conf.all.rp_filter=1",
     ),
     "a drop rule": (
         "drop rule",
@@ -196,6 +209,11 @@ ip netns exec server sysctl -qw net.ipv4.conf.all.rp_filter=1
         OVERLAY + "ip netns exec server nft 'add table ip f; add chain ip f i { type filter hook input priority 0; };"
         " add rule ip f i udp dport 4789 drop'",
     ),
+    "a rule of iptables-legacy": (
+        "drop rule",
+        ROUTED + "ip netns exec mid iptables-legacy -A FORWARD -s 10.1.0.0/24 -p udp -j ACCEPT;"
+        " ip netns exec mid iptables-legacy -A FORWARD -d 10.2.0.0/24 -j DROP",
+    ),
     "a short queue": ("short queue", BRIDGE + "tc -n client qdisc add dev eth0 root pfifo limit 2"),
 }  # fmt: skip
 SOUND = {
@@ -214,6 +232,7 @@ SOUND = {
     " add chain inet f w { type filter hook forward priority 0; policy accept; };"
     " add rule inet f w ct state established,related counter accept; add rule inet f w ct state invalid drop;"
     " add rule inet f w ip saddr 192.0.2.0/24 drop; add rule inet f w tcp dport 23 counter reject'",
+    "a server that takes one port": ONE_PORT,
     "a long queue": BRIDGE + "tc -n client qdisc add dev eth0 root pfifo limit 2000",
     "two bridges": BRIDGE + "ip -n mid link add name far up type bridge; ip -n mid link set port-server master far;"
     " ip -n mid link add left up master lan type veth peer name right; ip -n mid link set right up master far",
@@ -296,6 +315,19 @@ def test_sound_networks_are_left_alone(need: Need) -> None:
     )
 
 
+@pytest.mark.needs("perf")
+def test_a_port_that_is_asked_for() -> None:
+    """What keeps packets from the port is named, although the server takes others, and where the kernel drops them."""
+    script = ONE_PORT + "; ip netns exec server nft insert rule ip f i tcp dport 443 drop"
+    report = checked(script, "--port", "443")
+    [first, *_] = report["findings"]
+    assert first["cause"] == "drop rule"
+    assert "dport 443" in first["what"]
+    assert any(
+        name.startswith("NETFILTER_DROP in ") and name.endswith(" at eth0") for name in report["drops"]
+    )
+
+
 @pytest.mark.needs("cpu cgroup")
 def test_the_quota_of_an_end() -> None:
     """A quota that stops the programs of an end is seen where a process is in it."""
@@ -319,17 +351,9 @@ sleep 1
 
 def test_what_cannot_be_checked_is_one_sentence() -> None:
     with network(ENDS) as words:
-        lines = [
-            "netns:client netns:client",
-            "netns:client netns:none",
-            "netns:client netns:server",
-            "--x;id host",
-        ]
-        for line in [
-            *lines,
-            "netns:client netns:server --seconds 3",
-            "netns:client netns:server --load --seconds 99",
-        ]:
+        server = "netns:client netns:server"
+        others = ("netns:client netns:client", "netns:client netns:none", "--x;id host", f"{server} --port 0")
+        for line in (*others, server, f"{server} --seconds 3", f"{server} --load --seconds 99"):
             argv = [*words, sys.executable, "-P", "-m", "labkit.cli", "check", *line.split()]
             done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
             assert done.returncode == 2, line
@@ -341,23 +365,12 @@ def test_a_load_is_agreed_to_and_counted() -> None:
     """Without an agreement nothing is sent. With it, the shaper's drops are in the first line."""
     script = BRIDGE + "tc -n mid qdisc add dev port-server root tbf rate 5mbit burst 10kb latency 5ms"
     with network(script) as words:
-        argv = [
-            *words,
-            sys.executable,
-            "-P",
-            "-m",
-            "labkit.cli",
-            "check",
-            "netns:client",
-            "netns:server",
-            "--load",
-        ]
+        check = [sys.executable, "-P", "-m", "labkit.cli", "check", "netns:client", "netns:server", "--load"]
+        argv = [*words, *check]
         refused = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
         assert refused.returncode == 2
         assert "5201" in refused.stderr
         lines = run([*argv, "--seconds", "1", "--yes"]).splitlines()
-    assert lines[0].startswith(
-        "shaper: the queueing discipline tbf of port-server limits the rate to 5 Mbit/s"
-    )
+    assert lines[0].startswith("shaper: the queueing discipline tbf of port-server limits the rate to 5 Mbit")
     assert "dropped" in lines[0]
     assert [line for line in lines if line.startswith("load: TCP, ")]

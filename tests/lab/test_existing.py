@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -219,9 +220,38 @@ def test_drawings_say_what_is_set(machine: Machine) -> None:
     assert "nftables ip nat in: 1 rule, digest" in done.stdout
     assert "nftables: tcp dport 8080 dnat to 10.77.0.3:80" in lines
     assert "forward: netns:web/eth0 > host/v-web > host/v-cli > netns:cli/eth0" in lines
+    through = machine.sandbox.labkit("draw", "netns:web", "netns:cli", "--port", "8080").stdout.splitlines()
+    passed = "host/v-web > host/br0 > host/nftables dnat 8080 to 10.77.0.3 > host/br0 > host/v-cli"
+    assert f"forward: netns:web/eth0 > {passed} > netns:cli/eth0" in through
     assert (
         'subgraph n0["netns:web"]' in machine.sandbox.labkit("draw", "netns:web", "host", "--mermaid").stdout
     )
+
+
+@pytest.mark.needs("user-mode networks")
+def test_program_that_copies_is_a_hop(machine: Machine) -> None:
+    """An end behind pasta is reached by a published port only, through the program: in the drawing and in the check."""
+    machine.make(
+        """
+        ip link set lo up; ip link add nic0 up type veth peer name far0; ip link set far0 up
+        ip address add 192.0.2.1/24 dev nic0
+        ip route add default via 192.0.2.254; ip netns add web; ip -n web link set lo up
+        """
+    )
+    server = machine.sandbox.start("ip", "netns", "exec", "web", sys.executable, "-m", "http.server", "80")
+    pasta = machine.sandbox.start(
+        "pasta", "--foreground", "--quiet", "--netns-only", "--runas", "0", "--config-net", "-t", "8080:80",
+        "--netns", "/run/netns/web",
+    )  # fmt: skip
+    assert until(lambda: machine.sandbox.run("ip", "-n", "web", "link", "show", "nic0").returncode == 0, 20)
+    forward = steps(machine.state("host", "netns:web", "--port", "8080")["forward"])
+    assert forward == [f"host/pasta (pid {pasta.pid}) in", "web/nic0 in"]
+    report = json.loads(machine.sandbox.labkit("check", "host", "netns:web", "--json").stdout)
+    assert report["findings"][0]["cause"] == "proxy in user space"
+    assert list(report["paths"][0]["ports"].values()) == ["connects"]
+    for program in (server, pasta):
+        program.kill()
+        program.communicate()
 
 
 def test_what_cannot_be_is_one_sentence(machine: Machine, tmp_path: Path) -> None:

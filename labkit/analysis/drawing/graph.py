@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import ip_interface
+from itertools import pairwise
 from string import digits
 
 import msgspec
 
-from labkit.common.topology_state import InterfaceState, Namespace, Place, Route, State, TunnelState
+from labkit.common.topology_state import (
+    PROGRAM,
+    RULE,
+    InterfaceState,
+    Namespace,
+    Place,
+    Route,
+    State,
+    TunnelState,
+)
 
 # How two interfaces can be joined, in the order of the legend.
 JOIN_KINDS = {
@@ -19,6 +29,7 @@ JOIN_KINDS = {
     "tunnel": "tunnel",
     "mirror": "copied by a mirror",
     "redirect": "redirected by a BPF program",
+    "published": "through a published port",
 }
 FEW = 8  # pairs that fit in a drawing
 
@@ -33,14 +44,17 @@ class Join:
 
 def joins(state: State) -> list[Join]:
     """Return each join between two interfaces of a state once."""
-    known = {(space.name, one.name) for space in state.namespaces for one in space.interfaces}
+    known = {Place(space.name, one.name): one.kind for space in state.namespaces for one in space.interfaces}
     result: dict[tuple[str, frozenset[Place]], Join] = {}
     for space in state.namespaces:
         for one in space.interfaces:
             here = Place(space.name, one.name)
             for join_kind, there in _joined(space, one):
-                if (there.namespace, there.interface) in known:
+                if there in known:
                     result.setdefault((join_kind, frozenset((here, there))), Join(join_kind, (here, there)))
+    for ends in pairwise(Place(step.namespace, step.interface) for step in state.forward):
+        if {RULE, PROGRAM}.intersection(known.get(end) for end in ends):
+            result["published", frozenset(ends)] = Join("published", ends)
     return list(result.values())
 
 

@@ -29,11 +29,11 @@ USUAL_OFFLOADS = (
 )
 _DOT_STYLES = {
     "veth": "solid", "port": "dotted", "lower": "dashed", "tunnel": "bold", "mirror": "dashed",
-    "redirect": "solid",
+    "redirect": "solid", "published": "dashed",
 }  # fmt: skip
 _MERMAID_LINES = {
     "veth": "---", "port": "-.-", "lower": "-. lower .-", "tunnel": "== tunnel ===", "mirror": "-. mirror .-",
-    "redirect": "-- BPF ---",
+    "redirect": "-- BPF ---", "published": "-. port .-",
 }  # fmt: skip
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import abc
+import socket
+import struct
 from contextlib import AbstractContextManager, suppress
+from typing import NamedTuple
 
 from labkit.common.errors import Failed
 from labkit.system import machine, netlink, process
@@ -12,6 +15,14 @@ from labkit.system.machine import mibs
 # The state of a socket that takes what comes, in hexadecimal: TCP_LISTEN, and of UDP TCP_CLOSE
 # (include/net/tcp_states.h)
 OPEN = {"tcp": "0A", "udp": "07"}
+
+
+class Listening(NamedTuple):
+    """A socket that takes what comes: its own address, its port, and its inode."""
+
+    address: str
+    port: int
+    inode: int
 
 
 class Kernel(abc.ABC):
@@ -50,15 +61,22 @@ class Kernel(abc.ABC):
         return process.run([*self.prefix, machine.program(name), *words], timeout_s)
 
     def listens(self, port: int, transport: str = "tcp") -> bool:
-        """Return whether a socket of TCP or UDP listens on a port (/proc/net/tcp; proc(5))."""
-        wanted = f"{port:04X}"
-        for name in (f"{transport}6", transport):
+        """Return whether a socket of TCP or UDP listens on a port."""
+        return any(one.port == port for one in self.listening(transport))
+
+    def listening(self, transport: str = "tcp") -> list[Listening]:
+        """Return the sockets of TCP or UDP that take what comes (/proc/net/tcp; proc(5))."""
+        result = []
+        for name, family in ((f"{transport}6", socket.AF_INET6), (transport, socket.AF_INET)):
             with suppress(FileNotFoundError):  # of a kernel without IPv6
                 for line in self.read(f"/proc/net/{name}").splitlines()[1:]:
                     fields = line.split()
-                    if fields[1].rpartition(":")[2] == wanted and fields[3] == OPEN[transport]:
-                        return True
-        return False
+                    if fields[3] == OPEN[transport]:
+                        digits, port = fields[1].split(":")
+                        words = (int(digits[at : at + 8], 16) for at in range(0, len(digits), 8))
+                        address = socket.inet_ntop(family, b"".join(struct.pack("=I", one) for one in words))
+                        result.append(Listening(address, int(port, 16), int(fields[9])))
+        return result
 
     def sysctl(self, name: str, value: int | str) -> None:
         """Set the sysctl net.`name`."""

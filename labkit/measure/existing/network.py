@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 
 import msgspec
 
 from labkit.common import existing_names
-from labkit.common.topology_state import State, Step
-from labkit.measure.endpoints import Endpoint, Namespace, Pair
+from labkit.common.errors import BadInput, Unsupported
+from labkit.common.topology_state import PROGRAM, RULE, InterfaceState, State, Step
+from labkit.measure.endpoints import Endpoint, Pair
 from labkit.measure.existing import published
 from labkit.measure.existing.endpoints import resolve
 from labkit.measure.existing.path import Path, paths
 from labkit.measure.existing.spaces import Space, Spaces
 from labkit.measure.topologies.base import Spec, Topology
 from labkit.measure.topologies.state import read
+
+MOST = 8  # rules of one namespace that publish ports
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,12 @@ class ExistingNetwork:
 
 
 @contextmanager
-def between(client: str, server: str, family: int | None = None) -> Iterator[ExistingNetwork]:
+def between(
+    client: str, server: str, family: int | None = None, port: int | None = None
+) -> Iterator[ExistingNetwork]:
     """Follow packets from client to server and back, with addresses of this version of IP (None: any, IPv4 first).
+
+    port: one that this machine publishes for the server; the path leads through it.
 
     Raises the errors of `resolve`, BadInput for two ends in one namespace, and Unsupported for an end without such an
     address.
@@ -50,24 +57,22 @@ def between(client: str, server: str, family: int | None = None) -> Iterator[Exi
     name = existing_names.network(client, server)
     with ExitStack() as stack:
         ends = [stack.enter_context(closing(resolve(end))) for end in (client, server)]
-        network = _network(
-            name, Spaces(*ends), family, {end.name: end.pid for end in ends if end.pid is not None}
-        )
+        processes = {end.name: end.pid for end in ends if end.pid is not None}
+        network = _network(name, Spaces(*ends), family, port, processes)
         for space in network.topology.namespaces:
             stack.callback(space.close)
         yield network
 
 
-def _network(name: str, spaces: Spaces, family: int | None, processes: dict[str, int]) -> ExistingNetwork:
+def _network(
+    name: str, spaces: Spaces, family: int | None, port: int | None, processes: dict[str, int]
+) -> ExistingNetwork:
     """Return what is between two ends, and close all other namespaces."""
     shown: dict[Space, set[str]] = {}
     try:
-        found = paths(spaces, family)
-        forward, back = next(
-            (both for both in found if both[0].whole and both[1].whole),
-            max(found, key=lambda both: (both[0].whole, both[1].whole, len(both[0].steps))),
-        )
-        first = next(iter(forward.places), spaces.client.place(forward.source))
+        forward, back = _chosen(spaces, family) if port is None else _through(spaces, family, port)
+        of_client = (place for place in forward.places if place.space is spaces.client)
+        first = next(of_client, spaces.client.place(forward.source))
         of_server = (place for place in reversed(forward.places) if place.space is spaces.server)
         last = next(of_server, spaces.server.place(forward.destination))
         for place in (first, *forward.places, *reversed(back.places), last):
@@ -80,26 +85,57 @@ def _network(name: str, spaces: Spaces, family: int | None, processes: dict[str,
             name, Spec(), [Pair(*ends)], [space.namespace for space in shown],
             shown={space.name: names for space, names in shown.items()}, steps=(_steps(forward), _steps(back)),
         )  # fmt: skip
-        state = _with_published(read.state(topology), topology.namespaces)
+        gap = next((one.what for one in (*forward.problems, *back.problems)), None)
+        gap = gap if gap is None or port is not None else gap + _hint(spaces, family)
+        state = _with_published(read.state(topology), shown, forward, spaces)
     except BaseException:
         spaces.close()
         raise
     spaces.close(but=shown)
-    gap = next((one.what for one in (*forward.problems, *back.problems)), None)
     return ExistingNetwork(topology, state, gap, processes)
+
+
+def _chosen(spaces: Spaces, family: int | None) -> tuple[Path, Path]:
+    """Return the first paths that are whole; without any, those that lead farthest."""
+    try:
+        found = paths(spaces, family)
+    except Unsupported as error:
+        raise Unsupported(f"{error}{_hint(spaces, family)}") from None
+    whole = (both for both in found if both[0].whole and both[1].whole)
+    return next(whole, max(found, key=lambda both: (both[0].whole, both[1].whole, len(both[0].steps))))
+
+
+def _hint(spaces: Spaces, family: int | None) -> str:
+    """Return which published port leads to the server, as the end of a sentence."""
+    found = published.through(spaces, family=family)
+    return f"; port {found.port.port} of {found.port.space.name} leads there: add --port" if found else ""
+
+
+def _through(spaces: Spaces, family: int | None, port: int) -> tuple[Path, Path]:
+    if (found := published.through(spaces, port, family)) is None:
+        raise BadInput(
+            f"this machine publishes no port {port} of {spaces.server.name} that {spaces.client.name} reaches"
+        )
+    return found.forward, found.back
 
 
 def _steps(path: Path) -> list[Step]:
     return [Step(place.space.name, place.name, direction) for place, direction in path.steps]
 
 
-def _with_published(state: State, spaces: Sequence[Namespace]) -> State:
-    """Add what publishes ports of the ends, or replaces their addresses."""
+def _with_published(state: State, shown: Iterable[Space], passed: Path, spaces: Spaces) -> State:
+    """Add what publishes ports of the ends, or replaces their addresses, and the published port that is passed."""
     addresses = {end.address for pair in state.pairs for end in pair}
+    ports = [port for end in (spaces.client, spaces.server) for port in published.ports(spaces.host, end)]
     namespaces = []
-    for space, one in zip(spaces, state.namespaces, strict=True):
-        lines = published.by_rules(space, one.rules, addresses)
-        if space.name == existing_names.HOST:
-            lines += published.by_programs(addresses)
-        namespaces.append(msgspec.structs.replace(one, published=lines))
+    for space, one in zip(shown, state.namespaces, strict=True):
+        own, interfaces = passed.published and passed.published[1], list(one.interfaces)
+        if own and own.space is space:
+            kind = PROGRAM if own.copies else RULE
+            interfaces.append(
+                InterfaceState(name=own.name, index=0, kind=kind, up=True, carrier=True, mtu_bytes=0)
+            )
+        lines = published.by_rules(space, addresses)[:MOST]
+        lines += dict.fromkeys(port.what for port in ports if port.copies and port.space is space)
+        namespaces.append(msgspec.structs.replace(one, interfaces=interfaces, published=lines))
     return msgspec.structs.replace(state, namespaces=namespaces)

@@ -13,7 +13,7 @@ import os
 from collections import deque
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 
 from labkit.common.errors import Unsupported
@@ -25,12 +25,10 @@ MAX_HOPS, MAX_PLACES = 64, 4096
 DEEPEST = 4  # tunnels within tunnels
 PRIVATE = {"private", "vepa", 1, 2}  # modes of macvlan in which two of them do not reach each other
 
-Domain = dict[
-    Place, tuple[Place, str] | None
-]  # what frames reach, each with the interface before it, and how
-Tunnels = dict[
-    tuple[Place, Place | None], "Path"
-]  # by a tunnel and its other end: the path of its outer packets
+# What frames reach, each with the interface before it, and how.
+Domain = dict[Place, tuple[Place, str] | None]
+# The paths of the outer packets of tunnels, by both ends; None: no end is visible.
+Tunnels = dict[tuple[Place, Place | None], "Path"]
 
 
 @dataclass(frozen=True)
@@ -43,23 +41,49 @@ class Problem:
     undo: str | None = None
 
 
+@dataclass(frozen=True)
+class PublishedPort:
+    """A port of a namespace behind which a rule of its kernel sends packets on to an end, or a program copies data.
+
+    name: of the rule or the program. what: a sentence. address: of the end; "" if it is not known. listens: the only
+    address of the namespace that has the port, None: all. not_from: an interface whose packets the rule leaves alone.
+    copies: a program does. enters: the interface of the end whose packets that program handles.
+    """
+
+    space: Space
+    port: int
+    name: str
+    what: str
+    address: str = ""
+    listens: str | None = None
+    not_from: str | None = None
+    copies: bool = False
+    enters: Place | None = None
+
+    def __str__(self) -> str:
+        return f"{self.space.name} {self.name}"
+
+
 @dataclass
 class Path:
-    """The path from an address of `start` to another address.
+    """The path from an address of `start` to another address, which `goal` should have (None: whoever has it).
 
-    packet: what else is known of the packet (`rules.may_match`). places: each interface in order, with those of the
-    network below a tunnel. steps: those that count packets, each with their direction there (`packet_path`).
-    arrivals: where a packet enters each namespace that routes it, or the last one. problems: why it ends or would be
-    refused. complete: the other end was reached. domains: the interfaces of each link layer that it crosses. hops:
-    senders, the next address, and its owners. outer: the paths of the outer packets of its tunnels.
+    depth: within how many tunnels. packet: what else is known of the packet (`rules.may_match`). places: each interface
+    in order, with those of the network below a tunnel. steps: those that count packets, each with their direction there
+    (`packet_path`). arrivals: where a packet enters each namespace that routes it, or the last one. problems: why it
+    ends or would be refused. complete: the other end was reached. domains: the interfaces of each link layer that it
+    crosses. hops: senders, the next address, and its owners. outer: the paths of the outer packets of its tunnels.
+    published: the port that it passes, and how many of `places` are before it.
     """
 
     start: Space
     source: str
     destination: str
+    goal: Space | None = None
+    depth: int = 0
     packet: dict[str, str] = field(default_factory=dict)
     places: list[Place] = field(default_factory=list)
-    steps: list[tuple[Place, str]] = field(default_factory=list)
+    steps: list[tuple[Place | PublishedPort, str]] = field(default_factory=list)
     arrivals: list[Place] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     domains: list[list[Place]] = field(default_factory=list)
@@ -67,6 +91,7 @@ class Path:
     routes: list[tuple[Space, netlink.Route]] = field(default_factory=list)
     circles: list[Place] = field(default_factory=list)  # where frames come back to an interface
     outer: list[Path] = field(default_factory=list)
+    published: tuple[int, PublishedPort] | None = None
     complete: bool = False
 
     @property
@@ -74,13 +99,45 @@ class Path:
         """Whether nothing is known that keeps packets from arriving."""
         return self.complete and not self.problems
 
+    def then(self, port: PublishedPort, other: Path | None = None) -> Path:
+        """Return this path to a published port, and another one from there."""
+        result = replace(self, published=(len(self.places), port), steps=[*self.steps, (port, IN)])
+        if other is not None:
+            result.destination, result.complete = other.destination, self.complete and other.complete
+            for name in (
+                "places",
+                "steps",
+                "arrivals",
+                "problems",
+                "domains",
+                "hops",
+                "routes",
+                "circles",
+                "outer",
+            ):
+                setattr(result, name, [*getattr(result, name), *getattr(other, name)])
+        return result
+
+    def past(self, port: PublishedPort) -> Path:
+        """Return this path with the port where packets arrive in its namespace, or start from it."""
+        for number, (place, _direction) in enumerate(self.steps, 1):
+            if place in self.arrivals and place.space is port.space:
+                steps = [*self.steps[:number], (port, IN), *self.steps[number:]]
+                return replace(self, steps=steps)
+        return self
+
+    def names(self) -> list[str]:
+        """Return the names of all interfaces, and of the published port where it is passed."""
+        result: list[object] = list(self.places)
+        if self.published is not None:
+            result.insert(*self.published)
+        return [str(one) for one in result]
+
     def add_outer(self, outer: Path) -> None:
         """Add what the outer packets of a tunnel pass."""
-        self.outer += outer, *outer.outer
-        self.problems += outer.problems
-        self.hops += outer.hops
-        self.domains += outer.domains
-        self.routes += outer.routes
+        self.outer.append(outer)
+        for name in ("outer", "problems", "hops", "domains", "routes"):
+            getattr(self, name).extend(getattr(outer, name))
 
 
 def paths(spaces: Spaces, family: int | None = None) -> list[tuple[Path, Path]]:
@@ -97,7 +154,7 @@ def paths(spaces: Spaces, family: int | None = None) -> list[tuple[Path, Path]]:
         sources = [one for one in own[client] if ip_address(one).version == version]
         if not sources or destination in client.addresses:
             continue
-        source = _source(client, destination, sources)
+        source = source_for(client, destination, sources)
         forward = path(spaces, client, source, destination, server)
         back = path(spaces, server, destination, source, client)
         close = client.is_beside(destination)
@@ -126,7 +183,7 @@ def _usable(space: Space, family: int | None) -> list[str]:
     return alike
 
 
-def _source(start: Space, destination: str, sources: Collection[str]) -> str:
+def source_for(start: Space, destination: str, sources: Collection[str]) -> str:
     """Return the address that the kernel would choose; without a route, the most similar one; "" without any."""
     chosen: str | None = None
     with suppress(netlink.LinkError):
@@ -138,14 +195,18 @@ def _source(start: Space, destination: str, sources: Collection[str]) -> str:
 
 
 def path(
-    spaces: Spaces, start: Space, source: str, destination: str, goal: Space | None, depth: int = 0
+    spaces: Spaces, start: Space, source: str, destination: str, goal: Space, arrived: Place | None = None
 ) -> Path:
-    """Follow a packet to a namespace (None: to any that has the address)."""
-    result = Path(start, source, destination)
-    at, arrived = start, None
+    """Follow a packet to a namespace. It begins in another one, or has just arrived there."""
+    return _followed(spaces, Path(start, source, destination, goal), arrived)
+
+
+def _followed(spaces: Spaces, result: Path, arrived: Place | None = None) -> Path:
+    """Follow a packet, and return its path with all that it passes."""
+    at, destination = result.start, result.destination
     for _ in range(MAX_HOPS):
         if destination in at.addresses:
-            result.complete = goal in (None, at)
+            result.complete = result.goal in (None, at)
             if not result.complete:
                 what = f"{at.name} has the address {destination} itself, so packets to it end there"
                 result.problems.append(Problem("duplicate address", what, at.name))
@@ -154,7 +215,7 @@ def path(
         out = route.hops[0].index if route else None
         if route is None or out not in at.links:
             return result
-        arrived = _across(spaces, result, Place(at, out), route.hops[0].via or destination, goal, depth)
+        arrived = _across(spaces, result, Place(at, out), route.hops[0].via or destination)
         if arrived is None:
             return result
         at = arrived.space
@@ -183,16 +244,14 @@ def _route(along: Path, at: Space, arrived: Place | None) -> netlink.Route | Non
     return route
 
 
-def _across(
-    spaces: Spaces, along: Path, out: Place, next_hop: str, goal: Space | None, depth: int
-) -> Place | None:
+def _across(spaces: Spaces, along: Path, out: Place, next_hop: str) -> Place | None:
     """Follow a link layer to the owner of an address; None if nobody there has it."""
-    domain, through = _domain(spaces, along, out, depth)
+    domain, through = _domain(spaces, along, out)
     along.domains.append(list(domain))
     owners = [place for place in domain if place != out and place.owns(next_hop)]
     apart = [one for one in owners if _is_apart(domain[one], out)]
     real = [one for one in owners if one not in apart]
-    real.sort(key=lambda one: (one.space is not goal, one.space.addresses[next_hop] != one.index))
+    real.sort(key=lambda one: (one.space is not along.goal, one.space.addresses[next_hop] != one.index))
     along.hops += [(out, next_hop, one) for one in real]
     last = real[0] if real else next((near for near, _far in through), out)
     chain: list[tuple[Place, str]] = [(last, "")]
@@ -230,14 +289,14 @@ def _is_apart(came: tuple[Place, str] | None, out: Place) -> bool:
     return below or (how == "up" and before == out)
 
 
-def _domain(spaces: Spaces, along: Path, start: Place, depth: int) -> tuple[Domain, Tunnels]:
+def _domain(spaces: Spaces, along: Path, start: Place) -> tuple[Domain, Tunnels]:
     """Return every interface that frames of one can reach, and the paths below the tunnels among them."""
     came: Domain = {start: None}
     through: Tunnels = {}
     waiting = deque([start])
     while waiting and len(came) < MAX_PLACES:
         here = waiting.popleft()
-        outer = _through(spaces, here, depth)
+        outer = _through(spaces, here, along.depth)
         through |= outer
         reached = [*spaces.beside(here), *((far, "tunnel") for _near, far in outer if far is not None)]
         for there, how in reached:
@@ -248,11 +307,7 @@ def _domain(spaces: Spaces, along: Path, start: Place, depth: int) -> tuple[Doma
             if there not in came:
                 came[there] = here, how
                 waiting.append(there)
-            elif (
-                how != "tunnel"
-                and (before is None or before[0] != here)
-                and (came[here] or (None,))[0] != there
-            ):
+            elif how != "tunnel" and (before or ("",))[0] != here and (came[here] or ("",))[0] != there:
                 along.circles.append(there)
     return came, through
 
@@ -264,11 +319,11 @@ def _through(spaces: Spaces, here: Place, depth: int) -> Tunnels:
     result: Tunnels = {}
     outside = spaces.outside(here)
     for remote in own.remotes:
-        source = own.local or _source(outside, remote, outside.addresses)
-        outer = path(spaces, outside, source, remote, None, depth + 1)
-        outer.packet = (
-            {"dport": str(own.port), "protocol": "udp"} if own.port else {"protocol": here.link.kind or ""}
-        )
+        source = own.local or source_for(outside, remote, outside.addresses)
+        outer = _followed(spaces, Path(outside, source, remote, depth=depth + 1))
+        outer.packet = {"protocol": here.link.kind or ""}
+        if own.port:
+            outer.packet = {"protocol": "udp", "dport": str(own.port)}
         ends: list[Place | None] = []
         if outer.complete:
             there = outer.arrivals[-1].space if outer.arrivals else outside

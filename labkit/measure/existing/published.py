@@ -2,56 +2,165 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import suppress
-from pathlib import Path
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+from pathlib import Path as Folder
 
 from labkit.common.errors import LabkitError
-from labkit.measure.endpoints import Namespace
+from labkit.measure.existing.path import Path, PublishedPort, path, source_for
+from labkit.measure.existing.spaces import Place, Space, Spaces
+from labkit.measure.topologies.state.packet_path import IN, OUT
 from labkit.system import machine, process
+from labkit.system.netlink import taps
 
 COUNTER = re.compile(r" ?counter packets \d+ bytes \d+")
-DNAT = re.compile(r"dnat (?:ip6? )?to \[?([0-9a-fA-F:.]+?)\]?(?::\d+)?(?: |$)")
-SOURCE = re.compile(r"\b(masquerade|snat)\b")
-LEGACY = re.compile(r"--to-destination \[?([0-9a-fA-F:.]+?)\]?(?::\d+)?(?: |$)")
-MOST = 8  # lines of one namespace
+TARGET = re.compile(r"(?:dnat (?:ip6? )?to|--to-destination) \[?([0-9a-fA-F:.]+?)\]?(?::\d+)?(?: |$)")
+PORT = re.compile(r"dport (\d+)\b")
+NOT_FROM = re.compile(r"(?:iifname !=|! -i) \"?([^\s\"]+)")
+SOURCE = re.compile(r"\b(masquerade|snat)\b", re.IGNORECASE)
+# Programs that hold the published ports of a child of theirs, and copy what arrives unless a rule takes it before.
+PARENTS = ("conmon", "rootlessport", "containers-rootlessport")
 
 
-def by_rules(space: Namespace, rules: Mapping[str, str], addresses: Collection[str]) -> list[str]:
-    """Return the rules of a namespace that publish ports of these addresses, or replace addresses of senders.
-
-    `rules`: its chains and tables; without any, no program is started.
-    """
-    lines: list[str] = []
-    if any(name.startswith("nftables") for name in rules):
-        for line in _output(space, "nft", "list", "ruleset"):
-            found = DNAT.search(line)
-            if SOURCE.search(line) or (found and found[1] in addresses):
-                lines.append(f"nftables: {line}")
-    if "iptables nat" in rules:
-        for line in _output(space, "iptables-legacy-save", "-t", "nat"):
-            found = LEGACY.search(line)
-            if line.startswith("-A") and ("MASQUERADE" in line or (found and found[1] in addresses)):
-                lines.append(f"iptables: {line}")
-    return list(dict.fromkeys(lines))[:MOST]
+def by_rules(space: Space, addresses: Collection[str]) -> list[str]:
+    """Return the rules of a namespace that publish ports of these addresses, or replace addresses of senders."""
+    lines = []
+    if any(name.startswith("nftables") for name in space.chains):
+        lines += [f"nftables: {line}" for line in _output(space, "nft", "list", "ruleset")]
+    if "iptables nat" in space.chains:
+        saved = _output(space, "iptables-legacy-save", "-t", "nat")
+        lines += [f"iptables: {line}" for line in saved if line.startswith("-A")]
+    of_ends = [
+        line for line in lines if SOURCE.search(line) or ((to := TARGET.search(line)) and to[1] in addresses)
+    ]
+    return list(dict.fromkeys(of_ends))
 
 
-def _output(space: Namespace, name: str, *words: str) -> list[str]:
+def _output(space: Space, name: str, *words: str) -> list[str]:
     try:
-        text = process.output([*space.prefix, machine.program(name), *words])
+        text = process.output([*space.namespace.prefix, machine.program(name), *words])
     except LabkitError:  # the program is missing
         return []
     return [" ".join(COUNTER.sub("", line).split()) for line in text.splitlines()]
 
 
-def by_programs(addresses: Collection[str]) -> Iterator[str]:
-    """Yield a sentence about each docker-proxy that copies data to one of these addresses."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            program, *words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            given = dict(zip(words[::2], words[1::2], strict=False))
-            if program.endswith("docker-proxy") and given.get("-container-ip") in addresses:
-                what = f"{given.get('-proto')} {given.get('-host-ip')}:{given.get('-host-port')}"
-                to = f"{given.get('-container-ip')}:{given.get('-container-port')}"
-                yield f"docker-proxy, process {folder.name}, copies {what} to {to} in user space"
+def ports(at: Space, server: Space) -> list[PublishedPort]:
+    """Return the ports of a namespace that publish those of an end: of rules first, then of programs."""
+    if at is server:
+        return []
+    result = []
+    for line in by_rules(at, server.addresses):
+        to, port, other = TARGET.search(line), PORT.search(line), NOT_FROM.search(line)
+        if to and port:
+            name = f"{line.partition(':')[0]} dnat {port[1]} to {to[1]}"
+            not_from = other[1] if other else None
+            result.append(PublishedPort(at, int(port[1]), name, line, to[1], not_from=not_from))
+    ruled = {one.port for one in result}  # podman's conmon only holds such a port
+    return [*result, *(one for one in _by_programs(at, server) if one.port not in ruled or one.address)]
+
+
+def _by_programs(at: Space, server: Space) -> Iterator[PublishedPort]:
+    own, others = os.fstat(at.fd).st_ino, os.fstat(server.fd).st_ino
+    tuns = [Place(server, link.index) for link in server.links.values() if link.kind == "tun"]
+    holders = {pid: tun for tun in tuns for pid, _name in taps.holders(server.fd, tun.name)}
+    listening = {one.inode: one for one in at.namespace.listening()}
+    for folder in Folder("/proc").glob("[0-9]*"):
+        with suppress(OSError, ValueError):
+            if os.stat(folder / "ns/net").st_ino != own:
+                continue
+            argv, pid = (
+                (folder / "cmdline").read_bytes().decode(errors="replace").split("\0"),
+                int(folder.name),
+            )
+            name = os.path.basename(argv[0])
+            children = (folder / f"task/{pid}/children").read_text().split() if name in PARENTS else ()
+            program = f"{name} (pid {pid})"
+            if name == "docker-proxy":
+                given = dict(zip(argv[1::2], argv[2::2], strict=False))
+                if (address := given.get("-container-ip", "")) not in server.addresses:
+                    continue
+                to = f"{address}:{given.get('-container-port')}"
+            elif pid in holders or any(
+                os.stat(f"/proc/{child}/ns/net").st_ino == others for child in children
+            ):
+                address, to = "", server.name
+            else:
+                continue
+            inodes = {os.readlink(file) for file in (folder / "fd").iterdir()}
+            for inode, one in listening.items():
+                if f"socket:[{inode}]" in inodes:
+                    what = (
+                        f"{program} copies what arrives at port {one.port} of {at.name} to {to} in user space"
+                    )
+                    listens = None if one.address in ("0.0.0.0", "::") else one.address
+                    yield PublishedPort(
+                        at, one.port, program, what, address, listens, None, True, holders.get(pid)
+                    )
+
+
+@dataclass(frozen=True)
+class Through:
+    """How a client reaches an end by a published port.
+
+    address: where the client sends to. forward, back: all that packets and data pass. legs: the parts between which
+    packets travel, forward and back: one through a rule; two with a program between them, if both are networks.
+    """
+
+    port: PublishedPort
+    address: str
+    forward: Path
+    back: Path
+    legs: list[tuple[Path, Path]]
+
+
+def through(spaces: Spaces, number: int | None = None, family: int | None = None) -> Through | None:
+    """Return how the client reaches a port of this machine (None: any) that publishes one of the server; None if there
+    is none."""
+    at = spaces.host
+    for port in ports(at, spaces.server):
+        addresses = sorted(at.usable(), key=lambda one: not spaces.client.is_beside(one)) or at.addresses
+        alike = [one for one in addresses if family in (None, ip_address(one).version)]
+        for address in [port.listens] if port.listens else alike:
+            found = _through(spaces, port, address) if number in (None, port.port) else None
+            if found is not None:
+                return found
+    return None
+
+
+def _through(spaces: Spaces, port: PublishedPort, address: str) -> Through | None:
+    """Return how the client reaches a published port at an address; None if it does not."""
+    at, client, server = port.space, spaces.client, spaces.server
+    forward = back = Path(at, address, address, complete=True)  # from the machine itself
+    if client is not at:
+        own = [one for one in client.usable() if (":" in one) == (":" in address)]
+        source = source_for(client, address, own)
+        forward, back = path(spaces, client, source, address, at), path(spaces, at, address, source, client)
+    arrived = forward.arrivals[-1] if forward.arrivals else None
+    alike = [one for one in server.usable() if (":" in one) == (":" in address)]
+    to = port.address or next(iter(alike), "")
+    if not forward.complete or not to or (arrived and arrived.name == port.not_from):
+        return None
+    if not port.copies:
+        source = forward.source if arrived else source_for(at, to, at.usable())
+        onwards = path(spaces, at, source, to, server, arrived=arrived)
+        whole = (
+            replace(forward, source=source).then(port, onwards),
+            path(spaces, server, to, source, client).past(port),
+        )
+        return Through(port, address, *whole, [whole])
+    source = source_for(at, to, at.usable())
+    second = path(spaces, at, source, to, server), path(spaces, server, to, source, at)
+    legs = [(forward.then(port), back)] if client is not at or not second[0].whole else []
+    if second[0].whole:
+        legs.append(second)
+    else:  # the program has a tap of the end, or sockets in its namespace
+        places = [port.enters] if port.enters else []
+        second = (
+            Path(at, source, to, places=places, steps=[(one, IN) for one in places], complete=True),
+            Path(server, to, source, places=places, steps=[(one, OUT) for one in places], complete=True),
+        )
+    return Through(port, address, forward.then(port, second[0]), second[1].then(port, back), legs)

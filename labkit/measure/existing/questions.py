@@ -10,16 +10,14 @@ import msgspec
 from labkit.measure.existing import between
 
 
-def _check(
-    client: str, server: str, load_s: int | None, agreed: Callable[[str], bool] = lambda _plan: True
-) -> dict[str, Any]:
+def _check(client: str, server: str, **given: Any) -> dict[str, Any]:
     from labkit.measure.existing.checks.check import check  # the largest part, which drawings do not need
 
-    return check(client, server, load_s, agreed)
+    return check(client, server, **given)
 
 
-def _draw(client: str, server: str) -> dict[str, Any]:
-    with between(client, server) as path:
+def _draw(client: str, server: str, port: int | None) -> dict[str, Any]:
+    with between(client, server, port=port) as path:
         return {"state": msgspec.to_builtins(path.state), "gap": path.gap}
 
 

@@ -20,10 +20,12 @@ from labkit.common import existing_names
 from labkit.common.errors import BadInput, LabkitError
 from labkit.common.topology_state import TunnelState
 from labkit.measure.endpoints import Namespace
+from labkit.measure.existing import iptables
 from labkit.measure.existing.endpoints import NAMED, OWN, ExistingEndpoint
 from labkit.measure.topologies.network.kinds import cables, tunnels
 from labkit.measure.topologies.state.read import tunnel_of
 from labkit.system import machine, netlink
+from labkit.system.machine import netfilter
 
 NAMES = (NAMED, Path("/run/docker/netns"))  # where namespaces have names, also without a process
 MASTERS = ("bridge", "openvswitch", "bond", "team")
@@ -88,14 +90,29 @@ class Space:
         """What files show: sysctls, packet sockets, queues (`machine.namespace_files`)."""
         return machine.namespace_files(self.fd)
 
+    @cached_property
+    def chains(self) -> dict[str, str]:
+        """The chains of nftables, and the loaded tables of iptables (`netfilter.rules`)."""
+        with netlink.inside(self.fd):
+            return netfilter.rules()
+
     @property
     def ruleset(self) -> list[dict[str, Any]]:
-        """The ruleset of nftables now, as `nft -j` prints it; empty without nft or the right."""
+        """The rules now, as `nft -j` prints them, with those of iptables-legacy; none of a program that is missing."""
+        result: list[dict[str, Any]] = []
         with suppress(LabkitError, ValueError, AttributeError):
-            ended = self.namespace.run("nft", "-j", "list", "ruleset")
-            listed: list[dict[str, Any]] = json.loads(ended.stdout or "{}").get("nftables", [])
-            return listed
-        return []
+            result += json.loads(self.namespace.run("nft", "-j", "list", "ruleset").stdout or "{}").get(
+                "nftables", []
+            )
+        for program in self.legacy:
+            with suppress(LabkitError):
+                result += iptables.ruleset(program, self.namespace.run(f"{program}-legacy-save", "-c").stdout)
+        return result
+
+    @property
+    def legacy(self) -> list[str]:
+        """The programs of iptables-legacy that have tables here."""
+        return [one for one in iptables.PROGRAMS if any(name.startswith(f"{one} ") for name in self.chains)]
 
     def json(self, program: str, *words: str) -> list[dict[str, Any]]:
         """Return the objects that a program prints as JSON; none if it fails or is not installed."""
@@ -157,6 +174,11 @@ class Place:
         return self.link.name
 
     @property
+    def details(self) -> dict[str, Any]:
+        """What `ip` prints of it (`Space.details`)."""
+        return self.space.details.get(self.name, {})
+
+    @property
     def tunnel(self) -> TunnelState | None:
         """Its encapsulation; None if it is no tunnel."""
         if self.link.kind not in tunnels():
@@ -192,6 +214,7 @@ class Spaces:
         self._all = {inode: Space(end.name, os.dup(end.namespace), end.pid) for inode, end in ends.items()}
         self.client, self.server = self._all.values()
         self._add(existing_names.HOST, OWN)
+        self.host = self._all[os.stat(OWN).st_ino]
         for folder in NAMES:
             for file in sorted(folder.iterdir()) if folder.is_dir() else ():
                 self._add(f"netns:{file.name}", str(file))

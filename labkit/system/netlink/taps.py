@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 from labkit.common.errors import Unsupported
 from labkit.system.netlink.netns import index_of, inside
 
 # linux/if_tun.h
 TUNSETIFF, IFF_TAP, IFF_MULTI_QUEUE, IFF_NO_PI, IFF_VNET_HDR = 0x400454CA, 2, 0x100, 0x1000, 0x4000
-TUN = "/dev/net/tun"
+TUN, TUNGETDEVNETNS = "/dev/net/tun", 0x54E3
+SYS_PIDFD_GETFD = 438  # of every architecture
 
 
 def new_tap(name: str, queues_count: int = 1) -> list[int]:
@@ -55,3 +60,34 @@ class Tap:
         """Close the queues; this removes the tap."""
         for fd in self.fds:
             os.close(fd)
+
+
+def holders(netns: int, name: str) -> Iterator[tuple[int, str]]:
+    """Yield number and name of the processes that hold a tap of the network namespace `netns` (a file descriptor).
+
+    Its name is in the descriptor's fdinfo (drivers/net/tun.c); the namespace is asked for with a copy of it.
+    """
+    for file in Path("/proc").glob("[0-9]*/fdinfo/*"):
+        with suppress(OSError):
+            pid, number = int(file.parts[2]), int(file.name)
+            if f"iff:\t{name}\n" in file.read_text() and _netns_of(pid, number) == os.fstat(netns).st_ino:
+                yield pid, Path("/proc", file.parts[2], "comm").read_text().strip()
+
+
+def _netns_of(pid: int, number: int) -> int:
+    """Return the inode of the namespace of a tap that a process holds. Raises OSError."""
+    process = os.pidfd_open(pid)
+    try:
+        copy = ctypes.CDLL(None, use_errno=True).syscall(SYS_PIDFD_GETFD, process, number, 0)
+    finally:
+        os.close(process)
+    if copy < 0:
+        raise OSError(ctypes.get_errno(), "pidfd_getfd")
+    try:
+        netns = fcntl.ioctl(copy, TUNGETDEVNETNS)
+    finally:
+        os.close(copy)
+    try:
+        return os.fstat(netns).st_ino
+    finally:
+        os.close(netns)

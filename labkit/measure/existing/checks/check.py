@@ -8,46 +8,75 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict
 from typing import Any
 
+from labkit.common.errors import Unsupported
+from labkit.measure.existing import published
 from labkit.measure.existing.checks import load, registry
 from labkit.measure.existing.checks.evidence import Evidence, gather
 from labkit.measure.existing.checks.findings import Finding, ordered
 from labkit.measure.existing.checks.probes import End
 from labkit.measure.existing.endpoints import resolve
-from labkit.measure.existing.path import fits, paths
+from labkit.measure.existing.path import Path, fits, paths
 from labkit.measure.existing.spaces import Spaces
 
 MAX_PAIRS = 3  # of addresses
 
 
 def check(
-    client: str, server: str, load_s: int | None = None, agreed: Callable[[str], bool] = lambda _plan: True
+    client: str,
+    server: str,
+    load_s: int | None = None,
+    agreed: Callable[[str], bool] = lambda _plan: True,
+    port: int | None = None,
 ) -> dict[str, Any]:
     """Return what a check of two ends found, as plain values (the fields of `labkit check --json`).
 
+    port: one at which a program of the server listens, or which this machine publishes for it; None: a published one if
+    the ends do not reach each other otherwise.
     load_s: the seconds of each part of the load; None: no load. agreed: whether the load's plan may be carried out.
     Raises BadInput, Unsupported, Failed.
     """
     with ExitStack() as stack:
         ends = [stack.enter_context(closing(resolve(name))) for name in (client, server)]
-        found = paths(stack.enter_context(closing(Spaces(*ends))))
-        found = [both for both in found if fits(*both)][:MAX_PAIRS] or found[:1]
+        spaces = stack.enter_context(closing(Spaces(*ends)))
+        found, through = _paths(spaces, port)
+        asked = None if port is None else (found[0][1].source, port)
+        if through is not None:
+            asked = through.address, through.port.port
         one, other = (End(path.start, path.source) for path in found[0])
         if load_s is not None and not agreed(load.plan(one, other, load_s)):
             load_s = None
-        seen = [gather(*both, load_s if number == 0 else None) for number, both in enumerate(found)]
+        seen = [gather(*found[0], load_s, asked), *(gather(*both) for both in found[1:])]
         findings = ordered([finding for one in seen for finding in registry.judged(one)])
         return _report(client, server, seen, findings)
 
 
+def _paths(spaces: Spaces, port: int | None) -> tuple[list[tuple[Path, Path]], published.Through | None]:
+    """Return the paths to check, forward and back, and the published port through which they lead."""
+    through = published.through(spaces, port) if port is not None else None
+    try:
+        found = paths(spaces) if through is None else []
+    except Unsupported:  # no addresses that differ, as behind pasta
+        if (through := published.through(spaces)) is None:
+            raise
+        found = []
+    good = [both for both in found if fits(*both)][:MAX_PAIRS]
+    if not good and through is None and port is None:
+        through = published.through(spaces)
+    return (good or found[:1], None) if through is None else (through.legs, through)
+
+
 def _report(client: str, server: str, seen: list[Evidence], findings: list[Finding]) -> dict[str, Any]:
-    total = sum((one.drops for one in seen), Counter[tuple[str, str]]())
+    total = sum((one.drops for one in seen), Counter[tuple[str, str, str]]())
     return {
         "client": client,
         "server": server,
         "findings": [asdict(one) for one in findings],
         "paths": [_path(one) for one in seen],
         "loads": [asdict(load) for one in seen for load in one.loads],
-        "drops": {f"{reason} in {function}": count for (reason, function), count in total.most_common(20)},
+        "drops": {
+            f"{reason} in {function}{f' at {name}' if name else ''}": count
+            for (reason, function, name), count in total.most_common(20)
+        },
         "not_seen": list(dict.fromkeys(text for one in seen for text in one.not_seen)),
     }
 
@@ -65,8 +94,9 @@ def _path(seen: Evidence) -> dict[str, Any]:
     return {
         "client": seen.client.address,
         "server": seen.server.address,
-        "interfaces": [str(place) for place in seen.forward.places],
+        "interfaces": seen.forward.names(),
         **probes,
         "tcp": seen.connection is not None and seen.connection.connected,
+        "ports": {str(port): said or "connects" for port, said in seen.ports.items()},
         "round_trip_ms": middle,
     }

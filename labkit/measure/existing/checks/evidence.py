@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,10 +16,11 @@ from labkit.measure.existing.checks.probes import Connection, End, OneWay
 from labkit.measure.existing.path import Path
 from labkit.measure.existing.spaces import Place, Space
 from labkit.measure.observers.counters import kernel_counters
-from labkit.system import netlink
+from labkit.system import machine, netlink
 from labkit.system.machine import cpu_quota
 from labkit.system.netlink import ethtool
 
+MAX_PORTS = 3
 RuleKey = tuple[str, str, str, int]  # of a rule: namespace, family, table, and its handle there
 
 
@@ -29,7 +31,8 @@ class Evidence:
     forward, back: the paths of packets in both directions, with what probes showed there. changed: the counters that
     changed meanwhile (`kernel_counters`), `hits` those of nftables' rules by namespace and rule. loads: empty without
     a load; load_s: of each. throttled_s: during the check, by end. not_seen: sentences about what cannot be seen.
-    drops: packets that the kernel dropped meanwhile anywhere on the machine.
+    drops: packets that the kernel dropped meanwhile anywhere on the machine. ports: each port of the server's programs
+    to which the client connected, with the error, or "".
     """
 
     forward: Path
@@ -47,6 +50,7 @@ class Evidence:
     throttled_s: dict[str, float] = field(default_factory=dict)
     not_seen: list[str] = field(default_factory=list)
     drops: drops.Drops = field(default_factory=Counter)
+    ports: dict[int, str] = field(default_factory=dict)
 
     @property
     def client(self) -> End:
@@ -71,31 +75,37 @@ class Evidence:
     @property
     def blocked(self) -> bool:
         """Whether in one direction neither UDP nor ICMP arrives, or no TCP connection comes about."""
-        one_way = any(not probe.icmp.arrived and not probe.udp.arrived for _way, probe in self.directions)
-        return one_way or (self.connection is not None and not self.connection.connected)
+        return any(not probe.arrives for _path, probe in self.directions) or not self.connects
+
+    @property
+    def connects(self) -> bool:
+        """Whether a TCP connection comes about: to a port of the server's programs if one was tried."""
+        if self.ports:
+            return "" in self.ports.values()
+        return self.connection is None or self.connection.connected
 
     @property
     def passes(self) -> bool:
         """Whether UDP, TCP and whole packets pass in both directions."""
-        mtus = [probe.mtu for _way, probe in self.directions]
+        mtus = [probe.mtu for _path, probe in self.directions]
         whole = all(mtu is not None and mtu.passes_bytes >= mtu.full_bytes for mtu in mtus)
-        return whole and not self.blocked and all(probe.udp.arrived for _way, probe in self.directions)
+        return whole and not self.blocked and all(probe.udp.arrives for _path, probe in self.directions)
 
     @property
     def lossy(self) -> bool:
-        """Whether a burst of probes lost something, or the TCP connection did not carry all."""
+        """Whether a burst of probes lost something, or a TCP connection did not carry all."""
         lost = any(
             one.lost_share > probes.NOISE_SHARE
-            for _way, probe in self.directions
+            for _path, probe in self.directions
             for one in (probe.icmp, probe.udp)
         )
-        connection = self.connection
-        return lost or (connection is not None and connection.carried_bytes < probes.TCP_BYTES)
+        own = self.connection
+        return lost or (own is not None and own.connected and own.carried_bytes < probes.TCP_BYTES)
 
     @property
     def filtered(self) -> bool:
         """Whether netfilter dropped packets during the check, or whether that is not known."""
-        reasons = {reason for reason, _function in self.drops}
+        reasons = {reason for reason, *_where in self.drops}
         unknown = reasons == {"NOT_SPECIFIED"} or any(drops.EVENT in text for text in self.not_seen)
         return unknown or "NETFILTER_DROP" in reasons
 
@@ -118,22 +128,36 @@ class Evidence:
         return {}
 
 
-def gather(forward: Path, back: Path, load_s: int | None) -> Evidence:
-    """Read, probe and (with `load_s`) load two ends. Nothing is changed."""
+def gather(
+    forward: Path, back: Path, load_s: int | None = None, asked: tuple[str, int] | None = None
+) -> Evidence:
+    """Read, probe and (with `load_s`) load two ends. Nothing is changed.
+
+    asked: address and port to which the client has to connect; None: if nothing of labkit's own arrives, those at which
+    the server's programs listen.
+    """
     client, server = forward.start, back.start
     spaces = dict.fromkeys((client, server, *(place.space for place in (*forward.places, *back.places))))
     result = Evidence(forward, back, list(spaces))
     one, other = result.client, result.server
     result.rulesets = {space.name: space.ruleset for space in result.spaces}
+    for space in result.spaces:
+        for name in (f"{program}-legacy-save" for program in space.legacy):
+            if not os.path.isabs(machine.program(name)):
+                result.not_seen.append(
+                    f"{space.name} has rules that only {name} lists, which is not installed"
+                )
     namespaces = [space.namespace for space in result.spaces]
     before, throttled = kernel_counters.read(namespaces), _throttled(client, server)
     for space in result.spaces:
         space.details  # noqa: B018  (read before packets of labkit's own are counted)
-    with drops.recorded(result.not_seen) as result.drops:
+    names = {place.name for place in result.places}
+    with drops.recorded(result.not_seen, names) as result.drops:
         result.forward_probe = probes.one_way(one, other, _mtu(forward))
         result.back_probe = probes.one_way(other, one, _mtu(back))
         result.connection = probes.tcp(one, other)
         result.round_trips_ms = probes.round_trips_ms(one, other) if result.forward_probe.icmp.arrived else []
+        _try_ports(result, asked)
         if load_s is not None and not result.connection.connected:
             result.not_seen.append(
                 f"the load was not sent: no connection of labkit's own reached {other.address}"
@@ -151,6 +175,25 @@ def gather(forward: Path, back: Path, load_s: int | None) -> Evidence:
     for space in result.spaces:
         result.hits |= _hits(space.name, result.rulesets[space.name], space.ruleset)
     return result
+
+
+def _try_ports(result: Evidence, asked: tuple[str, int] | None) -> None:
+    """Connect to a port of the server's programs; if only that is possible, nothing else has to arrive."""
+    one, other = result.client, result.server
+    own = result.connection is not None and result.connection.connected
+    if asked is not None:
+        result.ports = {asked[1]: probes.refused(one, *asked)}
+    elif not own:
+        every = other.space.namespace.listening()
+        numbers = dict.fromkeys(one.port for one in every if one.address in (other.address, "0.0.0.0", "::"))
+        result.ports = {port: probes.refused(one, other.address, port) for port in list(numbers)[:MAX_PORTS]}
+    if (taken := [str(port) for port, said in result.ports.items() if not said]) and not own:
+        for sent in (sent for _path, probe in result.directions for sent in (probe.icmp, probe.udp)):
+            sent.meant = not sent.arrived
+        result.not_seen.append(
+            f"{other.space.name} takes connections at port {', '.join(taken)} and not at others: what does not arrive"
+            " is not judged"
+        )
 
 
 def _mtu(path: Path) -> int:

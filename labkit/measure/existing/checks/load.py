@@ -52,20 +52,10 @@ def run(client: End, server: End, seconds: int) -> list[Load]:
 def _one(client: End, server: End, seconds: int, protocol: str, words: list[str]) -> Load:
     if server.space.namespace.listens(PORT):
         return Load(protocol, 0.0, 0, 0, f"another program listens on port {PORT} of {server.space.name}")
-    iperf3 = machine.program("iperf3")
-    words_there = [iperf3, "-s", "-1", "-B", server.address, "-p", str(PORT)]
-    listening = [*process.DIE_WITH_US, *server.space.namespace.prefix, *words_there]
-    sending = [
-        *process.DIE_WITH_US,
-        *client.space.namespace.prefix,
-        iperf3,
-        "-c",
-        server.address,
-        "-p",
-        str(PORT),
-        "-t",
-        str(seconds),
-    ]
+    iperf3, to = machine.program("iperf3"), ["-p", str(PORT)]
+    listens, sends = ([*process.DIE_WITH_US, *end.space.namespace.prefix, iperf3] for end in (server, client))
+    listening = [*listens, "-s", "-1", "-B", server.address, *to]
+    sending = [*sends, "-c", server.address, *to, "-t", str(seconds)]
     with process.all_ended([process.Running(listening)]) as started:
         until = time.monotonic() + START_S
         while not server.space.namespace.listens(PORT) and time.monotonic() < until and not started[0].poll():

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
+from labkit.measure.existing.checks.drops import SMALL_BYTES
 from labkit.measure.existing.spaces import Space
 from labkit.system import netlink
 
@@ -24,7 +25,7 @@ SOL_RAW, ICMP_FILTER = 255, 1  # linux/socket.h, linux/icmp.h; the same number f
 _error = struct.Struct("=IBBBBII")  # struct sock_extended_err
 ORIGIN_LOCAL = 1
 BURST, BLOCKED_BURST, GAP_S, LAST_S, FIRST_S = 300, 30, 0.001, 0.15, 1.2
-SMALL_BYTES, TRIES = 100, 3
+TRIES = 3
 NOISE_SHARE = 0.01  # a busy machine loses a packet now and then
 TCP_BYTES, TCP_S = 256 << 10, 3.0
 ECHO = {4: (8, 0), 6: (128, 129)}  # the types of an echo request and its answer
@@ -45,16 +46,25 @@ class End:
 
 @dataclass
 class Sent:
-    """What a burst of small packets of one protocol came to: how many were sent and arrived, and what came back."""
+    """What a burst of small packets of one protocol came to: how many were sent and arrived, and what came back.
+
+    meant: nothing arrives because the end takes only connections to its ports, and these do come about.
+    """
 
     sent: int = 0
     arrived: int = 0
     said: str = ""
+    meant: bool = False
+
+    @property
+    def arrives(self) -> bool:
+        """Whether packets arrive, or none of them needs to."""
+        return bool(self.arrived) or self.meant
 
     @property
     def lost_share(self) -> float:
-        """The share that did not arrive."""
-        return 1 - self.arrived / self.sent if self.sent else 1.0
+        """The share that did not arrive, although it should."""
+        return 0.0 if self.meant else 1 - self.arrived / self.sent if self.sent else 1.0
 
 
 @dataclass(frozen=True)
@@ -74,6 +84,11 @@ class OneWay:
     icmp: Sent = field(default_factory=Sent)
     udp: Sent = field(default_factory=Sent)
     mtu: Mtu | None = None
+
+    @property
+    def arrives(self) -> bool:
+        """Whether packets of one of them arrive."""
+        return self.icmp.arrives or self.udp.arrives
 
 
 @dataclass(frozen=True)
@@ -271,6 +286,19 @@ def tcp(here: End, there: End) -> Connection:
             return Connection(False, 0, time.monotonic() - begun, error.strerror or str(error))
         carried = _carry(client, server)
         return Connection(True, carried, time.monotonic() - begun)
+
+
+def refused(here: End, address: str, port: int) -> str:
+    """Connect with TCP from an end to a port at which a program listens, and close; return the error, "" if none."""
+    with netlink.inside(here.space.fd):
+        one = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    with one:
+        one.settimeout(FIRST_S)
+        try:
+            one.connect((address, port))
+        except OSError as error:
+            return error.strerror or str(error)
+    return ""
 
 
 def _carry(client: socket.socket, server: socket.socket) -> int:

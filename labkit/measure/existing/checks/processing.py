@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 
 from labkit.common import units
 from labkit.measure.existing.checks.evidence import Evidence
 from labkit.measure.existing.checks.findings import LITTLE, MOST, MUCH, POSSIBLE, PRESENT, SEEN, SOME, Finding
-from labkit.measure.existing.spaces import Place
 from labkit.system.machine import cpu_quota
+from labkit.system.netlink import taps
 
 # Offloads that an interface of any kind has on: a single missing one makes packets smaller or costs copies.
 WANTED = {
@@ -22,13 +20,12 @@ KINDS = {"veth", "macvlan", "ipvlan", "vxlan", "vlan", "geneve"}
 SMALL_GSO_BYTES, FEW_SEGMENTS = 1 << 15, 8
 ALL_PROTOCOLS = "0x0003"  # ETH_P_ALL: the socket of a capture
 BUSY = 0.8
-TUN_FILE = "iff:"
 
 
 def offloads(seen: Evidence) -> Iterator[Finding]:
     """Offloads that are off although interfaces of the kind have them, and small limits of segmentation."""
     for place in seen.places:
-        kind, details = place.link.kind, place.space.details.get(place.name, {})
+        kind, details = place.link.kind, place.details
         features = seen.features(place) if kind in KINDS or (kind is None and place.name != "lo") else {}
         off = [name for name in WANTED if features.get(name) is False]
         if kind is None:  # a NIC may lack the others by nature
@@ -103,7 +100,7 @@ def captures(seen: Evidence) -> Iterator[Finding]:
                     undo=space.command("ss -0 -p  # shows the program: end it"),
                 )  # fmt: skip
     for place in seen.places:
-        mode = place.space.details.get(place.name, {}).get("xdp")
+        mode = place.details.get("xdp")
         if mode:
             yield Finding(
                 cause="XDP program", what=f"a BPF program at XDP of {place.name} sees each packet", where=str(place),
@@ -111,22 +108,24 @@ def captures(seen: Evidence) -> Iterator[Finding]:
                 undo=place.space.command(f"ip link set {place.name} xdp off"),
             )  # fmt: skip
         if place.link.kind == "tun":
-            name = _holder(place)
+            programs = [f"{name} (pid {pid})" for pid, name in taps.holders(place.space.fd, place.name)]
             yield Finding(
                 cause="proxy in user space",
-                what=f"packets of {place.name} pass {name or 'a program'} in user space, one system call each",
+                what=f"packets of {place.name} pass {', '.join(programs) or 'a program'} in user space, one system call"
+                " each",
                 where=str(place), weight=MUCH,
             )  # fmt: skip
 
 
-def _holder(place: Place) -> str | None:
-    """Return the program that holds a tap, by its name in fdinfo (drivers/net/tun.c)."""
-    for file in Path("/proc").glob("[0-9]*/fdinfo/*"):
-        with suppress(OSError):
-            if f"{TUN_FILE}\t{place.name}\n" in file.read_text():
-                process = file.parts[2]
-                return f"{Path('/proc', process, 'comm').read_text().strip()} (pid {process})"
-    return None
+def proxies(seen: Evidence) -> Iterator[Finding]:
+    """Programs that copy what arrives at a published port."""
+    for path in (seen.forward, seen.back):
+        if path.published is not None and (port := path.published[1]).copies:
+            yield Finding(
+                cause="proxy in user space", what=port.what, where=str(port), weight=MUCH,
+                cost="two system calls and two copies for each piece of data",
+                undo="send to the address of the end, or publish the port by a rule (docker: userland-proxy=false)",
+            )  # fmt: skip
 
 
 def softirqs(seen: Evidence) -> Iterator[Finding]:

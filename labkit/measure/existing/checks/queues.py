@@ -18,6 +18,7 @@ UNITS = {"bit": 1, "Kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9, "Tbit": 1e12}
 _CLASS = re.compile(
     r"class \w+ (?P<id>\S+) (?:root|parent (?P<parent>\S+)) .*ceil (?P<rate>[\d.]+)(?P<unit>[KMGT]?bit)"
 )
+NETEM = {"loss-random": "loses", "duplicate": "duplicates", "corrupt": "corrupts", "reorder": "reorders"}
 CLASSFUL = ("htb", "hfsc", "cbq", "drr", "qfq", "ets")
 
 
@@ -75,12 +76,7 @@ def _limits(space: Space, name: str, kind: str, options: dict[str, Any]) -> Iter
         delay_s = delay.get("delay") if isinstance(delay, dict) else delay
         if delay_s:
             yield f"delays each packet by {units.si(float(delay_s), 's')}"
-        for word, verb in (
-            ("loss-random", "loses"),
-            ("duplicate", "duplicates"),
-            ("corrupt", "corrupts"),
-            ("reorder", "reorders"),
-        ):
+        for word, verb in NETEM.items():
             share = options.get(word)
             share = next(iter(share.values())) if isinstance(share, dict) and share else share
             if isinstance(share, (int, float)) and share:

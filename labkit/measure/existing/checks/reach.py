@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from labkit.measure.existing.checks.evidence import Evidence
-from labkit.measure.existing.checks.findings import ALL, MOST, MUCH, POSSIBLE, PRESENT, SEEN, SOME, Finding
+from labkit.measure.existing.checks.findings import (
+    ALL,
+    LITTLE,
+    MOST,
+    MUCH,
+    POSSIBLE,
+    PRESENT,
+    SEEN,
+    SOME,
+    Finding,
+)
 from labkit.measure.existing.path import PRIVATE, Path
 from labkit.measure.existing.spaces import UPPERS, Place
 from labkit.measure.topologies.network.kinds import cables
@@ -20,12 +30,12 @@ PORT_OPTIONS = {"learning": "learns no addresses", "flood": "gets no frames to u
 def paths(seen: Evidence) -> Iterator[Finding]:
     """Why a path ends: missing routes, forwarding, the reverse path filter, nobody with the next address."""
     for path, probe in seen.directions:
-        if probe.icmp.arrived or probe.udp.arrived:
+        if probe.arrives and (path.published is None or seen.connects):
             continue
         for one in path.problems:
             yield Finding(
                 cause=one.cause, what=one.what, where=one.where, certainty=SEEN, weight=ALL, undo=one.undo,
-                cost=f"nothing from {path.source} arrives at {path.destination}",
+                cost=None if probe.arrives else f"nothing from {path.source} arrives at {path.destination}",
             )  # fmt: skip
 
 
@@ -40,6 +50,19 @@ def filtered(seen: Evidence) -> Iterator[Finding]:
                 where=space.name, certainty=SEEN, weight=ALL if seen.blocked else MUCH,
                 undo=space.command("sysctl -w net.ipv4.conf.all.rp_filter=2"),
             )  # fmt: skip
+
+
+def asymmetric(seen: Evidence) -> Iterator[Finding]:
+    """Ways back that differ, which rules with states and filters of the reverse path may refuse."""
+    forward, back = seen.forward, seen.back
+    only = [place for place in forward.places if place not in back.places]
+    instead = [place for place in back.places if place not in forward.places]
+    if only and instead and forward.complete and back.complete:
+        yield Finding(
+            cause="asymmetric routes", certainty=POSSIBLE, weight=LITTLE, where=str(instead[0]),
+            what=f"packets to {forward.destination} pass {only[-1]}, and those back pass {instead[0]}",
+            cost="rules that know connections see one direction only",
+        )  # fmt: skip
 
 
 def interfaces(seen: Evidence) -> Iterator[Finding]:
@@ -57,7 +80,7 @@ def interfaces(seen: Evidence) -> Iterator[Finding]:
                 cause="no carrier", what=f"the interface {place.name} has no carrier: its other end is down",
                 where=str(place), certainty=SEEN, weight=MOST,
             )  # fmt: skip
-        flags = place.space.details.get(place.name, {}).get("flags", ())
+        flags = place.details.get("flags", ())
         if "NOARP" in flags and seen.blocked and link.kind in (*cables(), "bridge", "macvlan", "vlan"):
             yield Finding(
                 cause="ARP off", what=f"{place.name} uses no ARP, so it finds no neighbours and none find it",
@@ -71,7 +94,7 @@ def bridges(seen: Evidence) -> Iterator[Finding]:
     isolated: dict[tuple[str, str], list[Place]] = {}
     certain = SEEN if seen.blocked else PRESENT
     for place in seen.places:
-        details = place.space.details.get(place.name, {}).get("linkinfo", {})
+        details = place.details.get("linkinfo", {})
         port = details.get("info_slave_data", {}) if details.get("info_slave_kind") == "bridge" else {}
         state = str(port.get("state", FORWARDING))
         set_port = place.space.command(f"bridge link set dev {place.name}")
@@ -87,7 +110,7 @@ def bridges(seen: Evidence) -> Iterator[Finding]:
                     certainty=certain, weight=MOST if seen.blocked else SOME, undo=f"{set_port} {name} on",
                 )  # fmt: skip
         if port.get("isolated"):
-            master = str(place.space.details.get(place.name, {}).get("master"))
+            master = str(place.details.get("master"))
             isolated.setdefault((place.space.name, master), []).append(place)
         bridge = details.get("info_data", {}) if details.get("info_kind") == "bridge" else {}
         most, learned = int(bridge.get("fdb_max_learned") or 0), int(bridge.get("fdb_n_learned") or 0)
@@ -172,11 +195,7 @@ def macvlans(seen: Evidence) -> Iterator[Finding]:
     for path, probe in seen.directions:
         for upper in path.places:
             mode = upper.link.data.get("IFLA_MACVLAN_MODE")
-            if (
-                upper.link.kind == "macvlan"
-                and mode in PRIVATE
-                and not (probe.icmp.arrived or probe.udp.arrived)
-            ):
+            if upper.link.kind == "macvlan" and mode in PRIVATE and not probe.arrives:
                 yield Finding(
                     cause="macvlan mode",
                     what=f"{upper.name} is a macvlan in the mode {mode}, which passes nothing to others on its device",
@@ -242,7 +261,7 @@ def _same_macs(seen: Evidence, domain: list[Place]) -> Iterator[tuple[Place, Pla
 def neighbours(seen: Evidence) -> Iterator[Finding]:
     """Neighbour entries of the path that are wrong or unresolved."""
     for path, probe in seen.directions:
-        arrives = probe.icmp.arrived or probe.udp.arrived
+        arrives = probe.arrives
         for (sender, address), found in _owners(path).items():
             owner = found[0]
             for entry in sender.space.neighbours:

@@ -12,17 +12,19 @@ from collections.abc import Callable, Iterable, Iterator
 from labkit.common import units
 from labkit.measure.existing.checks import drops, mtu, processing, queues, reach, rules, sockets
 from labkit.measure.existing.checks.evidence import Evidence
-from labkit.measure.existing.checks.findings import LITTLE, POSSIBLE, SEEN, SOME, Finding, ordered
+from labkit.measure.existing.checks.findings import LITTLE, MUCH, POSSIBLE, SEEN, SOME, Finding, ordered
 from labkit.measure.existing.path import Path
+from labkit.measure.existing.spaces import Place
 from labkit.measure.topologies.state.packet_path import IN
 from labkit.system import machine, netlink
 
 CHECKS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
-    reach.paths, reach.filtered, reach.loops, reach.policies, reach.interfaces, reach.bridges, reach.vlans,
-    reach.macvlans, reach.duplicates, reach.neighbours, reach.detection, reach.hop_limits,
+    reach.paths, reach.filtered, reach.asymmetric, reach.loops, reach.policies, reach.interfaces, reach.bridges,
+    reach.vlans, reach.macvlans, reach.duplicates, reach.neighbours, reach.detection, reach.hop_limits,
     mtu.measured, mtu.differing, mtu.fragmented, mtu.routes,
     rules.dropping, rules.translated, rules.long_sets, rules.clamps, queues.shapers, queues.filters,
-    processing.offloads, processing.checksums, processing.quotas, processing.captures, processing.softirqs,
+    processing.offloads, processing.checksums, processing.quotas, processing.captures, processing.proxies,
+    processing.softirqs,
     sockets.buffers, sockets.dropped, sockets.tables, sockets.connection,
 )  # fmt: skip
 
@@ -45,9 +47,9 @@ def judged(seen: Evidence) -> list[Finding]:
 
 def _unexplained(seen: Evidence) -> Iterator[Finding]:
     for path, probe in seen.directions:
-        sent = probe.icmp.sent + probe.udp.sent
-        arrived = probe.icmp.arrived + probe.udp.arrived
-        if not probe.icmp.arrived and not probe.udp.arrived:
+        bursts = [one for one in (probe.icmp, probe.udp) if not one.meant]
+        sent, arrived = sum(one.sent for one in bursts), sum(one.arrived for one in bursts)
+        if not probe.arrives:
             said = probe.udp.said or probe.icmp.said
             place, counted = _last(seen, path, sent)
             yield Finding(
@@ -55,8 +57,8 @@ def _unexplained(seen: Evidence) -> Iterator[Finding]:
                 what=f"nothing from {path.source} arrives at {path.destination}{f' ({said})' if said else ''}:"
                 f" {counted}{_unusual(seen)}",
             )  # fmt: skip
-        elif not probe.icmp.arrived or not probe.udp.arrived:
-            name = "ICMP" if not probe.icmp.arrived else "UDP"
+        elif not probe.icmp.arrives or not probe.udp.arrives:
+            name = "ICMP" if not probe.icmp.arrives else "UDP"
             yield Finding(
                 cause=f"{name} is dropped", certainty=SEEN, weight=SOME, where="path",
                 what=f"no packet of {name} from {path.source} arrives at {path.destination}, although others do",
@@ -68,22 +70,22 @@ def _unexplained(seen: Evidence) -> Iterator[Finding]:
                 what=f"{units.percent(1 - arrived / sent)} of small packets from {path.source} to {path.destination}"
                 f" are lost: {counted}",
             )  # fmt: skip
-    for (reason, function), count in seen.drops.most_common():
+    for (reason, function, name), count in seen.drops.most_common():
         if (seen.blocked or seen.lossy) and reason not in drops.EVERYDAY and count > 2:
             yield Finding(
-                cause="kernel drops", certainty=POSSIBLE, weight=SOME, where=f"function {function}",
-                what=f"the kernel dropped {units.counted(count, 'packet')} on this machine during the check, with the"
-                f" reason {reason}",
+                cause="kernel drops", certainty=SEEN if name else POSSIBLE, weight=MUCH if name else SOME,
+                where=" or ".join(str(place) for place in seen.places if place.name == name) or f"function {function}",
+                what=f"the kernel dropped {units.counted(count, 'packet')} {f'of {name}' if name else 'anywhere'}"
+                f" during the check, in {function} with the reason {reason}",
             )  # fmt: skip
-    own = seen.connection
-    if (
-        own
-        and not own.connected
-        and any(probe.udp.arrived or probe.icmp.arrived for _path, probe in seen.directions)
-    ):
+    if not seen.connects and any(probe.arrives for _path, probe in seen.directions):
+        why = [f"port {port}: {said}" for port, said in seen.ports.items()]
+        if seen.connection is not None and not seen.connection.connected:
+            why.append(f"a port of labkit's own: {seen.connection.said}")
         yield Finding(
             cause="TCP does not connect", certainty=SEEN, weight=1.0, where="path",
-            what=f"no TCP connection from {seen.client.address} to {seen.server.address} comes about ({own.said})",
+            what=f"no TCP connection from {seen.client.address} to {seen.server.address} comes about:"
+            f" {'; '.join(why)}",
         )  # fmt: skip
 
 
@@ -91,7 +93,10 @@ def _last(seen: Evidence, path: Path, sent: int) -> tuple[str, str]:
     """Return the last interface of a path that counted the packets, and a sentence about it."""
     last = None
     for place, direction in path.steps:
-        if seen.interface(place, "rx_packets" if direction == IN else "tx_packets") < 0.8 * sent:
+        if (
+            isinstance(place, Place)
+            and seen.interface(place, "rx_packets" if direction == IN else "tx_packets") < 0.8 * sent
+        ):
             return str(last or place), f"they are lost between {last or path.start.name} and {place}"
         last = place
     return str(last or path.start.name), f"the last interface that counted them is {last or 'none'}"

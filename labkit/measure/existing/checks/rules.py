@@ -1,4 +1,4 @@
-"""Rules of nftables (and of iptables, which uses nftables): those that drop, long sets, bridges that call them."""
+"""Rules of nftables and of iptables: those that drop, long sets, bridges that call them."""
 
 from __future__ import annotations
 
@@ -84,15 +84,19 @@ def _packets(seen: Evidence) -> Iterator[dict[str, str]]:
     daddr, protocol, and dport if it is known."""
     icmp = "icmpv6" if seen.client.version == 6 else "icmp"
     for path, probe in seen.directions:
-        if not probe.icmp.arrived and not probe.udp.arrived:
+        if not probe.arrives:
             for one in path.outer:
                 yield {"saddr": one.source, "daddr": one.destination, **one.packet}
         whole = probe.mtu is None or probe.mtu.passes_bytes >= probe.mtu.full_bytes
         for protocol, sent in ((icmp, probe.icmp), ("udp", probe.udp)):
             if sent.lost_share > NOISE_SHARE or not whole:
                 yield {"saddr": path.source, "daddr": path.destination, "protocol": protocol}
-        if seen.connection is not None and not seen.connection.connected:
-            yield {"saddr": path.source, "daddr": path.destination, "protocol": "tcp"}
+        if not seen.connects:
+            tcp = {"saddr": path.source, "daddr": path.destination, "protocol": "tcp"}
+            side = "dport" if path is seen.forward else "sport"
+            yield from ({**tcp, side: str(port)} for port in seen.ports)
+            if not seen.ports:
+                yield tcp
 
 
 def applied(seen: Evidence, space: Space, family: str) -> bool:
@@ -104,32 +108,38 @@ def applied(seen: Evidence, space: Space, family: str) -> bool:
     return space.number(f"net/bridge/bridge-nf-call-ip{'6' if seen.client.version == 6 else ''}tables") == 1
 
 
+def _rules(seen: Evidence) -> Iterator[tuple[Space, set[str], Rule]]:
+    """Yield each rule with its namespace, and the names of the interfaces that packets pass there."""
+    for space in seen.spaces:
+        names = {place.name for place in seen.places if place.space is space}
+        yield from ((space, names, one["rule"]) for one in seen.rulesets[space.name] if "rule" in one)
+
+
 def dropping(seen: Evidence) -> Iterator[Finding]:
     """Rules and policies that drop packets like those that were lost."""
     packets = list(_packets(seen))
+    for space, names, rule in _rules(seen) if packets else ():
+        verdict = next((word for one in rule.get("expr", ()) for word in VERDICTS if word in one), None)
+        hits = seen.hits.get(rule_key(space.name, rule))
+        fit = [packet for packet in packets if may_match(rule, packet, names)]
+        if not verdict or hits == 0 or not fit:
+            continue
+        only_icmp = all(packet["protocol"].startswith("icmp") for packet in fit)
+        if not applied(seen, space, rule["family"]) or not (
+            hits or _passed(seen, space, rule, rule["chain"])
+        ):
+            continue
+        place = f"{rule['family']} {rule['table']} {rule['chain']}"
+        text = _text(space, rule)
+        counted = f": it counted {units.counted(hits, 'packet')} during the check" if hits else ""
+        yield Finding(
+            cause="drop rule",
+            what=f"a rule in {place} {verdict}s packets like those that were lost{counted}: {text}",
+            where=space.name, certainty=SEEN if hits or seen.filtered else POSSIBLE,
+            weight=SOME if only_icmp and seen.passes else ALL - 0.01,
+            undo=_deletion(space, rule),
+        )  # fmt: skip
     for space in seen.spaces if packets else ():
-        names = {place.name for place in seen.places if place.space is space}
-        for rule in (one["rule"] for one in seen.rulesets[space.name] if "rule" in one):
-            verdict = next((word for one in rule.get("expr", ()) for word in VERDICTS if word in one), None)
-            hits = seen.hits.get(rule_key(space.name, rule))
-            fit = [packet for packet in packets if may_match(rule, packet, names)]
-            if not verdict or hits == 0 or not fit:
-                continue
-            only_icmp = all(packet["protocol"].startswith("icmp") for packet in fit)
-            if not applied(seen, space, rule["family"]) or not (
-                hits or _passed(seen, space, rule, rule["chain"])
-            ):
-                continue
-            place = f"{rule['family']} {rule['table']} {rule['chain']}"
-            text = _text(space, rule)
-            counted = f": it counted {units.counted(hits, 'packet')} during the check" if hits else ""
-            yield Finding(
-                cause="drop rule",
-                what=f"a rule of nftables in {place} {verdict}s packets like those that were lost{counted}: {text}",
-                where=space.name, certainty=SEEN if hits or seen.filtered else POSSIBLE,
-                weight=SOME if only_icmp and seen.passes else ALL - 0.01,
-                undo=_deletion(space, rule),
-            )  # fmt: skip
         yield from _policies(seen, space)
 
 
@@ -145,7 +155,7 @@ def _policies(seen: Evidence, space: Space) -> Iterator[Finding]:
             place = f"{chain['family']} {chain['table']} {chain['name']}"
             yield Finding(
                 cause="drop policy",
-                what=f"the chain {place} of nftables (hook {chain.get('hook')}) drops what no rule of it accepts",
+                what=f"the chain {place} (hook {chain.get('hook')}) drops what no rule of it accepts",
                 where=space.name, certainty=SEEN if seen.filtered else POSSIBLE, weight=ALL - 0.02,
                 undo="add a rule that accepts the packets of this path",
             )  # fmt: skip
@@ -174,12 +184,16 @@ def _is_plain(rule: Rule) -> bool:
 
 
 def _deletion(space: Space, rule: Rule) -> str | None:
+    if "undo" in rule:
+        return space.command(rule["undo"])
     place = f"{rule['family']} {rule['table']} {rule['chain']}"
     return space.command(f"nft delete rule {place} handle {rule['handle']}") if _is_plain(rule) else None
 
 
 def _text(space: Space, rule: Rule) -> str:
-    """Return a rule as nft prints it."""
+    """Return a rule as its program prints it."""
+    if "text" in rule:
+        return str(rule["text"])
     if not _is_plain(rule):
         return f"handle {rule['handle']}"
     ended = space.namespace.run("nft", "-a", "list", "chain", rule["family"], rule["table"], rule["chain"])
@@ -221,7 +235,7 @@ def long_sets(seen: Evidence) -> Iterator[Finding]:
         hits = f"; {hit} of {counted} with a counter counted packets during the check" if counted else ""
         yield Finding(
             cause="bridge calls long rule sets" if bridged else "long rule set",
-            what=f"up to {total} rules of nftables see each packet{by}, {longest[1]} of them from {longest[0]}{hits}",
+            what=f"up to {total} rules see each packet{by}, {longest[1]} of them from {longest[0]}{hits}",
             where=space.name, weight=min(SOME + total / 5000, MUCH),
             cost=f"up to {units.si(total * RULE_NS * 1e-9, 's')} for each packet",
             undo=space.command("sysctl -w net.bridge.bridge-nf-call-iptables=0") if bridged else None,
@@ -257,51 +271,45 @@ def _reached(
 
 def translated(seen: Evidence) -> Iterator[Finding]:
     """Rules that replace addresses of packets that do not arrive."""
-    for space in seen.spaces if seen.blocked else ():
-        names = {place.name for place in seen.places if place.space is space}
-        for rule in (one["rule"] for one in seen.rulesets[space.name] if "rule" in one):
-            kind = next((word for one in rule.get("expr", ()) for word in TRANSLATIONS if word in one), None)
-            if kind and any(may_match(rule, packet, names) for packet in _packets(seen)):
-                yield Finding(
-                    cause="address translation", certainty=SEEN, weight=MOST, where=space.name,
-                    what=f"a rule of nftables replaces addresses of packets like those that do not arrive:"
-                    f" {_text(space, rule)}",
-                    undo=_deletion(space, rule),
-                )  # fmt: skip
+    for space, names, rule in _rules(seen) if seen.blocked else ():
+        kind = next((word for one in rule.get("expr", ()) for word in TRANSLATIONS if word in one), None)
+        if kind and any(may_match(rule, packet, names) for packet in _packets(seen)):
+            yield Finding(
+                cause="address translation", certainty=SEEN, weight=MOST, where=space.name, undo=_deletion(space, rule),
+                what=f"a rule replaces addresses of packets like those that do not arrive: {_text(space, rule)}",
+            )  # fmt: skip
 
 
 def clamps(seen: Evidence) -> Iterator[Finding]:
     """Rules that make TCP segments small, that limit a rate, or give packets to a program."""
-    for space in seen.spaces:
-        names = {place.name for place in seen.places if place.space is space}
-        packet = {"saddr": seen.client.address, "daddr": seen.server.address, "protocol": "tcp"}
-        back = {"saddr": seen.server.address, "daddr": seen.client.address, "protocol": "tcp"}
-        for rule in (one["rule"] for one in seen.rulesets[space.name] if "rule" in one):
-            if not applied(seen, space, rule["family"]) or not any(
-                may_match(rule, one, names) for one in (packet, back)
-            ):
-                continue
-            undo = _deletion(space, rule)
-            for one in rule.get("expr", ()):
-                mangle = one.get("mangle")
-                size = (
-                    mangle.get("value")
-                    if isinstance(mangle, dict) and "maxseg" in str(mangle.get("key"))
-                    else None
-                )
-                if isinstance(size, int) and size < 1000:
-                    yield Finding(
-                        cause="segments clamped", what=f"a rule sets the TCP segment size to {size} bytes", weight=MUCH,
-                        where=space.name, undo=undo,
-                    )  # fmt: skip
-                if "queue" in one:
-                    yield Finding(
-                        cause="queue to a program", weight=MUCH, where=space.name, undo=undo,
-                        what=f"a rule gives each packet to a program (nfqueue): {_text(space, rule)}",
-                    )  # fmt: skip
-                drops = any(word in each for each in rule["expr"] for word in VERDICTS)
-                if "limit" in one and drops:
-                    yield Finding(
-                        cause="rate limit", weight=MUCH, where=space.name, undo=undo, certainty=POSSIBLE,
-                        what=f"a rule limits a rate and drops what is above: {_text(space, rule)}",
-                    )  # fmt: skip
+    packet = {"saddr": seen.client.address, "daddr": seen.server.address, "protocol": "tcp"}
+    back = {"saddr": seen.server.address, "daddr": seen.client.address, "protocol": "tcp"}
+    for space, names, rule in _rules(seen):
+        if not applied(seen, space, rule["family"]) or not any(
+            may_match(rule, one, names) for one in (packet, back)
+        ):
+            continue
+        undo = _deletion(space, rule)
+        for one in rule.get("expr", ()):
+            mangle = one.get("mangle")
+            size = (
+                mangle.get("value")
+                if isinstance(mangle, dict) and "maxseg" in str(mangle.get("key"))
+                else None
+            )
+            if isinstance(size, int) and size < 1000:
+                yield Finding(
+                    cause="segments clamped", what=f"a rule sets the TCP segment size to {size} bytes", weight=MUCH,
+                    where=space.name, undo=undo,
+                )  # fmt: skip
+            if "queue" in one:
+                yield Finding(
+                    cause="queue to a program", weight=MUCH, where=space.name, undo=undo,
+                    what=f"a rule gives each packet to a program (nfqueue): {_text(space, rule)}",
+                )  # fmt: skip
+            drops = any(word in each for each in rule["expr"] for word in VERDICTS)
+            if "limit" in one and drops:
+                yield Finding(
+                    cause="rate limit", weight=MUCH, where=space.name, undo=undo, certainty=POSSIBLE,
+                    what=f"a rule limits a rate and drops what is above: {_text(space, rule)}",
+                )  # fmt: skip
