@@ -92,11 +92,6 @@ class MonitorPanel(anywidget.AnyWidget):
     def __repr__(self) -> str:
         return f"the live monitor of {', '.join(self.interfaces)}, which needs this notebook's kernel"
 
-    @property
-    def is_capturing(self) -> bool:
-        """Whether a capture is running."""
-        return self._monitor is not None
-
     def _hear(self, _widget: Any, message: Any, _buffers: Any) -> None:
         """Check and handle a message of a page, which may only request what the panel was made for."""
         if not isinstance(message, dict):

@@ -8,13 +8,12 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from labkit.analysis import load, theme
-from labkit.analysis.figures.panels import arms, finish, titled_grid
+from labkit.analysis import figures, load, theme
+from labkit.analysis.figures.over_time import Line, stacked
+from labkit.analysis.figures.panels import arms, finish
 from studies.latency_under_load import course
 from studies.latency_under_load.course import PHASES
 
-PANEL_PX, BETWEEN_PX, EDGES_PX = 210, 80, 150
-TITLE_LETTERS = 88
 TITLES = {
     "forward": "From clients to servers",
     "reverse": "From servers to clients",
@@ -22,7 +21,7 @@ TITLES = {
 }
 WAYS = ("forward", "reverse")
 WHEN = {"idle": "before", "loaded": "under load", "after": "after"}
-MILLI, MEGA = 1e3, 1e-6
+MILLI = 1e3
 POINTS = np.linspace(0, 1, 400)  # of a distribution
 WHISKERS = (0.01, 0.25, 0.5, 0.75, 0.99)
 
@@ -41,37 +40,29 @@ def over_time(rows: pd.DataFrame) -> go.Figure:
     times. Several loads are below each other. rows: those of runs whose folders have the courses.
     """
     loads = _loads(rows)
-    ways = [way for way in WAYS if rows["direction"].isin([way, "both"]).any()]
-    figure, places = _panels([(f"{TITLES[name]}{of}", name) for of, _ in loads for name in (*ways, "rtt")])
-    for number, (_, own) in enumerate(loads):
-        at = {name: number * (len(ways) + 1) + row for row, name in enumerate((*ways, "rtt"), 1)}
-        read = list(_courses(own))
-        for arm, role, courses in read:
+    names = (*(way for way in WAYS if rows["direction"].isin([way, "both"]).any()), "rtt")
+    panels = [
+        (f"{TITLES[name]}{of}", "latency" if name == "rtt" else "throughput")
+        for of, _ in loads
+        for name in names
+    ]
+    lines: list[Line] = []
+    phases: dict[int, dict[str, tuple[float, float]]] = {}  # by the load's first plot
+    for first, (_, own) in enumerate(loads):
+        for arm, role, courses in _courses(own):
             style = theme.arm_style(arm, role)
             line = {"color": style.color, "dash": style.dash, "width": 1.5}
-            throughput = _throughput(courses) * MEGA
-            series = {**{way: throughput[f"{way}_bps"] for way in ways}, "rtt": _probes(courses) * MILLI}
-            for name, values in series.items():
-                figure.add_scatter(
-                    x=values.index, y=values, mode="lines", name=arm, legendgroup=arm, line=line, showlegend=True,
-                    row=at[name], col=1,
-                )  # fmt: skip
-        for one in [one for _, _, courses in read for one in courses][:1]:
-            (begin, _), (since, until), (_, end) = (one.phases[phase] for phase in PHASES)
-            for row in at.values():
-                figure.add_vrect(
-                    x0=since, x1=until, layer="below", line_width=0, row=row, col=1, **theme.BAND
-                )
-                figure.update_xaxes(range=[begin, end], row=row, col=1)
-    for row, name in enumerate(places, 1):
-        words = (
-            {"type": "log", "title_text": "ms"}
-            if name == "rtt"
-            else {"title_text": "Mbit/s", "rangemode": "tozero"}
-        )
-        figure.update_yaxes(**words, row=row, col=1)
-        if name == "rtt":
-            figure.update_xaxes(title_text="seconds since the load began", row=row, col=1)
+            throughput, rtt = _throughput(courses), _probes(courses)
+            for row, name in enumerate(names, first * len(names) + 1):
+                lines.append(Line(row, arm, rtt if name == "rtt" else throughput[f"{name}_bps"], line))
+            for one in courses[:1]:
+                phases.setdefault(first, one.phases)
+    figure = figures.over_time(panels, lines, "seconds since the load began")
+    for first, one_load in phases.items():
+        (begin, _), (since, until), (_, end) = (one_load[phase] for phase in PHASES)
+        for row in range(first * len(names) + 1, (first + 1) * len(names) + 1):
+            figure.add_vrect(x0=since, x1=until, layer="below", line_width=0, row=row, col=1, **theme.BAND)
+            figure.update_xaxes(range=[begin, end], row=row, col=1)
     subtitle = (
         "of each interval the mean throughput at the receiving interfaces, and the median round-trip time, over all"
         " rounds; shaded: the time that counts as loaded"
@@ -87,17 +78,6 @@ def _loads(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     return [
         ("".join(f" · {word}" for word in each), table) for each, (_, table) in zip(own, found, strict=True)
     ]
-
-
-def _panels(titled: list[tuple[str, str]]) -> tuple[go.Figure, list[str]]:
-    """Return an empty figure with a plot below the other for each title, and what each shows."""
-    count = max(len(titled), 1)
-    height = PANEL_PX * count + BETWEEN_PX * (count - 1)
-    titles = {(row, 1): theme.folded(title, TITLE_LETTERS) for row, (title, _) in enumerate(titled, 1)}
-    spacing = BETWEEN_PX / height if count > 1 else 0
-    figure = titled_grid(titles, rows=count, cols=1, vertical_spacing=spacing)
-    figure.update_layout(height=height + EDGES_PX, margin={"b": 0}, legend=theme.legend_below())
-    return figure, [what for _, what in titled]
 
 
 def _throughput(courses: list[course.Course]) -> pd.DataFrame:
@@ -153,7 +133,7 @@ def _answered(courses: list[course.Course], phase: str) -> float:
 def latency_cdf(rows: pd.DataFrame) -> go.Figure:
     """Draw the share of round trips that are not slower, under load (wide) and before it (thin), for each arm."""
     loads = _loads(rows)
-    figure, _ = _panels([(TITLES["rtt"] + of, "") for of, _ in loads])
+    figure = stacked([TITLES["rtt"] + of for of, _ in loads])
     for row, (_, own) in enumerate(loads, 1):
         for arm, role, courses in _courses(own):
             style = theme.arm_style(arm, role)
@@ -174,7 +154,7 @@ def latency_cdf(rows: pd.DataFrame) -> go.Figure:
 def latency_box(rows: pd.DataFrame) -> go.Figure:
     """Draw the quartiles of the round-trip times of each arm before, during and after the load."""
     loads = _loads(rows)
-    figure, _ = _panels([(TITLES["rtt"] + of, "") for of, _ in loads])
+    figure = stacked([TITLES["rtt"] + of for of, _ in loads])
     for row, (_, own) in enumerate(loads, 1):
         for arm, role, courses in _courses(own):
             there = {phase: times for phase in PHASES if len(times := _phase(courses, phase))}

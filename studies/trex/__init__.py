@@ -1,1 +1,1 @@
-"""Load tests with TRex, stateless and stateful, against the published ones."""
+"""Load tests with the packet generator or with TRex, stateless and stateful, against the published ones."""

@@ -1,83 +1,87 @@
-"""Load tests with TRex: the ramp over time, the share of the line's rate, and the latency of probes, each beside
+"""Load tests: rate, loss and latency over time, the share of the line's rate, and the latency of probes, each beside
 published results of another machine."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.colors import hex_to_rgb
 
-from labkit.analysis import theme
-from labkit.analysis.figures.panels import finish, titled_grid
+from labkit.analysis import figures, theme
+from labkit.analysis.figures.over_time import Line
+from labkit.analysis.figures.panels import finish
 from labkit.common.units import si
 
-PANEL_PX, EDGES_PX, LINE_PX = 230, 130, 36
+EDGES_PX, LINE_PX = 130, 36
 NO_LOSS = 1e-6  # position of steps without loss on the logarithmic axis
+PANELS = ("frames", "loss", "latency")
+SMOKE = 0.2  # opacity of the band from the median to the 99th percentile
 
 
-def ramp(rows: pd.DataFrame) -> go.Figure:
-    """Draw the rates of all ports together, and the loss ratio, against the seconds of traffic; a line for each test.
+def over_time(rows: pd.DataFrame) -> go.Figure:
+    """Draw the rates of all ports together, the loss ratio and the latency of probes against time; lines for each test.
 
-    A cross is a step that says nothing about the device (invalid). Dotted lines: the rate of the lines if it is near,
-    and the loss limit. rows: those of `trex_stateless`, with the part `steps`.
+    A cross is a step that says nothing about the device (invalid). Dashed lines: the rate of the lines if it is near,
+    and the loss limit. rows: those of `load_test`, with the part `steps`.
     """
-    steps = rows[rows["part"].eq("steps") & rows["direction"].eq("all") & rows["offered_pps"].notna()]
+    every = rows[rows["part"].eq("steps") & rows["offered_pps"].notna()]
+    steps = every[every["direction"].eq("all")]
     line_pps = _line_pps(rows, steps)
     limit = float(steps["loss_goal_ratio"].max()) if len(steps) else None
-    of_line = "" if line_pps is None else f", dotted: all lines full ({si(line_pps, 'pps')})"
-    of_limit = "" if limit is None else f", dotted: the limit ({100 * limit:g} %)"
-    titles = {(1, 1): f"<b>rate</b>{of_line}", (2, 1): f"<b>loss</b>{of_limit}"}
-    figure = titled_grid(titles, rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.12)
-    frames = list(dict.fromkeys(zip(steps["arm"], steps["frame"], strict=True)))
-    if steps["frame"].nunique() < 2:
-        frames = []
-    for (arm, test, role), own in steps.groupby(["arm", "point", "role"], sort=False):
-        color = theme.arm_style(str(arm), str(role)).color
-        if len(frames) > 1:
-            color = theme.PALETTE[frames.index((arm, own["frame"].iloc[0])) % len(theme.PALETTE)]
-        end = own["duration_s"].cumsum()
+    of_line = "" if line_pps is None else f", dashed: all lines full ({si(line_pps, 'pps')})"
+    of_limit = "" if limit is None else f", dashed: the limit ({100 * limit:g} %)"
+    titles = (
+        f"Rate{of_line}",
+        f"Loss{of_limit}",
+        "Latency: median, band up to the 99th percentile, dots: greatest",
+    )
+    lines: list[Line] = []
+    tests = list(steps.groupby(["arm", "point", "role"], sort=False))
+    colors = [theme.arm_style(str(arm), str(role)).color for (arm, _, role), _ in tests]
+    if len(set(colors)) < len(colors):
+        colors = [theme.PALETTE[number % len(theme.PALETTE)] for number in range(len(tests))]
+    for color, ((arm, point, _), own) in zip(colors, tests, strict=True):
         name = theme.plain(f"{own['frame'].iloc[0]} · {arm} · test {int(own['round'].iloc[0]) + 1}")
-        symbols = own["status"].map(lambda status: "circle" if status == "ok" else "x")
-        shared = {"legendgroup": str(test), "mode": "lines+markers", "x": end}
-        for y, dash, label, width in (
-            (own["requested_pps"], "dot", f"{name}: requested", 1),
-            (own["throughput_pps"], "solid", f"{name}: received", 2),
-        ):
-            figure.add_trace(
-                go.Scatter(
-                    y=y,
-                    name=label,
-                    line={"color": color, "dash": dash, "width": width},
-                    marker={"symbol": symbols, "size": 7 if dash == "solid" else 3},
-                    hovertemplate="%{x:.0f} s: %{y:.4s} frames/s<extra></extra>",
-                    **shared,
-                ),
-                row=1,
-                col=1,
-            )
-        figure.add_trace(
-            go.Scatter(
-                y=own["loss_ratio"].clip(lower=NO_LOSS),
-                showlegend=False,
-                line={"color": color},
-                marker={"symbol": symbols, "size": 7},
-                hovertemplate="%{x:.0f} s: loss %{y:.4%}<extra></extra>",
-                **shared,
-            ),
-            row=2,
-            col=1,
+        lines += _of_test(
+            name, color, own, every[every["point"].eq(str(point)) & every["direction"].ne("all")]
         )
+    figure = figures.over_time([*zip(titles, PANELS, strict=True)], lines, "seconds since the test began")
     for row, value in ((1, line_pps), (2, limit)):
         if value is not None:
-            dotted = {"dash": "dot", "color": theme.GREY, "width": 2}
-            figure.add_hline(y=value, line=dotted, row=row, col=1)
-    figure.update_yaxes(title_text="frames/s", exponentformat="SI", rangemode="tozero", row=1, col=1)
-    figure.update_yaxes(
-        type="log", title_text="loss ratio", exponentformat="power", range=[-6.3, 0.2], row=2, col=1
+            figure.add_hline(y=value, line={"dash": "dash", "color": theme.GREY, "width": 2}, row=row, col=1)
+    figure.update_xaxes(matches="x")
+    subtitle = (
+        f"steps: warm-up, ramp, hold; ×: the generator or the machine was the limit; at {NO_LOSS:g}: no loss"
     )
-    figure.update_xaxes(title_text="seconds of traffic (rests are left out)", row=2, col=1)
-    figure.update_layout(height=EDGES_PX + 2 * PANEL_PX, legend=theme.legend_below())
-    subtitle = f"steps: warm-up, ramp, hold; ×: TRex was the limit; at {NO_LOSS:g}: no loss"
-    return finish(figure, rows[rows["part"].eq("cost")], "Rate over time until the device loses", subtitle)
+    return finish(figure, rows[rows["part"].eq("cost")], "Rate, loss and latency over time", subtitle)
+
+
+def _of_test(name: str, color: str, steps: pd.DataFrame, ways: pd.DataFrame) -> Iterator[Line]:
+    """Yield the lines of a load test. Latencies are those of the slower direction."""
+    middle = (steps["time_s"] + steps["duration_s"] / 2).to_numpy(float)
+    symbols = ["circle" if status == "ok" else "x" for status in steps["status"]]
+    solid, dotted = {"color": color, "width": 2}, {"color": color, "width": 1, "dash": "dot"}
+    marked = {"mode": "lines+markers", "marker": {"symbol": symbols, "size": 6}}
+
+    def by_time(column: str) -> pd.Series[float]:
+        return pd.Series(steps[column].to_numpy(float), middle)
+
+    yield Line(1, f"{name}: requested", by_time("requested_pps"), dotted)
+    yield Line(1, f"{name}: received", by_time("throughput_pps"), solid, marked)
+    yield Line(2, f"{name}: received", by_time("loss_ratio").clip(lower=NO_LOSS), solid, marked)
+    known = ways[ways["latency_p50_s"].notna()]
+    slower = known.groupby(known["time_s"] + known["duration_s"] / 2)[
+        ["latency_p50_s", "latency_p99_s", "latency_max_s"]
+    ].max()
+    red, green, blue = hex_to_rgb(color)
+    none = {"color": color, "width": 0}
+    smoke = {"fill": "tonexty", "fillcolor": f"rgba({red},{green},{blue},{SMOKE})", "hoverinfo": "skip"}
+    dots = {"mode": "markers", "marker": {"size": 4, "color": color}}
+    yield Line(3, f"{name}: received", slower["latency_p50_s"], solid)
+    yield Line(3, f"{name}: received", slower["latency_p99_s"], none, smoke)
+    yield Line(3, f"{name}: received", slower["latency_max_s"], none, dots)
 
 
 def _line_pps(rows: pd.DataFrame, steps: pd.DataFrame) -> float | None:

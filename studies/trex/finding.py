@@ -1,4 +1,4 @@
-"""State what load tests with TRex found: the greatest rate, its share of line rate, and why the test ended."""
+"""State what load tests found: the greatest rate, its share of line rate, and why the test ended."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import plotly.graph_objects as go
 from labkit.analysis.run_figures import Draw, Profiles
 from labkit.common.units import percent, si
 from studies import reference_tables
-from studies.trex.figure import line_shares, probe_latency, ramp
+from studies.trex.figure import line_shares, over_time, probe_latency
 
 
 def shares(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a line for each load test that found a rate, with SHARES. rows: those of `trex_stateless`."""
+    """Return a line for each load test that found a rate, with SHARES. rows: those of `load_test`."""
     own = rows[rows["part"].eq("cost") & rows["status"].eq("ok") & rows["throughput_pps"].notna()]
     lines = [
         {
@@ -73,7 +73,7 @@ def _lines_pps(row: pd.Series[Any]) -> float:
 
 
 def report(rows: pd.DataFrame) -> list[str]:
-    """Return a sentence for each load test. rows: those of the experiments with TRex."""
+    """Return a sentence for each load test. rows: those of `load_test`."""
     return [_sentence(row) for _, row in rows[rows["part"].eq("cost")].iterrows()]
 
 
@@ -117,7 +117,14 @@ def _sentence(row: pd.Series[Any]) -> str:
     if lines_pps:
         carried = percent(row["throughput_pps"] / lines_pps)
         share = f", {carried} of what the lines carry ({si(lines_pps, 'pps')}: {row['line']})"
-    return f"{what}: {si(row['throughput_pps'], 'pps')} arrived within the loss limit{share}; {row['ended']}."
+    text = f"{what}: {si(row['throughput_pps'], 'pps')} arrived within the loss limit{share}; {row['ended']}."
+    if pd.isna(row.get("latency_p50_s")):
+        return text
+    times = [si(row[f"latency_{name}_s"], "s") for name in ("p50", "p99", "max")]
+    return (
+        f"{text} At that rate the latency of the probes was {times[0]} (median), {times[1]} (99 %) and {times[2]} at"
+        f" most, with a jitter of {si(row['jitter_s'], 's')}, in the slower direction."
+    )
 
 
 def stateless_findings(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
@@ -131,10 +138,10 @@ def stateful_findings(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
 
 
 def _complete(draw: Callable[[pd.DataFrame], go.Figure]) -> Draw:
-    """Return a function that draws tests with TRex. A run without a single test lacks two columns."""
+    """Return a function that draws load tests. A run without a single test lacks some columns."""
 
     def drawn(rows: pd.DataFrame, _profiles: Profiles) -> go.Figure:
-        missing = [name for name in ("direction", "latency_buckets") if name not in rows]
+        missing = [name for name in ("direction", "latency_buckets", "time_s") if name not in rows]
         return draw(rows.assign(**dict.fromkeys(missing)))
 
     return drawn
@@ -149,4 +156,8 @@ def _probe_latency(rows: pd.DataFrame) -> go.Figure:
 
 
 STATEFUL_FIGURES = {"probe_latency": _complete(_probe_latency)}
-STATELESS_FIGURES = {"ramp": _complete(ramp), "line_shares": _complete(_line_shares), **STATEFUL_FIGURES}
+STATELESS_FIGURES = {
+    "over_time": _complete(over_time),
+    "line_shares": _complete(_line_shares),
+    **STATEFUL_FIGURES,
+}

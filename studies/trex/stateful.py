@@ -8,11 +8,10 @@ from labkit.common.errors import LabkitError
 from labkit.measure.experiments import measuring_loop
 from labkit.measure.experiments.changes import SOURCES
 from labkit.measure.experiments.measuring_loop import Plan, Running, Stages
-from labkit.measure.experiments.trex import devices
-from labkit.measure.experiments.trex.devices import Device, LoadTest
-from labkit.measure.experiments.trex.parameters import Stateful
 from labkit.measure.traffic.trex import readings
-from studies.trex import stateless
+from studies.trex import devices, sides
+from studies.trex.devices import Device, LoadTest, TrexPorts
+from studies.trex.parameters import TREX_REST_S, Stateful
 
 METHOD = "whole"
 
@@ -26,21 +25,22 @@ class StatefulTest(LoadTest):
     @property
     def test_s(self) -> float:
         """The estimated duration in seconds."""
-        return self.parameters.test_s + stateless.REST_S
+        return self.parameters.test_s + TREX_REST_S
 
-    def load(self, device: Device) -> float | None:
-        """Load the profile into the server; return the connections per second that it asks for, if known."""
-        digest, ends = self.parameters.profile_digest, device.ends
+    def load(self, ports: TrexPorts) -> tuple[TrexPorts, float | None]:
+        """Load the profile into the server; return it with the connections per second that it asks for, if known."""
+        digest, ends = self.parameters.profile_digest, ports.ends
         source = SOURCES[digest] if digest else None
-        return device.client.load_stateful(self.parameters.profile, source, ends[0] if ends else None)
+        asked_pps = ports.client.load_stateful(self.parameters.profile, source, ends[0] if ends else None)
+        return ports, asked_pps
 
     def test(self, running: Running, device: Device) -> Stages:
         """Open connections and count what arrives."""
         parameters, mult = self.parameters, self.mult
         assert mult is not None
         yield f"{parameters.profile}, mult {mult:g}", self.test_s
-        asked_pps = None if device.loaded is None else device.loaded * mult
-        measured = _measure(parameters, device, mult, asked_pps)
+        ports, asked_pps = device.load
+        measured = _measure(parameters, ports, mult, None if asked_pps is None else asked_pps * mult)
         for one in measured:
             self.record(running, device, {"method": METHOD, "duration_s": parameters.test_s, **one})
         if measured[0]["status"] == "failed":
@@ -53,26 +53,27 @@ def plan(parameters: Stateful, seed: int) -> Plan:
 
 
 def _measure(
-    parameters: Stateful, device: Device, mult: float, asked_pps: float | None
+    parameters: Stateful, ports: TrexPorts, mult: float, asked_pps: float | None
 ) -> list[dict[str, Any]]:
     """Return the columns of the result, and of each direction. `asked_pps`: connections per second to begin."""
     try:
-        raw, cpu_share = device.with_cpu_share(
-            lambda: device.client.stateful(mult, parameters.test_s, parameters.latency_pps)
+        raw, cpu_share = ports.with_cpu_share(
+            lambda: ports.client.stateful(mult, parameters.test_s, parameters.latency_pps)
         )
     except LabkitError as error:
         return [{"part": "cost", "direction": "all", "status": "failed", "reason": str(error)}]
-    directions = readings.stateful_directions(raw, device.client.ports)
+    directions = readings.stateful_directions(raw, ports.client.ports)
     connections = readings.connections(raw)
-    whole = stateless.totals(directions)
-    problem = stateless.drops_of(directions)
+    ways = [sides.trex_columns(one) for one in directions]
+    whole = sides.totals(ways)
+    problem = sides.drops_of(directions)
     if problem is None and not connections.connections_count:
         problem = (
             "no connection was established: check the cables, and that the device forwards between the ports"
         )
     if problem is None and asked_pps is not None:
         begun, seconds = connections.attempts_pps, connections.window_s
-        if begun * seconds < stateless.REACHED * asked_pps * seconds - 1:
+        if begun * seconds < sides.REACHED * asked_pps * seconds - 1:
             problem = f"generator-limited: TRex began {begun:.0f} of {asked_pps:.0f} connections per second"
     bits = [readings.received_bps(raw, one.target) for one in directions]
     state = {"status": "ok" if problem is None else "invalid", "reason": problem}
@@ -87,16 +88,7 @@ def _measure(
         "connection_errors_count": connections.errors_count,
         "trex_cpu_share": cpu_share,
     }
-    by_direction = [
-        {
-            "part": "directions",
-            "direction": one.name,
-            "throughput_bps": bps,
-            **stateless.direction_columns(one),
-            **state,
-        }
-        for one, bps in zip(directions, bits, strict=True)
-    ]
+    by_direction = [{"part": "directions", **one, **state} for one in ways]
     return [whole | result | state, *by_direction]
 
 

@@ -96,9 +96,7 @@ def load_test(made: Sandbox, name: str, *words: str, **plan: Any) -> tuple[list[
     """Return the rows of a load test and what labkit printed."""
     folder = made.folder / name
     with served(made, **plan) as (server, log):
-        done = made.labkit(
-            "run", "trex_stateless", *words_of(server, *words), "--folder", str(folder), timeout=60
-        )
+        done = made.labkit("run", "load_test", *words_of(server, *words), "--folder", str(folder), timeout=60)
         assert until(lambda: released(log), 5), calls(log)
     assert done.returncode == 0, done.stderr
     return run_folder.read_rows(folder), done.stdout
@@ -137,10 +135,11 @@ def test_ramp_ends_where_the_device_begins_to_lose(box: Sandbox) -> None:
 
 
 @pytest.mark.long
-def test_bits_are_those_that_arrived(box: Sandbox) -> None:
+def test_bits_are_those_that_arrived_also_with_ports_of_others(box: Sandbox) -> None:
     """The server's frames have 64 bytes, whatever the mean length of the load is."""
-    rows, _ = load_test(box, "bits", "profile=imix")
+    rows, _ = load_test(box, "bits", "profile=imix", "force=true", owner="alice")
     result = result_of(rows)
+    assert result["status"] == "ok"
     assert result["frame_bytes"] > 300
     assert result["throughput_bps"] == pytest.approx(512 * result["throughput_pps"])
 
@@ -200,7 +199,7 @@ def test_servers_that_cannot_be_used(
     box: Sandbox, plan: dict[str, Any], words: tuple[str, ...], sentence: str
 ) -> None:
     with served(box, **plan) as (server, log):
-        done = box.labkit("run", "trex_stateless", *words_of(server, *words), timeout=60)
+        done = box.labkit("run", "load_test", *words_of(server, *words), timeout=60)
         assert until(lambda: calls(log).count("acquire") == calls(log).count("release"), 5)
     assert done.returncode in (1, 2)
     assert sentence.format(server) in one_sentence(done)
@@ -368,7 +367,7 @@ def test_wrong_port(box: Sandbox, listens: bool) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         begun = time.monotonic()
-        done = box.labkit("run", "trex_stateless", *words_of("127.0.0.1:4999"), timeout=90)
+        done = box.labkit("run", "load_test", *words_of("127.0.0.1:4999"), timeout=90)
         process.kill()
     assert done.returncode == 2
     assert "no TRex server answers at 127.0.0.1:4999: start one there" in one_sentence(done)
@@ -380,7 +379,7 @@ def test_a_server_that_is_stopped_in_a_step_has_a_deadline_and_releases_the_port
     folder = box.folder / "silent"
     with served(box, silent_at="start_traffic") as (server, log):
         begun = time.monotonic()
-        done = box.labkit("run", "trex_stateless", *words_of(server), "--folder", str(folder), timeout=120)
+        done = box.labkit("run", "load_test", *words_of(server), "--folder", str(folder), timeout=120)
         go_on(box)
         assert until(lambda: released(log), 5), calls(log)
     assert time.monotonic() - begun < 90
@@ -391,16 +390,10 @@ def test_a_server_that_is_stopped_in_a_step_has_a_deadline_and_releases_the_port
 
 
 @pytest.mark.long
-def test_force_takes_ports(box: Sandbox) -> None:
-    rows, _ = load_test(box, "forced", "force=true", owner="alice")
-    assert result_of(rows)["status"] == "ok"
-
-
-@pytest.mark.long
 def test_a_server_that_dies_keeps_the_steps_before(box: Sandbox) -> None:
     folder = box.folder / "dies"
     with served(box, dies_after=5) as (server, _):
-        done = box.labkit("run", "trex_stateless", *words_of(server), "--folder", str(folder), timeout=90)
+        done = box.labkit("run", "load_test", *words_of(server), "--folder", str(folder), timeout=90)
     assert f"the TRex server {server} does not answer any more" in one_sentence(done)
     rows = run_folder.read_rows(folder)
     steps = [row for row in rows if row["part"] == "steps" and row["direction"] == "all"]
@@ -412,9 +405,7 @@ def test_a_server_that_dies_keeps_the_steps_before(box: Sandbox) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["interrupt", "kill"])
 def test_an_ended_labkit_leaves_the_server_stopped_and_released(box: Sandbox, number: signal.Signals) -> None:
     with served(box) as (server, log):
-        process = box.start(
-            *LABKIT, "run", "trex_stateless", f"server={server}", "profile=64b", "warmup_s=30"
-        )
+        process = box.start(*LABKIT, "run", "load_test", f"server={server}", "profile=64b", "warmup_s=30")
         assert until(lambda: "start_traffic" in calls(log), 30), calls(log)
         process.send_signal(number)
         process.communicate(timeout=20)
@@ -472,7 +463,7 @@ def test_invalid_profile_is_refused(box: Sandbox, text: str, sentence: str) -> N
     path = box.folder / "none.py"
     path.write_text(text)
     with served(box) as (server, _):
-        done = box.labkit("run", "trex_stateless", *words_of(server, f"profile={path}"), timeout=60)
+        done = box.labkit("run", "load_test", *words_of(server, f"profile={path}"), timeout=60)
     assert done.returncode == 2
     assert sentence in one_sentence(done)
 

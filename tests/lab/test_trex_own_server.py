@@ -18,6 +18,7 @@ from labkit.common import run_folder
 pytestmark = pytest.mark.needs("namespaces", "veth", "bridge", "nft", "trex client")
 
 SHORT = [
+    "generator=trex",
     "profile=64b",
     "warmup_s=0.3",
     "ramp_s=0.8",
@@ -63,7 +64,7 @@ def no_server_left(made: Sandbox) -> bool:
 @pytest.mark.long
 def test_load_test_of_two_topologies(box: Sandbox) -> None:
     """A bridge and a router: the stand-in's own frames arrive, so addresses and interfaces are right."""
-    rows, logged, out = own(box, "two", "trex_stateless", "topology=veth_bridge,veth_routed", *SHORT)
+    rows, logged, out = own(box, "two", "load_test", "topology=veth_bridge,veth_routed", *SHORT)
     by_name = results(rows)
     assert {name: row["status"] for name, row in by_name.items()} == {
         "veth_bridge": "ok",
@@ -92,20 +93,21 @@ def test_load_test_of_two_topologies(box: Sandbox) -> None:
 
 @pytest.mark.long
 def test_own_server_that_dies_is_named(box: Sandbox) -> None:
-    rows, _, _ = own(box, "dies", "trex_stateless", "topology=veth", *SHORT, code=2, dies_after=5)
+    rows, _, _ = own(box, "dies", "load_test", "topology=veth", *SHORT, code=2, dies_after=5)
     reason = results(rows)["veth"]["reason"]
     assert "the TRex server that labkit started does not answer any more: Port 0 : [RPC] - Failed" in reason
 
 
 @pytest.mark.long
 def test_large_frames_have_larger_places_in_the_ring(box: Sandbox) -> None:
-    _, logged, _ = own(box, "large", "trex_stateless", "topology=veth", "mtu_bytes=9000", *SHORT)
+    where = f"trex={box.folder}/v3.08"
+    _, logged, _ = own(box, "large", "load_test", "topology=veth", "mtu_bytes=9000", where, *SHORT)
     start = logged[0][1]
     assert "blocksz=1032192,framesz=9216,framecnt=3584" in start["config"]["interfaces"][0]
 
 
 def test_without_trex(box: Sandbox) -> None:
-    done = box.labkit("run", "trex_stateless", *SHORT, LABKIT_TREX=str(box.folder / "none"))
+    done = box.labkit("run", "load_test", *SHORT, LABKIT_TREX=str(box.folder / "none"))
     words = one_sentence(done)
     assert f"{box.folder}/none has no program _t-rex-64" in words
     assert "unpack a TRex release" in words
@@ -113,18 +115,9 @@ def test_without_trex(box: Sandbox) -> None:
 
 
 @pytest.mark.long
-def test_parameter_names_the_folder(box: Sandbox) -> None:
-    done = box.labkit(
-        "run", "trex_stateless", *SHORT, f"trex={box.folder}/v3.08", "--folder", f"{box.folder}/named"
-    )
-    assert done.returncode == 0, done.stderr
-    assert results(run_folder.read_rows(box.folder / "named"))["veth_bridge"]["status"] == "ok"
-
-
-@pytest.mark.long
 def test_server_that_does_not_start(box: Sandbox) -> None:
     rows, _, _ = own(
-        box, "broken", "trex_stateless", *SHORT, code=2, ends="ERROR: You don't have enough physical cores"
+        box, "broken", "load_test", *SHORT, code=2, ends="ERROR: You don't have enough physical cores"
     )
     row = results(rows)["veth_bridge"]
     assert row["status"] == "failed"
@@ -132,7 +125,7 @@ def test_server_that_does_not_start(box: Sandbox) -> None:
         "the TRex server ended before it was ready: ERROR: You don't have enough physical cores"
     )
     words = "eth_dev_init: call to mmap failed on AF_PACKET socket for trex0"
-    rows, _, _ = own(box, "locked", "trex_stateless", *SHORT, code=2, ends=words)
+    rows, _, _ = own(box, "locked", "load_test", *SHORT, code=2, ends=words)
     assert results(rows)["veth_bridge"]["reason"].endswith("fit into locked memory: ulimit -l unlimited")
     assert no_server_left(box)
 
@@ -141,7 +134,7 @@ def test_killed_labkit_leaves_no_server(box: Sandbox) -> None:
     log = box.folder / "killed.jsonl"
     log.write_text("")
     process = box.start(
-        *LABKIT, "run", "trex_stateless", "profile=64b", "warmup_s=60",
+        *LABKIT, "run", "load_test", "generator=trex", "profile=64b", "warmup_s=60",
         FAKE_TREX=json.dumps({"log": str(log)}), LABKIT_TREX=str(box.folder / "v3.08"),
     )  # fmt: skip
     assert until(lambda: "start_traffic" in log.read_text(), 30), log.read_text()

@@ -24,11 +24,11 @@ pytestmark = [
 SMALL = """
 notebook: 07_trex
 parameters: {topology: [veth_bridge], warmup_s: 0.4, ramp_s: 1.6, hold_s: 0.4, step_s: 0.4, target: 30kpps, test_s: 6,
-             mult: [10, 20], line_rate_bps: 1000000000}
+             mult: [10, 20], line_rate_bps: 1000000000, generator: trex}
 grid:
   - profile: ["64b"]
 """
-TITLES = ["Rate over time until the device loses", "How much of the line is carried", "Latency of the probes"]
+TITLES = ["Rate, loss and latency over time", "How much of the line is carried", "Latency of the probes"]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         made.project(trex=SMALL)
         capacity, server = json.dumps({"capacity_pps": 22_000}), str(release(made.folder / "v3.08"))
         made.sweep("trex", 300, FAKE_TREX=capacity, LABKIT_TREX=server)
-        yield made.swept("trex_stateless", "trex")
+        yield made.swept("load_test", "trex")
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_ramp_ends_where_the_device_loses(rows: pd.DataFrame) -> None:
     )  # 15 kpps and 1,000 probes per second from each port
     assert share["line_pps"] == pytest.approx(2 * 1_488_095, abs=2)
     assert "more than the limit of 0.01 %" in share["verdict"]
-    figure = trex_figure.ramp(rows)
+    figure = trex_figure.over_time(rows)
     names = {trace.name for trace in figure.data if trace.name}
     assert names == {"64b · veth_bridge · test 1: requested", "64b · veth_bridge · test 1: received"}
 

@@ -21,6 +21,7 @@ from labkit.analysis.figures.function_times import function_durations, function_
 from labkit.analysis.figures.kernels import kernels
 from labkit.analysis.figures.line_chart import CPU, FAINT, THROUGHPUT, against, axis_of
 from labkit.analysis.figures.load_loss import load_loss
+from labkit.analysis.figures.over_time import over_time
 from labkit.analysis.figures.panels import Panel, arms, finish, grid, panels
 from labkit.analysis.figures.percentiles import percentiles
 from labkit.analysis.load import metric_values
@@ -29,7 +30,7 @@ from labkit.common import units
 
 __all__ = [
     "cost", "cpu_per_gigabyte", "forest", "function_durations", "function_times", "functions", "kernels",
-    "load_loss", "percentiles", "rates", "slices", "throughput",
+    "load_loss", "over_time", "percentiles", "rates", "slices", "throughput",
 ]  # fmt: skip
 
 SLICES_PX = 250

@@ -63,6 +63,7 @@ class Arm:
         return self.label.replace(" ", "_").replace("/", "-")
 
 
+OUTSIDE = Arm("outside", "baseline")  # a device that labkit did not build
 Measured = tuple[Arm, dict[str, Any]]
 
 

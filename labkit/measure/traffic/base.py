@@ -163,7 +163,8 @@ class Latency:
     """The one-way latency of probe packets beside the load, in seconds; counts are exact, by sequence numbers.
 
     `clock`: `kernel` is from the kernel's send timestamp to its receive timestamp, `sender` from just before the send
-    call. `histogram`: an HDR histogram of nanoseconds, as text (HdrHistogram V2, compressed, base64).
+    call. `jitter_s`: as in RFC 3550. `histogram`: an HDR histogram of nanoseconds, as text (HdrHistogram V2,
+    compressed, base64).
     """
 
     sent_count: int
@@ -176,12 +177,29 @@ class Latency:
     p99_s: float | None
     p999_s: float | None
     max_s: float | None
+    mean_s: float | None
+    jitter_s: float | None
     histogram: str | None
 
     @property
     def lost_count(self) -> int:
         """The number of probes that did not arrive."""
         return self.sent_count - self.received_count
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The columns of a row."""
+        return {
+            **{f"latency_{name}_s": getattr(self, f"{name}_s") for name in (*LATENCIES, "mean")},
+            "jitter_s": self.jitter_s,
+            "latency_clock": self.clock,
+            "probes_sent_count": self.sent_count,
+            "probes_lost_count": self.lost_count,
+            "out_of_order_count": self.reordered_count,
+            "duplicated_count": self.duplicated_count,
+            "histogram": self.histogram,
+            "loop": "open",
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,11 @@ device gives no send timestamp, the time just before the send call is used inste
 
 from __future__ import annotations
 
+import itertools
 import socket
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from labkit.common.errors import Unsupported
@@ -20,7 +21,9 @@ from labkit.measure.traffic.base import Latency
 from labkit.measure.traffic.packet_sender import (
     ETH_P_8021Q,
     FCS_BYTES,
+    PACKET_IGNORE_OUTGOING,
     PROBE_PORT,
+    SOL_PACKET,
     FrameAddresses,
     Mix,
     headers,
@@ -73,6 +76,8 @@ class Prober:
             self._receive = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, 0)
             only_udp(self._receive, ":" in addresses.source_ip, (PROBE_PORT,))
             self._receive.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+            # Probes of the other direction leave here.
+            self._receive.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
             _enlarge(self._receive)
             # ETH_P_ALL: sockets for one protocol come after the nftables hook that drops the load.
             self._receive.bind((pair.server.interface, ETH_P_ALL))
@@ -182,6 +187,14 @@ def work(pair: Pair, addresses: FrameAddresses, mix: Mix, connection: socket.soc
         serve(stream, stream, lambda request: prober.run(*request))
 
 
+def jitter_ns(latencies_ns: Sequence[int]) -> float:
+    """Return the jitter of probes in the order of their arrival (RFC 3550, section 6.4.1)."""
+    result = 0.0
+    for before, after in itertools.pairwise(latencies_ns):
+        result += (abs(after - before) - result) / 16
+    return result
+
+
 def latency(result: dict[str, Any]) -> Latency:
     """Compute the percentiles of one run of probes. Raises Unsupported without the HDR histogram library."""
     try:
@@ -193,8 +206,12 @@ def latency(result: dict[str, Any]) -> Latency:
         histogram.record_value(min(LONGEST_NS, max(1, value)))
     there = histogram.get_total_count() > 0
 
+    longest_s = max(result["latencies_ns"]) / 1e9 if there else None
+
     def at(percentile: float) -> float | None:
-        return histogram.get_value_at_percentile(percentile) / 1e9 if there else None
+        return (
+            None if longest_s is None else min(histogram.get_value_at_percentile(percentile) / 1e9, longest_s)
+        )
 
     return Latency(
         sent_count=result["sent"],
@@ -206,6 +223,8 @@ def latency(result: dict[str, Any]) -> Latency:
         p90_s=at(90),
         p99_s=at(99),
         p999_s=at(99.9),
-        max_s=max(result["latencies_ns"]) / 1e9 if there else None,
+        max_s=longest_s,
+        mean_s=sum(result["latencies_ns"]) / len(result["latencies_ns"]) / 1e9 if there else None,
+        jitter_s=jitter_ns(result["latencies_ns"]) / 1e9 if there else None,
         histogram=histogram.encode().decode() if there else None,
     )

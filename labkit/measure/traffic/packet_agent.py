@@ -23,8 +23,6 @@ else:  # in a guest, where labkit is not
     packet_sender = __import__("packet_sender")
 
 ETH_P_ALL = 3
-# linux/if_packet.h; a socket that ignores outgoing frames counts each frame of the load once
-SOL_PACKET, PACKET_IGNORE_OUTGOING = 263, 23
 PACKET_ADD_MEMBERSHIP, PACKET_MR_PROMISC = 1, 1
 PACKET_STATISTICS = 6
 
@@ -42,10 +40,10 @@ class Counter:
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, 0)
         packet_sender.only_udp(self._socket, v6, (packet_sender.PORT, packet_sender.PROBE_PORT))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # the kernel makes it a few frames
-        self._socket.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+        self._socket.setsockopt(packet_sender.SOL_PACKET, packet_sender.PACKET_IGNORE_OUTGOING, 1)
         # Flows may differ in their MAC address, and a NIC would drop those that are not its own.
         wanted = struct.pack("iHH8s", socket.if_nametoindex(interface), PACKET_MR_PROMISC, 0, b"")
-        self._socket.setsockopt(SOL_PACKET, PACKET_ADD_MEMBERSHIP, wanted)
+        self._socket.setsockopt(packet_sender.SOL_PACKET, PACKET_ADD_MEMBERSHIP, wanted)
         self._socket.bind((interface, ETH_P_ALL))
 
     def learn(self) -> None:
@@ -54,7 +52,9 @@ class Counter:
 
     def read(self) -> int:
         """Return how many frames of the load have arrived. The kernel's counters start again with each request."""
-        packets, _dropped = struct.unpack("II", self._socket.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8))
+        packets, _dropped = struct.unpack(
+            "II", self._socket.getsockopt(packet_sender.SOL_PACKET, PACKET_STATISTICS, 8)
+        )
         self._count += packets  # with those that found no room
         return self._count
 

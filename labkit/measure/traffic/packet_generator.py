@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import labkit
 from labkit.common.errors import BadInput, Unsupported, choose
@@ -82,14 +82,14 @@ class PacketGenerator(TrialGenerator):
 
     def check(self, parameters: LoadParameters) -> None:
         """Raise BadInput: this generator runs trials, not the flows of a comparison."""
-        raise BadInput(f"generator={self.name} works with `labkit run throughput` only")
+        raise BadInput(f"generator={self.name} works with `labkit run throughput` and load tests only")
 
     @contextmanager
-    def trials(self, pairs: Sequence[Pair], mix: Mix) -> Iterator[PacketTrials]:
-        """Start senders and receivers of these pairs."""
+    def trials(self, pairs: Sequence[Pair], mix: Mix, first_cpu: int = 0) -> Iterator[PacketTrials]:
+        """Start senders and receivers of these pairs. `first_cpu`: the place of the first sender's among the CPUs."""
         with self.receiving([Pair(pair.server, pair.client) for pair in pairs], mix) as receiving:
-            with self.trials_to(pairs, mix, receiving) as made:
-                yield made
+            with ExitStack() as stack:
+                yield PacketTrials(pairs, mix, receiving, stack, first_cpu)
 
     @contextmanager
     def receiving(self, reversed_pairs: Sequence[Pair | RemotePair], mix: Mix) -> Iterator[Receivers]:
@@ -114,7 +114,12 @@ class PacketTrials:
     """A sending process for each client, and the receivers."""
 
     def __init__(
-        self, pairs: Sequence[Pair | RemotePair], mix: Mix, receiving: Receiving, stack: ExitStack
+        self,
+        pairs: Sequence[Pair | RemotePair],
+        mix: Mix,
+        receiving: Receiving,
+        stack: ExitStack,
+        first_cpu: int = 0,
     ) -> None:
         self._mix, self._receiving, self._stack = mix, receiving, stack
         first_of: dict[int, Pair | RemotePair] = {}
@@ -130,7 +135,9 @@ class PacketTrials:
         cpus = sorted(os.sched_getaffinity(0))
         self._senders = [
             packet_ends.SendingProcess(stack, pair.client, addresses, mix, cpus[number % len(cpus)])
-            for number, (pair, addresses) in enumerate(zip(self._sending, self.addresses, strict=True))
+            for number, (pair, addresses) in enumerate(
+                zip(self._sending, self.addresses, strict=True), first_cpu
+            )
         ]
         for sender in self._senders:
             sender.ready()
@@ -152,56 +159,76 @@ class PacketTrials:
 
         Raises Unsupported for latency between clocks of two kernels.
         """
-        self._receiving.learn()
-        before = self._counted()
-        probes_pps = latency_probes.RATE_PPS if latency else 0
-        probing = self._probe(duration_s, probes_pps) if latency else None
-        number = len(self._senders)
         assert count is None or not latency
-        load_pps = None if rate_pps is None else max(rate_pps - probes_pps, rate_pps / 2) / number
-        # A sender that is late sends its last frame later than planned.
-        limit_s = duration_s if count is None else MAX_STRETCH * duration_s + LATE_S
-        for place, sender in enumerate(self._senders):
-            sender.go(load_pps, limit_s, None if count is None else share(count, number, place))
-        reports = [sender.report(limit_s) for sender in self._senders]
-        probed = None if probing is None else probing.answer(duration_s + PATIENCE_S)
-        probes = 0 if probed is None else int(probed["frames"])
-        sent = sum(report["sent_count"] for report in reports) + probes
-        offered = sent + sum(report["dropped_count"] for report in reports)
-        bursts = sum(report["bursts_count"] for report in reports)
-        by_server, hops = self._wait_for_arrivals(before, sent)
-        # Senders that share a CPU may begin one after the other: the load is as long as all of them together, and one
-        # that begins late is late.
-        begun_s = min(report["begun_s"] for report in reports)
-        return Trial(
-            rate_pps=rate_pps,
-            duration_s=duration_s,
-            requested_count=count,
-            offered_count=offered,
-            sent_count=sent,
-            received_count=sum(by_server.values()),
-            received_by=by_server,
-            hops=hops,
-            elapsed_s=max(report["begun_s"] + report["elapsed_s"] for report in reports) - begun_s,
-            slip_s=max(report["begun_s"] - begun_s + report["slip_s"] for report in reports),
-            generator_cpu_s=sum(report["cpu_s"] for report in reports),
-            latency=None if probed is None else latency_probes.latency(probed),
-            burst_frames=(offered - probes) / bursts if bursts else None,
-        )
+        probes_pps = latency_probes.RATE_PPS if latency else 0
+        self.prepare(latency=latency)
+        load_pps = None if rate_pps is None else max(rate_pps - probes_pps, rate_pps / 2)
+        return replace(self.begun(load_pps, duration_s, probes_pps, count)(), rate_pps=rate_pps)
 
-    def _probe(self, duration_s: float, rate_pps: int) -> packet_ends.Worker:
-        pair, addresses = self._sending[0], self.addresses[0]
-        if not isinstance(pair, Pair) or not pair.shares_a_clock:
-            raise Unsupported(NO_LATENCY)
-        if self._prober is None:
+    def prepare(self, *, latency: bool) -> None:
+        """Do what comes before frames count: switches learn the receivers' ports, and the prober starts.
+
+        Raises Unsupported for latency between clocks of two kernels.
+        """
+        self._receiving.learn()
+        if latency and self._prober is None:
+            pair, addresses, mix = self._sending[0], self.addresses[0], self._mix
+            if not isinstance(pair, Pair) or not pair.shares_a_clock:
+                raise Unsupported(NO_LATENCY)
             keep = (pair.client.namespace.fd, pair.server.namespace.fd)
-            mix = self._mix
             forked = Forked(lambda connection: latency_probes.work(pair, addresses, mix, connection), keep)
             self._stack.callback(forked.kill)
             self._prober = packet_ends.Worker("the latency prober", forked)
             self._prober.answer(START_S)
-        self._prober.send([duration_s, rate_pps])
-        return self._prober
+
+    def begun(
+        self, load_pps: float | None, duration_s: float, probes_pps: int = 0, count: int | None = None
+    ) -> Callable[[], Trial]:
+        """Begin a trial of `load_pps` frames per second, beside `probes_pps` probes, after `prepare`.
+
+        Return the function that waits for its end and returns it, so that several can run at once.
+        """
+        before, number = self._counted(), len(self._senders)
+        probing = self._prober if probes_pps else None
+        if probing is not None:
+            probing.send([duration_s, probes_pps])
+        # A sender that is late sends its last frame later than planned.
+        limit_s = duration_s if count is None else MAX_STRETCH * duration_s + LATE_S
+        for place, sender in enumerate(self._senders):
+            sender.go(
+                None if load_pps is None else load_pps / number,
+                limit_s,
+                None if count is None else share(count, number, place),
+            )
+
+        def ended() -> Trial:
+            reports = [sender.report(limit_s) for sender in self._senders]
+            probed = None if probing is None else probing.answer(duration_s + PATIENCE_S)
+            probes = 0 if probed is None else int(probed["frames"])
+            sent = sum(report["sent_count"] for report in reports) + probes
+            offered = sent + sum(report["dropped_count"] for report in reports)
+            bursts = sum(report["bursts_count"] for report in reports)
+            by_server, hops = self._wait_for_arrivals(before, sent)
+            # Senders that share a CPU may begin one after the other: the load is as long as all of them together, and
+            # one that begins late is late.
+            begun_s = min(report["begun_s"] for report in reports)
+            return Trial(
+                rate_pps=None if load_pps is None else load_pps + probes_pps,
+                duration_s=duration_s,
+                requested_count=count,
+                offered_count=offered,
+                sent_count=sent,
+                received_count=sum(by_server.values()),
+                received_by=by_server,
+                hops=hops,
+                elapsed_s=max(report["begun_s"] + report["elapsed_s"] for report in reports) - begun_s,
+                slip_s=max(report["begun_s"] - begun_s + report["slip_s"] for report in reports),
+                generator_cpu_s=sum(report["cpu_s"] for report in reports),
+                latency=None if probed is None else latency_probes.latency(probed),
+                burst_frames=(offered - probes) / bursts if bursts else None,
+            )
+
+        return ended
 
     def _counted(self) -> _Counted:
         sent = sum(pair.client.counters().sent_count for pair in self._sending)

@@ -51,7 +51,8 @@ SLIP_S = 500e-6  # a frame that is later than this moves the schedule instead of
 WAKES, LATE_TIMES = 9, 10
 SPIN_S, SLEEP_S = 10e-6, 30e-6  # before a frame is due: spin for so long, sleep when it is longer
 REFUSED_S, RETRY_S = 1.0, 1e-3  # how long a single frame is offered again, and how often
-SOL_PACKET, PACKET_QDISC_BYPASS = 263, 20  # linux/if_packet.h
+# linux/if_packet.h; a socket that ignores outgoing frames counts each frame of the load once
+SOL_PACKET, PACKET_QDISC_BYPASS, PACKET_IGNORE_OUTGOING = 263, 20, 23
 ETH_P_8021Q = 0x8100
 SO_ATTACH_FILTER, SO_SNDBUFFORCE = 26, 32
 PR_SET_TIMERSLACK = 29

@@ -35,7 +35,7 @@ monitor_cost profile_rounds=2 -> there is no parameter profile_rounds
 ovs_test_plan vary=source_ip -> there is no parameter vary
 ovs_test_plan server=host -> there is no parameter server
 container_vs_vm generator=iperf3 -> there is no parameter generator
-trex_stateless family=6 -> there is no parameter family
+load_test family=6 -> there is no parameter family
 """
 DATAPATHS = f"""
 datapaths topology=vethh -> vethh is not a topology: choose loopback, veth,
@@ -80,7 +80,7 @@ datapaths 'change=x: parameter streams=4000' -> change x: streams=4000 is outsid
 """
 GENERATORS = """
 datapaths generator=hping3 -> generator=hping3 is unknown: choose iperf3, ping, sockperf, sockets, connections, wrk
-datapaths generator=packets -> generator=packets works with `labkit run throughput` only
+datapaths generator=packets -> generator=packets works with `labkit run throughput` and load tests only
 datapaths generator=ping protocol=tcp -> protocol=tcp: the generator ping supports ping
 datapaths generator=ping slices=4 -> slices need senders
 datapaths generator=ping rate_bps=1e6 -> rate_bps=1000000: ping has no rate_bps; leave it out
@@ -119,7 +119,7 @@ datapaths where=vm:x,speed=1 -> 'speed=1' is not a valid option (cpus
 throughput endpoint=guest generator=trex -> generator=trex cannot run in a guest (endpoint=guest)
 throughput endpoint=shared_guest -> generator=packets cannot run in a guest that several endpoints share
 monitor_cost topology=veth_bridge endpoint=guest -> the packet generator cannot run in a guest
-trex_stateless endpoint=guest -> TRex cannot run in a guest
+load_test endpoint=guest -> a load test cannot run in a guest
 """
 SEARCHES = f"""
 throughput frame_bytes=1519 -> a frame of 1519 bytes is outside 64 to 1518
@@ -147,12 +147,13 @@ throughput vlan=7 topology=ovs+mirrors=1+output=vlan -> because output=vlan make
 throughput trial_frames=9 trial_s=1 -> trial_frames=9 and trial_s=1: give one of them
 throughput trial_frames=1000000 -> trial_frames=1000000 takes 1000 s at min_rate=1kpps
 throughput trial_frames=9 generator=trex -> generator=trex cannot send an exact number of frames
-trex_stateless mtu_bytes=1400 -> a frame of 1518 bytes is outside 64 to 1418
-trex_stateless server=host trex=/opt/trex/v3.08 -> a device that labkit does not build
-trex_stateless server=-x -> server=-x: write HOST or HOST:PORT
-trex_stateless server=host:99999 -> with the port of TRex's RPC
-trex_stateless server=host profile=imixx -> there are imix, 64b, or the name of a file
-trex_stateless server=host loss_limit=1 -> a ratio, not per cent
+load_test mtu_bytes=1400 -> a frame of 1518 bytes is outside 64 to 1418
+load_test server=host trex=/opt/trex/v3.08 -> a device that labkit does not build
+load_test server=-x -> server=-x: write HOST or HOST:PORT
+load_test server=host:99999 -> with the port of TRex's RPC
+load_test generator=iperf3 -> generator=iperf3 cannot run trials at a frame rate
+load_test server=host profile=imixx -> there are imix, 64b, or the name of a file
+load_test server=host loss_limit=1 -> a ratio, not per cent
 trex_stateful server=host mult=1,1 -> mult needs at least one value
 """
 STUDIES = f"""

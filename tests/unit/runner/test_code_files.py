@@ -10,9 +10,9 @@ import pytest
 
 from labkit.common.errors import BadInput
 from labkit.measure import experiments
-from labkit.measure.experiments.trex.parameters import Stateless
 from labkit.runner import code_files
 from labkit.runner.permissions import ALLOW, PROGRESS
+from studies.trex.parameters import Stateless
 
 TEXT = "def register():\n    return None\n"
 
@@ -31,7 +31,7 @@ def test_file_that_is_named_travels_with_its_digest(profile: str) -> None:
     parameters, sources = code_files.read(Stateless, {"profile": profile, "server": "127.0.0.1"})
     assert parameters == {"profile": profile, "server": "127.0.0.1", "profile_digest": digest}
     assert sources == {digest: TEXT}
-    made = experiments.find("trex_stateless").parameters.of(parameters).asdict()
+    made = experiments.find("load_test").parameters.of(parameters).asdict()
     assert made["profile_digest"] == digest
 
 
@@ -46,7 +46,7 @@ def test_sweep_needs_the_flag(profile: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_digest_without_its_text_is_refused_by_the_experiment(profile: str) -> None:
     with pytest.raises(BadInput, match="labkit has not read this file: name it on the command line"):
-        experiments.find("trex_stateless").parameters.of({"server": "127.0.0.1", "profile": profile})
+        experiments.find("load_test").parameters.of({"server": "127.0.0.1", "profile": profile})
 
 
 @pytest.mark.parametrize(

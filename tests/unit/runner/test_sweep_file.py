@@ -204,7 +204,7 @@ def test_project_sweep_files(name: str, project: Path) -> None:
     elif result.experiment == "monitor_cost":
         [point] = result.points
         assert {"socket", "tcpdump", "dumpcap", "tshark", "monitor"} < set(point.parameters["readers"])
-    elif result.experiment == "trex_stateless":
+    elif result.experiment == "load_test":
         assert [point.parameters["profile"] for point in result.points] == ["imix", "64b"]
         assert {point.parameters["loss_limit"] for point in result.points} == {1e-4}
     elif result.experiment == "what_does_it_cost":
@@ -346,7 +346,7 @@ def test_notebook_of_each_experiment(experiment: str, project: Path) -> None:
     expected = {
         "monitor_cost": "06_live_monitor",
         "throughput": None,
-        "trex_stateless": None,
+        "load_test": None,
         "trex_stateful": None,
     }
     name = expected.get(experiment, experiment)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,11 @@ class Conditions:
             return f"the hypervisor took {1e3 * self.steal_s:.0f} ms of CPU time"
         return None
 
+    def problem(self, trial: Trial) -> str | None:
+        """Return `disturbance` with the word for its kind, or None."""
+        kind = "generator-limited" if trial.generator_limited else "disturbed"
+        return (words := self.disturbance(trial)) and f"{kind}: {words}"
+
     def row(self) -> dict[str, Any]:
         """Return columns of a row."""
         return {
@@ -88,7 +94,7 @@ class ConditionsMonitor:
     def __init__(
         self, namespaces: Sequence[Namespace], generator: frozenset[int], *, in_guests: bool = False
     ) -> None:
-        self._in_guests = in_guests
+        self._in_guests, self._generator = in_guests, generator
         self.pids = machine.descendants(os.getpid()) - generator
         self._sockets = [PacketSockets(space.fd) for space in namespaces]
         self._spaces = namespaces
@@ -98,6 +104,23 @@ class ConditionsMonitor:
         """Close the sockets."""
         for one in self._sockets:
             one.close()
+
+    def give_priority(self, switch: Switch | None) -> str | None:
+        """Set how the datapath's processes are scheduled and return it; None if there are none.
+
+        The CPUs of guests run the generator too, and several with SCHED_FIFO on one CPU would keep each other from it.
+        """
+        if not self.pids:
+            return None
+        if self._in_guests:
+            return "normal"
+        cpu = min(os.sched_getaffinity(0))
+        if switch is not None and not switch.kernel:
+            # All senders share one CPU: on the switch's own CPU one would keep it from its packets.
+            for pid in self._generator:
+                with suppress(ProcessLookupError):  # the trial reports how it ended
+                    os.sched_setaffinity(pid, {cpu})
+        return "fifo" if give_cpus(self.pids, cpu) else "normal"
 
     def begin(self) -> None:
         """Start a trial."""

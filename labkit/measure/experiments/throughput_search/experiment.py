@@ -8,10 +8,9 @@ the part `trials` are its trials, including repeated ones.
 from __future__ import annotations
 
 import itertools
-import os
 import random
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,19 +22,16 @@ from labkit.measure.experiments import measuring_loop
 from labkit.measure.experiments.built_arm import BuiltArm
 from labkit.measure.experiments.measurement_point import Built, Load, MeasurementPoint, Record
 from labkit.measure.experiments.measuring_loop import Plan, Running, Stages, shuffled
-from labkit.measure.experiments.rows import Arm
+from labkit.measure.experiments.rows import OUTSIDE, Arm
 from labkit.measure.experiments.throughput_search import mlrsearch, profiles
 from labkit.measure.experiments.throughput_search.conditions import (
     Conditions,
     ConditionsMonitor,
     SwitchState,
-    give_cpus,
 )
 from labkit.measure.experiments.throughput_search.mlrsearch import FoundRate, Result
 from labkit.measure.experiments.throughput_search.outside import OutsideArm, outside
 from labkit.measure.experiments.throughput_search.parameters import Throughput
-from labkit.measure.experiments.trex.devices import OUTSIDE
-from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.measure.traffic import rates
 from labkit.measure.traffic.base import Trial, Trials
 
@@ -142,10 +138,10 @@ def search(parameters: Throughput, built_arm: BuiltArm, frame: str, flows: int, 
     with ExitStack() as stack:
         mix = parameters.mix_of(built_arm.arm.topology, frame, flows)
         trials = stack.enter_context(built_arm.trials(parameters.load_generator, mix))
-        generator_pids = frozenset(getattr(trials, "pids", ()))
-        monitor = ConditionsMonitor(built_arm.namespaces, generator_pids, in_guests=parameters.in_guests)
+        pids = frozenset(getattr(trials, "pids", ()))
+        monitor = ConditionsMonitor(built_arm.namespaces, pids, in_guests=parameters.in_guests)
         stack.callback(monitor.close)
-        scheduling = _give_priority(monitor, generator_pids, built_arm.switch, in_guests=parameters.in_guests)
+        scheduling = monitor.give_priority(built_arm.switch)
         take = _trial_runner(built_arm, trials, monitor, record)
         min_pps, line_pps = parameters.bounds(frame)
         reach_pps = _reach_pps(take, max(CALIBRATION_S, parameters.load_generator.min_trial_s))
@@ -183,26 +179,6 @@ def search(parameters: Throughput, built_arm: BuiltArm, frame: str, flows: int, 
             record(built_arm.measured(metrics, doubts))
 
 
-def _give_priority(
-    monitor: ConditionsMonitor, generator_pids: frozenset[int], switch: Switch | None, *, in_guests: bool
-) -> str | None:
-    """Set how the datapath's processes are scheduled and return it; None if there are none.
-
-    The CPUs of guests run the generator too, and several with SCHED_FIFO on one CPU would keep each other from it.
-    """
-    if not monitor.pids:
-        return None
-    if in_guests:
-        return "normal"
-    cpu = min(os.sched_getaffinity(0))
-    if switch is not None and not switch.kernel:
-        # All senders share one CPU: on the switch's own CPU one would keep it from its packets.
-        for pid in generator_pids:
-            with suppress(ProcessLookupError):  # the trial reports how it ended
-                os.sched_setaffinity(pid, {cpu})
-    return "fifo" if give_cpus(monitor.pids, cpu) else "normal"
-
-
 def _trial_runner(built_arm: BuiltArm, trials: Trials, monitor: ConditionsMonitor, record: Record) -> Take:
     """Return a function that runs a trial and records its row."""
 
@@ -219,24 +195,7 @@ def _trial_runner(built_arm: BuiltArm, trials: Trials, monitor: ConditionsMonito
 
 
 def _trial_row(phase: str, trial: Trial, conditions: Conditions) -> dict[str, Any]:
-    disturbance = None if trial.rate_pps is None else conditions.disturbance(trial)
-    latency = trial.latency
-    latency_columns = {} if latency is None else {
-        "latency_p50_s": latency.p50_s,
-        "latency_p90_s": latency.p90_s,
-        "latency_p99_s": latency.p99_s,
-        "latency_p999_s": latency.p999_s,
-        "latency_max_s": latency.max_s,
-        "latency_clock": latency.clock,
-        "probes_sent_count": latency.sent_count,
-        "probes_lost_count": latency.lost_count,
-        "out_of_order_count": latency.reordered_count,
-        "duplicated_count": latency.duplicated_count,
-        "histogram": latency.histogram,
-        "loop": "open",
-    }  # fmt: skip
-    limited = trial.rate_pps is not None and trial.generator_limited
-    words = f"generator-limited: {disturbance}" if limited else disturbance and f"disturbed: {disturbance}"
+    words = None if trial.rate_pps is None else conditions.problem(trial)
     return {
         "part": PART,
         "method": TRIAL,
@@ -248,7 +207,7 @@ def _trial_row(phase: str, trial: Trial, conditions: Conditions) -> dict[str, An
         "received_by": dict(trial.received_by),
         "hops": dict(trial.hops),
         **conditions.row(),
-        **latency_columns,
+        **({} if trial.latency is None else trial.latency.columns),
     }
 
 

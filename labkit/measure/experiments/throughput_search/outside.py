@@ -14,10 +14,9 @@ from labkit.measure.endpoints import Namespace, Pair, RemotePair
 from labkit.measure.experiments.built_arm import BuiltArm
 from labkit.measure.experiments.context import RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.rows import Measured
+from labkit.measure.experiments.rows import OUTSIDE, Measured
 from labkit.measure.experiments.server_counters import ServerSide
 from labkit.measure.experiments.throughput_search.parameters import Throughput
-from labkit.measure.experiments.trex.devices import OUTSIDE
 from labkit.measure.traffic.base import FlowGenerator, Flows, TrialGenerator, Trials
 from labkit.measure.traffic.packet_sender import Mix
 from labkit.measure.traffic.trex.client import Client, connected

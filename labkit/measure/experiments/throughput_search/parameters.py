@@ -9,15 +9,12 @@ from labkit.common.errors import BadInput
 from labkit.common.limits import UNIQUE, Offered, OneOf, Within
 from labkit.measure import topologies
 from labkit.measure.experiments import datapaths_parameters as usual
+from labkit.measure.experiments.server_parameters import LINE_TAG, ServerParameters
 from labkit.measure.experiments.throughput_search.mlrsearch import LONGEST_S, PRESETS, Settings
-from labkit.measure.experiments.trex.parameters import LINE_TAG, ServerParameters
 from labkit.measure.observers import registry as observing
 from labkit.measure.traffic import packet_generator, packet_sender, rates, registry
-from labkit.measure.traffic.base import TrialGenerator
-from labkit.measure.traffic.packet_generator import PacketGenerator
 from labkit.measure.traffic.packet_sender import Mix
 from labkit.measure.traffic.rates import TAGS_BYTES, Line
-from labkit.measure.traffic.trex.generator import Trex
 
 # The OVS test plan's flow profile: N flows send one packet each, M times, then the next N flows, and so on,
 # repeatedly.
@@ -38,10 +35,6 @@ class Throughput(ServerParameters, frozen=True, kw_only=True):
         "vlan", "trial_frames", "burst_frames",
     )  # fmt: skip
 
-    generator: Annotated[
-        str | None,
-        "the traffic generator: packets, or trex (LABKIT_TREX=FOLDER with a TRex release, or server=HOST)",
-    ] = None
     observe: Annotated[
         tuple[str, ...],
         "observers; after the searches each watches every arm at one common rate, half of what the slowest arm"
@@ -153,10 +146,6 @@ class Throughput(ServerParameters, frozen=True, kw_only=True):
                 " port, so each server would count it"
             )
         self.check_server()
-        if self.server is not None and self.load_generator.name != Trex.name:
-            raise BadInput(
-                f"generator={self.generator}: server={self.server} is a TRex server: leave generator out"
-            )
         self._check_generator()
         if self.vlan is not None:
             for one in self.topology:
@@ -215,11 +204,6 @@ class Throughput(ServerParameters, frozen=True, kw_only=True):
     @property
     def guest_files(self) -> tuple[str, ...]:
         return self.load_generator.guest_files
-
-    @property
-    def load_generator(self) -> TrialGenerator:
-        usual_name = PacketGenerator.name if self.server is None else Trex.name
-        return registry.find_trial(self.generator or usual_name)
 
     def check_programs(self) -> None:
         """Raise Unsupported where the program that makes the load is missing. A server elsewhere is one already."""

@@ -50,7 +50,7 @@ class Trex(TrialGenerator):
 
     def check(self, parameters: LoadParameters) -> None:
         """Raise BadInput: this generator runs trials, not the flows of a comparison."""
-        raise BadInput(f"generator={self.name} works with `labkit run throughput` only")
+        raise BadInput(f"generator={self.name} works with `labkit run throughput` and load tests only")
 
     @contextmanager
     def trials(self, pairs: Sequence[Pair], mix: Mix) -> Iterator[TrexTrials]:
@@ -198,5 +198,7 @@ def _latency(directions: Sequence[Direction]) -> Latency | None:
         p99_s=probes.percentile_s(0.99),
         p999_s=probes.percentile_s(0.999),
         max_s=probes.max_s,
+        mean_s=probes.mean_s,
+        jitter_s=probes.jitter_s,
         histogram=None,  # its unit would be another one than that of the other generators
     )

@@ -21,7 +21,8 @@ def rows() -> pd.DataFrame:
         "latency_buckets": None, "mtu_bytes": 1500, "nodes": "one", "line": "84 bytes on the line",
     }  # fmt: skip
     result = {"part": "cost", "direction": "all", "ended": "the target was held"}
-    step = {"part": "steps", "duration_s": 3.0, "offered_pps": 1e5, "requested_pps": 1e5, "loss_ratio": 0.0}
+    step = {"part": "steps", "duration_s": 3.0, "offered_pps": 1e5, "requested_pps": 1e5, "loss_ratio": 0.0,
+            "time_s": 2.0, "latency_p50_s": 1e-5, "latency_p99_s": 2e-5, "latency_max_s": 3e-5}  # fmt: skip
     return pd.DataFrame(
         [
             shared | result | {"point": "a", "round": 0, "status": "ok", "throughput_pps": 5e5},
@@ -74,7 +75,7 @@ def test_figures_show_own_and_published_results() -> None:
         "veth_bridge: 0→1", "published, port 0", "published, port 1",
     ]  # fmt: skip
     assert sum(latency.data[0].y) == pytest.approx(1)
-    ramp = trex_figure.ramp(table)
+    ramp = trex_figure.over_time(table)
     assert [trace.name for trace in ramp.data[:2]] == [
         "64b · veth_bridge · test 1: requested", "64b · veth_bridge · test 1: received",
     ]  # fmt: skip
@@ -82,14 +83,15 @@ def test_figures_show_own_and_published_results() -> None:
 
 def test_each_load_of_an_arm_has_its_color() -> None:
     table = pd.concat([rows(), rows().assign(frame="imix", point="c")])
-    received = [trace for trace in trex_figure.ramp(table).data if str(trace.name).endswith("received")]
-    assert len({trace.line.color for trace in received}) == len(received) == 2
+    received = [trace for trace in trex_figure.over_time(table).data if str(trace.name).endswith("received")]
+    assert len({(trace.name, trace.line.color) for trace in received}) == 2
+    assert len({trace.line.color for trace in received}) == 2
 
 
 def test_figures_without_any_rows_say_so() -> None:
     table = rows().iloc[:0]
     for figure in (
-        trex_figure.ramp(table),
+        trex_figure.over_time(table),
         trex_figure.line_shares(table, trex.shares(table), reference_tables.trex_shares().iloc[:0]),
         trex_figure.probe_latency(table, trex.histogram(table), reference_tables.trex_histogram().iloc[:0]),
     ):

@@ -63,7 +63,7 @@ def test_each_row_is_sent_as_soon_as_its_trial_has_ended(
     def built(*_: object) -> Iterator[tuple[list[DyingArm], list[Measured]]]:
         yield [DyingArm()], []
 
-    monkeypatch.setattr(experiment, "_give_priority", lambda *_, **__: None)
+    monkeypatch.setattr(conditions.ConditionsMonitor, "give_priority", lambda *_: None)
     monkeypatch.setattr(survey, "survey", lambda *_: ([DyingArm.arm], []))
     monkeypatch.setattr(survey, "built", built)
     run_context = RunContext("throughput", tmp_path, 1, {}, send=sent.append)
@@ -100,7 +100,7 @@ def test_recovered_arm_is_searched_at_finished_points(
         events = list(experiment.EXPERIMENT.run(Throughput(rounds=1), run_context))
         return [event for event in events if event["event"] == "rows" and event["rows"]]
 
-    monkeypatch.setattr(experiment, "_give_priority", lambda *_, **__: None)
+    monkeypatch.setattr(conditions.ConditionsMonitor, "give_priority", lambda *_: None)
     monkeypatch.setattr(survey, "built", built)
     alone, both = [DyingArm.arm], [DyingArm.arm, Arm("vxlan", "variant")]
     [first] = searched(alone)

@@ -9,16 +9,20 @@ import pytest
 
 from labkit.common.errors import BadInput
 from labkit.measure.experiments.throughput_search.parameters import Throughput
-from labkit.measure.experiments.trex.devices import OUTSIDE, Device
-from labkit.measure.experiments.trex.parameters import Stateful, Stateless
 from labkit.measure.traffic.trex import client
 from labkit.measure.traffic.trex.streams import PROBES_PPS
 from studies.trex import stateless
+from studies.trex.parameters import Stateful, Stateless
+from studies.trex.sides import Sides
 
-KINDS = pytest.mark.parametrize(
-    ("kind", "given"), [(Stateless, {}), (Stateful, {}), (Throughput, {"generator": "trex"})]
-)
-SERVER = client.Server("v3.08", (10e9, 10e9), on_kernel=False)
+TREX = {"generator": "trex"}
+KINDS = pytest.mark.parametrize(("kind", "given"), [(Stateless, TREX), (Stateful, {}), (Throughput, TREX)])
+
+
+def sides(frame_bytes: float) -> Sides:
+    """Return a generator on ports of 10 Gbit/s."""
+    made = SimpleNamespace(frame_bytes=frame_bytes, line_bps=10e9, on_kernel=False, senders_count=2)
+    return cast(Sides, made)
 
 
 @pytest.mark.parametrize("at", ["client", "server", "both", "client0:eth0"])
@@ -40,7 +44,8 @@ def test_use_cases_share_their_ends(
 ) -> None:
     """TRex takes each end once, and its frames meet at most one of the rules: that is not the plan's rate."""
     with pytest.raises(
-        BadInput, match=rf"ovs_netdev\+case={case}: (TRex|generator=trex) takes .*with generator=packets"
+        BadInput,
+        match=rf"ovs_netdev\+case={case}: (a load test|generator=trex) takes .*with generator=packets",
     ):
         kind.of({**given, "topology": f"ovs_netdev+case={case}"})
     assert kind.of({**given, "topology": "ovs_netdev"}).topology
@@ -65,7 +70,7 @@ def test_ramp_is_linear_to_a_share_of_the_line_with_vlan() -> None:
             "step_s": 60,
         }
     )
-    warmup, *rest = stateless.steps(parameters, 64, SERVER)
+    warmup, *rest = stateless.steps(parameters, sides(64))
     ramp = [step for step in rest if step.phase == "ramp"]
     hold = [step for step in rest if step.phase == "hold"]
     assert (warmup.rate_pps, warmup.duration_s) == (1000, 5)
@@ -74,28 +79,26 @@ def test_ramp_is_linear_to_a_share_of_the_line_with_vlan() -> None:
     )
     assert [(step.rate_pps, step.duration_s) for step in hold] == [(pytest.approx(710_227, abs=1), 10)]
     with pytest.raises(BadInput, match="more than the link carries"):
-        stateless.steps(Stateless.of({"server": "host", "target": "2Mpps", "line_rate_bps": 1e9}), 64, SERVER)
+        stateless.steps(Stateless.of({"server": "host", "target": "2Mpps", "line_rate_bps": 1e9}), sides(64))
 
 
 @pytest.mark.parametrize(("frame_bytes", "load_pps"), [(64, 1_487_098), (1518, 81_274 - 997 * 84 / 1538)])
 def test_load_and_probes_fill_the_line_together(frame_bytes: float, load_pps: float) -> None:
     """TRex refuses more than the line carries: 997 probes of 84 bytes a second leave less for a load of 100 %."""
     given = {"server": "host", "line_rate_bps": 1e9, "warmup_rate": "100%"}
-    planned = stateless.steps(Stateless.of(given), frame_bytes, SERVER)
+    planned = stateless.steps(Stateless.of(given), sides(frame_bytes))
     assert planned[0].rate_pps == planned[-1].rate_pps == pytest.approx(load_pps, abs=1)
     on_the_line_bps = 8 * (planned[-1].rate_pps * (frame_bytes + 20) + 997 * 84)
     assert on_the_line_bps == pytest.approx(1e9)
-    alone = stateless.steps(Stateless.of(given | {"latency": False}), frame_bytes, SERVER)
+    alone = stateless.steps(Stateless.of(given | {"latency": False}), sides(frame_bytes))
     assert alone[-1].rate_pps == pytest.approx(1e9 / 8 / (frame_bytes + 20))
 
 
 def test_share_of_the_line_counts_probes_as_what_they_are() -> None:
     """At 100 % of the line, load and probes are 100 % of the frames that it carries."""
     parameters = Stateless.of({"server": "host", "line_rate_bps": 2e7, "target": "100%"})
-    own = cast(client.Client, SimpleNamespace(senders=(0, 1)))
-    device = Device(own, "host", SERVER, None, lambda one: (OUTSIDE, one), loaded=362.0)
-    shared = stateless._shared(parameters, device)
-    most_pps = stateless.steps(parameters, 362.0, SERVER)[-1].rate_pps + PROBES_PPS
+    shared = stateless._shared(parameters, sides(362))
+    most_pps = stateless.steps(parameters, sides(362))[-1].rate_pps + PROBES_PPS
     assert shared["line_pps"] == pytest.approx(most_pps)
     assert f"probes of 64 bytes among them {most_pps:.0f} pps" in shared["line"]
 
@@ -103,7 +106,7 @@ def test_share_of_the_line_counts_probes_as_what_they_are() -> None:
 def test_line_that_the_probes_fill() -> None:
     slow = Stateless.of({"server": "host", "line_rate_bps": 5e5, "warmup_rate": "1%", "target": "1%"})
     with pytest.raises(BadInput, match="997 probes a second fill a line of 500 kbit/s: use latency=false"):
-        stateless.steps(slow, 64, SERVER)
+        stateless.steps(slow, sides(64))
 
 
 def test_ramp_ends_at_the_line_rate_or_at_what_an_own_server_sends() -> None:

@@ -11,11 +11,10 @@ import pytest
 
 from labkit.measure.experiments import survey
 from labkit.measure.experiments.context import Event, RunContext
-from labkit.measure.experiments.trex import devices
-from labkit.measure.experiments.trex.parameters import Stateless
 from labkit.measure.traffic.trex.client import Client, Server
 from labkit.measure.traffic.trex.readings import Direction
-from studies.trex import stateless
+from studies.trex import devices, stateless
+from studies.trex.parameters import Stateless
 
 LOSES_ABOVE_PPS = 25e3
 
@@ -36,16 +35,14 @@ def test_each_step_is_sent_as_soon_as_it_has_ended(tmp_path: Path, monkeypatch: 
     client = cast(
         Client, SimpleNamespace(load=lambda *_, **__: 64.0, trial=trial, ports=(0, 1), senders=(0,))
     )
-    arm = devices.OUTSIDE
-    device = devices.Device(
-        client, "host", Server("v3.08", (1e9,), on_kernel=False), None, lambda one: (arm, one)
-    )
-    monkeypatch.setattr(devices, "_connect", lambda *_: nullcontext(device))
+    ports = devices.TrexPorts(client, "host", Server("v3.08", (1e9,), on_kernel=False), None)
+    made = ports, lambda one: (devices.OUTSIDE, one)
+    monkeypatch.setattr(devices, "trex_ports", lambda *_: nullcontext(made))
     sent: list[Event] = []
     parameters = Stateless.of(
         {"server": "host", "profile": "64b", "target": "50kpps", "directions": "one", "latency": "false"}
     )
-    run_context = RunContext("trex_stateless", tmp_path, 1, {}, send=sent.append)
+    run_context = RunContext("load_test", tmp_path, 1, {}, send=sent.append)
     events = list(stateless.EXPERIMENT.run(parameters, run_context))
     [finished] = [event["rows"] for event in events if event["event"] == "rows"]
     result, *steps = finished

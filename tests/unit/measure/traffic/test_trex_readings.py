@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from trex_server import Plan, Rejected, Server, calls
+from trex_server import calls
 
-from labkit.common.errors import Failed
 from labkit.measure.traffic.rates import Line
 from labkit.measure.traffic.trex import readings
-from labkit.measure.traffic.trex.client_process import Channel, Session
 from labkit.measure.traffic.trex.readings import Direction, ProbeLatency
-from studies.trex import stateless
+from studies.trex import sides
 
 
 def counters(name: str, port: int) -> list[dict[str, Any]]:
@@ -72,7 +69,7 @@ def test_rate_is_over_wall_time_not_over_schedule_time() -> None:
     assert pps == pytest.approx(318_000, rel=0.01)
     direction = whole("stl_ramp64_overload", begun - 0.05, 99)
     assert direction.sent_pps < 0.9 * requested_pps
-    assert "generator-limited" not in (stateless.problem_of([direction], requested_pps, duration_s) or "")
+    assert "generator-limited" not in (sides.problem_of([direction], requested_pps, duration_s) or "")
 
 
 def test_ring_drops_are_no_loss_of_the_device() -> None:
@@ -84,69 +81,9 @@ def test_ring_drops_are_no_loss_of_the_device() -> None:
     assert direction.ring_drops_count > 0
     assert direction.sent_count - direction.received_count == direction.ring_drops_count
     assert direction.lost_count == 0
-    problem = stateless.problem_of([direction], 100_000, 3)
+    problem = sides.problem_of([direction], 100_000, 3)
     assert problem is not None
     assert problem.startswith(f"TRex's own receive ring dropped {direction.ring_drops_count} of ")
-
-
-def test_tx_pps_is_never_read() -> None:
-    """3: TRex smooths its own rate. A second after the start it is far too low, while the counters are right."""
-    begun, requested_pps, _ = started("stl_ramp64_overload")[0]
-    first, second = [one for one in counters("stl_ramp64_overload", 0) if one["time"] > begun][:2]
-    assert second["m_total_tx_pps"] < 0.6 * requested_pps
-    pps = readings.rate(first, second, "opackets", second["time"] - first["time"])
-    assert pps == pytest.approx(requested_pps, rel=0.01)
-
-
-def test_latency_streams_are_not_scaled() -> None:
-    """4: Probes keep their 1,000 per second beside any load, so the requested rate includes them."""
-    probes = last_latency("stl_latency_loss_hdrh")
-    [(_, method_rate, seconds)] = [
-        (t, parameters["mul"], parameters["duration"])
-        for t, method, parameters, _ in calls("stl_latency_loss_hdrh")
-        if method == "start_traffic"
-    ]
-    assert method_rate["type"] in ("raw", "pps")
-    assert probes.sent_count == 1000 * seconds
-
-
-def test_rate_of_a_port_includes_its_latency_stream() -> None:
-    """4: 100 pps beside a latency stream of 100 pps: 200 pps are once the streams, 500 pps four times their load."""
-    made, answered = Server(Plan(recorded="stl_errors")), []
-    for _, method, parameters, result in calls("stl_errors"):
-        if parameters.get("port_id") != 0 or "error" in result:
-            continue
-        if method == "add_stream":
-            made.do_add_stream(parameters, 0, 0.0)
-        elif method in ("start_traffic", "update_traffic"):
-            answer = getattr(made, f"do_{method}")(parameters, 0, 0.0)
-            answered.append((parameters["mul"]["value"], result["multiplier"], answer["multiplier"]))
-            if method == "update_traffic":
-                break
-    assert answered == [(200, 1.0, 1.0), (500, 4.0, 4.0)]
-    with pytest.raises(Rejected, match="enforces a minimum rate of '100' pps"):
-        made.do_start_traffic({"mul": {"type": "pps", "value": 100.0}, "duration": 1}, 0, 0.0)
-
-
-@pytest.mark.parametrize("probes_pps", [0, 1000])
-def test_trial_asks_for_the_load_and_its_probes(probes_pps: float) -> None:
-    """A trial of 1,000 pps beside 1,000 probes a second asks TRex for 2,000 pps from the port."""
-    mults: list[str] = []
-
-    class Refused(Exception):
-        pass
-
-    def start(**given: Any) -> None:
-        mults.append(given["mult"])
-        raise Refused("enough")
-
-    session = Session(cast(Channel, None))
-    session._client = SimpleNamespace(start=start, is_connected=lambda: True)
-    session._latency_pps, session._senders, session._fresh = probes_pps, [0], True
-    session._reading = dict  # type: ignore[method-assign]
-    with pytest.raises(Failed, match="enough"):
-        session.trial(1000, 1, 0)
-    assert mults == [f"{1000 + probes_pps:.3f}pps"]
 
 
 def test_buckets_are_lower_edges_and_key_0_is_below_10_us() -> None:
@@ -240,7 +177,7 @@ def test_frames_above_the_mtu_raise_only_oerrors() -> None:
     """6: There is no error, but nothing is sent."""
     direction = whole("stl_ramp64", 1.0, 4.61)
     refused = Direction(**{**vars(direction), "refused_count": 3000, "sent_count": 0, "received_count": 0})
-    problem = stateless.problem_of([refused], 1000, 3)
+    problem = sides.problem_of([refused], 1000, 3)
     assert problem is not None
     assert "refused 3000 frames (oerrors): are they longer than the MTU" in problem
     fields = counters("stl_ramp64", 0)[-1]

@@ -122,7 +122,7 @@ def test_search_takes_trex_from_the_registry() -> None:
     assert parameters.load_generator is registry.GENERATORS["trex"]
     assert (parameters.settings.trial_s, parameters.settings.sum_s) == (0.5, 2.1)
     assert Throughput.of({}).settings.trial_s == 0.2
-    with pytest.raises(BadInput, match="works with `labkit run throughput` only"):
+    with pytest.raises(BadInput, match="works with `labkit run throughput` and load tests only"):
         registry.GENERATORS["trex"].check(parameters)
 
 

@@ -1,4 +1,4 @@
-"""Parameters of the experiments with TRex, and what cannot be measured."""
+"""Parameters of load tests, with the packet generator or with TRex, and what cannot be measured."""
 
 from __future__ import annotations
 
@@ -9,71 +9,26 @@ from typing import Annotated, ClassVar
 from labkit.common.errors import BadInput
 from labkit.common.limits import UNIQUE, Offered, OneOf, Within
 from labkit.measure.experiments import datapaths_parameters as usual
-from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.server_parameters import LINE_TAG, ServerParameters
 from labkit.measure.parameters import CodeParameter, refuse_given
-from labkit.measure.traffic import packet_generator
-from labkit.measure.traffic.packet_sender import FCS_BYTES, Mix
+from labkit.measure.traffic import packet_generator, rates
+from labkit.measure.traffic.packet_generator import PACKETS
+from labkit.measure.traffic.packet_sender import Mix
 from labkit.measure.traffic.rates import TAGS_BYTES, Line
-from labkit.measure.traffic.trex import client, server
+from labkit.measure.traffic.trex import server
 from labkit.measure.traffic.trex.generator import Trex
 from labkit.measure.traffic.trex.streams import PROFILES, STATEFUL
 
 KERNEL_TARGET = "50kpps"
-ONLY_OWN_SERVER = "not used with server=…: its ports reach a device that labkit does not build"
-ONLY_WITH_SERVER = "not used without server=…: labkit's own server has the ports 0 and 1"
-
-LINE_TAG = f"what encapsulation adds to a frame on the line: {', '.join(TAGS_BYTES)}"
-
-
-class ServerParameters(DatapathParameters, frozen=True, kw_only=True):
-    """What experiments share that can use a TRex server elsewhere.
-
-    `OWN_DEVICE`: the parameters of what labkit builds, which lies between the ports of its own server only.
-    """
-
-    OWN_DEVICE: ClassVar[tuple[str, ...]] = ()
-
-    server: Annotated[
-        str | None,
-        "HOST or HOST:PORT of a TRex server that runs: PORT (4501) is that of its RPC, and its publisher has the port"
-        " below (4500), as TRex's own; none: labkit starts one on the topology",
-    ] = None
-    ports: Annotated[
-        tuple[int, ...],
-        "pairs of its ports that send to each other through the device: 0,1; a throughput search sends from the first"
-        " of each pair alone",
-    ] = (0, 1)
-    force: Annotated[bool, "take ports that somebody else owns, and stop their traffic"] = False
-
-    def check_server(self) -> None:
-        """Raise BadInput for what a server elsewhere cannot be given, or what only such a server has."""
-        if self.server is None:
-            refuse_given(self, ("ports", "force"), ONLY_WITH_SERVER)
-            return
-        refuse_given(self, self.OWN_DEVICE, ONLY_OWN_SERVER)
-        client.address(self.server)
-        client.ports(self.ports)
-        self.check_is_here()
-
-    def check_is_here(self) -> None:
-        """Raise BadInput for another host: this one starts or reaches the server."""
-        if self.where != "here":
-            raise BadInput(f"where={self.where}: a TRex server is reached from this machine: leave where out")
-
-    @property
-    def companion(self) -> str | None:
-        """TRex, for a server that runs elsewhere: its client must leave the server in order after the run."""
-        return None if self.server is None else Trex.name
-
-    @property
-    def address(self) -> client.Address:
-        """Where the server listens."""
-        assert self.server is not None
-        return client.address(self.server)
+# The packet generator's frames of the profiles. TRex's imix goes through as many addresses.
+MIXES = {"imix": Mix(rates.IMIX, flows=254), "64b": Mix()}
+# How long a step takes, and about how long the traffic rests after it, in seconds
+STEP_S, TREX_STEP_S = 1.0, 3.0
+REST_S, TREX_REST_S = 0.1, 0.6
 
 
-class TrexParameters(ServerParameters, frozen=True, kw_only=True):
-    """What the experiments with a TRex server share."""
+class LoadTestParameters(ServerParameters, frozen=True, kw_only=True):
+    """What load tests share."""
 
     NAMED: ClassVar[tuple[str, ...]] = ()
     OWN_DEVICE: ClassVar[tuple[str, ...]] = (
@@ -84,8 +39,7 @@ class TrexParameters(ServerParameters, frozen=True, kw_only=True):
         "profile": CodeParameter("is code", "trex_profile", digest_parameter="profile_digest"),
     }
     ABSENT: ClassVar[tuple[str, ...]] = (
-        *usual.LOAD, *usual.REPETITION, *usual.OBSERVATION, *usual.TWO_HOSTS, "guest", "generator", "pairs",
-        "duration_s", "family",
+        *usual.LOAD, *usual.REPETITION, *usual.OBSERVATION, *usual.TWO_HOSTS, "guest", "pairs", "duration_s", "family",
     )  # fmt: skip
 
     protocol: str = "udp"
@@ -96,8 +50,8 @@ class TrexParameters(ServerParameters, frozen=True, kw_only=True):
     ] = None
     profile: Annotated[
         str,
-        f"{', '.join(PROFILES)}, or FILE.py: a stateless profile of TRex; labkit runs it as Python code with your"
-        " rights",
+        f"{', '.join(PROFILES)}, or with TRex FILE.py: a stateless profile of TRex; labkit runs it as Python code with"
+        " your rights",
         Offered(PROFILES),
     ] = "imix"
     profile_digest: Annotated[str | None, "the SHA-256 of FILE.py; labkit fills it in"] = None
@@ -107,10 +61,17 @@ class TrexParameters(ServerParameters, frozen=True, kw_only=True):
         super().check()
         self.check_server()
         if self.server is None:
-            self.refuse_guests("TRex")
+            self.refuse_guests("a load test")
+            self.refuse_shared_ends("a load test")
+        if self.with_trex:
             self.refuse_changes_at_ends("TRex")
-            self.refuse_shared_ends("TRex")
-        self.check_is_here()
+            self.check_is_here()
+        elif self.load_generator.name != PACKETS.name:
+            raise BadInput(
+                f"generator={self.generator}: a load test is made by {PACKETS.name} or {Trex.name}"
+            )
+        else:
+            refuse_given(self, ("trex",), "only TRex is there: add generator=trex")
         if self.profile not in self.NAMED and not is_file(self.profile):
             raise BadInput(
                 f"profile={self.profile}: there are {', '.join(self.NAMED)}, or the name of a file, FILE.py"
@@ -121,12 +82,20 @@ class TrexParameters(ServerParameters, frozen=True, kw_only=True):
                 " notebook"
             )
 
+    @property
+    def with_trex(self) -> bool:
+        """Whether TRex makes the load."""
+        return self.load_generator.name == Trex.name
+
     def _check_load(self) -> None:
-        """TRex makes the load."""
+        """Check nothing: frames have sizes and rates of their own."""
 
     def check_programs(self) -> None:
-        """Raise Unsupported without TRex, if labkit starts it. Its client says itself whether its package is there."""
-        if self.server is None:
+        """Raise Unsupported without the generator, if labkit starts it. TRex's client says itself whether its package
+        is there."""
+        if not self.with_trex:
+            super().check_programs()
+        elif self.server is None:
             server.find(self.trex)
 
     @property
@@ -135,8 +104,8 @@ class TrexParameters(ServerParameters, frozen=True, kw_only=True):
         return None
 
 
-class Stateless(TrexParameters, frozen=True, kw_only=True):
-    """Parameters of stateless tests."""
+class Stateless(LoadTestParameters, frozen=True, kw_only=True):
+    """Parameters of load tests that send frames at a rate."""
 
     NAMED: ClassVar[tuple[str, ...]] = tuple(PROFILES)
 
@@ -148,15 +117,16 @@ class Stateless(TrexParameters, frozen=True, kw_only=True):
     target: Annotated[
         str | None,
         f"where the ramp ends, from each port: 100%, 500kpps, 1Gbit/s; none: {KERNEL_TARGET} on kernel"
-        " interfaces, as labkit's own server has, else 100%; at most what the latency probes leave of the line",
+        " interfaces, as labkit's own topologies have, else 100%; at most what the latency probes leave of the line",
     ] = None
     ramp_s: Annotated[float, "duration of the linear ramp", Within(0.2, 36000)] = 60.0
     hold_s: Annotated[float, "how long the target is held", Within(0, 36000)] = 10.0
     step_s: Annotated[
-        float,
-        "duration of each step; between steps the traffic rests for half a second, so that counts are exact",
+        float | None,
+        "duration of each step, which has rows of its own; between steps the traffic rests, so that counts are exact;"
+        f" none: {STEP_S:g} s, with TRex {TREX_STEP_S:g} s, because it rests for half a second",
         Within(0.2, 600),
-    ] = 3.0
+    ] = None
     loss_limit: Annotated[
         float,
         "the share of lost frames that ends the test: 0.0001 is 0.01 %",
@@ -164,7 +134,7 @@ class Stateless(TrexParameters, frozen=True, kw_only=True):
     ] = 1e-4
     line_rate_bps: Annotated[
         float | None,
-        "the rate of the line, to which percentages refer; none: that of the server's ports",
+        "the rate of the line, to which percentages refer; none: that which the ports report (a veth: 10 Gbit/s)",
         Within(1e3, 1e13),
     ] = None
     line_tag: Annotated[str | None, LINE_TAG, OneOf(TAGS_BYTES)] = None
@@ -173,24 +143,37 @@ class Stateless(TrexParameters, frozen=True, kw_only=True):
     def check(self) -> None:
         """Raise BadInput in one sentence for what cannot be measured."""
         super().check()
-        if self.server is None and self.profile in PROFILES:
-            sizes = tuple(size + FCS_BYTES for size, _pps, _start in PROFILES[self.profile])
-            packet_generator.check_mix(Mix(sizes), self.mtu_bytes)
+        if not self.with_trex and self.profile not in MIXES:
+            raise BadInput(f"profile={self.profile} is one of TRex's: add generator=trex, or server=HOST")
+        if self.server is None and self.profile in MIXES:
+            packet_generator.check_mix(MIXES[self.profile], self.mtu_bytes)
+
+    @property
+    def each_s(self) -> float:
+        """The duration of each step in seconds."""
+        return self.step_s or (TREX_STEP_S if self.with_trex else STEP_S)
+
+    @property
+    def rest_s(self) -> float:
+        """About how long the traffic rests after a step, in seconds."""
+        return TREX_REST_S if self.with_trex else REST_S
 
     def ramp_target(self, on_kernel: bool) -> str:
-        """Return where the ramp ends. `on_kernel`: TRex has kernel interfaces, whose nominal rate it does not reach."""
+        """Return where the ramp ends. `on_kernel`: of kernel interfaces, whose nominal rate no generator reaches."""
         return self.target or (KERNEL_TARGET if on_kernel else "100%")
 
-    def line(self, server_bps: float) -> Line:
-        """Return the line to which percentages refer; `server_bps` is the rate of the server's ports."""
-        return Line(self.line_rate_bps or server_bps, () if self.line_tag is None else (self.line_tag,))
+    def line(self, ports_bps: float | None) -> Line:
+        """Return the line to which percentages refer; `ports_bps` is the rate that the ports report."""
+        return Line(self.line_rate_bps or ports_bps, () if self.line_tag is None else (self.line_tag,))
 
 
-class Stateful(TrexParameters, frozen=True, kw_only=True):
-    """Parameters of stateful tests."""
+class Stateful(LoadTestParameters, frozen=True, kw_only=True):
+    """Parameters of stateful tests, which TRex alone can make."""
 
+    ABSENT: ClassVar[tuple[str, ...]] = (*LoadTestParameters.ABSENT, "generator")
     NAMED: ClassVar[tuple[str, ...]] = STATEFUL
 
+    generator: str | None = Trex.name
     protocol: str = "tcp"
     profile: Annotated[
         str,

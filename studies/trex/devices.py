@@ -1,49 +1,46 @@
-"""The device under test of a load test with TRex: one outside that a server's ports reach, or a topology of labkit."""
+"""The device under test of a load test: one outside that a TRex server's ports reach, or a topology of labkit."""
 
 from __future__ import annotations
 
 import abc
 import random
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from labkit.common import schema
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure.experiments import rows as row_columns
 from labkit.measure.experiments import survey
+from labkit.measure.experiments.built_arm import LocalArm
 from labkit.measure.experiments.context import RunContext
 from labkit.measure.experiments.measuring_loop import Plan, Point, Running, Stages, balanced
-from labkit.measure.experiments.rows import Arm, Measured
-from labkit.measure.experiments.trex.parameters import TrexParameters
+from labkit.measure.experiments.rows import OUTSIDE, Arm, Measured
 from labkit.measure.traffic.trex import server
 from labkit.measure.traffic.trex.client import Client, Server, connected
 from labkit.system import machine
+from studies.trex.parameters import LoadTestParameters
 
-OUTSIDE = Arm("outside", "baseline")  # a device that labkit did not build
 START_S = 3.0  # about: of TRex
 OWN = "labkit's own server"
 Result = TypeVar("Result")
-COLUMNS = schema.names(writer=("throughput", "trex"))
+COLUMNS = (*schema.names(writer=("throughput", "trex")), "time_s")
 
 
 @dataclass(frozen=True)
-class Device:
-    """A device with a TRex server at both of its sides, and a connection to it.
+class TrexPorts:
+    """The ports of a TRex server at both sides of a device.
 
-    `ends`: the addresses of each port's frames; None: those of TRex's own profiles reach the other port.
-    `measured`: adds what a row says about the device to its metrics. `loaded`: what `LoadTest.load` returned. `pids`:
-    the process of labkit's own server.
+    `ends`: the addresses of each port's frames; None: those of TRex's own profiles reach the other port. `pids`: the
+    process of labkit's own server.
     """
 
     client: Client
     server: str
     about: Server
     ends: list[tuple[str, str]] | None
-    measured: Callable[[dict[str, Any]], Measured]
-    loaded: Any = None
     pids: tuple[int, ...] = ()
 
     def with_cpu_share(self, measure: Callable[[], Result]) -> tuple[Result, float | None]:
@@ -55,6 +52,19 @@ class Device:
 
 
 @dataclass(frozen=True)
+class Device:
+    """A device under test, and what sends through it from both sides.
+
+    `measured`: adds what a row says about the device to its metrics. `load`: what `LoadTest.load` returned. `columns`:
+    of all rows.
+    """
+
+    measured: Callable[[dict[str, Any]], Measured]
+    load: Any
+    columns: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class LoadTest(Point):
     """A load test of one device. Tests with one connection end together, when the server fails.
 
@@ -62,12 +72,12 @@ class LoadTest(Point):
     stateful profile's rates.
     """
 
-    parameters: TrexParameters
+    parameters: LoadTestParameters
     arm: Arm
     connect_s: float
     mult: float | None = None
 
-    mode: ClassVar[str]  # STL or ASTF
+    mode: ClassVar[str]  # of the TRex server: STL or ASTF
 
     @property
     def series(self) -> Hashable:
@@ -84,8 +94,8 @@ class LoadTest(Point):
         """The estimated duration in seconds, without connecting."""
 
     @abc.abstractmethod
-    def load(self, device: Device) -> object:
-        """Load the profile into the server; return what is known of it then."""
+    def load(self, ports: TrexPorts) -> object:
+        """Load the profile into a TRex server; return what sends it."""
 
     @abc.abstractmethod
     def test(self, running: Running, device: Device) -> Stages:
@@ -99,11 +109,11 @@ class LoadTest(Point):
         """Connect if that is not yet done, and test. A topology of labkit that cannot be tested gets a row."""
         try:
             if not running.is_open(self.series):
-                what = f"starting TRex on {self.arm.label}"
+                what = f"starting the generator on {self.arm.label}"
                 if self.arm == OUTSIDE:
                     what = f"connecting to the TRex server {self.parameters.address}"
                 yield what, self.connect_s
-            device = running.opened(self.series, lambda: self._connected(running))
+            device = running.opened(self.series, lambda: self.connected(running))
             yield from self.test(running, device)
         except (Failed, Unsupported) as error:
             if self.arm == OUTSIDE:
@@ -115,30 +125,34 @@ class LoadTest(Point):
             running.stop(self, str(error))
 
     @contextmanager
-    def _connected(self, running: Running) -> Iterator[Device]:
-        with _connect(self.parameters, running.run_context, self.arm, self.mode) as device:
-            yield replace(device, loaded=self.load(device))
+    def connected(self, running: Running) -> Iterator[Device]:
+        """Give the device a TRex server at both sides."""
+        with trex_ports(self.parameters, running.run_context, self.arm, self.mode) as (ports, measured):
+            columns = {
+                "trex_server": ports.server,
+                "trex": ports.about.version,
+                "pairs": len(ports.client.ports) // 2,
+            }
+            yield Device(measured, self.load(ports), columns)
 
     def record(
         self, running: Running, device: Device | None, metrics: dict[str, Any], *, keep: bool = False
     ) -> None:
         """Add a row to the test, with what it says about the device. `keep`: at once (`Running.record`)."""
         shared = dict.fromkeys(COLUMNS) | {
-            "generator": "trex",
+            "generator": self.parameters.load_generator.name,
             "frame": self.parameters.profile,
             "mult": self.mult,
         }
         if device is not None:
-            _, metrics = device.measured(
-                {"trex_server": device.server, "trex": device.about.version, **metrics}
-            )
-            shared["pairs"] = len(device.client.ports) // 2
+            shared |= device.columns
+            _, metrics = device.measured(metrics)
         running.record(self, self.parameters, (self.arm, shared | metrics), keep=keep)
 
 
 def plan(
     kind: type[LoadTest],
-    parameters: TrexParameters,
+    parameters: LoadTestParameters,
     seed: int,
     mults: Sequence[float | None] = (None,),
     finished: str = "",
@@ -163,24 +177,32 @@ def plan(
 
 
 @contextmanager
-def _connect(parameters: TrexParameters, run_context: RunContext, arm: Arm, mode: str) -> Iterator[Device]:
+def built(parameters: LoadTestParameters, run_context: RunContext, arm: Arm) -> Iterator[LocalArm]:
+    """Build the topology of an arm. Raises Unsupported and Failed if it cannot be built."""
+    rng = random.Random(f"{run_context.seed} {arm.label}")
+    with survey.built(parameters, run_context, 1, [arm], rng) as (built_arms, refused):
+        if refused:
+            raise Failed(refused[0][1]["reason"])
+        yield built_arms[0]
+
+
+@contextmanager
+def trex_ports(
+    parameters: LoadTestParameters, run_context: RunContext, arm: Arm, mode: str
+) -> Iterator[tuple[TrexPorts, Callable[[dict[str, Any]], Measured]]]:
     """Connect to the server; for a topology of labkit, build it and start a server on its first pair.
 
-    `mode`: STL or ASTF. Raises the errors of `Client.connect`; for a topology also Unsupported and Failed if it cannot
-    be built, or TRex not be started on it.
+    `mode`: STL or ASTF. Also yields `Device.measured`. Raises the errors of `Client.connect`; for a topology also
+    Unsupported and Failed if it cannot be built, or TRex not be started on it.
     """
     if parameters.server is not None:
         at = parameters.address
         taken = connected(run_context.companion_fd, at, parameters.ports, mode, force=parameters.force)
         with taken as (client, about):
             doubts = {"doubts": "; ".join(about.doubts) or None}
-            yield Device(client, str(at), about, None, lambda one: (arm, {**doubts, **one}))
+            yield TrexPorts(client, str(at), about, None), lambda one: (arm, {**doubts, **one})
         return
-    rng = random.Random(f"{run_context.seed} {arm.label}")
-    with survey.built(parameters, run_context, 1, [arm], rng) as (built_arms, refused):
-        if refused:
-            raise Failed(refused[0][1]["reason"])
-        [one] = built_arms
+    with built(parameters, run_context, arm) as one:
         mtu_bytes = arm.parameters(parameters).mtu_bytes
         with server.started(
             one.topology.pairs, mtu_bytes, folder=parameters.trex, stateful=mode == "ASTF"
@@ -188,10 +210,10 @@ def _connect(parameters: TrexParameters, run_context: RunContext, arm: Arm, mode
             about = own.client.connect(mode, force=False)
             own.announce()
             ends = None if own.adjacent else own.ends
-            yield Device(own.client, OWN, about, ends, one.measured, pids=(own.pid,))
+            yield TrexPorts(own.client, OWN, about, ends, (own.pid,)), one.measured
 
 
-def point_name(parameters: TrexParameters, arm: Arm, number: int, mult: float | None = None) -> str:
+def point_name(parameters: LoadTestParameters, arm: Arm, number: int, mult: float | None = None) -> str:
     """Return the name of a load test's file of rows: `imix-r0`, of labkit's own topologies `imix-veth_bridge-r0`."""
     profile = parameters.profile.rpartition("/")[2].removesuffix(".py")
     words = [profile] if arm == OUTSIDE else [profile, arm.stem]

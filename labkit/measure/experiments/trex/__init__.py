@@ -1,1 +1,0 @@
-"""The experiments with TRex: stateless and stateful load tests, and searches."""
