@@ -97,9 +97,9 @@ def lists_can_be_fetched() -> bool:
 
 def ovs_in_kernel() -> bool:
     """Return whether this kernel has the datapath of Open vSwitch."""
-    from labkit.measure.capabilities import genetlink
+    from labkit.measure.capabilities import platforms
 
-    return genetlink.generic_family("ovs_datapath") == 0
+    return bool(platforms.open_vswitch(None)[0].available)
 
 
 VETH = "name one type veth peer name two"

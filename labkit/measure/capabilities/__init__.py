@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from labkit.measure.capabilities import links, packet_capture, perf, platforms, tools, tracing
+from labkit.measure.capabilities import links, perf, platforms, tools, tracing
 from labkit.measure.capabilities.base import LOAD, Capability
 from labkit.system import machine
 
@@ -23,7 +23,7 @@ def _groups(alone: bool, versions: Callable[[], dict[str, str | None]]) -> tuple
     return (
         ("privilege", platforms.privilege),
         ("link kinds", lambda: links.links(alone=alone)),
-        ("packets", packet_capture.capturing),
+        ("packets", links.capturing),
         ("tracers", lambda: tracing.tracers(alone=alone)),
         ("perf events", perf.perf_events),
         ("BPF", perf.bpf),

@@ -15,6 +15,7 @@ from labkit.system import machine
 
 AS_ROOT = "run as root"
 LOAD = "as root: modprobe "  # the beginning of a remedy
+UNKNOWN = "this kernel does not support it"
 
 
 class Capability(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Try link kinds, tunnels, queueing disciplines and nftables: each is created in a namespace that is discarded."""
+"""Try link kinds, tunnels, queueing disciplines, nftables and captures, each in a namespace that is discarded."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import errno
 import fcntl
 import functools
 import os
+import socket
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.measure.capabilities import genetlink
 from labkit.measure.capabilities.base import (
     AS_ROOT,
     LOAD,
+    UNKNOWN,
     Capability,
     NotTried,
     attempt,
@@ -25,9 +26,18 @@ from labkit.measure.capabilities.base import (
 )
 from labkit.measure.topologies.network.kinds import remedy
 from labkit.system import netlink
+from labkit.system.netlink.nft_counters import NETLINK_NETFILTER, NFNL_SUBSYS_NFTABLES
+from labkit.system.netlink.sockets import attribute, request
+from labkit.system.recording.packet_ring import Ring
 
 TUNSETIFF, IFF_TUN, IFF_TAP, IFF_NO_PI = 0x400454CA, 1, 2, 0x1000  # linux/if_tun.h
-UNKNOWN = "this kernel does not support it"
+NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END, NFT_MSG_NEWTABLE, NFPROTO_INET = (
+    16,
+    17,
+    0,
+    1,
+)  # nfnetlink.h, nf_tables.h
+NLM_F_ACK, NLM_F_CREATE = 4, 0x400
 
 
 @dataclass(frozen=True)
@@ -142,13 +152,16 @@ class Space:
             raise NotTried(text, kernel_with("VETH")) from None
         return near
 
-    def do(self, message: netlink.Message, unknown: tuple[int, ...]) -> None:
-        """Send a request. Raises OSError, with our own message for the errors in `unknown`."""
+    def do(
+        self, message: netlink.Message, unknown: tuple[int, ...], kernel: netlink.Netlink | None = None
+    ) -> None:
+        """Send a request. Raises OSError; the errors in `unknown` mean that this kernel does not support it."""
         try:
-            self.socket.do(message)
+            (kernel or self.socket).do(message)
         except netlink.LinkError as error:
-            words = UNKNOWN if error.errno in unknown else str(error)
-            raise refused(error.errno, words) from None
+            if error.errno in unknown:
+                raise refused(errno.EOPNOTSUPP, UNKNOWN) from None
+            raise refused(error.errno, str(error)) from None
 
 
 @contextmanager
@@ -254,10 +267,32 @@ def _tun_remedy(number: int) -> str:
 
 
 def _table(here: Space) -> None:
+    """Create a table in a transaction, as nft(8) does."""
+    bracket = struct.pack(">BBH", 0, 0, NFNL_SUBSYS_NFTABLES)  # struct nfgenmsg
+    begin, end = (request("", kind, 0, bracket).body for kind in (NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END))
+    body = struct.pack(">BBH", NFPROTO_INET, 0, 0) + attribute(1, b"labkit\0")
+    kind = NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWTABLE
+    made = request("create an nftables table", kind, NLM_F_ACK | NLM_F_CREATE, body)
     with netlink.inside(here.fd):
-        number = genetlink.new_nftables_table("labkit")
-    if number:
-        unknown = (errno.EOPNOTSUPP, errno.EPROTONOSUPPORT, errno.EINVAL)
-        raise refused(
-            errno.EOPNOTSUPP if number in unknown else number, UNKNOWN if number in unknown else None
-        )
+        kernel = netlink.Netlink(NETLINK_NETFILTER)
+    with closing(kernel):
+        whole = netlink.Message(made.what, begin + made.body + end)
+        here.do(whole, (errno.EOPNOTSUPP, errno.EPROTONOSUPPORT, errno.EINVAL), kernel)
+
+
+def capturing() -> list[Capability]:
+    """Try packet sockets: one must see a packet."""
+    lost = "no packet can be followed from hop to hop"
+    return [attempt("packets", "packet capture", _sees_one, lost, _remedy_for("PACKET"))]
+
+
+def _sees_one() -> str:
+    with space() as here:
+        here.socket.do(netlink.set_link(1))
+        with closing(Ring(here.fd, "lo", 256, 1)) as ring:
+            with netlink.inside(here.fd), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+                sender.sendto(b"labkit", ("127.0.0.1", 9))  # discard (RFC 863); nobody listens
+            seen, _dropped = ring.counts()
+    if not seen:
+        raise refused(errno.EIO, "a packet socket did not see the packet that was sent")
+    return "with kernel timestamps and a count of lost packets"

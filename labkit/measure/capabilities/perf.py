@@ -21,42 +21,32 @@ from labkit.measure.capabilities.base import (
 )
 from labkit.measure.observers.perf.control import SHOW_SYMBOLS
 from labkit.system import machine
+from labkit.system.machine.bpf import call as call_bpf
 
 # linux/perf_event.h
 HARDWARE, SOFTWARE, TRACEPOINT = 0, 1, 2
 EXCLUDE_KERNEL = 1 << 5
-# perf_event_open, bpf (asm/unistd.h)
-_NUMBERS = {
-    "x86_64": (298, 321),
-    "aarch64": (241, 280),
-    "riscv64": (241, 280),
-    "ppc64le": (319, 361),
-    "s390x": (331, 351),
-}
+# Of perf_event_open(2) (asm/unistd.h)
+_NUMBERS = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319, "s390x": 331}
 _PMUS = Path("/sys/bus/event_source/devices")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _system_call(which: int, *arguments: int) -> int:
-    numbers = _NUMBERS.get(platform.machine())
-    if numbers is None:
-        text = f"labkit does not know the system call's number on {platform.machine()}"
-        raise NotTried(text, "try it with perf(1) or bpftool(8)")
-    answer = int(_libc.syscall(ctypes.c_long(numbers[which]), *(ctypes.c_long(one) for one in arguments)))
-    if answer < 0:
-        raise refused(ctypes.get_errno())
-    return answer
-
-
 def event(kind: int, config: int, *, cpu: int = -1, flags: int = 0, address: int = 0, period: int = 0) -> int:
     """Open a perf event and return its descriptor: of this process, or of everything on `cpu`. Raises OSError."""
+    if (number := _NUMBERS.get(platform.machine())) is None:
+        text = f"labkit does not know the system call's number on {platform.machine()}"
+        raise NotTried(text, "try it with perf(1)")
     # struct perf_event_attr, PERF_ATTR_SIZE_VER1: type, size, config, sample_period, sample_type, read_format, flags,
     # wakeup_events, bp_type, config1 (kprobe_func), config2 (probe_offset)
     attributes = struct.pack("IIQQQQQIIQQ", kind, 72, config, period, 0, 0, flags, 0, 0, address, 0)
     buffer = ctypes.create_string_buffer(attributes)
     cloexec = 8
-    return _system_call(0, ctypes.addressof(buffer), 0 if cpu < 0 else -1, cpu, -1, cloexec)
+    arguments = (number, ctypes.addressof(buffer), 0 if cpu < 0 else -1, cpu, -1, cloexec)
+    if (answer := int(_libc.syscall(*map(ctypes.c_long, arguments)))) < 0:
+        raise refused(ctypes.get_errno())
+    return answer
 
 
 def _counter(kind: int, config: int) -> tuple[int, str | None]:
@@ -165,8 +155,7 @@ def bpf() -> list[Capability]:
 def _map() -> None:
     array, create = 2, 0
     attributes = struct.pack("IIIII", array, 4, 8, 1, 0)
-    buffer = ctypes.create_string_buffer(attributes)
-    os.close(_system_call(1, create, ctypes.addressof(buffer), len(attributes)))
+    os.close(call_bpf(create, ctypes.create_string_buffer(attributes, len(attributes))))
 
 
 def _btf() -> None:

@@ -11,14 +11,23 @@ import resource
 import shutil
 import socket
 import struct
+from contextlib import closing
 from pathlib import Path
 
 from labkit.common import packages
 from labkit.common.errors import Unsupported
-from labkit.measure.capabilities import genetlink
-from labkit.measure.capabilities.base import AS_ROOT, Capability, Remedy, attempt, kernel_with, refused
+from labkit.measure.capabilities.base import (
+    AS_ROOT,
+    UNKNOWN,
+    Capability,
+    Remedy,
+    attempt,
+    kernel_with,
+    refused,
+)
 from labkit.measure.topologies.open_vswitch import dpdk
 from labkit.system import machine, netlink, process
+from labkit.system.netlink import ethtool
 from labkit.system.qemu import boot, kernels
 
 KVM_GET_API_VERSION, KVM_CREATE_VM = 0xAE00, 0xAE01  # linux/kvm.h
@@ -33,9 +42,11 @@ def open_vswitch(version: str | None) -> list[Capability]:
     """Try the kernel datapath; the userspace datapath is available if ovs-vswitchd (`version`) is installed."""
 
     def kernel() -> None:
-        number = genetlink.generic_family("ovs_datapath")
-        if number:
-            raise refused(number, "this kernel does not support it" if number == errno.ENOENT else None)
+        with closing(netlink.Netlink(ethtool.NETLINK_GENERIC)) as asked:
+            try:
+                ethtool.family(asked, "ovs_datapath")  # which loads its module
+            except netlink.LinkError as error:
+                raise refused(error.errno, UNKNOWN if error.errno == errno.ENOENT else None) from None
 
     lost = "Open vSwitch cannot switch in the kernel, only in user space, several times slower"
     result = [

@@ -62,7 +62,7 @@ def features(interface: str) -> dict[str, bool]:
             ) from None
         header = attribute(FEATURES_HEADER | NLA_F_NESTED, attribute(HEADER_DEV_NAME, _text(interface)))
         try:
-            answer = _ask(kernel, number, ETHTOOL_MSG_FEATURES_GET, header)
+            answer = _ask(kernel, "read features", number, ETHTOOL_MSG_FEATURES_GET, header)
         except LinkError as error:
             raise Failed(f"the features of {interface} cannot be read: {os.strerror(error.errno)}") from None
     return dict(_named(answer[FEATURES_HW], answer[FEATURES_ACTIVE]))
@@ -120,14 +120,15 @@ def grouped(kernel: dict[str, bool]) -> dict[str, bool]:
 
 def family(kernel: Netlink, name: str) -> int:
     """Return the number of a generic netlink family. Raises LinkError if the kernel has none of this name."""
-    answer = _ask(kernel, GENL_ID_CTRL, CTRL_CMD_GETFAMILY, attribute(CTRL_ATTR_FAMILY_NAME, _text(name)))
+    named = attribute(CTRL_ATTR_FAMILY_NAME, _text(name))
+    answer = _ask(kernel, f"find the netlink family {name}", GENL_ID_CTRL, CTRL_CMD_GETFAMILY, named)
     return int(struct.unpack_from("=H", answer[CTRL_ATTR_FAMILY_ID])[0])
 
 
-def _ask(kernel: Netlink, family: int, command: int, body: bytes) -> dict[int, bytes]:
+def _ask(kernel: Netlink, what: str, family: int, command: int, body: bytes) -> dict[int, bytes]:
     """Return the attributes of the answer to a command of a family. Raises LinkError."""
     # struct genlmsghdr; the answer has one behind its nlmsghdr, too
-    [answer] = kernel.ask(request("read features", family, 0, struct.pack("=BBH", command, 1, 0) + body))
+    [answer] = kernel.ask(request(what, family, 0, struct.pack("=BBH", command, 1, 0) + body))
     return dict(attributes(answer[20:]))
 
 
