@@ -1,6 +1,7 @@
-"""Make up profiled runs with known causes: any number of arms in one run, UDP or TCP, for the tests of conclusions.
+"""Make up profiled runs with known causes: any number of arms in one run, for the tests of conclusions.
 
-The stacks are those of veth and a bridge. Costs are seconds for a delivered packet (UDP) or gigabyte (TCP).
+The stacks are those of veth and a bridge. Costs are seconds for a delivered packet (UDP), answered request (tcp_rr) or
+gigabyte (TCP).
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ USUAL = {
         "iperf3;main": 0.05,
     },
 }  # fmt: skip
+USUAL["tcp_rr"] = USUAL["udp"]
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,9 @@ def _load(
         "length_bytes": own.get("length_bytes", 512), "received_count": arrived, "received_bytes": 512 * arrived,
         "sent_count": sent, "lost_count": sent - arrived, "throughput_pps": pps, "throughput_bps": 8 * 512 * pps,
     }  # fmt: skip
+    if protocol == "tcp_rr":
+        own |= {"loop": "closed", "transaction_rate": pps, "latency_p50_s": 1 / pps, "cpu_wait_s": 0.0}
+        return {"": arrived * shared}
     return {READ: arrived * shared, "": sent * shared}
 
 

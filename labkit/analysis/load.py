@@ -484,7 +484,7 @@ def non_defaults(of: Mapping[str, Any]) -> list[str]:
     words += [f"direction {of['direction']}"] if of["direction"] not in (None, "forward", "all") else []
     words += [f"beside {of['load']}"] if of["load"] is not None else []
     words += [f"MSS {of['mss_bytes']:g}"] if of["mss_bytes"] is not None else []
-    words += [str(of[name]) for name in ("congestion",) if of[name] is not None]
+    words += [str(of[name]) for name in ("congestion", "socket") if of[name] is not None]
     words += ["zero copy"] if str(of["zerocopy"]) == "True" else []
     words += [f"CPUs {of['affinity']}"] if of["affinity"] is not None else []
     words += [f"on {of['parent']}"] if of["parent"] is not None else []

@@ -34,6 +34,8 @@ class CostUnit:
 PER = {
     "packet": CostUnit("packet that arrived", "packet", "received_count", 1, "ns", 1e-9),
     "gigabyte": CostUnit("gigabyte that arrived", "GB", "received_bytes", 1e9, "ms", 1e-3),
+    "request": CostUnit("request that was answered", "request", "received_count", 1, "µs", 1e-6),
+    "connection": CostUnit("connection", "connection", "received_count", 1, "µs", 1e-6),
     "cpu_second": CostUnit("second of busy CPU", "CPU second", "cpu_s", 1, "ms", 1e-3),
 }
 
@@ -102,20 +104,21 @@ _TIMED = Protocol(
     speed="rate of pings",
     generator="ping",
 )
-_REQUESTS = replace(_TIMED, speed="rate of requests", generator="sockperf")
+_REQUESTS = replace(_TIMED, speed="rate of requests", work="request", generator="sockperf")
 
 
 def _rated(label: str, of: str, generator: str) -> Protocol:
     """Return a protocol of transactions that are judged by their rate; where a percentile is chosen, by that."""
-    rate = f"{of} per second"
+    rate, work = f"{of} per second", of.removesuffix("s")
     if os.environ.get(PERCENTILE):
-        return replace(_TIMED, label=label, speed=f"rate of {of}", generator=generator)
+        return replace(_TIMED, label=label, speed=f"rate of {of}", work=work, generator=generator)
     return Protocol(
         label=label,
         metric="transaction_rate",
         quantity=rate,
         average=rate,
         speed=rate,
+        work=work,
         generator=generator,
     )
 

@@ -48,7 +48,7 @@ def of_run(table: pd.DataFrame, profiles: Profiles) -> dict[str, Callable[[], go
 
 def usual(rows: pd.DataFrame, compared: pd.DataFrame) -> dict[str, Callable[[], go.Figure]]:
     """Return the figures of compared rows and their verdicts: the verdicts, three charts over the number of pairs, and
-    percentiles of round trips if there are any.
+    those of round trips and of requests if there are any.
 
     The charts are left out where they would pool rows that are never compared, for example two loss goals.
     """
@@ -62,6 +62,8 @@ def usual(rows: pd.DataFrame, compared: pd.DataFrame) -> dict[str, Callable[[], 
     made["slices"] = lambda: figures.slices(rows)
     if rows["protocol"].isin(TIMED).any():
         made["percentiles"] = lambda: figures.percentiles(rows)
+    if rows["transaction_rate"].notna().any():
+        made["requests"] = lambda: figures.requests(rows)
     return made
 
 

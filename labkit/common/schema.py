@@ -159,6 +159,7 @@ COLUMNS: tuple[Column, ...] = (
         ("direction", "", "text", "forward (data goes to servers), reverse, both; path: in, out; load test: all, 0→1"),
         ("mss_bytes", "byte", "integer", "the TCP maximum segment size as requested; null: the path's"),
         ("congestion", "", "text", "the TCP congestion control as requested; null: the kernel's default"),
+        ("socket", "", "text", "options of the load's sockets as requested; null: the generator's usual ones"),
         ("zerocopy", "", "flag", "whether the generator sends without copying"),
         ("affinity", "", "text", "the client's CPU and the server's CPU; null: not bound"),
         ("parent", "", "text", "the NIC under macvlan and ipvlan; null: a veth"),
@@ -240,6 +241,7 @@ COLUMNS: tuple[Column, ...] = (
         ("client_cpu_s", "s", "number", "CPU time of the clients, by iperf3; of connections and wrk, by the kernel"),
         ("server_cpu_s", "s", "number", "CPU time of the servers, by iperf3"),
         ("steal_s", "s", "number", "CPU time that the hypervisor took away in the window"),
+        ("cpu_wait_s", "s", "number", "of requests: how long the load's programs were ready and waited for a CPU"),
     ),
     *_columns(
         "profile",

@@ -7,17 +7,14 @@ They are models of draft-ietf-bmwg-containerized-infra-08: kernel-space (bridge,
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from labkit.measure.experiments import measuring_loop, several_loads
-from labkit.measure.experiments.datapaths_parameters import TWO_HOSTS
 from labkit.measure.topologies import Network
 
 
 class DatapathsOfToday(several_loads.SeveralLoads, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths` with several loads."""
-
-    ABSENT: ClassVar[tuple[str, ...]] = ("generator", "protocol", "length_bytes", "half_width", *TWO_HOSTS)
 
     topology: Annotated[tuple[str | Network, ...], "topologies to compare; the first is the baseline"] = (
         "veth_bridge",

@@ -1,4 +1,5 @@
-"""What everyday changes cost: the experiment `datapaths` with a list of changes on one topology, with TCP and UDP.
+"""What everyday changes cost: the experiment `datapaths` with a list of changes on one topology, with TCP, UDP,
+requests and connections.
 
 All changed topologies and the unchanged one exist at once, and each load runs between the ends of every one of them,
 in random order.
@@ -6,12 +7,12 @@ in random order.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from labkit.common.errors import BadInput
 from labkit.measure.experiments import changes, measuring_loop, several_loads
 from labkit.measure.experiments.changes import Change
-from labkit.measure.experiments.datapaths_parameters import TWO_HOSTS, DatapathParameters
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.topologies import Network
 
 PRICE_LIST = (
@@ -36,10 +37,9 @@ USUAL = DatapathParameters.help()
 class WhatDoesItCost(several_loads.SeveralLoads, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths` with several loads."""
 
-    ABSENT: ClassVar[tuple[str, ...]] = ("generator", "protocol", "length_bytes", "half_width", *TWO_HOSTS)
-
     topology: Annotated[tuple[str | Network, ...], "what is changed, one"] = ("veth_bridge",)
     change: tuple[Change, ...] = changes.parse(PRICE_LIST)
+    loads: tuple[str, ...] = ("tcp", "udp:512", "tcp_rr", "tcp_crr")
     observe: Annotated[tuple[str, ...], USUAL["observe"] + "; with every load"] = ()
     rounds: int = 5
     slices: int = 6

@@ -1,4 +1,4 @@
-"""The price list of changes: the cost of each in CPU time, per gigabyte (TCP) or packet (UDP)."""
+"""The price list of changes: the cost of each in CPU time, per gigabyte (TCP), packet (UDP), request or connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from labkit.analysis.protocols import PROTOCOLS
 from labkit.common import units
 
 # The units of work that have a price, by protocol
-PRICED = {name: one.unit for name, one in PROTOCOLS.items() if one.work in ("gigabyte", "packet")}
+PRICED = {name: one.unit for name, one in PROTOCOLS.items() if one.work != "cpu_second"}
 COLUMNS = [
     "topology", "baseline", "ratio", "low", "high", "control_low", "control_high", "cost_s", "baseline_s",
     "rounds_count", "word", "sentence",
@@ -45,7 +45,7 @@ def _per_round(rows: pd.DataFrame) -> pd.DataFrame:
     ok = load.measured_rows(load.complete(rows))
     ok = ok[ok["protocol"].isin(list(PRICED))]
     slices = ok["method"].eq("slice")
-    ok = ok[slices | ~slices.groupby(ok["setup"]).transform("any")]
+    ok = ok[slices | ~slices.groupby([ok["setup"], ok["protocol"]]).transform("any")]
     arrived = pd.Series(np.nan, ok.index)
     for name, unit in PRICED.items():
         arrived = arrived.mask(ok["protocol"].eq(name), ok[unit.work] / unit.one)
@@ -124,10 +124,11 @@ def _names(names: Sequence[str]) -> str:
 
 
 def price_list(prices: pd.DataFrame) -> go.Figure:
-    """Draw the forest plot of `prices`: CPU time per GB (TCP) or packet (UDP), as a ratio to the baseline."""
+    """Draw the forest plot of `prices`: CPU time per GB (TCP), packet (UDP), request or connection, as a ratio to the
+    baseline."""
     return forest(
         prices,
-        "CPU time for each GB (TCP) or packet (UDP) that arrived",
+        "CPU time for each GB (TCP), packet (UDP), request and connection",
         "the whole machine's CPU time, paired by round",
         reading="right of 1 costs more",
     )

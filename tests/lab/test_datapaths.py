@@ -350,12 +350,13 @@ def test_ipv6_at_mtu_9000(machine: Sandbox) -> None:
 def test_iperf3_options(machine: Sandbox) -> None:
     cpu = min(os.sched_getaffinity(0))
     words = ("topology=veth", "mss_bytes=536", "congestion=reno", "zerocopy=true", f"affinity={cpu},{cpu}",
-             "length_bytes=1000", "streams=3", *SHORT)  # fmt: skip
+             "length_bytes=1000", "streams=3", "socket=sndbuf=65536 rcvbuf=65536 nodelay=on", *SHORT)  # fmt: skip
     folder = machine.data / "datapaths" / "options"
     done = machine.labkit("run", "datapaths", *words, "--json", "--folder", str(folder))
     assert done.returncode == 0, done.stderr
     row = json.loads(done.stdout)
     assert (row["congestion"], row["mss_bytes"], row["streams"]) == ("reno", 536, 3)
     page = json.loads(machine.run("zcat", str(folder / "artefacts/1-r0/veth.json.gz")).stdout)[0]["client"]
+    assert page["start"]["sock_bufsize"] == 65536
     assert page["start"]["tcp_mss"] == 536 or page["start"]["tcp_mss_default"] <= 536
     assert (page["start"]["test_start"]["blksize"], page["start"]["test_start"]["num_streams"]) == (1000, 3)

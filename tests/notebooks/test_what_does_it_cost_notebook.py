@@ -15,7 +15,9 @@ from sandbox import Sandbox, sandbox
 
 from labkit.analysis import load
 
-pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge", "nft")
+pytestmark = pytest.mark.needs(
+    "user namespaces", "iperf3", "sockperf", "ip", "ping", "ethtool", "veth", "bridge", "nft"
+)
 
 SMALL = """
 change:
@@ -66,7 +68,7 @@ def test_all_changes_are_measured_with_both_loads(outputs: list[dict[str, object
     assert set(zip(ok["arm"], ok["protocol"], strict=True)) == {
         (arm, protocol)
         for arm in ("veth_bridge", "veth_bridge (again)", "rules-10", "mtu-1280")
-        for protocol in ("tcp", "udp")
+        for protocol in ("tcp", "udp", "tcp_rr", "tcp_crr")
     }
     assert set(ok["mtu_bytes"]) == {1500}  # the point's MTU; the arm's own is in `changed`
 
@@ -88,7 +90,10 @@ def test_both_figures_are_drawn(outputs: list[dict[str, object]]) -> None:
         one["application/vnd.plotly.v1+json"] for one in outputs if "application/vnd.plotly.v1+json" in one
     ]
     titles = [figure["layout"]["title"]["text"] for figure in drawn]  # type: ignore[index]
-    assert titles == ["CPU time for each GB (TCP) or packet (UDP) that arrived", "Ratios to the baseline"]
+    assert titles == [
+        "CPU time for each GB (TCP), packet (UDP), request and connection",
+        "Ratios to the baseline",
+    ]
 
 
 def test_full_price_list() -> None:

@@ -24,13 +24,26 @@ from labkit.analysis.figures.load_loss import load_loss
 from labkit.analysis.figures.over_time import over_time
 from labkit.analysis.figures.panels import Panel, arms, finish, grid, panels
 from labkit.analysis.figures.percentiles import percentiles
+from labkit.analysis.figures.requests import requests
 from labkit.analysis.load import metric_values
 from labkit.analysis.protocols import CARRYING, PROTOCOLS
 from labkit.common import units
 
 __all__ = [
-    "cost", "cpu_per_gigabyte", "forest", "function_durations", "function_times", "functions", "kernels",
-    "load_loss", "over_time", "percentiles", "rates", "slices", "throughput",
+    "cost",
+    "cpu_per_gigabyte",
+    "forest",
+    "function_durations",
+    "function_times",
+    "functions",
+    "kernels",
+    "load_loss",
+    "over_time",
+    "percentiles",
+    "rates",
+    "requests",
+    "slices",
+    "throughput",
 ]  # fmt: skip
 
 SLICES_PX = 250

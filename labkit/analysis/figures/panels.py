@@ -22,7 +22,7 @@ from labkit.common.units import si
 # Columns that divide a table into panels. Numbers of pairs and topologies share a panel.
 KEYS = (
     "protocol", "mtu_bytes", "nodes", "link_rate_bps", "link_delay_s", "family", "length_bytes", "rate_bps", "rate_rps",
-    "streams", "direction", "mss_bytes", "congestion", "zerocopy", "affinity", "parent", "guest",
+    "streams", "direction", "mss_bytes", "congestion", "socket", "zerocopy", "affinity", "parent", "guest",
 )  # fmt: skip
 MAX_COLUMNS = 3  # side by side at 900 px
 BETWEEN_PX = 88  # between two plots, one below the other: axis, axis title, panel title
@@ -151,6 +151,7 @@ def _title(one: dict[str, Any], varying: list[str]) -> str:
         "direction": str,
         "mss_bytes": lambda size: "default MSS" if pd.isna(size) else f"MSS {size:.0f}",
         "congestion": lambda name: "default congestion control" if pd.isna(name) else str(name),
+        "socket": lambda options: "usual sockets" if pd.isna(options) else str(options),
         "zerocopy": lambda on: "zero copy" if str(on) == "True" else "copied",
         "affinity": lambda cpus: "any CPU" if pd.isna(cpus) else f"CPUs {cpus}",
         "parent": lambda nic: "veth parent" if pd.isna(nic) else f"on {nic}",

@@ -117,6 +117,6 @@ def work(row: Mapping[Any, Any] | pd.Series, report: Mapping[str, Any], of: str 
     """
     done = _known(row.get(of)) or math.nan
     window_s, longer_s = (_known(one.get("window_s")) for one in (row, report))
-    if row.get("protocol") in protocols.TIMED or not window_s or not longer_s:
+    if row.get("protocol") == "ping" or not window_s or not longer_s:
         return done
     return done * longer_s / window_s

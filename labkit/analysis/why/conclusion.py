@@ -42,7 +42,7 @@ NETWORK_FILE = "FILE.yaml"  # the file of a network of one's own, because a row 
 # are those of the experiment.
 PARAMETERS = (
     "where", "endpoint", "guest", "generator", "protocol", "pairs", "mtu_bytes", "length_bytes", "rate_bps", "rate_rps",
-    "streams", "direction", "family", "mss_bytes", "congestion", "zerocopy", "affinity", "parent",
+    "streams", "direction", "family", "mss_bytes", "congestion", "socket", "zerocopy", "affinity", "parent",
 )  # fmt: skip
 USUAL = {
     "where": "here", "endpoint": "namespace", "pairs": "1", "mtu_bytes": "1500", "streams": "1", "family": "4",
@@ -73,7 +73,7 @@ class Conclusion:
     sentence claims a cause of the difference. has_effect: whether the sides certainly differ in CPU time or speed, if
     this is the only comparison. candidates: strongest first. notes: caveats. next: the steps that would
     decide, with their commands. p: the p value of the hypothesis that nothing differs. parts: the kinds of work of an
-    Open vSwitch, if a side has one.
+    Open vSwitch, if a side has one. round_trips: the parts of a round trip's time, if that is known.
     """
 
     sentence: str
@@ -87,6 +87,7 @@ class Conclusion:
     p: float = 1.0
     parts: Sequence[switch_work.Part] = ()
     has_effect: bool = False
+    round_trips: work.RoundTrips | None = None
 
 
 def conclude(point: ProfiledPoint, processes: str = WITHIN) -> Conclusion:
@@ -170,6 +171,8 @@ def _conclude(evidence: Evidence, all_candidates: list[Candidate]) -> Conclusion
         result = _withheld(evidence, order)
     return replace(
         result,
+        sentence=phrases.join_sentences([result.sentence, phrases.round_trip(evidence)]),
+        round_trips=evidence.round_trips,
         candidates=order,
         settings=evidence.settings,
         notes=tuple(_notes(evidence)),
@@ -359,7 +362,7 @@ def _claim_of_change(evidence: Evidence, best: Candidate) -> Iterator[str]:
     lost = candidates.effect_of_loss(evidence)
     if lost is not None and (code is None or abs(lost[0]) > abs(code.difference_s)):
         effects.insert(0, lost[1])
-    if effects:
+    if effects and not (evidence.round_trips and evidence.round_trips.is_rest):
         yield f"{start}: {effects[0]}"
         yield from map(phrases.capitalised, effects[1:])
         yield phrases.place(code) if code is not None else ""

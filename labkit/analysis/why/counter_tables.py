@@ -44,6 +44,7 @@ THOUSAND = 1000
 CLOCK, NS = ", s", 1e9  # the suffix of names of times, which are compared in whole nanoseconds
 LEFT_OUT = " Left out, because nothing arrived or the amount is unknown: {}."
 IN_GUESTS = ("guest", "shared_guest")  # endpoints
+LONGER = "The counters also have what came before and after the measured window: they are too large, on both sides."
 NOT = "Not recorded: run it with observe={}."
 RoundValues = Mapping[tuple[str, int], Mapping[str, float]]  # by folder and round
 # Event, divisor and name of each ratio, with perf's event names (perf-list(1)); the modifier (`:k`) is kept
@@ -233,7 +234,8 @@ def _counters(point: ProfiledPoint) -> Table:
         text = (
             "No counter differs by more than the spread between rounds." if all(_usable(counts)[:2]) else ""
         )
-    text = " ".join([f"{text}{left_out}{in_guests(seen[:2])}".strip(), *point.doubts("counters")])
+    longer = [LONGER] * (work_unit(point) in (PER["request"], PER["connection"]))
+    text = " ".join([f"{text}{left_out}{in_guests(seen[:2])}".strip(), *longer, *point.doubts("counters")])
     return title, text, table if len(table) else None
 
 
@@ -319,11 +321,11 @@ def _work(point: ProfiledPoint, report: dict[str, Any], row: pd.Series) -> float
     """Return the work done while the counters counted, or NaN if unknown.
 
     The counters run longer than the row's window, because they include warm-up and tail. So the work is what the
-    counters themselves report as arrived. CPU time has no such counter and is taken from the row; pings have no
-    warm-up.
+    counters themselves report as arrived. CPU time and requests have no such counter and are taken from the row; pings
+    have no warm-up.
     """
     of = work_unit(point)
-    if of is PER["cpu_second"]:
+    if of not in (PER["packet"], PER["gigabyte"]):
         return float(row[of.work])
     unit = "datagrams" if of is PER["packet"] else "frames"
     pairs = report.get("loss", [])

@@ -25,7 +25,7 @@ from labkit.analysis.why import causes, sections, switch_work, verdict, work
 from labkit.analysis.why.counter_tables import observed_by
 from labkit.analysis.why.environment import Setting
 from labkit.analysis.why.selection import ProfiledPoint
-from labkit.analysis.why.work import MIN_SHARE, Round, Split
+from labkit.analysis.why.work import MIN_SHARE, Round, RoundTrips, Split
 
 SPEED_SHARE = 0.05  # as BETWEEN_SHARE, for throughput
 DISTURBED_SHARE = 0.10  # of all CPU time: above it, other programs make sizes less sure
@@ -46,6 +46,7 @@ class Evidence:
 
     speed: throughput, or the rate of pings. parts: the kinds of work of an Open vSwitch, if a side has one. closed: how
     often receivers of TCP closed their window, per gigabyte that arrived, in each round with the kernel's counters.
+    round_trips: the time of a round trip and its parts, if it is known.
     others: the programs outside the experiment with their largest shares of the CPUs, the busiest first.
     """
 
@@ -66,6 +67,7 @@ class Evidence:
     loss_by_hop: tuple[dict[str, float], dict[str, float]] = field(default_factory=lambda: ({}, {}))
     parts: Sequence[switch_work.Part] = ()
     closed: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
+    round_trips: RoundTrips | None = None
 
     @functools.cached_property
     def measured(self) -> verdict.MeasuredVerdict | None:
@@ -237,7 +239,7 @@ def gather(
         (steal[0], steal[1]), (busy[0], busy[1]),
         (others[0], others[1]), _frames(point, variation),
         (work.loss_by_hop(point.rows[0]), work.loss_by_hop(point.rows[1])), parts,
-        (_closed(point, 0), _closed(point, 1)),
+        (_closed(point, 0), _closed(point, 1)), work.round_trips(*rounds, variation, control),
     )  # fmt: skip
 
 

@@ -171,7 +171,12 @@ def _conclusion_lines(
 def _conclusion_cells(point: ProfiledPoint, one: Conclusion, headed: bool) -> Iterator[Cell]:
     """Yield the cells of a conclusion: the conclusion first, then the tables that support it."""
     yield notebook_cells.prose_cell(*_conclusion_lines(point, one, headed))
-    makes = [candidates_table, settings_table, work_table]
+    makes = [
+        candidates_table,
+        settings_table,
+        *[round_trip_table] * (one.round_trips is not None),
+        work_table,
+    ]
     for make in [*makes, switch_table] if one.parts else makes:
         title, words, table = make(one)
         yield notebook_cells.prose_cell(f"### {title}", plain(words))
@@ -277,6 +282,32 @@ def work_table(of: Conclusion) -> Table:
     table = pd.DataFrame(lines).T
     table.columns.name = "stage"
     return title, text, table
+
+
+def round_trip_table(of: Conclusion) -> Table:
+    """Return the parts of a round trip's time on both sides."""
+    assert of.split is not None, "there are profiles of both sides"
+    assert of.round_trips is not None
+    parts = of.round_trips
+    named = {
+        "CPU time": parts.cpu,
+        "waiting for a CPU": parts.wait,
+        "the rest": parts.rest,
+        "in all": parts.whole,
+    }
+    lines = {
+        name: _line(of.split, size, *_costs(of.split, size.left, size.right))
+        for name, size in named.items()
+        if size is not None
+    }
+    table = pd.DataFrame(lines).T
+    table.columns.name = "part"
+    text = (
+        "The mean round trip of a closed loop: the number of connections divided by their rate. CPU time is what a"
+        " request costs; a part of it may pass while the response is on its way, so the rest is the least time in"
+        " which nothing of the round trip runs: sleep, wake-up, softirq delay, queues."
+    )
+    return "Where the time of a round trip goes", text, table
 
 
 def switch_table(of: Conclusion) -> Table:

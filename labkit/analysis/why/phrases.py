@@ -23,6 +23,7 @@ AT = {
     "between": "between the ends", "load": "of the load",
 }  # fmt: skip
 IDLE_SHARE = 0.2  # of all CPU time: the least difference in busy time that a sentence mentions
+NOTHING_RUNS = ": sleep, wake-up, softirq delay, timers, queues or delays on the path"
 LONGEST = 80  # characters of a value in a sentence; the tables have all of it
 _DIGEST = re.compile(r",? (?:sha256:|digest )[0-9a-f]{8,}")  # in the value of a setting
 
@@ -118,6 +119,24 @@ def difference(evidence: Evidence) -> str:
 def total_difference(whole: str) -> str:
     """Return the sentence about the total difference (`difference`), or an empty text."""
     return f"In all, {whole}" if whole else ""
+
+
+def round_trip(evidence: Evidence) -> str:
+    """Return the sentence about the time of a round trip and its parts, or an empty text if that does not differ."""
+    of = evidence.round_trips
+    if of is None or not of.whole.certain:
+        return ""
+
+    def part(size: Estimate) -> str:
+        own = size.difference / of.whole.difference
+        return f"{seconds(size.difference)} ({units.percent(own if abs(own) >= 0.0005 else 0.0)})"
+
+    wait = "" if of.wait is None else f", waiting for a CPU {part(of.wait)}"
+    rest = f"time in which nothing of it runs {part(of.rest)}{NOTHING_RUNS if of.is_rest else ''}"
+    return (
+        f"A round trip takes {seconds(of.whole.right)} instead of {seconds(of.whole.left)}: of the difference,"
+        f" CPU time is {part(of.cpu)}{wait}, and {rest}"
+    )
 
 
 def bounds(evidence: Evidence) -> str:

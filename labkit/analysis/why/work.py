@@ -11,7 +11,7 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -76,6 +76,11 @@ ROUND_COLUMNS = [
     "steal_s",
     "sent_count",
     "lost_count",
+    "loop",
+    "transaction_rate",
+    "pairs",
+    "streams",
+    "cpu_wait_s",
 ]
 _KTHREADS = "kernel"  # the process name of the kernel's threads (labkit.measure.observers.perf.fold_stacks)
 
@@ -90,6 +95,10 @@ class Round:
 
     Shares of the time of all CPUs: foreign_share for programs outside the experiment, steal_share for the hypervisor,
     busy_share for all busy time. stacks: all samples as they were recorded, with their processes.
+
+    round_trip_s: the mean time of a round trip in a closed loop: a client sends when it has the last response, so it is
+    the number of connections divided by their rate. wait_s: for each request, how long the load's programs were ready
+    and waited for a CPU. Unknown values are NaN.
     """
 
     run: str
@@ -101,6 +110,16 @@ class Round:
     steal_share: float
     busy_share: float
     stacks: folded_stacks.Stacks = field(default_factory=dict)
+    round_trip_s: float = math.nan
+    wait_s: float = math.nan
+
+    @property
+    def cost_s(self) -> float:
+        """The CPU time of a unit that arrived."""
+        return sum(
+            sum(self.samples[stage].values()) * self.seconds_per_sample(stage) * self.passed[stage]
+            for stage in STAGES
+        )
 
     def seconds_per_sample(self, stage: str) -> float:
         """Return the value of a stage's sample, in seconds per unit that passed the stage."""
@@ -202,12 +221,16 @@ def _round(
             foreign += count
     capacity_s = float(row["window_s"]) * float(row["cpus_count"] or 1)
     busy = sum(sum(each.values()) for each in samples.values()) + foreign
+    rate, connections = row["transaction_rate"], row["pairs"] * row["streams"]
+    closed = row["loop"] == "closed" and pd.notna(rate) and rate > 0
     return Round(
         str(row["folder"]), samples, period_s, arrived / unit.one, _passed_packets(row, before),
         # Where programs wait long for a CPU, samples were taken for longer than the window.
         min(foreign * period_s / capacity_s, 1.0) if capacity_s > 0 else math.nan,
         float(row["steal_s"]) / capacity_s if capacity_s > 0 and pd.notna(row["steal_s"]) else 0.0,
         min(busy * period_s / capacity_s, 1.0) if capacity_s > 0 else math.nan, stacks,
+        float(connections / rate) if closed else math.nan,
+        math.nan if pd.isna(row["cpu_wait_s"]) else float(row["cpu_wait_s"]) / arrived,
     )  # fmt: skip
 
 
@@ -272,6 +295,48 @@ class Split:
     spent: Estimate
     loss: Part
     stages: Sequence[Part]
+
+
+@dataclass(frozen=True)
+class RoundTrips:
+    """The time of a round trip and its parts, in seconds: CPU time, waiting for a CPU (None: unknown), and the rest.
+
+    CPU time that passes while the response is already on its way counts as well, so the rest is the least.
+    """
+
+    whole: Estimate
+    cpu: Estimate
+    wait: Estimate | None
+    rest: Estimate
+
+    @property
+    def is_rest(self) -> bool:
+        """Whether most of a certain difference is in the rest: neither CPU time nor waiting for a CPU."""
+        return self.whole.certain and self.rest.difference / self.whole.difference > 0.5
+
+
+def round_trips(
+    left: Sequence[Round],
+    right: Sequence[Round],
+    variation: RunVariation | None,
+    control: Sequence[Round] = (),
+) -> RoundTrips | None:
+    """Split the time of a round trip on both sides; None if it is unknown. control: as of `split`."""
+    if not all(math.isfinite(one.round_trip_s) for one in (*left, *right)):
+        return None
+    waits = all(math.isfinite(one.wait_s) for one in (*left, *right))
+
+    def compared(value: Callable[[Round], float]) -> Estimate:
+        sides = [np.array([value(one) for one in side]) for side in (left, right, control)]
+        size = estimate(sides[0], sides[1], variation)
+        return size if len(control) < 2 else beyond_control(size, estimate(sides[0], sides[2], None))
+
+    return RoundTrips(
+        compared(lambda one: one.round_trip_s),
+        compared(lambda one: one.cost_s),
+        compared(lambda one: one.wait_s) if waits else None,
+        compared(lambda one: one.round_trip_s - one.cost_s - (one.wait_s if waits else 0.0)),
+    )
 
 
 def split(

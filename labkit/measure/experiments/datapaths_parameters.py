@@ -33,7 +33,7 @@ MIN_MTU = {4: 68, 6: 1280}  # RFC 791, RFC 8200
 # Groups of parameters, for experiments that do not have them (`Parameters.ABSENT`)
 LOAD = (
     "protocol", "length_bytes", "rate_bps", "rate_rps", "streams", "direction", "omit_s", "placement", "mss_bytes",
-    "congestion", "zerocopy", "affinity",
+    "congestion", "socket", "zerocopy", "affinity",
 )  # fmt: skip
 REPETITION = ("slices", "whole_runs", "half_width")
 OBSERVATION = (
@@ -185,6 +185,11 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         str | None,
         "TCP congestion control; none: the kernel's default",
         Form(r"[a-z0-9_]{1,15}", "an algorithm of the kernel, for example cubic"),
+    ] = None
+    socket: Annotated[
+        str | None,
+        "options of the load's sockets at both ends, as far as the generator can set them: sndbuf=BYTES rcvbuf=BYTES"
+        " nodelay=on|off quickack=on|off busy_poll=MICROSECONDS writes=N (of a request); none: its usual ones",
     ] = None
     zerocopy: Annotated[bool, "iperf3 -Z"] = False
     affinity: Annotated[

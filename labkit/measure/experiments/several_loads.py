@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from labkit.common.errors import BadInput
 from labkit.common.limits import UNIQUE
 from labkit.measure.experiments import datapaths
-from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.datapaths_parameters import TWO_HOSTS, DatapathParameters
 from labkit.measure.experiments.measuring_loop import Plan
 from labkit.measure.traffic import registry
 
 
 class SeveralLoads(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths`, and the loads."""
+
+    ABSENT: ClassVar[tuple[str, ...]] = ("generator", "protocol", "length_bytes", "half_width", *TWO_HOSTS)
 
     loads: Annotated[
         tuple[str, ...],

@@ -156,7 +156,11 @@ def _topology(
 def _check_congestion(parameters: DatapathParameters, topology: topologies.Topology) -> None:
     """Raise Unsupported if the kernel has no such TCP congestion control and cannot load it."""
     client = topology.pairs[0].client
-    if parameters.congestion is None or parameters.protocol != "tcp" or client.runtime is not None:
+    if (
+        parameters.congestion is None
+        or not parameters.protocol.startswith("tcp")
+        or client.runtime is not None
+    ):
         return
     with netlink.inside(client.namespace.fd), socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
         try:

@@ -82,10 +82,14 @@ def _round_trips(
         remote_cpu = built_arm.remote_cpu()
         with (counting or nullcontext)():
             metered = built_arm.metered()
+            threads = machine.thread_times(machine.descendants(os.getpid()))
             times, begin = machine.cpu_times(), time.monotonic()
             yield
             used, length_s = machine.cpu_times() - times, time.monotonic() - begin
             row.update(window_s=length_s, **used.columns, **remote_cpu(length_s), **metered())
+            later = machine.thread_times(machine.descendants(os.getpid()))
+            if threads.keys() <= later.keys():  # else the wait of one that has ended is unknown
+                row["cpu_wait_s"] = sum(later[one][1] - threads[one][1] for one in threads) / 1e9
 
     doubts = list[str]()
     with ExitStack() as stack:

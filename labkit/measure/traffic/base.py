@@ -16,10 +16,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from labkit.common import units
 from labkit.common.errors import BadInput, Failed
 from labkit.common.limits import Within
 from labkit.common.schema import LATENCIES
 from labkit.measure.endpoints import Endpoint, Pair, RemotePair
+from labkit.measure.traffic import socket_options
 from labkit.system import process
 
 if TYPE_CHECKING:
@@ -52,8 +54,8 @@ class Capabilities:
     `length_bytes`: for each protocol the smallest and the largest length of a write, datagram or payload. `paced`: it
     can keep a given rate. `sliced`: its senders can be held and continued, so slices of several arms can alternate.
     `streams`: the maximum number of parallel streams of a pair. `requests`: it can keep a rate of requests. `turns`:
-    servers can send, too. `connects`: it opens so many connections that ports could run out. `metric`: the column by
-    which arms are compared, with `higher_is_better` as its direction.
+    servers can send, too. `connects`: it opens so many connections that ports could run out. `sockets`: the options of
+    sockets that it can set. `metric`: the column by which arms are compared, with `higher_is_better` as its direction.
     """
 
     length_bytes: Mapping[str, tuple[int, int]]
@@ -65,6 +67,7 @@ class Capabilities:
     requests: bool = False
     turns: bool = False
     connects: bool = False
+    sockets: tuple[str, ...] = ()
 
     @property
     def protocols(self) -> tuple[str, ...]:
@@ -99,6 +102,8 @@ class LoadParameters(Protocol):
     def mss_bytes(self) -> int | None: ...
     @property
     def congestion(self) -> str | None: ...
+    @property
+    def socket(self) -> str | None: ...
     @property
     def zerocopy(self) -> bool: ...
     @property
@@ -150,12 +155,26 @@ class Generator(abc.ABC):
             raise BadInput(
                 f"rate_rps={parameters.rate_rps}: {self.name} keeps no rate of requests; leave it out"
             )
+        self._check_sockets(parameters)
         if parameters.direction != "forward":
             given = f"direction={parameters.direction}"
             if not can.turns:
                 raise BadInput(f"{given}: with {self.name} only clients send; leave it out")
             if parameters.slices or parameters.nodes == "two":
                 raise BadInput(f"{given} needs whole runs on one host: use slices=0 and nodes=one")
+
+    def _check_sockets(self, parameters: LoadParameters) -> None:
+        """Raise BadInput for options of sockets that it cannot set."""
+        can = self.capabilities
+        for name in socket_options.parse(parameters.socket):
+            if name not in can.sockets:
+                known = f"only {', '.join(can.sockets)}" if can.sockets else "none"
+                raise BadInput(
+                    f"socket={name}: of the options of sockets {self.name} can set {known}: leave it out, or use"
+                    " generator=sockets"
+                )
+            if name in socket_options.OF_TCP and parameters.protocol.startswith("udp"):
+                raise BadInput(f"socket={name}: UDP has no such option; leave it out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,13 +377,13 @@ class TrialGenerator(Generator):
 def latency_columns(times_s: Sequence[float], lost_count: int = 0) -> dict[str, float | None]:
     """Return the percentiles and the maximum of sorted latencies in seconds.
 
-    Lost requests count as slower than all others. A percentile that is one of them is None.
+    Lost requests count as slower than all others. A percentile that is one of them is None, and so is the maximum.
     """
     count = len(times_s) + lost_count
     ranks = {name: min(count - 1, int(share * count)) for name, (share, _) in LATENCIES.items() if share < 1}
     return {
         **{f"latency_{name}_s": times_s[at] if at < len(times_s) else None for name, at in ranks.items()},
-        "latency_max_s": times_s[-1],
+        "latency_max_s": None if lost_count else times_s[-1],
     }
 
 
@@ -374,10 +393,12 @@ def closed_loop(
     parameters: LoadParameters,
     client_cpu_s: float | None,
     clients_count: int,
+    lost_count: int = 0,
+    within_s: float = 0.0,
 ) -> dict[str, Any]:
     """Return the columns of a row from how often each round-trip time (in seconds) was measured, and their rate.
 
-    Raises Failed without any.
+    `lost_count` requests got no response within `within_s`. Raises Failed without any round trip.
     """
     times = [one for one in sorted(counts) for _ in range(counts[one])]
     if not times:
@@ -386,12 +407,24 @@ def closed_loop(
     return {
         "loop": "closed",
         "received_count": len(times),
-        "sent_count": len(times),
+        "sent_count": len(times) + lost_count,
+        "lost_count": lost_count,
         "transaction_rate": rate,
-        **latency_columns(times),
+        **latency_columns(times, lost_count),
         "client_cpu_s": client_cpu_s,
-        "doubts": ["generator-limited: each client used a whole CPU"] if busy else [],
+        "doubts": [
+            *["generator-limited: each client used a whole CPU"] * busy,
+            *unanswered(lost_count, len(times) + lost_count, f" within {within_s:.0f} s"),
+        ],
     }
+
+
+def unanswered(lost_count: int, sent_count: int, how: str = "") -> list[str]:
+    """Return the doubt about requests that got no response."""
+    if not lost_count:
+        return []
+    share = units.percent(lost_count / sent_count)
+    return [f"{share} of the requests got no response{how}, and count as slower than all others"]
 
 
 class LatencyGenerator(Generator):
@@ -422,7 +455,8 @@ class RequestGenerator(LatencyGenerator):
     def check(self, parameters: LoadParameters) -> None:
         """Raise BadInput for what it cannot do."""
         super().check(parameters)
-        for name in ("mss_bytes", "congestion", "zerocopy", "affinity"):
+        chooses = self.capabilities.sockets and not parameters.protocol.startswith("udp")
+        for name in ("mss_bytes", "zerocopy", "affinity", *["congestion"] * (not chooses)):
             if value := getattr(parameters, name):
                 raise BadInput(f"{name}={value}: {self.name} has no {name}; leave it out")
         if parameters.nodes == "two":

@@ -1,7 +1,8 @@
 """HTTP by nginx and wrk: requests on connections that stay (http), or each on one of its own (http_close).
 
-Each server is an nginx of one process, with a folder of its own; it uses nothing of the machine's nginx. Each client is
-a wrk of one thread that keeps `streams` connections busy, so its loop is closed.
+Each server is an nginx of one process, with a folder of its own; it uses nothing of the machine's nginx. Where root
+starts it, it runs as the user nobody, without capabilities. Each client is a wrk of one thread that keeps `streams`
+connections busy, so its loop is closed.
 
 wrk adds to its latencies what it guesses that a closed loop hides (stats_correct in src/stats.c): for one of n µs also
 n - e, n - 2e …, where e is the mean time between two requests. labkit takes this out again, so that all closed loops
@@ -35,6 +36,7 @@ from labkit.measure.traffic.base import (
     until_listening,
 )
 from labkit.system import machine, process
+from labkit.system.qemu import confined
 
 USUAL_BYTES = 1024
 START_S, END_S = 10.0, 15.0  # for a server to listen; for a client to end and write its latencies
@@ -129,16 +131,18 @@ class Http(RequestGenerator):
     ) -> list[Report]:
         """Let all clients request at once; return their reports. Raises Failed with the message of wrk or nginx."""
         own, ends = base.local_ends(pairs)
-        with tempfile.TemporaryDirectory() as scratch, process.all_ended([]) as programs:
+        confinement = confined.confinement()
+        # Other users cannot enter every temporary folder of root.
+        top = None if confinement.group is None else "/tmp"
+        with tempfile.TemporaryDirectory(dir=top) as scratch, process.all_ended([]) as programs:
             script = Path(scratch) / "latencies.lua"
             script.write_text(SCRIPT)
             for number, end in enumerate(ends):
-                programs.append(_server(end, Path(scratch), f"nginx{number}", parameters))
+                programs.append(_server(end, Path(scratch), f"nginx{number}", parameters, confinement))
             until_listening("nginx", ends, programs, START_S)
             if parameters.omit_s:
-                _requests(own, parameters, script, parameters.omit_s, programs)
-            with counting:
-                return _requests(own, parameters, script, parameters.duration_s, programs)
+                _requests(own, parameters, script, parameters.omit_s, programs, NOT_COUNTED)
+            return _requests(own, parameters, script, parameters.duration_s, programs, counting)
 
     def columns(self, measured: list[Report], parameters: LoadParameters) -> dict[str, Any]:
         """Return the columns of a row. Raises Failed if no request got a response, for example without a free port."""
@@ -154,33 +158,35 @@ class Http(RequestGenerator):
             raise Failed(f"no request got a response, {words}")
         rate = sum(report.requests_count / report.duration_s for report in measured)
         used = [report.cpu_s for report in measured if report.cpu_s is not None]
-        row = closed_loop(counts, rate, parameters, sum(used) if used else None, len(measured))
-        if failed.total() > failed["timeout"]:
-            return row | {"status": "invalid", "reason": words}
-        if failed:
-            row["doubts"].append(
-                f"{failed['timeout']} responses came later than {TIMEOUT_S} s, and are left out"
-            )
-        return row
+        cpu_s = sum(used) if used else None
+        row = closed_loop(counts, rate, parameters, cpu_s, len(measured), failed["timeout"], TIMEOUT_S)
+        return row | ({"status": "invalid", "reason": words} if failed.total() > failed["timeout"] else {})
 
 
-def _server(end: Endpoint, scratch: Path, name: str, parameters: LoadParameters) -> process.Running:
+def _server(
+    end: Endpoint, scratch: Path, name: str, parameters: LoadParameters, confinement: confined.Confinement
+) -> process.Running:
     here, there = end.shared_folder(scratch)
+    here.chmod(0o711)  # nobody may pass, and see nothing
     (folder := here / name).mkdir(mode=0o700, exist_ok=True)
     size = USUAL_BYTES if parameters.length_bytes is None else parameters.length_bytes
     (folder / "www").mkdir(mode=0o700, exist_ok=True)  # not the configuration, which is beside it
     with open(folder / "www" / "response", "wb") as file:
         file.truncate(size)
     address = f"[{end.address}]" if parameters.family == 6 else end.address
+    owner = confinement.group
     configuration = CONFIGURATION.format(
-        user="user root;" if os.geteuid() == 0 else "",
+        user="" if owner is not None or os.geteuid() else "user root;",  # of a user namespace without nobody
         folder=f"{there}/{name}",
         address=address,
         port=PORT + end.port_offset,
     )
     (folder / "nginx.conf").write_text(configuration)
+    if owner is not None:
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, owner, owner)
     words = ["-p", f"{there}/{name}", "-c", f"{there}/{name}/nginx.conf", "-e", "stderr"]
-    return end.start([machine.require_program("nginx"), *words])
+    return end.start([*confinement.prefix, machine.require_program("nginx"), *words])
 
 
 def _requests(
@@ -189,6 +195,7 @@ def _requests(
     script: Path,
     seconds: int,
     programs: list[process.Running],
+    counting: AbstractContextManager[object],
 ) -> list[Report]:
     clients = []
     for pair in pairs:
@@ -201,7 +208,9 @@ def _requests(
         url = f"http://{host}:{PORT + pair.server.port_offset}/response"
         clients.append(pair.client.start(["wrk", *words, "-s", f"{there}/{script.name}", url]))
         programs.append(clients[-1])
-    late = process.wait(clients, time.monotonic() + seconds + END_S)
+    with counting:
+        process.wait(clients, time.monotonic() + seconds)
+    late = process.wait(clients, time.monotonic() + END_S)
     for client in late:
         client.kill()
     ended = [client.ended(client in late) for client in clients]

@@ -14,8 +14,9 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from labkit.common.errors import Failed, Unsupported
+from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure.endpoints import Endpoint, Pair, RemotePair
+from labkit.measure.traffic import socket_options
 from labkit.measure.traffic.base import (
     FLOW_TURN_S,
     LARGEST_DATAGRAM,
@@ -55,6 +56,7 @@ class Load:
     omit_s: int = 1
     mss_bytes: int | None = None
     congestion: str | None = None
+    socket: str | None = None
     zerocopy: bool = False
     affinity: str | None = None  # "0,1": the client's CPU and the server's CPU
     direction: str = "forward"
@@ -87,17 +89,19 @@ def client_argv(load: Load, address: str, port: int = PORT) -> list[str]:
         argv += ["-u", "-b", str(int(load.rate_bps or 0))]
     elif load.rate_bps is not None:
         argv += ["-b", str(int(load.rate_bps))]
+    options = socket_options.parse(load.socket)
     for flag, value in (
         ("-O", load.omit_s or None),
         ("-l", load.length_bytes),
         ("-P", load.streams if load.streams > 1 else None),
         ("-M", load.mss_bytes),
         ("-C", load.congestion),
+        ("-w", options.get("sndbuf")),  # the server's, too, and all receive buffers
         ("-A", load.affinity),
     ):
         if value is not None:
             argv += [flag, str(value)]
-    return argv + (["-Z"] if load.zerocopy else [])
+    return argv + ["-Z"] * load.zerocopy + ["-N"] * ("nodelay" in options)
 
 
 def server_argv(address: str, port: int = PORT) -> list[str]:
@@ -459,12 +463,22 @@ class Iperf3(FlowGenerator):
         sliced=True,
         streams=128,
         turns=True,
+        sockets=("sndbuf", "rcvbuf", "nodelay"),
     )
     reported_bps = "iperf3_bps"
     grace_s, last_words_s = GRACE_S, LAST_WORDS_S
 
     def version(self) -> str:
         return version()
+
+    def check(self, parameters: LoadParameters) -> None:
+        """Raise BadInput for what iperf3 cannot do."""
+        super().check(parameters)
+        options = socket_options.parse(parameters.socket)
+        if options.get("sndbuf") != options.get("rcvbuf"):
+            raise BadInput("socket: iperf3 sets both buffers alike: give sndbuf and rcvbuf the same size")
+        if options.get("nodelay") == 0:
+            raise BadInput("socket=nodelay=off: iperf3 has it off anyway; leave it out")
 
     def flows(
         self,

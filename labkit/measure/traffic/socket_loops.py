@@ -20,6 +20,7 @@ import gc
 import json
 import os
 import signal
+import struct
 import sys
 import time
 from collections.abc import Callable
@@ -29,12 +30,79 @@ STEP_NS = 100  # times are reported in steps of this length
 BACKLOG = 4096
 RETRY_S = 1e-3  # after which a client without a free port tries again
 PATIENCE_S = 8.0  # a lost SYN is sent again after 1, 3 and 7 s
+LOST_S = 2  # a request of udp_rr without a response for so long is lost
 PR_SET_PDEATHSIG = 1
 SMALL_BYTES = 512  # of these, Nagle's algorithm holds nothing back on a new connection
+SO_BUSY_POLL = 46  # asm-generic/socket.h
+OPTIONS = {
+    "sndbuf": (_socket.SOL_SOCKET, _socket.SO_SNDBUF),
+    "rcvbuf": (_socket.SOL_SOCKET, _socket.SO_RCVBUF),
+    "nodelay": (_socket.IPPROTO_TCP, _socket.TCP_NODELAY),
+    "busy_poll": (_socket.SOL_SOCKET, SO_BUSY_POLL),
+}
+LIMITS = {"sndbuf": "net.core.wmem_max", "rcvbuf": "net.core.rmem_max"}
 
 
 class ClosedEarlyError(Exception):
     """The server closed a connection before its response was complete."""
+
+
+def _settings(request: dict[str, Any], serves: bool) -> list[tuple[int, int, int | bytes]]:
+    """Return the arguments of setsockopt(2) for each new socket; a server's accepted connections inherit them.
+
+    Tries each option that was asked for. Raises OSError if the kernel refuses one, or silently takes another value.
+    """
+    protocol, asked = request["protocol"], request["socket"]
+    # A new connection holds back no small request, so tcp_crr and tcp_cc save a call.
+    small = (
+        protocol in ("tcp_crr", "tcp_cc")
+        and request["length_bytes"] <= SMALL_BYTES
+        and len(_parts(request)) == 1
+    )
+    usual: dict[str, int] = {} if protocol == "udp_rr" or (small and not serves) else {"nodelay": 1}
+    trial, result = _new(request, []), list[tuple[int, int, int | bytes]]()
+    for name, value in (usual | {name: asked[name] for name in OPTIONS if name in asked}).items():
+        result.append((*OPTIONS[name], value))
+        if name in asked:
+            trial.setsockopt(*OPTIONS[name], value)
+            # The kernel doubles a buffer (socket(7)), and cuts it to the greatest size that a sysctl allows.
+            if (has := trial.getsockopt(*OPTIONS[name]) // (2 if name in LIMITS else 1)) != value:
+                raise OSError(
+                    errno.EINVAL, f"the kernel made {name} {has}, not {value}: sysctl {LIMITS.get(name)}"
+                )
+    if request["congestion"] is not None:
+        result.append((_socket.IPPROTO_TCP, _socket.TCP_CONGESTION, request["congestion"].encode()))
+    return result
+
+
+def _new(request: dict[str, Any], settings: list[tuple[int, int, int | bytes]]) -> _socket.socket:
+    kind = _socket.SOCK_DGRAM if request["protocol"] == "udp_rr" else _socket.SOCK_STREAM
+    one = _socket.socket(_address(request)[0], kind)
+    for setting in settings:
+        one.setsockopt(*setting)
+    return one
+
+
+def _parts(request: dict[str, Any]) -> list[bytes]:
+    """Return what each write of a request sends."""
+    count, length = request["socket"].get("writes", 1), request["length_bytes"]
+    return [bytes(length - length // count * (count - 1)), *[bytes(length // count)] * (count - 1)]
+
+
+def _reader(request: dict[str, Any]) -> Callable[[int, int], bytes]:
+    """Return read(2); with the option quickack one that sets it after each read, because the kernel forgets it."""
+    quickack = request["socket"].get("quickack")
+    if quickack is None:
+        return os.read
+
+    def read(connection: int, length: int) -> bytes:
+        data = os.read(connection, length)
+        one = _socket.socket(fileno=connection)
+        one.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_QUICKACK, quickack)
+        one.detach()
+        return data
+
+    return read
 
 
 def _address(request: dict[str, Any]) -> tuple[int, tuple[str, int]]:
@@ -58,22 +126,23 @@ def _copies(count: int) -> tuple[int, list[tuple[int, int]]]:
 def serve(request: dict[str, Any]) -> None:
     """Answer until it is killed, in as many processes as clients have connections."""
     protocol, length = request["protocol"], request["length_bytes"]
-    family, address = _address(request)
-    one = _socket.socket(family, _socket.SOCK_DGRAM if protocol == "udp_rr" else _socket.SOCK_STREAM)
-    one.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
-    one.bind(address)
+    try:
+        one = _new(request, _settings(request, serves=True))
+        one.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+        one.bind(_address(request)[1])
+    except OSError as error:
+        sys.exit(error.strerror)
     if protocol != "udp_rr":
-        one.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)  # accepted connections inherit it
         one.listen(BACKLOG)
     _copies(request["count"])
-    response = bytes(length)
+    response, read = bytes(length), _reader(request)
     if protocol == "udp_rr":
         while True:
             one.sendto(*one.recvfrom(length))
     while True:
         connection = one._accept()[0]  # type: ignore[attr-defined]
         try:
-            while protocol != "tcp_cc" and _read(connection, length):
+            while protocol != "tcp_cc" and _read(connection, length, read):
                 os.write(connection, response)
                 if protocol == "tcp_crr":
                     break
@@ -82,9 +151,9 @@ def serve(request: dict[str, Any]) -> None:
         os.close(connection)
 
 
-def _read(connection: int, length: int) -> bool:
+def _read(connection: int, length: int, read: Callable[[int, int], bytes]) -> bool:
     """Read so many bytes; return False if the connection ends before."""
-    while length and (data := os.read(connection, length)):
+    while length and (data := read(connection, length)):
         length -= len(data)
     return not length
 
@@ -92,18 +161,18 @@ def _read(connection: int, length: int) -> bool:
 def _transaction(request: dict[str, Any]) -> Callable[[], None]:
     """Return a function that does one transaction. It raises OSError or ClosedEarlyError."""
     protocol, length = request["protocol"], request["length_bytes"]
-    family, address = _address(request)
-    kind = _socket.SOCK_DGRAM if protocol == "udp_rr" else _socket.SOCK_STREAM
-    payload, new = bytes(length), _socket.socket
+    (family, address), parts, settings = _address(request), _parts(request), _settings(request, serves=False)
+    new, kind = _socket.socket, _socket.SOCK_STREAM
 
     def with_connection() -> None:
         one = new(family, kind)
+        for setting in settings:
+            one.setsockopt(*setting)
         one.connect(address)
         left = 0
         if protocol == "tcp_crr":
-            if length > SMALL_BYTES:
-                one.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
-            one.sendall(payload)
+            for part in parts:
+                one.sendall(part)
             left = length
         while data := one.recv(length):
             left -= len(data)
@@ -113,26 +182,40 @@ def _transaction(request: dict[str, Any]) -> Callable[[], None]:
 
     if protocol in ("tcp_crr", "tcp_cc"):
         return with_connection
-    open_one = new(family, kind)
-    open_one.connect(address)
-    if protocol == "tcp_rr":
-        open_one.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
-    send, receive = open_one.sendall, open_one.recv
+
+    def connected() -> int:
+        one = _new(request, settings)
+        if protocol == "udp_rr":
+            one.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVTIMEO, struct.pack("ll", LOST_S, 0))
+        one.connect(address)
+        return one.detach()
+
+    # Of Python's ways to a system call, these cost least.
+    number, write, read, [payload, *rest] = connected(), os.write, _reader(request), parts
 
     def on_connection() -> None:
-        send(payload)
-        left = length
-        while left:
-            if not (data := receive(left)):
-                raise ClosedEarlyError
-            left -= len(data)
+        nonlocal number
+        write(number, payload)
+        for part in rest:
+            write(number, part)
+        try:
+            data = read(number, length)
+        except BlockingIOError:
+            os.close(number)
+            number = connected()  # from another port, so that a late response is not taken for the next one
+            raise
+        if len(data) != length and not (data and _read(number, length - len(data), read)):
+            raise ClosedEarlyError
 
     return on_connection
 
 
-def _repeat(transaction: Callable[[], None], seconds: float, times: array.array[int]) -> int:
-    """Repeat a transaction for so long, append how long each took, and return how often no port was free."""
-    clock, append, portless = time.monotonic_ns, times.append, 0
+def _repeat(transaction: Callable[[], None], seconds: float, times: array.array[int]) -> tuple[int, int]:
+    """Repeat a transaction for so long, and append how long each took.
+
+    Return how often no port was free, and how many requests of udp_rr were lost.
+    """
+    clock, append, portless, lost = time.monotonic_ns, times.append, 0, 0
     begun = clock()
     end = begun + int(seconds * 1e9)
     while begun < end:
@@ -142,13 +225,16 @@ def _repeat(transaction: Callable[[], None], seconds: float, times: array.array[
                 now = clock()
                 append(now - begun)
                 begun = now
+        except BlockingIOError:
+            lost += 1
+            begun = clock()
         except OSError as error:
             if error.errno != errno.EADDRNOTAVAIL:
                 raise
             portless += 1
             time.sleep(RETRY_S)
             begun = clock()
-    return portless
+    return portless, lost
 
 
 def measure(request: dict[str, Any]) -> None:
@@ -159,7 +245,7 @@ def measure(request: dict[str, Any]) -> None:
     signal.sigwait([signal.SIGHUP])
     for pid, _ in others:
         os.kill(pid, signal.SIGHUP)
-    times, portless, problem = array.array("q"), 0, None
+    times, portless, lost, problem = array.array("q"), 0, 0, None
     signal.signal(signal.SIGALRM, _silent)
     signal.setitimer(signal.ITIMER_REAL, request["omit_s"] + request["duration_s"] + PATIENCE_S)
     used_s = time.process_time()
@@ -167,7 +253,7 @@ def measure(request: dict[str, Any]) -> None:
         transaction = _transaction(request)
         _repeat(transaction, request["omit_s"], array.array("q"))
         used_s = time.process_time()
-        portless = _repeat(transaction, request["duration_s"], times)
+        portless, lost = _repeat(transaction, request["duration_s"], times)
     except ClosedEarlyError:
         problem = "the server closed a connection before its response was complete"
     except TimeoutError:
@@ -179,6 +265,7 @@ def measure(request: dict[str, Any]) -> None:
     report = {
         "counts": counts,
         "portless": portless,
+        "lost": lost,
         "cpu_s": time.process_time() - used_s,
         "problem": problem,
     }

@@ -17,9 +17,9 @@ from typing import Any
 
 import labkit
 from labkit.common import errors, units
-from labkit.common.errors import Failed
+from labkit.common.errors import BadInput, Failed
 from labkit.measure.endpoints import Endpoint, Pair, RemotePair
-from labkit.measure.traffic import base, socket_loops
+from labkit.measure.traffic import base, socket_loops, socket_options
 from labkit.measure.traffic.base import (
     LARGEST_DATAGRAM,
     NOT_COUNTED,
@@ -44,6 +44,14 @@ class Sockets(RequestGenerator):
     def version(self) -> str:
         """Return labkit's own version."""
         return labkit.__version__
+
+    def check(self, parameters: LoadParameters) -> None:
+        """Raise BadInput for what these sockets cannot do."""
+        super().check(parameters)
+        if (count := socket_options.parse(parameters.socket).get("writes", 1)) > 1:
+            size = 0 if parameters.protocol == "tcp_cc" else parameters.length_bytes or USUAL_BYTES
+            if count > size:
+                raise BadInput(f"socket=writes={count}: a request of {parameters.protocol} has {size} bytes")
 
     def latency(
         self,
@@ -83,7 +91,7 @@ class Sockets(RequestGenerator):
     def columns(self, measured: list[str], parameters: LoadParameters) -> dict[str, Any]:
         """Return the columns of a row. Raises Failed with the problem of a connection."""
         counts: Counter[float] = Counter()
-        portless, cpu_s = 0, 0.0
+        portless, lost, cpu_s = 0, 0, 0.0
         reports = [report for text in measured for report in _reports(text)]
         for report in reports:
             if report["problem"]:
@@ -91,8 +99,10 @@ class Sockets(RequestGenerator):
                 raise Failed(f"after {units.counted(done, 'transaction')}: {report['problem']}")
             for step, count in report["counts"].items():
                 counts[1e-9 * socket_loops.STEP_NS * int(step)] += count
-            portless, cpu_s = portless + report["portless"], cpu_s + report["cpu_s"]
-        row = closed_loop(counts, counts.total() / parameters.duration_s, parameters, cpu_s, len(reports))
+            portless, lost = portless + report["portless"], lost + report["lost"]
+            cpu_s += report["cpu_s"]
+        rate = counts.total() / parameters.duration_s
+        row = closed_loop(counts, rate, parameters, cpu_s, len(reports), lost, socket_loops.LOST_S)
         if portless:
             row |= {
                 "status": "invalid",
@@ -116,6 +126,8 @@ def _argv(
         "port": PORT + server.port_offset,
         "count": count,
         "length_bytes": parameters.length_bytes or USUAL_BYTES,
+        "socket": socket_options.parse(parameters.socket),
+        "congestion": parameters.congestion,
         "omit_s": parameters.omit_s,
         "duration_s": parameters.duration_s,
     }
@@ -141,6 +153,7 @@ class Requests(Sockets):
         metric="latency_p50_s",
         higher_is_better=False,
         streams=128,
+        sockets=tuple(socket_options.OPTIONS),
     )
 
 
@@ -153,6 +166,7 @@ class Connections(Sockets):
         metric="transaction_rate",
         streams=128,
         connects=True,
+        sockets=tuple(socket_options.OPTIONS),
     )
 
 

@@ -140,9 +140,7 @@ def columns(logs: Sequence[Log], duration_s: int, rate_rps: int | None) -> dict[
             f"sockperf sent {units.percent(late / len(times))} of the requests more than"
             f" {units.si(1e-9 * LATE_NS, 's')} late, which the round-trip times include: its sender needs a CPU"
         )
-    if lost:
-        share = units.percent(lost / row["sent_count"])
-        doubts.append(f"{share} of the requests got no response, and count as slower than all others")
+    doubts += base.unanswered(lost, row["sent_count"])
     offered = min((log.sent_count / log.elapsed_s for log in logs), default=0.0)
     if rate_rps is not None and offered < OFFERED * rate_rps:
         row |= {

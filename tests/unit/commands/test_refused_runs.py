@@ -49,6 +49,12 @@ datapaths slices=5 rate_bps=1e6 -> slices=0
 datapaths affinity=4099 -> there is no CPU 4099; there are
 datapaths 'parent=eth0; rm -rf' topology=macvlan_bridge -> parent='eth0; rm -rf' is not valid
 datapaths parent=eth0 -> veth_bridge has no parent: only macvlan and ipvlan have one
+datapaths socket=nagle=on -> socket=nagle: there is no such option: choose sndbuf, rcvbuf,
+datapaths socket=nodelay=off -> iperf3 has it off anyway
+datapaths socket=sndbuf=65536 -> iperf3 sets both buffers alike
+datapaths protocol=tcp_rr socket=nodelay=off -> of the options of sockets sockperf can set none
+datapaths protocol=udp_rr generator=sockets socket=nodelay=off -> socket=nodelay: UDP has no such option
+datapaths protocol=tcp_cc socket=writes=2 -> socket=writes=2: a request of tcp_cc has 0 bytes
 datapaths link_rate_bps=1e8 -> link_rate_bps=100000000.0 needs nodes=two: add it
 datapaths nodes=two where=ssh:there -> nodes=two with where=ssh:there needs the servers' host
 datapaths {CABLE} topology=veth -> veth cannot connect two hosts: with nodes=two choose veth_bridge, macvlan_bridge,

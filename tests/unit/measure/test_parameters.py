@@ -145,7 +145,8 @@ def test_no_parameter_hides_a_property(name: str) -> None:
 # Parameters of text that take any text: files, addresses, rates, and words that a kernel or a program defines
 FREE = {
     "affinity", "also", "change", "congestion", "events", "functions", "graph_functions", "guest", "min_rate",
-    "loads", "max_rate", "parent", "peer", "probe", "profile_digest", "sample", "select", "server", "target", "trex",
+    "loads", "max_rate", "parent", "peer", "probe", "profile_digest", "sample", "select", "server", "socket", "target",
+    "trex",
     "warmup_rate",
 }  # fmt: skip
 

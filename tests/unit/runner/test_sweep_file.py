@@ -222,9 +222,11 @@ def test_project_sweep_files(name: str, project: Path) -> None:
     elif name == "tunnel_offloads.yaml":
         for point in result.points:
             assert sum("big_tcp" in str(change) for change in point.parameters["change"]) == 2
-    elif name == "requests.yaml":
-        asked = {point.parameters["protocol"] for point in result.points}
-        assert asked == {"tcp_rr", "tcp_crr", "http", "http_close"}
+    elif result.experiment == "requests":
+        assert [point.parameters["endpoint"] for point in result.points] == [
+            ["namespace"],
+            ["namespace", "container"],
+        ]
     elif result.experiment == "datapaths_of_today":
         parameters = experiments.find(result.experiment).parameters.of({})
         native = {name for name in REDIRECTS if name.startswith("veth_")} - {"veth_xdp_generic"}

@@ -11,8 +11,8 @@ from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, Sta
 
 # The parameters that an arm may set itself: it is built with its own MTU, IP version and guests.
 PARAMETERS = (
-    "length_bytes", "streams", "mss_bytes", "zerocopy", "congestion", "affinity", "rate_bps", "rate_rps", "mtu_bytes",
-    "family", "guest",
+    "length_bytes", "streams", "mss_bytes", "zerocopy", "congestion", "socket", "affinity", "rate_bps", "rate_rps",
+    "mtu_bytes", "family", "guest",
 )  # fmt: skip
 
 
@@ -75,7 +75,7 @@ class Function(Kind):
 
 
 PARAMETER, AFFINITY, CONGESTION = Parameter(), Parameter("affinity", "0,1"), Parameter("congestion", "cubic")
-FUNCTION = Function()
+SOCKET, FUNCTION = Parameter("socket", "nodelay=off"), Function()
 _MODULES = {
     "sysctl": ("sysctl", "machine_sysctl"),
     "nftables": ("nftables", "rules", "conntrack"),
@@ -83,7 +83,7 @@ _MODULES = {
     "traffic_control": ("qdisc", "tc_filter", "xdp", "tc_bpf"),
     "route": ("route", "neighbour"),
     "monitor": ("monitor",),
-    "registry": ("parameter", "affinity", "congestion", "function"),
+    "registry": ("parameter", "affinity", "congestion", "socket", "function"),
 }
 KINDS = Registry(
     "",  # packages add none

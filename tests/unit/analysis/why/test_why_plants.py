@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import synthetic_rows
-from synthetic_arms import BASELINE, READ, RECEIVE, USUAL, WINDOW_S, WRITE, MadeArm, concluded, effect, run
+from synthetic_arms import (
+    BASELINE,
+    PACKETS,
+    READ,
+    RECEIVE,
+    USUAL,
+    WINDOW_S,
+    WRITE,
+    MadeArm,
+    concluded,
+    effect,
+    run,
+)
 
 from labkit.analysis import why
 from labkit.analysis.why import code_paths, environment, work
@@ -523,6 +536,38 @@ def test_measuring_rounds_that_tell_nothing_are_named_beside_profiles_that_do(
         line = json.dumps(row | variant | {"throughput_pps": row["throughput_bps"] / 4096})
         (folder / "rows" / f"measured{number}.jsonl").write_text(line + "\n")
     assert ("In the measuring rounds: no evidence" in concluded(f"{folder}:{BASELINE}", "x").sentence) == said
+
+
+@pytest.mark.parametrize(
+    ("more_s", "delay_s", "starts", "says"),
+    [
+        (
+            0.0,
+            5e-3,
+            "The cause is the change of qdisc",
+            r"CPU time is -?[\d.]+ \S+ \(-?0(\.1)? %\), waiting for a CPU 0 s",
+        ),
+        (2e-5, 0.0, "The cause is the change of qdisc", r"CPU time is (19|2\d)(\.\d)? µs \((9|10|11)\d* %\)"),
+    ],
+)
+def test_time_of_a_round_trip_is_cpu_time_or_not(
+    tmp_path: Path, more_s: float, delay_s: float, starts: str, says: str
+) -> None:
+    """A planted delay leaves the CPU time of a request as it is; planted code takes its place on the path."""
+    stack = f"{RECEIVE['udp']};strange_[k]"
+    slow = MadeArm(
+        {stack: more_s}, [effect("qdisc", "root", "noqueue", "netem delay 5ms")], 0.0,
+        speed=1 / (1 + PACKETS / WINDOW_S * (more_s + delay_s)),
+    )  # fmt: skip
+    arms = {BASELINE: MadeArm(lost=0.0), f"{BASELINE} (again)": MadeArm(lost=0.0), "x": slow}
+    result = concluded(f"{run(tmp_path / 'run', arms, 5, 'tcp_rr', noise=0.01)}:{BASELINE}", "x")
+    assert result.sentence.startswith(starts)
+    assert ("strange" in result.sentence) == (more_s > 0), result.sentence
+    assert re.search(says, result.sentence), result.sentence
+    parts = result.round_trips
+    assert parts is not None
+    assert parts.is_rest == (delay_s > 0)
+    assert parts.rest.difference == pytest.approx(delay_s, abs=2e-6, rel=0.03)
 
 
 def test_order_of_the_interfaces_is_no_difference(tmp_path: Path) -> None:

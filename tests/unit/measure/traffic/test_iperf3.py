@@ -148,8 +148,14 @@ def test_missing_json_fields(missing: str) -> None:
         (iperf3.Load("udp", length_bytes=64), "-u -b 0 -O 1 -l 64"),
         (iperf3.Load("udp", rate_bps=2.5e6), "-u -b 2500000"),
         (
-            iperf3.Load(mss_bytes=536, congestion="reno", zerocopy=True, affinity="0,1"),
-            "-M 536 -C reno -A 0,1 -Z",
+            iperf3.Load(
+                mss_bytes=536,
+                congestion="reno",
+                zerocopy=True,
+                affinity="0,1",
+                socket="nodelay=on sndbuf=8192 rcvbuf=8192",
+            ),
+            "-M 536 -C reno -w 8192 -A 0,1 -Z -N",
         ),
     ],
 )

@@ -34,8 +34,7 @@ def test_stall_shows_in_the_recorded_log() -> None:
     # 30 % of the requests came during the stall.
     assert row["latency_p50_s"] < 2e-3 < 0.2 < row["latency_p90_s"] < 0.3
     # More than 1 % were lost, because the socket was full. Nobody knows how long they would have taken.
-    assert (row["latency_p99_s"], row["latency_p999_s"]) == (None, None)
-    assert row["latency_max_s"] == pytest.approx(0.3, rel=0.1)
+    assert {row[f"latency_{name}_s"] for name in ("p99", "p999", "max")} == {None}
     assert "6.2 % of the requests got no response" in row["doubts"][-1]
 
 
@@ -68,7 +67,7 @@ def test_sender_that_was_held_hides_nothing() -> None:
     assert all(abs(due[at] - plain.sent_ns[number]) < 1000 for at, number in enumerate(kept))
     row = sockperf.columns([held], 1, 1000)
     assert row["latency_p50_s"] == pytest.approx(20e-6, rel=0.05)
-    assert row["latency_max_s"] == pytest.approx(0.3, rel=0.01)
+    assert row["latency_max_s"] is None
     assert row["lost_count"] == pytest.approx(70, abs=2)
     assert "sockperf sent 32 % of the requests more than 50 µs late" in row["doubts"][0]
 

@@ -1,0 +1,71 @@
+"""Requests: how many are answered in a second, against the time that the slowest ones take."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.analysis import stats, theme
+from labkit.analysis.figures.line_chart import PANEL_PX, Quantity, log_axis, no_bar
+from labkit.analysis.figures.panels import Panel, arms, finish, grid, panels
+from labkit.common.units import counted
+
+RATE = Quantity("transactions per second, thousands", "k/s", 1e3)
+TAIL = Quantity("99th percentile, µs", "µs", 1e-6)
+AXES = {"transaction_rate": RATE, "latency_p99_s": TAIL}
+MARGIN = 1.12  # between the rounds and the end of an axis
+
+
+def requests(rows: pd.DataFrame) -> go.Figure:
+    """Draw the rate of transactions (logarithmic) against the 99th percentile of their time (µs, logarithmic).
+
+    There is a panel for each protocol, number of pairs and combination of the other parameters. A large mark has the
+    geometric means of an arm's rounds with 95 % intervals; small marks are rounds.
+    """
+    drawn = rows[rows["status"].eq("ok") & rows["transaction_rate"].gt(0) & rows["latency_p99_s"].gt(0)]
+    parts = panels(drawn, columns_count=2, by_pairs=True)
+    figure = grid(parts, PANEL_PX)
+    for panel in parts:
+        ends = {name: (panel.table[name].min() / MARGIN, panel.table[name].max() * MARGIN) for name in AXES}
+        for arm, role in arms(panel.table):
+            _arm(figure, panel, arm, role, ends)
+        for update, (name, quantity) in zip(
+            (figure.update_xaxes, figure.update_yaxes), AXES.items(), strict=True
+        ):
+            shape = log_axis(*(end / quantity.scale for end in ends[name]))
+            update(title_text=quantity.title, tickangle=0, **shape, **panel.place)
+    subtitle = "right is faster, below is steadier; geometric mean of rounds, 95 % interval; small: rounds"
+    about = rows[rows["transaction_rate"].notna() | rows["status"].ne("ok")]
+    figure = finish(figure, about, "Requests a second against their slowest percent", subtitle)
+    return theme.explained(
+        figure,
+        "An arm at the lower right answers most requests, and answers nearly all of them soon. Arms that differ in the"
+        " height alone have the same rate and another tail. Lost requests count as slower than all others.",
+    )
+
+
+def _arm(figure: go.Figure, panel: Panel, arm: str, role: str, ends: dict[str, tuple[float, float]]) -> None:
+    own, style = panel.table[panel.table["arm"].eq(arm)], theme.arm_style(arm, role)
+    common = {"name": theme.plain(arm), "legendgroup": arm, "mode": "markers"}
+    means, bars = list[float](), list[dict[str, list[float]]]()
+    words = [f"<b>{theme.plain(arm)}</b>, {counted(len(own), 'round')}"]
+    for name, of in AXES.items():
+        mean = stats.effect(np.log(own[name].to_numpy(float)))
+        low, high = (mean.ratio if end is None else end for end in (mean.low, mean.high))
+        hides = bool(no_bar(low, high, ends[name], is_log=True))
+        means.append(mean.ratio / of.scale)
+        bars.append({
+            "array": [0 if hides else (high - mean.ratio) / of.scale],
+            "arrayminus": [0 if hides else (mean.ratio - low) / of.scale],
+        })  # fmt: skip
+        words.append(f"{of.say(mean.ratio)} [{of.say(low)}, {of.say(high)}]")
+    rounds = go.Scatter(
+        x=own["transaction_rate"] / RATE.scale, y=own["latency_p99_s"] / TAIL.scale, showlegend=False, opacity=0.5,
+        marker={"color": style.color, "symbol": style.symbol, "size": 5}, hoverinfo="skip", **common,
+    )  # fmt: skip
+    middle = go.Scatter(
+        x=means[:1], y=means[1:], error_x=bars[0], error_y=bars[1], showlegend=True, hoverinfo="text",
+        hovertext=["<br>".join(words)], marker={"color": style.color, "symbol": style.symbol, "size": 11}, **common,
+    )  # fmt: skip
+    figure.add_traces([rounds, middle], rows=[panel.row] * 2, cols=[panel.column] * 2)

@@ -1,0 +1,1 @@
+"""What a datapath costs a request, a connection and an HTTP request."""

@@ -1,0 +1,45 @@
+"""What datapaths cost a request, a connection and an HTTP request: the experiment `datapaths` with these loads.
+
+Nothing can be held while it waits for an answer, so there are whole runs only. Loops are closed. Several connections
+of a pair keep the path busy while one of them waits.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from labkit.common.limits import Within
+from labkit.measure.experiments import measuring_loop, several_loads
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.topologies import Network
+
+
+class Requests(several_loads.SeveralLoads, frozen=True, kw_only=True):
+    """Parameters of the experiment: those of `datapaths` with several loads."""
+
+    topology: Annotated[tuple[str | Network, ...], "topologies to compare; the first is the baseline"] = (
+        "veth_bridge",
+        "veth",
+        "veth_routed",
+        "veth_published_proxy",
+        "veth_published_nat",
+        "macvlan_bridge",
+        "vxlan",
+    )
+    loads: tuple[str, ...] = ("tcp_rr", "tcp_crr", "http", "http_close")
+    streams: Annotated[int, "open connections of each pair", Within(1, 128)] = 4
+    rounds: int = 5
+    duration_s: int = 1
+
+    def for_load(self, load: str) -> DatapathParameters:
+        """Return the parameters of `datapaths` for one of the loads; sockperf has a single connection."""
+        one = super().for_load(load)
+        several = one.protocol.endswith("_rr") and one.streams > 1
+        return DatapathParameters.like(one, generator="sockets") if several else one
+
+
+EXPERIMENT = measuring_loop.experiment(
+    Requests,
+    several_loads.plan,
+    about="what datapaths cost a request, a connection and an HTTP request: rate against the 99th percentile",
+)

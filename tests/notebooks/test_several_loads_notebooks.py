@@ -1,0 +1,57 @@
+"""The notebooks about the datapaths of today and about requests, small and for real: several loads in one run."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from conftest import ROOT
+from sandbox import sandbox
+
+from labkit.analysis import load
+
+pytestmark = pytest.mark.needs("user namespaces", "iperf3", "sockperf", "wrk", "veth", "bridge")
+
+SMALL = "{topology: [veth_bridge, veth_routed], rounds: 2, omit_s: 0, duration_s: 1, loads: "
+
+
+@pytest.mark.parametrize(
+    ("name", "loads", "expected", "titles"),
+    [
+        (
+            "12_datapaths_of_today",
+            '["udp:64", udp_rr], slices: 2, whole_runs: 0}',
+            {("udp", "slice"): 4, ("udp_rr", "whole"): 2},
+            {"What a packet costs, by its size", "Round-trip time by percentile"},
+        ),
+        (
+            "13_requests",
+            "[tcp_rr, http_close]}",
+            {("tcp_rr", "whole"): 2, ("http_close", "whole"): 2},
+            {"Requests a second against their slowest percent", "Ratios to the baseline"},
+        ),
+    ],
+)
+def test_several_loads_in_one_run(
+    name: str, loads: str, expected: dict[tuple[str, str], int], titles: set[str], tmp_path: Path
+) -> None:
+    with sandbox(tmp_path) as machine:
+        shutil.copytree(ROOT / "notebooks", machine.folder / "notebooks", ignore=shutil.ignore_patterns(".*"))
+        out = machine.folder / "out.ipynb"
+        words = [f"{name}.ipynb", str(out), "-y", f"{SMALL}{loads}", "--no-progress-bar"]
+        done = machine.run(
+            sys.executable, "-m", "papermill", *words, cwd=machine.folder / "notebooks", timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+        [folder] = (machine.data / name.partition("_")[2]).iterdir()
+        rows = load.load(folder)
+    assert set(rows["status"]) == {"ok"}
+    counts = rows.groupby(["protocol", "method", "arm"]).size()
+    arms = ("veth_bridge", "veth_bridge (again)", "veth_routed")
+    assert counts.to_dict() == {(*key, arm): count for key, count in expected.items() for arm in arms}
+    outputs = [one for cell in nbformat.read(out, as_version=4).cells for one in cell.get("outputs", [])]
+    drawn = [one["data"].get("application/vnd.plotly.v1+json") for one in outputs if "data" in one]
+    assert titles <= {figure["layout"]["title"]["text"] for figure in drawn if figure}
