@@ -1,7 +1,8 @@
-"""Answer the question of a run in one sentence: which arm is faster than the baseline, and by how much."""
+"""Answer the question of a run in a sentence for each metric: which arm is faster than the baseline, by how much."""
 
 from __future__ import annotations
 
+import math
 import re
 
 import pandas as pd
@@ -36,27 +37,34 @@ def question(verdicts: pd.DataFrame) -> str:
     return f"{which} is faster for {units.listed(measured)}{f': {named}' if named else ''}?"
 
 
-def answer(verdicts: pd.DataFrame) -> str:
-    """Return the verdicts (`verdicts.verdicts`) as one sentence without a full stop; an empty text if there are none.
+def answer(verdicts: pd.DataFrame) -> list[str]:
+    """Return the verdicts (`verdicts.verdicts`) as sentences without a full stop; none if there are none.
 
-    Each host and protocol has its part. An arm that was measured at several points has one phrase for each kind of
-    verdict, with the number of its points and the range of its sizes.
+    Each host and protocol has one; it begins with the largest difference. An arm that was measured at several points
+    has one phrase for each kind of verdict, with the number of its points and the range of its sizes.
     """
     hosts = load.hosts(verdicts)
-    parts = []
+    sentences = []
     for host, rows in hosts:
         for (protocol, baseline), own in rows.groupby(["protocol", "baseline"], sort=False, dropna=False):
             what = protocols.find(str(protocol))
             claims: dict[str, list[str]] = {}
-            for arm, each in own.groupby("topology", sort=False):
-                claims.setdefault(_claim(each), []).append(str(arm))
-            texts = [f"{units.listed(arms)} {_plural(claim, arms)}" for claim, arms in claims.items()]
+            arms = [(str(arm), each) for arm, each in own.groupby("topology", sort=False)]
+            for arm, each in sorted(arms, key=lambda one: -_difference(one[1])):
+                claims.setdefault(_claim(each), []).append(arm)
+            texts = [f"{units.listed(same)} {_plural(claim, same)}" for claim, same in claims.items()]
             more = f"; {units.counted(len(texts) - CLAIMS_COUNT, 'more claim')} in the table"
             text = ", ".join(texts[:CLAIMS_COUNT]) + (more if len(texts) > CLAIMS_COUNT else "")
             where = f" on {host}" if len(hosts) > 1 else ""
             against = "" if str(baseline) == "nan" else f" against {baseline}"
-            parts.append(f"{what.label} {what.average}{against}{where}: {text}")
-    return "; ".join(parts)
+            sentences.append(f"{what.label} {what.average}{against}{where}: {text}")
+    return sentences
+
+
+def _difference(rows: pd.DataFrame) -> float:
+    """Return the largest difference that was found, as a logarithm; 0 if none was."""
+    found = rows.loc[rows["word"].isin(WORDS), "ratio"].astype(float)
+    return max((abs(math.log(ratio)) for ratio in found), default=0.0)
 
 
 def _plural(claim: str, arms: list[str]) -> str:

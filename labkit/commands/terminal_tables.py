@@ -122,9 +122,8 @@ def show_verdicts(df: pd.DataFrame) -> None:
     """Print the answer, a table of verdicts for each host with its reasons, then all doubts."""
     console = new_console()
     every = all_verdicts(df)
-    if sentence := answer(every):
-        console.print(f"{sentence}.", style="bold")
-        console.print()
+    for sentence in answer(every):
+        console.print(f"{sentence}.\n", style="bold")
     for suffix, result in _hosts(every):
         table, reasons = _verdicts(suffix, result)
         console.print(table)

@@ -54,12 +54,12 @@ def html(notebook: Path | Sequence[Path], out: Path) -> Path:
 
 @dataclass(frozen=True)
 class Head:
-    """What a page says first about a run or a sweep: its question, its file's comment, and its answer. Each may be
-    empty."""
+    """What a page says first about a run or a sweep: its question, its file's comment, and the sentences of its answer.
+    Each may be empty."""
 
     question: str = ""
     about: str = ""
-    answer: str = ""
+    answer: Sequence[str] = ()
 
 
 def _head(folder: Path) -> Head:
