@@ -2,9 +2,9 @@
 
 The interface disappears with the container. It is the only thing that labkit creates outside of an experiment.
 
-A veth pair connects the container to a bridge of this machine; macvlan and ipvlan use a NIC of this machine. With a
-VLAN, the bridge port carries only this VLAN (the bridge must filter VLANs). On a NIC, labkit creates a VLAN device,
-which remains afterwards.
+A veth pair connects the container to a bridge or an Open vSwitch of this machine; macvlan and ipvlan use a NIC of this
+machine. With a VLAN, the port carries only this VLAN (a bridge must filter VLANs). On a NIC, labkit creates a VLAN
+device, which remains afterwards, as does a bridge that labkit creates.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import re
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from errno import EOPNOTSUPP
 from pathlib import Path
 
+from labkit.commands.messages import note
 from labkit.common import packages, safe_files
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.common.limits import Form, Within
@@ -36,10 +38,15 @@ DHCP = "dhcp"
 LEASE_S = 30.0
 IFNAMSIZ, ETH_P_8021Q = 16, 0x8100  # linux/if.h, linux/if_ether.h
 MIN_MTU, MAX_MTU = 68, 65535  # RFC 791; a device may have narrower limits
+# bridge, L2, L3 (linux/if_link.h)
 MODES = {
     "macvlan": {"IFLA_MACVLAN_MODE": 4},
     "ipvlan": {"IFLA_IPVLAN_MODE": 0},
-}  # bridge, L2 (linux/if_link.h)
+    "ipvlan l3": {"IFLA_IPVLAN_MODE": 1},
+}
+SWITCHES = ("openvswitch", "tun")  # kinds of a switch's own interface: with the kernel's datapath, or its own
+OURS = "lk"  # the names of this machine's ends of veth pairs begin so
+POLL_S = 0.1
 _LEASE = re.compile(r"^(ip|mask|router)='([0-9. ]+)'$", re.MULTILINE)
 
 
@@ -48,7 +55,8 @@ class AttachRequest:
     """The interface to create.
 
     kind: one of KINDS. over: the bridge (veth) or NIC. interface: its name in the container. address: an address with a
-    prefix length, `dhcp`, or None. gateway: the gateway of a default route.
+    prefix length, `dhcp`, or None. gateway: the gateway of a default route. l3: ipvlan in its layer 3 mode. create:
+    the bridge, if there is none.
     """
 
     kind: str
@@ -59,6 +67,8 @@ class AttachRequest:
     mac: str | None = None
     vlan: int | None = None
     mtu_bytes: int | None = None
+    l3: bool = False
+    create: bool = False
 
     def check(self) -> None:
         """Raise BadInput for the first impossible value."""
@@ -82,6 +92,13 @@ class AttachRequest:
         Form(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}", "for example 02:00:00:00:00:01").check("--mac", self.mac)
         if self.mac is not None and self.kind == "ipvlan":
             raise BadInput("an ipvlan device always has the MAC address of its NIC: leave --mac out")
+        if self.l3 and (self.kind != "ipvlan" or self.gateway is not None or self.address == DHCP):
+            raise BadInput(
+                "--l3 is a mode of --ipvlan, in which nobody answers ARP or DHCP: leave --gateway and dhcp out, and"
+                " route to the interface itself"
+            )
+        if self.create and self.kind != "veth":
+            raise BadInput("--create makes the bridge of --veth; a NIC is there or not")
         Within(1, 4094).check("--vlan", self.vlan)
         Within(MIN_MTU, MAX_MTU).check("--mtu", self.mtu_bytes)
 
@@ -100,10 +117,12 @@ def container_namespace(container: str) -> Iterator[Namespace]:
 
 @dataclass(frozen=True)
 class Attached:
-    """The interface's address with its prefix length (or None), and the connected interface of this machine."""
+    """The interface's address with its prefix length (or None), the connected interface of this machine, and an address
+    of the same network that the container has at another interface, as `ADDRESS at INTERFACE`, or None."""
 
     address: str | None
     here: str
+    other: str | None
 
 
 def attach(container: str, wanted: AttachRequest) -> Attached:
@@ -123,7 +142,52 @@ def attach(container: str, wanted: AttachRequest) -> Attached:
         undo.callback(space.netlink.do, netlink.delete_link(index))
         address = _configure(kernel, space, index, wanted)
         undo.pop_all()
-        return Attached(address, here)
+        return Attached(address, here, address and _other(space, index, address))
+
+
+def detach(container: str, interface: str) -> None:
+    """Remove an interface that `attach` added. Raises BadInput for one that labkit did not add."""
+    with container_namespace(container) as space, closing(netlink.Netlink()) as kernel:
+        index = _index(space, interface)
+        [link] = [one for one in netlink.links(space.netlink) if one.index == index]
+        far = [
+            one.name
+            for one in netlink.links(kernel)
+            if link.kind == one.kind == "veth" and (one.index, one.link) == (link.link, index)
+        ]
+        if link.kind not in KINDS or (link.kind == "veth" and not (far and far[0].startswith(OURS))):
+            raise BadInput(f"labkit has not added {interface} to the container {container}")
+        space.netlink.do(netlink.delete_link(index))
+        if far and os.path.isabs(switch := machine.program("ovs-vsctl")):
+            process.run([switch, "--timeout=5", "--if-exists", "del-port", far[0]])
+
+
+def wait(container: str, interface: str, seconds: float) -> None:
+    """Wait until a container has this interface and it is up. Raises Failed if that takes longer."""
+    deadline = time.monotonic() + seconds
+    with container_namespace(container) as space:
+        while not any(
+            link.name == interface and link.up and link.carrier for link in netlink.links(space.netlink)
+        ):
+            if time.monotonic() > deadline:
+                raise Failed(
+                    f"after {seconds:g} s the container {container} has no interface {interface} that is up"
+                )
+            time.sleep(POLL_S)
+
+
+def _other(space: Namespace, index: int, address: str) -> str | None:
+    """Return an address of the same network at another interface (`Attached.other`)."""
+    own = ipaddress.ip_interface(address).network
+    names = {link.index: link.name for link in netlink.links(space.netlink)}
+    return next(
+        (
+            f"{other} at {names[at]}"
+            for at, other in netlink.addresses(space.netlink)
+            if at != index and ipaddress.ip_interface(other).network == own
+        ),
+        None,
+    )
 
 
 def _index(space: Namespace, interface: str) -> int:
@@ -140,14 +204,18 @@ def _make(kernel: netlink.Netlink, space: Namespace, wanted: AttachRequest, undo
     """
     try:
         known = {link.name: link for link in netlink.links(kernel)}
+        if wanted.create and wanted.over not in known:
+            kernel.do(netlink.new_link("bridge", wanted.over))
+            known = {link.name: link for link in netlink.links(kernel)}
+            undo.callback(kernel.do, netlink.delete_link(known[wanted.over].index))
         if wanted.over not in known:
             raise BadInput(f"this machine has no interface {wanted.over}; it has {', '.join(known)}")
         over = known[wanted.over]
         common = {"netns": space.fd, "mtu_bytes": wanted.mtu_bytes, "mac": wanted.mac}
         if wanted.kind == "veth":
-            return _veth(kernel, space, wanted, over)
+            return _veth(kernel, space, wanted, over, undo)
         lower = over.index if wanted.vlan is None else _vlan(kernel, wanted, known, undo)
-        data = MODES[wanted.kind]
+        data = MODES["ipvlan l3" if wanted.l3 else wanted.kind]
         kernel.do(netlink.new_link(wanted.kind, wanted.interface, link=lower, data=data, **common))  # type: ignore[arg-type]
         return next((link.name for link in netlink.links(kernel) if link.index == lower), wanted.over)
     except netlink.LinkError as error:
@@ -156,11 +224,28 @@ def _make(kernel: netlink.Netlink, space: Namespace, wanted: AttachRequest, undo
         ) from None
 
 
-def _veth(kernel: netlink.Netlink, space: Namespace, wanted: AttachRequest, bridge: netlink.Link) -> str:
-    """Connect the container to the bridge by a veth pair and return the name of this machine's end.
+def _veth(
+    kernel: netlink.Netlink, space: Namespace, wanted: AttachRequest, bridge: netlink.Link, undo: ExitStack
+) -> str:
+    """Connect the container to the bridge or the switch by a veth pair and return the name of this machine's end.
 
-    Deleting one end deletes both.
+    Deleting one end deletes both; `undo` also removes the port of a switch.
     """
+    here = f"{OURS}{os.urandom(4).hex()}"
+    peer = {"name": wanted.interface, "netns": space.fd, "mac": wanted.mac}
+    mtu = wanted.mtu_bytes or bridge.mtu_bytes
+    switch = [program := machine.program("ovs-vsctl"), "--timeout=5"]
+    is_switch = bridge.kind in SWITCHES and os.path.isabs(program)
+    if is_switch and process.run([*switch, "br-exists", wanted.over]).returncode == 0:
+        kernel.do(netlink.new_link("veth", here, mtu_bytes=mtu, peer=peer))
+        undo.callback(process.run, [*switch, "--if-exists", "del-port", here])
+        try:
+            tag = [] if wanted.vlan is None else [f"tag={wanted.vlan}"]
+            process.output([*switch, "add-port", wanted.over, here, *tag])
+        except BaseException:
+            kernel.do(netlink.delete_link(netlink.index_of(here)))
+            raise
+        return here
     if bridge.kind != "bridge":
         raise BadInput(
             f"{wanted.over} is not a bridge: --veth needs one; for a NIC use --macvlan or --ipvlan"
@@ -169,9 +254,6 @@ def _veth(kernel: netlink.Netlink, space: Namespace, wanted: AttachRequest, brid
         raise BadInput(
             f"the bridge does not filter VLANs: ip link set {wanted.over} type bridge vlan_filtering 1"
         )
-    here = f"lk{os.urandom(4).hex()}"
-    peer = {"name": wanted.interface, "netns": space.fd, "mac": wanted.mac}
-    mtu = wanted.mtu_bytes or bridge.mtu_bytes
     kernel.do(netlink.new_link("veth", here, mtu_bytes=mtu, peer=peer, master=bridge.index))
     if wanted.vlan is not None:
         command = [machine.program("bridge"), "vlan"]
@@ -216,8 +298,12 @@ def _configure(kernel: netlink.Netlink, space: Namespace, index: int, wanted: At
     if address == DHCP:
         address, gateway = _lease(space, wanted.interface)
     else:
-        _check_free(kernel, space, wanted.interface, ipaddress.ip_interface(address))
-    space.netlink.do(netlink.new_address(index, ipaddress.ip_interface(address)))
+        _check_free(kernel, space, wanted, ipaddress.ip_interface(address))
+    own = ipaddress.ip_interface(address)
+    space.netlink.do(netlink.new_address(index, own))
+    if isinstance(own, ipaddress.IPv4Interface) and not wanted.l3:
+        with netlink.inside(space.fd):
+            address_probe.announce(wanted.interface, own.ip)
     if gateway is not None:
         family = ipaddress.ip_address(gateway).version
         space.netlink.do(netlink.new_route("default", [(index, gateway)], family=family))
@@ -227,7 +313,7 @@ def _configure(kernel: netlink.Netlink, space: Namespace, index: int, wanted: At
 def _check_free(
     kernel: netlink.Netlink,
     space: Namespace,
-    interface: str,
+    wanted: AttachRequest,
     own: ipaddress.IPv4Interface | ipaddress.IPv6Interface,
 ) -> None:
     """Raise BadInput for an address that this machine, the container or (IPv4) another host on the link has."""
@@ -235,9 +321,9 @@ def _check_free(
     for name, of in holders.items():
         if str(own.ip) in {address.partition("/")[0] for _, address in netlink.addresses(of)}:
             raise BadInput(f"the address {own.ip} is taken: {name} has it; choose another --address")
-    if isinstance(own, ipaddress.IPv4Interface):
+    if isinstance(own, ipaddress.IPv4Interface) and not wanted.l3:
         with netlink.inside(space.fd):
-            mac = address_probe.holder(interface, own.ip)
+            mac = address_probe.holder(wanted.interface, own.ip)
         if mac is not None:
             raise BadInput(f"the address {own.ip} is taken: {mac} answers for it; choose another --address")
 
@@ -266,9 +352,14 @@ def _lease(space: Namespace, interface: str) -> tuple[str, str | None]:
 NOTES = """\
 Everything is removed again when attaching fails. An address by DHCP keeps its first lease, because
 nothing renews it. After the lease ends, the DHCP server may give the address to another machine.
+Hosts on the link are told of an IPv4 address (ARP). An Open vSwitch is that of this machine.
 
     labkit attach CONTAINER --veth BRIDGE --address 10.0.0.2/24
+    labkit attach CONTAINER --veth br7 --create --address 10.0.0.2/24
     labkit attach CONTAINER --macvlan NIC --vlan 10 --address dhcp
+    labkit attach CONTAINER --ipvlan NIC --l3 --address 10.0.0.2/24
+    labkit attach CONTAINER --wait 10
+    labkit attach CONTAINER --detach
 """
 
 
@@ -277,12 +368,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "container", metavar="CONTAINER", help="the name of a running Docker or Podman container"
     )
     kind = parser.add_mutually_exclusive_group(required=True)
-    kind.add_argument("--veth", metavar="BRIDGE", help="connect a veth pair to this bridge")
+    kind.add_argument(
+        "--veth", metavar="BRIDGE", help="connect a veth pair to this bridge, of Linux or of Open vSwitch"
+    )
     kind.add_argument(
         "--macvlan", metavar="NIC", help="create a macvlan on this NIC, with its own MAC address"
     )
     kind.add_argument(
         "--ipvlan", metavar="NIC", help="create an ipvlan on this NIC, with the NIC's MAC address"
+    )
+    kind.add_argument("--detach", action="store_true", help="remove the interface that labkit added")
+    kind.add_argument(
+        "--wait",
+        type=float,
+        metavar="SECONDS",
+        help="wait at most so long until the interface is there and up",
+    )
+    parser.add_argument("--l3", action="store_true", help="with --ipvlan: the layer 3 mode, without ARP")
+    parser.add_argument(
+        "--create", action="store_true", help="with --veth: make a Linux bridge if there is none"
     )
     parser.add_argument(
         "--interface", default="eth1", metavar="NAME", help="its name in the container; default: eth1"
@@ -297,9 +401,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
+    if given.detach:
+        detach(given.container, given.interface)
+        return 0
+    if given.wait is not None:
+        wait(given.container, given.interface, given.wait)
+        return 0
     kind = next(name for name in KINDS if getattr(given, name))
     more = (given.interface, given.address, given.gateway, given.mac, given.vlan, given.mtu)
-    result = attach(given.container, AttachRequest(kind, getattr(given, kind), *more))
+    result = attach(
+        given.container, AttachRequest(kind, getattr(given, kind), *more, l3=given.l3, create=given.create)
+    )
+    if result.other:
+        note(
+            f"{given.container} also has {result.other}, in the same network: it sends there by one of the two only"
+        )
     address = f" {result.address}" if result.address else ""
     print(printable(f"{given.container}: {given.interface}{address}; on this machine: {result.here}"))
     return 0

@@ -128,6 +128,35 @@ def test_a_running_container_gets_interfaces(machine: Machine, tmp_path: Path) -
 
 
 @pytest.mark.needs("root", "bridge")
+def test_what_pipework_does(machine: Machine) -> None:
+    """It makes a bridge, waits, tells neighbours of an address, and detaches."""
+    machine.attach("web", "--veth", "br7", "--create", "--address", "10.7.0.2/24")
+    machine.attach("web", "--wait", "5")
+    assert "no interface eth2 that is up" in machine.attach(
+        "web", "--wait", "0.1", "--interface", "eth2", code=2
+    )
+    # A bridge that takes the address of a new port would forget its neighbours.
+    machine.sandbox.run("ip", "link", "set", "br7", "address", "02:00:00:00:00:07")
+    stale = "neigh replace 10.7.0.3 lladdr 02:00:00:00:00:99 dev br7 nud stale"
+    machine.sandbox.run("ip", *stale.split())
+    words = ("--veth", "br7", "--interface", "eth2", "--address", "10.7.0.3/24", "--mac", "02:00:00:00:00:77")
+    done = machine.sandbox.labkit("attach", "web", *words, PATH=machine.path)
+    assert "web also has 10.7.0.2/24 at eth1, in the same network" in done.stderr
+    assert "02:00:00:00:00:77" in machine.sandbox.run("ip", "neigh", "show", "10.7.0.3").stdout
+    machine.attach("web", "--detach")
+    assert "labkit has not added lo" in machine.attach("web", "--detach", "--interface", "lo", code=2)
+    names = {link["ifname"] for link in json.loads(machine.inside("web", "ip", "-j", "link"))}
+    assert names == {"lo", "eth2"}
+
+
+@pytest.mark.needs("root", "ipvlan")
+def test_ipvlan_in_layer_3_mode(machine: Machine) -> None:
+    machine.attach("db", "--ipvlan", "nic0", "--l3", "--address", "10.6.0.2/24")
+    [link] = json.loads(machine.inside("db", "ip", "-j", "-d", "link", "show", "dev", "eth1"))
+    assert link["linkinfo"]["info_data"]["mode"] == "l3"
+
+
+@pytest.mark.needs("root", "bridge")
 def test_failed_attach_leaves_nothing(machine: Machine) -> None:
     machine.attach("db", "--veth", "br0", "--address", "10.9.0.9/24")
     before = machine.sandbox.interfaces()

@@ -1,4 +1,5 @@
-"""Find out whether an IPv4 address is in use on a link, before an interface gets it: an ARP probe (RFC 5227)."""
+"""Find out whether an IPv4 address is in use on a link, before an interface gets it, and announce it afterwards: ARP
+probes and an ARP announcement (RFC 5227)."""
 
 from __future__ import annotations
 
@@ -10,6 +11,16 @@ from ipaddress import IPv4Address
 ETH_P_ARP = 0x0806
 PROBES, APART_S = 4, 0.25  # a port of a new bridge may begin to forward a little later
 _ARP = struct.Struct("!HHBBH6s4s6s4s")  # RFC 826, for Ethernet and IPv4
+
+
+def announce(interface: str, address: IPv4Address) -> None:
+    """Tell all hosts on the link of an interface of the calling thread's namespace that it has `address`, so that they
+    forget an earlier holder. Raises OSError when the interface does not exist or is down."""
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0) as link:
+        link.bind((interface, 0))
+        own = link.getsockname()[4]
+        told = _ARP.pack(1, 0x0800, 6, 4, 1, own, address.packed, bytes(6), address.packed)
+        link.send(b"\xff" * 6 + own + ETH_P_ARP.to_bytes(2) + told)
 
 
 def holder(interface: str, address: IPv4Address) -> str | None:
