@@ -14,13 +14,14 @@ import functools
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from flaky import pytest_terminal_summary as pytest_terminal_summary
@@ -246,6 +247,15 @@ def need() -> Need:
     return require
 
 
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Make a sandbox (sandbox.Sandbox) for all tests of a module."""
+    from sandbox import sandbox
+
+    with sandbox(tmp_path_factory.mktemp("machine")) as made:
+        yield made
+
+
 @pytest.fixture(scope="session")
 def lab_kernel() -> str:
     """Return the release of a small kernel that a lab VM boots quickly."""
@@ -299,7 +309,10 @@ MACHINES_NETWORK = pytest.StashKey[int]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Move a worker into its own network namespace, in which only lo is up."""
+    """Take interrupts, and move a worker into its own network namespace, in which only lo is up."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # A shell lets programs in its background ignore them, and so would all programs that the tests interrupt.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not AS_ROOT or not hasattr(config, "workerinput"):
         return
     from labkit.system import netlink

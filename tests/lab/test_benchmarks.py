@@ -60,7 +60,7 @@ def test_slices_without_one_arm_are_left_out() -> None:
     assert setups == [0]
 
 
-def test_distance_of_searches_from_their_median() -> None:
+def test_searches_and_rates_of_benchmarks() -> None:
     def row(loss: float, pps: float | None, role: str = "baseline") -> dict[str, object]:
         status = "ok" if pps else "invalid"
         return {
@@ -76,10 +76,7 @@ def test_distance_of_searches_from_their_median() -> None:
     assert search.spread([185e3, 200e3, 250e3]) == pytest.approx(0.25)
     with pytest.raises(promise.NotMeasuredError, match="no search found a rate: generator-limited"):
         search.rates([row(0.0, None)])
-
-
-def test_one_rate_that_is_never_met_breaks_the_promise() -> None:
-    """The median over all rates would hide it: three of four are exact."""
+    # The median over all rates would hide it: three of four are exact.
     exact = [0.0] * len(packets.RATES_PPS)
     assert packets.worst([*exact, 0.2] * 3) == 0.2
     assert packets.worst([*exact, 0.2, *exact, 0.0, *exact, 0.0]) == 0.0

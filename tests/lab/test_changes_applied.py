@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,7 @@ CHANGES = [
     "tracked: conntrack on at server",
     "hundred: rules 100 at server",
     "filter: sysctl net.ipv4.conf.all.rp_filter=1 at both",
-    "tbf: qdisc tbf rate 1gbit burst 256kb latency 10ms at client",
+    "tbf: qdisc tbf rate 100mbit burst 64kb latency 10ms at client",
     "small: mtu 1400 at both",
     "port: offload tx-checksumming off at between:port0",
     "many: parameter streams=2 and parameter mtu_bytes=1400",
@@ -45,12 +44,6 @@ CHANGES = [
     "jumbo: mtu 9000 at both and mtu 9000 at between",
     "unknown: congestion nonesuch",
 ]
-
-
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with sandbox(tmp_path_factory.mktemp("machine")) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +94,7 @@ def test_applied_changes_are_read_back_from_the_kernel(rows: list[Row]) -> None:
     assert {at for at, _, _, _ in effects(rows, "tracked")} == {"server"}
     [(_, _, before, after)] = effects(rows, "tbf")
     assert before == "noqueue root"
-    assert after.startswith("tbf root rate 1Gbit")
+    assert after.startswith("tbf root rate 100Mbit")
     assert {setting for _, setting, _, _ in effects(rows, "ways")} == {"routes", "neighbour 10.2.0.9"}
     assert ("between", "tx-checksumming", "on", "off") in effects(rows, "port")
     [(_, setting, before, after)] = effects(rows, "picked")
@@ -112,17 +105,21 @@ def test_applied_changes_are_read_back_from_the_kernel(rows: list[Row]) -> None:
     assert [row["changed"] for row in rows if row["change"] is None] == [None] * 2
 
 
-def test_arm_runs_with_its_own_parameters(rows: list[Row]) -> None:
+def test_arms_have_their_own_parameters_and_one_control(rows: list[Row]) -> None:
     assert set(effects(rows, "many")) == {
         ("load", "streams", "1", "2"),
         ("load", "mtu_bytes", "1500", "1400"),
     }
     assert {(row["streams"], row["mtu_bytes"]) for row in rows if row["change"] == "many"} == {(2, 1400)}
+    slices = {row["arm"] for row in rows if row["method"] == "slice"}
+    assert {"veth_bridge", "veth_bridge (again)", "veth_bridge+gro"} <= slices
+    assert [row["role"] for row in rows if row["arm"] == "veth_bridge (again)"] == ["control"]
 
 
 def test_shaper_limits_only_its_arm(rows: list[Row]) -> None:
+    """All arms are established meanwhile: a slice that counted more than its own arm would exceed the shaper's rate."""
     speeds = {row["change"]: row["throughput_bps"] for row in rows if row["method"] == "slice"}
-    assert speeds["tbf"] < 1.1e9 < speeds[None]
+    assert speeds["tbf"] < 0.2e9 < speeds[None]
 
 
 def test_change_without_effect_leaves_an_equal_arm(rows: list[Row]) -> None:
@@ -150,19 +147,13 @@ def test_missing_or_refused_setting_is_reported(rows: list[Row]) -> None:
     assert "rules have to accept ICMP" in reason
     status, reason = refused(rows, "unknown")
     assert (status, "no TCP congestion control nonesuch" in reason) == ("unsupported", True)
-
-
-def test_mtu_that_does_not_fit_the_path_is_an_error(rows: list[Row]) -> None:
     status, reason = refused(rows, "large")
     assert status == "failed"
     assert "a ping of 9000 bytes" in reason
     assert ("client", "mtu_bytes", "1500", "9000") in effects(rows, "jumbo")
-
-
-def test_arms_are_interleaved_with_one_control(rows: list[Row]) -> None:
-    slices = {row["arm"] for row in rows if row["method"] == "slice"}
-    assert {"veth_bridge", "veth_bridge (again)", "veth_bridge+gro"} <= slices
-    assert [row["role"] for row in rows if row["arm"] == "veth_bridge (again)"] == ["control"]
+    status, reason = refused(rows, "steer")
+    assert status == "unsupported"
+    assert "rps 0 needs root" in reason
 
 
 def test_profiles_have_the_same_arms(machine: Sandbox) -> None:
@@ -174,12 +165,6 @@ def test_profiles_have_the_same_arms(machine: Sandbox) -> None:
     assert ("veth_bridge+filter", "counters", True) in seen
     assert ("veth_bridge", "counters", False) in seen
     assert ("veth_bridge (again)", "counters", False) in seen
-
-
-def test_steering_needs_root(rows: list[Row]) -> None:
-    status, reason = refused(rows, "steer")
-    assert status == "unsupported"
-    assert "rps 0 needs root" in reason
 
 
 @pytest.mark.needs("root")
@@ -314,10 +299,9 @@ def test_losses_are_doubts_with_their_place(machine: Sandbox, tmp_path: Path) ->
     )
     result = machine.rows(f"change={change}", *UDP, code=2)
     doubts = {row["change"]: row["doubts"] or "" for row in result if row["method"] == "whole"}
-    assert (
-        "of the datagrams were lost, 100 % of these at client: IP to eth0 (qdisc tbf dropped)"
-        in doubts["narrow"]
-    )
+    # A receiver that waits for a CPU may lose some, too.
+    lost = r"of the datagrams were lost, (9\d|100) % of these at client: IP to eth0 \(qdisc tbf dropped\)"
+    assert re.search(lost, doubts["narrow"]), doubts["narrow"]
     assert re.search(
         r"\b(9|1\d)(\.\d)? % of the datagrams were lost, \d+ % of these at server: IP(;|$)", doubts["tenth"]
     )

@@ -9,7 +9,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,12 +21,6 @@ pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "veth"
 
 SHORT = ("duration_s=1", "omit_s=0")
 OF_RUN = ("topology=veth,veth_bridge", "slices=2", "whole_runs=0")
-
-
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with sandbox(tmp_path_factory.mktemp("machine")) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

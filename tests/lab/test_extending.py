@@ -121,7 +121,7 @@ def test_help_and_messages_name_the_examples(python: Path) -> None:
         assert "Traceback" not in refused.stderr
 
 
-def test_page_shows_the_examples_as_they_are() -> None:
+def test_page_shows_the_examples_and_findings_have_experiments() -> None:
     page = (ROOT / "docs/EXTENDING.md").read_text()
     blocks = re.findall(r"```(?:python|toml)\n(.*?)```", page, flags=re.DOTALL)
     for name in TOYS:
@@ -129,7 +129,4 @@ def test_page_shows_the_examples_as_they_are() -> None:
         assert len(text.splitlines()) < 60
         assert text in blocks, f"docs/EXTENDING.md does not show {name}.py as it is"
     assert (HERE / "pyproject.toml").read_text() in blocks
-
-
-def test_findings_are_of_experiments() -> None:
     assert set(BY_EXPERIMENT) <= set(experiments.TABLE)

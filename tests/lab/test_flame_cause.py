@@ -28,7 +28,7 @@ def arms(tmp_path_factory: pytest.TempPathFactory) -> dict[str, flame.Arm]:
     }
 
 
-def test_planted_nft_rules_are_named_first(arms: dict[str, flame.Arm]) -> None:
+def test_planted_nft_rules_are_named_first_and_coloured(arms: dict[str, flame.Arm]) -> None:
     one = flame.difference(arms["without"], arms["with"])
     table = one.functions()
     first, whole = table.iloc[0], table.iloc[-1]
@@ -40,9 +40,6 @@ def test_planted_nft_rules_are_named_first(arms: dict[str, flame.Arm]) -> None:
     assert first["difference_s"] > 0.4 * whole["difference_s"]
     assert table["difference_s"][:-1].sum() == pytest.approx(whole["difference_s"], rel=1e-9)
     assert "nft_do_chain" in flame.sentence(one)
-
-
-def test_stack_to_the_planted_cause_is_coloured(arms: dict[str, flame.Arm]) -> None:
     data = flame.draw_difference(flame.difference(arms["without"], arms["with"])).data
     coloured = {
         data["names"][name] for name, out in zip(data["name"], data["stands_out"], strict=True) if out

@@ -298,14 +298,11 @@ def test_interface_that_goes_away(net: live.LiveTopology) -> None:
         assert one.stop().counts.selected_count == one.counts.selected_count
 
 
-def test_guests_are_refused() -> None:
+def test_what_cannot_be_watched_is_refused(net: live.LiveTopology) -> None:
     with pytest.raises(BadInput, match="endpoint=guest is for measuring only"):
         live.build("veth_bridge", endpoint="guest")
     with pytest.raises(BadInput, match="name one kind of endpoint"):
         live.build("veth", endpoint=["namespace", "container"])
-
-
-def test_unknown_interface_is_refused(net: live.LiveTopology) -> None:
     for interface, words in (
         ("eth0", "several namespaces have an interface eth0: write one of client0:eth0"),
         ("nope", "veth_bridge has no interface 'nope'"),
@@ -318,9 +315,6 @@ def test_unknown_interface_is_refused(net: live.LiveTopology) -> None:
         net.monitor("port0", keep_count=0)
     with pytest.raises(BadInput, match="syntax error"):
         net.monitor("port0", expression="-w /tmp/x")
-
-
-def test_monitor_of_a_closed_topology() -> None:
     with live.build("veth") as short:
         pass
     with pytest.raises(LabkitError, match="is closed"):

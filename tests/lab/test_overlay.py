@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import overlay_checks
 import pytest
 from conftest import met
-from sandbox import LABKIT, Done, Sandbox, one_sentence, sandbox, until
+from sandbox import LABKIT, Done, Sandbox, one_sentence, until
 
 from labkit.common import run_folder
 from labkit.measure.topologies.network import leaf_spine_overlay
@@ -24,12 +23,6 @@ COST = ("part=headers,cost", "topology=veth,vxlan", "slices=2", "whole_runs=0", 
 FAILURES = [("carrier", False), ("carrier", True), ("silent", False)]
 ROUTED = leaf_spine_overlay.leaf_spine_network("metric", fabric_mtu_bytes=1476, provider="routed")
 Rows = list[dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with sandbox(tmp_path_factory.mktemp("machine")) as made:
-        yield made
 
 
 def run(machine: Sandbox, folder: Path, *words: str) -> Done:

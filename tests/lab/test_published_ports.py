@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandbox import Sandbox, one_sentence, sandbox
+from sandbox import Sandbox, one_sentence
 
 from labkit.measure.topologies.base import address
 from labkit.measure.topologies.published_ports import HOST
@@ -16,12 +15,6 @@ from labkit.measure.topologies.published_ports import HOST
 pytestmark = pytest.mark.needs("user namespaces", "iperf3", "nft", "veth", "bridge")
 
 NAMES = ("veth_published_proxy", "veth_published_nat")
-
-
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with sandbox(tmp_path_factory.mktemp("machine")) as made:
-        yield made
 
 
 @pytest.mark.parametrize(("protocol", "family"), [pytest.param("tcp", 4, marks=pytest.mark.long), ("udp", 6)])

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +18,7 @@ import psutil
 import pytest
 from conftest import ROOT
 from kernel_eavesdropper import heard, listening
+from sandbox import until
 
 PATIENCE_S = 60.0
 # Every kernel prints all the time, so that a test which reads nothing has read nothing of something.
@@ -105,16 +106,8 @@ def test_notebook_of_the_documentation_tells_nobody_anything(tmp_path: Path) -> 
 @pytest.mark.needs("root")
 def test_kernel_of_jupyterlab_tells_nobody_anything(tmp_path: Path) -> None:
     """Started as a newcomer does, not by `make lab`: the configuration comes with labkit."""
-    argv = [
-        sys.executable,
-        "-P",
-        "-m",
-        "jupyterlab",
-        "--no-browser",
-        "--allow-root",
-        "--ip=127.0.0.1",
-        "--port=0",
-    ]
+    options = ["--no-browser", "--allow-root", "--ip=127.0.0.1", "--port=0"]
+    argv = [sys.executable, "-P", "-m", "jupyterlab", *options]
     with running(tmp_path, argv, cwd=tmp_path) as started:
         address = said(tmp_path, r"(http://127\.0\.0\.1:\S+)")
         server, _, token = address.partition("/lab?token=")
@@ -122,14 +115,24 @@ def test_kernel_of_jupyterlab_tells_nobody_anything(tmp_path: Path) -> None:
         asked = urllib.request.Request(
             f"{server}/api/kernels", json.dumps({"name": "python3"}).encode(), headers
         )
-        urllib.request.urlopen(asked, timeout=60).close()
+
+        def answered() -> bool:
+            """JupyterLab says its address a moment before it listens there."""
+            try:
+                urllib.request.urlopen(asked, timeout=60).close()
+            except urllib.error.URLError as error:
+                if not isinstance(error.reason, ConnectionRefusedError):
+                    raise
+                return False
+            return True
+
+        assert until(answered, PATIENCE_S)
         assert heard(listening(started), tmp_path) == (0, False)
 
 
 def said(folder: Path, pattern: str) -> str:
     """Return what a program has said that matches."""
-    deadline = time.monotonic() + PATIENCE_S
-    while (found := re.search(pattern, (folder / "said").read_text())) is None:
-        assert time.monotonic() < deadline, (folder / "said").read_text()
-        time.sleep(0.1)
-    return found[1]
+    assert until(lambda: re.search(pattern, (folder / "said").read_text()), PATIENCE_S), (
+        folder / "said"
+    ).read_text()
+    return re.findall(pattern, (folder / "said").read_text())[0]
