@@ -52,30 +52,22 @@ def known() -> set[str]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_paths_exist(document: Path, known: set[str], need: Need) -> None:
-    need("git")
-    missing = [path for path in paths(document.read_text()) if path not in known]
-    assert not missing, f"{document.name} names {', '.join(missing)}"
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_links_lead_to_files(document: Path) -> None:
+def test_links_and_paths_lead_somewhere(document: Path, known: set[str], need: Need) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text())
     missing = [link for link in links if not (document.parent / link).exists()]
     assert not missing, f"{document.name} links {', '.join(missing)}"
+    for file, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", document.read_text()):
+        there = document.parent / file if file else document
+        assert anchors(there.read_text()).count(anchor) == 1, f"{document.name} links {file}#{anchor}"
+    need("git")
+    missing = [path for path in paths(document.read_text()) if path not in known]
+    assert not missing, f"{document.name} names {', '.join(missing)}"
 
 
 def anchors(text: str) -> list[str]:
     """Return the anchors of a document's headings, as GitHub and Sphinx make them."""
     headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
     return [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_links_lead_to_headings(document: Path) -> None:
-    for file, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", document.read_text()):
-        there = document.parent / file if file else document
-        assert anchors(there.read_text()).count(anchor) == 1, f"{document.name} links {file}#{anchor}"
 
 
 @pytest.mark.parametrize(("name", "most_kb"), [("CHANGELOG.md", 5), ("docs/METHOD.md", 15), ("README.md", 7)])

@@ -144,11 +144,13 @@ def test_declared_is_used() -> None:
     assert names(DEV) - NOT_IMPORTED <= imports("tests") | imports("benchmarks")
 
 
-def test_every_dependency_says_why() -> None:
+def test_dependencies_say_why() -> None:
     lines = (ROOT / "pyproject.toml").read_text().splitlines()
     for requirement in [*RUN, *OPTIONAL, *DEV]:
         explained = re.compile(rf' *"{re.escape(requirement)}", +# \S.*')
         assert any(map(explained.fullmatch, lines)), f"{requirement} has no comment that says why"
+    for line in (ROOT / "packages.debian").read_text().splitlines():
+        assert re.fullmatch(r"#.*|[a-z0-9.+-]+(\|/[\w/.-]+)? +# .+", line), line
 
 
 def test_conda_gives_the_same(tmp_path: Path) -> None:
@@ -163,7 +165,7 @@ def test_conda_gives_the_same(tmp_path: Path) -> None:
     assert bounds([*by_conda[2:], *by_pip[:-1]]) == bounds([*RUN, *OPTIONAL, *DEV])
 
 
-def test_lock_is_within_bounds_and_hashed() -> None:
+def test_lock_is_within_bounds_hashed_and_without_addresses() -> None:
     pinned = locked()
     assert all(hashes_count for _, hashes_count in pinned.values())
     for requirement in map(Requirement, [*RUN, *OPTIONAL, *DEV, *BUILD]):
@@ -171,16 +173,8 @@ def test_lock_is_within_bounds_and_hashed() -> None:
         assert version in requirement.specifier, (
             f"{requirement} against {version} in the lock: run `make lock`"
         )
-
-
-def test_lock_names_no_address() -> None:
     assert "://" not in LOCK
     assert not re.search(r"^-", LOCK, flags=re.MULTILINE), "an option is in the lock"
-
-
-def test_debian_packages_say_why() -> None:
-    for line in (ROOT / "packages.debian").read_text().splitlines():
-        assert re.fullmatch(r"#.*|[a-z0-9.+-]+(\|/[\w/.-]+)? +# .+", line), line
 
 
 def test_packages_that_apt_lacks_do_not_stop_the_others(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from synthetic_rows import rows, save
 
 from labkit.analysis import figures, load, verdicts
 from labkit.common import call_trees
-from labkit.measure import experiments
 from labkit.system.qemu import command
 from labkit.system.qemu.vm_spec import Shape
 from studies import reference_tables
@@ -256,12 +255,6 @@ def test_packet_calls_by_endpoint_kind(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(pieces) == 2
     none = save(tmp_path / "none", rows({"veth_bridge": 1.0}, rounds=1, slices=0, whole=1, protocol="udp"))
     assert packets(none) == ["*Not measured: set `observe=function_graph`.*"]
-
-
-def test_unused_parameters_are_refused() -> None:
-    result = experiments.find("container_vs_vm").parameters.of({})
-    assert not {"slices", "whole_runs", "half_width", "protocol", "length_bytes"} & set(result.asdict())
-    assert result.of(result.asdict()) == result
 
 
 def test_control_profiles_are_not_compared() -> None:

@@ -52,16 +52,13 @@ def test_notebook_shows_doubts_by_observer(tmp_path: Path) -> None:
     ]
 
 
-def test_doubts_by_host() -> None:
+def test_doubts_by_host_and_tracer() -> None:
     seen = [profile(0, "perf_record", "perf lost 9 samples, of 99"), profile(0, None)]
     there = [row | {"kernel": kernel} for row in seen for kernel in ("6.1.0", "6.12.9")]
     lines = profile_doubts.profile_doubts(pd.DataFrame(there), pd.DataFrame(seen[1:]))
     assert [line.split(",")[0] for line in lines] == ["Linux 6.1.0", "Linux 6.12.9"]
     assert profile_doubts.profile_doubts(pd.DataFrame(there).iloc[:0], pd.DataFrame(seen)) == []
-
-
-def test_times_by_bpf_are_doubted() -> None:
-    """BPF's bins are coarse, and it does not report losses. `observed` may be an object or its text."""
+    # BPF's bins are coarse, and it does not report losses. `observed` may be an object or its text.
     seen = [
         profile(0, "function_times", observed={"tracer": "bpf", "functions": {}}),
         profile(1, "function_times", observed='{"tracer": "bpf", "functions": {}}'),
@@ -106,17 +103,11 @@ def with_a_failed_round(rounds: int) -> list[dict[str, Any]]:
     return [*seen, profile(rounds, None, status="failed", reason=BOOT)]
 
 
-def test_failed_set_up_is_reported() -> None:
+def test_failed_set_ups_are_reported() -> None:
     result = profile_doubts.profile_doubts(pd.DataFrame(with_a_failed_round(2)), pd.DataFrame(rows()))
     assert result == [f"perf_record, veth_bridge: 1 of 3 rounds of profiles could not be set up: {BOOT}"]
-
-
-def test_all_profiles_failed() -> None:
     result = profile_doubts.profile_doubts(pd.DataFrame(with_a_failed_round(0)), pd.DataFrame(rows()))
     assert result == [f"veth_bridge: {BOOT} (1 round of profiles could not be set up)"]
-
-
-def test_failed_run_without_observer_is_not_a_set_up() -> None:
     some = pd.DataFrame(with_a_failed_round(2)[:4]).assign(folder="run")
     some.loc[0, ["status", "reason"]] = ["failed", "iperf3: no route"]
     assert profile_doubts.not_set_up(some) == []

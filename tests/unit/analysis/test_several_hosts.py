@@ -13,7 +13,7 @@ import pytest
 from synthetic_rows import HOSTS, PREPARED, Row, on_hosts, rows, save
 
 from labkit import notebook
-from labkit.analysis import figures, load
+from labkit.analysis import figures, load, verdicts
 from labkit.analysis import verdicts as verdict_tables
 from labkit.analysis.compare_runs import compare
 from labkit.analysis.load import PEER_RAN_ON
@@ -69,7 +69,7 @@ def test_host_names_and_order() -> None:
     assert result == ["unknown kernel", "Linux 6.9.1", "Linux 6.12.0", "Linux 6.12.0-rc1"]
 
 
-def test_hosts_are_judged_separately() -> None:
+def test_hosts_are_judged_and_doubted_separately() -> None:
     """Each verdict uses only its host's rows, although all have the same `where`, as on a cluster, and speeds far
     apart."""
     another: dict[str, Any] = {"machine": "another"}
@@ -81,9 +81,6 @@ def test_hosts_are_judged_separately() -> None:
         pd.concat(alone).sort_values("ratio", ignore_index=True),
         check_dtype=False,
     )
-
-
-def test_doubt_names_its_host() -> None:
     lines = verdict_tables.doubts(pd.DataFrame(on_hosts("here", "vm:6.1", rounds=2)))
     assert any(line.startswith(f"tcp, 1 pair, MTU 1500, on {NAMES[0]}: fewer than 5") for line in lines)
     assert f"{NAMES[0]}: emulated CPU (TCG) in 72 of 72 rows: ratios on a real CPU may differ" in lines
@@ -187,9 +184,6 @@ def test_kernels_in_order_of_version() -> None:
     assert (
         note.replace("<br>", " ") == f"ipvlan_l2 (on {NAMES[2]} and on {NAMES[3]}): this kernel has no ipvlan"
     )
-
-
-def test_kernel_figure_panels() -> None:
     given = [{"protocol": protocol, "pairs": pairs} for protocol in ("tcp", "udp") for pairs in (1, 8)]
     table = pd.concat([report(**one) for one in given], ignore_index=True)
     figure = figures.kernels(verdict_tables.verdicts(table))
@@ -199,6 +193,12 @@ def test_kernel_figure_panels() -> None:
     ]  # fmt: skip
     assert len({axis.range for axis in figure.select_yaxes()}) == 1
     assert [trace.showlegend for trace in figure.data].count(True) == 1
+    several = Part("", report()).kernels()
+    assert several is not None
+    assert "kernel" in several.layout.title.text
+    assert Part("", pd.DataFrame(rows())).kernels() is None
+    # Two machines of a cluster shared the work, so there is nothing to show side by side.
+    assert Part("", pd.DataFrame(rows() + rows(machine="m2", pairs=8))).kernels() is None
 
 
 # --- two runs ---
@@ -376,10 +376,27 @@ def test_headline_counts_topologies_without_their_ends(tmp_path: Path) -> None:
     assert "valid measurements of 1 topology with 2 endpoint kinds between" in str(shown.headline().data)
 
 
-def test_kernel_figure_condition() -> None:
-    several = Part("", report()).kernels()
-    assert several is not None
-    assert "kernel" in several.layout.title.text
-    assert Part("", pd.DataFrame(rows())).kernels() is None
-    # Two machines of a cluster shared the work, so there is nothing to show side by side.
-    assert Part("", pd.DataFrame(rows() + rows(machine="m2", pairs=8))).kernels() is None
+def test_node_names() -> None:
+    two = {"nodes": "two", "peer": "ssh:b", "peer_kernel": "6.1.0", "peer_accelerator": "kvm"}
+    newer = two | {"peer_kernel": "6.12.9"}
+    some = rows(**two) + rows(**newer) + rows(**two | {"peer_accelerator": "tcg"})
+    assert [name for name, _ in load.hosts(load.complete(pd.DataFrame(some)))] == [
+        "Linux 6.1.0, peer kernel 6.1.0",
+        "Linux 6.1.0, emulated",
+        "Linux 6.1.0, peer kernel 6.12.9",
+    ]
+
+
+def test_emulated_peer_in_the_headline(tmp_path: Path) -> None:
+    two = rows(nodes="two", peer="vm:6.1", peer_kernel="6.1.0-37-amd64", peer_accelerator="tcg")
+    lines = str(Run(save(tmp_path / "two", two)).headline().data)
+    assert "the other node `vm:6.1`: Linux 6.1.0-37-amd64 (emulated by QEMU). **Emulated CPU" in lines
+
+
+def test_unknown_server_host_is_a_doubt() -> None:
+    one = "\n".join(verdicts.doubts(pd.DataFrame(rows(kernel_build=None))))
+    assert "kernel_build is not recorded in 180 of 180 rows" in one
+    assert "peer_" not in one
+    two = "\n".join(verdicts.doubts(pd.DataFrame(rows(nodes="two", peer="ssh:b", peer_accelerator="tcg"))))
+    assert "peer_kernel is not recorded in 180 of 180 rows" in two
+    assert "emulated CPU (TCG) in 180 of 180 rows" in two

@@ -31,11 +31,19 @@ def contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_colour_contrast() -> None:
+def test_colours_are_readable() -> None:
     for colour in theme.PALETTE:
         assert min(contrast(colour, "#ffffff"), contrast(colour, "#000000")) >= 3, colour
     text = pio.templates["labkit"].layout.font.color
     assert min(contrast(text, "#ffffff"), contrast(text, "#000000")) >= 4.5
+    # JupyterLab's light and dark pages and their raised parts, VS Code's, and those of reports.
+    for page in ("#ffffff", "#f5f5f5", "#f6f8fa"):
+        assert contrast(theme.INK, page) >= 7
+    for page in ("#111111", "#212121", "#1e1e1e", "#14171a"):
+        assert contrast(theme.LIGHT_INK, page) >= 7
+    figure = theme.on_paper(drawing.topology(example_states.bridged(1)))
+    assert figure.layout.paper_bgcolor == "#ffffff"
+    assert contrast(figure.layout.font.color, "#ffffff") >= 7
 
 
 def test_figures_offer_no_upload() -> None:
@@ -47,13 +55,10 @@ def test_figures_offer_no_upload() -> None:
         assert bundle["application/vnd.plotly.v1+json"]["config"]["showSendToCloud"] is False
 
 
-def test_topologies_have_symbols() -> None:
+def test_arm_styles_are_stable_and_apart() -> None:
     styles = {name: theme.arm_style(name) for name in theme._ARMS}
     styles |= {"the baseline": theme.BASELINE, "the control": theme.CONTROL}
     assert len({style.symbol for style in styles.values()}) == len(styles)
-
-
-def test_arm_style_is_stable() -> None:
     assert theme.arm_style("macvlan_bridge") == theme.arm_style("macvlan_bridge", "variant")
     assert (
         theme.arm_style("anything", "baseline")
@@ -82,40 +87,34 @@ def test_template_styles(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_unsupported_arms_are_reported(name: str) -> None:
+def test_gaps_are_reported(name: str) -> None:
     assert synthetic_report.notes(FIGURES[name](synthetic_report.rows())).startswith(
         f"ipvlan_l2: {NO_IPVLAN}"
     )
+    rows = synthetic_report.rows()
+    assert "nothing to draw" in synthetic_report.notes(FIGURES[name](rows.iloc[:0]))
+    assert NO_IPVLAN in synthetic_report.notes(FIGURES[name](rows[rows["status"] != "ok"]))
 
 
-def test_omissions_are_counted() -> None:
+def test_reasons_are_counted_merged_and_shortened() -> None:
     rows = synthetic_report.rows()
     bad = rows["protocol"].eq("udp") & rows["pairs"].eq(8) & rows["arm"].eq("macvlan_bridge")
     rows.loc[bad, ["status", "reason"]] = ["invalid", "generator-limited"]
     lines = synthetic_report.notes(FIGURES["throughput"](rows))
     counted = f"{bad.sum()} of {6 * bad.sum()} rows left out"
     assert f"macvlan_bridge (UDP; 8 pairs; {counted}): generator-limited" in lines
-
-
-def test_reasons_differing_in_numbers_are_merged() -> None:
     rows = synthetic_report.rows(protocols=("tcp",), pairs=(1,))
     mine = rows["arm"].eq("macvlan_bridge")
     rows.loc[mine, "status"] = "invalid"
     rows.loc[mine, "reason"] = [f"ran for 0.{number} s" for number in range(mine.sum())]
     lines = synthetic_report.notes(FIGURES["throughput"](rows))
     assert lines == f"ipvlan_l2: {NO_IPVLAN} macvlan_bridge: ran for 0.0 s, for example"
-
-
-def test_shared_reason_is_shown_once() -> None:
     rows = synthetic_report.rows()
     other = rows[rows["arm"] == "ipvlan_l2"].assign(arm="ipvlan_l3", topology="ipvlan_l3")
     assert (
         synthetic_report.notes(FIGURES["throughput"](pd.concat([rows, other])))
         == f"ipvlan_l2, ipvlan_l3: {NO_IPVLAN}"
     )
-
-
-def test_many_reasons_are_shortened() -> None:
     rows = synthetic_report.rows()
     mine = rows["arm"].eq("macvlan_bridge")
     rows.loc[mine, "status"] = "failed"
@@ -126,18 +125,13 @@ def test_many_reasons_are_shortened() -> None:
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_empty_figure(name: str) -> None:
-    rows = synthetic_report.rows()
-    assert "nothing to draw" in synthetic_report.notes(FIGURES[name](rows.iloc[:0]))
-    assert NO_IPVLAN in synthetic_report.notes(FIGURES[name](rows[rows["status"] != "ok"]))
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_emulated_is_in_the_title(name: str) -> None:
+def test_titles_show_emulation_and_fit(name: str) -> None:
     assert "emulated CPU" not in FIGURES[name](synthetic_report.rows(accelerator="kvm")).layout.title.text
     assert "emulated CPU" in FIGURES[name](synthetic_report.rows(accelerator="tcg")).layout.title.text
     either = synthetic_report.rows(accelerator="none", peer_accelerator="tcg")
     assert "emulated CPU" in FIGURES[name](either).layout.title.text
+    figure = FIGURES[name](synthetic_report.rows())
+    assert max(map(len, figure.layout.title.subtitle.text.split("<br>"))) <= 104
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -173,12 +167,6 @@ def seen_lab(colour: str) -> NDArray[np.float64]:
 @pytest.mark.parametrize("colour", theme.PALETTE)
 def test_deuteranopes_tell_arms_from_the_baseline(colour: str) -> None:
     assert np.linalg.norm(seen_lab(colour) - seen_lab(theme.GREY)) > 25
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_subtitles_fit_a_narrow_page(name: str) -> None:
-    figure = FIGURES[name](synthetic_report.rows())
-    assert max(map(len, figure.layout.title.subtitle.text.split("<br>"))) <= 104
 
 
 def test_long_subtitle_gets_room() -> None:
@@ -217,14 +205,3 @@ def test_titles_of_panels_fit_side_by_side() -> None:
     ]
     lines = [line for title in drawn for line in re.sub("</?b>", "", title).split("<br>")]
     assert max(map(len, lines)) <= 60 // 3
-
-
-def test_ink_is_readable_on_the_pages_of_notebooks() -> None:
-    """JupyterLab's light and dark pages and their raised parts, VS Code's, and those of reports."""
-    for page in ("#ffffff", "#f5f5f5", "#f6f8fa"):
-        assert contrast(theme.INK, page) >= 7
-    for page in ("#111111", "#212121", "#1e1e1e", "#14171a"):
-        assert contrast(theme.LIGHT_INK, page) >= 7
-    figure = theme.on_paper(drawing.topology(example_states.bridged(1)))
-    assert figure.layout.paper_bgcolor == "#ffffff"
-    assert contrast(figure.layout.font.color, "#ffffff") >= 7

@@ -58,15 +58,14 @@ def run(tmp_path: Path) -> Path:
     return save(tmp_path / "run", [*measured, missing | {"point": "unobserved"}])
 
 
-def test_notebook_of_endpoints_shows_the_reason(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reason_is_shown_in_notebooks_and_in_the_terminal(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     shown: list[Any] = []
     monkeypatch.setattr(container_vs_vm_findings, "display", shown.append)
     container_vs_vm_findings.ContainerVsVmFindings(run, load.load(run)).packets()
     assert [one.data for one in shown] == [f"*function_graph recorded nothing: {BLIND['function_graph']}.*"]
-
-
-def test_doubts_and_terminal_show_the_reason(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Notebook 03 has no section of its own for function_graph."""
+    # Notebook 03 has no section of its own for function_graph.
     line = f"- function_graph recorded nothing: {BLIND['function_graph']}"
     assert line in notebook.Run(run).doubts().data.splitlines()
     terminal_tables.show_profiles(load.profiles(run))

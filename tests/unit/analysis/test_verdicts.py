@@ -29,7 +29,7 @@ def verdict(some: list[Row], **given: Any) -> Any:
     return result.iloc[0]
 
 
-def test_slices_decide() -> None:
+def test_slices_decide_or_whole_runs_without_them() -> None:
     result = verdict(rows())
     assert list(verdicts.verdicts(pd.DataFrame(rows())).columns) == [*verdicts.GROUP, *verdicts.VERDICTS]
     assert (result["word"], result["topology"], result["baseline"]) == (
@@ -43,9 +43,6 @@ def test_slices_decide() -> None:
     assert math.isnan(result["whole_ratio"])
     assert "% faster than veth_bridge [" in result["sentence"]
     assert result["sentence"].endswith("(Student's t over 5 set-ups of 60 slices)")
-
-
-def test_whole_runs_decide_without_slices() -> None:
     result = verdict(rows(slices=0, rounds=10, whole=10))
     assert (result["word"], result["how"]) == ("faster", "Student's t over 10 rounds")
     ping = verdict(rows(slices=0, rounds=10, whole=10, protocol="ping"))
@@ -79,12 +76,14 @@ def test_whole_runs_may_contradict_the_slices() -> None:
     assert any("contradict" in doubt for doubt in verdicts.doubts(pd.DataFrame(some)))
 
 
-def test_no_control_no_evidence() -> None:
+def test_no_evidence_without_a_control_or_with_one_setup() -> None:
     result = verdict(rows({"veth_bridge": 1, "macvlan_bridge": 1.2}))
     assert result["word"] == "no evidence"
     assert "veth_bridge was not measured twice" in result["sentence"]
     assert math.isnan(result["control_ratio"])
     assert 1.15 < result["ratio"] < 1.25
+    assert "one set-up" in verdict(rows(rounds=1, slices=100))["sentence"]
+    assert verdict(rows(rounds=1, slices=100))["word"] == "no evidence"
 
 
 @pytest.mark.parametrize(("ratio", "word"), [(1.3, "no evidence"), (0.06, "slower")])
@@ -94,11 +93,6 @@ def test_control_that_differs_from_itself_widens(ratio: float, word: str) -> Non
     assert verdict(some)["widened"]
     assert verdict(some)["high"] > 3 * verdict(some)["low"]  # the table shows what the sentence judges
     assert any("the baseline differs from itself" in doubt for doubt in verdicts.doubts(pd.DataFrame(some)))
-
-
-def test_one_setup_cannot_decide() -> None:
-    assert "one set-up" in verdict(rows(rounds=1, slices=100))["sentence"]
-    assert verdict(rows(rounds=1, slices=100))["word"] == "no evidence"
 
 
 def test_disagreeing_set_ups_are_reported() -> None:
@@ -202,6 +196,11 @@ def test_unknown_provenance_is_a_doubt() -> None:
     assert "iperf3 is not recorded in 72 of 144 rows: it may have differed" in lines
     assert "compared rows differ in labkit" in lines
     assert "compared rows differ in duration_s" in lines
+    df = pd.DataFrame(rows(flavour="vanilla")).drop(
+        columns=["where", "machine", "doubts", "rate_bps", "steal_s"]
+    )
+    assert verdicts.verdicts(df)["word"].tolist() == ["faster"]
+    assert any("machine is not recorded" in doubt for doubt in verdicts.doubts(df))
 
 
 def test_baselines_are_not_mixed() -> None:
@@ -271,14 +270,6 @@ def test_every_parameter_is_classified() -> None:
     assert set(DatapathParameters.__struct_fields__) == parameters | compared | how_it_is_measured | observed
 
 
-def test_null_and_unknown_columns() -> None:
-    df = pd.DataFrame(rows(flavour="vanilla")).drop(
-        columns=["where", "machine", "doubts", "rate_bps", "steal_s"]
-    )
-    assert verdicts.verdicts(df)["word"].tolist() == ["faster"]
-    assert any("machine is not recorded" in doubt for doubt in verdicts.doubts(df))
-
-
 def test_load(tmp_path: Path) -> None:
     folder = save(tmp_path / "a", rows())
     df = verdicts.load(folder)
@@ -343,12 +334,9 @@ def test_starved_slice_does_not_decide_alone(rounds: int, value: float) -> None:
     assert result["n_count"] == 6 * rounds, "starvation counts"
 
 
-def test_starvation_lowers_the_ratio() -> None:
+def test_starved_arms_and_runs() -> None:
     fed, starved = (verdict(starve(rows(noise=0.1), count))["ratio"] for count in (0, 14))
     assert starved < fed
-
-
-def test_mostly_starved_arm_has_no_ratio() -> None:
     some = starve(rows(), 20)
     result = verdict(some)
     assert result["word"] == "no evidence"
@@ -356,6 +344,8 @@ def test_mostly_starved_arm_has_no_ratio() -> None:
     assert "in 20 of 60 slices almost nothing arrived at one of the two arms" in result["sentence"]
     lines = verdicts.doubts(pd.DataFrame(some))
     assert any(doubt.startswith("macvlan_bridge: in 20 of 60 rows almost nothing arrived") for doubt in lines)
+    result = verdict(starve(rows(slices=0, whole=9, rounds=9), 1))
+    assert 0.9 < result["low"] < 1.2 < result["high"] < 1.5
 
 
 @pytest.mark.parametrize("arm", ["macvlan_bridge", "veth_bridge"])
@@ -363,11 +353,6 @@ def test_arm_without_traffic_is_reported(arm: str) -> None:
     result = verdict(starve(starve(rows(), 60, arm), 60, f"{arm} (again)"))
     assert (result["word"], math.isnan(result["ratio"])) == ("no evidence", True)
     assert f"nothing arrived at {arm} in any measurement" in result["sentence"]
-
-
-def test_starved_whole_runs() -> None:
-    result = verdict(starve(rows(slices=0, whole=9, rounds=9), 1))
-    assert 0.9 < result["low"] < 1.2 < result["high"] < 1.5
 
 
 def test_contradicting_medians_are_explained() -> None:
@@ -408,10 +393,7 @@ def test_wandering_ratio_is_explained_by_the_busy_cpus() -> None:
     assert 1.0 < more < 1.15
     assert "affinity=0,1" in sentence
     assert sentence in verdicts.doubts(pd.DataFrame(recorded_regimes(range(75))))
-
-
-def test_busy_cpus_of_other_points_do_not_count() -> None:
-    """All points of a run have the same rounds. With eight pairs, both CPUs are always busy."""
+    # All points of a run have the same rounds. With eight pairs, both CPUs are always busy.
     one_pair = recorded_regimes(range(75))
     eight = [row | {"pairs": 8, "cpu_s": 2 * row["window_s"], "throughput_bps": 1e9} for row in one_pair]
     [alone] = verdicts.wandering(pd.DataFrame(one_pair))
@@ -419,17 +401,11 @@ def test_busy_cpus_of_other_points_do_not_count() -> None:
     assert beside == alone
     placed = pd.DataFrame([row | {"placement": "balanced"} for row in one_pair])
     assert "it depends on how many CPUs the flows keep busy" in verdicts.wandering(placed)[0]
-
-
-def test_wandering_ratio_without_an_explanation() -> None:
     some = recorded_regimes(range(75))
     for row in some:
         row["cpu_s"] = 0.1
     [sentence] = verdicts.wandering(pd.DataFrame(some))
     assert "no recorded property of the machine explains it" in sentence
-
-
-def test_steady_ratio_does_not_wander() -> None:
     assert verdicts.wandering(pd.DataFrame(rows(noise=0.1, cpu_s=0.1))) == []
     assert verdicts.wandering(pd.DataFrame(recorded_regimes(range(15, 20)))) == []
 
@@ -476,3 +452,37 @@ def test_doubts_come_by_weight() -> None:
     places = [next(place for place, line in enumerate(lines) if words in line) for words in of]
     assert places == sorted(places), lines
     assert places[-1] == len(lines) - 1
+
+
+def test_busy_machine_is_reported_once() -> None:
+    """Only the first run of each machine counts: before later ones, the kernel still cleans up after earlier runs."""
+    early, late, in_vm = ({"time": f"2026-11-21T{hour}:00:00Z"} for hour in ("07", "08", "06"))
+    words = "a busy machine: in the half second before the first run 1.2 of its 2 CPUs were busy"
+
+    def report(*runs: list[Row]) -> list[str]:
+        result = verdicts.doubts(pd.DataFrame([row for each in runs for row in each]))
+        return [doubt.partition(words)[0] for doubt in result if "busy" in doubt]
+
+    high, low = {"busy_before_share": 0.6}, {"busy_before_share": 0.2}
+    assert report(rows(load1=9.0)) == [], "rows that do not tell it: their own load is in load1"
+    assert report(rows(**low)) == []
+    assert report(rows(**high)) == [""]
+    assert report(rows(**late, **high), rows(run="b", seed=2, **early, **low)) == []
+    assert report(rows(**late, **low), rows(run="b", seed=2, **early, **high)) == [""]
+    other: dict[str, Any] = {"run": "b", "machine": "m2", "cpu": "Another CPU"}
+    assert report(rows(**early, **low), rows(**late, **high, **other)) == [
+        "Linux 6.1.0, machine m2, Another CPU: "
+    ]
+    vm: dict[str, Any] = {"run": "b", "where": "vm:6.1", "accelerator": "tcg"}
+    assert report(rows(**high, **vm)) == [], "nobody else has work in a lab VM"
+    assert report(rows(**high, **late), rows(**low, **in_vm, **vm)) == [], "a lab VM is load of its machine"
+
+
+def test_doubts_differing_in_numbers_are_merged() -> None:
+    some = rows()
+    for place, share in ((2, "21 %"), (5, "5.6 %"), (8, "21 %")):
+        some[place] |= {"doubts": f"the hypervisor took away {share} of the CPU time"}
+    report = [doubt for doubt in verdicts.doubts(pd.DataFrame(some)) if "took away" in doubt]
+    assert report == [
+        "macvlan_bridge: the hypervisor took away 21 % of the CPU time, for example (in 3 of 60 rows)"
+    ]

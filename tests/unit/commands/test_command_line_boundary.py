@@ -48,18 +48,12 @@ def test_full_standard_output(words: tuple[str, ...]) -> None:
     assert "standard output cannot be written: No space left on device" in lines
 
 
-def test_full_standard_error(tmp_path: Path) -> None:
+def test_standard_streams_may_be_full_closed_or_ascii(tmp_path: Path) -> None:
     """Nothing can be written, but the exit code still tells."""
     with open("/dev/full", "w") as full:
         assert labkit("rows", str(tmp_path / "none"), "--csv", "-", stderr=full).returncode == 2
-
-
-def test_closed_standard_output() -> None:
     ended = labkit("kernels", script='exec "$@" >&-')
     assert (ended.returncode, ended.stderr) == (0, "")
-
-
-def test_standard_output_in_another_encoding() -> None:
     ended = labkit("run", "--help", stdout=subprocess.PIPE, environment={"PYTHONIOENCODING": "ascii"})
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "usage: labkit run" in ended.stdout
@@ -124,15 +118,12 @@ def test_one_run_named_twice_is_refused(
         assert line == f"labkit: {Path(other)} is named twice: name two runs"
 
 
-def test_overlong_number() -> None:
+def test_overlong_value_is_cut_in_the_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     for digits in (400, 5000):
         with pytest.raises(BadInput, match="rounds="):
             DatapathParameters.of({"rounds": "9" * digits})
     with pytest.raises(BadInput, match="pairs="):
         DatapathParameters.of({"pairs": f"1,{'9' * 400}"})
-
-
-def test_overlong_value_is_cut_in_the_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (f"rate_bps={'9' * 400}", f"topology={'9' * 400}", "9" * 400):
         line = refused(capsys, "run", "datapaths", words)
         assert "999…" in line
@@ -149,15 +140,12 @@ def test_unknown_arguments_are_quoted_safely(text: str, capsys: pytest.CaptureFi
     assert max(map(len, lines.splitlines())) < 2100
 
 
-def test_yaml_aliases_are_bounded(tmp_path: Path) -> None:
+def test_sweep_files_are_bounded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
     (tmp_path / "laughs.yaml").write_text("\n".join(lines))
     with pytest.raises(BadInput, match="more than 100,000 values"):
         yaml_files.read(tmp_path / "laughs.yaml")
-
-
-def test_grid_size_is_bounded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     many = list(range(199))
     grid = [dict.fromkeys(("pairs", "mtu_bytes", "rounds", "slices"), many)]
     (tmp_path / "a.yaml").write_text(json.dumps({"notebook": "01_datapaths", "grid": grid}))
@@ -201,14 +189,11 @@ def finished_run(folder: Path) -> Path:
     return folder
 
 
-def test_report_outside_of_the_project(tmp_path: Path) -> None:
+def test_report_needs_a_run_of_a_project(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = finished_run(tmp_path / "run")
     away = {name: value for name, value in os.environ.items() if name != run_folder.PROJECT}
     lines = sentence(labkit("report", str(run), cwd=tmp_path, env=away))
     assert lines.endswith("name that folder with LABKIT_PROJECT=FOLDER")
-
-
-def test_report_of_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     line = refused(capsys, "report", "/etc/passwd")
     assert "/etc/passwd is not a folder: name the folder of a run" in line
 
@@ -240,22 +225,16 @@ def test_no_more_namespaces() -> None:
     )
 
 
-def test_conversations_are_in_one_language(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conversations_in_one_language_and_their_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """labkit compares the last messages with unshare's English ones."""
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     conversation = process.Conversation(["sh", "-c", "echo $LC_ALL"], None)
     assert list(conversation.lines()) == [b"C.UTF-8"]
     conversation.end()
-
-
-def test_line_cut_short_by_a_death_is_no_answer() -> None:
     conversation = process.Conversation(["sh", "-c", "echo whole; printf half; kill -KILL $$"], None)
     assert list(conversation.lines()) == [b"whole"]
     assert conversation.end_reason() == "was killed by signal 9"
     conversation.end()
-
-
-def test_namespaces_that_are_forbidden() -> None:
     line = "echo unshare: unshare failed: Operation not permitted >&2; exit 1"
     conversation = process.Conversation(["sh", "-c", line], None)
     assert conversation.end_reason().startswith(

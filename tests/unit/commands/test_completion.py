@@ -46,7 +46,7 @@ def test_bash_completes() -> None:
         assert len(set(line.split())) < 5, words
 
 
-def test_fish_has_commands_words_and_options() -> None:
+def test_scripts_of_other_shells(capsys: pytest.CaptureFixture[str]) -> None:
     script = completion.script("fish")
     for word in (
         *registry.COMMANDS,
@@ -58,9 +58,6 @@ def test_fish_has_commands_words_and_options() -> None:
         "-l keep-failed",
     ):
         assert word in script
-
-
-def test_command_prints_a_script(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["completion", "zsh"]) == 0
     assert capsys.readouterr().out.startswith("#compdef labkit")
     with pytest.raises(SystemExit) as ended:

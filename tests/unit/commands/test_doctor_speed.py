@@ -10,8 +10,6 @@ import pytest
 
 from labkit.measure import capabilities
 from labkit.measure.capabilities import Capability, tools
-from labkit.measure.hosts import local
-from labkit.system import process
 
 
 def test_programs_run_while_the_kernel_is_probed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,23 +35,3 @@ def test_programs_run_while_the_kernel_is_probed(tmp_path: Path, monkeypatch: py
     assert "all" not in result, result["all"]
     assert result["iperf3"].detail == "3.17"
     assert begun.read_text() == "begun\n"
-
-
-def test_a_process_starts_before_the_machine_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps: list[str] = []
-
-    class Talk:
-        def __init__(self, argv: list[str], request: str | None, pass_fds: list[int]) -> None:
-            steps.append("started" if request is None else "started and told")
-
-        def send(self, line: bytes) -> None:
-            steps.append("reported")
-
-        def end(self) -> None:
-            steps.append("ended")
-
-    monkeypatch.setattr(process, "Conversation", Talk)
-    monkeypatch.setattr(local.machine, "details", lambda: steps.append("details") or {})
-    with local.conversation({"do": "doctor"}):
-        pass
-    assert steps == ["started", "details", "reported", "ended"]

@@ -84,18 +84,12 @@ def test_sweep(tmp_path: Path) -> None:
     assert line["word"] == "faster"
 
 
-def test_kernels(capsys: pytest.CaptureFixture[str]) -> None:
+def test_kernels_monitor_and_draw(capsys: pytest.CaptureFixture[str]) -> None:
     for kernel in printed(capsys, "kernels"):
         assert kernel.keys() == kernels.JSON.keys()
-
-
-def test_monitor() -> None:
     counts = MonitorCounts(*range(9))
     seen = MonitorReport(counts, {"tcp": (1, 60)}, [], [], False, 1, None)
     assert monitor.summary("client0:eth0", seen).keys() == monitor.JSON.keys()
-
-
-def test_draw() -> None:
     state = json.loads(msgspec.json.encode(example_states.bridged(1)))
     assert state.keys() == draw.JSON.keys()
     assert state["pairs"][0][0].keys() == fields_of("draw", "pairs")
@@ -106,13 +100,10 @@ def test_draw() -> None:
             assert one.keys() <= known
 
 
-def test_every_json_is_documented() -> None:
+def test_every_json_is_documented_and_has_null() -> None:
     for parser in arguments.command_parser().commands():
         prints = any(one.option_strings == ["--json"] and one.nargs == 0 for one in parser._actions)
         assert prints == bool(parser.json or parser.rows), parser.name
-
-
-def test_missing_values_are_null() -> None:
     table = pd.DataFrame({"a": [1.5, float("nan")], "b": ["x", None], "c": [True, False]})
     expected = [{"a": 1.5, "b": "x", "c": True}, {"a": None, "b": None, "c": False}]
     assert json.loads(json_output.text(json_output.records(table))) == expected

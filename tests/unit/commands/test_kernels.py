@@ -192,7 +192,7 @@ def test_package_name_is_validated(make: Make, name: str) -> None:
     assert not kernels.store().exists()
 
 
-def test_meta_package_names() -> None:
+def test_packages_of_apt() -> None:
     arch = debian_kernels.ARCHITECTURE
     assert debian_kernels.package_of("cloud") == f"linux-image-cloud-{arch}"
     assert debian_kernels.package_of(arch) == f"linux-image-{arch}"
@@ -201,9 +201,6 @@ def test_meta_package_names() -> None:
         == debian_kernels.package_of(f"linux-image-{AMD64}")
         == f"linux-image-{AMD64}"
     )
-
-
-def test_apt_output() -> None:
     meta, package = (
         debian_kernels.read_show((ROOT / f"tests/samples/apt-cache-show-2.6.1-{kind}.txt").read_text())
         for kind in ("meta", "image")

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -56,19 +55,6 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert os.listdir(tmp_path) == ["mine"]
     assert cli.main(["new", ""]) == 2
     assert capsys.readouterr().err == "labkit: '' names no folder: write FOLDER, for example results\n"
-
-
-def test_wheel_has_the_files_of_a_project() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    files = project["tool"]["setuptools"]["data-files"]
-    listed = {share: patterns for share, patterns in files.items() if share.startswith("share/labkit")}
-    runs = sorted(
-        f"data/results/{path.name}/*.*" for path in (ROOT / "data/results").iterdir() if path.is_dir()
-    )
-    expected = [*(one for one in new.PATTERNS if one != "data/results/*/*.*"), *runs]
-    assert [pattern for patterns in listed.values() for pattern in patterns] == expected
-    for share, patterns in listed.items():
-        assert {str(Path("share/labkit", pattern).parent) for pattern in patterns} == {share}
 
 
 @pytest.mark.long

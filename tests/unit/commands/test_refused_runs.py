@@ -30,6 +30,8 @@ datapaths seed=2147483648 -> seed=2147483648 is outside
 datapaths zerocopy=perhaps -> zerocopy=perhaps
 packet_size length_bytes=64 -> there is no parameter length_bytes (use size_bytes instead)
 throughput slices=4 -> there is no parameter slices
+container_vs_vm slices=4 -> there is no parameter slices
+packet_size half_width=0.5 -> there is no parameter half_width
 virtual_tap rate_bps=1e6 -> there is no parameter rate_bps
 monitor_cost profile_rounds=2 -> there is no parameter profile_rounds
 ovs_test_plan vary=source_ip -> there is no parameter vary

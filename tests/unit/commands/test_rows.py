@@ -14,8 +14,10 @@ import synthetic_rows
 from pyarrow import parquet
 
 from labkit import cli
+from labkit.analysis import parquet_rows
 from labkit.commands import rows as command
 from labkit.common import schema
+from labkit.common.errors import BadInput
 
 MADE = [
     row
@@ -48,7 +50,9 @@ def test_parquet_has_rows_units_and_meanings(run: Path, tmp_path: Path) -> None:
         assert row["zerocopy"] is True
 
 
-def test_csv_and_json_have_the_same_rows(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_csv_json_and_a_sweep_have_all_rows(
+    run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert cli.main(["rows", str(run), "--csv", "-"]) == 0
     lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert cli.main(["rows", str(run), "--json", "-"]) == 0
@@ -57,9 +61,6 @@ def test_csv_and_json_have_the_same_rows(run: Path, capsys: pytest.CaptureFixtur
     assert [float(line["throughput_bps"]) for line in lines] == [row["throughput_bps"] for row in objects]
     assert lines[0]["length_bytes"] == ""
     assert lines[0]["reason"] == MADE[0]["reason"]
-
-
-def test_sweep_has_the_rows_of_all_points(tmp_path: Path) -> None:
     for name in ("a", "b"):
         synthetic_rows.save(tmp_path / "sweep" / name, MADE)
     (tmp_path / "sweep/sweep.json").write_text(json.dumps({"points": ["a", "b"]}))
@@ -101,3 +102,19 @@ def test_value_of_another_type_is_named(tmp_path: Path, capsys: pytest.CaptureFi
     assert cli.main(["rows", str(run), "--parquet", str(tmp_path / "x")]) == 2
     assert "the column pairs has a value that is no integer" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
+
+
+ROW = {
+    "arm": "veth", "pairs": 2, "throughput_bps": 1.5e9, "zerocopy": True, "reason": None,
+    "changed": [{"at": "server", "kind": "offload"}], "observed": {"functions": {"ip_rcv": {"p50_s": 1e-6}}},
+    "of_a_newer_labkit": {"a": [1]},
+}  # fmt: skip
+
+
+def test_rows_come_back() -> None:
+    rows = [ROW, ROW | {"arm": "ä\n", "changed": None, "throughput_bps": None}]
+    assert parquet_rows.decode(parquet_rows.encode(rows, "0.1.0")) == rows
+    rows = [{"arm": "veth"}, {"arm": "veth", "pairs": 1}]
+    assert parquet_rows.decode(parquet_rows.encode(rows, "0.1.0"))[0] == {"arm": "veth", "pairs": None}
+    with pytest.raises(BadInput, match="not rows that labkit wrote as Parquet"):
+        parquet_rows.decode(b"PAR1 and nothing else")

@@ -28,7 +28,9 @@ ATTACK = "\x1b[2J\x1b]0;title\x07\x1b]52;c;aGk=\x07\x9b31m\x08\x08\r\u202egnp.ex
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
 
 
-def test_control_characters_are_escaped() -> None:
+def test_control_characters_of_others_are_escaped_everywhere(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert (
         printable("a\tb\nµ – ✓ 日本\x1b[31m\x9b\u202e\ud800")
         == "a\tb\nµ – ✓ 日本\\x1b[31m\\x9b\\u202e\\ud800"
@@ -36,6 +38,37 @@ def test_control_characters_are_escaped() -> None:
     text = json.dumps({"a": ATTACK + "é\u202e"}, ensure_ascii=False)
     assert json.loads(printable_json(text)) == json.loads(text)
     assert not OBEYED.search(printable_json(text))
+    rows = synthetic_report.rows(pairs=(1,)).assign(window_s=0.1)
+    for name in ("arm", "reason"):
+        rows[name] = rows[name].astype("object").fillna("") + ATTACK
+    terminal_tables.show_rows(rows)
+    assert "title" in _printed(capsys)
+    terminal_tables.show_comparison(
+        pd.DataFrame({"sentence": [ATTACK, "[bold]plain[/bold] :smile:"]}), [ATTACK]
+    )
+    assert "[bold]plain[/bold] :smile:" in _printed(capsys)
+    explained = SimpleNamespace(write=lambda _out: Path("page.html"), sentences=lambda: [ATTACK])
+    monkeypatch.setattr(why, "explain", lambda *_: explained)
+    assert cli.main(["why", "a", "b"]) == 0
+    assert "title" in _printed(capsys)
+
+    def refuses(*_: object) -> None:
+        raise cli.BadInput(ATTACK)
+
+    monkeypatch.setattr(compare_runs, "compare", refuses)
+    assert cli.main(["compare", "a", "b"]) == 2
+    assert "title" in _printed(capsys)
+    one = Capability(ATTACK, ATTACK, False, ATTACK, ATTACK, ATTACK)
+    machine = {"kernel": ATTACK, "cpu": ATTACK, "cpus_count": 1, "accelerator": ATTACK}
+    answer = {"machine": machine, "details": {}, "capabilities": [msgspec.to_builtins(one)]}
+    texts = [doctor_text.as_text(answer, io.StringIO(), every=every) for every in (False, True)]
+    for text in (*texts, doctor_text.as_json(answer)):
+        assert "title" in text
+        assert not OBEYED.search(text)
+    bar = Bar()
+    bar.see({"event": "log", "text": ATTACK})
+    bar.see({"event": "progress", "what": ATTACK, "done_s": 1.0, "total_s": 2.0})
+    assert "title" in _printed(capsys)
 
 
 def _printed(capsys: pytest.CaptureFixture[str]) -> str:
@@ -43,14 +76,6 @@ def _printed(capsys: pytest.CaptureFixture[str]) -> str:
     text = result.out + result.err
     assert not OBEYED.search(text), OBEYED.findall(text)
     return text
-
-
-def test_rows_and_verdicts(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = synthetic_report.rows(pairs=(1,)).assign(window_s=0.1)
-    for name in ("arm", "reason"):
-        rows[name] = rows[name].astype("object").fillna("") + ATTACK
-    terminal_tables.show_rows(rows)
-    assert "title" in _printed(capsys)
 
 
 @pytest.mark.parametrize(("cpu_s", "shown"), [(1.0, "0.50 of 2"), (None, "–")])
@@ -64,13 +89,6 @@ def test_unknown_cpu_time_is_no_zero(
     assert "0.00 of 2" not in out
 
 
-def test_comparison_shows_markup_as_text(capsys: pytest.CaptureFixture[str]) -> None:
-    terminal_tables.show_comparison(
-        pd.DataFrame({"sentence": [ATTACK, "[bold]plain[/bold] :smile:"]}), [ATTACK]
-    )
-    assert "[bold]plain[/bold] :smile:" in _printed(capsys)
-
-
 def test_claims_of_two_runs(capsys: pytest.CaptureFixture[str]) -> None:
     side = Verdict("confirmed", "ratio 1: 9 agree")
     terminal_tables.show_claims(
@@ -79,41 +97,6 @@ def test_claims_of_two_runs(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(_printed(capsys).split())
     assert "overlay-headers confirmed: ratio 1: 9 agree confirmed: ratio 1: 9 agree" in text
     assert "- the same verdict by both runs: 1 of 1 claim" in text
-
-
-def test_why(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    explained = SimpleNamespace(write=lambda _out: Path("page.html"), sentences=lambda: [ATTACK])
-    monkeypatch.setattr(why, "explain", lambda *_: explained)
-    assert cli.main(["why", "a", "b"]) == 0
-    assert "title" in _printed(capsys)
-
-
-def test_error_escapes_control_characters(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuses(*_: object) -> None:
-        raise cli.BadInput(ATTACK)
-
-    monkeypatch.setattr(compare_runs, "compare", refuses)
-    assert cli.main(["compare", "a", "b"]) == 2
-    assert "title" in _printed(capsys)
-
-
-def test_doctor_escapes_control_characters() -> None:
-    one = Capability(ATTACK, ATTACK, False, ATTACK, ATTACK, ATTACK)
-    machine = {"kernel": ATTACK, "cpu": ATTACK, "cpus_count": 1, "accelerator": ATTACK}
-    answer = {"machine": machine, "details": {}, "capabilities": [msgspec.to_builtins(one)]}
-    texts = [doctor_text.as_text(answer, io.StringIO(), every=every) for every in (False, True)]
-    for text in (*texts, doctor_text.as_json(answer)):
-        assert "title" in text
-        assert not OBEYED.search(text)
-
-
-def test_progress_messages(capsys: pytest.CaptureFixture[str]) -> None:
-    bar = Bar()
-    bar.see({"event": "log", "text": ATTACK})
-    bar.see({"event": "progress", "what": ATTACK, "done_s": 1.0, "total_s": 2.0})
-    assert "title" in _printed(capsys)
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 3.0])

@@ -37,6 +37,9 @@ def test_datagram_over_a_bridge() -> None:
     assert not sender.disturbed
     assert sender.lines[0].endswith("|  udp_sendmsg() {")
     assert sender.lines[-1].endswith("|  } /* udp_sendmsg */")
+    trees, _ = read("6.1-bridge")
+    again = list(Reader().read(line for tree in trees for line in [*tree.lines, "# between"]))
+    assert [tree.calls for tree in again] == [tree.calls for tree in trees]
 
 
 @pytest.mark.parametrize("name", ["6.1-bridge", "6.12-interrupted", "6.12-ipv6", "6.12-processes"])
@@ -58,13 +61,7 @@ def test_self_times_add_up(name: str) -> None:
             assert call.total_ns == call.self_ns + sum(below)
 
 
-def test_printed_tree_round_trip() -> None:
-    trees, _ = read("6.1-bridge")
-    again = list(Reader().read(line for tree in trees for line in [*tree.lines, "# between"]))
-    assert [tree.calls for tree in again] == [tree.calls for tree in trees]
-
-
-def test_processes_sharing_a_cpu() -> None:
+def test_processes_and_interrupts() -> None:
     trees, reader = read("6.12-processes")
     assert [(tree.process, tree.root.name, tree.root.total_ns) for tree in trees] == [
         ("iperf3-242", "tcp_sendmsg", 52_317),
@@ -73,13 +70,9 @@ def test_processes_sharing_a_cpu() -> None:
     ]
     assert reader.broken_count == 0
     assert all("finish_task_switch" not in line for tree in trees for line in tree.lines)
-
-
-def test_interrupts_in_trees() -> None:
-    """In the second call, an interrupt came after the tracer had ended a call and before it left it.
-
-    The kernel prints the interrupt's functions as if they were inside the call, deeper than any open one.
-    """
+    # In the second call, an interrupt came after the tracer had ended a call and before it left it.
+    #
+    # The kernel prints the interrupt's functions as if they were inside the call, deeper than any open one.
     trees, reader = read("6.12-interrupted")
     assert [(tree.disturbed, len(tree.calls)) for tree in trees] == [(True, 269)]
     assert reader.broken_count == 1
@@ -117,16 +110,13 @@ def test_optional_columns() -> None:
         ]
 
 
-def test_calls_with_lost_events_are_counted() -> None:
+def test_lost_events_arrows_and_invalid_lines() -> None:
     whole = short("               |  f() {", "   1.000 us    |    g();", "   2.000 us    |  } /* f */")
     reader = Reader(["f"])
     trees = list(reader.read([*whole, *whole[:2], "CPU:0 [LOST 77 EVENTS]\n", whole[2], *whole, whole[0]]))
     assert len(trees) == 2
     assert reader.lost_count == 77
     assert reader.broken_count == 2, "that which lost events, and that which had not ended"
-
-
-def test_interrupt_arrows_and_comments() -> None:
     lines = short(
         "               |  f() {", "   ==========> |", "   1.000 us    |    irq();", "   <========== |",
         "               |    /* a marker */", "   2.000 us    |  } /* f */",
@@ -135,19 +125,6 @@ def test_interrupt_arrows_and_comments() -> None:
     assert [call.name for call in tree.calls] == ["f", "irq"]
     assert tree.disturbed
     assert len(tree.lines) == len(lines)
-
-
-def test_median_tree() -> None:
-    trees, _ = read("6.12-processes", ())
-    middle = call_trees.median(trees)
-    durations = sorted(tree.root.total_ns for tree in trees)
-    assert middle is not None
-    assert middle.root.total_ns == durations[(len(durations) - 1) // 2]
-    assert call_trees.quantile(trees, 1) is max(trees, key=lambda tree: tree.root.total_ns)
-    assert call_trees.median([]) is None
-
-
-def test_invalid_text() -> None:
     lines = [
         "",
         "\n",
@@ -158,3 +135,13 @@ def test_invalid_text() -> None:
         f"{HEAD}| 1 us |      f();\n",
     ]
     assert list(Reader(["f"]).read(lines)) == []
+
+
+def test_median_tree() -> None:
+    trees, _ = read("6.12-processes", ())
+    middle = call_trees.median(trees)
+    durations = sorted(tree.root.total_ns for tree in trees)
+    assert middle is not None
+    assert middle.root.total_ns == durations[(len(durations) - 1) // 2]
+    assert call_trees.quantile(trees, 1) is max(trees, key=lambda tree: tree.root.total_ns)
+    assert call_trees.median([]) is None

@@ -59,11 +59,26 @@ def test_packet_identity_through_tunnels_and_routers() -> None:
     assert one.what({"20.0.0.1": "cs1", "20.0.0.3": "cs5"}) == "cs1 > cs5 echo request"
 
 
-def test_requests_replies_and_sequence_numbers() -> None:
+def test_packets_are_told_apart() -> None:
     data = [request(1), reply(1), request(2), reply(2)]
     journeys = result(*(frame(each, hop, at) for at, each in enumerate(data) for hop in ("a:1", "b:2")))
     assert hops(journeys) == [["a:1", "b:2"]] * 4
     assert [one.what().split()[-1] for one in journeys] == ["request", "reply"] * 2
+    looped = [frame(request(ttl=ttl), hop, 64 - ttl) for ttl in (64, 63, 62) for hop in ("a:1", "b:2")]
+    assert hops(result(*looped)) == [["a:1", "b:2"] * 3]
+    again = [ethernet(ip(tcp(b"data"), ENDS, 6, number=number)) for number in (1, 2)]
+    assert len(result(*(frame(each, "a:1", at) for at, each in enumerate(again)))) == 2
+    places = (0x2000, 0x2000 | 7, 14)
+    parts = [ethernet(ip(echo() if place == 0x2000 else bytes(56), ENDS, 1, place=place)) for place in places]
+    journeys = result(*(frame(part, hop, at) for at, part in enumerate(parts) for hop in ("a:1", "b:2")))
+    assert hops(journeys) == [["a:1", "b:2"]] * 3
+    assert journeys[1].what() == "20.0.0.1 > 20.0.0.3 fragment at 56"
+    small = ethernet(ip(udp(b"ab", 53), ENDS, 17))
+    assert hops(result(frame(small, "a:1", 0), frame(small + bytes(14), "b:2", 1))) == [["a:1", "b:2"]]
+    assert hops(result(frame(SEED, "a:1", 0, size=160), frame(INNER, "b:2", 1, size=80))) == [["a:1", "b:2"]]
+    for direction, order in (("in", ["b:2", "a:1"]), ("out", ["a:1", "b:2"])):
+        both = [frame(INNER, "a:1", 0, direction), frame(carried(INNER), "b:2", 0, direction)]
+        assert hops(result(*both)) == [order]
 
 
 def test_identical_packets() -> None:
@@ -77,33 +92,6 @@ def test_identical_packets() -> None:
     assert hops(at_once) == [["a:1", "b:2"], ["a:1", "b:2"]]
     flooded = result(*(frame(arp_frame, hop, 0, "out") for hop in ("a:1", "a:2", "a:3")))
     assert hops(flooded) == [["a:1", "a:2", "a:3"]]
-
-
-def test_loops_and_retransmissions() -> None:
-    looped = [frame(request(ttl=ttl), hop, 64 - ttl) for ttl in (64, 63, 62) for hop in ("a:1", "b:2")]
-    assert hops(result(*looped)) == [["a:1", "b:2"] * 3]
-    again = [ethernet(ip(tcp(b"data"), ENDS, 6, number=number)) for number in (1, 2)]
-    assert len(result(*(frame(each, "a:1", at) for at, each in enumerate(again)))) == 2
-
-
-def test_fragments_are_followed_separately() -> None:
-    places = (0x2000, 0x2000 | 7, 14)
-    parts = [ethernet(ip(echo() if place == 0x2000 else bytes(56), ENDS, 1, place=place)) for place in places]
-    journeys = result(*(frame(part, hop, at) for at, part in enumerate(parts) for hop in ("a:1", "b:2")))
-    assert hops(journeys) == [["a:1", "b:2"]] * 3
-    assert journeys[1].what() == "20.0.0.1 > 20.0.0.3 fragment at 56"
-
-
-def test_padding_and_truncation() -> None:
-    small = ethernet(ip(udp(b"ab", 53), ENDS, 17))
-    assert hops(result(frame(small, "a:1", 0), frame(small + bytes(14), "b:2", 1))) == [["a:1", "b:2"]]
-    assert hops(result(frame(SEED, "a:1", 0, size=160), frame(INNER, "b:2", 1, size=80))) == [["a:1", "b:2"]]
-
-
-def test_order_of_simultaneous_sightings() -> None:
-    for direction, order in (("in", ["b:2", "a:1"]), ("out", ["a:1", "b:2"])):
-        both = [frame(INNER, "a:1", 0, direction), frame(carried(INNER), "b:2", 0, direction)]
-        assert hops(result(*both)) == [order]
 
 
 def test_one_row_per_sighting() -> None:
@@ -184,13 +172,23 @@ def written(snap_bytes: int = 100) -> tuple[bytes, list[Frame]]:
     return content, frames
 
 
-def test_capture_file_round_trip() -> None:
+def test_capture_file_round_trip_and_order(tmp_path: Path) -> None:
     content, frames = written()
     ends = [pcapng.statistics(0, 1, Counts(2, 5, 7)), pcapng.statistics(1, 1, Counts(2))]
     report = packets.read(content + b"".join(ends))
     assert report.frames == frames[::-1]
     assert report.counts == {"a:1": Counts(2, 5, 7, 1), "b:2": Counts(2, 0, 0, 1)}
     assert report.is_whole
+    content, frames = written()
+    content += pcapng.statistics(0, 1, Counts(2)) + pcapng.statistics(1, 1, Counts(2))
+    path = tmp_path / "capture.pcapng"
+    path.write_bytes(content)
+    pcapng.sort(path)
+    assert path.stat().st_size == len(content)
+    assert packets.read(path.read_bytes()) == packets.read(content)
+    places = [path.read_bytes().index(each.data) for each in frames[::-1]]
+    assert places == sorted(places)
+    assert [each.name for each in tmp_path.iterdir()] == ["capture.pcapng"]
 
 
 def test_truncated_capture_file() -> None:
@@ -210,16 +208,3 @@ def test_truncated_capture_file() -> None:
     for wrong in (b"", b"\xd4\xc3\xb2\xa1" + bytes(20)):
         with pytest.raises(BadInput, match="not a capture"):
             packets.read(wrong)
-
-
-def test_capture_file_is_sorted_by_time(tmp_path: Path) -> None:
-    content, frames = written()
-    content += pcapng.statistics(0, 1, Counts(2)) + pcapng.statistics(1, 1, Counts(2))
-    path = tmp_path / "capture.pcapng"
-    path.write_bytes(content)
-    pcapng.sort(path)
-    assert path.stat().st_size == len(content)
-    assert packets.read(path.read_bytes()) == packets.read(content)
-    places = [path.read_bytes().index(each.data) for each in frames[::-1]]
-    assert places == sorted(places)
-    assert [each.name for each in tmp_path.iterdir()] == ["capture.pcapng"]

@@ -64,12 +64,16 @@ def test_package_of_virtiofsd_is_that_of_the_release(
     assert packages.install("virtiofsd", "modprobe") == f"apt install {package} kmod"
 
 
-def test_remedies_can_be_pasted_into_a_shell() -> None:
+def test_names_are_those_of_debian_and_of_shells() -> None:
     words = [
         word for program in packages.PROGRAMS.values() for word in (program.apt, program.dnf, program.pacman)
     ]
     words += [package for _, package in packages.EARLIER.values()]
     assert all(re.fullmatch(r"[a-z0-9.+-]*", word) for word in words if word is not None)
+    ours = set(re.findall(r"^([a-z0-9.+-]+) +#", (ROOT / "packages.debian").read_text(), re.MULTILINE))
+    # optional, or brought by tshark and qemu-system-x86
+    ours |= {"wireshark-common", "docker.io", "podman", "crun", "virtiofsd"}
+    assert {program.apt for program in packages.PROGRAMS.values()} <= ours
 
 
 @pytest.mark.usefixtures("without_apt")
@@ -78,13 +82,6 @@ def test_doctor_uses_the_table() -> None:
     assert shown["ping"].remedy == "dnf install iputils or pacman -S iputils"
     for name in tools.TOOLS:
         assert shown[name].lost == packages.PROGRAMS[name].without_it
-
-
-def test_debian_names_are_those_that_setup_installs() -> None:
-    ours = set(re.findall(r"^([a-z0-9.+-]+) +#", (ROOT / "packages.debian").read_text(), re.MULTILINE))
-    # optional, or brought by tshark and qemu-system-x86
-    ours |= {"wireshark-common", "docker.io", "podman", "crun", "virtiofsd"}
-    assert {program.apt for program in packages.PROGRAMS.values()} <= ours
 
 
 @pytest.mark.parametrize("manager", ["dnf", "pacman"])

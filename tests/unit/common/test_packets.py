@@ -163,9 +163,6 @@ def test_header_lengths() -> None:
     assert lengths["IP 20.0.0.1 > 20.0.0.3"] == 84
     report = {layer.name: layer.fields for layer in packets.layers(SEED, ETHERNET, PORTS)}
     assert (report["udp"]["source_port"], report["vxlan"]["id"], report["icmp"]["sequence"]) == (40809, 30, 1)
-
-
-def test_header_length_is_independent_of_context() -> None:
     small = ethernet(ip(udp(b"x", 53), "10.0.0.1 > 10.0.0.2", 17))
     padded = packets.layers(small + bytes(60 - len(small)))
     assert [layer.length_bytes for layer in padded] == [60, 29, 9]
@@ -173,9 +170,6 @@ def test_header_length_is_independent_of_context() -> None:
     assert [(layer.name, layer.length_bytes) for layer in cut[-2:]] == [("ip", 84), ("icmp", 64)]
     big = SEED[:16] + b"\0\0" + SEED[18:]  # BIG TCP: a total length of 0
     assert packets.layers(big)[1].length_bytes == len(SEED) - 14
-
-
-def test_frames_without_a_link_header() -> None:
     for inner, text in (
         (SEED[14:], "IP 26.0.0.2 > 28.0.0.2"),
         (ip6(echo(129), V6, 58), "IP6 fd00::1 > fd00::2"),

@@ -43,11 +43,12 @@ UNITS = {
 }
 
 
-def test_unit_agrees_with_the_name() -> None:
+def test_units_and_simulated_rows_agree_with_the_schema() -> None:
     for one in schema.COLUMNS:
         suffix = next((suffix for suffix in UNITS if one.name.endswith(suffix)), None)
         assert suffix is None or one.unit == UNITS[suffix], one
         assert (one.type in ("number", "integer")) or not one.unit, one
+    assert set(simulated_rows().columns) <= set(schema.BY_NAME)
 
 
 @pytest.mark.parametrize(
@@ -59,10 +60,6 @@ def test_recorded_row_has_no_other_column_and_no_other_type(row: dict[str, Any])
         kinds = KINDS[schema.BY_NAME[name].type]
         right = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
         assert value is None or right, (name, value)
-
-
-def test_simulated_rows_have_no_other_column() -> None:
-    assert set(simulated_rows().columns) <= set(schema.BY_NAME)
 
 
 def test_columns_are_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,20 +127,14 @@ def test_why_is_displayed(
     assert "page: " in capsys.readouterr().out
 
 
-def test_command_prints(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
-    assert shell.run_cell("%labkit draw --help").success
-    assert "usage: labkit draw" in capsys.readouterr().out
-
-
-def test_errors_in_cells_are_one_sentence(
+def test_commands_print_and_complete_in_cells(
     shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert shell.run_cell("%labkit draw --help").success
+    assert "usage: labkit draw" in capsys.readouterr().out
     shell.run_cell("from labkit.common.errors import BadInput\nraise BadInput('duration_s=0.5: no')")
     assert capsys.readouterr().out.strip() == "BadInput: duration_s=0.5: no"
-
-
-def test_values_alone_are_offered(shell: InteractiveShell) -> None:
-    """The names of Python would hide them: they are two hundred."""
+    # The names of Python would hide them: they are two hundred.
     assert set(completed(shell, "%labkit run datapaths topology=")) == set(topologies.TABLE)
     assert "abs" in completed(shell, "a")
 

@@ -80,7 +80,18 @@ def test_display_of_a_strangers_run_is_inert(tmp_path: Path) -> None:
         assert all(address == text for address, text in re.findall(r'<a href="(.*?)">(.*?)</a>', page)), page
 
 
-def test_printed_verdicts_are_those_of_the_display(run: Run) -> None:
+def test_inert_text_reads_as_before() -> None:
+    plain = "p < 0.05, cs1 > cs5, ratio 1.2 [1.1, 1.3]: **faster**, `a<b`"
+    assert displays.inert(plain) == plain.replace("a<b", "a&lt;b")
+    assert displays.inert(displays.inert(HOSTILE)) == displays.inert(HOSTILE)
+
+
+def test_verdicts_are_displayed_and_printed_alike(run: Run) -> None:
+    [line] = run.verdicts.to_dict("records")
+    html = run.verdicts._repr_html_()
+    assert f"{line['ratio']:.4g}" in html
+    assert "faster" in html
+    assert "+19.9 %" in run._repr_mimebundle_()["text/markdown"]
     lines = str(run.verdicts).splitlines()
     heads = [
         "topology",
@@ -98,20 +109,6 @@ def test_printed_verdicts_are_those_of_the_display(run: Run) -> None:
     assert lines[-1] == f"A DataFrame of {len(run.verdicts.columns)} columns, which .columns names."
     assert "control_low" in run.verdicts, "the data has all columns"
     assert str(run.verdicts[["ratio"]]) == str(pd.DataFrame(run.verdicts)[["ratio"]])
-
-
-def test_inert_text_reads_as_before() -> None:
-    plain = "p < 0.05, cs1 > cs5, ratio 1.2 [1.1, 1.3]: **faster**, `a<b`"
-    assert displays.inert(plain) == plain.replace("a<b", "a&lt;b")
-    assert displays.inert(displays.inert(HOSTILE)) == displays.inert(HOSTILE)
-
-
-def test_verdicts_display_ratio_and_interval(run: Run) -> None:
-    [line] = run.verdicts.to_dict("records")
-    html = run.verdicts._repr_html_()
-    assert f"{line['ratio']:.4g}" in html
-    assert "faster" in html
-    assert "+19.9 %" in run._repr_mimebundle_()["text/markdown"]
 
 
 def test_tables_are_readable(run: Run) -> None:
@@ -162,16 +159,13 @@ def test_causes_without_profiles(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
     assert "observe=perf_record,counters" in line.data
 
 
-def test_details_and_names_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_a_notebook_are_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     """A parameter's own name wins over the dictionary, because papermill sets names."""
     given: list[Any] = []
     monkeypatch.setattr(notebook, "run_experiment", lambda *words: given.append(words))
     names = {"topology": ["veth"], "slices": 3, "details": {"slices": 12, "seed": 9}, "rows": None}
     notebook.measure("datapaths", names)
     assert given == [("datapaths", {"topology": ["veth"], "slices": 3, "seed": 9}, None)]
-
-
-def test_second_experiment_of_a_notebook_has_names_with_a_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
     monkeypatch.setattr(notebook, "run_experiment", lambda *words: given.append(words))
     names = {"topology": ["veth"], "profile": "64b", "folder": "one", "details": {"ramp_s": 9}}

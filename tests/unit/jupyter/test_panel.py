@@ -22,21 +22,15 @@ def panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> panels.Panel:
     return made
 
 
-def test_every_parameter_has_a_field(panel: panels.Panel) -> None:
+def test_fields_have_values_and_meanings(panel: panels.Panel) -> None:
     assert list(panel.fields) == list(panel._experiment.parameters().asdict())
     assert panel.given()["rounds"] == "3"
     with pytest.raises(BadInput, match="there is no parameter turns"):
         panels.Panel("datapaths", turns=3)
-
-
-def test_the_first_question_has_an_answer(panel: panels.Panel) -> None:
     given = panel.given()
     assert given["topology"] == "veth_bridge,macvlan_bridge"
     assert panels.Panel("datapaths").given()["rounds"] == "5"
     assert panel.verdict.value.startswith("It takes about ")
-
-
-def test_every_field_has_its_meaning_beside_it(panel: panels.Panel) -> None:
     lines: dict[str, str] = {}
     boxes = [panel.box]
     while boxes:
@@ -48,7 +42,7 @@ def test_every_field_has_its_meaning_beside_it(panel: panels.Panel) -> None:
     assert all(text in lines[name] for name, text in panel._experiment.help.items())
 
 
-def test_validation_while_typing(panel: panels.Panel) -> None:
+def test_validation_and_known_values_while_typing(panel: panels.Panel) -> None:
     assert "It takes about" in panel.verdict.value
     assert not panel.start.disabled
     panel.fields["topology"].value = "<nope>"
@@ -59,9 +53,6 @@ def test_validation_while_typing(panel: panels.Panel) -> None:
     before = panel.verdict.value
     panel.fields["rounds"].value = "300"
     assert panel.verdict.value != before
-
-
-def test_known_values_are_offered(panel: panels.Panel) -> None:
     assert {"tcp", "udp", "ping"} <= set(panel.fields["protocol"].options)
     panel.fields["topology"].value = "veth,vx"
     assert "veth,vxlan" in panel.fields["topology"].options

@@ -97,14 +97,6 @@ def test_verdicts_are_about_the_point_and_load_that_were_measured_last(
     assert re.search(r"\(udp, 2 pairs, .*200 Mbit/s.*\): ovs\+mirrors=1: slower, ratio 0\.[45]", handle.text)
 
 
-def test_verdicts_of_pings_are_of_latency(handle: Handle) -> None:
-    bar = NotebookBar()
-    see_rounds(
-        bar, synthetic_rows.rows({"veth": 1.0, "veth (again)": 1.0, "macvlan_bridge": 2.0}, protocol="ping")
-    )
-    assert "macvlan_bridge: slower, ratio 1.99" in handle.finished(bar)
-
-
 def test_verdicts_take_little_time_from_the_measurement(
     handle: Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:

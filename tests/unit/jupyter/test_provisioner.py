@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.metadata
 import json
 import os
 import threading
@@ -78,7 +77,7 @@ def test_unbootable_kernel_is_not_installed(tmp_path: Path, parameters: str, wor
     assert list(tmp_path.iterdir()) == []
 
 
-def test_connection_file_of_the_guest(tmp_path: Path) -> None:
+def test_connection_of_the_guest(tmp_path: Path) -> None:
     environment = {
         "LANG": "C",
         "JPY_PARENT_PID": "1",
@@ -91,9 +90,6 @@ def test_connection_file_of_the_guest(tmp_path: Path) -> None:
     assert report["environment"] == {"LANG": "C", "LABKIT_DATA": str(tmp_path / "data")}
     inside = {"LABKIT_DATA": str(tmp_path / "runs")}
     assert vm_kernel.kernel_request(CONNECTION, [], tmp_path, inside)["environment"] == inside
-
-
-def test_root_folder_is_refused() -> None:
     with pytest.raises(BadInput, match="folder of its own"):
         vm_kernel.kernel_request(CONNECTION, [], Path("/"), {})
 
@@ -105,12 +101,6 @@ def test_port_forwarding_is_local() -> None:
     expected = {f"tcp:127.0.0.1:{port}-10.0.2.15:{port}" for port in ports}
     assert set(vm_kernel.forwards(CONNECTION)) == expected
     assert len(expected) == 5
-
-
-@pytest.mark.needs("set-up")
-def test_provisioner_is_registered() -> None:
-    [result] = importlib.metadata.entry_points(group="jupyter_client.kernel_provisioners", name="labkit")
-    assert result.load() is LabProvisioner
 
 
 @pytest.mark.needs("set-up")

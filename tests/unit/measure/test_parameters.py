@@ -82,13 +82,10 @@ def test_whole_runs_in_the_first_rounds(whole_runs: str, expected: list[bool]) -
     assert [load.has_trials(number) for number in range(3)] == expected
 
 
-def test_every_parameter_has_help() -> None:
+def test_help_and_recorded_parameters() -> None:
     for experiment in map(experiments.find, experiments.TABLE):
         assert set(experiment.help) == set(experiment.parameters().asdict())
         assert all(experiment.help.values())
-
-
-def test_recorded_parameter_that_an_experiment_no_longer_has() -> None:
     recorded = {"nodes": "one", "sizes": [64]}
     kind = experiments.find("packet_size").parameters
     assert kind.of_recorded({"nodes": "one", "size_bytes": [64]}) == kind.of({"size_bytes": "64"})

@@ -34,14 +34,11 @@ def test_invalid_content_is_one_sentence(content: str, tmp_path: Path) -> None:
     assert "\n" not in str(refused.value)
 
 
-def test_link_loop_is_no_yaml_error(tmp_path: Path) -> None:
+def test_link_loops_and_error_classes(tmp_path: Path) -> None:
     loop = tmp_path / "own.yaml"
     loop.symlink_to(loop)
     with pytest.raises(BadInput, match=r"own\.yaml cannot be read: Too many levels of symbolic links"):
         yaml_files.read(loop)
-
-
-def test_unknown_error_class_maps_to_the_nearest() -> None:
     assert isinstance(error_by_name("BadInput", "x"), BadInput)
     assert type(error_by_name("LinkError", "x")) is Failed
     assert type(error_by_name("print", "x")) is Failed

@@ -78,15 +78,6 @@ def test_overlay_ping_hop_by_hop() -> None:
     assert path.ttl == 64
 
 
-def test_gre_path_between_subnets() -> None:
-    path = only(paths(leaf_spine_overlay.leaf_spine_network(), "cs1", "30.0.0.2"))
-    assert path.nodes == ("cs1", "con_ns1", "lc1", "sc2", "lc2", "con_ns2", "cs4")
-    assert path.ttl == 62
-    by_interface = dict(zip(path.interfaces, path.stacks, strict=True))
-    assert by_interface["lc1:gretun-cont"] == "IP 20.0.0.1 > 30.0.0.2"
-    assert by_interface["sc2:sc2_lc1"] == f"{GRE_OUTSIDE} / IP 20.0.0.1 > 30.0.0.2"
-
-
 @pytest.mark.parametrize("provider", leaf_spine_overlay.PROVIDERS)
 @pytest.mark.parametrize("routes", leaf_spine_overlay.ROUTES)
 @pytest.mark.parametrize(("source", "target"), list(itertools.permutations(CONTAINERS, 2)))
@@ -231,23 +222,6 @@ def test_geneve_checks_the_sender() -> None:
     assert "UDP 6081 / Geneve 9 / Ethernet" in path.stacks[3]
     words = no_path(made(outer(3)), "box1", "box2")
     assert words == "end2 has no geneve that accepts packets from 10.0.1.2 to 10.0.2.2"
-
-
-def test_ipip_without_link_header() -> None:
-    made = network(
-        *router("left", "hub", "right"),
-        cable("left", "10.0.1.2/24", "hub", "10.0.1.1/24"),
-        cable("right", "10.0.2.2/24", "hub", "10.0.2.1/24"),
-        Route("left", "10.0.2.0/24", via="10.0.1.1"),
-        Route("right", "10.0.1.0/24", via="10.0.2.1"),
-        Tunnel("ipip", "left", "tun", "10.0.2.2", address="172.16.0.1/30"),
-        Tunnel("ipip", "right", "tun", "10.0.1.2", address="172.16.0.2/30"),
-    )
-    path = only(paths(made, "left", "172.16.0.2"))
-    assert path.stacks[0] == "IP 172.16.0.1 > 172.16.0.2"
-    assert path.stacks[1] == "Ethernet / IP 10.0.1.2 > 10.0.2.2 / IP 172.16.0.1 > 172.16.0.2"
-    assert path.lengths_bytes[:2] == (84, 14 + 20 + 84)
-    assert (path.interfaces[-1], path.ttl) == ("right:tun", 64)
 
 
 def test_longest_prefix_and_bridge_addresses() -> None:

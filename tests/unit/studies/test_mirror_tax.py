@@ -72,14 +72,11 @@ def test_cost_of_a_packet_and_a_copy() -> None:
     assert of(mirror_tax.taxes(rounds()), "cpu_per_packet_s").copy.value == pytest.approx(4 * COPY_S, rel=0.1)  # type: ignore[union-attr]
 
 
-def test_lack_of_fit_is_reported() -> None:
+def test_misfits_and_emulation_are_said() -> None:
     result = of(mirror_tax.taxes(rounds(bend=0.2)), "switch_per_packet_s")
     assert result.line is not None
     assert result.line.misfits
     assert "the points do not lie on a line" in virtual_tap.tax_sentences([result])[0]
-
-
-def test_emulated_cpu_is_in_the_words() -> None:
     sentences = virtual_tap.tax_sentences(mirror_tax.taxes(rounds(accelerator="tcg")))
     assert all("udp, 64 bytes, emulated CPU" in one for one in sentences)
     assert "emulated" not in " ".join(virtual_tap.tax_sentences(mirror_tax.taxes(rounds(accelerator="kvm"))))
@@ -120,12 +117,9 @@ def test_switch_bound_to_a_cpu_has_its_own_baseline() -> None:
         assert of_curve[curve].fixed.value == pytest.approx(factor * FIXED_S, rel=0.1)  # type: ignore[union-attr]
 
 
-def test_kernel_datapath_has_no_vswitchd_cost() -> None:
+def test_rounds_and_costs_that_cannot_be_known() -> None:
     result = mirror_tax.taxes(rounds(switch="ovs"))
     assert {one.cost for one in result} == {"cpu_per_packet_s"}
-
-
-def test_round_without_packets_is_left_out() -> None:
     table = rounds()
     empty = table["round"].eq(2) & table["topology"].eq("ovs_netdev+mirrors=8")
     result = of(
@@ -134,9 +128,6 @@ def test_round_without_packets_is_left_out() -> None:
     )
     assert result.left_out == ["1 of 6 rounds left out: fewer than 100 packets at one of the arms"]
     assert len(result.values) == 5
-
-
-def test_two_mirror_counts_are_too_few() -> None:
     table = rounds()
     result = mirror_tax.taxes(table[table["topology"].isin(["ovs_netdev", "ovs_netdev+mirrors=1"])])
     assert result == []

@@ -48,9 +48,6 @@ def test_row_columns() -> None:
         "rtt_max_s": pytest.approx(50e-6),
     }
     assert answers(sample("silent")).row()["rtt_p50_s"] is None
-
-
-def test_ping_that_could_not_start() -> None:
     with pytest.raises(Failed, match="printed no summary: ping: connect: Network is unreachable"):
         answers("ping: connect: Network is unreachable\n")
 
@@ -65,37 +62,29 @@ def test_probe_send_times() -> None:
     assert all(0.09 < step < 0.16 for step in steps), steps
 
 
-def test_outage_duration() -> None:
+def test_outages() -> None:
     result = outage(probes(sample("outage")))
     assert result.over
     assert result.since_s == pytest.approx(1795309841.755112)
     assert result.length_s == pytest.approx(1795309842.490757 - 1795309841.755112 - 0.104, abs=0.002)
-
-
-def test_late_answers_do_not_hide_an_outage() -> None:
-    """Nothing was lost: the requests waited for a neighbour's address, and all were answered together a second late."""
+    # Nothing was lost: the requests waited for a neighbour's address, and all were answered together a second late.
     result = probes(sample("late"))
     assert all(one.rtt_s is not None for one in result)
     assert result[9].sent_s == pytest.approx(1795310020.702661, abs=1e-3)
     assert outage(result).length_s == pytest.approx(1795310021.298784 - 1795310020.178778 - 0.104, abs=0.002)
-
-
-def test_unfinished_outage() -> None:
     result = probes(sample("never-again"))
     assert len(result) == 11  # the last one has no line of its own but is counted
     assert result[-1].sent_s == 1795309844.250637
     gone = outage(result)
     assert not gone.over
     assert gone.length_s == pytest.approx(1795309844.250637 - 1795309843.514729, abs=0.002)
-
-
-def test_no_answers() -> None:
     result = probes(sample("refused"))
     assert [(one.number, one.rtt_s) for one in result] == [(1, None), (2, None), (3, None), (4, None)]
     assert result[0].sent_s == pytest.approx(result[1].sent_s - 0.104, abs=0.001)
     with pytest.raises(BadInput, match="none of these probes was answered"):
         outage(result)
     assert probes("PING 10.0.0.1 (10.0.0.1) 56(84) bytes of data.\n") == []
+    assert outage([Probe(1, 5.0, 0.001)]) == (0.0, 5.001, False)
 
 
 def regular(lost: set[int]) -> list[Probe]:
@@ -110,7 +99,3 @@ def test_longest_outage(lost: set[int], length_s: float, over: bool) -> None:
     result = outage(regular(lost))
     assert result.length_s == pytest.approx(length_s, abs=1e-3)
     assert result.over == over
-
-
-def test_single_answer() -> None:
-    assert outage([Probe(1, 5.0, 0.001)]) == (0.0, 5.001, False)

@@ -30,13 +30,11 @@ def sample(name: str) -> str:
 
 
 class TestCpuTime:
-    def test_first_line_of_proc_stat(self) -> None:
+    def test_times_and_steal(self, monkeypatch: pytest.MonkeyPatch) -> None:
         result = cpu_time.cpu_times_of("cpu  100 20 300 4000 50 6 70 8 90 9\n")
         hz = cpu_time.TICKS_PER_S
         # The user time includes the guest time (90).
         assert result == machine.CpuTimes(496 / hz, 70 / hz, 8 / hz, 4050 / hz)
-
-    def test_steal_doubt_threshold(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cpu_time.os, "cpu_count", lambda: 2)
         assert machine.stolen(0.9, 10) == []
         [doubt] = machine.stolen(2.0, 10)
@@ -45,18 +43,14 @@ class TestCpuTime:
 
 
 class TestInterfaces:
-    def test_features(self) -> None:
+    def test_features_and_qdisc(self, monkeypatch: pytest.MonkeyPatch) -> None:
         result = interfaces.features(sample("ethtool-k-6.1.txt"))
         assert result["tcp-segmentation-offload"] is True
         assert result["generic-receive-offload"] is False
         assert result["large-receive-offload"] is False  # "off [fixed]"
         assert result["tx-checksum-ip-generic"] is True  # indented below tx-checksumming
         assert len(result) == sample("ethtool-k-6.1.txt").count(": o")
-
-    def test_qdisc(self) -> None:
         assert interfaces.qdisc_in(sample("ip-link-6.1.0.json")) == "noqueue"
-
-    def test_missing_tools(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(interfaces, "program", lambda name: name)
         assert interfaces.offloads([], "lo") == {}
         assert interfaces.qdisc([], "lo") == "unknown"
@@ -133,7 +127,7 @@ class TestAccelerator:
 
 
 class TestProvenance:
-    def test_describe(self) -> None:
+    def test_what_a_run_records(self, monkeypatch: pytest.MonkeyPatch) -> None:
         result = machine.describe()
         assert result["kernel"] == Path("/proc/sys/kernel/osrelease").read_text().strip()
         assert result["kernel_build"] == Path("/proc/sys/kernel/version").read_text().strip()
@@ -142,21 +136,15 @@ class TestProvenance:
         for name in ("sysctl_digest", "machine", "kernel_config_digest"):
             assert result[name] is None or HEX.fullmatch(result[name])
         assert result == machine.describe()
-
-    def test_host_name_is_not_recorded(self) -> None:
         identity = Path("/etc/machine-id")
         if identity.exists() and identity.read_text().strip():
             assert identity.read_text().strip()[:12] not in json.dumps(machine.describe())
-
-    def test_details(self) -> None:
         result = machine.details()
         assert result["memory_bytes"] > 1e6
         assert result["tools"]["python"]
         assert result["sysctls"]["net.ipv4.tcp_rmem"]
         assert "net.core.default_qdisc" in result["sysctls"]
         assert msgspec.json.decode(msgspec.json.encode(result)) == result
-
-    def test_absent_sysctl_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(provenance, "SYSCTLS", {"net.ipv4": ("no_such_thing", "tcp_sac*")})
         result = machine.sysctls()
         assert result["net.ipv4.no_such_thing"] is None
@@ -196,14 +184,10 @@ class TestModules:
         (tmp_path / "modules").write_text("ip_gre 24576 0 - Live 0x0000000000000000\n")
         return {"folder": tmp_path, "loaded": tmp_path / "modules"}
 
-    def test_missing_modules(self, places: dict[str, Path]) -> None:
+    def test_module_that_is_missing_loaded_or_unknown(self, places: dict[str, Path], tmp_path: Path) -> None:
         assert base.unloaded_module("rtnl-link-ipip", **places) == "ipip"
-
-    def test_loaded_or_unknown_modules(self, places: dict[str, Path]) -> None:
         assert base.unloaded_module("rtnl-link-gre", **places) is None
         assert base.unloaded_module("rtnl-link-sit", **places) is None
-
-    def test_kernel_without_modules(self, tmp_path: Path) -> None:
         assert base.unloaded_module("rtnl-link-gre", tmp_path / "nowhere") is None
 
     @pytest.mark.parametrize(
@@ -270,13 +254,11 @@ class TestDoctor:
         assert other.endswith(": perf events cycles")
         assert programs == ("✗ apt install crun iproute2: crun (no containers); tc (no qdisc); ip (no shell)")
 
-    def test_long_lines_stay_one_line_and_plain(self, answer: dict[str, Any]) -> None:
+    def test_lines_stay_whole_and_plain(self, answer: dict[str, Any]) -> None:
         answer["capabilities"][2]["lost"] = "very " * 200 + "long"
         text = doctor_text.as_text(answer, io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), every=True)
         assert len([line for line in text.splitlines() if "very" in line]) == 1
         assert "\x1b" not in text
-
-    def test_ascii(self, answer: dict[str, Any]) -> None:
         answer["machine"]["cpu"] = "Ω"
         text = doctor_text.as_text(answer, io.TextIOWrapper(io.BytesIO(), encoding="ascii"), every=True)
         assert text.isascii()

@@ -3,24 +3,58 @@
 from __future__ import annotations
 
 import gzip
+import os
 import struct
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from labkit.analysis.why import code_paths
-from labkit.system.machine import bpf, netfilter, settings
+from labkit.system.machine import bpf, load_programs, netfilter, settings
 
 
-def test_sysctl_names_and_values(tmp_path: Path) -> None:
+def test_settings_of_files(tmp_path: Path) -> None:
     for name, text in {"net/core/rmem_max": "212992\n", "kernel/random/boot_id": "x", "kernel/ns_last_pid": "7",
                        "net/ipv4/tcp_mem": "1\t2\t3\n"}.items():  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     result = dict(settings.sysctls(tmp_path, ("kernel", "net")))
     assert result == {"net.core.rmem_max": "212992", "net.ipv4.tcp_mem": "1 2 3"}
+    # The CPUs are left out: the file is there at other levels for another shell, and "CPUs allowed" has them.
+    for name, text in {"cpu.max": "50000 100000", "memory.limit_in_bytes": "9223372036854771712",
+                       "memory.kmem.tcp.limit_in_bytes": "4096", "cpuset.cpus.effective": "0-1"}.items():  # fmt: skip
+        (tmp_path / "user" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "user" / name).write_text(f"{text}\n")
+    assert settings._cgroup(tmp_path, "/user", "") == {
+        "cgroup level 1 cpu.max": "50000 100000",
+        "cgroup level 1 memory.limit_in_bytes": "9223372036854771712",
+        "cgroup level 1 memory.kmem.tcp.limit_in_bytes": "4096",
+    }
+    (tmp_path / "status").write_text("Name:\ta\nSeccomp:\t2\nSeccomp_filters:\t1\nThreads:\t1\n")
+    result = settings.process_status(tmp_path / "status", settings.STATUS)
+    assert result == {"Seccomp": "2", "Seccomp_filters": "1"}
+    assert "process Seccomp" in settings.machine_settings()
+    for name, text in {
+        "cpu/cpu0/cpufreq/scaling_governor": "powersave", "cpu/cpu0/cpufreq/scaling_min_freq": "800000",
+        "cpu/cpu0/cpufreq/scaling_cur_freq": "1234567", "cpu/cpu0/cpuidle/state1/disable": "0",
+        "cpu/cpu0/cpuidle/state2/disable": "1", "sched/base_slice_ns": "3000000",
+        "sched/features": f"PLACE_LAG NO_HRTICK {'X' * 300} NO_LAST_ONE",
+    }.items():  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    assert settings._cpus(tmp_path / "cpu") == {
+        "cpu0 scaling_governor": "powersave",
+        "cpu0 scaling_min_freq": "800000",
+        "cpu0 cpuidle state2": "disabled",
+    }
+    result = settings._scheduler(tmp_path / "sched")
+    assert result["scheduler base_slice_ns"] == "3000000"
+    features = {name.removeprefix("scheduler feature "): value for name, value in result.items()}
+    assert (features["PLACE_LAG"], features["HRTICK"], features["LAST_ONE"]) == ("on", "off", "off")
+    assert settings._scheduler(tmp_path / "none") == {}
 
 
 def test_settings_are_stable() -> None:
@@ -33,20 +67,19 @@ def test_settings_are_stable() -> None:
     assert gzip.compress(str(first).encode())
 
 
-def test_flat_objects() -> None:
+def test_reports_become_flat_settings() -> None:
     report = {"ifname": "eth0", "mtu": 1500, "linkinfo": {"info_data": {"stp": 0}}, "flags": ["UP"]}
     assert dict(settings.flat(report, settings.STATES)) == {"mtu": "1500", "linkinfo info_data stp": "0"}
     assert dict(settings.flat({"a": [1, 2]}, frozenset())) == {"a": "1 2"}
-
-
-def test_packet_sockets() -> None:
-    """Sockets of one interface and protocol count together; one whose interface is gone is left out."""
+    # Sockets of one interface and protocol count together; one whose interface is gone is left out.
     head = "sk               RefCnt Type Proto  Iface R Rmem   User   Inode\n"
     lines = [f"000000007e6b8b3f 3      3    {protocol}   {at}     1 0      0      12345\n"
              for protocol, at in (("0003", 0), ("0800", 1), ("0003", 0), ("0003", 99999))]  # fmt: skip
     words = "2 times on any interface of protocol 0x0003; on lo of protocol 0x0800"
     assert settings.packet_sockets(head + "".join(lines)) == {"packet sockets": words}
     assert settings.packet_sockets(head) == {}
+    report = [{"vlan": 1, "flags": ["PVID", "Egress Untagged"]}, {"vlan": 5, "vlanEnd": 9}]
+    assert settings.vlans(report) == "1 PVID Egress Untagged; 5-9"
 
 
 @pytest.mark.needs("root", "perf")
@@ -116,52 +149,6 @@ COMMIT
     assert netfilter.iptables_tables("iptables", text.replace("FORWARD DROP", "FORWARD ACCEPT")) != result
 
 
-def test_limits_of_a_cgroup(tmp_path: Path) -> None:
-    """The CPUs are left out: the file is there at other levels for another shell, and "CPUs allowed" has them."""
-    for name, text in {"cpu.max": "50000 100000", "memory.limit_in_bytes": "9223372036854771712",
-                       "memory.kmem.tcp.limit_in_bytes": "4096", "cpuset.cpus.effective": "0-1"}.items():  # fmt: skip
-        (tmp_path / "user" / name).parent.mkdir(exist_ok=True)
-        (tmp_path / "user" / name).write_text(f"{text}\n")
-    assert settings._cgroup(tmp_path, "/user", "") == {
-        "cgroup level 1 cpu.max": "50000 100000",
-        "cgroup level 1 memory.limit_in_bytes": "9223372036854771712",
-        "cgroup level 1 memory.kmem.tcp.limit_in_bytes": "4096",
-    }
-
-
-def test_status_of_a_process(tmp_path: Path) -> None:
-    (tmp_path / "status").write_text("Name:\ta\nSeccomp:\t2\nSeccomp_filters:\t1\nThreads:\t1\n")
-    result = settings.process_status(tmp_path / "status", settings.STATUS)
-    assert result == {"Seccomp": "2", "Seccomp_filters": "1"}
-    assert "process Seccomp" in settings.machine_settings()
-
-
-def test_cpus_and_scheduler(tmp_path: Path) -> None:
-    for name, text in {
-        "cpu/cpu0/cpufreq/scaling_governor": "powersave", "cpu/cpu0/cpufreq/scaling_min_freq": "800000",
-        "cpu/cpu0/cpufreq/scaling_cur_freq": "1234567", "cpu/cpu0/cpuidle/state1/disable": "0",
-        "cpu/cpu0/cpuidle/state2/disable": "1", "sched/base_slice_ns": "3000000",
-        "sched/features": f"PLACE_LAG NO_HRTICK {'X' * 300} NO_LAST_ONE",
-    }.items():  # fmt: skip
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(f"{text}\n")
-    assert settings._cpus(tmp_path / "cpu") == {
-        "cpu0 scaling_governor": "powersave",
-        "cpu0 scaling_min_freq": "800000",
-        "cpu0 cpuidle state2": "disabled",
-    }
-    result = settings._scheduler(tmp_path / "sched")
-    assert result["scheduler base_slice_ns"] == "3000000"
-    features = {name.removeprefix("scheduler feature "): value for name, value in result.items()}
-    assert (features["PLACE_LAG"], features["HRTICK"], features["LAST_ONE"]) == ("on", "off", "off")
-    assert settings._scheduler(tmp_path / "none") == {}
-
-
-def test_vlans_of_a_port() -> None:
-    report = [{"vlan": 1, "flags": ["PVID", "Egress Untagged"]}, {"vlan": 5, "vlanEnd": 9}]
-    assert settings.vlans(report) == "1 PVID Egress Untagged; 5-9"
-
-
 def test_a_list_of_the_kernel_is_one_setting() -> None:
     """Each policy of XFRM has three lines, and 5,000 rules are no 5,000 settings."""
     policy = (
@@ -181,3 +168,28 @@ def test_unknown_programs_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(bpf, "call", refused)
     assert bpf.programs() == []
+
+
+def test_settings_of_a_running_program() -> None:
+    """Somebody changes the priority of a program that already runs."""
+    code = "open('/proc/self/comm', 'w').write('a-niced-program'); print(flush=True); import time; time.sleep(30)"
+    command = [sys.executable, "-P", "-c", code]
+    here = {os.stat("/proc/self/ns/net").st_ino: "client0"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as program:
+        try:
+            assert program.stdout is not None
+            program.stdout.readline()
+            before = load_programs.program_settings(here)["client0"]
+            os.setpriority(os.PRIO_PROCESS, program.pid, 7)
+            os.sched_setscheduler(program.pid, os.SCHED_BATCH, os.sched_param(0))
+            after = load_programs.program_settings(here)["client0"]
+        finally:
+            program.kill()
+    name = "a-niced-program"
+    assert {key: value for key, value in after.items() if key.startswith(name) and value != before[key]} == {
+        f"{name} nice": "7",
+        f"{name} scheduling policy": "batch",
+    }
+    assert after[f"{name} Seccomp"].isdigit()
+    assert after[f"{name} executable"].startswith(f"{Path(sys.executable).resolve()} digest ")
+    assert load_programs.program_settings({1: "elsewhere"}) == {}

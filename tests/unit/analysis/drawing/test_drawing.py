@@ -19,13 +19,6 @@ from labkit.analysis.drawing.folded_layout import Levels, places
 from labkit.common.topology_state import Namespace, Place, State
 
 
-def test_joins_are_listed_once() -> None:
-    assert [join.kind for join in drawing.joins(tunnelled())].count("veth") == 1
-    kinds = sorted(join.kind for join in drawing.joins(tunnelled()))
-    assert kinds == ["lower", "lower", "tunnel", "veth"]
-    assert sorted(join.kind for join in drawing.joins(bridged(2))) == ["port"] * 4 + ["veth"] * 4
-
-
 def test_dot() -> None:
     text = drawing.dot(tunnelled())
     assert text.startswith('graph "vxlan" {\n  label="vxlan, 1 pair, Linux 6.1"')
@@ -71,6 +64,12 @@ def test_tree() -> None:
     down = msgspec.structs.replace(LO, name="eth1", kind="dummy", carrier=False)
     state = msgspec.structs.replace(bridged(1), namespaces=[Namespace("one", [down], [])])
     assert "eth1  dummy  MTU 65536  no carrier" in drawing.tree(state)
+    lines = drawing.tree(overlay()).splitlines()
+    assert "  gretun-cont  gre       MTU 1550   tunnel 26.0.0.2 to 28.0.0.2 (lc2/gretun-cont)" in lines
+    assert "  route 23.0.0.0/24 dev gretun-cont" in lines
+    assert "gre0" not in drawing.tree(overlay())
+    assert ' "con_ns1/vxlan-cont" -- "con_ns3/vxlan-cont" [style=bold' in drawing.dot(overlay())
+    assert drawing.mermaid(overlay()).count("== tunnel ===") == 2
 
 
 def test_omitted_pairs_omit_their_nodes() -> None:
@@ -155,7 +154,7 @@ def test_spines_between_containers() -> None:
     assert max(boxes) < min(below) < max(below) < places.height
 
 
-def test_deep_network_is_folded() -> None:
+def test_deep_network_is_folded_unless_a_line_would_cross_a_name() -> None:
     folded = places(drawing.simplify(overlay()))
     assert isinstance(folded, Levels)
     assert figure.topology(overlay()).layout.width < 900
@@ -173,9 +172,6 @@ def test_deep_network_is_folded() -> None:
         for box in folded.namespaces.values()
     ]
     assert not any(crosses(line, box) for _, line in folded.lines for box in titles)
-
-
-def test_narrow_network_is_not_folded() -> None:
     assert isinstance(places(drawing.simplify(bridged(8))), Layout)
     long = "a_container_whose_name_fills_its_box"
     text = msgspec.json.encode(overlay()).decode().replace('"cs5"', f'"{long}"')
@@ -186,16 +182,7 @@ def test_narrow_network_is_not_folded() -> None:
     assert isinstance(wide, Layout)
 
 
-def test_tree_of_the_overlay() -> None:
-    lines = drawing.tree(overlay()).splitlines()
-    assert "  gretun-cont  gre       MTU 1550   tunnel 26.0.0.2 to 28.0.0.2 (lc2/gretun-cont)" in lines
-    assert "  route 23.0.0.0/24 dev gretun-cont" in lines
-    assert "gre0" not in drawing.tree(overlay())
-    assert ' "con_ns1/vxlan-cont" -- "con_ns3/vxlan-cont" [style=bold' in drawing.dot(overlay())
-    assert drawing.mermaid(overlay()).count("== tunnel ===") == 2
-
-
-def test_legend_entries_are_unique() -> None:
+def test_figure_has_a_legend_and_counts_omitted_pairs() -> None:
     drawn = figure.topology(tunnelled())
     lines = [trace for trace in drawn.data if trace.mode == "lines"]
     assert [trace.name for trace in lines] == ["veth or netkit pair", "made on a lower device", "tunnel"]
@@ -204,9 +191,6 @@ def test_legend_entries_are_unique() -> None:
     assert "eth0 · vxlan 42<br>10.1.0.1/8" in words
     assert "<b>server0</b>" in words
     assert drawn.layout.title.text == "vxlan, 1 pair"
-
-
-def test_figure_counts_omitted_pairs() -> None:
     drawn = figure.topology(bridged(128))
     assert drawn.layout.title.text == "veth_bridge, 128 pairs"
     assert drawn.layout.title.subtitle.text.endswith("; 120 more pairs are not drawn")

@@ -112,9 +112,12 @@ def test_packet_definition_by_protocol() -> None:
     assert "round-trip time" in ping
 
 
-def test_rows_without_a_size_are_left_out() -> None:
+def test_what_is_missing_is_not_drawn() -> None:
     assert "nothing to draw" in synthetic_report.notes(figures.cost(cost_rows(length_bytes=None)))
     assert "nothing to draw" in synthetic_report.notes(figures.cost(header_rows()))
+    rows = cost_rows()
+    assert overlay_figure_header_overhead.overhead(header_rows(), verdict_tables.verdicts(rows.iloc[:0])).data
+    assert not overlay_figure_header_overhead.overhead(rows, verdict_tables.verdicts(rows)).data
 
 
 def test_computed_and_measured_headers() -> None:
@@ -148,15 +151,6 @@ def test_predicted_byte_cost_beside_measured() -> None:
         assert list(points.y) == pytest.approx(list(own["ratio"]))
         assert "by bytes alone the ratio would be" in points.hovertext[0].replace("<br>", " ")
     assert not [trace for trace in figure.data if trace.name == "veth"]
-
-
-def test_tcp_packet_is_a_segment() -> None:
     rows = cost_rows((131072,), protocol="tcp")
     figure = overlay_figure_header_overhead.overhead(header_rows(), verdict_tables.verdicts(rows))
     assert list(figure.select_xaxes())[-1].tickvals == (1448,)
-
-
-def test_missing_headers_or_verdicts() -> None:
-    rows = cost_rows()
-    assert overlay_figure_header_overhead.overhead(header_rows(), verdict_tables.verdicts(rows.iloc[:0])).data
-    assert not overlay_figure_header_overhead.overhead(rows, verdict_tables.verdicts(rows)).data

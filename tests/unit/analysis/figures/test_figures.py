@@ -37,16 +37,17 @@ def test_throughput_shows_rounds_and_centre() -> None:
     assert line.error_y.arrayminus[0] > 0
     assert f"geometric mean {middle:.4g} Gbit/s, 5 rounds" in line.hovertext[0]
     assert "95 % interval" in line.hovertext[0]
-
-
-def test_centre_is_a_median_with_a_zero_round() -> None:
     rows = synthetic_report.rows(protocols=("tcp",), pairs=(1,))
     rows.loc[rows["round"].eq(0), "throughput_bps"] = 0.0
     [line] = [trace for trace in lines(figures.throughput(rows)) if trace.name == "macvlan_bridge"]
     assert "<br>median " in line.hovertext[0]
+    rows = synthetic_report.rows(protocols=("tcp",), pairs=(1,))
+    figure = figures.throughput(rows[rows["method"] != "slice"])
+    [line] = [trace for trace in lines(figure) if trace.name == "macvlan_bridge"]
+    assert line.error_y.array[0] == 0, "one run has no interval"
 
 
-def test_outlier_does_not_flatten_the_axis() -> None:
+def test_axis_ranges_fit_the_load() -> None:
     rows = synthetic_report.rows(protocols=("tcp",), pairs=(1,))
     whole = rows["arm"].eq("macvlan_bridge") & rows["method"].eq("whole")
     rows.loc[whole, "throughput_bps"] = 900e9
@@ -57,6 +58,11 @@ def test_outlier_does_not_flatten_the_axis() -> None:
     [beyond] = [at for at, symbol in enumerate(raw.marker.symbol) if symbol == "arrow-up"]
     assert raw.y[beyond] < top
     assert "900 Gbit/s" in raw.hovertext[beyond]
+    rows = synthetic_report.rows()
+    slow = rows["protocol"] == "udp"
+    rows.loc[slow, "throughput_bps"] /= 10
+    tcp, udp = (axis.range[1] for axis in figures.throughput(rows).select_yaxes())
+    assert tcp > 5 * udp
 
 
 def test_axis_titles_and_pair_counts() -> None:
@@ -76,28 +82,13 @@ def test_axis_titles_and_pair_counts() -> None:
     assert ping.y[0] == pytest.approx(25)
 
 
-def test_udp_axis_range() -> None:
-    rows = synthetic_report.rows()
-    slow = rows["protocol"] == "udp"
-    rows.loc[slow, "throughput_bps"] /= 10
-    tcp, udp = (axis.range[1] for axis in figures.throughput(rows).select_yaxes())
-    assert tcp > 5 * udp
-
-
-def test_whole_runs_without_slices() -> None:
-    rows = synthetic_report.rows(protocols=("tcp",), pairs=(1,))
-    figure = figures.throughput(rows[rows["method"] != "slice"])
-    [line] = [trace for trace in lines(figure) if trace.name == "macvlan_bridge"]
-    assert line.error_y.array[0] == 0, "one run has no interval"
-
-
 def test_arms_do_not_overlap() -> None:
     drawn = [trace.x[0] for trace in lines(figures.throughput(synthetic_report.rows(protocols=("tcp",))))]
     assert len(set(drawn)) == 3
     assert all(1 / math.sqrt(2) < x < math.sqrt(2) for x in drawn)
 
 
-def test_many_panels_wrap() -> None:
+def test_panels_wrap_and_leave_no_holes() -> None:
     lengths = (64, 512, 1024, 1400)
     rows = pd.concat(
         [synthetic_report.rows(protocols=("udp",)).assign(length_bytes=length) for length in lengths]
@@ -107,24 +98,12 @@ def test_many_panels_wrap() -> None:
         f"UDP · MTU 1500<br>{length} B each" for length in lengths
     ]
     assert len({axis.domain for axis in figure.select_xaxes()}) == 2
-
-
-def test_panels_leave_no_holes() -> None:
-    """Datagrams fill the MTU, so each MTU has its own length: three columns would leave two places empty."""
+    # Datagrams fill the MTU, so each MTU has its own length: three columns would leave two places empty.
     tcp, udp = (synthetic_report.rows(protocols=(name,), mtus=(1500, 9000)) for name in ("tcp", "udp"))
     figure = figures.throughput(pd.concat([tcp, udp.assign(length_bytes=udp["mtu_bytes"] - 28)]))
     places = {(x.domain, y.domain) for x, y in zip(figure.select_xaxes(), figure.select_yaxes(), strict=True)}
     assert len(places) == 4
     assert len({x for x, _ in places}) == len({y for _, y in places}) == 2
-
-
-def test_long_names_of_the_legend_are_broken() -> None:
-    rows = synthetic_report.rows(protocols=("tcp",))
-    name = "ovs_netdev+mirrors=1+output=gre+uplink_bps=100000000"
-    rows["arm"] = rows["arm"].replace("macvlan_bridge", name)
-    drawn = {trace.name for trace in figures.throughput(rows).data if trace.showlegend}
-    assert "ovs_netdev+mirrors=1<br>+output=gre<br>+uplink_bps=100000000" in drawn
-    assert "veth_bridge (again)" in drawn
 
 
 def test_cpu_per_gigabyte_is_a_ratio_of_sums() -> None:
@@ -194,7 +173,7 @@ def test_labels_of_many_counts_do_not_overlap() -> None:
             assert math.log2(more / less) * octave_px > line_chart.LETTER_PX * (len(one) + len(two)) / 2
 
 
-def test_legend_of_many_arms_fits() -> None:
+def test_legend_of_many_arms() -> None:
     """A legend that is higher than the plots scrolls, and is cut in an image."""
     arms = tuple(f"arm{number}" for number in range(25))
     rows = synthetic_report.rows(variants=("macvlan_bridge",), protocols=("tcp",), pairs=(1,))
@@ -205,8 +184,11 @@ def test_legend_of_many_arms_fits() -> None:
         names = [trace for trace in figure.data if trace.showlegend is not False]
         assert len(names) >= 26
         assert figure.layout.height - margin.t - margin.b >= theme.LEGEND_LINE_PX * len(names)
-
-
-def test_unknown_arms_differ_in_style() -> None:
+    rows = synthetic_report.rows(protocols=("tcp",))
+    name = "ovs_netdev+mirrors=1+output=gre+uplink_bps=100000000"
+    rows["arm"] = rows["arm"].replace("macvlan_bridge", name)
+    drawn = {trace.name for trace in figures.throughput(rows).data if trace.showlegend}
+    assert "ovs_netdev+mirrors=1<br>+output=gre<br>+uplink_bps=100000000" in drawn
+    assert "veth_bridge (again)" in drawn
     styles = [theme.arm_style(f"arm {number}") for number in range(40)]
     assert len({(one.color, one.symbol) for one in styles}) >= 25

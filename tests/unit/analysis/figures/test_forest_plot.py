@@ -32,7 +32,7 @@ def test_forest_lines_and_bands() -> None:
     assert "veth_bridge" in list(figure.select_xaxes())[-1].title.text
 
 
-def test_open_symbol_when_the_interval_contains_1() -> None:
+def test_intervals_and_labels_of_the_forest() -> None:
     verdicts = synthetic_report.verdicts(synthetic_report.rows(protocols=("tcp",), pairs=(1, 2)))
     verdicts.loc[verdicts["pairs"].eq(2) & verdicts["ratio"].notna(), ["ratio", "low", "high"]] = [
         1.01,
@@ -42,9 +42,10 @@ def test_open_symbol_when_the_interval_contains_1() -> None:
     sure, unsure = figures.forest(verdicts).data
     assert not sure.marker.symbol.endswith("-open")
     assert unsure.marker.symbol.endswith("-open")
-
-
-def test_forest_labels_the_faster_side() -> None:
+    verdicts = synthetic_report.verdicts(synthetic_report.rows(protocols=("tcp",)))
+    verdicts.loc[verdicts.index[-1], "high"] = 1e30
+    low, high = next(figures.forest(verdicts).select_xaxes()).range
+    assert high - low < 1
     lines = synthetic_report.titles(
         figures.forest(
             synthetic_report.verdicts(synthetic_report.rows(protocols=("tcp", "ping"), pairs=(1,)))
@@ -62,13 +63,6 @@ def test_forest_line_height(count: int) -> None:
     figure = figures.forest(verdicts)
     plot = figure.layout.height - figure.layout.margin.t - figure.layout.margin.b
     assert plot / (count + 1) == pytest.approx(22, abs=0.5)
-
-
-def test_wide_interval_does_not_hide_the_others() -> None:
-    verdicts = synthetic_report.verdicts(synthetic_report.rows(protocols=("tcp",)))
-    verdicts.loc[verdicts.index[-1], "high"] = 1e30
-    low, high = next(figures.forest(verdicts).select_xaxes()).range
-    assert high - low < 1
 
 
 def test_forest_texts_leave_room_for_the_plot() -> None:

@@ -44,9 +44,13 @@ def test_headers_in_frame_order() -> None:
     assert all(one[1] == other[0] for one, other in itertools.pairwise(bars)), "no gap, no overlap"
     assert bars[-1][1] == 0
     assert bars[0][0] == -(172 - 56 + 16), "of the payload's 56 bytes 16 are drawn"
+    figure = hops(synthetic_overlay_rows.path())
+    assert all(text.startswith(bar.name) for bar in figure.data for text in bar.text)
+    fills = {bar.name: bar.marker.color for bar in figure.data}
+    assert len(set(fills.values())) == len(fills) == 7
 
 
-def test_hop_bytes_and_times() -> None:
+def test_hop_bytes_times_and_drops() -> None:
     figure = hops(synthetic_overlay_rows.path())
     names = list(figure.layout.yaxis.ticktext)
     assert names[:2] == ["cs1_br1 out", "br1_cs1 in"]
@@ -60,13 +64,9 @@ def test_hop_bytes_and_times() -> None:
     assert lines.count("<b>sc2</b>") == 2
     hover = {text for bar in figure.data for text in bar.hovertext}
     assert any("<b>VXLAN 30</b><br>8 bytes, 106 with what is inside" in text for text in hover)
-
-
-def test_headers_have_text_labels() -> None:
-    figure = hops(synthetic_overlay_rows.path())
-    assert all(text.startswith(bar.name) for bar in figure.data for text in bar.text)
-    fills = {bar.name: bar.marker.color for bar in figure.data}
-    assert len(set(fills.values())) == len(fills) == 7
+    rows = synthetic_overlay_rows.path()
+    rows.loc[rows["hop"].eq("sc2:sc2_lc1"), "dropped_count"] = 7
+    assert "capture at sc2:sc2_lc1 dropped 7 packets" in words(hops(rows)).replace("<br>", " ")
 
 
 def test_each_flow_has_a_figure() -> None:
@@ -80,12 +80,6 @@ def test_each_flow_has_a_figure() -> None:
     ]
     [empty] = flows(rows.iloc[:0])
     assert "the table is empty" in words(empty)
-
-
-def test_dropped_packets_are_reported() -> None:
-    rows = synthetic_overlay_rows.path()
-    rows.loc[rows["hop"].eq("sc2:sc2_lc1"), "dropped_count"] = 7
-    assert "capture at sc2:sc2_lc1 dropped 7 packets" in words(hops(rows)).replace("<br>", " ")
 
 
 def test_unexpected_cell_stands_out() -> None:
@@ -107,17 +101,11 @@ def test_unexpected_cell_stands_out() -> None:
     assert "expected: cs1 → con_ns1 → lc1 → sc2 → lc2 → con_ns2 → cs4" in hover
     table = matrix_table(rows)
     assert list(table["not as expected"]) == ["another path", "2 lost", "TTL 60, not 62", "another path"]
-
-
-def test_expected_silence() -> None:
     rows = synthetic_overlay_rows.reachability()
     rows = rows.assign(received_count=0, ttl=None, rtt_min_s=None, rtt_p50_s=None, rtt_max_s=None)
     rows["as_expected"] = True
     assert matrix_table(rows).empty
     assert "≠" not in words(matrix(rows))
-
-
-def test_matrix_for_each_kind_of_routes() -> None:
     rows = pd.concat(
         [synthetic_overlay_rows.reachability().assign(routes=routes) for routes in ("ecmp", "static")]
     )
@@ -151,10 +139,7 @@ def test_failure_table_expected_and_measured() -> None:
     [static] = table[table["routes"].eq("static") & table["failure"].eq("silent")].to_dict("records")
     assert (static["during"], static["expected during"], static["lost"]) == ("none", "none", 50)
     assert "host" not in table
-
-
-def test_unexpected_spine_is_marked() -> None:
-    """The synthetic flow with equal-cost routes stops, although another spine is expected to carry it."""
+    # The synthetic flow with equal-cost routes stops, although another spine is expected to carry it.
     rows = synthetic_overlay_rows.failure()
     table = failure_table(rows)
     marks = dict(
@@ -172,29 +157,17 @@ def test_unexpected_spine_is_marked() -> None:
 
 
 @each_figure
-def test_emulated_rows_are_marked(
+def test_emulation_gaps_and_hosts_are_shown(
     draw: Callable[[pd.DataFrame], go.Figure], part: str, made: Callable[..., pd.DataFrame]
 ) -> None:
     assert "emulated CPU" in draw(made(**synthetic_overlay_rows.EMULATED)).layout.title.text
     assert "emulated" not in draw(made()).layout.title.text
-
-
-@each_figure
-def test_missing_rows_are_reported(
-    draw: Callable[[pd.DataFrame], go.Figure], part: str, made: Callable[..., pd.DataFrame]
-) -> None:
     assert "this kernel has no gre" in words(draw(synthetic_overlay_rows.unsupported(part)))
     assert "the table is empty" in words(draw(made().iloc[:0]))
     both = pd.concat([made(), synthetic_overlay_rows.unsupported(part)], ignore_index=True)
     figure = draw(both)
     assert "this kernel has no gre" in words(figure)
     assert figure.data
-
-
-@each_figure
-def test_hosts_and_runs_are_separate(
-    draw: Callable[[pd.DataFrame], go.Figure], part: str, made: Callable[..., pd.DataFrame]
-) -> None:
     rows = pd.concat([made(run="a"), made(run="b", **synthetic_overlay_rows.EMULATED)], ignore_index=True)
     one, two = draw(made()), draw(rows)
     if part == "path":

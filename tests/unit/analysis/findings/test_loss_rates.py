@@ -106,6 +106,16 @@ def test_sentences() -> None:
     assert (
         "latency at 50 % of the rate found: p50 60 µs, p90 80 µs, p99 150 µs, p999 300 µs, max 1 ms" in lines
     )
+    rows = load.complete(pd.DataFrame([search(None, reason="the search did not end within 60 s; …")]))
+    [line, *_] = loss_rates.report(rows, TRIALS)
+    assert line.endswith("NDR was not found: the search did not end within 60 s; …")
+    # An earlier labkit did not write it.
+    older = ROWS.assign(exceed_ratio=float("nan"))
+    assert "exceed ratio" not in "\n".join(loss_rates.report(older, TRIALS))
+    assert "exceed" not in figures.load_loss(TRIALS, loss_rates.rates(older)).layout.title.subtitle.text
+    both = pd.concat([ROWS, TRIALS.assign(part="trials")])
+    lines = registry.BY_EXPERIMENT["throughput"](both, TRIALS)
+    assert lines == [f"- {line}" for line in loss_rates.report(ROWS, TRIALS)]
 
 
 LOST = (
@@ -162,12 +172,6 @@ def test_rates_of_a_path_without_one_enter_no_verdict(lossy_count: int, compared
         assert line["sentence"] == f"no evidence about veth: veth has no rate ({LOST})"
 
 
-def test_search_without_a_rate_says_why() -> None:
-    rows = load.complete(pd.DataFrame([search(None, reason="the search did not end within 60 s; …")]))
-    [line, *_] = loss_rates.report(rows, TRIALS)
-    assert line.endswith("NDR was not found: the search did not end within 60 s; …")
-
-
 def test_figure_marks_excluded_trials() -> None:
     figure = figures.load_loss(TRIALS, loss_rates.rates(ROWS))
     counted, others = figure.data
@@ -176,16 +180,3 @@ def test_figure_marks_excluded_trials() -> None:
     assert min(counted.y) == pytest.approx(1e-6)
     assert {line.x0 for line in figure.layout.shapes} == {200e3, 215e3}
     assert "dashed: rates found (exceed ratio 50 %)" in figure.layout.title.subtitle.text
-
-
-def test_rows_without_an_exceed_ratio() -> None:
-    """An earlier labkit did not write it."""
-    older = ROWS.assign(exceed_ratio=float("nan"))
-    assert "exceed ratio" not in "\n".join(loss_rates.report(older, TRIALS))
-    assert "exceed" not in figures.load_loss(TRIALS, loss_rates.rates(older)).layout.title.subtitle.text
-
-
-def test_findings_in_the_terminal_tell_searches_from_trials() -> None:
-    both = pd.concat([ROWS, TRIALS.assign(part="trials")])
-    lines = registry.BY_EXPERIMENT["throughput"](both, TRIALS)
-    assert lines == [f"- {line}" for line in loss_rates.report(ROWS, TRIALS)]

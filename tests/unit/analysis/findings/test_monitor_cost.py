@@ -55,7 +55,7 @@ def rows(rounds: int = 5) -> pd.DataFrame:
     return load.complete(pd.DataFrame(result))
 
 
-def test_added_cost_is_recovered_within_its_interval() -> None:
+def test_added_cost_and_loss_of_each_reader() -> None:
     known = monitor_cost.costs(rows()).set_index(["reader", "offered_pps"])
     table = monitor_cost.costs(rows())
     assert len(known) == len(table) == 3 * (1 + len(ADDED_S))
@@ -65,9 +65,6 @@ def test_added_cost_is_recovered_within_its_interval() -> None:
         assert one["reader_cpu"].value == pytest.approx(ADDED_S[one["reader"]])
         assert one["rounds_count"] == 5
     assert list(dict.fromkeys(table["load_pps"].fillna(0))) == [10_000, 50_000, 0]  # the most comes last
-
-
-def test_loss_is_of_the_wanted_flow_or_of_everything() -> None:
     table = monitor_cost.costs(rows()).groupby("reader")["lost_share"].max()
     assert table["tshark"] == pytest.approx(0.25)
     assert table["tcpdump"] == pytest.approx(0.1)
@@ -97,9 +94,6 @@ def test_sentences_and_ratios() -> None:
     [tcpdump] = [line for line in lines if line.startswith("- **tcpdump**, 10 kpps")]
     assert "the observed flow changed by −10 %" in tcpdump
     assert "watched traffic" not in tcpdump
-
-
-def test_readers_without_a_known_cost_share_a_sentence() -> None:
     df = rows()
     noise = np.random.default_rng(3).normal(0, 1e-3, len(df))
     lines = monitor_cost.report(df.assign(cpu_per_sent_s=df["cpu_per_sent_s"] + noise))
@@ -111,7 +105,7 @@ def test_readers_without_a_known_cost_share_a_sentence() -> None:
     assert any(line.startswith("**tcpdump**, 10 kpps: ") and "it lost 10 %" in line for line in lines)
 
 
-def test_table_and_figure() -> None:
+def test_table_and_figures() -> None:
     df = rows()
     table = monitor_cost.table(df)
     assert table.iloc[0]["reader"] == "nobody"
@@ -128,23 +122,14 @@ def test_table_and_figure() -> None:
     assert changes["tcpdump"] == pytest.approx([-10, -10, -10], abs=0.3)
     assert changes["tshark"] == pytest.approx([0, 0, -20], abs=0.3)
     assert changes["monitor"] == pytest.approx([0, 0, 0], abs=0.3)
-
-
-def test_runs_from_before_the_observed_flow_was_counted() -> None:
     old = load.complete(rows().drop(columns=["wanted_received_count", "wanted_throughput_pps"]))
     assert set(monitor_cost.table(old)["observed flow"]) == {""}
     assert not any(
         one.yaxis == "y3" for one in monitor_cost_figure.monitor_cost(old, monitor_cost.costs(old)).data
     )
-
-
-def test_nothing_measured() -> None:
     none = rows().assign(status="failed", reason="no reader")
     assert len(monitor_cost.costs(none)) == 0
     assert monitor_cost.report(none) == []
     assert not monitor_cost_figure.monitor_cost(none, monitor_cost.costs(none)).data
-
-
-def test_selected_rates() -> None:
     drawn = monitor_cost_figure.selected([0.0, 0.5, 1.0], {"seen": [0, 100, 300], "selected": [0, 10, 30]})
     assert [list(trace.y) for trace in drawn.data] == [[200, 400], [20, 40]]

@@ -62,7 +62,7 @@ def made() -> pd.DataFrame:
 ROWS = made()
 
 
-def test_planted_factors_are_found_and_ranked() -> None:
+def test_planted_factors_are_found_ranked_and_have_intervals() -> None:
     table = factors(ROWS)
     assert list(table["factor"]) == [
         "rules match", "frame size (bytes)", "use case", ovs_test_plan.CONTROL
@@ -73,31 +73,22 @@ def test_planted_factors_are_found_and_ranked() -> None:
     assert (table["low"] <= table["ratio"]).all()
     assert (table["high"] >= table["ratio"]).all()
     assert list(table[["level", "other"]].iloc[2]) == ["network to VM", "VM to VM"]
-
-
-def test_noise_of_a_factor_widens_its_interval() -> None:
     noisy = ROWS.copy()
     chosen = noisy["rules"].eq("l3") & noisy["round"].eq(1)
     noisy.loc[chosen, "throughput_pps"] = noisy.loc[chosen, "throughput_pps"] * 3
     [line] = factors(noisy).query("factor == 'rules match'").to_dict("records")
     assert line["low"] < 0.5 < line["high"]
     assert "the interval includes 1" in " ".join(ovs_test_plan.report(noisy))
-
-
-def test_failed_searches_enter_no_ratio() -> None:
     rows = ROWS.copy()
     rows.loc[rows["rules"].eq("l3"), "status"] = "invalid"
     assert "rules match" not in set(factors(rows)["factor"])
     assert len(factors(rows.iloc[:0])) == 0
-
-
-def test_one_round_has_no_interval() -> None:
     table = factors(ROWS[ROWS["round"].eq(0)])
     assert table["low"].isna().all()
     assert "(1 round: no interval)" in ovs_test_plan.report(ROWS[ROWS["round"].eq(0)])[0]
 
 
-def test_rate_of_each_vm() -> None:
+def test_rates_of_each_vm_and_switch() -> None:
     rows = ROWS[ROWS["arm"].eq("ovs_netdev+case=net_to_vm") & ROWS["frame"].eq("64")].copy()
     rows["received_by"] = [{"vm0": 100_000, "vm1": 110_000} for _ in range(len(rows))]
     for line in by_vm(rows).to_dict("records"):
@@ -106,9 +97,6 @@ def test_rate_of_each_vm() -> None:
         assert line["spread"] == "10 %"
         assert line["CPU ns per packet, switch"] == pytest.approx(1e9 / 210_000)
         assert (line["megaflows"], line["masks"]) == (1024, 2)
-
-
-def test_rates_know_the_switch() -> None:
     table = rates(ROWS)
     [line] = table[
         table["arm"].eq("ovs_netdev+case=vm_to_vm+rules=l3")
@@ -139,9 +127,6 @@ def test_figure_of_use_cases() -> None:
     assert points.xaxis == "x3"
     assert list(points.x) == [64, 1514]
     assert list(points.y) == pytest.approx([99e3, 79.2e3])
-
-
-def test_figure_of_a_limited_search_says_so() -> None:
     rows = ROWS.assign(
         status="invalid",
         throughput_pps=None,

@@ -40,21 +40,15 @@ def rows() -> pd.DataFrame:
     )
 
 
-def test_share_is_of_all_lines_that_send() -> None:
+def test_shares_and_histogram() -> None:
     [own] = trex.shares(rows()).to_dict("records")
     assert (own["pps"], own["line_pps"], own["share"]) == (5e5, 2e6, 0.25)
-
-
-def test_published_shares_are_those_of_the_document() -> None:
-    """64 bytes: 1.48 of 1.488 Mpps on a cable, 1.42 of 1.42 Mpps with a VLAN tag in both directions together."""
+    # 64 bytes: 1.48 of 1.488 Mpps on a cable, 1.42 of 1.42 Mpps with a VLAN tag in both directions together.
     table = reference_tables.trex_shares().set_index("test")
     of = {name.split(":")[0]: share for name, share in table["share"].items() if pd.notna(share)}
     assert of["baseline"] == pytest.approx(1.48 / 1.488, abs=0.001)
     assert of["64b"] == pytest.approx(1.42 / 1.4205, abs=0.001)
     assert of["imix"] == pytest.approx(0.988, abs=0.001)
-
-
-def test_histogram_adds_steps_and_tests() -> None:
     table = trex.histogram(rows())
     assert table.to_dict("records") == [
         {"arm": "veth_bridge", "direction": "0→1", "bucket_us": 10, "count": 10},
@@ -79,16 +73,10 @@ def test_figures_show_own_and_published_results() -> None:
     assert [trace.name for trace in ramp.data[:2]] == [
         "64b · veth_bridge · test 1: requested", "64b · veth_bridge · test 1: received",
     ]  # fmt: skip
-
-
-def test_each_load_of_an_arm_has_its_color() -> None:
     table = pd.concat([rows(), rows().assign(frame="imix", point="c")])
     received = [trace for trace in trex_figure.over_time(table).data if str(trace.name).endswith("received")]
     assert len({(trace.name, trace.line.color) for trace in received}) == 2
     assert len({trace.line.color for trace in received}) == 2
-
-
-def test_figures_without_any_rows_say_so() -> None:
     table = rows().iloc[:0]
     for figure in (
         trex_figure.over_time(table),

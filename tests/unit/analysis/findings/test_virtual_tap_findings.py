@@ -106,7 +106,7 @@ def test_throughput_against_mirrors_beside_the_thesis(rows: pd.DataFrame, lines:
     assert [trace.y[-1] for trace in published] == pytest.approx([233 / 235, 234 / 235])
 
 
-def test_tables_of_the_thesis() -> None:
+def test_tables_of_the_thesis(rows: pd.DataFrame, lines: pd.DataFrame, tmp_path: Path) -> None:
     counted = reference_tables.thesis_count().set_index("mirrors")
     assert dict(counted.loc[8]) == {
         "with ifstat": 233, "without ifstat": 234, "CPI with ifstat": 1.53321, "CPI without ifstat": 1.45719
@@ -119,6 +119,9 @@ def test_tables_of_the_thesis() -> None:
     assert list(left["sent_bps"] / left["offered_bps"]) == pytest.approx([1] * 15, abs=0.025)
     assert list(left["sent_bps"] / left["offered_bps"])[1:] == pytest.approx([1] * 14, abs=0.003)
     assert left["offered_bps"].iloc[-1] == 1.5e9
+    nothing = reference_tables.thesis_count(tmp_path / "missing.csv")
+    assert len(nothing) == len(reference_tables.thesis_uplink(tmp_path / "missing.csv")) == 0
+    assert len(virtual_tap_figure_count.mirror_count(rows, lines, nothing).data) == 2
 
 
 def counted(topology: str, cycles: int | None, instructions: int | None, **given: Any) -> dict[str, Any]:
@@ -147,9 +150,6 @@ def test_cycles_per_instruction_of_the_switch() -> None:
     # The interval of two rounds: 1.6 plus and minus 12.706 times the standard error 0.1.
     assert list(table["cycles per instruction"]) == ["1.20", "1.60 [0.33, 2.87]"]
     assert list(table["switch"]) == ["ovs_netdev", "ovs_netdev+mirrors=1"]
-
-
-def test_missing_counters_have_a_reason() -> None:
     table, why = virtual_tap.cycles_per_instruction(pd.DataFrame([counted("ovs_netdev", None, None)]))
     assert (len(table), why) == (
         0,
@@ -157,12 +157,6 @@ def test_missing_counters_have_a_reason() -> None:
     )
     _table, why = virtual_tap.cycles_per_instruction(pd.DataFrame([row("ovs_netdev", observer=None)]))
     assert why == virtual_tap.NO_CYCLES
-
-
-def test_without_the_published_files(rows: pd.DataFrame, lines: pd.DataFrame, tmp_path: Path) -> None:
-    nothing = reference_tables.thesis_count(tmp_path / "missing.csv")
-    assert len(nothing) == len(reference_tables.thesis_uplink(tmp_path / "missing.csv")) == 0
-    assert len(virtual_tap_figure_count.mirror_count(rows, lines, nothing).data) == 2
 
 
 def test_where_copies_are_lost() -> None:

@@ -40,10 +40,7 @@ def test_folded_file_round_trip(tmp_path: Path) -> None:
         result = flame.read(tmp_path / path)
         assert result == {"iperf3;main": 5, "KVM/0 (x86);a b;c_[k]": 4}
         assert folded_stacks.parse(flame.text(result).splitlines()) == result
-
-
-def test_folded_stacks_are_what_the_firefox_profiler_imports() -> None:
-    """Its importer (src/profile-logic/import/flame-graph.ts) takes text whose lines match this, and no JSON."""
+    # Its importer (src/profile-logic/import/flame-graph.ts) takes text whose lines match this, and no JSON.
     text = flame.text({"iperf3;main": 5, "KVM/0 (x86);a b;c_[k]": 4})
     assert not text.startswith("{")
     matches = [re.fullmatch(r"([^;]*(?:;[^;]*)*) ([0-9]+)", line) for line in text.splitlines()]
@@ -69,7 +66,7 @@ def test_invalid_folded_stacks(tmp_path: Path, name: str, content: bytes | None,
     assert name in str(error.value)
 
 
-def test_tree_sums_by_round() -> None:
+def test_tree_sums_by_round_and_recursion() -> None:
     grown = frame_tree.build_tree([{"p;a;b": 1, "p;a": 2, IDLE: 9}, {"p;a;b": 4, "q;b": 8}])
     where = {}
     for frame in range(len(grown)):
@@ -82,9 +79,6 @@ def test_tree_sums_by_round() -> None:
     by_name = dict(zip(grown.names, grown.by_name(grown.own).tolist(), strict=True))
     assert by_name == {"all": [0, 0], "p": [0, 0], "a": [2, 0], "b": [1, 12], "q": [0, 0]}
     assert frame_tree.build_tree([{IDLE: 9}], idle=True).total[0] == 9
-
-
-def test_recursion_and_reserved_names() -> None:
     grown = frame_tree.build_tree([{"p;all;x;all": 3, "p;x;x;x": 4}])
     inclusive = dict(
         zip(
@@ -98,7 +92,7 @@ def test_recursion_and_reserved_names() -> None:
     assert one.functions()["function"].tolist()[:1] == ["all"]
 
 
-def test_function_table_adds_up() -> None:
+def test_function_table_adds_up_as_printed() -> None:
     one = flame.difference(made.arm("a", 1), made.arm("b", 2, planted={"process1;planted_[k]": 2e-5}))
     for rows in (1, 12, 5000):
         table = one.functions(rows)
@@ -111,6 +105,17 @@ def test_function_table_adds_up() -> None:
         [sum(each.stacks.values()) * each.period_s / (each.received_count or 0) for each in one.right.rounds]
     )
     assert table["right_s"][whole] == pytest.approx(measured, rel=1e-12)
+    one = flame.difference(made.arm("a", 1), made.arm("b", 2, planted={"process1;planted_[k]": 2e-5}))
+    shown = flame.functions_as_text(one)
+    numbers = shown.iloc[:, :3].map(lambda text: float(text.split(" ")[0].replace(",", "")))
+    assert (numbers.iloc[:-1].sum() == numbers.iloc[-1]).all()
+    assert (numbers.iloc[:, 1] - numbers.iloc[:, 0] == numbers.iloc[:, 2]).all()
+    assert shown.index[0] == "planted"
+    assert shown.columns.tolist() == ["a, ns", "b, ns", "difference, ns", "share", "stands out"]
+    inclusive = flame.functions_as_text(one, inclusive=True)
+    assert inclusive.index[-1] == "total"
+    assert not any("everything else" in name for name in inclusive.index)
+    assert "process1 (process)" in inclusive.index
 
 
 def test_sample_counts_of_both_sides() -> None:
@@ -127,20 +132,6 @@ def test_sample_counts_of_both_sides() -> None:
     ]
     assert hover.endswith("42 samples")
     assert "nan" not in hover
-
-
-def test_printed_numbers_add_up() -> None:
-    one = flame.difference(made.arm("a", 1), made.arm("b", 2, planted={"process1;planted_[k]": 2e-5}))
-    shown = flame.functions_as_text(one)
-    numbers = shown.iloc[:, :3].map(lambda text: float(text.split(" ")[0].replace(",", "")))
-    assert (numbers.iloc[:-1].sum() == numbers.iloc[-1]).all()
-    assert (numbers.iloc[:, 1] - numbers.iloc[:, 0] == numbers.iloc[:, 2]).all()
-    assert shown.index[0] == "planted"
-    assert shown.columns.tolist() == ["a, ns", "b, ns", "difference, ns", "share", "stands out"]
-    inclusive = flame.functions_as_text(one, inclusive=True)
-    assert inclusive.index[-1] == "total"
-    assert not any("everything else" in name for name in inclusive.index)
-    assert "process1 (process)" in inclusive.index
 
 
 def test_summary_sentence() -> None:
@@ -188,6 +179,13 @@ def test_process_selection() -> None:
     for wrong, why in (("nginx", "the profile has iperf3"), ("(", "not a valid regular expression")):
         with pytest.raises(BadInput, match=why):
             one.only(wrong)
+
+
+def test_switch_is_the_threads_of_ovs_vswitchd() -> None:
+    matches = flame.process_pattern("switch").fullmatch
+    assert all(map(matches, ("ovs-vswitchd", "pmd-c01/id:8", "handler12", "revalidator3", "urcu4")))
+    assert not any(map(matches, ("iperf3", "ovsdb-server", "switch", "swapper")))
+    assert flame.process_pattern("iperf3").fullmatch("iperf3")
 
 
 def test_distortions_are_shown_in_the_figure() -> None:
@@ -251,13 +249,11 @@ def test_still_picture_has_the_frames() -> None:
     assert named["<g>"][2] > named["f"][2]
 
 
-def test_widget_has_the_same_data() -> None:
+def test_widget_has_the_same_data_and_source_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     one = flame.graph(arm("a", {"p;f_[k]": 3}))
     assert one.widget().data == one.data
     assert not one.widget().has_sources
 
-
-def test_widget_answers_with_source_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     def sources(name: str) -> list[tuple[str, str, float]]:
         if name == "h":
             raise ValueError("a defect")
@@ -338,7 +334,7 @@ def profiled(name: str, **functions: int) -> flame.Arm:
     return flame.Arm(name, [flame.Round(each, 1e-6, 1000.0) for each in rounds])
 
 
-def test_foreign_program_is_not_first() -> None:
+def test_foreign_program_is_not_first_where_the_load_is_known() -> None:
     one = flame.difference(
         profiled("a", iperf3__udp_sendmsg=1000, khugepaged__page_vma_mapped_walk=100),
         profiled("b", iperf3__udp_sendmsg=1500, khugepaged__page_vma_mapped_walk=9000),
@@ -350,9 +346,6 @@ def test_foreign_program_is_not_first() -> None:
     total = table.iloc[-1]
     for column in ("left_s", "right_s", "difference_s"):
         assert table[column].iloc[:-1].sum() == pytest.approx(total[column])
-
-
-def test_unknown_load_has_no_foreign_programs() -> None:
     one = flame.difference(profiled("a", mystery__f=1000), profiled("b", mystery__f=2000))
     assert one.functions()["function"].iloc[0] == "f"
 

@@ -47,7 +47,7 @@ def rows(folder: Path, count: int = 1, **changes: Any) -> pd.DataFrame:
     return pd.DataFrame(result)
 
 
-def test_icicle_in_call_order(tmp_path: Path) -> None:
+def test_icicle_in_call_order_with_notes(tmp_path: Path) -> None:
     [packet, other] = flame.packets(rows(tmp_path, 3), "veth_bridge")
     assert (packet.root, other.root) == ("udp_sendmsg", "net_rx_action")
     data = packet.icicle(0.001).data
@@ -59,9 +59,6 @@ def test_icicle_in_call_order(tmp_path: Path) -> None:
     assert data["left"][0] == data["left"][1] == sum(data["own_left"]) == 527_301
     assert data["span"] == pytest.approx(1_000_000)
     assert data["text"].splitlines() == packet.tree.lines
-
-
-def test_notes_below_the_figure(tmp_path: Path) -> None:
     [packet, _] = flame.packets(rows(tmp_path, 3), "veth_bridge")
     lines = " ".join(packet.icicle().data["notes"])
     for words in (

@@ -98,7 +98,7 @@ def test_single_round_has_no_findings() -> None:
     assert "half" not in flame.draw_difference(one).data
 
 
-def test_interval_by_hand() -> None:
+def test_intervals_by_hand() -> None:
     """With many samples in every round, only the spread between rounds matters, and scipy's t test gives the same
     result."""
     chance = np.random.default_rng(5)
@@ -112,6 +112,11 @@ def test_interval_by_hand() -> None:
         there = ttest_ind(left * 1e-3, right[:, :rounds] * 1e-3, axis=1, equal_var=same).confidence_interval()
         assert one.difference - one.half == pytest.approx(-there.high)
         assert one.difference + one.half == pytest.approx(-there.low)
+    # Rounds that agree by chance do not make a frame with few samples significant.
+    left, right = np.full((1, 5), 6), np.full((1, 5), 7)
+    result = significance.compared(left, np.ones(5), right, np.ones(5))
+    assert not result.stands_out[0]
+    assert result.left.variance[0] == pytest.approx(6 / 5)
 
 
 def test_significant_intervals_exclude_zero() -> None:
@@ -127,7 +132,7 @@ def test_significant_intervals_exclude_zero() -> None:
     assert f"[{whole['difference_low_s'] * 1e9:.3g} ns" in flame.sentence(result)
 
 
-def test_sentence_names_a_baseline_that_differs_from_itself() -> None:
+def test_sentence_names_the_control_and_the_total() -> None:
     """The sides differ clearly, and the left side measured again is as far away."""
     arms = [
         flame.Arm(name, [flame.Round({"x;work_[k]": count + by}, 1e-9, 1) for by in (-100, 0, 100)])
@@ -137,14 +142,14 @@ def test_sentence_names_a_baseline_that_differs_from_itself() -> None:
     assert sentence.startswith("no evidence that b takes more or less CPU")
     assert ", but a measured again differs from itself by 5 µs [" in sentence
     assert "differs from itself" not in flame.sentence(flame.difference(*arms[:2]))
-
-
-def test_counting_noise_is_the_minimum_spread() -> None:
-    """Rounds that agree by chance do not make a frame with few samples significant."""
-    left, right = np.full((1, 5), 6), np.full((1, 5), 7)
-    result = significance.compared(left, np.ones(5), right, np.ones(5))
-    assert not result.stands_out[0]
-    assert result.left.variance[0] == pytest.approx(6 / 5)
+    arms = [
+        flame.Arm(name, [flame.Round({"x;work_[k]": count + by}, 1e-9, 1) for by in (-100, 0, 100)])
+        for name, count in (("a", 20_000), ("b", 20_010))
+    ]
+    both = flame.difference(*arms)
+    assert flame.sentence(both).startswith("no evidence that b")
+    total = significance.Estimate(1e-5, 1.2e-5, 2e-6, 5e-7, 1e-4)
+    assert flame.sentence(both, total).startswith("b takes 2 µs [1.5 µs, 2.5 µs] more CPU per packet")
 
 
 def test_false_discovery_rate_against_scipy() -> None:
@@ -169,14 +174,3 @@ def test_control_of_several_runs_is_within_them() -> None:
     assert result.frames.control is not None
     assert result.frames.control.half[0] < 3e-7
     assert result.functions().iloc[-1]["stands_out"]
-
-
-def test_sentence_takes_the_total_of_the_conclusion() -> None:
-    arms = [
-        flame.Arm(name, [flame.Round({"x;work_[k]": count + by}, 1e-9, 1) for by in (-100, 0, 100)])
-        for name, count in (("a", 20_000), ("b", 20_010))
-    ]
-    both = flame.difference(*arms)
-    assert flame.sentence(both).startswith("no evidence that b")
-    total = significance.Estimate(1e-5, 1.2e-5, 2e-6, 5e-7, 1e-4)
-    assert flame.sentence(both, total).startswith("b takes 2 µs [1.5 µs, 2.5 µs] more CPU per packet")

@@ -66,7 +66,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     return reported(folder, synthetic_report.notebook(synthetic_report.rows(pairs=(1, 2))))
 
 
-def test_page_header(page: str) -> None:
+def test_page_has_header_outputs_code_and_provenance(page: str) -> None:
     assert "<title>How do veth and macvlan compare?</title>" in page
     top = page[page.index("<header>") : page.index("</header>")]
     for fact in (
@@ -78,6 +78,27 @@ def test_page_header(page: str) -> None:
         assert fact in top
     assert page.count("<h1>") == 1
     assert "emulated" not in top
+    assert "<strong>question</strong>" in page
+    assert 'class="dataframe"' in page
+    assert "plain table" not in page
+    assert "100 %\nred" in page, "of an overwritten line the last state counts"
+    assert 'src="data:image/png;base64,iVBORw0KGgo="' in page
+    assert "<strong>ZeroDivisionError</strong>" in page
+    shown, _, code = page.partition('<details class="code"><summary>the code of this page</summary>')
+    code = code.partition("</details>")[0]
+    assert re.findall(r"<p>(.*?)</p>", code)[:2] == [
+        "parameters and their defaults",
+        "parameters of this run",
+    ]
+    assert code.count("<pre>") == 4 + len(synthetic_report.FIGURES) + 4
+    assert "<details open" not in page
+    assert "labkit.open" not in shown
+    assert page.count("<pre class=") == 1, "blank output is none"
+    end = page[page.index("<footer>") :]
+    for words in ("Parameters", "veth_bridge, macvlan_bridge", "1, 8", "Provenance", "6.18.5", "net.core.19"):
+        assert words in end
+    assert "half-width 1.9 % is below 2 %" in end
+    assert "3 min 3 s" in end
 
 
 def test_figures_are_data(page: str) -> None:
@@ -88,7 +109,7 @@ def test_figures_are_data(page: str) -> None:
     assert "big()" not in page
 
 
-def test_nothing_is_fetched(page: str) -> None:
+def test_page_fetches_and_runs_nothing_of_others(page: str) -> None:
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page)
     assert policy is not None
     assert policy[1].startswith("default-src 'none'")
@@ -97,24 +118,18 @@ def test_nothing_is_fetched(page: str) -> None:
     assert "example.org" not in page
     assert "MathJax" not in page
     assert "require" not in page
-
-
-def test_content_security_policy(page: str) -> None:
     nonce = re.search(r"script-src 'nonce-([\w-]+)'", page)
     assert nonce is not None
     scripts = re.findall(r"<script[^>]*>", page)
     assert set(scripts) == {'<script type="application/json">', f'<script nonce="{nonce[1]}">'}
-
-
-def test_external_text_is_escaped(page: str) -> None:
-    """This covers parameters, errors, tracebacks, computed prose, standard error, and a figure's data."""
+    # This covers parameters, errors, tracebacks, computed prose, standard error, and a figure's data.
     assert "<script>alert" not in page
     assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 4
     assert "red &lt;b&gt;bold&lt;/b&gt;" in page
     assert "\x1b" not in page
 
 
-def test_figure_cannot_end_its_script(tmp_path: Path) -> None:
+def test_figures_cannot_end_their_script_or_upload(tmp_path: Path) -> None:
     bundle = {
         "application/vnd.plotly.v1+json": {"data": [], "layout": {"title": {"text": f"</script>{EVIL}<!--"}}}
     }
@@ -123,6 +138,12 @@ def test_figure_cannot_end_its_script(tmp_path: Path) -> None:
     [text] = re.findall(r'<script type="application/json">(.*?)</script>', page)
     assert json.loads(text)["layout"]["title"]["text"] == f"</script>{EVIL}<!--"
     assert "alert" not in page.replace(text, "")
+    config = {"plotlyServerURL": "https://example.net", "showSendToCloud": True, "displayModeBar": False}
+    bundle = {"application/vnd.plotly.v1+json": {"data": [], "layout": {}, "config": config}}
+    cell = v4.new_code_cell("f", outputs=[v4.new_output("display_data", data=bundle)])
+    page = reported(tmp_path, v4.new_notebook(cells=[cell]))
+    [text] = re.findall(r'<script type="application/json">(.*?)</script>', page)
+    assert json.loads(text)["config"] == {"displayModeBar": False}
 
 
 NAVIGATES = [
@@ -157,7 +178,7 @@ def test_outputs_cannot_navigate(html: str, tmp_path: Path) -> None:
         assert len(re.findall(f"(?i)<{tag}", page)) == {"meta": 4, "link": 1, "base": 0}[tag]
 
 
-def test_tables_images_and_links_are_kept(tmp_path: Path) -> None:
+def test_tables_images_links_and_headings_are_kept(tmp_path: Path) -> None:
     html = (
         '<table border="1" class="dataframe"><tr style="text-align: right;"><td colspan="2"><b>1</b></td></tr></table>'
         '<img src="data:image/png;base64,AAAA"><a href="https://example.net/paper">paper</a>'
@@ -169,64 +190,19 @@ def test_tables_images_and_links_are_kept(tmp_path: Path) -> None:
         '<img src="data:image/png;base64,AAAA">', '<a href="https://example.net/paper"',
     ):  # fmt: skip
         assert kept in page
-
-
-def test_links_lead_somewhere(tmp_path: Path) -> None:
-    """A heading of the page and a page elsewhere can be linked. A file beside the notebook is not beside the report."""
+    # A heading of the page and a page elsewhere can be linked. A file beside the notebook is not beside the report.
     words = "[there](#ip_rcv-5-) [paper](https://example.net/paper) [METHOD](../docs/METHOD.md)\n\n### `ip_rcv`: 5 %"
     output = v4.new_output("display_data", data={"text/markdown": words})
     page = reported(tmp_path, v4.new_notebook(cells=[v4.new_code_cell("f", outputs=[output])]))
     assert re.findall(r'<a href="([^"]+)"', page) == ["#ip_rcv-5-", "https://example.net/paper"]
     assert "METHOD</p>" in page
     assert '<h3 id="ip_rcv-5-">' in page
-
-
-def test_no_element_takes_the_name_of_a_variable(tmp_path: Path) -> None:
-    """An element with an id is a variable of the page's scripts."""
+    # An element with an id is a variable of the page's scripts.
     html = '<h2 id="MathJax">a</h2><p id="plotly">b</p><h2 id="found">c</h2>'
     output = v4.new_output("display_data", data={"text/html": html})
     page = reported(tmp_path, v4.new_notebook(cells=[v4.new_code_cell("f", outputs=[output])]))
     assert "<h2>a</h2><p>b</p>" in page
     assert '<h2 id="found">c</h2>' in page
-
-
-def test_figures_have_no_upload_button(tmp_path: Path) -> None:
-    config = {"plotlyServerURL": "https://example.net", "showSendToCloud": True, "displayModeBar": False}
-    bundle = {"application/vnd.plotly.v1+json": {"data": [], "layout": {}, "config": config}}
-    cell = v4.new_code_cell("f", outputs=[v4.new_output("display_data", data=bundle)])
-    page = reported(tmp_path, v4.new_notebook(cells=[cell]))
-    [text] = re.findall(r'<script type="application/json">(.*?)</script>', page)
-    assert json.loads(text)["config"] == {"displayModeBar": False}
-
-
-def test_code_is_folded(page: str) -> None:
-    shown, _, code = page.partition('<details class="code"><summary>the code of this page</summary>')
-    code = code.partition("</details>")[0]
-    assert re.findall(r"<p>(.*?)</p>", code)[:2] == [
-        "parameters and their defaults",
-        "parameters of this run",
-    ]
-    assert code.count("<pre>") == 4 + len(synthetic_report.FIGURES) + 4
-    assert "<details open" not in page
-    assert "labkit.open" not in shown
-    assert page.count("<pre class=") == 1, "blank output is none"
-
-
-def test_outputs_are_rendered(page: str) -> None:
-    assert "<strong>question</strong>" in page
-    assert 'class="dataframe"' in page
-    assert "plain table" not in page
-    assert "100 %\nred" in page, "of an overwritten line the last state counts"
-    assert 'src="data:image/png;base64,iVBORw0KGgo="' in page
-    assert "<strong>ZeroDivisionError</strong>" in page
-
-
-def test_parameters_and_provenance(page: str) -> None:
-    end = page[page.index("<footer>") :]
-    for words in ("Parameters", "veth_bridge, macvlan_bridge", "1, 8", "Provenance", "6.18.5", "net.core.19"):
-        assert words in end
-    assert "half-width 1.9 % is below 2 %" in end
-    assert "3 min 3 s" in end
 
 
 @pytest.mark.parametrize("of", [{"accelerator": "tcg"}, {"peer": {"machine": {"accelerator": "tcg"}}}])

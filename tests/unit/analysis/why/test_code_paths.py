@@ -37,6 +37,8 @@ VETH = "veth's own receive queue (of GRO or XDP)"
         ("veth_poll veth_xdp_rcv veth_xdp_rcv_skb veth_convert_skb_to_xdp_buff", "an XDP program"),
         ("do_xdp_generic netif_receive_generic_xdp bpf_prog_run_generic_xdp", "an XDP program"),
         ("sch_handle_ingress tcx_run bpf_prog_1_to_port1 bpf_redirect_peer skb_do_redirect", "redirecting by BPF"),
+        ("fib_validate_source", "the reverse path check"),
+        ("br_handle_frame", "the bridge"),
         ("get_rps_cpu", "receive packet steering (RPS) to another CPU"),
         ("throttle_cfs_rq", SCHEDULER),
         ("uprobe_notify_resume handle_swbp uprobe_dispatcher uprobe_perf_func trace_call_bpf",

@@ -15,7 +15,7 @@ import synthetic_rows
 from labkit.analysis import flame
 from labkit.analysis.flame import significance
 from labkit.analysis.protocols import PER
-from labkit.analysis.why import causes, code_paths, conclusion, counter_tables, environment, selection, work
+from labkit.analysis.why import causes, conclusion, counter_tables, environment, selection, work
 
 PERIOD_S, WINDOW_S, ARRIVED = 1 / 997, 1.0, 60_000
 SYSCALL = (
@@ -230,16 +230,6 @@ def test_stacks_have_one_stage(stack: str, stage: str | None) -> None:
     if stage == work.RECEIVE:
         assert result is not None
         assert result[1].startswith("net_rx_action")
-
-
-@pytest.mark.parametrize(
-    ("function", "path"),
-    [("fib_validate_source", "the reverse path check"), ("br_handle_frame", "the bridge")],
-)
-def test_function_groups(function: str, path: str) -> None:
-    result = code_paths.path_of_function(function)
-    assert result is not None
-    assert result.name == path
 
 
 def test_pair_and_interface_names_are_normalised() -> None:

@@ -30,7 +30,6 @@ from labkit.analysis.why.environment import Setting
 from labkit.measure.observers.perf import record
 
 THREAD = "kernel;ret_from_fork_asm_[k];ret_from_fork_[k];kthread_[k];worker_thread_[k];process_one_work_[k]"
-BELOW = "__netif_receive_skb_one_core_[k]"
 
 
 def two_runs(

@@ -49,16 +49,6 @@ def test_program_output_and_exit_code(folder: str) -> None:
         assert (result.returncode, result.stdout, result.stderr) == ended
 
 
-def test_held_program_is_released(folder: str) -> None:
-    for _ in range(20):
-        program = started(folder, "echo", "x", held=True)
-        assert program.held(time.monotonic() + 20)
-        assert program.output_so_far() == ""
-        program.go()
-        assert not process.wait([program], time.monotonic() + 20)
-        assert program.ended().stdout == "x\n"
-
-
 def test_program_reads_what_it_is_given(folder: str) -> None:
     conversation = exec_client.start_conversation(
         folder, ["sh", "-c", "while read -r one; do echo got $one; done"], b"P"

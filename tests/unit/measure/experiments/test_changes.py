@@ -67,15 +67,7 @@ def test_program_for_packets_that_leave() -> None:
         changes.parse(given, Files(None))
 
 
-def test_arm_has_its_own_version_of_ip() -> None:
-    [six] = changes.parse("six: parameter family=6", Files(None))
-    usual = parameters(topology="veth", protocol="udp", change=[six])
-    assert (usual.family, usual.with_change(six).family) == (4, 6)
-    with pytest.raises(BadInput, match="family=5"):
-        parameters(topology="veth", change="five: parameter family=5")
-
-
-def test_several_changes_and_their_json() -> None:
+def test_parameters_of_changes() -> None:
     given = parameters(
         change="a: mtu 1400 at both; b: sysctl net.ipv4.tcp_rmem=4096 131072 6291456 at server"
     )
@@ -83,6 +75,11 @@ def test_several_changes_and_their_json() -> None:
     assert given.change[1].steps[0].options == {"net.ipv4.tcp_rmem": "4096 131072 6291456"}
     again = experiments.DatapathParameters.of(json.loads(json.dumps(given.asdict())))
     assert again == given
+    [six] = changes.parse("six: parameter family=6", Files(None))
+    usual = parameters(topology="veth", protocol="udp", change=[six])
+    assert (usual.family, usual.with_change(six).family) == (4, 6)
+    with pytest.raises(BadInput, match="family=5"):
+        parameters(topology="veth", change="five: parameter family=5")
 
 
 def test_documented_examples_are_valid(tmp_path: Path) -> None:
@@ -212,7 +209,7 @@ def row(arm: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def test_arm_labels_show_the_difference() -> None:
+def test_arms_are_labelled_and_found_by_their_difference(tmp_path: Path) -> None:
     effect = changes.parameter_effect("streams", 1, 4)
     plain, again = row("veth", changed=None), row("veth (again)", changed=None)
     four = row("veth+four", change="four", streams=4, changed=[effect])
@@ -223,6 +220,15 @@ def test_arm_labels_show_the_difference() -> None:
     other = row("veth_bridge", topology="veth_bridge", changed=None)
     result = load.complete(load.complete(pd.DataFrame([plain, again, four, other])))
     assert list(result["topology"]) == ["veth", "veth", "veth+four", "veth_bridge"]
+    table = load.complete(pd.DataFrame([row("veth"), row("veth+four", change="four"), row("veth (again)")]))
+    one = selection.Run(tmp_path, table, table)
+    assert [one.arm(name) for name in ("four", "veth+four", "veth", "veth+five")] == [
+        "four",
+        "four",
+        "veth",
+        None,
+    ]
+    assert list(table["built_topology"]) == ["veth"] * 3
 
 
 def forward(topology: Topology) -> None:
@@ -261,18 +267,6 @@ def test_foreign_parameters_bring_no_function(monkeypatch: pytest.MonkeyPatch) -
     topology = Topology("veth", Spec(), [], [])
     with pytest.raises(BadInput, match="lacks the code of the function x"):
         changes.apply(change, topology)
-
-
-def test_arm_lookup(tmp_path: Path) -> None:
-    table = load.complete(pd.DataFrame([row("veth"), row("veth+four", change="four"), row("veth (again)")]))
-    one = selection.Run(tmp_path, table, table)
-    assert [one.arm(name) for name in ("four", "veth+four", "veth", "veth+five")] == [
-        "four",
-        "four",
-        "veth",
-        None,
-    ]
-    assert list(table["built_topology"]) == ["veth"] * 3
 
 
 def without_effect(topology: Topology) -> None:

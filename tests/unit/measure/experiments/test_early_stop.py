@@ -52,15 +52,25 @@ def history(rows: list[Row], **parameters: Any) -> History:
     return History(DatapathParameters.of(datapath_parameters | parameters), rows)
 
 
-def test_quiet_slices_stop_early() -> None:
+def test_quiet_rounds_stop_early() -> None:
     assert history(made(MIN_ROUNDS, 0.01)).enough(1) == (
         f"every half-width was below 2 % after {MIN_ROUNDS} of 20 rounds"
     )
-
-
-def test_rounds_without_a_valid_row_count_as_measured_too() -> None:
     rows = [row | {"status": "invalid"} if row["round"] == 0 else row for row in made(MIN_ROUNDS + 1, 0.01)]
     assert history(rows).enough(1) == f"every half-width was below 2 % after {MIN_ROUNDS + 1} of 20 rounds"
+    plain = {"slices": "0"}
+    assert history(made(MORE, 0.005, slices=0), **plain).enough(1)
+    assert history(made(MORE, 0.2, slices=0), **plain).enough(1) is None
+    rows = made(MORE, 0.005, slices=0, metric="latency_p50_s")
+    assert history(rows, protocol="ping", slices="0").enough(1)
+    known = history(made(MORE, 0.01))
+    assert known.enough(1)
+    assert known.enough(8) is None
+    rows = made(MORE, 0.01)
+    known = history([])
+    for row in rows:
+        known.add([row])
+    assert known.enough(1) == history(rows).enough(1) is not None
 
 
 def test_slices_that_were_not_placed_need_a_narrower_spread() -> None:
@@ -71,44 +81,18 @@ def test_slices_that_were_not_placed_need_a_narrower_spread() -> None:
     assert unplaced / bound == pytest.approx(2.571 / 2.365)
 
 
-def test_minimum_rounds() -> None:
+def test_noise_and_differences_continue() -> None:
     assert history(made(MIN_ROUNDS - 1, 0.001, slices=100)).enough(1) is None
-
-
-def test_noisy_slices_continue() -> None:
     assert history(made(MORE, 0.25)).enough(1) is None
-
-
-def test_more_rounds_overcome_noise() -> None:
     counts = [rounds for rounds in range(MIN_ROUNDS, 21) if history(made(rounds, 0.1)).enough(1)]
     assert counts
     assert counts[0] > MIN_ROUNDS
-
-
-def test_different_set_ups_continue() -> None:
     assert history(made(MORE, 0.005, between=0.1)).enough(1) is None
-
-
-def test_whole_runs_alone() -> None:
-    plain = {"slices": "0"}
-    assert history(made(MORE, 0.005, slices=0), **plain).enough(1)
-    assert history(made(MORE, 0.2, slices=0), **plain).enough(1) is None
-
-
-def test_ping_compares_round_trip_times() -> None:
-    rows = made(MORE, 0.005, slices=0, metric="latency_p50_s")
-    assert history(rows, protocol="ping", slices="0").enough(1)
-
-
-def test_one_noisy_arm_continues_all() -> None:
     rows = made(MORE, 0.01) + [
         row | {"arm": "vxlan"} for row in made(MORE, 0.5, arms={"vxlan": 5e9})
     ]  # fmt: skip
     assert history(made(MORE, 0.01)).enough(1)
     assert history(rows).enough(1) is None
-
-
-def test_no_early_stop_without_a_comparison() -> None:
     rows = made(20, 0.001, arms={"veth_bridge": 10e9})
     assert history(rows, topology="veth_bridge").enough(1) is None
 
@@ -117,17 +101,3 @@ def test_no_early_stop_without_a_comparison() -> None:
 def test_invalid_rows_are_ignored(change: Row) -> None:
     rows = [row | change for row in made(MORE, 0.01)]
     assert history(rows).enough(1) is None
-
-
-def test_pair_counts_are_separate() -> None:
-    known = history(made(MORE, 0.01))
-    assert known.enough(1)
-    assert known.enough(8) is None
-
-
-def test_resumed_rows_count() -> None:
-    rows = made(MORE, 0.01)
-    known = history([])
-    for row in rows:
-        known.add([row])
-    assert known.enough(1) == history(rows).enough(1) is not None

@@ -42,7 +42,7 @@ def searched(
     return mlrsearch.search(measure, FAST, losses, least, 500e3, 30)
 
 
-def test_capacity_within_the_goal_width() -> None:
+def test_capacity_and_limits() -> None:
     result = searched(lambda rate, duration: (trial(rate, duration, 123_000), None))
     ndr, pdr = result.bounds
     assert result.problem is None
@@ -50,6 +50,19 @@ def test_capacity_within_the_goal_width() -> None:
     assert ndr.lower_pps <= 123_000 <= ndr.upper_pps  # type: ignore[operator]
     assert pdr.lower_pps <= 123_000 / 0.995 <= pdr.upper_pps * 1.001  # type: ignore[operator]
     assert (result.repeated_count, result.disturbed_count) == (0, 0)
+    for one in searched_lossy(LossyDevice(1, 0.0, 500)):
+        assert (one.rate_pps, one.constant_loss) == (None, None)
+    for one in searched(lambda rate, duration: (trial(rate, duration, rate), None)).bounds:
+        assert one.upper_pps is None
+        assert one.lower_pps == pytest.approx(500e3)
+
+    def slow(rate: float, duration: float) -> tuple[Trial, str | None]:
+        one = trial(rate, duration, rate, min(rate, 80_000))
+        return one, "limited" if one.generator_limited else None
+
+    result = searched(slow)
+    assert result.max_pps <= 80_000
+    assert all(one.upper_pps is None for one in result.bounds)
 
 
 class Device(Protocol):
@@ -171,27 +184,6 @@ def test_capacity_is_a_rate_although_few_frames_are_lost_below_it(capacity: floa
             assert one.constant_loss is None, (seed, one)
             if one.loss_ratio or noise * capacity < 1:
                 assert one.rate_pps == pytest.approx(capacity, rel=0.06)
-
-
-def test_device_slower_than_the_lowest_load_has_no_constant_loss() -> None:
-    for one in searched_lossy(LossyDevice(1, 0.0, 500)):
-        assert (one.rate_pps, one.constant_loss) == (None, None)
-
-
-def test_lossless_device_has_no_upper_bound() -> None:
-    for one in searched(lambda rate, duration: (trial(rate, duration, rate), None)).bounds:
-        assert one.upper_pps is None
-        assert one.lower_pps == pytest.approx(500e3)
-
-
-def test_generator_limit_lowers_the_maximum() -> None:
-    def slow(rate: float, duration: float) -> tuple[Trial, str | None]:
-        one = trial(rate, duration, rate, min(rate, 80_000))
-        return one, "limited" if one.generator_limited else None
-
-    result = searched(slow)
-    assert result.max_pps <= 80_000
-    assert all(one.upper_pps is None for one in result.bounds)
 
 
 def test_disturbed_attempts_are_repeated_and_counted() -> None:
@@ -417,7 +409,7 @@ def test_pass_whose_generator_reaches_no_load_is_left_out() -> None:
     assert result.max_pps == alone.max_pps
 
 
-def test_generator_that_reaches_no_load() -> None:
+def test_generator_that_reaches_no_or_little_load() -> None:
     """Its CPU is taken from it for a third of the time, so it is late at every load."""
 
     def late(rate: float, duration: float) -> tuple[Trial, str | None]:
@@ -433,10 +425,7 @@ def test_generator_that_reaches_no_load() -> None:
         "the generator was late for 34 % of the time and missed every maximum load from 500 kpps down to"
     )
 
-
-def test_generator_that_reaches_little_more_than_the_lowest_load() -> None:
-    """What a path loses between 1,000 and 1,050 frames a second, when the generator misses all else, is no rate."""
-
+    # What a path loses between 1,000 and 1,050 frames a second, when the generator misses all else, is no rate.
     def late(rate: float, duration: float) -> tuple[Trial, str | None]:
         if rate <= 1_000:
             return trial(rate, duration, rate), None
@@ -478,13 +467,10 @@ def test_scheduling_loss_against_datapath_loss(
     assert conditions(**given).disturbance(trial(1000, 0.2, received)) == words
 
 
-def test_trial_below_its_rate() -> None:
+def test_late_trials_and_drops() -> None:
     one = trial(100_000, 0.2, 100_000, 98_000)
     assert one.generator_limited
     assert "the generator reached 98000 of 100000 pps" in str(conditions().disturbance(one))
     assert not trial(100_000, 0.2, 100_000, 99_500).generator_limited
-
-
-def test_drops_of_interfaces() -> None:
     text = "Inter-|\n face |\n  eth0: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n    lo: 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
     assert interface_drops(text) == {"eth0": 4 + 12, "lo": 0}

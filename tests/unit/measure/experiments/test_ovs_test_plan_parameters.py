@@ -9,7 +9,7 @@ from studies.ovs_test_plan import experiment as ovs_test_plan
 from studies.ovs_test_plan.experiment import OvsTestPlanParameters
 
 
-def test_defaults_are_the_documents_plan() -> None:
+def test_parameters_of_the_plan() -> None:
     made = OvsTestPlanParameters.of({})
     assert len(made.arms) == 10  # three cases; VXLAN for all but vm_to_vm: five, each with two rule sets
     assert made.arms[0] == "ovs_netdev+case=net_to_vm"
@@ -21,22 +21,13 @@ def test_defaults_are_the_documents_plan() -> None:
     )
     assert "vary" not in made.asdict()
     assert ovs_test_plan.EXPERIMENT.planned_s(made) > 3600
-
-
-def test_vms_may_be_guests() -> None:
     made = OvsTestPlanParameters.of({"endpoint": "namespace,guest", "guest": "debian,offloads=off"})
     assert made.in_guests
     assert made.switch_parameters().endpoint == ("namespace", "guest")
-
-
-def test_flows_differ_in_what_the_rules_match() -> None:
     arms = OvsTestPlanParameters.of({"frame_bytes": "imix"}).switch_parameters()
     l2, l3 = (arms.mix_of(f"ovs+case=vm_to_vm{words}", "128", 64000) for words in ("", "+rules=l3"))
     assert l2 == Mix((128,), 64000, ("target_mac",), 2000, 10)
     assert l3 == Mix((128,), 64000, ("target_ip",), 2000, 10)
-
-
-def test_rows_say_what_the_switch_is() -> None:
     made = OvsTestPlanParameters.of(
         {"topology": "ovs", "case": "vm_to_net", "tunnel": "vxlan", "rules": "l3"}
     )

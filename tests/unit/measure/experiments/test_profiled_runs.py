@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from labkit.measure.experiments import RunContext, profiled_runs
+from labkit.measure.experiments import RunContext, profiled_runs, slices
 from labkit.measure.experiments.built_arm import LocalArm
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measuring_loop import Plan, Running
@@ -49,20 +50,14 @@ def report(protocol: str) -> list[dict[str, Any]]:
     return [metrics for _, metrics in result]
 
 
-def test_overhead_reference_is_the_same_arm() -> None:
+def test_overhead_of_observers() -> None:
     for protocol in ("udp", "ping"):
         rows = report(protocol)
         ratios = [None if (one := row.get("overhead_ratio")) is None else round(one, 9) for row in rows]
         assert ratios == [0.5, None, None, 0.9, 0.1, None, None]
-
-
-def test_disturbance_doubt() -> None:
     first, *others = report("udp")
     assert first["doubts"] == "loaded; disturbed: function_times reduced the speed to 50 %"
     assert not any("doubts" in row for row in others)
-
-
-def test_no_overhead_ratio_without_a_reference() -> None:
     result = [(ONE, ran("perf_record", 50)), (ONE, ran(None, 100, "failed"))]
     profiled_runs._report_overhead(DatapathParameters.of({"protocol": "udp"}), result)
     assert "overhead_ratio" not in result[0][1]
@@ -153,3 +148,56 @@ def test_settings_are_those_after_the_load(tmp_path: Path, monkeypatch: pytest.M
         "machine": {"BPF program xdp other": "tag 1"},
     }
     assert any("BPF program kprobe own" in one for one in reads)
+
+
+def arms(pairs: int, runtime: object = None, **own: Any) -> Any:
+    end = SimpleNamespace(runtime=runtime)
+    topology = SimpleNamespace(pairs=[SimpleNamespace(client=end, server=end)] * pairs)
+    parameters = DatapathParameters.of({"topology": "veth", **own})
+    arm = SimpleNamespace(parameters=lambda _given: parameters)
+    return [SimpleNamespace(arm=arm, topology=topology)] * 2
+
+
+def placed(count: int, live: Any, **given: Any) -> list[Any]:
+    parameters = DatapathParameters.of({"topology": "veth", **given})
+    return list(islice(slices.placements(parameters, live, random.Random(1)), count))
+
+
+@pytest.fixture
+def four_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 2, 4, 6})
+
+
+@pytest.mark.usefixtures("four_cpus")
+def test_placements_repeat_only_after_all_were_used() -> None:
+    given = [one for [one] in placed(32, arms(1))]
+    everywhere = {(client, server) for client in (0, 2, 4, 6) for server in (0, 2, 4, 6)}
+    assert set(given[:16]) == everywhere == set(given[16:])
+    assert given[:16] != given[16:]
+
+
+@pytest.mark.usefixtures("four_cpus")
+def test_pairs_are_spread_over_the_cpus() -> None:
+    """Each of eight clients and servers shares its CPU with as few others of its side as there can be."""
+    for placement in placed(16, arms(8)):
+        for side in zip(*placement, strict=True):
+            assert sorted(side) == [0, 0, 2, 2, 4, 4, 6, 6]
+
+
+@pytest.mark.usefixtures("four_cpus")
+@pytest.mark.parametrize(
+    ("live", "given"),
+    [
+        (arms(1), {"placement": "scheduler"}),
+        (arms(1, affinity="0,0"), {}),
+        (arms(1, streams=2), {}),
+        (arms(1, runtime=object()), {}),
+    ],
+)
+def test_the_scheduler_places_what_cannot_be_placed_alike(live: Any, given: dict[str, Any]) -> None:
+    assert placed(2, live, **given) == [None, None]
+
+
+def test_one_cpu_leaves_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
+    assert placed(1, arms(1)) == [None]

@@ -15,16 +15,13 @@ from labkit.measure.traffic.packet_sender import Mix
 from studies.ovs_test_plan.experiment import OvsTestPlanParameters
 
 
-def test_presets_and_overrides() -> None:
+def test_presets_have_time_to_end() -> None:
     usual, rfc = Throughput.of({}).settings, Throughput.of({"preset": "rfc2544"}).settings
     assert (usual.trial_s, usual.sum_s, usual.exceed_ratio) == (0.2, 2.1, 0.5)
     assert (rfc.trial_s, rfc.sum_s, rfc.exceed_ratio) == (60, 60, 0)
     short = Throughput.of({"preset": "rfc2544", "trial_s": "2"}).settings
     assert (short.trial_s, short.sum_s) == (2, 2)
-
-
-def test_a_preset_has_time_to_end() -> None:
-    """One trial of rfc2544 takes as long as a whole search of the usual preset."""
+    # One trial of rfc2544 takes as long as a whole search of the usual preset.
     rfc = Throughput.of({"preset": "rfc2544"})
     assert rfc.search_limit_s == 1680
     assert Throughput.of({"preset": "rfc2544", "limit_s": "600"}).search_limit_s == 600
@@ -55,17 +52,11 @@ def test_server_elsewhere() -> None:
         OvsTestPlanParameters.of({"server": "host"})
 
 
-def test_least_frame_of_ipv6() -> None:
+def test_frames_lines_and_guests() -> None:
     assert Throughput.of({"family": "6", "frame_bytes": "66"}).mix("66", 1).frame_bytes == (66,)
-
-
-def test_frame_sizes_and_imix() -> None:
     made = Throughput.of({"flow_profile": "test_plan", "flows": "64000", "frame_bytes": "imix,128"})
     assert made.mix("128", 64000) == Mix((128,), 64000, ("source_port",), 2000, 10)
     assert len(made.mix("imix", 64000).frame_bytes) == 12
-
-
-def test_line_rate_bounds() -> None:
     least, most = Throughput.of({"line_rate_bps": 1e9, "min_rate": "10%"}).bounds("64")
     assert (least, most) == (pytest.approx(148_809.5), pytest.approx(1_488_095.2))
     assert Throughput.of({}).bounds("64") == (1000, None)
@@ -73,9 +64,6 @@ def test_line_rate_bounds() -> None:
     assert tagged.bounds("64")[1] == pytest.approx(1_420_454.5)
     assert Throughput.of({"line_rate_bps": 1e9, "vlan": "7", "line_tag": "vlan"}).line() == tagged.line()
     assert tagged.mix("64", 1).vlan == 7
-
-
-def test_guests_get_the_files_of_the_generator() -> None:
     made = Throughput.of({"endpoint": "guest"})
     assert [Path(name).name for name in made.spec(1, None, endpoint="guest").guest_files] == [
         "packet_agent.py"

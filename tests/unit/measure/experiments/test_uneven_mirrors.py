@@ -37,22 +37,16 @@ def test_doubt_about_mirrors(each: list[int] | None, doubts: list[str]) -> None:
     assert consistency.doubts({"copies_expected_count": expected, "copies_of_mirrors": each}) == doubts
 
 
-def test_few_copies_may_differ() -> None:
+def test_counts_of_copies() -> None:
     """Counts that are read one after the other differ by the packets in flight."""
     assert consistency.doubts({"copies_expected_count": 200, "copies_of_mirrors": [100, 40]}) == []
     assert consistency.doubts({"copies_expected_count": 0, "copies_of_mirrors": [0, 0]}) == []
-
-
-def test_columns_of_copies() -> None:
     before = Copies(10, (4, 6), (0, 1))
     now = Copies(110, (54, 56), (7, 1))
     assert mirrors.copy_columns(before, now) == {
         "copies_count": 100, "copies_of_mirrors": [50, 50], "copies_unread_count": 7, "unread_of_mirrors": [7, 0],
     }  # fmt: skip
-
-
-def test_unknown_copies_have_no_column() -> None:
-    """Mirrors on one cable may not be told apart, and share a reader; tcpdump's losses are unknown."""
+    # Mirrors on one cable may not be told apart, and share a reader; tcpdump's losses are unknown.
     assert mirrors.copy_columns(Copies(0, None, (0,)), Copies(9, None, (2,))) == {
         "copies_count": 9, "copies_unread_count": 2,
     }  # fmt: skip

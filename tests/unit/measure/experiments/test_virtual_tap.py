@@ -14,20 +14,21 @@ from labkit.measure.experiments.rows import Arm
 from studies.virtual_tap.experiment import VirtualTapParameters, plan
 
 
-def test_arms_of_mirrors_and_readers() -> None:
+def test_arms_of_mirrors_readers_and_cores() -> None:
     parameters = VirtualTapParameters.of(
         {"mirrors": "0,2", "readers": "none,count", "also": "ovs_netdev+sampling=sflow:10"}
     )
     assert parameters.arms == (
         "ovs_netdev", "ovs_netdev+mirrors=2", "ovs_netdev+mirrors=2+readers=count", "ovs_netdev+sampling=sflow:10",
     )  # fmt: skip
-
-
-def test_mirror_options_in_arm_names() -> None:
     given = {"mirrors": "0,1", "readers": "none", "output": "gre", "uplink_bps": "1e8", "select": "all"}
     assert VirtualTapParameters.of(given).arms == (
         "ovs_netdev", "ovs_netdev+mirrors=1+select=all+output=gre+uplink_bps=100000000",
     )  # fmt: skip
+    parameters = VirtualTapParameters.of({"cores": "thesis", "mirrors": "0,1", "readers": "none"})
+    assert parameters.arms == ("ovs_netdev+cpu=0", "ovs_netdev+mirrors=1+cpu=0")
+    assert parameters.for_load("udp:64").affinity == "0,1"
+    assert VirtualTapParameters().for_load("udp:64").affinity is None
 
 
 @pytest.mark.parametrize(
@@ -91,13 +92,6 @@ def test_arm_that_uses_the_cable_has_no_control() -> None:
         "control",
         "variant",
     ]
-
-
-def test_cores_of_the_thesis() -> None:
-    parameters = VirtualTapParameters.of({"cores": "thesis", "mirrors": "0,1", "readers": "none"})
-    assert parameters.arms == ("ovs_netdev+cpu=0", "ovs_netdev+mirrors=1+cpu=0")
-    assert parameters.for_load("udp:64").affinity == "0,1"
-    assert VirtualTapParameters().for_load("udp:64").affinity is None
 
 
 def test_paced_loads_are_whole_runs() -> None:

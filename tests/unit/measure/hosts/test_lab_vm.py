@@ -26,13 +26,27 @@ from labkit.system.qemu.kernels import BootableKernel
 from labkit.system.qemu.vm_spec import Shape
 
 
-def test_vm_specification() -> None:
+def test_vm_words_become_programs(tmp_path: Path) -> None:
     word = "vm:6.1.0-56-amd64,cpus=4,memory_mib=512,profile=tracing,append=quiet+a.b=1,modules=ipvlan+ip_gre,fresh"
     expected = Shape(
         "6.1.0-56-amd64", 4, 512, "tracing", ("quiet", "a.b=1"), ("ipvlan", "ip_gre"), fresh=True
     )
     assert vm_spec.parse(word) == expected
     assert vm_spec.parse("vm:/boot/vmlinuz-6.1") == Shape("/boot/vmlinuz-6.1")
+    # numpy does not check whether the CPU supports its baseline. An import would end by SIGILL.
+    words = words_of("vm:x", tmp_path)
+    model, *added = words[words.index("-cpu") + 1].split(",")
+    assert model == "qemu64"
+    assert __cpu_baseline__
+    for level in __cpu_baseline__:  # a level that is missing in LEVELS needs a larger CPU
+        assert LEVELS[level] <= set(added)
+    assert "tcg,thread=multi" in words_of("vm:x", tmp_path)
+    words = words_of("vm:x,profile=tracing,cpus=3,append=a=1", tmp_path)
+    assert "tcg,thread=single" in words
+    assert words[words.index("-smp") + 1] == "3"
+    assert words[words.index("-append") + 1].endswith(" a=1")
+    assert "on,obsolete=deny,elevateprivileges=deny,spawn=deny" in words
+    assert not any(word.startswith("user") or "hostfwd" in word for word in words), "it must have no network"
 
 
 def words_of(parameters: str, folder: Path, **more: bool) -> list[str]:
@@ -42,26 +56,6 @@ def words_of(parameters: str, folder: Path, **more: bool) -> list[str]:
 
 # What each of the x86-64 psABI's levels adds. QEMU's qemu64 has sse3, cx16 and lahf_lm of the second level.
 LEVELS = {"X86_V2": {"+ssse3", "+sse4.1", "+sse4.2", "+popcnt"}}
-
-
-def test_emulated_cpu_runs_numpy(tmp_path: Path) -> None:
-    """numpy does not check whether the CPU supports its baseline. An import would end by SIGILL."""
-    words = words_of("vm:x", tmp_path)
-    model, *added = words[words.index("-cpu") + 1].split(",")
-    assert model == "qemu64"
-    assert __cpu_baseline__
-    for level in __cpu_baseline__:  # a level that is missing in LEVELS needs a larger CPU
-        assert LEVELS[level] <= set(added)
-
-
-def test_profile_chooses_emulation_threads(tmp_path: Path) -> None:
-    assert "tcg,thread=multi" in words_of("vm:x", tmp_path)
-    words = words_of("vm:x,profile=tracing,cpus=3,append=a=1", tmp_path)
-    assert "tcg,thread=single" in words
-    assert words[words.index("-smp") + 1] == "3"
-    assert words[words.index("-append") + 1].endswith(" a=1")
-    assert "on,obsolete=deny,elevateprivileges=deny,spawn=deny" in words
-    assert not any(word.startswith("user") or "hostfwd" in word for word in words), "it must have no network"
 
 
 def modules(folder: Path, dependencies: dict[str, str], builtin: str = "") -> Path:
@@ -252,3 +246,14 @@ def test_tracing_with_several_emulated_cpus_is_refused(monkeypatch: pytest.Monke
         hosts.check_tracing(where)
     monkeypatch.setattr(boot, "kvm_worth_trying", lambda: True)
     hosts.check_tracing("vm:debian")
+
+
+def test_clock_rate_is_stable_and_plausible() -> None:
+    text = Path("/proc/cpuinfo").read_text()
+    rates = [command.tsc_khz(), command.tsc_khz()]
+    if "constant_tsc" not in text:
+        assert rates == [None, None]
+        return
+    one, other = (rate for rate in rates if rate is not None)
+    assert one == pytest.approx(other, rel=1e-3)
+    assert 5e5 < one < 1e7  # 0.5 to 10 GHz

@@ -49,9 +49,6 @@ def test_stacks_agree_with_inferno() -> None:
     }  # fmt: skip
     assert (result.samples_count, result.lost_count, result.unread_count) == (sum(own.values()), 257, 0)
     assert result.samples_count == TEXT.count(b"cpu-clock:")
-
-
-def test_idle_kernel_and_foreign_samples() -> None:
     own, result = folded(TEXT)
     assert {b"iperf3", b"swapper", b"kernel", b"elsewhere"} < set(result.processes)
     for stack in own:

@@ -100,9 +100,6 @@ def test_kept_calls_are_median_and_extremes(tmp_path: Path) -> None:
     assert result == [(0.5, 50), (0.1, 11), (0.9, 90)]
     assert about["chosen_of"] == "100 whole calls into which no interrupt or other process came"
     assert kept(tmp_path, trace(7))[1] == [(0.5, 7)], "none twice"
-
-
-def test_calls_with_arrival_are_preferred(tmp_path: Path) -> None:
     text = trace(*[5] * 50) + trace(900, 1000, 2000, arrives="__udp_enqueue_schedule_skb.part.0")
     about, result = kept(tmp_path, text)
     assert (about["count"], about["arrived_count"]) == (53, 3)

@@ -70,14 +70,11 @@ def test_ring_buffer_pages(version: str, monkeypatch: pytest.MonkeyPatch) -> Non
     assert report["ip_rcv"]["total_s"] > report["icmp_rcv"]["total_s"]
 
 
-def test_truncated_page_is_refused() -> None:
+def test_damaged_pages_are_refused() -> None:
     of = layout("6.1")
     with pytest.raises(ValueError, match="cannot hold"):
         list(ring_buffer.events(content("6.1")[:64], of))
-
-
-def test_random_pages_terminate() -> None:
-    """Whatever bytes a page contains, the reader finishes or rejects it."""
+    # Whatever bytes a page contains, the reader finishes or rejects it.
     of, rng = layout("6.12"), random.Random(4)
     for _ in range(200):
         page = bytearray(rng.randbytes(of.page_bytes))
@@ -115,7 +112,7 @@ def test_quantiles(share: float) -> None:
     assert all(low < high for low, high, _count in report["histogram"])
 
 
-def test_kernel_symbol_names() -> None:
+def test_names_and_addresses_of_functions() -> None:
     there = ["ip_rcv", "ip_rcv_core", "__netif_receive_skb_core.constprop.0", "tcp_ack.part.0", "do.isra.0"]
     result = kernel_functions.resolve(["ip_rcv", "__netif_receive_skb_core", "tcp_ack", "do"], there)
     assert result == {
@@ -124,16 +121,10 @@ def test_kernel_symbol_names() -> None:
         "tcp_ack": [],  # a compiler-generated part of a function is not that function
         "do": ["do.isra.0"],
     }
-
-
-def test_address_lookup() -> None:
     known = {0x1000: "first", 0x1020: "second", 0x2000: "far"}
     assert [kernel_functions.function_at(at, known) for at in (0x1000, 0x1004, 0x1020, 0x1024, 0x2100, 0x10)] == [
         "first", "first", "second", "second", None, None,
     ]  # fmt: skip
-
-
-def test_name_suggestions() -> None:
     there = ["ip_rcv", "ip_rcv_core", "ip6_rcv_core", "udp_rcv", "br_handle_frame", "kmalloc"]
     assert kernel_functions.similar_names("ip_recv", there)[0] == "ip_rcv"
     assert kernel_functions.similar_names("br_handle_fram", there) == ["br_handle_frame"]
@@ -151,7 +142,7 @@ def test_both_reasons_without_a_tracer(monkeypatch: pytest.MonkeyPatch) -> None:
         function_times.check()
 
 
-def test_bpftrace_counts() -> None:
+def test_output_of_bpftrace() -> None:
     text = Path(SAMPLES / "bpftrace-0.17.0-times.jsonl").read_text()
     result = bpftrace_times.parse(text, ["ip_rcv", "__netif_receive_skb_core"])
     one = result["ip_rcv"]
@@ -163,16 +154,10 @@ def test_bpftrace_counts() -> None:
     assert 16.384e-6 < one["p50_s"] < 32.767e-6 < one["p90_s"] < 65.536e-6
     assert one["processes"]["ping"]["count"] == one["cpus"]["0"]["count"] == 1000
     assert result["__netif_receive_skb_core"]["count"] == 1000
-
-
-def test_bpftrace_idle_cpus() -> None:
-    """All idle tasks have pid 0."""
+    # All idle tasks have pid 0.
     text = bpftrace_times.script({"ip_rcv": ["ip_rcv"]}, "lk-")
     assert text.count("@s0[tid, (tid == 0 ? cpu : 0)]") == 4
     assert "@s0[tid]" not in text
-
-
-def test_invalid_bpftrace_output() -> None:
     with pytest.raises(Failed, match="invalid JSON"):
         bpftrace_times.parse('{"type": "map", "data"', ["ip_rcv"])
 

@@ -6,14 +6,17 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from labkit.common.errors import BadInput, Unsupported
+from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.common.topology_state import Step
 from labkit.measure.endpoints import Endpoint, Pair
 from labkit.measure.observers.counters import kernel_counters, packet_loss
+from labkit.measure.observers.ftrace import perf_tools
 from labkit.measure.observers.perf import control, record, stat
+from labkit.measure.observers.perf.control import WHOLE_MACHINE, Scope
 from labkit.system import process
 from labkit.system.machine import mibs, programs
 
@@ -30,7 +33,7 @@ def sample(name: str) -> str:
     return (SAMPLES / name).read_text()
 
 
-def test_perf_stat_without_hardware_counters() -> None:
+def test_output_of_perf_stat() -> None:
     result = stat.parse(sample("perf-stat-6.1-no-counters.txt"))
     assert result["task-clock"] == {"count": 0.43084, "running_ratio": 1.0, "reason": None, "unit": "s"}
     assert result["context-switches"] == {"count": 675, "running_ratio": 1.0, "reason": None}
@@ -39,10 +42,7 @@ def test_perf_stat_without_hardware_counters() -> None:
         assert (result[name]["count"], result[name]["running_ratio"]) == (None, None)
         assert "no such counter" in result[name]["reason"]
     assert len(result) == 7
-
-
-def test_perf_stat_multiplexed_and_hybrid() -> None:
-    """The columns follow perf-stat(1), because this machine has no hardware counters to multiplex."""
+    # The columns follow perf-stat(1), because this machine has no hardware counters to multiplex.
     text = (
         "9000||cpu_core/cycles/|100|60.00||\n1000||cpu_atom/cycles/|100|40.00||\n"
         "<not counted>||branches|0|0.00||\n500||LLC-loads|50|25.00||\n"
@@ -99,7 +99,7 @@ def test_kernel_without_symbols(tmp_path: Path) -> None:
     assert control.has_symbols(path)
 
 
-def test_namespace_counters_with_udp_loss() -> None:
+def test_counters_of_the_kernel() -> None:
     [(name, lo)] = mibs.interfaces(sample("proc-net-dev-6.18.txt")).items()
     assert (name, lo["rx_packets"], lo["tx_packets"], lo["tx_dropped"]) == ("lo", 231359, 231359, 0)
     assert lo["rx_bytes"] == lo["tx_bytes"] == 99011507
@@ -110,9 +110,6 @@ def test_namespace_counters_with_udp_loss() -> None:
     six = mibs.mibs6(sample("proc-net-snmp6-6.18.txt"))
     assert {"Ip6", "Icmp6", "Udp6"} <= set(six)
     assert "InDatagrams" in six["Udp6"]
-
-
-def test_cpu_counters() -> None:
     result = kernel_counters.cpus(
         sample("proc-net-softnet_stat-6.18.txt"),
         sample("proc-softirqs-6.18.txt"),
@@ -124,9 +121,6 @@ def test_cpu_counters() -> None:
     )
     assert (result["0"]["softirq_s"], result["1"]["softirq_s"]) == (0.7, 0.01)
     assert result["1"]["processed"] > 0
-
-
-def test_only_changes_are_reported() -> None:
     before = {"a": {"b": 1, "c": 2}, "d": 0.25}
     assert kernel_counters.changes(before, {"a": {"b": 1, "c": 5}, "d": 0.5, "new": {"e": 1, "f": 0}}) == {
         "a": {"c": 3},
@@ -166,3 +160,63 @@ def test_guest_kernel_counters() -> None:
     cable = [Step("between", "port0", "in"), Step("between", "port1", "out")]
     assert packet_loss._pair_path(pair, cable) == WAY
     assert packet_loss._pair_path(Pair(*(replace(end, runtime=None) for end in ends)), []) == []
+
+
+@pytest.mark.parametrize(
+    ("of", "switch", "scope"),
+    [
+        ("machine", None, WHOLE_MACHINE),
+        ("machine", SimpleNamespace(pid=7), WHOLE_MACHINE),
+        ("switch", SimpleNamespace(pid=7), Scope(pids=(7,))),
+    ],
+)
+def test_scope_of_events(monkeypatch: pytest.MonkeyPatch, of: str, switch: Any, scope: Scope) -> None:
+    monkeypatch.setattr(stat, "perf_stat", lambda _events, scope=WHOLE_MACHINE: scope)
+    parameters: Any = SimpleNamespace(events=("cycles",), events_of=of)
+    topology: Any = SimpleNamespace(name="ovs_netdev", switch=switch)
+    assert stat.PERF_STAT.armed(parameters, topology, Path()) == scope
+
+
+def test_arm_without_a_switch() -> None:
+    parameters: Any = SimpleNamespace(events=("cycles",), events_of="switch")
+    topology: Any = SimpleNamespace(name="veth_bridge", switch=None)
+    with pytest.raises(Unsupported, match="veth_bridge has no switch whose events could be counted"):
+        stat.PERF_STAT.armed(parameters, topology, Path())
+
+
+HEADER = """\
+Tracing kprobe labkit_probe for 100000 seconds (buffered)...
+# tracer: nop
+#
+# entries-in-buffer/entries-written: 4/1900   #P:2
+#
+#                                _-----=> irqs-off/BH-disabled
+#           TASK-PID     CPU#  |||||  TIMESTAMP  FUNCTION
+#              | |         |   |||||     |         |
+"""
+CALLS = """\
+          iperf3-412     [001] ..s1.    77.123456: labkit_probe: (ip_rcv+0x0/0xa0)
+ kworker/u4:2-h-71       [000] ..s1.    77.123457: labkit_probe: (ip_rcv+0x0/0xa0)
+          iperf3-412     [001] ..s1.    77.123458: labkit_probe: (ip_rcv+0x0/0xa0)
+          <idle>-0       [001] ..s1.    77.123459: labkit_probe: (ip_rcv+0x0/0xa0)
+
+Ending tracing...
+"""
+RETURNS = """\
+          iperf3-412     [001] .....    77.1: labkit_probe: (inet_sendmsg+0x64/0x80 <- udp_sendmsg) value=512
+          iperf3-412     [001] .....    77.2: labkit_probe: (inet_sendmsg+0x64/0x80 <- udp_sendmsg) value=512
+          iperf3-412     [001] .....    77.3: labkit_probe: (inet_sendmsg+0x64/0x80 <- udp_sendmsg) value=4294967285
+"""
+
+
+def test_output_of_kprobe() -> None:
+    observed = perf_tools.observation(HEADER + CALLS, "ip_rcv").observed
+    assert (observed["calls_count"], observed["kept_count"]) == (1900, 4)
+    assert observed["processes"] == {"iperf3": 2, "kworker/u4:2-h": 1, "<idle>": 1}
+    assert observed["values"] == {}
+    observed = perf_tools.observation(HEADER + RETURNS, "udp_sendmsg:return").observed
+    assert observed["values"] == {"512": 2, "-11": 1}
+    report = perf_tools.observation("# entries-in-buffer/entries-written: 0/0   #P:2\n", "ip6_rcv")
+    assert report.doubts == ["ip6_rcv was not called while kprobe recorded"]
+    with pytest.raises(Failed, match="the output of kprobe"):
+        perf_tools.observation("ERROR: func ip_rcv not in available_filter_functions\n", "ip_rcv")

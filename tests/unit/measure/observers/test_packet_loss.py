@@ -87,14 +87,18 @@ def test_losses_by_hop_add_up() -> None:
         "server0: IP": {"Ip InDiscards": 128},
         "server0: UDP socket": {"Udp RcvbufErrors": 256, "Udp InErrors": 256},
     }
-
-
-def test_foreign_losses_in_frames() -> None:
     result = losses(lossy(), "tcp")
     assert result["unit"] == "frames"
     assert [hop["lost_count"] for hop in result["hops"]] == [1, 2, 4, 8, 16, 32]
     assert result["hops"][0]["why"] == {"qdisc tbf 1: dropped": 1}
     assert (result["lost_count"], result["unexplained_count"]) == (63, 0)
+    result = losses(lossy(), switched=SWITCHED)
+    why = {hop["at"]: hop["why"] for hop in result["hops"]}
+    assert why["between:port0 to port1"] == {
+        "port0: packet socket dropped": 3, "port1: Open vSwitch tx_dropped": 5, "upcalls lost": 4,
+    }  # fmt: skip
+    assert why["client0:eth0 to between:port0"] == {}
+    assert [hop["lost_count"] for hop in result["hops"]] == list(LOST.values())
 
 
 @pytest.mark.parametrize(
@@ -207,16 +211,6 @@ SWITCHED = {
 }
 
 
-def test_hop_through_a_switch_has_its_drops() -> None:
-    result = losses(lossy(), switched=SWITCHED)
-    why = {hop["at"]: hop["why"] for hop in result["hops"]}
-    assert why["between:port0 to port1"] == {
-        "port0: packet socket dropped": 3, "port1: Open vSwitch tx_dropped": 5, "upcalls lost": 4,
-    }  # fmt: skip
-    assert why["client0:eth0 to between:port0"] == {}
-    assert [hop["lost_count"] for hop in result["hops"]] == list(LOST.values())
-
-
 def test_copies_of_mirrors_are_followed() -> None:
     changed = {
         "namespaces": {
@@ -236,10 +230,7 @@ def test_copies_of_mirrors_are_followed() -> None:
     assert result["hops"][0]["why"] == {
         "uplink: qdisc tbf 1: dropped": 6, "mirror0: Open vSwitch tx_dropped": 2,
     }  # fmt: skip
-
-
-def test_copies_of_each_mirror_are_followed() -> None:
-    """The second mirror lost 10, and the reader of the first one missed 7."""
+    # The second mirror lost 10, and the reader of the first one missed 7.
     metered = {
         "copies_expected_count": 100, "copies_count": 90, "copies_of_mirrors": [50, 40], "copies_unread_count": 7,
         "unread_of_mirrors": [7, 0],
@@ -252,10 +243,7 @@ def test_copies_of_each_mirror_are_followed() -> None:
     del metered["copies_unread_count"], metered["unread_of_mirrors"]
     result = lost_copies(metered)
     assert result["mirrors"]["mirror0"] == {"sent_count": 50, "arrived_count": 50, "unread_count": None}
-
-
-def test_loss_of_copies_names_the_full_uplink() -> None:
-    """The queue of the uplink counts fewer drops than copies were lost there."""
+    # The queue of the uplink counts fewer drops than copies were lost there.
     queue = {"uplink": {"tbf 1:": {"drop": 6}}}
     changed = {"namespaces": {"between": {"interfaces": {"uplink": {"tx_packets": 85}}, "qdiscs": queue}}}
     metered = {"copies_expected_count": 100, "copies_count": 84, "copies_unread_count": 7}
@@ -267,10 +255,7 @@ def test_loss_of_copies_names_the_full_uplink() -> None:
         ("the readers' sockets", 7, {}),
     ]
     assert (result["lost_count"], result["unexplained_count"]) == (23, 0)
-
-
-def test_unknown_loss_of_copies_is_not_zero() -> None:
-    """tcpdump does not tell how many copies it lost."""
+    # tcpdump does not tell how many copies it lost.
     metered = {"copies_expected_count": 100, "copies_count": 90}
     result = lost_copies(metered)
     assert (result["sent_count"], result["received_count"], result["lost_count"]) == (100, None, None)

@@ -15,33 +15,26 @@ FLOWS = (SAMPLES / "ovs-3.1-dpctl-dump-flows.txt").read_text()
 STATS = (SAMPLES / "ovs-3.1-pmd-stats-show.txt").read_text()
 
 
-def test_ports_and_datapath() -> None:
+def test_output_of_open_vswitch() -> None:
     ports, own, state = switch.datapaths(SHOW)
     assert list(ports) == ["ovs-netdev", "port0"]
     assert (ports["port0"]["rx_packets"], ports["port0"]["tx_packets"]) == (250, 251)
     assert (ports["port0"]["rx_dropped"], ports["ovs-netdev"]["tx_dropped"]) == (1, 7)
     assert own == {"hit": 502, "missed": 2, "lost": 3}
     assert state == {"flows": 2}
-
-
-def test_masks_of_the_kernels_datapath() -> None:
     _ports, own, state = switch.datapaths(SHOW_KERNEL)
     assert own == {"hit": 18, "missed": 6, "lost": 0, "masks_hit": 47}
     assert state == {"flows": 4, "masks": 2}
-
-
-def test_flow_without_wildcards() -> None:
     [flow] = switch.flows(FLOWS).values()
     assert (flow["packets"], flow["actions"]) == (251, "port0,mirror0,mirror1")
     assert flow["match"].startswith("recirc_id(0),in_port(port1),packet_type(ns=0,id=0),eth(src=")
     assert "skb_priority" not in flow["match"]
-
-
-def test_caches_of_all_threads() -> None:
     assert switch.caches(STATS) == {
         "packets received": 504, "emc hits": 360, "megaflow hits": 143, "miss with success upcall": 2,
         "idle cycles": 300, "processing cycles": 100,
     }  # fmt: skip
+    text = "xlate_actions              0.0/sec     0.000/sec        0.0000/sec   total: 4\n109 events never hit\n"
+    assert switch.coverage(text) == {"xlate_actions": 4}
 
 
 def test_averages_of_all_threads_are_weighted() -> None:
@@ -55,11 +48,6 @@ def test_averages_of_all_threads_are_weighted() -> None:
         "cycles per packet": 40.0,
         "processing cycles per packet": 10.0,
     }
-
-
-def test_coverage() -> None:
-    text = "xlate_actions              0.0/sec     0.000/sec        0.0000/sec   total: 4\n109 events never hit\n"
-    assert switch.coverage(text) == {"xlate_actions": 4}
 
 
 def test_drops_by_port() -> None:

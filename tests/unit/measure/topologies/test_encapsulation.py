@@ -36,17 +36,11 @@ def test_esp_pads() -> None:
             assert kinds.length_bytes(kinds.around(added, expected)) + expected <= path + 3
 
 
-def test_header_order() -> None:
+def test_headers_and_their_arithmetic() -> None:
     names = [header.name for header in kinds.headers("gre", "vxlan", key=True)]
     assert names == ["IPv4", "GRE", "GRE key", "IPv4", "UDP", "VXLAN", "Ethernet"]
     assert all(header.source for kind in kinds.tunnels() for header in kinds.headers(kind))
-
-
-def test_overhead_arithmetic_text() -> None:
     lines = kinds.arithmetic(1500, "lc1_sc2", kinds.headers("gre"))
     assert lines == "1500 (lc1_sc2) - 20 (IPv4) - 4 (GRE) = 1476"
-
-
-def test_unknown_kind() -> None:
     with pytest.raises(BadInput, match="sit is not a kind of tunnel: choose vxlan, geneve, gre"):
         kinds.overhead_bytes("sit")

@@ -3,15 +3,17 @@ tunnels."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import example_networks
 import msgspec
 import pytest
 
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, Failed
 from labkit.measure.topologies import check_network
 from labkit.measure.topologies.network import build, leaf_spine_overlay, validate
+from labkit.measure.topologies.network import build as building
 from labkit.measure.topologies.network.parts import (
     Bridge,
     Cable,
@@ -143,16 +145,13 @@ def test_mtu_limits() -> None:
     )
 
 
-def test_tunnel_that_carries_itself() -> None:
+def test_remotes_are_reached_from_outside() -> None:
     parameters = with_parts(
         example_networks.routed(VXLAN),
         Tunnel("gre", "n1", "round", "192.168.2.1"),
         Route("n1", "192.168.2.0/25", out="round"),
     )
     assert refused(parameters) == "round (n1) carries its own outer packets: give its remote another route"
-
-
-def test_unreachable_remote() -> None:
     network = example_networks.routed(VXLAN)
     without = [part for part in network.parts if not isinstance(part, Route)]
     assert refused(msgspec.structs.replace(network, parts=tuple(without))) == (
@@ -300,3 +299,24 @@ def test_encrypted_tunnel_without_other_end() -> None:
     parts = tuple(part for part in network.parts if not (isinstance(part, Tunnel) and part.at == "n2"))
     parts = tuple(part for part in parts if not (isinstance(part, Route) and part.at == "n2"))
     assert "has no other end" in refused(msgspec.structs.replace(network, parts=parts))
+
+
+def test_bridge_that_drops_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's report is made up, because a real bridge forwards between ports that are up."""
+    described, result = validate.check(example_networks.routed({"kind": "vxlan", "id": 30}))
+    spaces: Any = [SimpleNamespace(name=name, netlink=name) for name in described.nodes]
+    built = building.BuiltNetwork(described, result, spaces)
+    silent: set[Any] = {("n2", "up")}  # no bridge
+
+    def links(at: Any) -> list[Any]:
+        own = (key for key in built.index if key[0] == at)
+        return [SimpleNamespace(index=built.index[key], carrier=key not in silent) for key in own]
+
+    monkeypatch.setattr(building.netlink, "links", links)
+    monkeypatch.setattr(building, "SETTLE_S", 0.0)
+    built.settle()
+    silent.add(("n2", "br"))
+    with pytest.raises(
+        Failed, match=r"^the bridge br \(n2\) does not forward after 0 s, although its port \w+ is up"
+    ):
+        built.settle()

@@ -46,9 +46,12 @@ def test_network_is_an_arm_like_any_other(tmp_path: Path) -> None:
     assert msgspec.structs.replace(ROUTED, mtu_bytes=1600).digest != ROUTED.digest
 
 
-def test_network_without_a_name_is_called_like_its_file(tmp_path: Path) -> None:
+def test_names_of_networks_and_their_changes(tmp_path: Path) -> None:
     written(tmp_path, "two-sites.yml", name=None)
     assert of(tmp_path, ["veth", "two-sites.yml"], mtu_bytes=1450).topology_names == ("veth", "two-sites")
+    written(tmp_path)
+    with pytest.raises(BadInput, match=r"change small: mtu_bytes=1400: in the network routed"):
+        of(tmp_path, "my.yaml", change="small: parameter mtu_bytes=1400")
 
 
 def test_file_beside_the_parameters_or_in_the_project(tmp_path: Path) -> None:
@@ -97,10 +100,13 @@ def test_what_cannot_be_measured_is_one_sentence(
     assert "\n" not in str(refused.value)
 
 
-def test_network_that_is_none_names_itself_not_its_content() -> None:
+def test_what_is_no_network_or_place_is_refused() -> None:
     for wrong in ({"name": "x"}, 5, {"name": "x", "parts": [{"type": "shell", "command": "id"}]}):
         with pytest.raises(BadInput, match="topology: a value is neither a name nor a network"):
             DatapathParameters.of({"topology": [wrong, "veth"]})
+    check_place("site-1_A:eth0")
+    with pytest.raises(BadInput):
+        check_place("../x:eth0")
 
 
 def test_yaml_tag_runs_nothing(tmp_path: Path) -> None:
@@ -108,18 +114,6 @@ def test_yaml_tag_runs_nothing(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="not a valid YAML file"):
         of(tmp_path, "my.yaml")
     assert not (tmp_path / "made").exists()
-
-
-def test_change_of_a_parameter_is_checked_too(tmp_path: Path) -> None:
-    written(tmp_path)
-    with pytest.raises(BadInput, match=r"change small: mtu_bytes=1400: in the network routed"):
-        of(tmp_path, "my.yaml", change="small: parameter mtu_bytes=1400")
-
-
-def test_places_of_a_network_are_places_of_changes() -> None:
-    check_place("site-1_A:eth0")
-    with pytest.raises(BadInput):
-        check_place("../x:eth0")
 
 
 def test_routed_path_drops_tags() -> None:

@@ -20,23 +20,17 @@ from labkit.measure.topologies.open_vswitch.rpc import plain
 
 
 def test_options_from_a_name() -> None:
-    assert options("ovs") == SwitchOptions()
-    result = options(
-        "ovs_netdev+mirrors=4+readers=count+select=server1:in+uplink_bps=1e8+output=gre+snaplen=96"
-    )
-    assert result == SwitchOptions(
-        "ovs_netdev",
-        mirrors=4,
-        readers="count",
-        select="server1:in",
-        uplink_bps=1e8,
-        output="gre",
-        snaplen=96,
-    )
+    plain, mirrored, case = (options(f"ovs{one}").columns for one in ("", "+mirrors=1", "+case=net_to_vm"))
+    assert (plain["mirrors"], plain["readers"], plain["rules_count"]) == (0, None, None)
+    assert (mirrored["readers"], mirrored["output"], mirrored["uplink_mtu"]) == ("none", "veth", None)
+    assert (case["use_case"], case["rules_count"], case["tunnel"]) == ("net_to_vm", 1000, "off")
+    assert switch_options.columns("veth+x").keys() == case.keys()
+    assert set(switch_options.columns("veth").values()) == {None}
 
 
 SWITCHES = (
     SwitchOptions(),
+    SwitchOptions("ovs_netdev", mirrors=4, readers="count", select="server1:in", output="gre", snaplen=96),
     SwitchOptions("ovs_dpdk", mirrors=8, readers="tcpdump", cpu=0),
     SwitchOptions("ovs_netdev", mirrors=1, output="vxlan", uplink_bps=1e9, uplink_mtu=1500),
     SwitchOptions(vlans=2, mirrors=1, select="vlan:2", sampling="ipfix:100"),
@@ -45,25 +39,12 @@ SWITCHES = (
 
 
 @pytest.mark.parametrize("given", SWITCHES)
-def test_name_round_trip(given: SwitchOptions) -> None:
+def test_names_and_columns_round_trip(given: SwitchOptions) -> None:
     assert options(given.name) == given
     topologies.check_names([given.name])
-
-
-@pytest.mark.parametrize("given", SWITCHES)
-def test_columns_of_a_row_round_trip(given: SwitchOptions) -> None:
     row = load.complete(pd.DataFrame([synthetic_rows.ROW | {"topology": "veth"} | given.columns])).iloc[0]
     assert switch_options.of_row(row) == given
     assert set(given.columns) == set(switch_options.columns("veth"))
-
-
-def test_options_that_mean_nothing_are_null() -> None:
-    plain, mirrored, case = (options(f"ovs{one}").columns for one in ("", "+mirrors=1", "+case=net_to_vm"))
-    assert (plain["mirrors"], plain["readers"], plain["rules_count"]) == (0, None, None)
-    assert (mirrored["readers"], mirrored["output"], mirrored["uplink_mtu"]) == ("none", "veth", None)
-    assert (case["use_case"], case["rules_count"], case["tunnel"]) == ("net_to_vm", 1000, "off")
-    assert switch_options.columns("veth+x").keys() == case.keys()
-    assert set(switch_options.columns("veth").values()) == {None}
 
 
 @pytest.mark.parametrize(
@@ -92,13 +73,10 @@ def test_mirror_output_on_the_clients_host(select: str, arriving: list[int], lea
     assert selected(parameters, topologies.Spec(pairs=2, side=topologies.CLIENTS)) == (arriving, leaving)
 
 
-def test_mirror_of_an_endpoint_on_the_other_host() -> None:
+def test_mirror_of_an_endpoint_that_is_not_here() -> None:
     spec = topologies.Spec(pairs=2, side=topologies.CLIENTS)
     with pytest.raises(BadInput, match=r"select=server1: server1 is on the other host.* choose client0"):
         selected(SwitchOptions(mirrors=1, select="server1"), spec)
-
-
-def test_mirror_of_a_missing_endpoint() -> None:
     with pytest.raises(BadInput, match="select=client2: there is no client2; the last one is client1"):
         selected(SwitchOptions(mirrors=1, select="client2"), topologies.Spec(pairs=2))
 

@@ -30,18 +30,12 @@ def test_default_generator(given: dict[str, Any], generator: str, protocol: str)
     assert (made.load_generator.name, made.protocol) == (generator, protocol)
 
 
-def test_generator_keeps_the_protocol() -> None:
+def test_generators_of_loads() -> None:
     assert PacketSizeParameters.of({"generator": "iperf3"}).protocol == "udp"
-
-
-def test_generator_of_each_load() -> None:
     made = ContainerVsVmParameters.of({"endpoint": "namespace"})
     assert [made.for_load(load).load_generator.name for load in made.loads] == ["iperf3", "iperf3", "ping"]
     with pytest.raises(BadInput, match="there is no parameter generator"):
         ContainerVsVmParameters.of({"endpoint": "namespace", "generator": "iperf3"})
-
-
-def test_generators_implement_one_kind_of_load() -> None:
     for one in registry.GENERATORS.values():
         kinds = (FlowGenerator, LatencyGenerator, TrialGenerator)
         assert sum(isinstance(one, kind) for kind in kinds) == 1, one.name

@@ -29,17 +29,11 @@ def result(monkeypatch: pytest.MonkeyPatch, stamps: list[tuple[int, int]]) -> di
     return prober._result(FIRST, COUNT)
 
 
-def test_lost_reordered_and_duplicated_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probes_and_their_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     one = latency(result(monkeypatch, STAMPS))
     assert (one.sent_count, one.received_count, one.lost_count) == (5, 3, 2)
     assert (one.reordered_count, one.duplicated_count) == (1, 1)
-
-
-def test_latency_is_from_the_first_kernel_timestamp(monkeypatch: pytest.MonkeyPatch) -> None:
     made = result(monkeypatch, STAMPS)
     assert (made["clock"], made["latencies_ns"]) == ("kernel", [100] * 3)
-
-
-def test_missing_kernel_timestamp_means_the_senders_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     made = result(monkeypatch, [one for one in STAMPS if one[0] != 3])
     assert (made["clock"], made["latencies_ns"]) == ("sender", [150] * 3)

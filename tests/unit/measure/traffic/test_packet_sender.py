@@ -74,20 +74,21 @@ def test_flows_and_checksums(addresses: FrameAddresses, vary: tuple[str, ...]) -
         assert struct.unpack_from("!H", udp, 4)[0] == len(udp)
 
 
-def test_frames_agree_with_the_decoder() -> None:
+def test_frames_with_a_tag_without_ethernet_and_in_a_mix() -> None:
     [first, *_] = frames(V4, Mix((64,), 1))
     layers = {layer.name: layer.fields for layer in packets.layers(first, 1)}
     assert (layers["ip"]["source"], layers["ip"]["target"]) == ("10.1.0.1", "10.2.0.1")
     assert layers["udp"]["target_port"] == 9
-
-
-def test_vlan_tag_and_raw_ip() -> None:
     tagged, plain = frames(V4, Mix(vlan=7))[0], frames(V4, Mix())[0]
     assert tagged[12:18] == bytes.fromhex("810000070800")
     assert tagged[:12] + tagged[16:] == plain  # the tag makes a frame longer and changes nothing else
     bare = FrameAddresses("tun0", V4.source_mac, V4.target_mac, V4.source_ip, V4.target_ip, ethernet=False)
     [frame, *_] = frames(bare, Mix((64,), 1))
     assert (frame[0], len(frame)) == (0x45, 46)
+    sizes = [len(frame) + 4 for frame in frames(V4, Mix(IMIX, 1))]
+    assert len(sizes) % 12 == 0
+    assert {size: 12 * sizes.count(size) / len(sizes) for size in set(sizes)} == {64: 7, 594: 4, 1518: 1}
+    assert rates.mean_bytes(IMIX) == pytest.approx((7 * 64 + 4 * 594 + 1518) / 12)
 
 
 def test_a_million_flows() -> None:
@@ -98,14 +99,7 @@ def test_a_million_flows() -> None:
     assert len(flows) == len(sizes) == 1_000_000
 
 
-def test_imix_shares() -> None:
-    sizes = [len(frame) + 4 for frame in frames(V4, Mix(IMIX, 1))]
-    assert len(sizes) % 12 == 0
-    assert {size: 12 * sizes.count(size) / len(sizes) for size in set(sizes)} == {64: 7, 594: 4, 1518: 1}
-    assert rates.mean_bytes(IMIX) == pytest.approx((7 * 64 + 4 * 594 + 1518) / 12)
-
-
-def test_line_rate_arithmetic() -> None:
+def test_lines_and_sizes() -> None:
     gigabit = Line(1e9)
     assert gigabit.wire_bytes(64) == 84
     assert gigabit.max_pps(64) == pytest.approx(1_488_095, abs=1)
@@ -116,6 +110,9 @@ def test_line_rate_arithmetic() -> None:
         "64 + 4 (vlan) + 20 = 88 bytes on the line; 1 Gbit/s / (88 · 8 bit) = 1420455 pps"
     )
     assert gigabit.arithmetic(64) == ("64 + 20 = 84 bytes on the line; 1 Gbit/s / (84 · 8 bit) = 1488095 pps")
+    assert (rates.sizes("512"), rates.sizes("imix")) == ((512,), IMIX)
+    with pytest.raises(BadInput, match="frame_bytes=big"):
+        rates.sizes("big")
 
 
 @pytest.mark.parametrize(
@@ -185,12 +182,6 @@ def test_late_trial_of_exact_frames_is_generator_limited() -> None:
     assert not counted(1000, 0.1).generator_limited
     assert counted(1000, 0.102).generator_limited
     assert counted(999, 0.1).generator_limited
-
-
-def test_sizes_by_name() -> None:
-    assert (rates.sizes("512"), rates.sizes("imix")) == ((512,), IMIX)
-    with pytest.raises(BadInput, match="frame_bytes=big"):
-        rates.sizes("big")
 
 
 class BusyHop:

@@ -20,18 +20,23 @@ def sample(name: str) -> str:
     return (SAMPLES / f"ping-20221126-{name}.txt").read_text()
 
 
-def test_round_trip_times() -> None:
+def test_output_of_ping(monkeypatch: pytest.MonkeyPatch) -> None:
     times = ping.round_trip_times(sample("answered"))
     assert len(times) == 12
     # ping's own summary: rtt min/avg/max = 0.006/0.036/0.234 ms
     assert min(times) == pytest.approx(6e-6)
     assert max(times) == pytest.approx(234e-6)
     assert sum(times) / 12 == pytest.approx(36e-6, abs=1e-6)
-
-
-def test_other_outputs() -> None:
     assert ping.round_trip_times(sample("silent")) == []
     assert ping.round_trip_times(sample("answered-ipv6")) == pytest.approx([68e-6, 41e-6, 5e-6])
+    assert len(ping.round_trip_times(sample("duplicates"))) == 5  # answers of several hosts to three requests
+    doubled = "64 bytes from 10.2.0.3: icmp_seq=1 ttl=64 time=0.064 ms\n" * 2
+    assert len(ping.round_trip_times(doubled.rstrip() + " (DUP!)\n")) == 1
+    # A killed ping has also sent requests. Ignoring them would give more answers than requests.
+    whole = sample("answered")
+    cut = whole.partition("---")[0]
+    assert ping._sent_by_all([whole, whole]) == 24
+    assert ping._sent_by_all([whole, cut]) is None
 
 
 @pytest.mark.parametrize(
@@ -53,12 +58,6 @@ def test_times_that_are_all_in_one_step_are_a_doubt() -> None:
     assert ping._step_doubt([0.0005] * 100, 0.0005, 1e-7) is None
 
 
-def test_duplicate_answers() -> None:
-    assert len(ping.round_trip_times(sample("duplicates"))) == 5  # answers of several hosts to three requests
-    doubled = "64 bytes from 10.2.0.3: icmp_seq=1 ttl=64 time=0.064 ms\n" * 2
-    assert len(ping.round_trip_times(doubled.rstrip() + " (DUP!)\n")) == 1
-
-
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_answered_sends_as_many_requests_as_it_says(is_lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """ping(8) sends until the deadline if it has one (-w), so a late answer would mean more requests."""
@@ -73,11 +72,3 @@ def test_answered_sends_as_many_requests_as_it_says(is_lost: bool, monkeypatch: 
     with pytest.raises(Failed, match="cs1 lost a ping") if is_lost else nullcontext():
         ping.answered(client, "10.0.0.1", 3, 56)
     assert sent == [("ping", "-n", "-c1", "-W15", "-s56", "10.0.0.1")] * (1 if is_lost else 3)
-
-
-def test_unknown_sent_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A killed ping has also sent requests. Ignoring them would give more answers than requests."""
-    whole = sample("answered")
-    cut = whole.partition("---")[0]
-    assert ping._sent_by_all([whole, whole]) == 24
-    assert ping._sent_by_all([whole, cut]) is None

@@ -20,26 +20,17 @@ def every_ms(count: int) -> list[tuple[int, int, bytes]]:
     return [(number * MS, 100, b"flow") for number in range(count)]
 
 
-def test_systematic_samplers() -> None:
+def test_samplers() -> None:
     assert chosen("all", every_ms(3)) == [0, 1, 2]
     assert chosen("one_in:4", every_ms(10)) == [3, 7]
     assert chosen("interval:2:0.01", every_ms(30)) == [0, 1, 10, 11, 20, 21]
-
-
-def test_random_sampler_has_its_probability_and_seed() -> None:
     count = len(chosen("random:0.1", every_ms(10_000)))
     assert 850 < count < 1150  # 5 standard deviations of a binomial distribution
     assert chosen("random:0.1:7", every_ms(1000)) == chosen("random:0.1:7", every_ms(1000))
     assert chosen("random:0", every_ms(1000)) == []
     assert len(chosen("random:1", every_ms(1000))) == 1000
-
-
-def test_first_bytes_of_each_flow() -> None:
     packets = [(0, 100, flow) for _ in range(5) for flow in (b"a", b"b")]
     assert chosen("first:250", packets) == [0, 1, 2, 3, 4, 5]
-
-
-def test_flows_of_a_sampler_are_bounded() -> None:
     packets = [(0, 100, number.to_bytes(4)) for number in range(MAX_FLOWS + 1)]
     assert len(chosen("first:100", [*packets, packets[0]])) == MAX_FLOWS + 2
 

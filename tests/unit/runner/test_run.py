@@ -1,0 +1,79 @@
+"""What a run leaves in its folder when its host fails."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from labkit.common import errors, run_folder
+from labkit.common.errors import BadInput, Failed
+from labkit.measure import experiments, hosts
+from labkit.runner import run
+
+PARAMETERS = {"topology": "veth", "pairs": 1}
+
+
+def measured(folder: Path, monkeypatch: pytest.MonkeyPatch, *, begun: bool) -> None:
+    """Measure with a host that fails, before or after it has described its machine."""
+
+    def ask(_where: str, request: dict[str, Any], _say: object) -> Iterator[dict[str, Any]]:
+        if begun:
+            (Path(request["folder"]) / "environment.json").write_text("{}")
+            yield {"event": "progress"}
+        raise errors.Failed("the kernel did not boot")
+
+    monkeypatch.setattr(run, "ask", ask)
+    monkeypatch.setattr(hosts, "measuring_lock", lambda *_given: nullcontext())
+    monkeypatch.setattr(run, "_check_machine_sysctls", lambda _parameters: None)
+    with pytest.raises(errors.Failed):
+        run.measure("datapaths", PARAMETERS, folder, watch=lambda _event: None)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_nothing_is_left_of_a_host_that_failed_before_the_first_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    measured(tmp_path / "run", monkeypatch, begun=begun)
+    assert not (tmp_path / "run").exists()
+
+
+def test_parameters_that_an_older_run_lacks_have_their_defaults(tmp_path: Path) -> None:
+    requested = experiments.find("datapaths").parameters.of({"topology": "veth", "pairs": 2}).asdict()
+    description = run._description(tmp_path, "datapaths", requested)
+    del description["parameters"]["placement"]
+    (tmp_path / "run.json").write_text(json.dumps(description))
+    usual = experiments.find("datapaths").parameters.of({"topology": "veth", "pairs": 2}).asdict()
+    assert run._description(tmp_path, "datapaths", usual)["parameters"] == description["parameters"]
+    with pytest.raises(BadInput, match="with other parameters"):
+        run._description(tmp_path, "datapaths", usual | {"placement": "scheduler"})
+    with pytest.raises(BadInput, match="with other parameters"):
+        run._description(tmp_path, "datapaths", usual | {"pairs": [3]})
+
+
+@pytest.mark.parametrize("rows_count", [0, 1])
+def test_kept_rows_are_mentioned_only_if_there_are_any(
+    rows_count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def conversation(*_: Any) -> Iterator[Any]:
+        yield SimpleNamespace(
+            lines=lambda: iter(()), end_reason=lambda: "ended together with its lab VM: it has ended"
+        )
+
+    monkeypatch.setattr(run.hosts, "conversation", conversation)
+    run_folder.write_json(tmp_path / "run.json", {"run": "a", "points": ["1-r0"]})
+    if rows_count:
+        run_folder.write_rows(tmp_path, "1-r0", [{"arm": "veth", "status": "ok"}])
+    with pytest.raises(Failed) as raised:
+        list(run.ask("vm:x", {"folder": str(tmp_path)}))
+    how, _, kept = str(raised.value).partition("; ")
+    assert how == "the experiment's process ended together with its lab VM: it has ended"
+    if rows_count:
+        assert kept.startswith("finished rows are kept; repeat the command with --folder ")
+    else:
+        assert kept == "nothing was measured"
