@@ -114,7 +114,8 @@ def test_recovered_arm_is_searched_at_finished_points(
 
 @pytest.mark.needs("root")
 @pytest.mark.parametrize(
-    ("name", "scheduler", "nice"), [("pmd-c00", os.SCHED_OTHER, -20), ("handler1", os.SCHED_FIFO, 0)]
+    ("name", "scheduler", "nice"),
+    [("pmd-c00", os.SCHED_OTHER, -20), ("handler1", os.SCHED_FIFO, os.getpriority(os.PRIO_PROCESS, 0))],
 )
 def test_polling_thread_leaves_its_cpu_to_others(
     name: str, scheduler: int, nice: int, tmp_path: Path
