@@ -49,7 +49,11 @@ def test_changes_in_a_guest(lab_kernel: str, machine: Sandbox, endpoint: str) ->
         "neighbour 10.2.0.9 02:00:00:00:00:09 at client", "sysctl net.ipv4.conf.all.rp_filter=1 at server",
         "rps 0 at server",
     )  # fmt: skip
-    changes = f"all: {' and '.join(steps)}; absent: rules 1 at server; watched: monitor one_in:1 at server"
+    # What no guest can do is asked of one kind: each arm boots its guests.
+    refused = (
+        "; absent: rules 1 at server; watched: monitor one_in:1 at server" if endpoint == "guest" else ""
+    )
+    changes = f"all: {' and '.join(steps)}{refused}"
     here = Path("/proc/sys/net/ipv4/conf/all/rp_filter").read_text()
     words = (
         *COMMON,
@@ -59,7 +63,7 @@ def test_changes_in_a_guest(lab_kernel: str, machine: Sandbox, endpoint: str) ->
         "rounds=1",
         "duration_s=1",
     )
-    rows = machine.rows(*words, f"change={changes}", timeout=500, code=2)
+    rows = machine.rows(*words, f"change={changes}", timeout=500, code=2 if refused else 0)
     assert Path("/proc/sys/net/ipv4/conf/all/rp_filter").read_text() == here
     changed = {row["change"]: row for row in rows}
     assert changed["all"]["changed"] is not None, changed["all"]["reason"]
@@ -72,8 +76,9 @@ def test_changes_in_a_guest(lab_kernel: str, machine: Sandbox, endpoint: str) ->
         ("server", "rps rx-0", "1"),
     }
     assert {"routes", "neighbour 10.2.0.9"} <= {setting for _, setting, _ in effects}
-    assert changed["watched"]["reason"].startswith("the monitor cannot watch inside a guest")
-    assert "nft" in changed["absent"]["reason"]
+    if refused:
+        assert changed["watched"]["reason"].startswith("the monitor cannot watch inside a guest")
+        assert "nft" in changed["absent"]["reason"]
 
 
 @pytest.mark.parametrize(
