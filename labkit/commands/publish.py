@@ -135,9 +135,9 @@ def _without_accounts(value: Any) -> Any:
 
 def _max_foreign_cpu_share(runs: Sequence[dict[str, Any]]) -> float | None:
     """Return the largest share of all CPUs that a program outside of the experiment took for some seconds (`others` in
-    run.json), or None if no run recorded it. Its name is not published."""
+    run.json; one above 1 is of too short a time), or None if no run recorded it. Its name is not published."""
     known = [one["others"] for one in runs if isinstance(one.get("others"), list)]
-    shares = [each["cpu_share"] for others in known for each in others]
+    shares = [each["cpu_share"] for others in known for each in others if each["cpu_share"] <= 1]
     return max(shares, default=0.0) if known else None
 
 
