@@ -1,11 +1,12 @@
 """A claim of a document, the rule of its verdict, and the verdict.
 
 A ratio **agrees** with a claim if its 95 % interval lies in the range for which the claim holds, and **contradicts**
-the claim if the interval lies outside. Otherwise, and with any doubt, it decides nothing. A claim is confirmed if more
-of its ratios agree than chance explains, and contradicted if more contradict it than chance explains. One exact count
-is enough for either. It depends if both hold. It also depends if it is contradicted under conditions other than the
-document's; then it was not reproduced here, which is said beside the word. Otherwise it cannot be told here. Chance
-lets one of twenty intervals miss the true ratio.
+the claim if the interval lies outside. Otherwise, and with any doubt, it decides nothing. A claim that one side has
+more may have a margin: a ratio whose interval lies within it is **equal** (two one-sided tests, each at 2.5 %), which
+counts against the claim. A claim is confirmed if more of its ratios agree than chance explains, and contradicted if
+more contradict it than chance explains. One exact count is enough for either. It depends if both hold. It also depends
+if it is contradicted under conditions other than the document's; then it was not reproduced here, which is said beside
+the word. Otherwise it cannot be told here. Chance lets one of twenty intervals miss the true ratio.
 
 A document's own numbers, put together, measure nothing. They never decide a claim that runs answer. A claim that only
 they answer is consistent with them or inconsistent.
@@ -14,12 +15,13 @@ they answer is consistent with them or inconsistent.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from scipy.special import bdtrc
 
 from labkit.analysis.stats import CONFIDENCE
+from labkit.common.units import percent
 from studies.documents.evidence import PRINTED, Evidence, Source
 from studies.documents.results import Results
 from studies.function_time_claim import NEAR
@@ -29,7 +31,8 @@ CONSISTENT, INCONSISTENT = "consistent", "inconsistent"
 BY_RUNS = (CONFIRMED, CONTRADICTED, DEPENDS)
 BY_NUMBERS = (CONSISTENT, INCONSISTENT)  # the verdicts that the document's own numbers give
 FALSE_SHARE = 1 - CONFIDENCE
-AGREES, CONTRADICTS, UNDECIDED, MISSING = "agrees", "contradicts", "undecided", "not measured"
+AGREES, CONTRADICTS, EQUAL, UNDECIDED = "agrees", "contradicts", "equal", "undecided"
+MISSING = "not measured"
 WITHIN_CONTROL = "within A/A"
 OTHER_CONDITIONS, NOT_REPRODUCED = "under other conditions", "not reproduced here, and conditions differ"
 
@@ -48,10 +51,14 @@ def printed_range(low: float, high: float | None = None, factor: float = NEAR) -
 
 @dataclass(frozen=True)
 class Document:
-    """A document that makes claims: who wrote it (and when, if it is known), and its title."""
+    """A document that makes claims: who wrote it (and when, if it is known), and its title.
+
+    had: the conditions that its measurements had, by name (`conditions`).
+    """
 
     author: str
     title: str
+    had: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -66,7 +73,9 @@ class Claim:
     answers it; empty if nothing here can. settle: what would settle it. remark: what else a reader must know, for
     example why nothing here can tell. conditions: what differs here from the document's measurement. A claim that has
     conditions and is not reproduced depends on them, and is not contradicted. all_points: whether the claim is about
-    all points; then it is confirmed only if no ratio is undecided or contradicts it.
+    all points; then it is confirmed only if all ratios agree. margin: of a claim that one side has more; a ratio whose
+    interval lies within 1 / (1 + margin) to 1 + margin is equal. had: the conditions of the document's measurement that
+    are this claim's own.
     """
 
     name: str
@@ -80,6 +89,13 @@ class Claim:
     remark: str = ""
     conditions: str = ""
     all_points: bool = False
+    margin: float | None = None
+    had: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def equal_range(self) -> Range | None:
+        """The range of ratios that are a tie, or None for a claim without a margin."""
+        return None if self.margin is None else (1 / (1 + self.margin), 1 + self.margin)
 
 
 @dataclass(frozen=True)
@@ -99,26 +115,28 @@ class Judgement:
         return [(one, read) for one, read in self.evidence if one.run != PRINTED] or self.evidence
 
 
-def reading(one: Evidence, claimed_range: Range) -> str:
-    """Return what one piece of evidence says: agrees, contradicts, undecided or not measured."""
+def reading(one: Evidence, claimed_range: Range, equal_range: Range | None = None) -> str:
+    """Return what one piece of evidence says: agrees, contradicts, equal, undecided or not measured."""
     if math.isnan(one.ratio):
         return MISSING
     if one.doubt or math.isnan(one.low):
         return UNDECIDED
     if one.within_control:  # the ratio shows no direction
-        return _reading(min(one.low, 1.0), max(one.high, 1.0), claimed_range)
-    return _reading(one.low, one.high, claimed_range)
+        return _reading(min(one.low, 1.0), max(one.high, 1.0), claimed_range, equal_range)
+    return _reading(one.low, one.high, claimed_range, equal_range)
 
 
-def _reading(low: float, high: float, claimed_range: Range) -> str:
+def _reading(low: float, high: float, claimed_range: Range, equal_range: Range | None = None) -> str:
     if claimed_range[0] < low and high < claimed_range[1]:  # an interval that ends at 1 shows no direction
         return AGREES
-    return CONTRADICTS if high < claimed_range[0] or low > claimed_range[1] else UNDECIDED
+    if high < claimed_range[0] or low > claimed_range[1]:
+        return CONTRADICTS
+    return EQUAL if equal_range and equal_range[0] < low and high < equal_range[1] else UNDECIDED
 
 
-def reason(one: Evidence, claimed_range: Range) -> str:
+def reason(one: Evidence, claimed_range: Range, equal_range: Range | None = None) -> str:
     """Return why a piece of evidence decides nothing, or "" if its interval alone is the reason."""
-    if one.doubt or not one.within_control or reading(one, claimed_range) != UNDECIDED:
+    if one.doubt or not one.within_control or reading(one, claimed_range, equal_range) != UNDECIDED:
         return one.doubt
     return WITHIN_CONTROL if _reading(one.low, one.high, claimed_range) != UNDECIDED else ""
 
@@ -131,14 +149,16 @@ def judge(claim: Claim, results: Results, run: str | None = None) -> Judgement:
     if claim.claimed_range is None or not claim.sources:
         return Judgement(claim, UNKNOWN, "", [])
     evidence = [one for source in claim.sources for one in source(results) if run in (None, one.run)]
-    judged = Judgement(claim, UNKNOWN, "", [(one, reading(one, claim.claimed_range)) for one in evidence])
+    readings = [reading(one, claim.claimed_range, claim.equal_range) for one in evidence]
+    judged = Judgement(claim, UNKNOWN, "", list(zip(evidence, readings, strict=True)))
     numbers = {
-        word: sum(read == word for _, read in judged.deciding) for word in (AGREES, CONTRADICTS, UNDECIDED)
+        word: sum(read == word for _, read in judged.deciding)
+        for word in (AGREES, CONTRADICTS, EQUAL, UNDECIDED)
     }
-    counts = ", ".join(_count_text(count, word) for word, count in numbers.items() if count)
-    yes, no = (_is_decided(judged.deciding, word) for word in (AGREES, CONTRADICTS))
+    counts = ", ".join(_count_text(count, word, claim.margin) for word, count in numbers.items() if count)
+    yes, no = (_is_decided(judged.deciding, words) for words in ((AGREES,), (CONTRADICTS, EQUAL)))
     if claim.all_points:
-        yes = yes and not numbers[CONTRADICTS] and not numbers[UNDECIDED]
+        yes = yes and numbers[AGREES] == sum(numbers.values())
     if all(one.run == PRINTED for one in evidence):
         word = INCONSISTENT if no else CONSISTENT if yes else UNKNOWN
     else:
@@ -151,12 +171,12 @@ def judge(claim: Claim, results: Results, run: str | None = None) -> Judgement:
     return replace(judged, word=word, counts=counts, note=note)
 
 
-def _is_decided(each: Sequence[tuple[Evidence, str]], word: str) -> bool:
-    """Return whether this reading decides: one exact number does, measured ratios if chance does not explain them."""
-    if any(read == word and one.exact for one, read in each):
+def _is_decided(each: Sequence[tuple[Evidence, str]], words: Sequence[str]) -> bool:
+    """Return whether these readings decide: one exact number does, measured ratios if chance does not explain them."""
+    if any(read in words and one.exact for one, read in each):
         return True
     ratios = [read for one, read in each if not math.isnan(one.ratio) and not one.exact]
-    return beyond_chance(ratios.count(word), len(ratios))
+    return beyond_chance(sum(map(ratios.count, words)), len(ratios))
 
 
 def beyond_chance(count: int, of_count: int) -> bool:
@@ -164,5 +184,7 @@ def beyond_chance(count: int, of_count: int) -> bool:
     return count > 0 and float(bdtrc(count - 1, of_count, FALSE_SHARE)) <= FALSE_SHARE + 1e-9
 
 
-def _count_text(count: int, word: str) -> str:
+def _count_text(count: int, word: str, margin: float | None) -> str:
+    if word == EQUAL:
+        return f"{count} equal within {percent(margin or 0)}"
     return f"{count} {word if count == 1 or word == UNDECIDED else word.removesuffix('s')}"

@@ -19,6 +19,7 @@ import pandas as pd
 
 from labkit.analysis import profile_doubts, stats
 from labkit.common.units import counted, duration, listed, percent
+from studies.documents import conditions
 from studies.documents.claim import (
     AGREES,
     BY_NUMBERS,
@@ -38,7 +39,9 @@ from studies.documents.results import Results
 FULL_LENGTH = {
     "datapaths": "datapaths", "ipvlan": "datapaths", "published_ports": "published_ports", "switched": "nodes",
     "container_vs_vm": "container_vs_vm", "packet_size": "packet_size", "overlay": "overlay",
-    "uplink": "virtual_tap", "virtual_tap": "virtual_tap", "ovs_test_plan": "ovs_test_plan",
+    "uplink": "virtual_tap", "virtual_tap": "virtual_tap", "ovs_test_plan": "ovs_test_plan", "two_nodes": "nodes",
+    "two_vms": "nodes",
+    **{name: f"findings-{name}" for name in ("mtu", "mirrors", "round_trip", "offloads")},
 }  # fmt: skip
 FULL_LENGTH_WITH = {"ipvlan": ", with `where: vm:debian` in it"}
 BUSY_SHARE = 0.05  # of all CPUs: what other programs may take without a sentence
@@ -56,7 +59,8 @@ def page(results: Results, judgements: Sequence[Judgement]) -> str:
     parts = [
         TITLE, introduction(results, judgements), "## The claims\n", table(judgements), picture(judgements), RULE,
         "## The runs\n", runs(results),
-        "## Each claim\n", *(section(one) for one in judgements), "## Doubts about the runs\n", doubts(results),
+        "## Each claim\n", *(section(one, results) for one in judgements),
+        "## Doubts about the runs\n", doubts(results),
     ]  # fmt: skip
     return "\n".join(parts).rstrip() + "\n"
 
@@ -64,7 +68,9 @@ def page(results: Results, judgements: Sequence[Judgement]) -> str:
 MORE = """\
 Each verdict comes from published runs in `data/results/`, measured on a shared virtual machine, or from the document's
 own numbers (*consistent*, *inconsistent*). A ratio agrees or contradicts if its 95 % interval lies inside or outside
-the range for which the claim holds. [METHOD.md](METHOD.md) explains ratios, intervals and the A/A control.
+the range for which the claim holds. It is *equal within* the claim's margin if the interval excludes any larger
+difference (two one-sided tests), and this counts against a claim that one side carries more.
+[METHOD.md](METHOD.md) explains ratios, intervals and the A/A control.
 
 - `make docs` builds the long page: the rule of the verdicts, the runs, and for each claim its place in the document,
   every ratio, and what would settle it.
@@ -92,7 +98,9 @@ A ratio **agrees** if its 95 % interval lies in the range for which the claim ho
 the interval lies outside. It is **undecided** otherwise. Where the baseline, measured twice, differs from itself
 (A/A, by its 99 % interval), the interval is widened by that. A printed ratio counts with a factor of 1.25 on each
 side, and with a smaller one if it is near 1. Where a ratio lies within the 95 % interval of the A/A control, extended
-to 1, it shows no direction ("within A/A").
+to 1, it shows no direction ("within A/A"). Where a document says that one datapath carries more than another, a ratio
+whose whole interval lies within a margin of the claim is **equal**: two one-sided tests, each at 2.5 %, exclude a
+larger difference. The margin is that of the documents' own "close call". A tie counts against such a claim.
 
 A claim is *confirmed* if more of its ratios agree than chance explains (binomial, 5 %), *contradicted* if more
 contradict it than chance explains, and it *depends* if both hold. If measurements contradict it under conditions that
@@ -239,9 +247,12 @@ def shown_where(one: Judgement) -> str:
     )
 
 
-def section(one: Judgement) -> str:
-    """Return the section of one claim. Its heading is the claim's name alone: every viewer of Markdown makes the same
-    anchor of it, and links stay right when the verdict changes."""
+def section(one: Judgement, results: Results | None = None) -> str:
+    """Return the section of one claim, with the conditions of the `results` that answer it.
+
+    Its heading is the claim's name alone: every viewer of Markdown makes the same anchor of it, and links stay right
+    when the verdict changes.
+    """
     claim = one.claim
     note = f": {one.note}" if one.note else ""
     lines = [
@@ -250,12 +261,16 @@ def section(one: Judgement) -> str:
     ]  # fmt: skip
     if claim.claimed_range is not None:
         where = " at every point" if claim.all_points else ""
+        tie = f" Within {range_text(claim.equal_range)} it is a tie." if claim.equal_range else ""
         lines.append(
-            f"Ratio: {claim.ratio}. The claim holds for ratios of {range_text(claim.claimed_range)}{where}.\n"
+            f"Ratio: {claim.ratio}. The claim holds for ratios of {range_text(claim.claimed_range)}{where}.{tie}\n"
         )
         lines.append(evidence_table(one, claim.claimed_range))
     if where_shown := shown_where(one):
         lines.append(where_shown)
+    had = {**DOCUMENTS[claim.document].had, **claim.had}
+    if results and (compared := conditions.table(one, results, had)):
+        lines.append(_table(compared[0], compared[1:]))
     if claim.conditions:
         lines.append(f"Other conditions: {claim.conditions}\n")
     if claim.remark:
@@ -277,7 +292,7 @@ def evidence_table(one: Judgement, claimed_range: Range) -> str:
             what = counted(count, "point")
         else:
             what = f"`{evidence.what}`" if evidence.run != PRINTED and evidence.what else evidence.what
-        why = reason(evidence, claimed_range)
+        why = reason(evidence, claimed_range, one.claim.equal_range)
         lines[key] = (
             evidence.run, what or "–", evidence.host or "–", ratio_text(evidence), _control_text(evidence),
             f"{read}: {why}" if why else read,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,12 @@ POINT_COLUMNS = (
     "method", "topology", "setup", "log", "cpu_s", "received_count", "placement", "throughput_bps", "link_rate_bps",
     "guest_accelerator",
 )  # fmt: skip
+DURATIONS = [
+    "endpoint", "function", "length_bytes", "p50_s", "log", "setup", "host", "guest_emulated", "what",
+]  # fmt: skip
 ONE_SETUP = "all measurements come from one set-up, which may not be typical"
 CONTRADICTION = "slices and whole runs contradict each other"
+Filter = Mapping[str, Any]  # columns with a value each, or a tuple of allowed values
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Evidence:
     why the ratio decides nothing, or "". control: the baseline against itself, in words. within_control: whether the
     ratio lies within the 95 % interval of the control, extended to 1, so that it shows no direction. guests_emulated:
     whether an arm has guests whose CPUs are emulated. link_full: whether both sides of the ratio fill the link between
-    two hosts, which makes them equal.
+    two hosts, which makes them equal. of: the columns by which the run's rows behind the ratio are found.
     """
 
     run: str
@@ -61,6 +65,7 @@ class Evidence:
     within_control: bool = False
     guests_emulated: bool = False
     link_full: bool = False
+    of: Filter = field(default_factory=dict)
 
     @property
     def exact(self) -> bool:
@@ -69,22 +74,24 @@ class Evidence:
 
 
 Source = Callable[[Results], list[Evidence]]
-Filter = Mapping[str, Any]  # columns with a value each, or a tuple of allowed values
 
 
-def ratio_of_arms(run: str, arm: str, other: str, **only: Any) -> Source:
+def ratio_of_arms(run: str, arm: str, other: str, of: str = "speed", **only: Any) -> Source:
     """Return an arm's metric divided by another arm's, at each point that has `only` (columns of GROUP).
 
-    The other arm may be the baseline or not: a run of somebody else may have another baseline.
+    The other arm may be the baseline or not: a run of somebody else may have another baseline. of: what is compared,
+    a name of `results.METRICS`.
     """
 
     def find(results: Results) -> list[Evidence]:
-        rows = rows_with(results.rows(run), only)
-        lines, ratios = (rows_with(table, only) for table in (results.verdicts(run), results.ratios(run)))
-        return [
+        rows = rows_with(results.compared_rows(run, of), only)
+        both = results.verdicts(run, of), results.ratios(run, of)
+        lines, ratios = (rows_with(table, only) for table in both)
+        found = [
             *_to_baseline(run, lines[lines["baseline"].eq(other)], rows, arm),
             *_to_other(run, rows, ratios[ratios["baseline"].ne(other)], arm, other),
         ]
+        return [replace(one, of={**only, "topology": (arm, other)}) for one in found]
 
     return _measured_by(run, find)
 
@@ -100,7 +107,48 @@ def ratio_of_values(
 
     def find(results: Results) -> list[Evidence]:
         rows, ratios = rows_with(results.rows(run), only), rows_with(results.ratios(run), only)
-        return list(_ratio_of_two_values(run, rows, ratios, column, (left, right), arm, of))
+        found = _ratio_of_two_values(run, rows, ratios, column, (left, right), arm, of)
+        return [replace(one, of={**only, "topology": arm, column: (left, right)}) for one in found]
+
+    return _measured_by(run, find)
+
+
+def ratio_of_ratios(
+    run: str, arm: str, other: str, column: str, left: Any, right: Any, **only: Any
+) -> Source:
+    """Return an arm's ratio to another with one value of a parameter (right), divided by that with another (left).
+
+    Each round must have measured both values: then what a round does to all loads cancels out.
+    """
+
+    def find(results: Results) -> list[Evidence]:
+        found = rows_with(results.ratios(run), {**only, "baseline": other, "topology": arm})
+        rows = rows_with(results.rows(run), {**only, "topology": arm})
+        by = [name for name in GROUP if name != column]
+        result = []
+        for _, group in load.groups(found[found["method"].eq("slice")], by):
+            sides = [
+                group[group[column].isna() if end is None else group[column].eq(end)] for end in (left, right)
+            ]
+            logs = [
+                side.groupby("setup", sort=False)["log_ratio"].agg(
+                    lambda some: stats.centre(some.to_numpy(float))
+                )
+                for side in sides
+            ]
+            if not len(both := (logs[1] - logs[0]).dropna()):
+                continue
+            placed = bool(group["placed"].all())
+            effect = stats.effect(
+                np.asarray(both, np.float64), list(both.index), lost=stats.lost_freedom(len(both), placed)
+            )
+            point = _point(_key(sides[0].iloc[0].to_dict()))
+            what = f"{arm} / {other}: {point} → {_value(column, right)}"
+            evidence = Evidence(
+                run, what, host_of(rows), of={**only, "topology": (arm, other), column: (left, right)}
+            )
+            result.append(_add_effect(evidence, effect, ""))
+        return result
 
     return _measured_by(run, find)
 
@@ -110,45 +158,51 @@ def function_time_ratio(run: str) -> Source:
 
     def find(results: Results) -> list[Evidence]:
         profiles = results.profiles(run)
-        host = _host(profiles)
+        host = host_of(profiles)
         judged = function_time_claim.judge_claim(function_time_claim.times(profiles))
         return [_add_effect(Evidence(run, str(one.arm), host), one.effect, "") for one in judged]
 
     return _measured_by(run, find)
 
 
-def function_ratio(run: str, left: tuple[str, str], right: tuple[str, str]) -> Source:
+def function_ratio(
+    run: str, left: tuple[str, str], right: tuple[str, str], lengths: tuple[int, int] | None = None
+) -> Source:
     """Return the ratio of two functions' durations (right divided by left), each (kind of endpoint, function).
 
-    There is a ratio for each size of datagrams. A duration is the median of a round of profiles in the kernel that the
-    endpoints use: the guests' for guests. The two sides are not measured side by side, so the interval is widened by
-    the drift between runs.
+    There is a ratio for each size of datagrams, or one of the two sizes `lengths`: the left side has the first, the
+    right side the second. A duration is the median of a round of profiles in the kernel that the endpoints use: the
+    guests' for guests. The two sides are not measured side by side, so the interval is widened by the drift between
+    runs.
     """
 
     def find(results: Results) -> list[Evidence]:
-        profiles = results.profiles(run)
-        timed = profiles[profiles["status"].eq("ok") & profiles["observer"].isin(FUNCTION_TIMERS)]
-        sides = [_durations(timed, kind, function) for kind, function in (left, right)]
+        timed = durations(results.profiles(run))
+        sides = [
+            rows_with(timed, {"endpoint": kind, "function": function}) for kind, function in (left, right)
+        ]
         for side, (kind, function) in zip(sides, (left, right), strict=True):
             if not len(side):
                 doubt = f"no profile has a duration of {function} for endpoint={kind}"
                 return [Evidence(run, f"{function}, {ENDPOINT_NAMES[kind]}", "", doubt=doubt)]
         one, other = (dict(iter(side.groupby("length_bytes", dropna=False))) for side in sides)
-        return [_duration_ratio(run, one[size], other[size]) for size in one if size in other]
+        compared = [lengths] if lengths else [(size, size) for size in one]
+        found = [_duration_ratio(run, one[a], other[b]) for a, b in compared if a in one and b in other]
+        return [replace(ratio, of={"endpoint": (left[0], right[0])}) for ratio in found]
 
     return _measured_by(run, find)
 
 
 def _duration_ratio(run: str, left: pd.DataFrame, right: pd.DataFrame) -> Evidence:
-    """Return the ratio of durations (`_durations`) of one size of datagrams."""
+    """Return the ratio of durations (`durations`) of one size of datagrams on each side."""
     words, logs = [], []
     for side in (right, left):
         by_round = side.groupby("setup", sort=False)["log"].mean().to_numpy(float)
         logs.append(by_round)
         words.append(f"{side['what'].iloc[0]} ({math.exp(by_round.mean()) * 1e6:.3g} µs)")
     hosts = list(dict.fromkeys([*left["host"], *right["host"]]))
-    size = left["length_bytes"].iloc[0]
-    what = " / ".join(words) + ("" if pd.isna(size) else f": {size:.0f} bytes each")
+    sizes = [f"{side['length_bytes'].iloc[0]:.0f}" for side in (right, left)]
+    what = " / ".join(words) + ("" if "nan" in sizes else f": {' / '.join(dict.fromkeys(sizes))} bytes each")
     emulated = bool(right["guest_emulated"].any() or left["guest_emulated"].any())
     one = Evidence(run, what, "; ".join(hosts), guests_emulated=emulated)
     if any(side["host"].nunique() > 1 for side in (left, right)):
@@ -215,8 +269,8 @@ def ratios_of_counts(
         ok = rows[rows["status"].eq("ok")]
         if not len(ok):
             why = "; ".join(dict.fromkeys(rows["reason"].dropna().astype("str"))) or f"it has no part {part}"
-            return [Evidence(run, part, _host(rows), doubt=why)]
-        return [Evidence(run, what, _host(ok), ratio, ratio, ratio, COUNTED) for what, ratio in find(ok)]
+            return [Evidence(run, part, host_of(rows), doubt=why)]
+        return [Evidence(run, what, host_of(ok), ratio, ratio, ratio, COUNTED) for what, ratio in find(ok)]
 
     return _measured_by(run, source)
 
@@ -281,11 +335,17 @@ def _shares_of_mirrored_loads(
             what = f"{topology}: {_point(tuple(key))}"
             if (none := int(some["copies_count"].eq(0).sum())) > 0:
                 doubt = f"no copy arrived in {none} of {counted(len(some), 'row')}"
-                result.append(Evidence(run, what, _host(some), doubt=doubt))
+                result.append(Evidence(run, what, host_of(some), doubt=doubt))
                 continue
             setups = list(zip(some["folder"], some["round"], strict=True))
             effect = stats.effect(np.log(share(some).to_numpy(float)), setups)
-            result.append(_add_effect(Evidence(run, what, _host(some)), effect, ""))
+            of = {
+                "topology": topology,
+                "link_rate_bps": some["link_rate_bps"].iloc[0],
+                "rate_bps": some["rate_bps"].iloc[0],
+            }
+            of = {name: None if pd.isna(value) else value for name, value in of.items()}
+            result.append(_add_effect(Evidence(run, what, host_of(some), of=of), effect, ""))
         return result
 
     return _measured_by(run, find)
@@ -309,7 +369,8 @@ def rows_with(rows: pd.DataFrame, only: Filter) -> pd.DataFrame:
     return rows
 
 
-def _host(rows: pd.DataFrame) -> str:
+def host_of(rows: pd.DataFrame) -> str:
+    """Return the kernels of these rows, and whether they or their guests are emulated."""
     ok = rows.loc[rows["kernel"].notna(), [*HOST, "guest_accelerator"]].drop_duplicates(HOST)
     return ", ".join(dict.fromkeys(map(_host_words, ok.to_dict("records"))))
 
@@ -516,28 +577,32 @@ def _between(left: pd.Series[float], right: pd.Series[float], *, placed: bool) -
     )
 
 
-def _durations(profiles: pd.DataFrame, kind: str, function: str) -> pd.DataFrame:
-    """Return the logarithm of a function's median duration for each profile of endpoints of this kind.
+def durations(profiles: pd.DataFrame) -> pd.DataFrame:
+    """Return a function's median duration for each profile, in the kernel that its endpoints use (the guest's).
 
-    Columns: log, length_bytes, setup (the round), host (the kernel that called the function), guest_emulated, and what
-    (the function and the endpoints in words).
+    Columns: endpoint, function, length_bytes, p50_s, log, setup (the round), host (the kernel that called the
+    function), guest_emulated, and what (the function and the endpoints in words).
     """
     lines = []
-    for row in profiles[profiles["endpoint"].eq(kind)].to_dict("records"):
-        report, is_guest = observed(row.get("observed")), "guest" in kind
-        place = report.get("guest") if is_guest else report
-        timed = (place or {}).get("functions", {}).get(function, {})
-        if timed.get("p50_s"):
-            emulated = row["guest_accelerator"] == "tcg"
-            host = f"guests with Linux {row['guest_kernel']}{', emulated' * emulated}"
-            lines.append(
-                {
-                    "log": math.log(timed["p50_s"]),
-                    "length_bytes": row["length_bytes"],
-                    "setup": f"{row['folder']}:{row['round']}",
-                    "host": host if is_guest else _host_words(row),
-                    "guest_emulated": is_guest and emulated,
-                    "what": f"{function}, {ENDPOINT_NAMES[kind]}",
-                }
-            )
-    return pd.DataFrame(lines)
+    timed = profiles[profiles["status"].eq("ok") & profiles["observer"].isin(FUNCTION_TIMERS)]
+    for row in timed.to_dict("records"):
+        report, kind = observed(row.get("observed")), str(row["endpoint"])
+        is_guest = "guest" in kind
+        place = (report.get("guest") if is_guest else report) or {}
+        emulated = is_guest and row["guest_accelerator"] == "tcg"
+        host = (
+            f"guests with Linux {row['guest_kernel']}{', emulated' * emulated}"
+            if is_guest
+            else _host_words(row)
+        )
+        for function, one in place.get("functions", {}).items():
+            if one.get("p50_s"):
+                lines.append(
+                    {
+                        "endpoint": kind, "function": function, "length_bytes": row["length_bytes"],
+                        "p50_s": one["p50_s"], "log": math.log(one["p50_s"]),
+                        "setup": f"{row['folder']}:{row['round']}", "host": host, "guest_emulated": emulated,
+                        "what": f"{function}, {ENDPOINT_NAMES[kind]}",
+                    }
+                )  # fmt: skip
+    return pd.DataFrame(lines, columns=DURATIONS)

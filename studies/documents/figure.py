@@ -18,6 +18,7 @@ MIN_RATIO, MAX_RATIO = 0.02, 50.0  # ratios beyond are drawn at the edge
 READINGS = {
     "agrees": (theme.PALETTE[2], "circle"),
     "contradicts": (theme.PALETTE[1], "x"),
+    "equal": (theme.PALETTE[3], "diamond"),
     "undecided": (theme.GREY, "circle-open"),
 }
 

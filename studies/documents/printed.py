@@ -21,6 +21,10 @@ TREX_CORE_BPS, TREX_CORE_PPS = 71e9, 53e6
 TAGS_BPS = 3.389e6
 STREAMS = {"of the generator": 32, "of the VMs": 8}  # of the test plan's two scripts
 FLOWS_PER_STREAM, FLOWS_COUNT = 2000, 64_000
+ATTACHED_COUNT, NAMED_COUNT = 4, 8  # ports of VMs in the test plan's script, and in its text
+FLOWS_BPS = (1e9, 1e9)  # of the thesis' filter: the one that is read comes first
+SAMPLES_COUNT, MIRRORED_COUNT, SAMPLED_S = 30, 143_739, 30
+OUTLIERS = 0.001  # of all probes: fewer do not count
 
 
 def line_rate(test: str, tag_bytes: int = 0, passes: int = 1) -> float | None:
@@ -80,6 +84,17 @@ def guest_share() -> float:
     """Return what a virtual machine received, divided by what a container received; not a number if it is missing."""
     guest, container = received("guest"), received("container")
     return guest.bps / container.bps if guest and container else math.nan
+
+
+def arrived_ratio() -> float:
+    """Return the share of its datagrams that a virtual machine received, divided by a container's; not a number if it
+    is missing."""
+    table = reference_tables.container_vs_vm()
+    own = table[table["default"].astype(bool)].set_index("endpoint") if len(table) else table
+    if not {"guest", "container"} <= set(own.index):
+        return math.nan
+    arrived = 1 - own["lost_count"] / own["sent_count"]
+    return float(arrived["guest"] / arrived["container"])
 
 
 def trex_core_bits() -> float | None:
@@ -147,6 +162,38 @@ def latency_ratio(port: int) -> float | None:
     words = str(table.loc[table["test"].eq("astf"), "verdict"].iloc[0])
     means = re.search(r"avg latency (\d+)/(\d+) us", words)
     return float(means[port + 1]) / 1e6 / min_s if means else None
+
+
+def outliers() -> float | None:
+    """Return the share of the probes in the printed histogram that took 10 ms or longer, divided by OUTLIERS."""
+    share = slow_probes()
+    return None if share is None else share / OUTLIERS
+
+
+def jitter_share(port: int) -> float | None:
+    """Return the printed jitter, divided by the printed mean latency of this port."""
+    table = reference_tables.table("trex_loadtests.csv")
+    if table is None:
+        return None
+    words = str(table.loc[table["test"].eq("astf"), "verdict"].iloc[0])
+    printed = [re.search(rf"{name} (\d+)/(\d+) us", words) for name in ("jitter", "avg latency")]
+    numbers = [float(one[port + 1]) for one in printed if one]
+    return numbers[0] / numbers[1] if len(numbers) == len(printed) else None
+
+
+def filtered() -> float:
+    """Return the share of the thesis' two flows that its filter passes, divided by one half."""
+    return FLOWS_BPS[0] / sum(FLOWS_BPS) / 0.5
+
+
+def left_out() -> float:
+    """Return the share of the mirrored packets that the thesis' samples leave out."""
+    return 1 - SAMPLES_COUNT / MIRRORED_COUNT
+
+
+def attached_vms() -> float:
+    """Return the ports of VMs that the test plan's script attaches, divided by those that its text names."""
+    return ATTACHED_COUNT / NAMED_COUNT
 
 
 def flows(script: str) -> float:

@@ -9,8 +9,11 @@ A source is one of these. Each value of a list is a source of its own; "none" is
 - `arm` divided by `against` in a `run`, both topologies (without `against`: the arm without its options), `where`
   columns have these values; with `column`, the arm's `value` of it divided by the value `against`
 - `printed`: a quotient that a function of `printed` computes from the document's own numbers
-- `function` divided by `against`, each a kind of endpoint and a function; `function_times`; `counts` of a `part`;
-  `share` of mirrored packets that a link of `link_bps` carried
+- with `ratios`, the arm's ratio to that arm with the `value` of a `column`, divided by its ratio with the value
+  `against`
+- `function` divided by `against`, each a kind of endpoint and a function, or with the second of `lengths` (datagrams)
+  divided by the first; `function_times`; `counts` of a `part`; `share` of mirrored packets that a link of `link_bps`
+  carried
 
 `unless` says when a ratio decides nothing, and `deviation` takes the distance of a ratio from 1.
 """
@@ -57,7 +60,7 @@ UNLESS: dict[str, Callable[[Source], Source]] = {
 SHARES = {"of_link": evidence.uplink_share, "arrived": evidence.arrived_share}
 KEYS = {
     "run", "arm", "against", "value", "link_bps", "where", "column", "of", "printed", "what", "arguments", "function",
-    "function_times", "part", "counts", "share", "unless", "deviation",
+    "function_times", "lengths", "part", "counts", "ratios", "share", "unless", "deviation",
 }  # fmt: skip
 EACH = ("run", "arm", "against", "value", "link_bps", "where")  # keys whose lists are sources of their own
 
@@ -116,7 +119,7 @@ def _sources(entry: Table) -> Iterator[Source]:
 
 
 def _source(one: Table) -> Source:
-    where = {name: _filter(value) for name, value in one.get("where", {}).items()}
+    where = {name: filter_of(value) for name, value in one.get("where", {}).items()}
     if "printed" in one:
         number = getattr(printed, one["printed"])
         return evidence.computed(one["what"], lambda: number(*one.get("arguments", ())))
@@ -125,19 +128,24 @@ def _source(one: Table) -> Source:
     if "share" in one:
         return SHARES[one["share"]](one["run"], float(one["link_bps"]))
     if "function" in one:
-        return evidence.function_ratio(one["run"], tuple(one["against"]), tuple(one["function"]))
+        sides = tuple(one.get("against", one["function"])), tuple(one["function"])
+        return evidence.function_ratio(one["run"], *sides, one.get("lengths") and tuple(one["lengths"]))
     if "function_times" in one:
         return evidence.function_time_ratio(one["run"])
+    if "ratios" in one:
+        ends = (filter_of(one[name]) for name in ("against", "value"))
+        return evidence.ratio_of_ratios(one["run"], one["arm"], one["ratios"], one["column"], *ends, **where)
     if "column" in one:
         values = (one["column"], one["against"], one["value"], one["arm"], one.get("of", "speed"))
         return evidence.ratio_of_values(one["run"], *values, **where)
     other = one.get("against", one["arm"].partition("+")[0])
-    return evidence.ratio_of_arms(one["run"], one["arm"], other, **where)
+    return evidence.ratio_of_arms(one["run"], one["arm"], other, one.get("of", "speed"), **where)
 
 
-def _filter(value: Any) -> Any:
+def filter_of(value: Any) -> Any:
+    """Return a value of `where` as `rows_with` takes it: a list is a tuple, and "none" is null."""
     if isinstance(value, list):
-        return tuple(map(_filter, value))
+        return tuple(map(filter_of, value))
     return None if value == "none" else value
 
 

@@ -13,6 +13,13 @@ import plotly.graph_objects as go
 from labkit.analysis import load, published_runs, run_figures, verdicts
 from labkit.common import run_folder
 
+# What two arms are compared by: the column of each protocol, and whether higher values are better.
+METRICS = {
+    "speed": load.METRIC,
+    "jitter": {"udp": ("jitter_s", False)},
+    "arrived": {"udp": ("arrived_ratio", True)},
+}
+
 
 class Results:
     """The published runs in a folder, by name.
@@ -57,13 +64,23 @@ class Results:
         """Return a function for each figure of a run, by name, which draws it (`run_figures.of_run`)."""
         return run_figures.of_run(load.load(self._place(name), None), lambda: self.profiles(name))
 
-    def _verdicts(self, name: str) -> pd.DataFrame:
-        return verdicts.verdicts(self.rows(name), pairs=self.ratios(name))
+    def compared_rows(self, name: str, of: str = "speed") -> pd.DataFrame:
+        """Return the rows of a run that have this metric (of METRICS)."""
+        rows = self.rows(name)
+        if of == "speed":
+            return rows
+        lost = rows["lost_count"] / rows["sent_count"].where(rows["sent_count"].gt(0))
+        return rows[rows["protocol"].isin(METRICS[of])].assign(arrived_ratio=1 - lost)
+
+    def _verdicts(self, name: str, of: str = "speed") -> pd.DataFrame:
+        return verdicts.verdicts(
+            self.compared_rows(name, of), metrics=METRICS[of], pairs=self.ratios(name, of)
+        )
 
     def doubts(self, name: str) -> list[str]:
         """Return every reason for doubt about a run and its verdicts (`verdicts.doubts`)."""
         rows = self.rows(name)
         return verdicts.doubts(rows, self.ratios(name), self.verdicts(name)) if len(rows) else []
 
-    def _ratios(self, name: str) -> pd.DataFrame:
-        return verdicts.ratios(self.rows(name))
+    def _ratios(self, name: str, of: str = "speed") -> pd.DataFrame:
+        return verdicts.ratios(self.compared_rows(name, of), METRICS[of])

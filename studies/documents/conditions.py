@@ -1,0 +1,91 @@
+"""Under what conditions a document measured what it claims, beside those of the runs that answer it.
+
+Those of a document are data in claims.toml (`had` of the document, and of the claim). Those of a run come from its
+rows: only from those behind the claim's evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from labkit.analysis import load
+from labkit.common import units
+from studies.documents.claim import Judgement
+from studies.documents.evidence import PRINTED, Filter, host_of, rows_with
+from studies.documents.results import Results
+
+NOT_TOLD = "not told"
+DATAPATHS = {"system": "the kernel's datapath", "netdev": "user space"}
+READERS = {"none": "nobody", "count": "a counter", "record": "a recorder"}
+PUBLISHED_BY = {"veth_published_proxy": "a proxy", "veth_published_nat": "NAT"}
+
+
+def table(judged: Judgement, results: Results, had: Mapping[str, str]) -> list[tuple[str, ...]]:
+    """Return a line for each condition: its name, the document's, and that of each run; none without a run."""
+    found: dict[str, list[Filter]] = {}
+    for one, _ in judged.evidence:
+        if one.run != PRINTED and results.has(one.run) and one.of not in found.setdefault(one.run, []):
+            found[one.run].append(one.of)
+    lines = [("condition", "in the document", *(f"run {run}" for run in found))]
+    rows = [_rows(results, run, of) for run, of in found.items()]
+    for name, words in CONDITIONS.items():
+        ours = ["; ".join(dict.fromkeys(words(some))) for some in rows]
+        if name in had or any(ours):
+            lines.append((name, had.get(name, NOT_TOLD), *(one or "–" for one in ours)))
+    return lines if found else []
+
+
+def _rows(results: Results, run: str, of: Sequence[Filter]) -> pd.DataFrame:
+    """Return the valid rows behind the evidence; all of the run if the evidence names no columns (counts)."""
+    rows = results.rows(run, "cost" if all(of) else None)
+    rows = rows[rows["status"].eq("ok")]
+    return rows.loc[rows.index.isin([place for one in of for place in rows_with(rows, one).index])]
+
+
+def _distinct(rows: pd.DataFrame, *columns: str) -> list[tuple[Any, ...]]:
+    """Return the distinct values of columns, without those whose first one is null."""
+    known = rows.reindex(columns=columns).dropna(subset=columns[0]).drop_duplicates()
+    return list(known.itertuples(index=False, name=None))
+
+
+def _named(column: str, words: Mapping[str, str], what: str = "{}") -> Callable[[pd.DataFrame], list[str]]:
+    """Return a function that gives the values of a column in words."""
+    return lambda rows: [what.format(words.get(value, value)) for (value,) in _distinct(rows, column)]
+
+
+def _ways(rows: pd.DataFrame) -> list[str]:
+    published = [PUBLISHED_BY[name] for (name,) in _distinct(rows, "topology") if name in PUBLISHED_BY]
+    return ["the servers' own addresses", *(f"ports published by {one}" for one in published)]
+
+
+def _cpus(rows: pd.DataFrame) -> list[str]:
+    return [
+        f"{units.counted(int(count), 'CPU')} ({cpu})" for count, cpu in _distinct(rows, "cpus_count", "cpu")
+    ]
+
+
+def _nodes(rows: pd.DataFrame) -> list[str]:
+    return [
+        f"two, link {'without a rate' if pd.isna(rate) else units.si(rate, 'bit/s')}" if nodes == "two" else "one"
+        for nodes, rate in _distinct(rows, "nodes", "link_rate_bps")
+    ]  # fmt: skip
+
+
+def _datagrams(rows: pd.DataFrame) -> list[str]:
+    sizes = sorted(int(size) for (size,) in _distinct(rows[rows["protocol"].eq("udp")], "length_bytes"))
+    return [f"{units.listed([str(one) for one in sizes])} bytes"] if sizes else []
+
+
+CONDITIONS: dict[str, Callable[[pd.DataFrame], Sequence[str]]] = {
+    "ends": _named("endpoint", load.ENDPOINT_NAMES),
+    "way to the servers": _ways,
+    "switch": _named("datapath", DATAPATHS, "Open vSwitch, {}"),
+    "readers of copies": _named("readers", READERS),
+    "nodes": _nodes,
+    "datagrams": _datagrams,
+    "CPUs": _cpus,
+    "kernel": lambda rows: [host_of(rows)],
+}

@@ -1,0 +1,169 @@
+"""The exhibits of the documents, each beside what published runs measured: figures, tables and read-outs.
+
+They are in the order of the documents, and read from exhibits.toml. To add one, add an entry there.
+
+Keys of an exhibit are the fields of `Exhibit`. `printed` is a table of `data/reference`, and `ours` are tables of
+published runs: `down` is the column whose values are the lines, `across` those whose values are columns (none, one or
+several), `values` the columns that are shown, with their names, and `where` the values that other columns must have.
+`draw` is a figure of a run: one of its own by `name`, or one of `labkit.analysis.figures` with `where`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+from IPython.display import HTML
+
+from labkit.analysis import displays, figures, load
+from labkit.common import schema, units
+from studies import reference_tables
+from studies.documents import document
+from studies.documents.claim import Judgement
+from studies.documents.evidence import durations, rows_with
+from studies.documents.registry import DOCUMENTS, filter_of
+from studies.documents.results import Results
+
+PRINTED = "printed"
+UNITS = {one.name: one.unit for one in schema.COLUMNS} | dict.fromkeys(("ip_rcv_s", "p50_s"), "s")
+DRAWN = {"throughput": figures.throughput, "rates": figures.rates}
+
+Table = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """A figure, a table or a read-out of a document.
+
+    name: as the document calls it. title: what it shows. claims: the names of the claims that it supports. nothing: why
+    nothing here stands beside it, or "".
+    """
+
+    document: str
+    name: str
+    title: str
+    claims: Sequence[str] = ()
+    printed: Table | None = None
+    ours: Sequence[Table] = ()
+    draw: Sequence[Table] = ()
+    nothing: str = ""
+
+
+EXHIBITS = tuple(
+    Exhibit(**one) for one in tomllib.loads((Path(__file__).parent / "exhibits.toml").read_text())["exhibits"]
+)
+
+
+def show(results: Results, judgements: Sequence[Judgement], name: str) -> None:
+    """Display the section of a document in a notebook: its exhibits in its order, each beside ours."""
+    displays.show(displays.markdown(f"*{DOCUMENTS[name].label}*"))
+    for one in EXHIBITS:
+        if one.document == name:
+            table = beside(one, results)
+            displays.show(
+                displays.markdown(_text(one, results, judgements)),
+                _scrolled(table) if len(table) else None,
+                *drawn(one, results),
+            )
+
+
+def _scrolled(table: pd.DataFrame) -> HTML:
+    """Return a table for a notebook; a wide one is scrolled."""
+    return HTML(f'<div style="overflow-x: auto">{table.to_html(border=0)}</div>')
+
+
+def _text(one: Exhibit, results: Results, judgements: Sequence[Judgement]) -> str:
+    """Return the heading of an exhibit, and what the document says about it with its verdicts."""
+    lines = [f"**{one.name}: {one.title}**\n"]
+    lines += [
+        f"- {judged.claim.sentence} *{judged.word}*, {document.ratio_summary(judged)}"
+        for judged in judgements if judged.claim.name in one.claims
+    ]  # fmt: skip
+    used = dict.fromkeys(table["run"] for table in (*one.ours, *one.draw))
+    lines += [
+        f"- `labkit sweep params/findings-{run}.yaml` measures the run {run}, which is not published."
+        for run in used if not results.has(run)
+    ]  # fmt: skip
+    if one.nothing:
+        lines.append(f"- {one.nothing[0].upper()}{one.nothing[1:]}.")
+    return "\n".join(lines) + "\n"
+
+
+def beside(one: Exhibit, results: Results) -> pd.DataFrame:
+    """Return what a document prints and what was measured here as one table: a line for each value of `down`."""
+    made = {}
+    for place, given, rows in _tables(one, results):
+        across = given.get("across", [])
+        for column, words in given["values"].items():
+            known = rows[rows[column].notna()]
+            medians = known.groupby([given["down"], *across], dropna=False)[column].median()
+            for key, some in medians.groupby(level=across, dropna=False) if across else [((), medians)]:
+                names = [_label(*pair) for pair in zip(across, key, strict=True)]
+                lines = some.droplevel(across) if across else some
+                made[f"{place}: {words}", *names] = lines.map(lambda value, of=column: _cell(value, of))
+    if not made:
+        return pd.DataFrame()
+    depth = max(map(len, made))
+    joined = pd.DataFrame({(*key, *[""] * (depth - len(key))): lines for key, lines in made.items()})
+    joined = joined.fillna("–").loc[sorted(joined.index, key=lambda value: (isinstance(value, str), value))]
+    joined.index = pd.Index([load.value_text(value) for value in joined.index], name=_down(one))
+    return joined
+
+
+def _down(one: Exhibit) -> str:
+    """Return what the lines of an exhibit's table are, in words."""
+    words: str = next(table["down"] for table in (*one.ours, one.printed) if table)
+    return words.replace("_", " ")
+
+
+def _tables(one: Exhibit, results: Results) -> Iterator[tuple[str, Table, pd.DataFrame]]:
+    """Yield each table of an exhibit that is here: where it is from, its description and its rows."""
+    if one.printed and (printed := reference_tables.table(one.printed["file"])) is not None:
+        called = printed.replace({one.printed["down"]: one.printed.get("call", {})})
+        yield PRINTED, one.printed, rows_with(called, _where(one.printed))
+    for ours in one.ours:
+        if results.has(ours["run"]):
+            yield f"run {ours['run']}", ours, rows_with(_measured(ours, results), _where(ours))
+
+
+def _measured(ours: Table, results: Results) -> pd.DataFrame:
+    """Return the valid rows of a run, or its durations of functions: of slices, if there are any."""
+    if ours.get("of") == "functions":
+        return durations(results.profiles(ours["run"]))
+    rows = results.compared_rows(ours["run"], ours.get("of", "speed"))
+    rows = rows[rows["status"].eq("ok") & rows["role"].ne("control")]
+    slices = rows_with(rows[rows["method"].eq("slice")], _where(ours))
+    return slices if len(slices) else rows
+
+
+def _where(table: Table) -> dict[str, Any]:
+    return {name: filter_of(value) for name, value in table.get("where", {}).items()}
+
+
+def _label(column: str, value: Any) -> str:
+    words = {"mtu_bytes": "MTU {}", "monitored": "monitored: {}"}.get(column, "{}")
+    return words.format(load.value_text(value))
+
+
+def _cell(value: float, column: str) -> str:
+    unit = UNITS.get(column, "").removeprefix("1")
+    return units.si(value, unit) if unit else f"{value:,.0f}" if value >= 1e5 else f"{value:,.6g}"
+
+
+def drawn(one: Exhibit, results: Results) -> list[go.Figure]:
+    """Return the figures of an exhibit whose runs are published."""
+    made = []
+    for given in one.draw:
+        if not results.has(given["run"]):
+            continue
+        if given["name"] in DRAWN:
+            rows = rows_with(results.rows(given["run"]), _where(given))
+            made.append(DRAWN[given["name"]](rows) if len(rows) else go.Figure())
+        else:
+            made.append(results.figures(given["run"])[given["name"]]())
+    return [figure for figure in made if figure.data]
