@@ -6,6 +6,7 @@ Each network is in namespaces of its own, with names that only it sees (its own 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -299,7 +300,9 @@ def answers(scripts: dict[str, str], *options: str) -> dict[str, list[str]]:
 @pytest.mark.long
 def test_the_first_line_names_the_true_cause(need: Need) -> None:
     need("macvlan", "vxlan")
-    found = answers({name: script for name, (_cause, script) in BROKEN.items()})
+    legacy = shutil.which("iptables-legacy") is not None
+    scripts = {name: script for name, (_cause, script) in BROKEN.items()}
+    found = answers({name: one for name, one in scripts.items() if legacy or "iptables-legacy" not in one})
     wrong = {
         name: lines[:2] for name, lines in found.items() if not (lines or [""])[0].startswith(BROKEN[name][0])
     }
