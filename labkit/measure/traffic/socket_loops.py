@@ -190,7 +190,6 @@ def _transaction(request: dict[str, Any]) -> Callable[[], None]:
         one.connect(address)
         return one.detach()
 
-    # Of Python's ways to a system call, these cost least.
     number, write, read, [payload, *rest] = connected(), os.write, _reader(request), parts
 
     def on_connection() -> None:
