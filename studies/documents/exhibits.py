@@ -61,7 +61,7 @@ EXHIBITS = tuple(
 
 def show(results: Results, judgements: Sequence[Judgement], name: str) -> None:
     """Display the section of a document in a notebook: its exhibits in its order, each beside ours."""
-    displays.show(displays.markdown(f"*{DOCUMENTS[name].label}*"))
+    displays.show(displays.markdown(f"### {DOCUMENTS[name].label}"))
     for one in EXHIBITS:
         if one.document == name:
             table = beside(one, results)
@@ -105,7 +105,7 @@ def beside(one: Exhibit, results: Results) -> pd.DataFrame:
             for key, some in medians.groupby(level=across, dropna=False) if across else [((), medians)]:
                 names = [_label(*pair) for pair in zip(across, key, strict=True)]
                 lines = some.droplevel(across) if across else some
-                made[f"{place}: {words}", *names] = lines.map(lambda value, of=column: _cell(value, of))
+                made[place, words, *names] = lines.map(lambda value, of=column: _cell(value, of))
     if not made:
         return pd.DataFrame()
     depth = max(map(len, made))
