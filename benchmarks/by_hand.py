@@ -5,8 +5,6 @@ A veth_bridge topology of one pair has two flows. labkit's own code starts, paus
 ms in random order, over several fresh set-ups, until the interval of their ratio is narrow enough.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

@@ -6,8 +6,6 @@ Three rules are compared: no rule at all, no verdict where the control differs f
 is widened by that difference, `stats.widened`).
 """
 
-from __future__ import annotations
-
 import gzip
 import math
 from collections.abc import Callable, Iterator

@@ -11,8 +11,6 @@ stack per sample. The memory is labkit's and that of the perf script that it rea
 perf maps, do not count, because the kernel can drop them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -5,8 +5,6 @@ The reference is how long one kernel takes here from QEMU's start to its own use
 KERNEL` runs in its own namespaces, like an experiment.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

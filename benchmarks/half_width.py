@@ -1,7 +1,5 @@
 """Measure how narrow the interval of a comparison of two single flows gets within a minute."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path

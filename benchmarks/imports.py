@@ -6,8 +6,6 @@ The measuring side is compared with pyroute2's message classes as other programs
 CPU time is nearly the same when other programs share the CPUs. Wall-clock time is not.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator

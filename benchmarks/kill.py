@@ -1,7 +1,5 @@
 """Measure how long the kernel takes to end an experiment with 128 pairs after kill -9 of its parent process."""
 
-from __future__ import annotations
-
 import os
 import select
 import subprocess

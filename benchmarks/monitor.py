@@ -6,8 +6,6 @@ without. The CPU time of the reader's own processes comes from the scheduler, in
 At a rate that every reader can follow, the CPU time of the whole machine is measured with and without each reader.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -6,8 +6,6 @@ writing rows) without the slices, 0.1 s each, and without the requested seconds 
 points, including papermill's start, is paid once per notebook and reported separately.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

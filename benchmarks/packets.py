@@ -1,7 +1,5 @@
 """Compare packets per CPU-second of the packet generator with iperf3's on the same veth pair, and check its rates."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """A promise, the table of promises, and helpers that the benchmarks share."""
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

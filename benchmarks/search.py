@@ -4,8 +4,6 @@ The switch is Open vSwitch in userspace, because a veth or a Linux bridge loses 
 search has a fresh set-up.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path

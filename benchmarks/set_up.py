@@ -6,8 +6,6 @@ The namespaces have names in a private /run/netns, because ip requires names. Fi
 and the results are compared after it has stopped.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -5,8 +5,6 @@ survey, imports) cancels, because two runs differ in the number of rounds only. 
 What is left is set-up, the proof of every mirror, starts and ends of the load, and writing rows.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import sys

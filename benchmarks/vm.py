@@ -4,8 +4,6 @@ The reference of the first row is how long this kernel takes here from QEMU's st
 further row is the second that it measures. `more` has the seconds promised for the reference machine.
 """
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 import tempfile

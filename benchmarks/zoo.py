@@ -5,8 +5,6 @@ another program that takes a CPU). Only the first sentence of `labkit why` count
 them while another program takes a CPU.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

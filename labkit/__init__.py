@@ -5,8 +5,6 @@ figure for a paper, and `%load_ext labkit`
 loads the magics. They are imported on first use, because the measuring process also imports labkit and must stay small.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

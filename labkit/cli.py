@@ -3,8 +3,6 @@
 An error is one sentence, with exit code 2.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import os

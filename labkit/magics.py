@@ -10,8 +10,6 @@ commands print the same as in a terminal. `%%labkit run EXPERIMENT` reads the pa
 key completes commands, experiments, parameters and their values.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -4,8 +4,6 @@ The panel checks the parameters while they are edited, estimates the duration, a
 finished run is `panel.run`.
 """
 
-from __future__ import annotations
-
 import html
 import threading
 from collections.abc import Mapping

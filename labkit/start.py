@@ -3,8 +3,6 @@
 An interrupt during the imports, which take half a second, prints no traceback.
 """
 
-from __future__ import annotations
-
 
 def main() -> int:
     """Run the command line and return the exit code."""

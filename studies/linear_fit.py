@@ -8,8 +8,6 @@ classical test of lack of fit (Draper and Smith, Applied Regression Analysis, 3r
 points lie on a line. It compares the distance of the sizes' mean residuals from 0 with their scatter over rounds.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Tables of published figures in data/reference: of other machines, drawn beside one's own and never compared."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

@@ -4,8 +4,6 @@ A series is an arm at a point. Its value is the geometric mean over fresh set-up
 figures show it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any

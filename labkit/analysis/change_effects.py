@@ -4,8 +4,6 @@ A changed arm of another topology than the baseline's differs from the baseline 
 module leave one of them out. All arms of a round are measured in turn, so each ratio is paired as those of `verdicts`.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Find where a series changes, and keep what the intervals of its points support."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

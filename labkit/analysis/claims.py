@@ -4,8 +4,6 @@ An installed package has the claims: an entry point of the group `labkit.claims`
 runs to a list of JudgedClaim. It is empty if neither run answers a claim.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType

@@ -4,8 +4,6 @@ Types are those of the schema. Lists, objects, and columns outside the schema ar
 it is needed, because the measuring wing does without.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

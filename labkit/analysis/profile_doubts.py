@@ -1,7 +1,5 @@
 """Doubts about profiles: those in the rows of an observer, and those about rows that do not count."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pandas as pd

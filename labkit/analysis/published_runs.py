@@ -1,7 +1,5 @@
 """A published run (`labkit publish`): a folder with run.json and one file of rows, whose digest run.json has."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -5,8 +5,6 @@ Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, 3rd ed., sectio
 Hodges-Lehmann) and 6.1 (Kruskal-Wallis); Welch, Biometrika 34 (1947) 28.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -11,8 +11,6 @@ External texts (error messages of tools, names of arms) enter a figure through `
 of HTML.
 """
 
-from __future__ import annotations
-
 import html
 import re
 import textwrap

@@ -1,7 +1,5 @@
 """`labkit check`: which known causes of a slow or broken path are present between two existing ends."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -3,8 +3,6 @@
 The script completes commands, options, experiments, topologies, parameters and their values.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from pathlib import Path

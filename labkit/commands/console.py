@@ -1,7 +1,5 @@
 """A console for the terminal that prints text literally, and empty tables."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`labkit doctor`: show what a kernel and its machine can do."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import threading

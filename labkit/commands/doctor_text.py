@@ -4,8 +4,6 @@ Both are made from the agent's answer, which has `machine` (machine.describe), `
 `capabilities`.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import sys

@@ -1,7 +1,5 @@
 """Ask about two existing ends, on this machine or through ssh on theirs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from labkit.commands.messages import note

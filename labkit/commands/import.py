@@ -1,7 +1,5 @@
 """Make a run of results that were measured by hand (`labkit import`)."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Numbers are in base units, as in columns. Unknown values are null.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 Each kernel is examined once, by booting it. The answer is stored under the digest of the image and labkit's version.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Callable, Iterable

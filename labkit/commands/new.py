@@ -3,8 +3,6 @@
 In a clone they are beside the package. A wheel contains them as data files below share/labkit.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

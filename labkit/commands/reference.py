@@ -1,7 +1,5 @@
 """Write the page of all commands from the parsers: `python -m labkit.commands.reference FILE`."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys

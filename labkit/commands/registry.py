@@ -6,8 +6,6 @@ with its meaning. JSON_LINES is true if it prints a list of such objects, JSON_R
 what it alone needs (pandas, rich), so that the help of a command is quick.
 """
 
-from __future__ import annotations
-
 COMMANDS = {
     "doctor": "show what this kernel and machine can do, and how to get the rest",
     "new": "create a project: a folder with labkit's notebooks and sweep files",

@@ -1,7 +1,5 @@
 """`labkit report`: write the report of a run or a sweep."""
 
-from __future__ import annotations
-
 import argparse
 
 from labkit.commands import arguments

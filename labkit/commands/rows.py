@@ -4,8 +4,6 @@ The rows are exported unchanged; `--columns` explains the columns. In Parquet, t
 unit, meaning, role and use.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import io

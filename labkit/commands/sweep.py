@@ -1,7 +1,5 @@
 """`labkit sweep`: measure every point of a grid."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 from pathlib import Path

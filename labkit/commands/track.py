@@ -1,7 +1,5 @@
 """`labkit track`: keep a history of runs, and mark where it changes."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`labkit why`: explain a difference."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The format is described in Documentation/trace/ftrace.rst, "function graph trace
 The module reads only text, so both measurement and analysis can use it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The errors that labkit raises on purpose. A message is one sentence: what is wrong, and what to do."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Iterable, Iterator

@@ -3,8 +3,6 @@
 On another machine, that machine comes first: `ssh:lab/container:web`.
 """
 
-from __future__ import annotations
-
 import re
 
 from labkit.common.errors import BadInput, Unsupported

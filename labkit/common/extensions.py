@@ -11,8 +11,6 @@ Python's own folders are read, and the distribution that labkit itself was loade
 notebook's folder or PYTHONPATH. So a file that a user downloads cannot add code to labkit.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import os

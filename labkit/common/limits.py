@@ -1,7 +1,5 @@
 """What values a parameter or an option may have: its limit stands beside it, and refuses others in one sentence."""
 
-from __future__ import annotations
-
 import abc
 import re
 from collections.abc import Iterable, Sequence

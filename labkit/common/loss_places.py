@@ -1,7 +1,5 @@
 """Name the places where packets were lost, from the hops of a pair's path (`loss` of the observer counters)."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Estimate how long the rest of a plan takes, from the time that its beginning took."""
 
-from __future__ import annotations
-
 PRIOR_S = 10.0  # weight of the plan: the observed pace dominates after this many planned seconds
 
 

@@ -1,7 +1,5 @@
 """Say in plain words why a value does not have its type, instead of in those of msgspec."""
 
-from __future__ import annotations
-
 import re
 
 _TYPES = {

@@ -8,8 +8,6 @@ a killed run leaves no partial row.
                         artefacts/         raw output of the tools
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import gzip

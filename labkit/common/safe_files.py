@@ -5,8 +5,6 @@ removes a folder only if the marker proves that labkit created it. Code is read 
 write.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -1,7 +1,5 @@
 """The state of a topology that is set up: namespaces, interfaces, tunnels and routes, with names instead of indices."""
 
-from __future__ import annotations
-
 import msgspec
 
 from labkit.common import packets

@@ -1,7 +1,5 @@
 """Numbers as text. labkit computes in base units; only texts and axes use these functions."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Notebook kernels on this machine and in a lab VM, the widgets of notebooks, and labkit's extension of JupyterLab."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

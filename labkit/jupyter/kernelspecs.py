@@ -1,7 +1,5 @@
 """`labkit kernels install`: install the kernels of this machine and of lab VMs for JupyterLab and papermill."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 """Serve the page of `labkit monitor --serve`: Voilà on loopback, with a token, and with the panel as its only
 content."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import json

@@ -6,8 +6,6 @@
 The page shows packet contents as text, never as HTML (monitor_panel.js).
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence

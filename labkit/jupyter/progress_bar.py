@@ -4,8 +4,6 @@ It shows what is measured, the time left, and the verdicts so far about the poin
 CPU time from the measurement, so they are made when a round has ended, beside the start of the next, and seldom.
 """
 
-from __future__ import annotations
-
 import html
 import math
 import re

@@ -1,7 +1,5 @@
 """Jupyter's kernel provisioner `labkit`, which starts a kernel in a lab VM. A kernelspec selects it with `where`."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import os

@@ -7,8 +7,6 @@ The exporter has two names. JupyterLab's server addresses exporters by names of 
 Any executed notebook can be exported. The report of a notebook beside a run includes the run's provenance.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

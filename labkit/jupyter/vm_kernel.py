@@ -5,8 +5,6 @@ five ports to them; they can reach nothing else of the network. The notebook's f
 is writable.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

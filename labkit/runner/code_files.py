@@ -4,8 +4,6 @@ user's rights.
 A sweep file may name them only with permission, because somebody else may have written it.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path

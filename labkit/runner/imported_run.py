@@ -4,8 +4,6 @@ labkit did not see these runs, so much of a row is unknown, and it stays null: p
 load beside them. What the files do not say is never guessed.
 """
 
-from __future__ import annotations
-
 import datetime
 import itertools
 import re

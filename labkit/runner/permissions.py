@@ -1,7 +1,5 @@
 """What parameters may do to this machine, because they may come from somebody else."""
 
-from __future__ import annotations
-
 import os
 
 ALLOW = "LABKIT_ALLOW"  # environment variable: names what is allowed, several behind commas

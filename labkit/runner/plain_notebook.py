@@ -1,7 +1,5 @@
 """A notebook for the report of a run whose experiment has none: the run, its figures, and its doubts."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

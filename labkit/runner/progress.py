@@ -1,7 +1,5 @@
 """Show a progress bar on standard error with the current measurement and the time left."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable

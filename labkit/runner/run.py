@@ -3,8 +3,6 @@
 The command line and the notebooks use the same `measure`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

@@ -1,7 +1,5 @@
 """Relay between two nodes: a labkit process on the clients' host, and one on the servers' host."""
 
-from __future__ import annotations
-
 import contextlib
 import queue
 import threading

@@ -4,8 +4,6 @@ The record is a run folder with one row, which has the status failed and the rea
 because it says nothing about an arm. The next attempt to measure the point removes it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

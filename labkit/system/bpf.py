@@ -3,8 +3,6 @@
 Sources: linux/bpf.h, Documentation/bpf/standardization/instruction-set.rst.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import struct

@@ -3,8 +3,6 @@
 libpcap is loaded when the first filter is compiled. Nothing here captures.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 

@@ -4,8 +4,6 @@ There is a folder in memory for the run (its files go back to the caller as even
 short folder for sockets, and a read-only view of all files of the machine.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import os

@@ -5,8 +5,6 @@ Guests take long to boot. Therefore all arms of a round exist at once, and each 
 arm, in random order, before they are removed.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Annotated, ClassVar
 

@@ -1,7 +1,5 @@
 """Results of several kinds of endpoints: namespaces, containers and guests, a row of plots for each load."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

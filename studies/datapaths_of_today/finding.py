@@ -1,7 +1,5 @@
 """The figures of the experiment: what a packet costs each datapath."""
 
-from __future__ import annotations
-
 from labkit.analysis import figures
 from labkit.analysis.run_figures import of_part
 

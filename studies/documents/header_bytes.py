@@ -1,7 +1,5 @@
 """Bytes of headers in rows of the overlay, divided by those that the course report's captures show."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pandas as pd

@@ -4,8 +4,6 @@
 docs/FINDINGS.md, and the figures of each published run into figures/results/RUN. It needs a browser (extra `images`).
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

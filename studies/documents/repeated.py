@@ -1,7 +1,5 @@
 """Judge the claims that a published run answers by another run as well (`labkit compare RUN data/results/NAME`)."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

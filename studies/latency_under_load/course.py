@@ -3,8 +3,6 @@
 It is a file beside the rows, whose column `artefact` names it. Its times are in seconds since the load began.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ A probe runs at a fixed rate all the time. The load is iperf3's: TCP as fast as 
 clients to servers, back, or both ways at once. One row has the round-trip times of all three phases.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import random
 import time

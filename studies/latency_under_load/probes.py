@@ -5,8 +5,6 @@ interval. A round trip is from just before the send call to the kernel's time st
 for a CPU does not count.
 """
 
-from __future__ import annotations
-
 import select
 import threading
 import time

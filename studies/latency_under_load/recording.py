@@ -1,7 +1,5 @@
 """Read the receive counters of both ends in intervals, beside a load and its probes."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -7,8 +7,6 @@ random order, and twice without any (A/A control). CPU time is that of the whole
 the reader has handled all, because the kernel does a part of a reader's work in the sender's context.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import os

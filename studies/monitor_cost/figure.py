@@ -2,8 +2,6 @@
 against the offered rate.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 

@@ -4,8 +4,6 @@ Every reader looks for one flow. `socket` is the reference: a packet socket with
 packets are received and thrown away. To add a reader, write a function and add it to READERS.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import select

@@ -1,7 +1,5 @@
 """The live part of the notebook: three pairs whose traffic two monitors of one interface watch."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 

@@ -6,8 +6,6 @@ The kernel is not read, so measured paths can be compared with these.
   ('cs1', 'con_ns1', 'lc1', 'sc2', 'lc2', 'con_ns3', 'cs5')
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address

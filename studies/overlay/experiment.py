@@ -5,8 +5,6 @@ build and observe it. `headers` and `cost` compare point-to-point tunnels, as th
 topologies.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path

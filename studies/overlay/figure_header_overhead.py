@@ -1,7 +1,5 @@
 """The share of a tunnel's cost that its headers explain: bytes, and payload efficiency beside measured ratios."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """One packet on every interface that saw it: its headers to scale, and the time from hop to hop."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

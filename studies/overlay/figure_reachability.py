@@ -1,7 +1,5 @@
 """Reachability between containers and the paths of packets, expected and measured."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Loss while a spine is down: every probe at its send time, by kind of routes and kind of failure."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

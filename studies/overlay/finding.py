@@ -4,8 +4,6 @@ They are the path of a packet, reachability, the failure of a spine, and the hea
 takes the rows of one part, and reports each host separately.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

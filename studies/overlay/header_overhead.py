@@ -3,8 +3,6 @@
 A ping through the tunnel and a ping of the same length beside it use the same veth and the same kernel counter.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from labkit.common.errors import BadInput, Failed, choose

@@ -1,7 +1,5 @@
 """Texts of the `overlay` figures: titles, hosts, gaps, and numbers in words."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ping probes with every reply recorded, to measure reachability and outages."""
 
-from __future__ import annotations
-
 import re
 import signal
 import statistics

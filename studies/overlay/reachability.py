@@ -1,8 +1,6 @@
 """Reachability and paths: pings between all containers, with the path that each request took and the expected
 paths."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby

@@ -1,7 +1,5 @@
 """The OVS test plan: rates by use case and frame size beside the plan's own results, and a ranking of factors."""
 
-from __future__ import annotations
-
 import pandas as pd
 import plotly.graph_objects as go
 

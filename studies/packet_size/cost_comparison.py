@@ -5,8 +5,6 @@ would contain a false "more expensive". Therefore the Benjamini-Hochberg procedu
 t over rounds) of all comparisons. test_cost_comparison.py measures the rate of false alarms.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

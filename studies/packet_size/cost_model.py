@@ -8,8 +8,6 @@ fragments grow together, so that no measurement separates them. Every round is f
 arms can be compared round by round.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace

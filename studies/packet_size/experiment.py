@@ -5,8 +5,6 @@ look like a cost of bytes, and every round gives its own line (`studies.packet_s
 profiles do the same.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from typing import Annotated, ClassVar

@@ -1,7 +1,5 @@
 """The cost of a datagram against its size: measurements, fits and residuals."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import groupby, pairwise

@@ -4,8 +4,6 @@ They are fragmentation, whether the sender or the receiver is the limit, the fit
 arms differ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ The question is Senanayake's (Performance on Virtualization Environments with Vi
 All arms of a round exist at once, and each load runs through every arm, in random order, before they are removed.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar

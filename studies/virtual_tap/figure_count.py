@@ -1,7 +1,5 @@
 """Throughput against the number of mirrors, beside what the thesis measured."""
 
-from __future__ import annotations
-
 import pandas as pd
 import plotly.graph_objects as go
 

@@ -1,7 +1,5 @@
 """The mirror tax: the cost of a packet against its number of copies, with the fitted line."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

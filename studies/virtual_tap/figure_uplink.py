@@ -1,7 +1,5 @@
 """A mirror over a physical link: received copies against offered load, beside the results of the thesis."""
 
-from __future__ import annotations
-
 import pandas as pd
 import plotly.graph_objects as go
 

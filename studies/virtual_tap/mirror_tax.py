@@ -4,8 +4,6 @@ Copies are the counted ones, not the requested ones. Every round is fitted separ
 fit tells whether the points lie on a line.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The findings of the experiment: the price of each change."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from labkit.analysis.displays import show

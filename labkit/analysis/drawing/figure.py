@@ -1,8 +1,6 @@
 """Draw a state as a plotly figure: namespaces are boxes with the boxes of their interfaces, and each way of joining has
 its own kind of line."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import plotly.graph_objects as go

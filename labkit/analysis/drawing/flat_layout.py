@@ -4,8 +4,6 @@ Coordinates are in pixels from the top left. Interfaces joined across namespaces
 and no line crosses a label.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import permutations

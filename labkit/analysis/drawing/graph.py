@@ -1,7 +1,5 @@
 """Select what is drawn of a state: its interfaces and the joins between them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import ip_interface

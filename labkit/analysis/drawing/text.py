@@ -1,7 +1,5 @@
 """Write a state as text: a tree for the terminal, DOT (Graphviz), or Mermaid."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from labkit.analysis.drawing.flat_layout import Layout

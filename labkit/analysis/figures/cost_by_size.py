@@ -1,7 +1,5 @@
 """Throughput, packet rate and CPU time per packet against size."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

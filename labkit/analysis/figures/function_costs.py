@@ -1,7 +1,5 @@
 """The difference in cost between two arms by function, with intervals."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """The durations of kernel functions: their distribution, with arms in one plot, and their medians against size."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

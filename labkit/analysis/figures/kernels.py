@@ -3,8 +3,6 @@
 Each ratio is measured on one host; hosts are compared by such ratios only.
 """
 
-from __future__ import annotations
-
 import math
 import textwrap
 

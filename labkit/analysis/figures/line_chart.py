@@ -1,7 +1,5 @@
 """Line charts: a quantity against an axis of counts, with a line, intervals and raw points for each arm."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Loss against load: every trial of the searches of the experiment `throughput`."""
 
-from __future__ import annotations
-
 import pandas as pd
 import plotly.graph_objects as go
 

@@ -1,7 +1,5 @@
 """Round-trip times by percentile: the median and the tail of each arm in one figure."""
 
-from __future__ import annotations
-
 import pandas as pd
 import plotly.graph_objects as go
 

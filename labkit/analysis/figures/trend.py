@@ -1,7 +1,5 @@
 """A series of measurements over runs, with its levels and changes."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

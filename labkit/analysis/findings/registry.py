@@ -3,8 +3,6 @@
 An experiment that says more than a verdict is in BY_EXPERIMENT, or in an entry point of the group `labkit.findings`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import FunctionType
 

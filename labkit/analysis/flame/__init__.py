@@ -8,8 +8,6 @@ flame.packets(rows, "veth_bridge")[0]    # the calls of one packet, as function_
 flame.side_by_side([packets, others])    # those of several arms on one time scale, with their self times
 """
 
-from __future__ import annotations
-
 from labkit.analysis.flame.difference import Difference, difference
 from labkit.analysis.flame.flame_graph import MIME, Flame, draw_difference, graph, script, style
 from labkit.analysis.flame.folded_stacks import read, text

@@ -4,8 +4,6 @@ Each arm has several profiled rounds. They are compared by frame and by function
 gigabyte, or per second of busy CPU).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ script, and as HTML, which other programs draw if the notebook is trusted. plotl
 takes more than half a minute for 5,000 frames and cannot search by name.
 """
 
-from __future__ import annotations
-
 import base64
 import html
 import json

@@ -4,8 +4,6 @@ A line is a stack and its number of samples, `iperf3;do_syscall_64_[k];udp_sendm
 process, and the last is the function that ran. Kernel frames end in `_[k]`. A file may be compressed (.gz).
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -4,8 +4,6 @@ A frame is a function at one place of the stacks, with its number of samples in 
 thousands of frames: its columns are numpy arrays, and parents precede their children.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Present the difference between two arms: a table that adds up, and a sentence."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

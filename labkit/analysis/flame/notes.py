@@ -1,7 +1,5 @@
 """Write the notes on a drawn profile: how it was sampled, what that distorts, and what was left out."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 

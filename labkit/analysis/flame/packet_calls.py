@@ -4,8 +4,6 @@ The drawing is an icicle whose widths are times, with the text of ftrace below i
 the other, on one scale of time. A table compares the function times of two packets.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Distinguish the programs of a profile that belong to the load from those that only ran on the same machine."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

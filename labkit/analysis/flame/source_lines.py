@@ -3,8 +3,6 @@
 A run keeps what perf needs for it (perf.data) only with `keep_perf_data=true`.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources, file-format-schema.json of its package.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 A file is always HTML, and PNG and SVG if there is a browser to draw them (through kaleido).
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

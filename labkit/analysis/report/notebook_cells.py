@@ -3,8 +3,6 @@
 This module escapes all that it renders. Markup marks text that is already HTML.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re

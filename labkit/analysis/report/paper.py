@@ -1,7 +1,5 @@
 """A figure for a paper: black text on white, as wide as a column, with your own names, colours and font."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 Of several runs (the points of a sweep), equal values are shown once, and differing values per run.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Many comparisons claim more by chance than one does. So of the claims only those
 procedure keeps over all arms and points: at most 5 % of them are expected to be false.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

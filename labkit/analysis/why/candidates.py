@@ -1,7 +1,5 @@
 """Find the possible causes of a difference, each with the evidence for it (`labkit why`)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

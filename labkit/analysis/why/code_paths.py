@@ -5,8 +5,6 @@ Function names are those of Linux 5.10 to 6.18. A function belongs to the first 
 special entries stand before general ones.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ It compares settings by name and value, kernel, tools, limits and BPF programs. 
 reason to refuse a comparison.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import re

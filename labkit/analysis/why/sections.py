@@ -4,8 +4,6 @@ A section names its observers and yields parts. A part is a title and its pieces
 an observer without a section are shown unchanged (`counter_tables.others`).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

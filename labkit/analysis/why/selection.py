@@ -1,7 +1,5 @@
 """Select the two sides of `labkit why`: the arms, runs and points, and where both were profiled."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ parts add up to the whole CPU time. A packet that a switch sends is received in 
 other end of a virtual cable is an area of its own.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import re

@@ -1,8 +1,6 @@
 """State what the measuring rounds say about both sides of `labkit why`. Profiles are not part of it (METHOD,
 "Profiles")."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

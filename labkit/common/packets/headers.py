@@ -3,8 +3,6 @@
 An unknown or incomplete header ends the list with a layer that says so. No frame raises an error.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

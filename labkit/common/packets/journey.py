@@ -4,8 +4,6 @@ A packet is recognised by what no hop changes: the addresses, protocol, identifi
 and the beginning of its payload. Hops change TTL, checksums, MAC addresses, outer headers, length and order.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

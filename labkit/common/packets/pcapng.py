@@ -3,8 +3,6 @@
 A hop is an interface of the file. Times are in nanoseconds. The file has directions, and what each hop lost.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 Requests are JSON lines, each with a number; its answer has the same number.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import math

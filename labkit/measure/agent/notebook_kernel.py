@@ -1,7 +1,5 @@
 """The guest's part of a notebook kernel in a lab VM: configure the NIC, run the kernel, report that it is ready."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import ipaddress

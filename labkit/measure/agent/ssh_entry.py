@@ -4,8 +4,6 @@ One experiment runs at a time. When standard input ends or is silent for too lon
 ends, and the kernel ends everything that it started.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import signal

@@ -8,8 +8,6 @@ every second, and finally {"event": "ended", "text": how the process ended}. Whe
 killed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

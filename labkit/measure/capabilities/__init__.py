@@ -4,8 +4,6 @@ The caller must be PID 1 of its own network, mount and PID namespaces. Links are
 that is discarded. Tracers are armed in a trace instance that is removed. Everything else ends with a file descriptor.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import msgspec

@@ -1,7 +1,5 @@
 """A capability of a kernel or machine, found out by trying it."""
 
-from __future__ import annotations
-
 import functools
 import os
 import platform

@@ -3,8 +3,6 @@
 The groups are the models of draft-ietf-bmwg-containerized-infra-08: where packets are forwarded between containers.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from labkit.common.errors import Isolated, LabkitError

@@ -1,7 +1,5 @@
 """Try link kinds, tunnels, queueing disciplines, nftables and captures, each in a namespace that is discarded."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import functools

@@ -1,7 +1,5 @@
 """Try perf events, probes and BPF with their system calls; everything ends with its file descriptor."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import functools

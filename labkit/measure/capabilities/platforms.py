@@ -1,7 +1,5 @@
 """Try Open vSwitch, lab VMs, KVM, huge pages, vsock and privileges."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import mmap

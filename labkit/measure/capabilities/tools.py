@@ -1,7 +1,5 @@
 """Programs that labkit or its users start."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import sys

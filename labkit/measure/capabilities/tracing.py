@@ -4,8 +4,6 @@ Tracers are armed in an own instance (Documentation/trace/ftrace.rst, "Instances
 others may use. The instance is removed in every case; after SIGKILL the next run removes it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

@@ -6,8 +6,6 @@ kills the program; SIGTSTP stands for SIGSTOP. Only small parts of the standard 
 client is started once for each program.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

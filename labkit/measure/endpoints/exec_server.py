@@ -19,8 +19,6 @@ letter, four bytes of length, and content.
 Closing a conversation kills its program.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import resource  # which os.wait4 imports

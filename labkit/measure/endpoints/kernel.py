@@ -1,7 +1,5 @@
 """What observers and changes ask of the kernel of an endpoint, wherever it runs: read this, write that, run that."""
 
-from __future__ import annotations
-
 import abc
 import socket
 import struct

@@ -6,8 +6,6 @@ call filter. Its network namespace belongs to the topology, so interfaces and co
 the surroundings of the programs differ.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -5,8 +5,6 @@ A row is `invalid` if they contradict each other or exceed the link's rate. No c
 which one delivers fewer copies than another are a doubt.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

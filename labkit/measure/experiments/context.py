@@ -1,7 +1,5 @@
 """What an experiment is, the context of its run with the other one of two hosts, and the events that it yields."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

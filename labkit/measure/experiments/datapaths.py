@@ -9,8 +9,6 @@ A **round** builds all arms afresh for one number of pairs. It then measures eve
 iperf3 (or ping) run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from labkit.common.units import counted

@@ -4,8 +4,6 @@ This rule only decides when to stop. `labkit.analysis.stats` computes the verdic
 imports no numpy, and a median needs none.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import defaultdict

@@ -6,8 +6,6 @@ taken, and entries of closed connections expire after a second. What a change ha
 tcp_max_tw_buckets closed connections, the kernel forgets the last ones at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any

@@ -1,7 +1,5 @@
 """A point that compares arms: a fresh set-up of all of them, between whose ends its loads run."""
 
-from __future__ import annotations
-
 import functools
 import random
 import re

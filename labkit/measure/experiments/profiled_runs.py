@@ -4,8 +4,6 @@ Profiles never enter a comparison (METHOD.md, "Profiles"). In the same rounds ev
 so that each profile has the cost of its observer.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import time

@@ -1,7 +1,5 @@
 """The columns of a row: identity, parameters, metrics, provenance."""
 
-from __future__ import annotations
-
 import functools
 import platform
 from dataclasses import dataclass

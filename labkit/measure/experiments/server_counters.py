@@ -3,8 +3,6 @@
 The servers may be on this host or on another one; `ServerSide` is the interface of both.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol

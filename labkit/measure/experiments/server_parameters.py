@@ -1,7 +1,5 @@
 """The parameters of experiments that can use a TRex server elsewhere."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar
 
 from labkit.common.errors import BadInput

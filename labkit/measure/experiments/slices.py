@@ -9,8 +9,6 @@ placement for seconds or minutes, so a few rounds see an accidental mixture of p
 slice by slice the ends are bound to other CPUs, in every arm to the same ones, and all placements come equally often.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

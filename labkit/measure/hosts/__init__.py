@@ -1,7 +1,5 @@
 """Hosts: where an experiment runs, `here`, `vm:KERNEL` or `ssh:NAME`. labkit talks to one labkit process on a host."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The cable between two nodes of this kernel: a veth whose ends are in two network namespaces, one for each node."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

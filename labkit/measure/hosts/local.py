@@ -1,7 +1,5 @@
 """The host `here`: a process that is PID 1 of its own namespaces on the running kernel, and the measuring lock."""
 
-from __future__ import annotations
-
 import errno
 import math
 import os

@@ -4,8 +4,6 @@ labkit copies itself to that machine and brings back the files that the experime
 runs hosts/ssh_bootstrap.py, which labkit sends to it, then labkit.measure.agent.ssh_entry.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import functools

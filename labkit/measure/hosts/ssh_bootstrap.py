@@ -5,8 +5,6 @@ and receives the missing ones. Then labkit.measure.agent.ssh_entry takes over. P
 `~/.cache/labkit/DIGEST`.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import importlib

@@ -4,8 +4,6 @@ It is booted for one conversation, or shared by the notebooks of a sweep. It end
 channel to it is a unix socket of QEMU, whose other end is the guest's virtio-serial port (agent.vm_init).
 """
 
-from __future__ import annotations
-
 import compileall
 import functools
 import json

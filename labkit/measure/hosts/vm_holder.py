@@ -6,8 +6,6 @@ may use these sockets, or null), root (mount point for the machine's files, read
 its mount point, or null). It writes {"event": "started"} and finally {"event": "ended", "text": how}.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

@@ -3,8 +3,6 @@
 Only the two QEMU processes hold it, through the tap descriptors; the kernel frees it with them.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

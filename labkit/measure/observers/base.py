@@ -1,7 +1,5 @@
 """The interface of observers: their parameters, what they read of an experiment, and what they report."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field

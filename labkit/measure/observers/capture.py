@@ -1,7 +1,5 @@
 """Capture packets at any set of interfaces at once, during any traffic."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 from collections.abc import Callable, Iterator, Mapping, Sequence

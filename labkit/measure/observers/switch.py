@@ -5,8 +5,6 @@ cost, masks tried by the kernel datapath, packets and drops of each port, mirror
 with their actions (ovs-appctl(8), ovs-dpctl(8)). It adds the drops at the packet sockets of the userspace datapath.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -3,8 +3,6 @@
 Each function describes a network of parts, of all ends or of one side (`Spec.side`); `network.build` builds it.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable, Iterator

@@ -5,8 +5,6 @@ namespace ends by force, the kernel moves the NIC back into the initial namespac
 default_device_exit_net).
 """
 
-from __future__ import annotations
-
 import contextlib
 import ipaddress
 import os

@@ -7,8 +7,6 @@ the rules leave out: connections from the host itself and, in most versions, fro
 it did so beside the proxy (moby/moby 4442 and 6810; moby/libnetwork 281).
 """
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -5,8 +5,6 @@ speaks TCP and UDP with the client itself, and copies the payload between both: 
 The host has a cable to each server, as to another machine.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator

@@ -6,8 +6,6 @@ device gives no send timestamp, the time just before the send call is used inste
 8 µs.
 """
 
-from __future__ import annotations
-
 import itertools
 import socket
 import struct

@@ -6,8 +6,6 @@ and `packet_sender`. No nftables is needed there: a packet socket with a filter 
 what nobody listens for.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

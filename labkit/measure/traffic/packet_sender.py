@@ -7,8 +7,6 @@ A frame has its own headers and a payload that all frames share, so a million fl
 Frames carry UDP to port PORT, without a UDP checksum for IPv4 (RFC 768), with one for IPv6.
 """
 
-from __future__ import annotations
-
 import array
 import ctypes
 import errno

@@ -4,8 +4,6 @@ Closed-loop: at intervals below 10 ms, ping waits up to 10 ms for an answer befo
 main_loop). So a stall of the path counts less often than it would at a fixed schedule.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import select

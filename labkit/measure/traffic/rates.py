@@ -4,8 +4,6 @@ On an Ethernet line a frame takes its own bytes (with FCS), 7 bytes of preamble,
 the next (IEEE 802.3, clause 4): 84 bytes of a 64-byte frame, so 1.488 million frames a second fill 1 Gbit/s.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

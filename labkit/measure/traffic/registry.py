@@ -1,7 +1,5 @@
 """The traffic generators, by name. GENERATORS is the one place to add a new one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from labkit.common.errors import BadInput, LabkitError, choose

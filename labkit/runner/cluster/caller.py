@@ -4,8 +4,6 @@ This process schedules the points, not Dask's scheduler. So it knows which point
 get points, and the point of a lost worker is known.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """Return a point's folder: pack it where it was measured, and unpack it atomically at its destination."""
 
-from __future__ import annotations
-
 import io
 import os
 import shutil

@@ -4,8 +4,6 @@ It reads a Request as a JSON line on standard input and writes events as JSON li
 notebook like a sweep without --dask, and dies with the worker.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

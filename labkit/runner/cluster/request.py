@@ -1,7 +1,5 @@
 """Describe one point of a sweep as data for a worker. The only code in it is the notebook's own text."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 from pathlib import Path

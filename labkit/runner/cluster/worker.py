@@ -4,8 +4,6 @@ The worker's own process is unsuitable: executing a notebook changes its environ
 started before labkit was updated, and its threads cannot be ended.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 linux/bpf.h. BPF_TASK_FD_QUERY (Linux 4.18) reports the program of a perf event; link information needs Linux 5.8.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

@@ -3,8 +3,6 @@
 Children of this process are in the same cgroup, so the quota holds for the experiment and for QEMU as for this process.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import suppress

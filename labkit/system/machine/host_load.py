@@ -3,8 +3,6 @@
 The guest cannot see this, because an emulated CPU that waits for a real one reports no steal.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 from typing import Any

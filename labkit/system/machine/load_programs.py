@@ -4,8 +4,6 @@ Somebody may change them while a program runs (`renice`, `chrt`), or a wrapper m
 program may use are left out, because labkit moves programs between CPUs.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os

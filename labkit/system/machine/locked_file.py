@@ -1,7 +1,5 @@
 """A file of this user's own that one living process at a time holds by a lock (flock(2))."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import time

@@ -4,8 +4,6 @@ MIBs (snmp, netstat, snmp6: RFC 4293, 4113, 4022 and Linux's own), interfaces (d
 (softnet_stat).
 """
 
-from __future__ import annotations
-
 from labkit.common import errors
 
 # Limits and states, not counts.

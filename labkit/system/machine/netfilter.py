@@ -1,8 +1,6 @@
 """List the nftables rules of this network namespace over nfnetlink (nft may be missing), and loaded iptables
 tables."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import socket

@@ -1,7 +1,5 @@
 """Programs of the machine: their paths and versions."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

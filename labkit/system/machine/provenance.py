@@ -1,7 +1,5 @@
 """Describe the machine: briefly for rows, in full for environment.json."""
 
-from __future__ import annotations
-
 import functools
 import gzip
 import hashlib

@@ -4,8 +4,6 @@ A digest only shows that two machines differ; these settings show in what. They 
 the calling process sees it (`machine_settings`), and of one network namespace (`namespace_settings`).
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import json

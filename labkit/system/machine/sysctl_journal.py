@@ -5,8 +5,6 @@ while it lives. Whoever finds the journal unlocked restores the old values: the 
 next experiment, or the doctor.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

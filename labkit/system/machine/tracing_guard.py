@@ -5,8 +5,6 @@ experiment has ended in any way, and restores tracers and sysctls. Its standard 
 experiment holds open.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ A change is noted before it is made. The owner holds a lock (flock(2)) on the jo
 unlocked restores all settings: the guard that outlives an experiment, the next tracing run, or the doctor.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

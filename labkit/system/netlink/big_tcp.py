@@ -4,8 +4,6 @@ More than 65,536 bytes are BIG TCP: of IPv6 since Linux 5.19, of IPv4 since 6.3.
 linux/rtnetlink.h; pyroute2 and the iproute2 of Debian 12 do not know those of IPv4.
 """
 
-from __future__ import annotations
-
 import struct
 
 from labkit.system.netlink.messages import Message

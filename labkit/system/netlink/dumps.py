@@ -1,7 +1,5 @@
 """List links, addresses, routes and queueing disciplines of a network namespace, decoded by pyroute2."""
 
-from __future__ import annotations
-
 import errno
 import ipaddress
 import socket

@@ -5,8 +5,6 @@ takes a file descriptor of the network namespace. They raise LinkError if the ke
 protocol. Sources: linux/wireguard.h, linux/xfrm.h, linux/if_macsec.h.
 """
 
-from __future__ import annotations
-
 import socket
 import struct
 from collections.abc import Iterator

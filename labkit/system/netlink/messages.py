@@ -1,7 +1,5 @@
 """Encode requests to the kernel (route netlink) with pyroute2."""
 
-from __future__ import annotations
-
 import functools
 import socket
 from collections.abc import Sequence

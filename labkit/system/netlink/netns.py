@@ -1,7 +1,5 @@
 """Network namespaces without names. The kernel frees one when nothing holds it any more."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import socket

@@ -1,7 +1,5 @@
 """Read named nftables counters over netlink: 50 µs, while starting nft(8) takes 17 ms."""
 
-from __future__ import annotations
-
 import struct
 
 from labkit.system.netlink.netns import inside

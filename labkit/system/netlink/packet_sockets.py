@@ -4,8 +4,6 @@ A program that receives through packet sockets, like the userspace datapath of O
 socket's buffer is full. No interface counter shows that; `ss -0 -e -m` shows it as d in skmem.
 """
 
-from __future__ import annotations
-
 import socket
 import struct
 

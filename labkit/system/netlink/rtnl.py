@@ -4,8 +4,6 @@
 of a lab VM. Therefore an empty package of that name replaces it during these imports only.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 import types

@@ -1,7 +1,5 @@
 """A netlink socket of one namespace: batched requests, their answers, and cheap counters."""
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

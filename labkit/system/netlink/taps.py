@@ -1,7 +1,5 @@
 """Tap interfaces: the other end is a file descriptor (Documentation/networking/tuntap.rst)."""
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import os

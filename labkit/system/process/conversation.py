@@ -4,8 +4,6 @@ A program that is started (`Conversation`), a copy of this process (`Forked`), a
 (`Companion`), and a program that is only fed and read (`Piped`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

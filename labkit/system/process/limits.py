@@ -1,7 +1,5 @@
 """Limits of this process's user or shell (ulimit): open files and processes."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import resource

@@ -1,7 +1,5 @@
 """Programs that run to their end: deadlines, CPU time, error messages."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -6,8 +6,6 @@ Lab VMs (`measure.hosts.vm`) and guests (`measure.endpoints.guest.qemu_guest`) b
 is remembered for this machine and kernel.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -1,7 +1,5 @@
 """Remove privileges from QEMU and from the daemons that serve a guest's folders."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import stat

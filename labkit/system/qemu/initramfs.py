@@ -1,7 +1,5 @@
 """Build an initramfs: a cpio archive with busybox, kernel modules, and an init script that busybox runs first."""
 
-from __future__ import annotations
-
 import lzma
 import shlex
 import shutil

@@ -4,8 +4,6 @@ STORE/RELEASE/boot/vmlinuz-RELEASE
               lib/modules/RELEASE/
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os

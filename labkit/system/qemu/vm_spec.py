@@ -1,7 +1,5 @@
 """Parse the description of a lab VM: its kernel, then options after commas."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

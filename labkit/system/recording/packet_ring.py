@@ -7,8 +7,6 @@ ping does, and lose it when they are forwarded or change the namespace. Until th
 and a decapsulation within one namespace seems to take no time.
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import socket

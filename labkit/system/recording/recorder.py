@@ -1,7 +1,5 @@
 """The process that records packets: it empties the rings into a file, beside the experiment."""
 
-from __future__ import annotations
-
 import contextlib
 import select
 import socket

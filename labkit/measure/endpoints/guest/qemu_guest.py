@@ -4,8 +4,6 @@ labkit controls them through virtio-serial ports, which are not part of the meas
 process that booted it.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import sys

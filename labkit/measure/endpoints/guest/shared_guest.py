@@ -3,8 +3,6 @@
 Compared with one guest per endpoint (same kernel, same total of CPUs), only the machine boundary differs.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress

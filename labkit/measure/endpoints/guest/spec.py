@@ -1,7 +1,5 @@
 """The description of a guest, a larger shared guest, and a guest's NIC."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

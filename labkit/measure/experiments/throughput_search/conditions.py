@@ -5,8 +5,6 @@ shared cores that is often not so: without this check, the same switch gave rate
 (docs/method/throughput.md).
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from contextlib import suppress

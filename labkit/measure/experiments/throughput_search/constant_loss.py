@@ -5,8 +5,6 @@ frames. A search for the rate without loss then ends at such a low load, which s
 about the path. Here the loss far below the rate found is compared with the loss far above it.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import defaultdict

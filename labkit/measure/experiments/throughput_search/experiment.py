@@ -5,8 +5,6 @@ up. The baseline is searched twice (A/A control). A row of the part `cost` is on
 the part `trials` are its trials, including repeated ones.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A search through a device that labkit did not build, between the ports of a TRex server that runs elsewhere."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass

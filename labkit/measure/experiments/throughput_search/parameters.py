@@ -1,7 +1,5 @@
 """Parameters of the experiment `throughput`, and their checks."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Annotated, ClassVar
 

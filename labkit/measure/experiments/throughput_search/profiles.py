@@ -3,8 +3,6 @@
 The rate is half of the lowest one that any arm carries, so the CPU time of each packet can be compared.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from contextlib import nullcontext

@@ -1,8 +1,6 @@
 """The servers' side of two nodes: it builds its side of an arm, starts servers, and reports what arrived, on
 request. It may be the far end of mirrors' tunnels instead."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator

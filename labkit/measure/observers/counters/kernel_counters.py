@@ -7,8 +7,6 @@ flight. Endpoints in guests have the same counters of the guest's kernel, except
 there shows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path

@@ -11,8 +11,6 @@ sockets. The copies that its mirrors make are followed from the mirrors to their
 by which a tunnel leaves the host (the uplink) did not send is a hop of its own.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager

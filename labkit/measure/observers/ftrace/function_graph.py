@@ -6,8 +6,6 @@ at the 10 % and 90 % quantiles. What runs in a softirq at the end of the sender'
 this is the whole path to the receiver's socket.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager

@@ -6,8 +6,6 @@ interrupts and sleeping (options sleep-time and funcgraph-irqs are on). If one l
 count fully.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Histograms of durations with bins of equal relative width, so that memory is bounded for any number of them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Names of kernel functions: which can be traced, their addresses, and similar names for a misspelt one."""
 
-from __future__ import annotations
-
 import difflib
 import functools
 import re

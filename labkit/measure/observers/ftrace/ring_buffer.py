@@ -4,8 +4,6 @@ Source: include/linux/ring_buffer.h, unchanged since Linux 2.6.30. Field positio
 the event's format.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 import sys

@@ -5,8 +5,6 @@ numbers of those that match, and the values of the fields. A packet with a comme
 matches, so it is known how far tshark has come.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 import tempfile

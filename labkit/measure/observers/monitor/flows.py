@@ -3,8 +3,6 @@
 Decoding every packet would cost more.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping
 from contextlib import suppress

@@ -10,8 +10,6 @@ Arithmetic is used for the length of Geneve's options only: the optimizer of lib
 arithmetic that the kernel refuses.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The last packets of a monitor, in bounded memory. Blocks of the ring are kept as they are and decoded on demand."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence

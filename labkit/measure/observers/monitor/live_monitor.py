@@ -1,7 +1,5 @@
 """A monitor of an interface for users: counts, classes, conversations, and the last packets decoded."""
 
-from __future__ import annotations
-
 import threading
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping

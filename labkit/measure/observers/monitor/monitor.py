@@ -5,8 +5,6 @@ a last report. Every packet of the interface is in exactly one of these counts: 
 sampled, kept, forgotten.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import select

@@ -3,8 +3,6 @@
 Schemes of RFC 5475: count-based and time-based systematic sampling, and uniform probabilistic sampling.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable

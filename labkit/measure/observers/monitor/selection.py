@@ -1,7 +1,5 @@
 """What the kernel lets through: addresses, ports, protocol and VLAN, as an expression in libpcap's syntax."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
 

@@ -4,8 +4,6 @@ counting.
 `--control fd` needs perf 5.12 (tried with 6.1).
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

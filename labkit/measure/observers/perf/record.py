@@ -6,8 +6,6 @@ accumulate where interrupts are enabled again. The kernel takes about as many sa
 one, with fewer cycles between them; therefore samples are weighted by these cycles.
 """
 
-from __future__ import annotations
-
 import functools
 import gzip
 import os

@@ -3,8 +3,6 @@
 `tests/samples` has real output.
 """
 
-from __future__ import annotations
-
 import difflib
 import functools
 import math

@@ -4,8 +4,6 @@ Keys are made for each network that is built, and the kernel alone keeps them: n
 list has one.
 """
 
-from __future__ import annotations
-
 import errno
 import secrets
 from collections.abc import Iterator, Mapping

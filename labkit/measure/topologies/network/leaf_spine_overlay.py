@@ -7,8 +7,6 @@ spines. Containers of another subnet are reached by GRE alone.
                                                   └─── bridge2 (con_ns2) ─ cs3, cs4
 """
 
-from __future__ import annotations
-
 from labkit.measure.topologies.network.parts import (
     Bridge,
     Cable,

@@ -1,7 +1,5 @@
 """Redirect packets from one interface to another by BPF programs that labkit assembles itself."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack

@@ -3,8 +3,6 @@
 All are one transaction. Sources: RFC 7047, ovs-vswitchd.conf.db(5).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

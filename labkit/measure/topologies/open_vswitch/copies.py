@@ -7,8 +7,6 @@ arrives, behind the sockets of readers, and drops the copy there, because nobody
 To add a reader, write a function, add it to KINDS, and its name to `switch_options.READERS`.
 """
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence

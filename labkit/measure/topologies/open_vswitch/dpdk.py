@@ -5,8 +5,6 @@ them without a pause and takes a whole CPU. Sources: Documentation/intro/install
 doc/guides/nics/af_packet.rst of DPDK.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

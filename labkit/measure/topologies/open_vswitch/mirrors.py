@@ -4,8 +4,6 @@ The copies of each mirror are counted where they arrive (`arrivals`). Their expe
 the ports that the mirrors select.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import socket

@@ -4,8 +4,6 @@ The package `ovs` encodes and decodes. Every call has a deadline, which the pack
 package is imported on first use, because the import takes 30 ms (in an emulated guest 1 s).
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import time

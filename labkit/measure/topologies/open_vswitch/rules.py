@@ -6,8 +6,6 @@ number has, so each overlaps with one of the first, and goes ahead of it. With s
 them in turn: with four, two of the nine bits are the port's, so every packet of every port meets exactly one rule.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import tempfile
 from collections.abc import Callable, Sequence

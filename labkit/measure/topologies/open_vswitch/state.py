@@ -3,8 +3,6 @@
 The kernel knows no master of a userspace datapath's port, and no interface of its tunnels.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """Find the path of frames between the ends of a pair in a topology's state, interface by interface."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from labkit.common.topology_state import InterfaceState, PairEnd, Place, State, Step

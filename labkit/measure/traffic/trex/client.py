@@ -1,7 +1,5 @@
 """TRex's client as labkit uses it: a connection to the process that has it (`client_process`), with deadlines."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

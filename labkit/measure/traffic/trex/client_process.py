@@ -9,8 +9,6 @@ ports, and ends. The traffic also ends by itself, because it is started for a du
 Of labkit it imports only modules without packages, because the client needs its own copies of libraries.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -16,8 +16,6 @@ TRex's numbers mislead in known ways, so everything here is counted from differe
 - Latency streams are not scaled by the multiplier; counters of bytes include the 4 bytes of FCS.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ TRex is not a package: users unpack a release, and LABKIT_TREX or a parameter na
 `t-rex-64` finds and kills processes by name, so labkit starts `_t-rex-64` itself.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import math
 import os

@@ -3,8 +3,6 @@
 Only the client's process uses these functions, because they import the client (lbr-trex-client).
 """
 
-from __future__ import annotations
-
 import base64
 import ipaddress
 from collections.abc import Callable, Sequence
