@@ -34,7 +34,7 @@ VARIABLES = {
     "LABKIT_ALLOW": "machine_sysctl: changes may set sysctls of the whole machine while their arm is measured;"
     " trex_profile: a sweep's file may name a profile of TRex, which is code; trex_folder: it may name the folder of"
     " TRex, from which a program is started; existing_network: runs may send traffic between ends that labkit did not"
-    " make; separate several with commas",
+    " make; program: a change in a file may name a program; separate several with commas",
     "LABKIT_TREX": "the folder of an unpacked TRex release, from which labkit starts a server",
 }
 

@@ -99,7 +99,12 @@ _BUILD_COLUMNS = _columns(
     "describes",
     ("kernel_config_digest", "", "text", "a digest of the kernel's configuration"),
     ("sysctl_digest", "", "text", "a digest of the sysctls that are known to change a throughput"),
-    ("iperf3", "", "text", "the version of iperf3"),
+    (
+        "iperf3",
+        "",
+        "text",
+        "the version of this machine's iperf3; that of an arm with another one is in `changed`",
+    ),
     use="equal",
 )
 _MACHINE_COLUMNS = _columns(

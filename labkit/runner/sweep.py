@@ -230,7 +230,7 @@ def _with_files(parameters: dict[str, Any], folder: Path) -> dict[str, Any]:
 
     Such files are in the sweep file's folder; networks may also be in the project. Raises BadInput.
     """
-    result = yaml_files.with_files(parameters, folder, run_folder.project_root())
+    result = yaml_files.with_files(parameters, folder, run_folder.project_root(), of_a_sweep=True)
     return {
         name: msgspec.json.decode(msgspec.json.encode(value)) if name in ("change", "topology") else value
         for name, value in result.items()

@@ -16,6 +16,7 @@ from labkit.common.plain_types import wrong_type
 from labkit.measure import experiments
 from labkit.measure.experiments import Change, Files
 from labkit.measure.topologies import Network, check_network
+from labkit.runner import permissions
 
 MAX_VALUES, MAX_BYTES = 100_000, 4 << 20  # in a file
 
@@ -73,16 +74,23 @@ def network(path: Path) -> Network:
 
 
 def with_files(
-    parameters: Mapping[str, Any], folder: Path | None, project: Path | None = None
+    parameters: Mapping[str, Any],
+    folder: Path | None,
+    project: Path | None = None,
+    *,
+    of_a_sweep: bool = False,
 ) -> dict[str, Any]:
     """Return the parameters of an experiment with its changes parsed and the names of network files replaced by the
     networks.
 
-    Files must be in `folder` or below, unless `folder` is None. A network may also be in `project`. Raises BadInput.
+    Files must be in `folder` or below, unless `folder` is None. A network may also be in `project`. Raises BadInput,
+    also for a program that a sweep's file names, unless its user allows that.
     """
     result = dict(parameters)
     if "change" in parameters:
         result["change"] = changes(parameters["change"], Files(folder))
+        if of_a_sweep or permissions.is_of_a_sweep():
+            _refuse_programs(result["change"], "a sweep's file")
     if "topology" in parameters:
         result["topology"] = _topologies(parameters["topology"], folder, project)
     return result
@@ -125,4 +133,15 @@ def changes(given: Any, files: Files) -> tuple[Change, ...]:
         content = content["changes"]
     if not isinstance(content, list):
         raise BadInput(f"{path}: changes must be a list of mappings, each with a name and its steps")
-    return experiments.parse_changes(content, files.beside(path))
+    return _refuse_programs(experiments.parse_changes(content, files.beside(path)), path)
+
+
+def _refuse_programs(given: tuple[Change, ...], file: str) -> tuple[Change, ...]:
+    """Return the changes of a file. Raises BadInput if one names a program, and the user has not allowed that."""
+    for one in given:
+        if one.programs and not permissions.is_allowed("program"):
+            raise BadInput(
+                f"change {one.name} names a program, and {file} may be somebody else's: name it on the command line or"
+                f" in your own notebook, or allow it with {permissions.ALLOW}=program in the environment"
+            )
+    return given

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -134,7 +134,7 @@ class Endpoint:
     namespace with the interface `tap`; `interface` is then inside the guest. `published_address`: an address of the
     host at which clients reach the ports of this end; None: they use `address`. `port_offset`: added to the port of a
     generator's server here, where several arms share an end. `cpu`: the CPU of programs that are started here; None:
-    any.
+    any. `programs`: paths of those that are started instead of others, by the names of these.
     """
 
     name: str
@@ -147,6 +147,7 @@ class Endpoint:
     published_address: str | None = None
     port_offset: int = 0
     cpu: int | None = None
+    programs: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def prefix(self) -> list[str]:
@@ -155,6 +156,7 @@ class Endpoint:
 
     def start(self, argv: Sequence[str], *, held: bool = False) -> process.Running:
         """Start a program at this end. With `held` it is stopped as soon as it exists, until `go`."""
+        argv = [self.programs.get(argv[0], argv[0]), *argv[1:]]
         if self.runtime is None and not held:
             # Without nsenter(1), whose start takes 0.1 s on an emulated CPU.
             with netlink.inside(self.namespace.fd), _bound(self.cpu):

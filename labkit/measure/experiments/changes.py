@@ -23,6 +23,7 @@ from labkit.common.errors import BadInput, Failed, LabkitError, NoEffect, Unsupp
 from labkit.common.plain_types import wrong_type
 from labkit.measure.experiments.change_kinds import checks, registry
 from labkit.measure.experiments.change_kinds.base import Files, Place
+from labkit.measure.experiments.change_kinds.program import SWITCH
 from labkit.measure.topologies import Topology
 from labkit.system import machine, netlink
 
@@ -72,6 +73,11 @@ class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if one.kind == "machine_sysctl"
             for name, value in one.options.items()
         }
+
+    @property
+    def programs(self) -> dict[str, dict[str, Any]]:
+        """The programs of which this change starts another build: the options of each step, by the program's name."""
+        return {one.options["name"]: one.options for one in self.steps if one.kind == "program"}
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -318,6 +324,21 @@ def apply(change: Change, topology: Topology) -> list[dict[str, Any]]:
                 )
                 for at, name in differ
             )
+        if step.kind == "program":
+            name, path, digest = (step.options[key] for key in ("name", "path", "digest"))
+            if name == SWITCH and topology.switch is None:
+                without.append(f"{topology.name} has no {name}")
+                continue
+            usual = machine.program(name)
+            version = machine.versions([usual, path])
+            if version[path] is None:
+                raise Unsupported(f"change {change.name}: {path} cannot be started")
+            if checks.digest(Path(usual).read_bytes()) == digest:
+                without.append(f"program {path} has no effect: it is the same as {usual}")
+            else:
+                now = f"{version[path]}, {path}, {digest[:19]}"
+                at = "between" if name == SWITCH else "both"
+                result[at, "program", name, str(version[usual]), now] += 1
         for place in _places(step.at, topology, kind.per_interface) if kind.placed else ():
             before = kind.state(place, step.options)
             kind.apply(place, step.options)

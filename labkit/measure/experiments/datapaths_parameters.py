@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import msgspec
 
-from labkit.common import existing_names
+from labkit.common import existing_names, switch_options
 from labkit.common.errors import BadInput
 from labkit.common.extensions import on_call
 from labkit.common.limits import UNIQUE, UNIQUE_OR_EMPTY, Form, Offered, OneOf, UniqueItems, Within
 from labkit.common.plain_types import wrong_type
 from labkit.measure import hosts, topologies
 from labkit.measure.experiments import changes
+from labkit.measure.experiments.change_kinds import program
 from labkit.measure.experiments.changes import Change
 from labkit.measure.experiments.context import Experiment
 from labkit.measure.observers import registry as observing
@@ -308,10 +309,25 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
             )
         for one in self.change:
             try:
+                for name in one.programs:
+                    self._check_program(name)
                 if one.parameters:
                     self.with_change(one).check()
             except BadInput as error:
                 raise BadInput(f"change {one.name}: {error}") from None
+
+    def _check_program(self, name: str) -> None:
+        if self.in_guests:
+            raise BadInput("guests have programs of their own: leave program out, or endpoint")
+        switches = {one.partition("+")[0] for one in self.topology_names if switch_options.is_switch(one)}
+        if name == program.SWITCH and (not switches or "ovs_dpdk" in switches):
+            raise BadInput(
+                f"program {name} is that of switches without DPDK: name one as topology, and no ovs_dpdk"
+            )
+        if name not in (program.SWITCH, self.load_generator.name):
+            raise BadInput(
+                f"program {name} is not started, because {self.load_generator.name} makes the load"
+            )
 
     def refuse_changes_at_ends(self, what: str) -> None:
         """Raise BadInput for a change at an end, because `what` moves the interfaces there into another namespace,

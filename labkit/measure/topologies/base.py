@@ -73,7 +73,8 @@ class Spec:
     `parent`: the NIC of the machine under macvlan and ipvlan; `machine_netns` is a file descriptor of its namespace.
 
     `endpoint`: where the programs run: a namespace, a container or a guest; `guest` describes the guest (guest.parse).
-    `guest_files`: Python files that programs in a guest need.
+    `guest_files`: Python files that programs in a guest need. `programs`: paths of programs, by the name of the one
+    that each replaces at the ends and as the switch.
 
     `side`: build only the client ends (1) or the server ends (2), because the others are on another host. `ours`: two
     bytes that the MAC addresses of both sides share. `monitor`: where a topology sends what leaves the host.
@@ -91,6 +92,7 @@ class Spec:
     guest: str = "debian"
     guest_files: tuple[str, ...] = ()
     monitor: RemoteMonitor | None = None
+    programs: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from functools import partial
 from labkit.common import existing_names, extensions, switch_options
 from labkit.common.errors import BadInput, choose
 from labkit.common.extensions import on_call
+from labkit.measure.endpoints import Pair
 from labkit.measure.topologies import linux_datapaths
 from labkit.measure.topologies.base import (
     EBPF,
@@ -228,6 +229,12 @@ def build(topology: str | Network, spec: Spec) -> Iterator[Topology]:
             if spec.endpoint == "container":
                 built = stack.enter_context(on_call(f"{_GUESTS}:with_containers")(built))
         stack.enter_context(built.at_end)
+        if spec.programs:
+            ends = [
+                (replace(end, programs=spec.programs) for end in (one.client, one.server))
+                for one in built.pairs
+            ]
+            built = replace(built, pairs=[Pair(*each) for each in ends])
         yield built
 
 

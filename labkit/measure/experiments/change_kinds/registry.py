@@ -83,6 +83,7 @@ _MODULES = {
     "traffic_control": ("qdisc", "tc_filter", "xdp", "tc_bpf"),
     "route": ("route", "neighbour"),
     "monitor": ("monitor",),
+    "program": ("program",),
     "registry": ("parameter", "affinity", "congestion", "socket", "function"),
 }
 KINDS = Registry(

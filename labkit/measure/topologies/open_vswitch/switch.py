@@ -93,14 +93,16 @@ class Switch:
         )  # fmt: skip
         self._database = Database(socket)
 
-    def start(self, *operations: dict[str, Any], datapath: Datapath, cpu: int | None = None) -> None:
+    def start(
+        self, *operations: dict[str, Any], datapath: Datapath, program: str = DAEMON, cpu: int | None = None
+    ) -> None:
         """Start the switch with the configuration that these operations insert into the empty database.
 
-        cpu: the CPU on which it runs; None: any. Raises as `settled`, BadInput for a
-        CPU that does not exist, and Unsupported if this kernel or this machine's Open vSwitch lacks the datapath or is
-        too old for it.
+        program: the ovs-vswitchd without DPDK. cpu: the CPU on which it runs; None: any. Raises as `settled`,
+        BadInput for a CPU that does not exist, and Unsupported if this kernel or this machine's Open vSwitch lacks the
+        datapath or is too old for it.
         """
-        program = dpdk.program() if datapath is Datapath.DPDK else DAEMON
+        program = dpdk.program() if datapath is Datapath.DPDK else program
         kernel = not datapath.in_userspace
         if program != DAEMON:
             version(program)

@@ -32,7 +32,7 @@ from labkit.measure.topologies.network.parts import Network, Nic, Node, Part
 from labkit.measure.topologies.open_vswitch import dpdk
 from labkit.measure.topologies.open_vswitch.configuration import Port, operations
 from labkit.measure.topologies.open_vswitch.mirrors import Mirrors, monitor_parts
-from labkit.measure.topologies.open_vswitch.switch import Switch, switch
+from labkit.measure.topologies.open_vswitch.switch import DAEMON, Switch, switch
 from labkit.measure.topologies.open_vswitch.use_cases import BRIDGE, use_case
 from labkit.system import netlink
 from labkit.system.netlink.ethtool import complete_packets
@@ -159,7 +159,8 @@ def _start_switch(
         configuration = operations(
             mirrors.bridges(BRIDGE, [*ports, *more]), parameters.flow_limit, parameters.cpu
         )
-        one.start(*configuration, datapath=datapath, cpu=parameters.cpu)
+        program = spec.programs.get(DAEMON, DAEMON)
+        one.start(*configuration, datapath=datapath, program=program, cpu=parameters.cpu)
         mirrors.connect(one)
         with mirrors.counted():
             yield one, mirrors

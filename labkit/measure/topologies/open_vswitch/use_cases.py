@@ -38,7 +38,7 @@ from labkit.measure.topologies.open_vswitch import dpdk, rules
 from labkit.measure.topologies.open_vswitch.configuration import Bridge, Port, operations
 from labkit.measure.topologies.open_vswitch.mirrors import FAR, NEAR, UNDERLAY, UPLINK, UPLINK_SIDE
 from labkit.measure.topologies.open_vswitch.rules import Port as RulePort
-from labkit.measure.topologies.open_vswitch.switch import Switch, switch
+from labkit.measure.topologies.open_vswitch.switch import DAEMON, Switch, switch
 from labkit.system import netlink
 from labkit.system.netlink.ethtool import complete_packets
 from labkit.system.netlink.taps import Tap
@@ -118,7 +118,8 @@ def use_case(name: str, spec: Spec) -> Iterator[Topology]:
         configuration = operations(
             _bridges(datapath, ports, bool(tunnelled)), options.flow_limit, options.cpu
         )
-        one.start(*configuration, datapath=datapath, cpu=options.cpu)
+        program = spec.programs.get(DAEMON, DAEMON)
+        one.start(*configuration, datapath=datapath, program=program, cpu=options.cpu)
         for end in tunnelled:
             _tunnel_switch(end, one, built, datapath)
         _install(options, spec, one, vms, net)

@@ -17,6 +17,7 @@ from labkit.common.errors import BadInput, Failed
 from labkit.measure import experiments
 from labkit.measure.experiments import Change, Files, changes, survey
 from labkit.measure.experiments.change_kinds.checks import digest
+from labkit.measure.experiments.change_kinds.program import verified
 from labkit.measure.experiments.change_kinds.registry import KINDS
 from labkit.measure.topologies import Spec, Topology
 from labkit.runner import yaml_files
@@ -65,6 +66,31 @@ def test_program_for_packets_that_leave() -> None:
     given["steps"][0]["options"] = {**leaving.steps[0].options, "hook": "sideways"}  # type: ignore[index]
     with pytest.raises(BadInput, match="choose ingress, egress"):
         changes.parse(given, Files(None))
+
+
+def test_a_program_is_named_by_its_user_and_is_the_file_that_was_named(tmp_path: Path) -> None:
+    (build := tmp_path / "iperf3").write_bytes(b"a build")
+    text = f"new: program iperf3={build}"
+    change = one(text)
+    assert verified(change.programs["iperf3"]) == str(build)
+    assert parameters(topology="veth", change=text).change == (change,)
+    for given, words in (
+        ({"protocol": "ping"}, "ping makes the load"),
+        ({"endpoint": "guest"}, "programs of their own"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            parameters(topology="veth_bridge", change=text, **given)
+    (file := tmp_path / "changes.yaml").write_text(json.dumps([json.loads(msgspec.json.encode(change))]))
+    with pytest.raises(BadInput, match=r"changes.yaml may be somebody else's"):
+        yaml_files.with_files({"change": str(file)}, None)
+    with pytest.raises(BadInput, match="a sweep's file may be somebody else's"):
+        yaml_files.with_files({"change": text}, None, of_a_sweep=True)
+    build.write_bytes(b"another build")
+    with pytest.raises(BadInput, match="has changed since the run was asked for"):
+        verified(change.programs["iperf3"])
+    build.chmod(0o666)
+    with pytest.raises(BadInput, match="other users can write"):
+        verified(change.programs["iperf3"])
 
 
 def test_parameters_of_changes() -> None:
@@ -118,6 +144,8 @@ def test_documented_examples_are_valid(tmp_path: Path) -> None:
         ("x: rules many at client", "rules=many is not a whole number from 1 to 10000"),
         ("x: neighbour 10.0.0.1 at client", "neighbour lacks mac"),
         ("x: monitor some at client", "sample='some' is no way to sample: choose all"),
+        ("x: program sh=/bin/sh", "program name 'sh' is not valid: write for example `program iperf3="),
+        ("x: program iperf3=/none/iperf3", "is not started, because /none cannot be read"),
     ],
 )
 def test_invalid_change_is_refused(text: str, words: str) -> None:
