@@ -1,4 +1,4 @@
-"""A gate for CI: is the new run worse than the old one by more than a margin?
+"""A gate for CI: is the new run worse than the old one, or an arm than the baseline beside it, by more than a margin?
 
 A point is *worse* if its whole 95 % interval is beyond the margin, *not worse* if none of it is, and else labkit
 *cannot tell*. `slower` is about the metric of verdicts, `cpu` about CPU time for each unit that arrived: ratios to the
@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from labkit.analysis import compare_runs, stats
-from labkit.analysis.load import COSTS, GROUP, METRIC, PROFILE, group_text, groups, load
+from labkit.analysis import compare_runs, stats, verdicts
+from labkit.analysis.load import COSTS, GROUP, METRIC, PROFILE, group_text, groups, load, with_costs
 from labkit.common import units
 from labkit.common.errors import BadInput
 
@@ -99,15 +99,47 @@ def judge_runs(
                 table if one.what == "slower" else compare_runs.compare(left, right, metrics=COSTS, **how)[0]
             )
             result += judge(lines, one)
-        if not any(
-            each.condition == one.text for each in result
-        ):  # else the other conditions would decide alone
-            result.append(Judged("all points", UNCLEAR, 1.0, 1.0, 1.0, "nothing can be judged", "", one.text))
+        if not any(each.condition == one.text for each in result):  # else the other conditions would decide
+            result.append(_nothing(one))
     return _sorted(result)
 
 
+def check_arms(conditions: Sequence[Condition]) -> None:
+    """Raise BadInput for a condition that is not about arms of one run."""
+    if any(one.what == "loss" for one in conditions):
+        raise BadInput("--fail-if loss compares two runs: add --against RUN")
+
+
+def judge_arms(run: Path, conditions: Sequence[Condition]) -> list[Judged]:
+    """Judge the arms of a run against its baseline by every condition, the worst first: two builds that took turns.
+
+    Where there are changes, those of the baseline are judged, and no other arm. Raises BadInput for shares of loss.
+    """
+    check_arms(conditions)
+    rows = with_costs(load(run))
+    result = list[Judged]()
+    for by in conditions:
+        lines = verdicts.verdicts(rows, metrics=METRIC if by.what == "slower" else COSTS)
+        if changes := list(rows["change"].dropna().unique()):
+            own = [{*changes, *(f"{base}+{change}" for change in changes)} for base in lines["baseline"]]
+            lines = lines[[arm in names for arm, names in zip(lines["topology"], own, strict=True)]]
+        equal = lines["word"].eq("equal")
+        # What else than noise leaves no evidence may hide a difference.
+        hidden = (
+            lines["control_low"].isna() | lines["rounds_count"].eq(1) | lines["whole_low"].gt(lines["high"])
+        )
+        why = lines["sentence"].where((hidden | lines["whole_high"].lt(lines["low"])) & ~equal)
+        ends = {f"judged_{end}": lines[end].mask(equal, 1.0) for end in ("ratio", "low", "high")}
+        result += judge(lines.assign(**ends, why=why), by) or [_nothing(by)]
+    return _sorted(result)
+
+
+def _nothing(by: Condition) -> Judged:
+    return Judged("all points", UNCLEAR, 1.0, 1.0, 1.0, "nothing can be judged", "", by.text)
+
+
 def judge(table: pd.DataFrame, by: Condition) -> list[Judged]:
-    """Judge the lines of `compare_runs.compare`, the worst first."""
+    """Judge the lines of `compare_runs.compare` (or `judge_arms`), the worst first."""
     if not len(table):
         return []
     why = "the old run measured it, and the new one has no valid measurement of it"

@@ -295,6 +295,6 @@ def _clock_doubts(table: pd.DataFrame) -> list[str]:
     ]
     if unknown := int(measured.isna().sum()):
         lines.append(
-            f"{units.counted(unknown, 'run')} have no time of measuring, and are at the end of the trend"
+            f"{unknown} of {len(runs)} runs have no time of measuring, and are at the end of the trend"
         )
     return lines

@@ -89,7 +89,4 @@ def explained(of: Series, before: pd.Series[Any], after: pd.Series[Any]) -> list
     try:
         return [*lines, shlex.join(["labkit", "why", *sides]), *why.explain(*sides).sentences()]
     except LabkitError as error:
-        return [
-            *lines,
-            f"no cause is named: {error}",
-        ]
+        return [*lines, f"no cause is named: {error}"]

@@ -14,18 +14,20 @@ from labkit.runner.progress import Bar
 
 NOTES = """\
 Values are in order, from good to bad. labkit measures each of them in turn with the good end, and
-judges the ratios of these pairs of runs as a gate does: at least 3 pairs, and up to --pairs where it
-cannot tell. A kernel may have options as in where=vm:…; one that does not boot is skipped. The same
+judges the ratios of these pairs of runs as a gate does: at least 3 pairs, and up to --most-pairs where
+it cannot tell. A kernel may have options as in where=vm:…; one that does not boot is skipped. The same
 command with --folder goes on after an interruption, even after kill -9. At the end, both sides of
 the change are profiled and explained.
 
     labkit bisect datapaths topology=veth rounds=2 --over kernels 6.1.0-47-cloud-amd64 6.1.0-49-cloud-amd64
     labkit bisect datapaths topology=veth where=vm:debian,cpus=1 --over kernels IMAGES --folder data/veth
     labkit bisect datapaths topology=veth protocol=udp --over length_bytes=1400,1450,1472,1500
+    labkit bisect datapaths topology=veth --over kernels OLD NEW --fail-if 'slower>2%' --gate
     labkit bisect datapaths topology=veth --over change 'rules 10 at server' 'rules 1000 at server'
 
 Exit codes: 0 the first bad one is found, 4 cannot tell (the values that are left are named), 2 an
-error, for example if the bad end is not worse than the good one. `labkit compare --help` has the
+error, for example if the bad end is not worse than the good one. With --gate: 0 not worse, 3 worse,
+4 cannot tell. `labkit compare --help` has the
 command for `git bisect run`.
 """
 
@@ -55,7 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "what is bad, as in labkit compare (slower>3%%); also 'cpu>5%%'"
     parser.add_argument("--fail-if", action="append", metavar="'slower>3%%'", help=text)
     text = f"pairs of runs after which labkit says that it cannot tell (10, at most {MOST_PAIRS})"
-    parser.add_argument("--pairs", type=int, default=10, metavar="N", help=text)
+    parser.add_argument("--most-pairs", type=int, default=10, metavar="N", help=text)
+    text = "judge the last value against the first one, and search nothing; exit codes as labkit compare"
+    parser.add_argument("--gate", action="store_true", help=text)
     text = "where runs and state are; an unfinished bisect in it is resumed"
     parser.add_argument("--folder", action=arguments.Folder, help=text)
     arguments.add_percentile(parser)
@@ -63,11 +67,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
+    from labkit.analysis import gate
     from labkit.commands import json_output
     from labkit.runner import bisect
 
-    if not 2 <= given.pairs <= MOST_PAIRS:
-        raise BadInput(f"--pairs {given.pairs}: choose 2 to {MOST_PAIRS}")
+    if not 2 <= given.most_pairs <= MOST_PAIRS:
+        raise BadInput(f"--most-pairs {given.most_pairs}: choose 2 to {MOST_PAIRS}")
     over, values = _values(given.over)
     question = bisect.Question(
         given.experiment,
@@ -75,14 +80,15 @@ def run(given: argparse.Namespace) -> int:
         over,
         bisect.ordered(values, given.good, given.bad),
         tuple(given.fail_if or ("slower>3%",)),
-        given.pairs,
+        given.most_pairs,
     )
     folder = given.folder or run_folder.new_run("bisect")
     bar = Bar()
     try:
-        search = bisect.Search(question, safe_files.make_folder(folder), bar.see, bar.say)
-        bar.say(f"the bisect is in {run_folder.display_path(folder)}; --folder with it resumes it")
-        answer = search.run()
+        with bisect.held(safe_files.make_folder(folder)):
+            search = bisect.Search(question, folder, bar.see, bar.say)
+            bar.say(f"the bisect is in {run_folder.display_path(folder)}; --folder with it resumes it")
+            answer = search.ends() if given.gate else search.run()
     finally:
         bar.stop()
     if given.json:
@@ -90,6 +96,8 @@ def run(given: argparse.Namespace) -> int:
     else:
         for sentence in (answer.sentence, *answer.why):
             print(f"- {printable(sentence)}")
+    if given.gate:
+        return gate.EXIT_CODES[answer.steps[0].word]
     return CANNOT_TELL if answer.first_bad is None else 0
 
 

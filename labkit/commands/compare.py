@@ -6,11 +6,15 @@ import argparse
 import dataclasses
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from labkit.commands import arguments
 from labkit.common import run_folder
 from labkit.common.errors import BadInput
 from labkit.common.printable import printable
+
+if TYPE_CHECKING:
+    from labkit.analysis import gate
 
 NOTES = """\
 labkit refuses to compare runs that differ in something that matters, and names it. Of two hosts
@@ -27,6 +31,13 @@ the share of lost packets.
 
     labkit compare OLD NEW --fail-if 'slower>3%' --markdown summary.md --junit gate.xml
     labkit compare OLD NEW --fail-if 'slower>3%' --fail-if 'cpu>5%' --fail-if 'loss>0.1%'
+
+`labkit run … --fail-if` without --against judges the arms of one run against its baseline, which took
+turns with them: use it where both builds can run at once, as arms. A slowdown of 5 % is less than two
+runs may drift apart, so only arms, or kernels in turn (`labkit bisect --gate`), can prove it.
+
+    labkit run datapaths topology=veth 'change=new: program iperf3=/opt/new/bin/iperf3' rounds=14 \\
+        slices=12 whole_runs=0 --fail-if 'slower>1%'
 
 With --git-bisect the exit code is for `git bisect run`: 0 good (not worse), 1 bad (worse), 125 skip
 (cannot tell, or nothing could be measured, for example because the kernel does not boot), 255 stop
@@ -103,10 +114,19 @@ def show(left: Path, right: Path, given: argparse.Namespace) -> int:
     else:
         terminal_tables.show_comparison(table, sentences)
         terminal_tables.show_claims(claims, left, right)
-    if not conditions:
-        return 0
+    return written(judged, conditions, given, (left.name, right.name)) if conditions else 0
+
+
+def written(
+    judged: list[gate.Judged],
+    conditions: list[gate.Condition],
+    given: argparse.Namespace,
+    names: tuple[str, str],
+) -> int:
+    """Write what a gate says of the runs or arms of these names as the options of `given` say; return the exit code."""
+    from labkit.analysis import gate
+
     if given.markdown is not None:
-        names = (left.name, right.name)
         run_folder.write(given.markdown, gate.markdown(judged, conditions, names).encode())
     if given.junit is not None:
         run_folder.write(given.junit, gate.junit(judged).encode())

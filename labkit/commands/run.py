@@ -76,9 +76,7 @@ def add_arguments(parser: arguments.CommandParser) -> None:
     arguments.add_percentile(parser)
     arguments.add_json(parser, "print each row as soon as it is measured, one JSON object per line")
     parser.add_argument(
-        "--folder",
-        action=arguments.Folder,
-        help="the run's folder; an unfinished run in it is resumed",
+        "--folder", action=arguments.Folder, help="the run's folder; an unfinished run in it is resumed"
     )
     arguments.add_keep_failed(parser)
     text = "send traffic between ends of existing networks (topology=existing:...) without asking"
@@ -87,7 +85,7 @@ def add_arguments(parser: arguments.CommandParser) -> None:
         "--against",
         type=run_folder.named,
         metavar="RUN",
-        help="compare the new run with this one, as labkit compare",
+        help="compare the new run with this one, as labkit compare; without it, --fail-if judges arms",
     )
     arguments.add_gate(parser)
 
@@ -134,11 +132,11 @@ def run(given: argparse.Namespace) -> int:
 def _run(given: argparse.Namespace) -> int:
     if given.folder is None:
         arguments.refuse(given, ("keep_failed",), "without --folder")
-    if given.against is None:
-        arguments.refuse(given, ("fail_if", "markdown", "junit", "git_bisect"), "without --against")
-    else:
-        arguments.refuse(given, ("json",), "with --against")
+    if given.against is not None or given.fail_if is not None:
+        arguments.refuse(given, ("json",), "with --against or --fail-if")
         _check_gate(given)
+    if given.fail_if is None:
+        arguments.refuse(given, ("markdown", "junit", "git_bisect"), "without --fail-if")
     # A user who types a command may name any file; a YAML file may only name files in its own folder.
     parameters = yaml_files.with_files(arguments.name_value_pairs(given.parameters), None)
     _agree(given, parameters)
@@ -167,12 +165,18 @@ def _run(given: argparse.Namespace) -> int:
         terminal_tables.show_findings(result, profiles)
         terminal_tables.show_profiles(profiles)
     code = judge(run_folder.read_rows(folder))
-    if code or given.against is None:
+    if code or (given.against is None and given.fail_if is None):
         return code
+    from labkit.analysis import gate
     from labkit.commands import compare
 
     try:
-        return compare.show(given.against, folder, given)
+        if given.against is not None:
+            return compare.show(given.against, folder, given)
+        conditions = list(map(gate.condition, given.fail_if))
+        return compare.written(
+            gate.judge_arms(folder, conditions), conditions, given, ("its baseline", folder.name)
+        )
     except BadInput as error:
         if not given.git_bisect:
             raise
@@ -200,10 +204,12 @@ def _check_gate(given: argparse.Namespace) -> None:
     """Raise BadInput, before anything is measured, for another run or condition than can be judged."""
     from labkit.analysis import gate
 
+    conditions = list(map(gate.condition, given.fail_if or ()))
+    if given.against is None:
+        gate.check_arms(conditions)
+        return
     if given.folder is not None and os.path.realpath(given.folder) == os.path.realpath(given.against):
         raise BadInput(f"--against {given.against}: it is the run's own folder: name another run")
-    for one in given.fail_if or ():
-        gate.condition(one)
     if not (given.against / "sweep.json").exists():
         run_folder.read_run(given.against)
 

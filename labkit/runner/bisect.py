@@ -14,21 +14,24 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from labkit.analysis import compare_runs, gate, load, why
 from labkit.common import run_folder, safe_files, units
-from labkit.common.errors import BadInput, LabkitError
+from labkit.common.errors import BadInput, Failed, LabkitError
 from labkit.measure import experiments
 from labkit.runner import run as running
 from labkit.runner import yaml_files
+from labkit.system.machine import locked_file
 from labkit.system.qemu import kernels, vm_spec
 
+ENDS_S = 2.0  # how long what a killed bisect has started may still hold its folder
 FIRST_PAIRS = 3  # with two, Student's t at 99 % is 64 standard errors wide
 SKIPPED = "skipped"
 KERNELS, CHANGE = "kernels", "change"
@@ -118,6 +121,21 @@ class Answer:
     why: list[str]
 
 
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold the folder of a bisect for the block. Raises BadInput if another bisect does."""
+    try:
+        lock = locked_file.open_locked(folder / "lock", patience_s=ENDS_S)
+    except BlockingIOError:
+        raise BadInput(
+            f"another bisect runs in {folder}: wait until it ends, or name another folder"
+        ) from None
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
 class Search:
     """A search in a folder. `watch` receives the events of its runs, and `say` a sentence for each step."""
 
@@ -168,6 +186,16 @@ class Search:
             whys = "; ".join(f"{one}: {self._steps[one].sentence}" for one in left[:-1])
             return self._unclear(values[good], left, whys)
         return self._answer(values[good], values[bad])
+
+    def ends(self) -> Answer:
+        """Judge the last value against the first one alone. Raises Failed if it cannot be measured."""
+        first, last = self._question.values[0], self._question.values[-1]
+        step = self._step(last)
+        if step.word == SKIPPED:
+            raise Failed(f"{last} cannot be measured: {step.sentence}")
+        bad = last if step.word == gate.WORSE else None
+        sentence = f"{last} against {first}: {step.word}; {step.sentence}"
+        return Answer([step], first, bad, [last], sentence, [])
 
     def _open(self, values: Sequence[str]) -> list[str]:
         return [value for value in values if value not in self._steps]

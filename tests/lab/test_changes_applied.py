@@ -167,6 +167,24 @@ def test_profiles_have_the_same_arms(machine: Sandbox) -> None:
     assert ("veth_bridge (again)", "counters", False) in seen
 
 
+def test_another_build_is_started_by_its_arm_alone_and_is_gated(machine: Sandbox, tmp_path: Path) -> None:
+    (build := tmp_path / "iperf3").write_text(f'#!/bin/sh\necho "$1" >>{tmp_path}/log\nexec iperf3 "$@"\n')
+    build.chmod(0o755)
+    folder = machine.data / "builds"
+    words = ("topology=veth", f"change=new: program iperf3={build}", "rounds=2", "slices=2", "whole_runs=0")
+    gate = ("--fail-if", "slower>99%", "--junit", str(tmp_path / "gate.xml"), "--folder", str(folder))
+    done = machine.labkit("run", "datapaths", *words, *gate)
+    word = done.stdout.splitlines()[-1].partition(":")[0]
+    # The noise of two rounds decides which.
+    assert (done.returncode, word) in ((0, "not worse"), (4, "cannot tell")), done.stderr
+    # A server for each round, and none of other arms.
+    assert (tmp_path / "log").read_text().split().count("-s") == 2
+    [(at, setting, _, after)] = effects(run_folder.read_rows(folder), "new")
+    assert (at, setting) == ("both", "iperf3")
+    assert f", {build}, sha256:" in after
+    assert "new" in (tmp_path / "gate.xml").read_text()
+
+
 @pytest.mark.needs("root")
 def test_steering_queues_and_programs(tmp_path: Path) -> None:
     """Steering and BPF programs need root outside of a user namespace."""

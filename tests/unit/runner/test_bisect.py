@@ -125,6 +125,30 @@ def test_a_gradual_change_has_no_first_bad_value(tmp_path: Path, measured: Any) 
     assert "gradual, or the verdicts contradict each other" in answer.sentence
 
 
+def test_a_gate_judges_both_ends_alone_and_a_folder_has_one_bisect(
+    tmp_path: Path, measured: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bisect, "ENDS_S", 0.0)
+    words = [
+        "bisect",
+        "datapaths",
+        "--gate",
+        "--fail-if",
+        "slower>2%",
+        "--over",
+        "length_bytes=100,104,107",
+        "--folder",
+    ]
+    for name, speed, noise, code in (("e", 1.0, 0.002, 0), ("s", 0.95, 0.002, 3), ("n", 0.97, 0.2, 4)):
+        done = measured(lambda number, _, speed=speed: speed if number >= 107 else 1.0, noise)
+        assert cli.main([*words, str(tmp_path / name)]) == code
+        assert set(done) == {"100", "107"}
+    assert "107 against 100: cannot tell" in capsys.readouterr().out
+    with bisect.held(tmp_path / "e"):
+        assert cli.main([*words, str(tmp_path / "e")]) == 2
+    assert "another bisect runs in" in capsys.readouterr().err
+
+
 def test_the_order_and_the_kernels_of_a_folder(tmp_path: Path) -> None:
     assert bisect.ordered(["a", "b", "c"], "c", "a") == ("c", "b", "a")
     for number, release in enumerate(("6.1.0-9-amd64", "6.12.5-amd64", "6.1.0-10-amd64")):
@@ -140,7 +164,7 @@ def test_the_order_and_the_kernels_of_a_folder(tmp_path: Path) -> None:
     ("words", "says"),
     [
         (["topology=veth", "--over", "pairs=1"], "at least two values"),
-        (["topology=veth", "--over", "pairs=1,2", "--pairs", "1"], "--pairs 1: choose 2 to 30"),
+        (["topology=veth", "--over", "pairs=1,2", "--most-pairs", "1"], "--most-pairs 1: choose 2 to 30"),
         (["pairs=1", "--over", "pairs=1,2"], "leave out pairs="),
         (["--over", "pairs=1,none_such"], "pairs=none_such"),
         (["--over", "protocol=tcp,udp"], "no common metric"),
