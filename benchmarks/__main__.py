@@ -13,6 +13,7 @@ from benchmarks import (
     by_hand,
     control,
     folding,
+    gate,
     guest,
     half_width,
     imports,
@@ -37,6 +38,7 @@ TABLE: dict[str, Benchmark] = {
     "imports": imports.promises,
     "half-width": half_width.promises,
     "intervals": intervals.promises,
+    "gate": gate.promises,
     "control": control.promises,
     "kill": kill.promises,
     "folding": folding.promises,
@@ -49,7 +51,9 @@ TABLE: dict[str, Benchmark] = {
     "zoo": zoo.promises,
 }
 # Benchmarks that can also evaluate a run that was measured before.
-RUN_EVALUATIONS: dict[str, Callable[[bool, Path], Iterator[Promise]]] = {"intervals": intervals.promises}
+RUN_EVALUATIONS: dict[str, Callable[[bool, Path], Iterator[Promise]]] = {
+    "intervals": intervals.promises, "gate": gate.promises,
+}  # fmt: skip
 
 
 def measured(name: str, quick: bool, run: Path | None = None) -> Iterator[Promise]:

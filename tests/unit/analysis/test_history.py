@@ -107,32 +107,56 @@ def test_machines_of_two_classes_are_never_in_one_series(tmp_path: Path) -> None
     ]  # fmt: skip
 
 
-def test_bad_files_are_left_out_with_a_sentence(tmp_path: Path) -> None:
+def half(path: Path) -> None:
+    (path.parent / "half.parquet").write_bytes(path.read_bytes()[:-200])
+
+
+def newer(path: Path) -> None:
+    table = parquet.read_table(pyarrow.BufferReader(path.read_bytes()))
+    parquet.write_table(table.replace_schema_metadata({"labkit_history": "2"}), path.parent / "newer.parquet")
+
+
+@pytest.mark.parametrize(
+    ("fault", "given", "says"),
+    [
+        (
+            half,
+            {},
+            "half.parquet is no Parquet file, or only a part of one: remove it, and add its run again",
+        ),
+        (newer, {}, "newer.parquet has version 2 of the history, and this labkit reads version 1"),
+        (
+            None,
+            {"time": "2099-01-01T00:00:00Z"},
+            "r01 says that it was measured at 2099-01-01T00:00:00Z, after it was",
+        ),
+        (None, {"time": None}, "1 of 2 runs have no time of measuring, and are at the end of the trend"),
+        (None, {}, "have fewer than 4 points, in which no change is marked"),
+    ],
+)
+def test_a_fault_is_a_sentence_and_no_point_is_lost(
+    fault: Any, given: dict[str, Any], says: str, tmp_path: Path
+) -> None:
     there = tmp_path / "track"
     with pytest.raises(BadInput, match="there is no history"):
         history.read(there)
-    first, _ = history.add(run(tmp_path, 0), there)[0]
-    history.add(run(tmp_path, 1, time="2099-01-01T00:00:00Z"), there)
-    whole = first.read_bytes()
-    (there / "half.parquet").write_bytes(whole[: len(whole) // 2])
-    table = parquet.read_table(pyarrow.BufferReader(whole))
-    parquet.write_table(table.replace_schema_metadata({"labkit_history": "2"}), there / "newer.parquet")
-    doubts = "\n".join(history.read(there).doubts)
-    for words in (
-        "half.parquet is no Parquet file, or only a part of one: remove it, and add its run again",
-        "newer.parquet has version 2 of the history, and this labkit reads version 1",
-        "r01 says that it was measured at 2099-01-01T00:00:00Z, after it was added",
-        "have fewer than 4 points, in which no change is marked",
-    ):
-        assert words in doubts
-    first.write_bytes(whole[:100])
-    assert history.add(tmp_path / "r00", there) == [(first, True)]
-    unfinished = run(tmp_path, 5)
-    (unfinished / "run.json").write_text(
-        (unfinished / "run.json").read_text().replace('"finished": "now"', '"x": 1')
-    )
+    [(first, _)] = history.add(run(tmp_path, 0), there)
+    history.add(run(tmp_path, 1, **given), there)
+    if fault:
+        fault(first)
+    read = history.read(there)
+    assert any(says in one for one in read.doubts)
+    assert {len(one.points) for one in read.series} == {2}
+
+
+def test_a_damaged_file_is_made_again_and_an_unfinished_run_is_not_added(tmp_path: Path) -> None:
+    [(first, _)] = history.add(run(tmp_path, 0), tmp_path / "track")
+    first.write_bytes(first.read_bytes()[:100])
+    assert history.add(tmp_path / "r00", tmp_path / "track") == [(first, True)]
+    about = run(tmp_path, 5) / "run.json"
+    about.write_text(about.read_text().replace('"finished": "now"', '"x": 1'))
     with pytest.raises(BadInput, match="is not finished"):
-        history.add(unfinished, there)
+        history.add(about.parent, tmp_path / "track")
 
 
 def test_a_series_that_flaps_is_said_to(tmp_path: Path) -> None:
