@@ -40,7 +40,7 @@ PROGRAMS = {
     "perf": Program("no profiles (observe=perf_record, perf_stat), so `labkit why` names no cause", "linux-perf",
                     "perf", "perf"),
     "bpftrace": Program("no times of functions (observe=function_times) on kernels without function_graph", "bpftrace"),
-    "kprobe-perf": Program("no calls of a kernel function (observe=kprobe)", "perf-tools-unstable", None, None),
+    "kprobe-perf": Program("no observe=kprobe, funcslower, tpoint", "perf-tools-unstable", None, None),
     "tshark": Program("captures cannot be analysed in depth by hand, and monitors have no display filter", "tshark",
                       "wireshark-cli", "wireshark-cli"),
     "dumpcap": Program("its cost is not measured beside that of other readers of an interface", "wireshark-common",

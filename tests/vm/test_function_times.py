@@ -40,6 +40,7 @@ import json, os, re, sys
 from labkit.common.errors import BadInput
 from labkit.system import process
 from labkit.measure.observers.ftrace import function_graph, function_times, perf_tools, session
+from labkit.measure.observers.parameters import PerfToolsParameters
 
 PING = ["ping", "-q", "-f", "-c", "500", "127.0.0.1"]
 for name, options in (("own", {}), ("bpf", {"tracer": "bpf"}), ("small", {"buffer_kib": 64})):
@@ -54,12 +55,13 @@ for name, options in (("own", {}), ("bpf", {"tracer": "bpf"}), ("small", {"buffe
 with session.exclusive_tracefs():
     output = process.output(["perf", "ftrace", "latency", "-n", "-T", "ip_rcv", "--", *PING], 120)
 print(json.dumps(["perf", sum(map(int, re.findall(r"\|\s+(\d+) \|", output))), None, 0, output.splitlines()]))
-for probe in ("ip_rcv", "ip_rcv:return"):
-    with perf_tools.kprobe(probe) as watch:
+for tool, probe in (("kprobe", "ip_rcv"), ("kprobe", "ip_rcv:return"), ("funcslower", ""), ("tpoint", "")):
+    own = PerfToolsParameters(probe=probe, slow_s=1e-6, tracepoint="net:netif_rx")
+    with perf_tools.TOOLS[tool].armed(own) as watch:
         with watch.counting():
             process.output(PING, 60)
         seen = watch.report().observed
-    print(json.dumps([probe, seen["calls_count"], seen["processes"], seen["values"], []]))
+    print(json.dumps([probe or tool, seen["calls_count"], seen["processes"], seen]))
 UNKNOWN = ("ip_recv", "zzz_nothing_zzz", "ip_rcv")
 try:
     with function_times.function_times(UNKNOWN):
@@ -146,8 +148,12 @@ def test_counts_agree_with_bpf_perf_and_kprobe_and_unknown_functions_are_named(e
     tracers = ("own", "bpf", "perf", "ip_rcv", "ip_rcv:return")
     assert {name: result[name][0] for name in tracers} == dict.fromkeys(tracers, 1000)
     assert result["ip_rcv"][1]["ping"] > 500
-    assert result["ip_rcv"][2] == {}
-    assert result["ip_rcv:return"][2] == {"0": 1000}  # NET_RX_SUCCESS
+    assert result["ip_rcv"][2]["values"] == {}
+    assert result["ip_rcv:return"][2]["values"] == {"0": 1000}  # NET_RX_SUCCESS
+    assert result["tpoint"][0] == 1000
+    assert 0 < result["funcslower"][0] <= 1000
+    assert 1e-6 <= result["funcslower"][2]["longest_s"] < 10
+    assert result["funcslower"][2]["cpus"] == {"0": result["funcslower"][0]}
     # Under emulation, a BPF probe takes as long as ip_rcv.
     assert 1 / 8 < result["own"][1] / result["bpf"][1] < 8
     count, _p50, lost, doubts = result["small"]

@@ -66,19 +66,25 @@ class GraphParameters(ObserverParameters, frozen=True, kw_only=True):
     ] = ()
 
 
-class KprobeParameters(ObserverParameters, frozen=True, kw_only=True):
-    """Parameters of kprobe."""
+class PerfToolsParameters(ObserverParameters, frozen=True, kw_only=True):
+    """Parameters of kprobe, funcslower and tpoint."""
 
     probe: Annotated[
         str,
         "the kernel function whose calls kprobe records; NAME:return records the values that it returns",
         PROBED,
     ] = "ip_rcv"
-
-    @property
-    def function(self) -> str:
-        """The name of the function."""
-        return self.probe.removesuffix(RETURN)
+    slow_function: Annotated[
+        str, "the kernel function whose slow calls funcslower records", Form(NAME, "a kernel function")
+    ] = "ip_rcv"
+    slow_s: Annotated[
+        float, "from which duration a call is slow for funcslower", Within(1e-6, 100, "in whole µs")
+    ] = 5e-5
+    tracepoint: Annotated[
+        str,
+        "the tracepoint whose events tpoint records",
+        Form(r"[a-z0-9_]+:[A-Za-z0-9_]+", "SYSTEM:EVENT, for example skb:kfree_skb"),
+    ] = "skb:kfree_skb"
 
 
 OWN: tuple[type[ObserverParameters], ...] = (
@@ -86,5 +92,5 @@ OWN: tuple[type[ObserverParameters], ...] = (
     RecordParameters,
     FunctionTimesParameters,
     GraphParameters,
-    KprobeParameters,
+    PerfToolsParameters,
 )

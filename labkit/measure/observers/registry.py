@@ -23,6 +23,8 @@ TABLE = Registry(
         "guest_function_times": f"{_HERE}.ftrace.function_times:GUEST_FUNCTION_TIMES",
         "function_graph": f"{_HERE}.ftrace.function_graph:FUNCTION_GRAPH",
         "kprobe": f"{_HERE}.ftrace.perf_tools:KPROBE",
+        "funcslower": f"{_HERE}.ftrace.perf_tools:FUNCSLOWER",
+        "tpoint": f"{_HERE}.ftrace.perf_tools:TPOINT",
     },
     "{} is not an observer",
 )

@@ -141,10 +141,9 @@ def test_no_parameter_hides_a_property(name: str) -> None:
 
 # Parameters of text that take any text: files, addresses, rates, and words that a kernel or a program defines
 FREE = {
-    "affinity", "also", "change", "congestion", "events", "functions", "graph_functions", "guest", "min_rate",
-    "loads", "max_rate", "parent", "peer", "probe", "profile_digest", "sample", "select", "server", "socket", "target",
-    "trex",
-    "warmup_rate",
+    "affinity", "also", "change", "congestion", "events", "functions", "graph_functions", "guest", "loads", "max_rate",
+    "min_rate", "parent", "peer", "probe", "profile_digest", "sample", "select", "server", "slow_function", "socket",
+    "target", "tracepoint", "trex", "warmup_rate",
 }  # fmt: skip
 
 

@@ -1,9 +1,11 @@
-"""kprobe: the calls of one kernel function by process, and the values that it returns, as kprobe of perf-tools records
-them (Brendan Gregg's, Debian package perf-tools-unstable).
+"""Programs of perf-tools (Brendan Gregg's, Debian package perf-tools-unstable) as observers; their output is kept.
 
-kprobe traces in the folder of tracefs that all share. It ends by SIGINT to its process group, so that it undoes its
+kprobe (the calls of a kernel function by process, and the values that it returns), funcslower (the single calls that
+take longer than a limit) and tpoint (the events of a tracepoint). docs/method/why.md says why no others.
+
+They trace in the folder of tracefs that all share. Each ends by SIGINT to its process group, so that it undoes its
 changes. labkit restores whatever it leaves (`session.exclusive_tracefs`). The kernel counts every event, and its buffer
-keeps the last ones: the count is exact, and processes and values are those of the events that were kept.
+keeps the last ones: the count is exact, and the output has the events that were kept.
 """
 
 from __future__ import annotations
@@ -14,33 +16,73 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from labkit.common import errors
-from labkit.common.errors import Failed, Unsupported
+from labkit.common import errors, run_folder
+from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure import topologies
 from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer, own_parameters
 from labkit.measure.observers.ftrace import kernel_functions, session
-from labkit.measure.observers.parameters import PROBED, RETURN, KprobeParameters
+from labkit.measure.observers.parameters import PROBED, RETURN, PerfToolsParameters
 from labkit.system import machine, process
 from labkit.system.machine import tracing_journal
 
 PROBE = "labkit_probe"  # its name in tracefs; kprobe gives it to a shell, so it is never a parameter
-ENABLED = "events/kprobes/enable"  # reads "0" until kprobe traces
 ARMING_S = 120.0  # an emulated CPU is slow
 GRACE_S = 60.0  # to print what was buffered, and to undo
 AGAIN_S = 30.0  # a signal that comes between two of its commands does not end it
-LONGEST_S = 100_000  # kprobe records into the buffer only if it has a duration
+LONGEST_S = "100000"  # they record into the buffer only if they have a duration
 MAX_VALUES = 20
+# `  iperf3-412   [001] d..1.  77.123456: labkit_probe: (udp_sendmsg+0x0/0xa80)`, with ` value=512` behind a return
+EVENT = re.compile(r"^ *(.+)-\d+ +\[\d+\].*?: (\w+): .*?(?: value=(-?\d+))?$", re.MULTILINE)
+# ` 77.123456 |   1) # 1234.567 us |  } /* ip_rcv */`; it prints nothing that it buffered where it has to name processes
+SLOW = re.compile(r"^ *[\d.]+ +\| +(\d+)\)\D*([\d.]+) us +\|", re.MULTILINE)
 
 
-class Kprobe:
-    """kprobe, armed."""
+@dataclass(frozen=True)
+class Tool:
+    """One of the programs.
 
-    def __init__(self, program: process.Running, top: Path, function: str) -> None:
-        self._program, self._top, self._function = program, top, function
+    `asked`: returns what it watches (a function or a tracepoint) and its arguments; raises BadInput for what the kernel
+    lacks. `read`: returns what the output says. `needs`: a file of tracefs.
+    """
+
+    name: str
+    asked: Callable[[PerfToolsParameters], tuple[str, list[str]]]
+    read: Callable[[str, str], Observation]
+    needs: str = "trace"
+
+    def check(self) -> None:
+        """Raise Unsupported without perf-tools, or on a kernel that cannot do it."""
+        machine.require_program("kprobe-perf")
+        with session.exclusive_tracefs() as top:
+            if not (top / self.needs).exists():
+                raise Unsupported(f"this kernel has no {top / self.needs}: {session.OTHERWISE}")
+
+    @contextmanager
+    def armed(self, parameters: PerfToolsParameters, text: Path | None = None) -> Iterator[Armed]:
+        """Arm it; `text`: the file for its output. It has ended when the block ends. Raises as `check` and `asked`."""
+        what, words = self.asked(parameters)
+        program = Path(machine.require_program("kprobe-perf")).with_name(f"{self.name}-perf")
+        with session.exclusive_tracefs() as top:
+            running = process.Running(["setsid", str(program), "-d", LONGEST_S, *words])  # leads its group
+            tool = Armed(self, running, top, what, text)
+            try:
+                wait_until_armed(running)
+                yield tool
+            finally:
+                tool.end()
+                running.ended()
+
+
+class Armed:
+    """A program that traces."""
+
+    def __init__(self, tool: Tool, program: process.Running, top: Path, what: str, text: Path | None) -> None:
+        self._tool, self._program, self._top, self._what, self._text = tool, program, top, what, text
 
     @contextmanager
     def counting(self) -> Iterator[None]:
@@ -50,15 +92,17 @@ class Kprobe:
         (self._top / "tracing_on").write_text("0")
 
     def report(self) -> Observation:
-        """Return the number of calls (or returns), also by process, and the returned values, most frequent first."""
+        """Return what the output says, and write it to the file."""
         self.end()
         ended = self._program.ended()
         if ended.returncode != 0:
             raise Failed(ended.message())
-        return observation(ended.stdout, self._function)
+        if self._text is not None:
+            run_folder.write(self._text, ended.stdout.encode())
+        return replace(self._tool.read(ended.stdout, self._what), artefact=self._text)
 
     def end(self) -> None:
-        """End kprobe and the programs that it started."""
+        """End the program and those that it started."""
         deadline = time.monotonic() + GRACE_S
         while not self._program.poll():
             late = time.monotonic() > deadline
@@ -70,47 +114,37 @@ class Kprobe:
                 tracing_journal.PERF_TOOLS_LOCK.unlink()  # it was killed before it could remove its lock
 
 
-@errors.reading("the output of kprobe")
-def observation(text: str, function: str) -> Observation:
-    """Return what kprobe's output (`trace` of tracefs, with its header) says. Raises Failed if it has no header."""
+@errors.reading("the output of perf-tools")
+def events(text: str, what: str) -> Observation:
+    """Return what an output of events (`trace` of tracefs, with its header) says: the number of calls, also by process,
+    and the returned values, most frequent first. Raises Failed if it has no header."""
     header = re.search(r"entries-in-buffer/entries-written: (\d+)/(\d+)", text)
     if header is None:
         raise ValueError("the header entries-in-buffer/entries-written is missing")
-    kept, written = int(header[1]), int(header[2])
-    # `  iperf3-412   [001] d..1.  77.123456: labkit_probe: (udp_sendmsg+0x0/0xa80)`, with ` value=512` behind a return
-    events = re.findall(rf"^ *(.+)-\d+ +\[\d+\].*: {PROBE}: \(.*\)(?: value=(-?\d+))?$", text, re.MULTILINE)
-    values = Counter(_signed(value) for _, value in events if value)
+    found = EVENT.findall(text)
+    return _observation(
+        what, int(header[2]), int(header[1]), (name for name, *_ in found),
+        values=dict(Counter(_signed(value) for *_, value in found if value).most_common(MAX_VALUES)),
+    )  # fmt: skip
+
+
+def slow_calls(text: str, what: str) -> Observation:
+    """Return what funcslower's output says: the number of slow calls, also by CPU, and the longest in seconds."""
+    found = SLOW.findall(text)
+    longest_s = max((float(each) / 1e6 for _, each in found), default=None)
+    cpus = dict(Counter(cpu for cpu, _ in found))
+    return _observation(what, len(found), len(found), (), longest_s=longest_s, cpus=cpus)
+
+
+def _observation(what: str, calls: int, kept: int, names: Iterable[str], **more: object) -> Observation:
     observed = {
-        "function": function,
-        "calls_count": written,
+        "function": what,
+        "calls_count": calls,
         "kept_count": kept,
-        "processes": dict(Counter(name for name, _ in events).most_common(MAX_VALUES)),
-        "values": dict(values.most_common(MAX_VALUES)),
+        "processes": dict(Counter(names).most_common(MAX_VALUES)),
+        **more,
     }
-    doubts = [] if written else [f"{function} was not called while kprobe recorded"]
-    return Observation(observed, doubts=doubts)
-
-
-@contextmanager
-def kprobe(probe: str) -> Iterator[ArmedObserver]:
-    """Arm kprobe for a function, or for its returns (`NAME:return`). It has ended when the block ends.
-
-    Raises Unsupported without kprobe, or where nothing can be traced; BadInput for a function that cannot be traced.
-    """
-    PROBED.check("probe", probe)
-    [[function, *_]] = kernel_functions.resolved([KprobeParameters(probe=probe).function]).values()
-    returns = probe.endswith(RETURN)
-    text = f"r:{PROBE} {function} value=$retval:s64" if returns else f"p:{PROBE} {function}"
-    program = machine.require_program("kprobe-perf")
-    with session.exclusive_tracefs() as top:
-        running = process.Running(["setsid", program, "-H", "-d", str(LONGEST_S), text])  # leads its group
-        tool = Kprobe(running, top, probe)
-        try:
-            wait_until_armed(running, top)
-            yield tool
-        finally:
-            tool.end()
-            running.ended()
+    return Observation(observed, doubts=[] if calls else [f"{what}: nothing was recorded"])
 
 
 def _signed(value: str) -> str:
@@ -122,34 +156,67 @@ def _signed(value: str) -> str:
     return str(number - 2**32 if 2**31 <= number < 2**32 else number)
 
 
-def wait_until_armed(program: process.Running, top: Path) -> None:
-    """Wait until it traces. Raises Failed if it ends before, or does not within ARMING_S."""
+def wait_until_armed(program: process.Running) -> None:
+    """Wait until it traces, which is when it sleeps. Raises Failed if it ends before, or does not within ARMING_S."""
     deadline = time.monotonic() + ARMING_S
     while not program.poll():
-        with contextlib.suppress(OSError):
-            if (top / ENABLED).read_text().strip() != "0":
-                return
+        for pid in machine.descendants(program.pid):
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{pid}/comm").read_text() == "sleep\n":
+                    return
         if time.monotonic() > deadline:
             raise Failed(f"{' '.join(program.argv)} does not trace after {ARMING_S:g} s")
         time.sleep(0.05)
     raise Failed(program.ended().message())
 
 
-def _check(_parameters: ObservedLoad) -> None:
-    machine.require_program("kprobe-perf")
-    with session.exclusive_tracefs() as top:
-        if not (top / "kprobe_events").exists():
-            raise Unsupported(f"this kernel has no probes (CONFIG_KPROBE_EVENTS): {session.OTHERWISE}")
+def _traceable(function: str) -> str:
+    """Return the name of a function by which it is traced. Raises BadInput for one that cannot be traced."""
+    [[name, *_]] = kernel_functions.resolved([function]).values()
+    return name
 
 
-def _check_built(parameters: ObservedLoad) -> None:
-    kernel_functions.resolved([own_parameters(parameters, KprobeParameters).function])
+def _probe(given: PerfToolsParameters) -> tuple[str, list[str]]:
+    PROBED.check("probe", given.probe)
+    function, returns = _traceable(given.probe.removesuffix(RETURN)), given.probe.endswith(RETURN)
+    text = f"r:{PROBE} {function} value=$retval:s64" if returns else f"p:{PROBE} {function}"
+    return given.probe, ["-H", text]
 
 
-def _armed(
-    parameters: ObservedLoad, _topology: topologies.Topology, _stem: Path
-) -> contextlib.AbstractContextManager[ArmedObserver]:
-    return kprobe(own_parameters(parameters, KprobeParameters).probe)
+def _tracepoint(given: PerfToolsParameters) -> tuple[str, list[str]]:
+    event = given.tracepoint
+    if not (session.place() / "events" / event.replace(":", "/") / "enable").exists():
+        raise BadInput(f"tracepoint={event}: this kernel has no such tracepoint; `tpoint-perf -l` lists them")
+    return event, ["-H", event]
 
 
-KPROBE = Observer(_check, _armed, _check_built, parameters=KprobeParameters, traces=True, disturbs=True)
+def _slow(given: PerfToolsParameters) -> tuple[str, list[str]]:
+    return given.slow_function, ["-Ht", _traceable(given.slow_function), str(round(given.slow_s * 1e6))]
+
+
+TOOLS = {
+    "kprobe": Tool("kprobe", _probe, events, needs="kprobe_events"),
+    "tpoint": Tool("tpoint", _tracepoint, events),
+    "funcslower": Tool("funcslower", _slow, slow_calls, needs="tracing_thresh"),
+}
+
+
+def _observer(name: str) -> Observer:
+    tool = TOOLS[name]
+
+    def armed(
+        parameters: ObservedLoad, _topology: topologies.Topology, stem: Path
+    ) -> contextlib.AbstractContextManager[ArmedObserver]:
+        return tool.armed(own_parameters(parameters, PerfToolsParameters), stem.with_name(f"{stem.name}.txt"))
+
+    return Observer(
+        lambda _parameters: tool.check(),
+        armed,
+        lambda parameters: tool.asked(own_parameters(parameters, PerfToolsParameters)),
+        parameters=PerfToolsParameters,
+        traces=True,
+        disturbs=True,
+    )
+
+
+KPROBE, FUNCSLOWER, TPOINT = map(_observer, ("kprobe", "funcslower", "tpoint"))

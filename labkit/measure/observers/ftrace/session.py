@@ -174,7 +174,7 @@ def exclusive_tracefs() -> Iterator[Path]:
         journal.note(tracing_journal.PERF_TOOLS_LOCK, None)
         for name in ("tracing_on", *PLAIN, *PERF_TOOLS_OPTIONS, "set_graph_function", "set_ftrace_filter"):
             arming.keep(name)
-        for name in ("kprobe_events", "function_profile_enabled", "current_tracer"):
+        for name in ("kprobe_events", "function_profile_enabled", "current_tracer", "set_event"):
             arming.keep(name)
         # The file exists while there are probes. Probes must be off before they are removed; none is on now (_check).
         journal.note(top / "events/kprobes/enable", "0")

@@ -149,8 +149,8 @@ def test_unreadable_tracefs_gives_the_remedy(tmp_path: Path, monkeypatch: pytest
             session.place()
 
 
-def test_perf_tool_that_does_not_start(tracing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_perf_tool_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(perf_tools, "ARMING_S", 0.1)
-    sleeps = process.Running(["sleep", "100"])
-    with process.all_ended([sleeps]), pytest.raises(Failed, match=r"sleep 100 does not trace after 0\.1 s"):
-        perf_tools.wait_until_armed(sleeps, tracing)
+    waits = process.Running(["tail", "-f", "/dev/null"])
+    with process.all_ended([waits]), pytest.raises(Failed, match=r"null does not trace after 0\.1 s"):
+        perf_tools.wait_until_armed(waits)
