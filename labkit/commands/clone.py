@@ -14,9 +14,10 @@ from labkit.measure.topologies import Network
 
 NOTES = """\
 The ends are named as for `labkit draw`. The copy is a network of parts: nodes, bridges, cables,
-devices on others, tunnels, routes, with their MTU and addresses. What it lacks is listed in comments,
-with the change that adds it where there is one. What is printed is a file as docs/network.yaml is:
-draw, run (topology=FILE.yaml) and all that works on networks works on the copy.
+devices on others, tunnels, routes, with their MTU, addresses, offloads, rules of nftables, sysctls, and
+the queues that an impairment can be. It is built once, without traffic, to see how it differs from the
+original. What it lacks is listed in comments. What is printed is a file as docs/network.yaml is: draw,
+run (topology=FILE.yaml) and all that works on networks works on the copy.
 
     labkit clone container:web container:cli
 """
@@ -36,16 +37,31 @@ def run(given: argparse.Namespace) -> int:
         *(f"# It lacks {one}." for one in answer["lacks"]),
     ]
     print(printable("\n".join(lines)))
-    print(
-        printable(yaml.safe_dump(_plain(network), sort_keys=False, default_flow_style=None, width=120)),
-        end="",
-    )
+    print(printable(text(network)), end="")
     return 0
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines, as rules are, line by line."""
+
+
+def _lines(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _lines)
+
+
+def text(network: Network) -> str:
+    """Return a network as the content of a file."""
+    return yaml.dump(_plain(network), Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=120)
 
 
 def _plain(network: Network) -> dict[str, Any]:
     """Return a network as a file has it, without values that are the usual ones."""
     whole = msgspec.to_builtins(network)
+    if not network.as_is:
+        del whole["as_is"]
     for described, part in zip(whole["parts"], network.parts, strict=True):
         for field in msgspec.structs.fields(part):
             if field.name in described and getattr(part, field.name) == field.default:

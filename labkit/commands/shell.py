@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import tempfile
 from contextlib import ExitStack
 
 import msgspec
@@ -37,8 +38,9 @@ def run(given: argparse.Namespace) -> int:
         if local.privileged():
             fds.append(os.open("/proc/self/ns/net", os.O_RDONLY))
             more["machine_netns"] = fds[-1]
-        argv = [
-            *local.prefix(),
-            *process.python("-m", "labkit.measure.agent.main", msgspec.json.encode(request | more).decode()),
-        ]
+        file = stack.enter_context(tempfile.TemporaryFile())  # an argument has at most 128 KiB (execve(2))
+        file.write(msgspec.json.encode(request | more))
+        file.seek(0)
+        fds.append(file.fileno())
+        argv = [*local.prefix(), *process.python("-m", "labkit.measure.agent.main", str(fds[-1]))]
         return process.interactive(argv, pass_fds=fds)

@@ -6,12 +6,14 @@ Each network is in namespaces of its own, with names that only it sees (its own 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from conftest import ROOT, Need, cpu_cgroups
@@ -307,6 +309,44 @@ def test_the_first_line_names_the_true_cause(need: Need) -> None:
         name: lines[:2] for name, lines in found.items() if not (lines or [""])[0].startswith(BROKEN[name][0])
     }
     assert len(wrong) <= len(BROKEN) // 12, json.dumps(wrong, indent=1)
+
+
+# Networks of the zoo that a copy repeats in full, each with what it has otherwise than a network that labkit builds.
+CLONED = {
+    name: BROKEN[name][1]
+    for name in ("a port with a smaller MTU", "a link with a smaller MTU", "asymmetric routes", "a drop rule",
+                 "no offloads", "small buffers", "a shaper", "a short queue", "addresses translated to nowhere",
+                 "many rules at a bridge")
+} | {"thousands of rules": BROKEN["many rules"][1].replace("seq 400", "seq 3000")}  # fmt: skip
+
+
+def of_original_and_clone(script: str, file: Path) -> list[list[tuple[str, str]]]:
+    """Return cause and place of what a check finds in a network and in its clone, and write the clone's file."""
+    check = [sys.executable, "-P", "-m", "labkit.cli", "check", "netns:client", "netns:server", "--json"]
+    with network(script) as words:
+        reports = [run([*words, *check])]
+        file.write_text(run([*words, *check[:4], "clone", "netns:client", "netns:server"]))
+    in_shell = subprocess.run(  # the check is in the namespace of the shell's parent, which is none of the ends
+        [*check[:4], "shell", str(file)], input=f"nsenter --net=/proc/1/ns/net -- {' '.join(check)}", cwd=ROOT,
+        env=os.environ | {"SHELL": "/bin/sh"}, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert in_shell.returncode == 0, in_shell.stderr
+    reports.append(in_shell.stdout)
+    return [[(one["cause"], one["where"]) for one in json.loads(each)["findings"]] for each in reports]
+
+
+@pytest.mark.long
+def test_a_clone_has_the_same_causes(tmp_path: Path, need: Need) -> None:
+    need("vxlan")
+    files = [tmp_path / f"{number}.yaml" for number in range(len(CLONED))]
+    with ThreadPoolExecutor(2) as pool:
+        found = dict(zip(CLONED, pool.map(of_original_and_clone, CLONED.values(), files), strict=True))
+    differ = {name: both for name, both in found.items() if not both[0] or both[0] != both[1]}
+    assert not differ, json.dumps(differ, indent=1)
+    lacks = [
+        line for file in files for line in file.read_text().splitlines() if line.startswith("# It lacks")
+    ]
+    assert not lacks
 
 
 @pytest.mark.long

@@ -278,7 +278,9 @@ def main() -> None:
     process.raise_open_files()
     if len(sys.argv) > 1:
         try:
-            sys.exit(shell(_received(sys.argv[1].encode())))
+            with open(int(sys.argv[1]), "rb") as file:
+                request = _received(file.read())
+            sys.exit(shell(request))
         except LabkitError as error:
             print(f"labkit: {printable(str(error))}", file=sys.stderr)
             sys.exit(2)

@@ -1,17 +1,20 @@
-"""Rules of nftables that a topology or a measurement itself needs. Those of a user are a change (`change_kinds`).
+"""Rules of nftables that a topology or a measurement needs, and those of a user as text.
 
 Counters where an interface receives are behind the packet sockets of readers, before the network stack.
 """
 
 from __future__ import annotations
 
+import re
+import tempfile
 from collections.abc import Iterable, Sequence
 
-from labkit.common.errors import Unsupported
+from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure.endpoints.namespace import Namespace
 from labkit.system import machine, process
 
 CHAIN = "load"
+LOADING_S = 60.0  # tens of thousands of rules, on an emulated CPU
 
 
 def run_nft(space: Namespace, commands: Sequence[str], purpose: str, options: str) -> None:
@@ -20,10 +23,29 @@ def run_nft(space: Namespace, commands: Sequence[str], purpose: str, options: st
     purpose: what they are for, as a verb and its object. options: the options of the kernel that they need. Raises
     Unsupported without nft(8), or if the kernel refuses.
     """
-    machine.require_program("nft")
-    ended = process.run([*space.prefix, "nft", " ; ".join(commands)])
+    try:
+        load_text(space, "\n".join(commands))
+    except Failed as error:
+        raise Unsupported(f"this kernel cannot {purpose} ({options}): {error}") from None
+
+
+def load_text(space: Namespace, text: str) -> None:
+    """Load rules into a namespace, all of them or none. Raises Failed with nft's reason, Unsupported without nft(8)."""
+    with tempfile.TemporaryFile() as file:
+        file.write(text.encode())
+        file.seek(0)
+        ended = process.run([*space.prefix, machine.require_program("nft"), "-f", "-"], LOADING_S, file)
     if ended.returncode != 0:
-        raise Unsupported(f"this kernel cannot {purpose} ({options}): {ended.message()}")
+        raise Failed(ended.message())
+
+
+def check_text(text: str, what: str) -> None:
+    """Raise BadInput for rules that name other files: nft would read any that the user can read, and quote it in its
+    messages."""
+    if re.search(r"\binclude\b", text):
+        raise BadInput(
+            f"{what}: include is not allowed, not even in a comment: write all rules into one text"
+        )
 
 
 def count_at_ingress(

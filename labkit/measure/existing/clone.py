@@ -1,46 +1,65 @@
-"""Write an existing network as a network of parts, which can be built again, and say what the copy lacks."""
+"""Write an existing network as a network of parts, which can be built again, and say what the copy lacks.
+
+The copy is built once, without traffic. What it then has otherwise than the original (offloads, sysctls, rules) becomes
+further parts. They are applied to this copy, so what a description has can be built on this kernel.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from ipaddress import ip_interface
+from pathlib import Path
+from typing import Any, get_args
 
 import msgspec
 
-from labkit.common.errors import BadInput
-from labkit.common.topology_state import InterfaceState, State
+from labkit.common.errors import BadInput, LabkitError
+from labkit.common.topology_state import RULE, InterfaceState, State
 from labkit.common.topology_state import Namespace as NamespaceState
 from labkit.measure import topologies
+from labkit.measure.endpoints import Namespace
+from labkit.measure.endpoints.namespace import first_sysctls
 from labkit.measure.existing.network import ExistingNetwork
 from labkit.measure.topologies import Network
+from labkit.measure.topologies.network import settings
 from labkit.measure.topologies.network.kinds import cables, tunnels, uppers
+from labkit.measure.topologies.network.model import short_name
 from labkit.measure.topologies.network.parts import (
     Bridge,
     Cable,
     CableEnd,
+    Impairment,
     Node,
+    OffloadName,
+    Offloads,
     Part,
     Route,
+    Rules,
+    Sysctl,
     Tunnel,
     UpperDevice,
 )
+from labkit.system import netlink
+from labkit.system.machine.settings import sysctls
+from labkit.system.netlink import ethtool
 
 OUTSIDE = "outside"  # the node at the far end of a NIC, whose real one is not on this machine
-LONGEST_NAME = 15
-# Offloads that are usually off at a veth; the others are on.
-USUALLY_OFF = ("generic-receive-offload", "large-receive-offload", "ntuple-filters", "receive-hashing")
 FORWARDING = ("/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding")
-SHORT = {
-    "tx-checksumming": "tx", "rx-checksumming": "rx", "tcp-segmentation-offload": "tso",
-    "generic-segmentation-offload": "gso", "generic-receive-offload": "gro", "scatter-gather": "sg",
-}  # fmt: skip
+PLAIN_TABLE = r"table [a-z0-9]+ [A-Za-z0-9_][A-Za-z0-9_.-]*"
+# Rules of iptables-nft that nft shows and does not read, as its own words for a match or a target of iptables.
+FOREIGN_RULE = re.compile(r"\bxt (match|target)\b|# (match|target|xt)")
+# What sysctls other than those of an interface itself say of it, or of all.
+UNSEEN_SYSCTLS = re.compile(
+    r"net\.ipv[46]\.(conf\.(default|lo)\.|neigh\.|ip_forward$)|net\.netfilter\.nf_log"
+)
 
 
 def cloned(path: ExistingNetwork, name: str) -> tuple[Network, list[str]]:
     """Return a network like an existing one, and a sentence about each thing that it lacks.
 
-    Raises BadInput if labkit cannot build such a network.
+    Raises BadInput if labkit cannot build such a network, and the errors of `topologies.build_network`.
     """
     copy = _Copy(path.state)
     pair = path.pair
@@ -48,18 +67,25 @@ def cloned(path: ExistingNetwork, name: str) -> tuple[Network, list[str]]:
         space.name: space.read(FORWARDING[":" in pair.server.address]) for space in path.topology.namespaces
     }
     parts = copy.parts({at for at, value in forwarding.items() if value.strip() == "1"})
+    ends_reached = ((path.state.forward, pair.server), (path.state.back, pair.client))
+    if path.gap and any(not way or way[-1].namespace != end.namespace.name for way, end in ends_reached):
+        copy.lacks.append(f"what is behind the end of the visible path: {path.gap}")
+    for end in (pair.client, pair.server):
+        copy.lacks += _other_paths(end.namespace, copy.interfaces)
     ends = (copy.nodes[pair.client.namespace.name], copy.nodes[pair.server.namespace.name])
     mtu_bytes = next(one.mtu_bytes for one in copy.interfaces.values() if one.addresses)
     network = Network(name, tuple(parts), (ends,), mtu_bytes)
     try:
         topologies.check_network(network)
-    except BadInput as error:  # the real one may lose packets, because what its tunnels carry does not fit
-        fitting = [
-            msgspec.structs.replace(one, mtu_bytes=None) if isinstance(one, Tunnel) else one for one in parts
-        ]
-        network = msgspec.structs.replace(network, parts=tuple(fitting))
+    except BadInput:  # the real one may lose packets
+        network = msgspec.structs.replace(network, as_is=True)
         topologies.check_network(network)
-        copy.lacks.append(f"the MTU of its tunnels, because labkit builds only what fits: {error}")
+    with topologies.build_network(network) as built:
+        made = {space.name: space for space in built.namespaces}
+        for space in path.topology.namespaces:
+            parts += copy.differences(space, made[copy.nodes[space.name]])
+    network = msgspec.structs.replace(network, parts=tuple(parts))
+    topologies.check_network(network)
     return network, list(dict.fromkeys(copy.lacks))
 
 
@@ -74,11 +100,8 @@ class _Copy:
         self.lacks: list[str] = []
         self.nodes: dict[str, str] = {}
         for space in state.namespaces:
-            short = re.sub(r"[^A-Za-z0-9_.-]", "", re.sub(r"^(container|netns):", "", space.name))[
-                :LONGEST_NAME
-            ]
-            taken = self.nodes.values()
-            self.nodes[space.name] = short if short not in taken else f"{short[:12]}-{len(self.nodes)}"
+            own = re.sub(r"^(container|netns):", "", space.name)
+            self.nodes[space.name] = short_name(own, self.nodes.values())
         self.interfaces = {
             (space.name, one.name): one for space in state.namespaces for one in space.interfaces
         }
@@ -97,16 +120,9 @@ class _Copy:
             for one in space.interfaces:
                 order, part = self._interface(space, one)
                 of_kind.setdefault(order, []).extend([] if part is None else [part])
-                self._note(space, one)
         result += [part for order in sorted(of_kind) for part in of_kind[order]]
         for space in self._state.namespaces:
             result += self._routes(space)
-            if space.rules:
-                self.lacks.append(
-                    f"{len(space.rules)} chains and tables of rules at {self.nodes[space.name]}: save them from"
-                    f" {space.name} with nft list ruleset, and add them as change='rules: nftables FILE at"
-                    f" {self.nodes[space.name]}'"
-                )
         return result
 
     def _is_nic(self, one: InterfaceState) -> bool:
@@ -118,6 +134,8 @@ class _Copy:
     def _interface(self, space: NamespaceState, one: InterfaceState) -> tuple[int, Part | None]:
         """Return the part of an interface, and its place in the order. A cable is that of its first end."""
         at, here = self.nodes[space.name], (space.name, one.name)
+        if one.kind == RULE:  # it is one of the node's rules
+            return 4, None
         if one.kind == "bridge":
             return 0, Bridge(at, one.name, self._address(space, one), one.mac)
         if self._is_nic(one):
@@ -132,9 +150,8 @@ class _Copy:
                 return 1, None
             far_space = next(each for each in self._state.namespaces if each.name == there[0])
             far_end = self.interfaces[there]
-            if one.mtu_bytes != far_end.mtu_bytes:
-                self.lacks.append(f"the larger MTU of one end of the cable from {one.name} of {space.name}")
-            mtu_bytes = min(one.mtu_bytes, far_end.mtu_bytes)
+            both = (one.mtu_bytes, far_end.mtu_bytes)
+            mtu_bytes = both if len(set(both)) > 1 else one.mtu_bytes
             return 1, Cable(self._end(space, one), self._end(far_space, far_end), mtu_bytes, one.kind)
         if one.kind in uppers() and one.lower is not None and one.mode is not None:
             lower = (self.nodes.get(one.lower.namespace, OUTSIDE), one.lower.interface)
@@ -173,15 +190,145 @@ class _Copy:
                     self.nodes[space.name], route.to, vias[0] if len(vias) == 1 else vias, out, route.metric
                 )
 
-    def _note(self, space: NamespaceState, one: InterfaceState) -> None:
-        """Say which settings of an interface the copy lacks, with the change that makes them, where there is one."""
-        at = f"{self.nodes[space.name]}:{one.name}"
-        if one.qdisc not in (None, "noqueue", "noop"):
-            self.lacks.append(f"the qdisc {one.qdisc} of {at}: tc qdisc show has its options")
-        if one.kind in cables():
-            for name, on in one.offloads.items():
-                if name in SHORT and on == (name in USUALLY_OFF):
-                    value = f"{SHORT[name]} {'on' if on else 'off'}"
-                    self.lacks.append(
-                        f"{name} {'on' if on else 'off'} at {at}: change='{SHORT[name]}: offload {value} at {at}'"
-                    )
+    def differences(self, space: Namespace, made: Namespace) -> Iterator[Part]:
+        """Yield what makes a node of the built copy like a namespace of the original, as far as it can be made."""
+        [state] = (each for each in self._state.namespaces if each.name == space.name)
+        links = {link.name: link for link in netlink.links(made.netlink)}
+        for one in (each for each in state.interfaces if each.name in links):
+            if links[one.name].mtu_bytes != one.mtu_bytes:
+                self.lacks.append(f"the MTU of {one.name} of {space.name}, {one.mtu_bytes} bytes")
+            if not one.up:
+                self.lacks.append(f"that {one.name} of {space.name} is down")
+            elif one.qdisc != made.qdisc(one.name, links[one.name].index):
+                yield from self._queue(space, made, one)
+            if one.kind != "bridge":  # it has those that its ports have in common
+                yield from self._offloads(made, one)
+        yield from self._sysctls(space, made)
+        if any(name.startswith("nftables ") for name in state.rules):
+            yield from self._rules(space, made)
+        if legacy := [name for name in state.rules if not name.startswith("nftables ")]:
+            names = ", ".join(legacy)
+            self.lacks.append(f"the rules of {names} of {space.name}: iptables-legacy-save shows them")
+
+    def _tries(self, apply: Any, part: Part, made: Namespace) -> bool:
+        """Apply a part to the copy; say what it lacks if the kernel refuses."""
+        try:
+            apply(part, made)
+        except LabkitError as error:
+            self.lacks.append(f"what the kernel refuses a copy: {error}")
+            return False
+        return True
+
+    def _queue(self, space: Namespace, made: Namespace, one: InterfaceState) -> Iterator[Part]:
+        """Yield the impairment that the queueing discipline at the way out of a cable is."""
+        try:
+            shown = json.loads(space.run("tc", "-j", "qdisc", "show", "dev", one.name).stdout or "[]")
+            yield _impairment(made.name, one, shown)
+        except (LabkitError, ValueError, KeyError):
+            words = f"tc qdisc show dev {one.name} has its options"
+            self.lacks.append(f"the qdisc {one.qdisc} of {one.name} of {space.name}: {words}")
+
+    def _offloads(self, made: Namespace, one: InterfaceState) -> Iterator[Part]:
+        now, was = made.offloads(one.name), one.offloads
+        differ = [
+            (short, was[name])
+            for short, name in ((short, ethtool.SHORT_NAMES[short]) for short in get_args(OffloadName))
+            if name in was and was[name] != now.get(name)
+        ]
+        off, on = (tuple(short for short, value in differ if value == wanted) for wanted in (False, True))
+        part = Offloads(made.name, one.name, off, on)
+        if differ and self._tries(settings.set_offloads, part, made):
+            yield part
+
+    def _sysctls(self, space: Namespace, made: Namespace) -> Iterator[Part]:
+        there, here = (_sysctls(each) for each in (space, made))
+        own = {name.rpartition("/")[2] for family in (4, 6) for name in first_sysctls(family)}
+        others = []
+        # Those of all interfaces first, because some set those of each.
+        for name in sorted(there.keys() & here.keys(), key=lambda name: (".all." not in name, name)):
+            if there[name] == here[name] or UNSEEN_SYSCTLS.match(name):
+                continue
+            value = there[name]
+            part = Sysctl(made.name, name, int(value) if re.fullmatch(r"-?\d+", value) else value)
+            if settings.is_allowed(part):
+                if self._tries(settings.set_sysctl, part, made):
+                    here |= _sysctls(made) if ".all." in name else {}
+                    yield part
+            elif name.rpartition(".")[2] not in own and not name.startswith("net.ipv6.conf."):
+                others.append(f"{name}={value}")
+        if others:
+            self.lacks.append(f"sysctls of {space.name} that no network can have: {', '.join(others)}")
+
+    def _rules(self, space: Namespace, made: Namespace) -> Iterator[Part]:
+        texts = []
+        try:
+            tables = space.run("nft", "list", "tables").stdout.splitlines()
+        except LabkitError as error:
+            self.lacks.append(f"the rules of {space.name}: {error}")
+            return
+        for line in tables:
+            if not re.fullmatch(PLAIN_TABLE, line):  # nft would read its name as more than a name
+                self.lacks.append(f"the {line} of {space.name}, because of its name")
+                continue
+            text, foreign = _table(space.run("nft", "-s", "list", *line.split()).stdout)
+            if foreign:
+                self.lacks.append(
+                    f"{foreign} rules of the {line} of {space.name}, which only iptables can load"
+                )
+            if self._tries(settings.load_rules, Rules(made.name, text), made):
+                texts.append(text)
+        if texts:
+            yield Rules(made.name, "".join(texts))
+
+
+def _other_paths(space: Namespace, shown: Mapping[tuple[str, str], InterfaceState]) -> Iterator[str]:
+    """Yield a sentence about addresses of an end that are on no interface of the path."""
+    names = {link.index: link.name for link in netlink.links(space.netlink)}
+    others = [
+        address
+        for index, address in netlink.addresses(space.netlink)
+        if (space.name, names.get(index, "")) not in shown
+        and not (ip_interface(address).is_loopback or ip_interface(address).is_link_local)
+    ]
+    if others:
+        yield f"the paths by further addresses of {space.name}: {', '.join(others)}"
+
+
+def _sysctls(space: Namespace) -> dict[str, str]:
+    with netlink.inside(space.fd):
+        return dict(sysctls(Path("/proc/sys"), ("net",)))
+
+
+def _table(listed: str) -> tuple[str, int]:
+    """Return a table as nft reads it, and how many of its rules nft shows and does not read."""
+    lines = [line.rstrip().expandtabs(4) for line in listed.splitlines()]
+    kept = [line for line in lines if not line.startswith("#") and not FOREIGN_RULE.search(line)]
+    foreign = sum(bool(FOREIGN_RULE.search(line)) for line in lines if not line.startswith("#"))
+    return "\n".join(kept) + "\n", foreign
+
+
+def _impairment(at: str, one: InterfaceState, shown: list[dict[str, Any]]) -> Impairment:
+    """Return the queueing discipline of an interface, as `tc -j qdisc show` prints it, as an impairment.
+
+    Raises ValueError or KeyError for one that no impairment is.
+    """
+    [only] = shown
+    kind, options = str(only["kind"]), dict(only.get("options") or {})
+    given: dict[str, Any] = {}
+    if kind == "tbf":
+        given = {"rate_bps": 8 * options.pop("rate"), "burst_bytes": options.pop("burst")}
+        given["queue_s"] = options.pop("lat") / 1e6
+    elif kind == "pfifo":
+        given = {"queue_packets": options.pop("limit")}
+    elif kind == "netem":
+        options.pop("limit", None)
+        delay = options.pop("delay", {})
+        given = {"delay_s": delay.get("delay", 0.0), "jitter_s": delay.get("jitter", 0.0)}
+        for word, name in (("loss-random", "loss"), ("duplicate", "duplicate"), ("reorder", "reorder")):
+            given[name] = options.pop(word, {}).get(name, 0.0)
+    if not given or options or one.kind not in cables():
+        raise ValueError(kind)
+    try:
+        return msgspec.convert({"type": "impairment", "at": at, "interface": one.name, **given}, Impairment)
+    except msgspec.ValidationError as error:
+        raise ValueError(kind) from error

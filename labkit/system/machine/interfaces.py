@@ -17,17 +17,19 @@ from labkit.system.machine.programs import program
 _FEATURE = re.compile(r"^\s*([\w-]+): (on|off)\b", re.MULTILINE)
 
 
-QUEUE_MS = 50  # of a rate-limited link, like an ordinary switch
+QUEUE_S = 0.05  # of a rate-limited link, like an ordinary switch
 
 
-def token_bucket(rate_bps: float, mtu_bytes: int) -> list[str]:
+def token_bucket(
+    rate_bps: float, mtu_bytes: int, queue_s: float = QUEUE_S, burst_bytes: int | None = None
+) -> list[str]:
     """Return the words behind `tc qdisc add dev … root` that limit a rate in bit/s, for packets of up to `mtu_bytes`.
 
-    The burst holds two packets, and 1 ms of traffic because timers may be late (tc-tbf(8)). Larger packets are
-    segmented.
+    Without a given burst, it holds two packets, and 1 ms of traffic because timers may be late (tc-tbf(8)). Larger
+    packets are segmented.
     """
-    burst = max(2 * (mtu_bytes + 100), int(rate_bps / 8 / 1000))
-    return ["tbf", "rate", f"{int(rate_bps)}bit", "burst", str(burst), "latency", f"{QUEUE_MS}ms"]
+    burst = burst_bytes or max(2 * (mtu_bytes + 100), int(rate_bps / 8 / 1000))
+    return ["tbf", "rate", f"{int(rate_bps)}bit", "burst", str(burst), "latency", f"{round(queue_s * 1e6)}us"]
 
 
 def offloads(prefix: Sequence[str], interface: str) -> dict[str, bool]:

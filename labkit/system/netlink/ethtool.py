@@ -45,6 +45,11 @@ GROUPS = {
     "ntuple-filters": "rx-ntuple-filter",
     "receive-hashing": "rx-hashing",
 }
+SHORT_NAMES = {
+    "rx": "rx-checksumming", "tx": "tx-checksumming", "sg": "scatter-gather", "tso": "tcp-segmentation-offload",
+    "gso": "generic-segmentation-offload", "gro": "generic-receive-offload", "lro": "large-receive-offload",
+    "rxvlan": "rx-vlan-offload", "txvlan": "tx-vlan-offload", "ntuple": "ntuple-filters", "rxhash": "receive-hashing",
+}  # fmt: skip
 
 
 def features(interface: str) -> dict[str, bool]:

@@ -34,13 +34,16 @@ def offloads(seen: Evidence) -> Iterator[Finding]:
         if kind == "vxlan" and features.get("generic-receive-offload") is False:
             off.append("generic-receive-offload")
         if off:
-            short = [WANTED.get(name, ("gro", MUCH))[0] for name in off]
+            words = " ".join(f"{WANTED.get(name, ('gro', MUCH))[0]} on" for name in off)
+            # A change is at an end of the copy; where an offload is on already, it would have no effect.
+            ends = {seen.client.space: "client", seen.server.space: "server"}
+            end = ends.get(place.space)
             yield Finding(
                 cause="offload off", what=f"{units.listed(off)} of {place.name} {'is' if len(off) == 1 else 'are'} off",
                 where=str(place), weight=max(WANTED.get(name, ("gro", MUCH))[1] for name in off),
                 cost="TCP passes in packets of one MTU instead of 64 KB",
-                undo=place.space.command(f"ethtool -K {place.name} {' '.join(f'{one} on' for one in short)}"),
-                change=f"offload: offload {short[0]} on at both",
+                undo=place.space.command(f"ethtool -K {place.name} {words}"),
+                change=f"offload: offload {words} at {end}" if end else None,
             )  # fmt: skip
         size, segments = details.get("gso_max_size") or 65536, details.get("gso_max_segs") or 65535
         if kind in KINDS and (size < SMALL_GSO_BYTES or segments <= FEW_SEGMENTS):

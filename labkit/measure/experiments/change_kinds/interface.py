@@ -12,14 +12,9 @@ from labkit.measure.endpoints import Namespace
 from labkit.measure.experiments.change_kinds import checks
 from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
 from labkit.system import netlink
-from labkit.system.netlink import big_tcp
+from labkit.system.netlink import big_tcp, ethtool
 
 CPUS = r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*"
-OFFLOAD_NAMES = {
-    "rx": "rx-checksumming", "tx": "tx-checksumming", "sg": "scatter-gather", "tso": "tcp-segmentation-offload",
-    "gso": "generic-segmentation-offload", "gro": "generic-receive-offload", "lro": "large-receive-offload",
-    "rxvlan": "rx-vlan-offload", "txvlan": "tx-vlan-offload", "ntuple": "ntuple-filters", "rxhash": "receive-hashing",
-}  # fmt: skip
 
 
 class Offload(Kind):
@@ -32,7 +27,7 @@ class Offload(Kind):
         return checks.values_by_name("offload", text)
 
     def setting(self, option: str) -> str:
-        return OFFLOAD_NAMES.get(option, option)
+        return ethtool.SHORT_NAMES.get(option, option)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         result = place.kernel.offloads(place.interface)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from labkit.common.errors import BadInput
+from labkit.measure.endpoints import nftables
 from labkit.measure.experiments.change_kinds import checks
 from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
 
@@ -47,12 +48,7 @@ class Nftables(_Ruleset):
         super().check(options)
         if checks.digest(options["rules"].encode()) != options["digest"]:
             raise BadInput("nftables: the rules do not match the digest beside them")
-        # nft would read any file that the user can read, and quote it in its messages.
-        if re.search(r"\binclude\b", options["rules"]):
-            raise BadInput(
-                f"nftables {options['file']}: include is not allowed, not even in a comment:"
-                " write all rules into one file"
-            )
+        nftables.check_text(options["rules"], f"nftables {options['file']}")
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         _load(place, options["rules"], f"nftables {options['file']}")

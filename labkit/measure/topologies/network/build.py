@@ -16,8 +16,15 @@ from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.common.units import counted
 from labkit.measure.endpoints import Endpoint, Namespace, Pair, namespaces
 from labkit.measure.topologies.base import BuiltSide, Spec, Topology, end_name, numbers
-from labkit.measure.topologies.network import kinds, validate
-from labkit.measure.topologies.network.model import DescribedInterface, Key, NetworkIndex, RouteChoice, target
+from labkit.measure.topologies.network import kinds, settings, validate
+from labkit.measure.topologies.network.model import (
+    DescribedInterface,
+    Key,
+    NetworkIndex,
+    RouteChoice,
+    check_unique,
+    target,
+)
 from labkit.measure.topologies.network.parts import (
     Bridge,
     Cable,
@@ -28,7 +35,7 @@ from labkit.measure.topologies.network.parts import (
     Tunnel,
     UpperDevice,
 )
-from labkit.measure.topologies.network.validate import MAX_BYTES, Mtus, check_unique
+from labkit.measure.topologies.network.validate import MAX_BYTES, Mtus
 from labkit.system import netlink
 
 SETTLE_S = 30.0  # for a slow machine; usually a second is enough
@@ -220,6 +227,7 @@ def _built(
         result.encrypt(devices=True)
         result.make_redirects(stack)
         result.impair()
+        settings.apply(index, result.space)
         result.settle()
         yield result
 
@@ -326,7 +334,7 @@ class BuiltNetwork:
             if isinstance(part, Bridge):
                 own.append(netlink.set_link(self._at(one), mtu_bytes=self.mtus.of(one)))
             if is_peer:  # it is down: veth_open fails before both ends exist
-                own.append(netlink.set_link(self._at(one)))
+                own.append(netlink.set_link(self._at(one), mtu_bytes=self.mtus.of(one)))
             if isinstance(part, Cable) and (part.other if is_peer else part.one).hairpin:
                 own.append(netlink.set_link(self._at(one), hairpin=True))
             if not isinstance(part, Tunnel):

@@ -1,4 +1,4 @@
-"""What impairments do to packets: netem and tbf at the way out of an interface."""
+"""What impairments do to packets: netem, tbf and pfifo at the way out of an interface."""
 
 from __future__ import annotations
 
@@ -46,9 +46,10 @@ def qdiscs(one: Impairment, mtu_bytes: int) -> list[tuple[list[str], list[str]]]
     words = [word for name, values in by_netem.items() if values for word in (name, *values)]
     result = [(["root", "handle", "1:"], ["netem", *words, "limit", str(LIMIT)])] if words else []
     if one.rate_bps is not None:
-        result.append(
-            (["parent", "1:1"] if result else ["root"], machine.token_bucket(one.rate_bps, mtu_bytes))
-        )
+        bucket = machine.token_bucket(one.rate_bps, mtu_bytes, one.queue_s, one.burst_bytes)
+        result.append((["parent", "1:1"] if result else ["root"], bucket))
+    if one.queue_packets is not None:
+        result.append((["root"], ["pfifo", "limit", str(one.queue_packets)]))
     return result
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from ipaddress import (
@@ -16,6 +18,7 @@ from ipaddress import (
     ip_interface,
     ip_network,
 )
+from typing import Any
 
 from labkit.common.errors import BadInput
 from labkit.measure.topologies.network.kinds import KINDS
@@ -27,8 +30,11 @@ from labkit.measure.topologies.network.parts import (
     Network,
     Nic,
     Node,
+    Offloads,
     Redirect,
     Route,
+    Rules,
+    Sysctl,
     Tunnel,
     UpperDevice,
 )
@@ -36,6 +42,7 @@ from labkit.measure.topologies.network.parts import (
 Address = IPv4Address | IPv6Address
 Subnet = IPv4Network | IPv6Network
 Key = tuple[str, str]  # (node, interface)
+LONGEST_NAME = 15  # IFNAMSIZ
 
 
 @dataclass(frozen=True)
@@ -125,6 +132,9 @@ class NetworkIndex:
         self.routes = [part for part in network.parts if isinstance(part, Route)]
         self.redirects = [part for part in network.parts if isinstance(part, Redirect)]
         self.impairments = [part for part in network.parts if isinstance(part, Impairment)]
+        self.offloads = [part for part in network.parts if isinstance(part, Offloads)]
+        self.sysctls = [part for part in network.parts if isinstance(part, Sysctl)]
+        self.rules = [part for part in network.parts if isinstance(part, Rules)]
         self.esp = [part for part in network.parts if isinstance(part, Esp)]
         self.tunnels = [one for one in self.interfaces.values() if isinstance(one.part, Tunnel)]
         # the interface that has an address; addresses are unique
@@ -271,6 +281,24 @@ class NetworkIndex:
         near = hop.via or to
         owner = self.owner.get(near)
         return near if owner is not None and self.link[owner.key] == self.link[hop.out.key] else None
+
+
+def short_name(text: str, taken: Collection[str]) -> str:
+    """Return a text as the name of a node or an interface that is not yet taken: at most 15 letters, digits, _ . -"""
+    plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-_.") or "x"
+    if (short := plain[:LONGEST_NAME].rstrip("-_.")) not in taken:
+        return short
+    numbered = (f"{plain[: LONGEST_NAME - 4]}-{number}" for number in itertools.count(1))
+    return next(name for name in numbered if name not in taken)
+
+
+def check_unique(result: Iterable[Any], words: Callable[[Any], str]) -> None:
+    """Raise BadInput with these words for the first that is there twice."""
+    seen = set()
+    for one in result:
+        if one in seen:
+            raise BadInput(words(one))
+        seen.add(one)
 
 
 def are_compatible(one: Tunnel, other: Tunnel) -> bool:

@@ -60,14 +60,21 @@ class Cable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="cable"
     """Two interfaces that are each other's peer: a routed link with addresses, or a bridge port with a master.
 
     `kind`: veth, netkit (Linux 6.7; `one` is its primary end), or another kind with peers. `mode`: of netkit, l2 or l3
-    (without MAC addresses); None: the kind's first. `mtu_bytes` None: the network's.
+    (without MAC addresses); None: the kind's first. `mtu_bytes`: of both ends, or of `one` and of `other`; None: the
+    network's.
     """
 
     one: CableEnd
     other: CableEnd
-    mtu_bytes: int | None = None
+    mtu_bytes: int | tuple[int, int] | None = None
     kind: str = "veth"
     mode: str | None = None
+
+    def mtu_at(self, end: tuple[str, str]) -> int | None:
+        """Return the MTU of an end (node, interface); None: the network's."""
+        if isinstance(self.mtu_bytes, tuple):
+            return self.mtu_bytes[end == (self.other.at, self.other.name)]
+        return self.mtu_bytes
 
 
 class UpperDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="upper"):
@@ -172,9 +179,11 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=10)]
 class Impairment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="impairment"):
     """What happens to packets on the way out of an interface of a cable (tc-netem(8), tc-tbf(8)).
 
-    `rate_bps`: with a queue of 50 ms. `delay_s`, with a deviation of up to `jitter_s`. `loss`, `duplicate`: shares of
-    the packets. `reorder`: the share that is sent at once while the others wait. The kernel segments large TCP packets
-    for a rate; loss and duplicates are of packets as the kernel holds them, which may be many segments.
+    `rate_bps`: with a queue of `queue_s`, and bursts of `burst_bytes` (None: two packets, or 1 ms). `delay_s`, with a
+    deviation of up to `jitter_s`. `loss`, `duplicate`: shares of the packets. `reorder`: the share that is sent at once
+    while the others wait. `queue_packets`: the room of a plain queue (pfifo), without any of these. The kernel segments
+    large TCP packets for a rate; loss and duplicates are of packets as the kernel holds them, which may be many
+    segments.
     """
 
     at: str
@@ -185,6 +194,36 @@ class Impairment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="i
     loss: Share = 0.0
     duplicate: Share = 0.0
     reorder: Share = 0.0
+    queue_s: Annotated[float, msgspec.Meta(gt=0, le=10)] = 0.05
+    burst_bytes: Annotated[int, msgspec.Meta(ge=1, le=1 << 30)] | None = None
+    queue_packets: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
+
+
+OffloadName = Literal["rx", "tx", "sg", "tso", "gso", "gro"]
+
+
+class Offloads(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="offloads"):
+    """Offloads of an interface that are switched on or off, by their short names (ethtool(8))."""
+
+    at: str
+    interface: str
+    disable: tuple[OffloadName, ...] = ()
+    enable: tuple[OffloadName, ...] = ()
+
+
+class Sysctl(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="sysctl"):
+    """A sysctl of the node's network namespace, one of `settings.SYSCTLS`: numbers, or a name."""
+
+    at: str
+    name: str
+    value: int | str
+
+
+class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="rules"):
+    """Rules of nftables in the node, as nft(8) reads them. They include no other file."""
+
+    at: str
+    text: Annotated[str, msgspec.Meta(max_length=1 << 20)]
 
 
 class Esp(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="esp"):
@@ -214,20 +253,25 @@ class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="route"
         return (self.via,) if isinstance(self.via, str) else self.via
 
 
-Part = Node | Bridge | Cable | UpperDevice | Tunnel | Redirect | Impairment | Esp | Route | Neighbour | Nic
+Part = (
+    Node | Bridge | Cable | UpperDevice | Tunnel | Redirect | Impairment | Offloads | Sysctl | Rules | Esp | Route
+    | Neighbour | Nic
+)  # fmt: skip
 
 
 class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A network made of parts.
 
-    `pairs`: (client, server) containers. `mtu_bytes`: of every cable without its own. Its text form is its name, like
-    that of any other topology.
+    `pairs`: (client, server) containers. `mtu_bytes`: of every cable without its own. `as_is`: it is built although
+    packets may not pass, as the copy of a broken network: MTUs that do not fit, addresses twice, subnets that overlap.
+    Its text form is its name, like that of any other topology.
     """
 
     name: str
     parts: tuple[Part, ...]
     pairs: tuple[tuple[str, str], ...] = ()
     mtu_bytes: int = 1500
+    as_is: bool = False
 
     def __str__(self) -> str:
         return self.name

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface, ip_network
 from itertools import combinations
@@ -18,13 +18,14 @@ import msgspec
 
 from labkit.common.errors import BadInput, choose
 from labkit.common.plain_types import wrong_type
-from labkit.measure.topologies.network import kinds
+from labkit.measure.topologies.network import kinds, settings
 from labkit.measure.topologies.network.model import (
     Address,
     DescribedInterface,
     Key,
     NetworkIndex,
     Subnet,
+    check_unique,
     interfaces,
     target,
 )
@@ -66,6 +67,7 @@ def _checked(network: Network) -> tuple[NetworkIndex, Mtus]:
         _form(part)
     _masters(network)
     described = NetworkIndex(network)
+    of_sense = () if network.as_is else (_addresses, _cables, _subnets)
     for look in (
         _pairs,
         _kinds,
@@ -74,10 +76,9 @@ def _checked(network: Network) -> tuple[NetworkIndex, Mtus]:
         _esp,
         _tunnels,
         _uppers,
-        _addresses,
-        _cables,
-        _subnets,
+        *of_sense,
         _routes,
+        settings.check,
     ):
         look(described)
     mtus = Mtus(described)
@@ -164,15 +165,6 @@ def _masters(network: Network) -> None:
             raise BadInput(
                 f"{one} is a port of {one.master}, so it cannot have an address: give the address to the bridge"
             )
-
-
-def check_unique(result: Iterable[Any], words: Callable[[Any], str]) -> None:
-    """Raise BadInput with these words for the first that is there twice."""
-    seen = set()
-    for one in result:
-        if one in seen:
-            raise BadInput(words(one))
-        seen.add(one)
 
 
 def _form(part: Any) -> None:
@@ -493,10 +485,18 @@ def _impairments(described: NetworkIndex) -> None:
             )
         if (one.jitter_s or one.reorder) and not one.delay_s:
             raise BadInput(f"the impairment of {one.interface} ({one.at}): jitter_s and reorder need delay_s")
-        if one == Impairment(one.at, one.interface):
+        bare = Impairment(one.at, one.interface, queue_s=one.queue_s, burst_bytes=one.burst_bytes)
+        if one == bare:
             raise BadInput(
-                f"the impairment of {one.interface} ({one.at}) does nothing: give it rate_bps, delay_s, loss or"
-                " duplicate"
+                f"the impairment of {one.interface} ({one.at}) does nothing: give it rate_bps, delay_s, loss,"
+                " duplicate or queue_packets"
+            )
+        if one.queue_packets is not None and one != msgspec.structs.replace(
+            bare, queue_packets=one.queue_packets
+        ):
+            raise BadInput(
+                f"the impairment of {one.interface} ({one.at}): queue_packets is of a queue without a rate, a delay or"
+                " a loss: leave it out"
             )
 
 
@@ -559,7 +559,9 @@ class Mtus:
         if isinstance(part, UpperDevice):
             lower = self._described.interfaces[part.lower]
             return DerivedMtu(self.of(lower), lower)
-        return self._own(one, part.mtu_bytes if isinstance(part, Cable | Tunnel) else None)
+        if isinstance(part, Cable):
+            return self._own(one, part.mtu_at(one.key))
+        return self._own(one, part.mtu_bytes if isinstance(part, Tunnel) else None)
 
     def _own(self, one: DescribedInterface, mtu_bytes: int | None) -> DerivedMtu:
         return DerivedMtu(self._described.network.mtu_bytes if mtu_bytes is None else mtu_bytes, one)
@@ -625,8 +627,9 @@ class Mtus:
 
 def _mtus(described: NetworkIndex, mtus: Mtus) -> None:
     """Raise BadInput, with the arithmetic, for an MTU that does not fit."""
+    of_sense = not described.network.as_is
     for one in described.interfaces.values():
-        if isinstance(one.part, Tunnel) and one.part.mtu_bytes is not None:
+        if of_sense and isinstance(one.part, Tunnel) and one.part.mtu_bytes is not None:
             largest = mtus.largest(one, one.part)
             if one.part.mtu_bytes > largest.mtu_bytes:
                 raise BadInput(f"the MTU {one.part.mtu_bytes} of {one} does not fit: {largest}")
@@ -637,7 +640,7 @@ def _mtus(described: NetworkIndex, mtus: Mtus) -> None:
         key = described.link[one.key]
         if one.kind != "bridge":  # a bridge is as narrow as its narrowest port
             narrowest[key] = min(narrowest.get(key, one), one, key=mtus.of)
-    for one in described.interfaces.values():
+    for one in described.interfaces.values() if of_sense else ():
         least = narrowest.get(described.link[one.key], one)
         # The ends of a layer 3 tunnel may differ.
         if one.address is not None and one.carries_frames and mtus.of(one) > mtus.of(least):

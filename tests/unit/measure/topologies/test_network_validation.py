@@ -320,3 +320,38 @@ def test_bridge_that_drops_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
         Failed, match=r"^the bridge br \(n2\) does not forward after 0 s, although its port \w+ is up"
     ):
         built.settle()
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ({"type": "sysctl", "at": "c1", "name": "kernel.core_pattern", "value": "|id"}, "none that a network may set"),
+        ({"type": "sysctl", "at": "c1", "name": "net.ipv4.ip_forward/../x", "value": 1}, "none that a network may set"),
+        ({"type": "sysctl", "at": "c1", "name": "net.ipv4.conf./x.rp_filter", "value": 1}, "of the interface /x, but"),
+        ({"type": "sysctl", "at": "c1", "name": "net.ipv4.tcp_rmem", "value": 9}, "write three numbers"),
+        ({"type": "sysctl", "at": "c1", "name": "net.ipv4.ip_default_ttl", "value": 0}, "is outside 1 to 255"),
+        ({"type": "sysctl", "at": "c1", "name": "net.ipv4.tcp_ecn", "value": "x"}, "a whole number is needed"),
+        ({"type": "sysctl", "at": "no", "name": "net.ipv4.tcp_ecn", "value": 1}, "no, which is not a node"),
+        ({"type": "rules", "at": "c1", "text": 'include "/etc/shadow"'}, "include is not allowed"),
+        ({"type": "rules", "at": "c1", "text": "x" * ((1 << 20) + 1)}, "is invalid"),
+        ({"type": "offloads", "at": "c1", "interface": "eth9", "disable": ["tso"]}, "c1 has no interface eth9"),
+        ({"type": "offloads", "at": "c1", "interface": "eth0", "disable": ["rx-all; id"]}, "is invalid"),
+        ({"type": "offloads", "at": "c1", "interface": "eth0", "disable": ["tx"], "enable": ["tx"]}, "both enabled"),
+        ({"type": "impairment", "at": "c1", "interface": "eth0", "queue_packets": 9, "loss": 0.1}, "leave it out"),
+    ],
+)  # fmt: skip
+def test_settings_of_strangers(part: dict[str, Any], words: str) -> None:
+    """What would touch more than the network's own namespaces, or run a program, is refused."""
+    whole = msgspec.to_builtins(example_networks.routed(VXLAN))
+    try:
+        network = msgspec.convert({**whole, "parts": [*whole["parts"], part]}, Network)
+    except msgspec.ValidationError:
+        assert words == "is invalid"
+        return
+    assert words in refused(network)
+
+
+def test_a_copy_of_what_is_broken_is_built_as_it_is() -> None:
+    broken = example_networks.routed(VXLAN, provider_mtu_bytes=1400)
+    assert "does not fit" in refused(broken)
+    assert mtus(msgspec.structs.replace(broken, as_is=True))["c1:eth0"] == 1450
