@@ -15,7 +15,6 @@ from __future__ import annotations
 import itertools
 import math
 import signal
-import sys
 import threading
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
@@ -31,7 +30,7 @@ from labkit.analysis import drawing
 from labkit.common import errors, packets, run_folder
 from labkit.common.errors import BadInput, Failed, LabkitError
 from labkit.common.packets import pcapng
-from labkit.common.printable import printable
+from labkit.common.printable import say
 from labkit.common.topology_state import State
 from labkit.measure import hosts
 from labkit.measure.observers.capture import RATE_PPS, SETTLE_S, SNAP_BYTES, check_limits, doubt
@@ -198,7 +197,7 @@ class LiveTopology:
         self._ended = ""  # why the process ended, if nobody closed the topology
         with ExitStack() as stack:
             with _block_interrupts():
-                self._conversation = stack.enter_context(hosts.conversation(where, request, _say))
+                self._conversation = stack.enter_context(hosts.conversation(where, request, say))
             # Answers arrive in any order, so one thread receives them and passes each to the waiting caller.
             self._listener = threading.Thread(target=self._listen, daemon=True, name="labkit live")
             self._listener.start()
@@ -445,7 +444,3 @@ def _block_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _say(text: str) -> None:
-    print(f"labkit: {printable(text)}", file=sys.stderr)

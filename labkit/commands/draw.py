@@ -17,10 +17,11 @@ from labkit.runner import run as running
 
 NOTES = """\
 The drawing shows what the kernel reports, not what was requested. docs/network.yaml is an example
-of a network as a file.
+of a network as a file. Nodes and links of a containerlab file are drawn, too; what it leaves out is said.
 
     labkit draw veth_bridge pairs=2
     labkit draw docs/network.yaml --mermaid
+    labkit draw lab.clab.yml
 
 Two names draw the path between two ends that are already there, as root: container:NAME (of Docker,
 Podman or a CRI), netns:NAME, pid:NUMBER, or host; on another machine, ssh:MACHINE/ before both.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 # Control characters (ECMA-48) except tab and newline, marks that change the writing direction, lone surrogates.
 _CONTROLS = re.compile(
@@ -13,6 +14,11 @@ _CONTROLS = re.compile(
 def printable(text: str) -> str:
     """Return the text with every control character escaped, as `\\x1b`."""
     return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def say(text: str) -> None:
+    """Write a message to standard error."""
+    print(f"labkit: {printable(text)}", file=sys.stderr)
 
 
 def shortened(text: str) -> str:

@@ -13,12 +13,15 @@ import yaml
 from labkit.common import safe_files
 from labkit.common.errors import BadInput
 from labkit.common.plain_types import wrong_type
+from labkit.common.printable import say
 from labkit.measure import experiments
 from labkit.measure.experiments import Change, Files
 from labkit.measure.topologies import Network, check_network
-from labkit.runner import permissions
+from labkit.runner import containerlab, permissions
 
 MAX_VALUES, MAX_BYTES = 100_000, 4 << 20  # in a file
+# The formats of other programs, by the key that only their files have: how they are read as networks.
+FORMATS = {"topology": containerlab.network}
 
 
 def read(path: Path) -> Any:
@@ -60,10 +63,15 @@ def network(path: Path) -> Network:
     """Read a network from a YAML file. Raises BadInput for a network that cannot be built.
 
     Its keys are the parameters of `labkit.measure.topologies.network.parts`. `type` names the part. Without `name`, the
-    network is named after the file.
+    network is named after the file. Of a file in another format (FORMATS), a message says what is left out.
     """
+    content = read(path)
+    for key in FORMATS.keys() & (content if isinstance(content, dict) else ()):
+        result, sentence = FORMATS[key](content, path.stem.removesuffix(".clab"))
+        say(sentence)
+        check_network(result)
+        return result
     try:
-        content = read(path)
         if isinstance(content, dict):
             content = {"name": path.stem, **content}
         result = msgspec.convert(content, Network)

@@ -9,7 +9,7 @@ from pathlib import Path
 import example_networks
 import msgspec
 import pytest
-from conftest import met
+from conftest import ROOT, Need, met
 from sandbox import one_sentence, sandbox
 
 from labkit import live
@@ -101,7 +101,33 @@ def test_an_impaired_cable_has_its_rate_and_its_delay() -> None:
         assert float(ping(net, "a", "10.0.0.2", 56).split("time=")[1].split()[0]) >= 20
 
 
-def test_network_from_a_file(tmp_path: Path) -> None:
+def test_settings_are_those_of_the_nodes(need: Need) -> None:
+    """Offloads, sysctls and rules are in the namespaces of the network, and only there; both ends of a cable may
+    differ."""
+    need("nft", "ethtool")
+    text = "table inet own {\n chain in {\n type filter hook input priority 0;\n udp dport 9 drop\n }\n}\n"
+    settings = [
+        {"type": "offloads", "at": "a", "interface": "eth0", "disable": ["tso"], "enable": ["gro"]},
+        {"type": "sysctl", "at": "a", "name": "net.ipv4.conf.eth0.rp_filter", "value": 1},
+        {"type": "sysctl", "at": "a", "name": "net.ipv4.tcp_rmem", "value": "4096 8192 16384"},
+        {"type": "rules", "at": "b", "text": text},
+    ]
+    parts = [*WAN[:2], {**WAN[2], "mtu_bytes": [1500, 1400]}, *settings]
+    described = {"name": "wan", "pairs": [["a", "b"]], "parts": parts, "as_is": True}
+    with live.build(msgspec.convert(described, Network)) as net:
+        a, b = net.endpoints["a"], net.endpoints["b"]
+        features = a.run("ethtool", "-k", "eth0")
+        assert "tcp-segmentation-offload: off" in features
+        assert "generic-receive-offload: on" in features
+        assert a.run("sysctl", "-n", "net.ipv4.conf.eth0.rp_filter") == "1\n"
+        assert a.run("sysctl", "-n", "net.ipv4.tcp_rmem").split() == ["4096", "8192", "16384"]
+        assert "udp dport 9 drop" in b.run("nft", "list", "ruleset")
+        assert not a.run("nft", "list", "ruleset")
+        assert [interfaces(net, node)[-1].mtu_bytes for node in "ab"] == [1500, 1400]
+
+
+def test_network_from_a_file(tmp_path: Path, need: Need) -> None:
+    need("macvlan")
     described = msgspec.to_builtins(example_networks.routed({"kind": "vxlan", "id": 30}))
     with sandbox(tmp_path) as machine:
         twice = described | {"parts": [*described["parts"], {**described["parts"][-1], "name": "tun_b"}]}
@@ -118,6 +144,14 @@ def test_network_from_a_file(tmp_path: Path) -> None:
         assert one_sentence(machine.labkit("draw", "twice.yaml")) == (
             "create vxlan tun_b in n2: File exists (A VXLAN device with the specified VNI already exists):"
             " leave it out, or change its name, number or metric"
+        )
+        lab = machine.labkit("draw", str(ROOT / "tests/samples/every-link.clab.yml"))
+        assert lab.returncode == 0, lab.stderr
+        assert lab.stderr.startswith(
+            "labkit: every-link is a file of containerlab, of which labkit reads nodes and"
+        )
+        assert all(
+            name in lab.stdout for name in ("srl", "br-clab", "mgmt-net", "vxlan 100", "macvlan bridge")
         )
         words = one_sentence(machine.labkit("draw", "good.yaml", "pairs=2"))
         assert words == "the network routed has its own values of all parameters but where: leave out pairs"

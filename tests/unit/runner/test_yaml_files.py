@@ -34,6 +34,33 @@ def test_invalid_content_is_one_sentence(content: str, tmp_path: Path) -> None:
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("links", "words"),
+    [
+        ("[{endpoints: [a:eth1, c:eth1]}]", "link 1: c:eth1 is no interface of a node of the file"),
+        ("[{endpoints: [a, b:eth1]}]", "link 1: a: is no interface of a node of the file"),
+        (
+            "[{endpoints: [a:eth1, b:eth1]}, {endpoints: [a:eth1, b:eth2]}]",
+            "link 2: a:eth1 has another link already",
+        ),
+        ("[{endpoints: 5}]", "is no topology file of containerlab: links[0].endpoints: a list is needed"),
+        ("[{type: dummy, endpoint: {node: a, interface: eth1}}]", "has no link between two nodes"),
+        (
+            "[{type: vxlan, endpoint: 'a:eth1', remote: '$(id)', vni: 5}]",
+            "link 1: '$(id)' does not appear to be",
+        ),
+        ("[{endpoints: [a:eth1, b:eth1], mtu: 99999}]", "is too large"),
+    ],
+)
+def test_containerlab_by_anyone(links: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.clab.yml"
+    path.write_text(f"topology: {{nodes: {{a: null, b: {{kind: linux}}}}, links: {links}}}")
+    with pytest.raises(BadInput) as refused:
+        yaml_files.network(path)
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
 def test_link_loops_and_error_classes(tmp_path: Path) -> None:
     loop = tmp_path / "own.yaml"
     loop.symlink_to(loop)
