@@ -23,7 +23,7 @@ LAYERS = (
     {"system"},
     {"measure", "analysis"},
     {"runner", "jupyter"},
-    {"live"},
+    {"live", "existing"},
     {"commands"},
     {"cli", "notebook"},
     {"start", "magics", "parameter_panel"},
