@@ -210,13 +210,13 @@ RETURNS = """\
 
 
 def test_output_of_kprobe() -> None:
-    observed = perf_tools.observation(HEADER + CALLS, "ip_rcv").observed
+    observed = perf_tools.events(HEADER + CALLS, "ip_rcv").observed
     assert (observed["calls_count"], observed["kept_count"]) == (1900, 4)
     assert observed["processes"] == {"iperf3": 2, "kworker/u4:2-h": 1, "<idle>": 1}
     assert observed["values"] == {}
-    observed = perf_tools.observation(HEADER + RETURNS, "udp_sendmsg:return").observed
+    observed = perf_tools.events(HEADER + RETURNS, "udp_sendmsg:return").observed
     assert observed["values"] == {"512": 2, "-11": 1}
-    report = perf_tools.observation("# entries-in-buffer/entries-written: 0/0   #P:2\n", "ip6_rcv")
-    assert report.doubts == ["ip6_rcv was not called while kprobe recorded"]
-    with pytest.raises(Failed, match="the output of kprobe"):
-        perf_tools.observation("ERROR: func ip_rcv not in available_filter_functions\n", "ip_rcv")
+    report = perf_tools.events("# entries-in-buffer/entries-written: 0/0   #P:2\n", "ip6_rcv")
+    assert report.doubts == ["ip6_rcv: nothing was recorded"]
+    with pytest.raises(Failed, match="the output of perf-tools"):
+        perf_tools.events("ERROR: func ip_rcv not in available_filter_functions\n", "ip_rcv")
