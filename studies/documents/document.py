@@ -68,8 +68,8 @@ def page(results: Results, judgements: Sequence[Judgement]) -> str:
 MORE = """\
 Each verdict comes from published runs in `data/results/`, measured on a shared virtual machine, or from the document's
 own numbers (*consistent*, *inconsistent*). A ratio agrees or contradicts if its 95 % interval lies inside or outside
-the range for which the claim holds. It is *equal within* the claim's margin if the interval excludes any larger
-difference (two one-sided tests), and this counts against a claim that one side carries more.
+the range for which the claim holds. It is *equal within* the claim's margin if the interval includes 1 and excludes
+any larger difference (two one-sided tests), and this counts against a claim that one side carries more.
 [METHOD.md](METHOD.md) explains ratios, intervals and the A/A control.
 
 - `make docs` builds the long page: the rule of the verdicts, the runs, and for each claim its place in the document,
@@ -99,8 +99,8 @@ the interval lies outside. It is **undecided** otherwise. Where the baseline, me
 (A/A, by its 99 % interval), the interval is widened by that. A printed ratio counts with a factor of 1.25 on each
 side, and with a smaller one if it is near 1. Where a ratio lies within the 95 % interval of the A/A control, extended
 to 1, it shows no direction ("within A/A"). Where a document says that one datapath carries more than another, a ratio
-whose whole interval lies within a margin of the claim is **equal**: two one-sided tests, each at 2.5 %, exclude a
-larger difference. The margin is that of the documents' own "close call". A tie counts against such a claim.
+whose interval includes 1 and lies within a margin of the claim is **equal**: two one-sided tests, each at 2.5 %,
+exclude a larger difference. The margin is that of the documents' own "close call". A tie counts against such a claim.
 
 A claim is *confirmed* if more of its ratios agree than chance explains (binomial, 5 %), *contradicted* if more
 contradict it than chance explains, and it *depends* if both hold. If measurements contradict it under conditions that

@@ -22,7 +22,7 @@ TAGS_BPS = 3.389e6
 STREAMS = {"of the generator": 32, "of the VMs": 8}  # of the test plan's two scripts
 FLOWS_PER_STREAM, FLOWS_COUNT = 2000, 64_000
 ATTACHED_COUNT, NAMED_COUNT = 4, 8  # ports of VMs in the test plan's script, and in its text
-FLOWS_BPS = (1e9, 1e9)  # of the thesis' filter: the one that is read comes first
+FLOW_BPS = 1e9  # of each flow that the thesis sent
 SAMPLES_COUNT, MIRRORED_COUNT, SAMPLED_S = 30, 143_739, 30
 OUTLIERS = 0.001  # of all probes: fewer do not count
 
@@ -179,11 +179,6 @@ def jitter_share(port: int) -> float | None:
     printed = [re.search(rf"{name} (\d+)/(\d+) us", words) for name in ("jitter", "avg latency")]
     numbers = [float(one[port + 1]) for one in printed if one]
     return numbers[0] / numbers[1] if len(numbers) == len(printed) else None
-
-
-def filtered() -> float:
-    """Return the share of the thesis' two flows that its filter passes, divided by one half."""
-    return FLOWS_BPS[0] / sum(FLOWS_BPS) / 0.5
 
 
 def left_out() -> float:

@@ -64,7 +64,7 @@ def captured_shares() -> str:
 
 def captured_packets() -> str:
     """Return how large the packets are that the thesis counted at its mirror."""
-    each = printed.FLOWS_BPS[0] / 8 * printed.SAMPLED_S / printed.MIRRORED_COUNT
+    each = printed.FLOW_BPS / 8 * printed.SAMPLED_S / printed.MIRRORED_COUNT
     return (
         f"1 Gbit/s for {printed.SAMPLED_S} s in {printed.MIRRORED_COUNT:,} packets are {each / 1e3:.0f} kB each, so"
         " Wireshark counted bundles of segments (TSO), and not packets of a wire."
