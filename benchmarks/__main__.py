@@ -1,7 +1,5 @@
 """`python -m benchmarks [NAMES…] [--quick] [--check]`: one line for each promise, and whether it is kept."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -7,8 +7,6 @@ four equal arms, of which three are drawn, without their long-run ratio. Rounds 
 with no more pairs than CPUs.
 """
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import subprocess

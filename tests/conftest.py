@@ -8,8 +8,6 @@ Tests run in parallel in workers of pytest-xdist (`make test`). Each worker has 
 experiments in one namespace wait for each other. One worker runs all tests with lab VMs, one after the other.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import os

@@ -4,8 +4,6 @@ Test runs and measurements do not disturb each other, and a test sees exactly wh
 in a sandbox carries a mark in its environment. By the mark, tests find it even after its parents have ended.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -4,8 +4,6 @@ The stacks are those of veth and a bridge. Costs are seconds for a delivered pac
 gigabyte (TCP).
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Mapping, Sequence

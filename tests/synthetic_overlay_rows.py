@@ -1,8 +1,6 @@
 """Make up rows of the experiment `overlay`: the report's 84-byte ping through VXLAN over GRE with its correct lengths,
 reachability, and the loss while a spine is down."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

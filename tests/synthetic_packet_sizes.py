@@ -1,7 +1,5 @@
 """Make up rows of datagrams of several sizes with a known cost, for the tests of their readers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

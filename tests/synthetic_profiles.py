@@ -1,7 +1,5 @@
 """Simulate profiles: trees of thousands of frames, rounds that vary as real ones do, and planted causes."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Make up rows and verdicts of a run with a fixed seed, for the tests of the figures and the report."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable, Iterator

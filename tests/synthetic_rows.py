@@ -1,7 +1,5 @@
 """Make up rows with known ratios, and run folders of them, for the tests of the analysis."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Make up a run folder with five rounds of every observer's report, and read the text of its page."""
 
-from __future__ import annotations
-
 import gzip
 import re
 from pathlib import Path

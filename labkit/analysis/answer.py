@@ -1,7 +1,5 @@
 """Answer the question of a run in a sentence for each metric: which arm is faster than the baseline, by how much."""
 
-from __future__ import annotations
-
 import math
 import re
 

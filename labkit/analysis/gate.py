@@ -7,8 +7,6 @@ difference of two shares of lost packets. So equal runs fail by chance less ofte
 because noise hides the answer.
 """
 
-from __future__ import annotations
-
 import html
 import math
 import re

@@ -3,8 +3,6 @@
 A further protocol is one entry of PROTOCOLS.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, replace
 

@@ -4,8 +4,6 @@ An experiment that shows more than verdicts and throughput is in BY_EXPERIMENT, 
 `labkit.figures`: a dictionary of functions from its rows and its profiles to a figure, by the figures' names.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

@@ -7,8 +7,6 @@ machine. With a VLAN, the port carries only this VLAN (a bridge must filter VLAN
 device, which remains afterwards, as does a bridge that labkit creates.
 """
 
-from __future__ import annotations
-
 import argparse
 import ipaddress
 import os

@@ -1,7 +1,5 @@
 """`labkit bisect`: find the first kernel, change or value with which a benchmark is worse."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

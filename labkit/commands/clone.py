@@ -1,7 +1,5 @@
 """`labkit clone`: write an existing network as a file of parts."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`labkit draw`: draw a topology."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

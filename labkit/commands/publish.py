@@ -1,7 +1,5 @@
 """`labkit publish`: write a run or a sweep as two files that others can read, draw and compare with."""
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """`labkit run`: measure one experiment."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """`labkit shell`: open a shell inside a topology."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """The programs that labkit starts: what is not possible without each, and its package for apt, dnf and pacman."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

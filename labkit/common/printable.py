@@ -1,7 +1,5 @@
 """Text for a terminal. Texts of rows, tools and other machines may contain control characters."""
 
-from __future__ import annotations
-
 import re
 import sys
 

@@ -5,8 +5,6 @@ prints them. A new column is one line here; its writer fills it: a generator, an
 `labkit.measure.experiments.rows`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal

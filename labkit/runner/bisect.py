@@ -10,8 +10,6 @@ on after `kill -9`:
            answer/…           the same of the last good and the first bad value, and their profiles
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

@@ -1,8 +1,6 @@
 """Read containerlab's topology files (containerlab.dev/manual/topo-def-file) as networks of parts, as far as they
 describe nodes and links."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from ipaddress import IPv4Network, ip_address, ip_network

@@ -5,8 +5,6 @@ The file has `notebook` (a name in notebooks/), `parameters` for all points, and
 the notebook interleaves. An axis of the grid is for values that need no interleaving.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

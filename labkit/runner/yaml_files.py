@@ -1,7 +1,5 @@
 """Read YAML files that users write. Every error is one sentence."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from pathlib import Path

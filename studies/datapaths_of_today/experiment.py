@@ -5,8 +5,6 @@ They are models of draft-ietf-bmwg-containerized-infra-08: kernel-space (bridge,
 (redirects at tc and XDP). An arm that this kernel lacks is in the rows with the reason.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from labkit.measure.experiments import measuring_loop, several_loads

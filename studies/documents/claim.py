@@ -12,8 +12,6 @@ A document's own numbers, put together, measure nothing. They never decide a cla
 they answer is consistent with them or inconsistent.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

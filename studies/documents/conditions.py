@@ -4,8 +4,6 @@ Those of a document are data in claims.toml (`had` of the document, and of the c
 rows: only from those behind the claim's evidence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

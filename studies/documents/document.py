@@ -6,8 +6,6 @@ is the page of `make docs`, which has the evidence of each claim, too.
 Every number in it comes from the published runs, from printed numbers of the documents, or from the claims themselves.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections import Counter

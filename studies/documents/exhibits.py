@@ -8,8 +8,6 @@ several), `values` the columns that are shown, with their names, and `where` the
 `draw` is a figure of a run: one of its own by `name`, or one of `labkit.analysis.figures` with `where`.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The claims of documents and what measured ratios say about them: one line for each claim."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 

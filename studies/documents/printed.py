@@ -3,8 +3,6 @@
 Each function returns a quotient, or None if the file of published numbers is missing.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass

@@ -18,8 +18,6 @@ A source is one of these. Each value of a list is a source of its own; "none" is
 `unless` says when a ratio decides nothing, and `deviation` takes the distance of a ratio from 1.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import re

@@ -1,7 +1,5 @@
 """Sentences of claims that hold numbers which a document prints (claims.toml names them in braces)."""
 
-from __future__ import annotations
-
 from labkit.common.units import percent
 from studies.documents import printed
 

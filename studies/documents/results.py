@@ -1,7 +1,5 @@
 """The published runs in data/results, each loaded once."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ Nothing can be held while it waits for an answer, so there are whole runs only. 
 of a pair keep the path busy while one of them waits.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from labkit.common.limits import Within

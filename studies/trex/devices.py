@@ -1,7 +1,5 @@
 """The device under test of a load test: one outside that a TRex server's ports reach, or a topology of labkit."""
 
-from __future__ import annotations
-
 import abc
 import random
 import time

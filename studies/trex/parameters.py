@@ -1,7 +1,5 @@
 """Parameters of load tests, with the packet generator or with TRex, and what cannot be measured."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Annotated, ClassVar

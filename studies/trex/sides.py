@@ -3,8 +3,6 @@
 A load test (`stateless`) asks for one step after the other, and does not know which of them it is.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager

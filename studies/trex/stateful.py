@@ -1,7 +1,5 @@
 """Stateful traffic with TRex (ASTF): many TCP connections through a device, with latency probes in both directions."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from labkit.common.errors import LabkitError

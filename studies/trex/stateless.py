@@ -6,8 +6,6 @@ is on its way is taken for lost. A step has rows of its own, for both directions
 and latency over time. TRex's rates are counted over wall time while a step runs.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ All changed topologies and the unchanged one exist at once, and each load runs b
 in random order.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from labkit.common.errors import BadInput

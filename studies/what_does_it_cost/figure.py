@@ -1,7 +1,5 @@
 """The price list of changes: the cost of each in CPU time, per gigabyte (TCP), packet (UDP), request or connection."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 The containers are namespaces of sleeping programs. A fake docker reports their processes.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

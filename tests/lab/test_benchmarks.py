@@ -1,8 +1,6 @@
 """The cheap promises of `make bench` with tolerance for a busy machine, and the arithmetic behind the expensive
 ones."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """A bisect measures, goes on after `kill -9`, and finds what was planted; its runs become a history."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

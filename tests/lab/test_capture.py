@@ -1,7 +1,5 @@
 """Captures agree with tcpdump at the same interfaces and with tshark's decoding, and lost packets are reported."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from typing import Any

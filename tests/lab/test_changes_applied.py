@@ -1,8 +1,6 @@
 """Changes on a real kernel: values before and after, changes without effect, and changes that the kernel does not
 support."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 Each network is in namespaces of its own, with names that only it sees (its own /run). The ends are client and server.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The command line as a new user types it: results, and one sentence for every error."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Containers as endpoints: isolation, limits, and clean-up."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """A CPU quota of the whole run is in its rows, its doubts, the doctor and a comparison."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

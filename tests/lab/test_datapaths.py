@@ -1,7 +1,5 @@
 """A small run of the experiment `datapaths`: the content of its rows, and agreement with iperf3 typed by hand."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The probes of `labkit doctor` as root and in a user namespace: they agree with ip and tc and leave nothing behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`labkit draw` prints every form of the drawing of a built topology and leaves nothing behind."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Echo requests reach the ends of a topology, and programs start there, without another program in between."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -4,8 +4,6 @@ Plain commands make them, in namespaces of the test's own. What the kernel and t
 after every command.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,8 +1,6 @@
 """The examples of docs/EXTENDING.md, installed as a package: each runs by its name, and its rows are read like all
 others."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

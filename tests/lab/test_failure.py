@@ -1,7 +1,5 @@
 """A spine fails under a flow, and the kernel reacts as the description, the sysctl and the kind of failure predict."""
 
-from __future__ import annotations
-
 import functools
 import json
 import subprocess

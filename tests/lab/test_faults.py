@@ -1,7 +1,5 @@
 """Faults of iperf3 or the disk: one sentence with the program's own words, exit code 2, and all other rows kept."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

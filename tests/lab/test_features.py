@@ -1,7 +1,5 @@
 """What an arm reports about its interfaces by netlink equals what ethtool and ip print."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A cause planted in this kernel is named: 2,000 nftables rules that each packet of a UDP flow has to pass."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

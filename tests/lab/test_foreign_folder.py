@@ -1,7 +1,5 @@
 """labkit runs no file of the current folder, which anyone may have filled."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """In a German locale, whose decimal mark is a comma, labkit reads and writes the same numbers."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

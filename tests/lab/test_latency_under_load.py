@@ -1,7 +1,5 @@
 """Round-trip times under load on a real bridge whose ports are bottlenecks: a planted queue shows under load only."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 from sandbox import sandbox

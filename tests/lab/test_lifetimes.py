@@ -1,7 +1,5 @@
 """However and whenever an experiment ends, only its finished rows stay, and the run can be resumed."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

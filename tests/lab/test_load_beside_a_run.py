@@ -1,7 +1,5 @@
 """A small load that runs beside one of two runs is in its rows, its doubts, and in the comparison."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

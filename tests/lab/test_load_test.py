@@ -1,7 +1,5 @@
 """A load test with the packet generator: counts are exact in both directions at once, and a planted limit ends it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

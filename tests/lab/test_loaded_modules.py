@@ -1,7 +1,5 @@
 """A plain run imports what it uses: other generators, observers, topologies, kinds of changes and lab VMs stay out."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

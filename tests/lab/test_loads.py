@@ -1,8 +1,6 @@
 """Extreme loads: both ends in one namespace, slow pacing, more pairs than CPUs, and a disk that fills during a
 sweep."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

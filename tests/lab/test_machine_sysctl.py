@@ -1,8 +1,6 @@
 """A machine-wide sysctl as a change: it must be allowed by name, is set only while its arm is measured, and is always
 restored."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

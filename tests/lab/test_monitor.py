@@ -1,7 +1,5 @@
 """The monitor agrees with tcpdump at the same interface, counts packets, and ends with its owner."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The experiment `monitor_cost` on a real veth: every reader sees what the generator sent, and counts are exact."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Observers around real traffic: what they see, where packets are lost, and that they leave nothing behind."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,8 +1,6 @@
 """Open vSwitch as a topology: mirrors of a private switch copy the right number of packets, and nothing is left
 behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

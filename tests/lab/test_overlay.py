@@ -1,8 +1,6 @@
 """The experiment `overlay` on this kernel, with plain routes below the tenants' VXLAN: killed and resumed runs, rows,
 the printed report, and rejected input."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

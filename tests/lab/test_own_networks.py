@@ -1,7 +1,5 @@
 """User-defined networks on the running kernel: VXLAN alone, in its three configurations."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The packet generator agrees with interface counters and a planted rate limit, and reports the end of its process."""
 
-from __future__ import annotations
-
 import itertools
 import statistics
 from pathlib import Path

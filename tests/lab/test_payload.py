@@ -1,7 +1,5 @@
 """What labkit counts of TCP is payload, with and without segmentation offload."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

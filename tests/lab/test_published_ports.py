@@ -1,7 +1,5 @@
 """Ports that the host publishes: the load passes the host, by a process or by address translation."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Reachability: the kernel handles every packet as the walk over the description predicts, and rows report every
 difference."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every command of the README runs as written there."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

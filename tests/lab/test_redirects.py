@@ -1,7 +1,5 @@
 """Ports joined by BPF programs: which interfaces a packet passes, as the kernel counts it and as the state says."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

@@ -1,7 +1,5 @@
 """Requests and connections by sockperf, labkit's own sockets, and nginx with wrk, on real paths."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

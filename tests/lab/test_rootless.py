@@ -1,7 +1,5 @@
 """Unprivileged use: the same experiments in a user namespace, and one sentence for what cannot work there."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """Experiments through a real sshd: rows and artefacts come back, nothing stays behind, and every fault is one
 sentence."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The state of every topology agrees with what `ip` says in each of its namespaces, including links between them."""
 
-from __future__ import annotations
-
 import functools
 import json
 from pathlib import Path

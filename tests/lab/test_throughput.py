@@ -1,7 +1,5 @@
 """Throughput searches on real datapaths: a planted rate limit, a path without loss, invalid input, and kills."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

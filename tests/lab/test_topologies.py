@@ -1,8 +1,6 @@
 """Every topology on a real kernel: both ends reach each other at the MTU, and the kernel's view agrees with the
 name."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json

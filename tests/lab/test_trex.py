@@ -1,7 +1,5 @@
 """Load tests with TRex's own client against a server on a sandbox's loopback that replays recorded answers."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

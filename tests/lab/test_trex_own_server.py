@@ -1,8 +1,6 @@
 """labkit starts a TRex server itself, on the interfaces of its topologies. The program is a stand-in that checks how it
 is started, sends real frames through the topology, and answers as a recorded server did."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Two nodes without a lab VM: this machine is both hosts, and each borrows one end of a cable (a veth)."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """User-mode networks with the real programs: payload arrives, packets do not, and nothing remains."""
 
-from __future__ import annotations
-
 import functools
 import json
 

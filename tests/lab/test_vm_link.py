@@ -1,7 +1,5 @@
 """The link between two lab VMs, tested without them: frames sent into one tap come out of the other."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import select

@@ -1,7 +1,5 @@
 """labkit without the studies: what is beside the package can be taken away, and measuring and explaining go on."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

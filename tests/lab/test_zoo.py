@@ -1,7 +1,5 @@
 """A part of the zoo: causes planted in this kernel, and the first sentence of `labkit why` about them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

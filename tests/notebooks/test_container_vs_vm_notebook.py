@@ -1,8 +1,6 @@
 """The notebook that compares containers with virtual machines: one small sweep of all kinds of endpoints, and its
 report."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sweeps on a real Dask cluster return every point although workers, the scheduler and the command line are killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

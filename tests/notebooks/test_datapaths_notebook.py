@@ -1,8 +1,6 @@
 """The datapaths notebook, executed by plain papermill: rows, prose and figures of a small run, and of an existing
 run."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Every label of a topology's figure stays in its box in a real browser with its own fonts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The notebook of the findings draws every published run, and measures nothing."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A flame graph of thousands of frames in a real browser: in a report (under its policy) and as a page of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

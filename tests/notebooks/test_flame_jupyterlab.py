@@ -1,7 +1,5 @@
 """JupyterLab draws the flame graphs of a notebook that it does not trust, and runs nothing else of it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

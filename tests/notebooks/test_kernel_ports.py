@@ -1,7 +1,5 @@
 """What another user of the machine can read and send at the ports of the kernels that labkit starts: nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

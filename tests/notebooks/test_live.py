@@ -1,7 +1,5 @@
 """Live topologies in a real Jupyter kernel: cells use, draw and interrupt them, and they end with the kernel."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """The notebook 06_live_monitor runs, shows what a monitor counted, and measures what readers cost."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import nbformat

@@ -1,7 +1,5 @@
 """A parameter that papermill sets by a name that no cell has stops the notebook; papermill itself only warns."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

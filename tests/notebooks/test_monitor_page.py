@@ -1,7 +1,5 @@
 """The page of `labkit monitor --serve` in a real browser, while traffic runs."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

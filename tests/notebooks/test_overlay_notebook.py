@@ -1,8 +1,6 @@
 """A small sweep like params/overlay.yaml on this kernel: one report of all parts in a real browser, and the report of
 one run with its images."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """The notebook of the OVS test plan on the userspace datapath: a small sweep of searches, and one report with figures
 and sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

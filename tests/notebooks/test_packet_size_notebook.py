@@ -1,8 +1,6 @@
 """The notebook of packet sizes on this kernel: a small sweep, one report with figures and sentences, and one sentence
 for each invalid request."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`labkit report` of a run whose experiment has no notebook: findings, figures and doubts in one page."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The figures of the published runs on a page of 700 px in the dark: everything can be read."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The report in a real browser draws its figures, folds its code away, and makes no network request."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

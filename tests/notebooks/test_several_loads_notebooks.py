@@ -1,7 +1,5 @@
 """The notebooks about the datapaths of today and about requests, small and for real: several loads in one run."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

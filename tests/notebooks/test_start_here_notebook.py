@@ -1,8 +1,6 @@
 """The tutorial in JupyterLab, in a real browser: every cell runs and shows the run that it measured. Opened again, the
 saved notebook still shows it. Its report is downloaded from the menu. A panel starts, stops and resumes a run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sweeps that are killed in the middle of a point, or interrupted, resume without measuring finished points again."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """The notebook of trends draws a history, and says what is beside each change."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,8 +1,6 @@
 """The notebook of the load tests with TRex: a small sweep on labkit's own topologies with a stand-in for TRex, and one
 report with figures and sentences."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

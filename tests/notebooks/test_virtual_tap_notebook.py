@@ -1,8 +1,6 @@
 """The notebook of the virtual TAP on the userspace datapath: a small sweep of mirrors, one that leaves the host, and a
 report with the thesis' figures beside them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """The notebook of prices, small and for real: it lists every change with its effect or with the reason why there is
 none."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Iterator

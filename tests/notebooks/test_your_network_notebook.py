@@ -1,8 +1,6 @@
 """The notebook about a network of one's own, executed for real on its example: the fault is found, explained and undone
 on a copy."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

@@ -2,8 +2,6 @@
 
 Fake programs replace make, labkit and pytest."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """`make docs` builds all pages without a warning. They fetch nothing, and include executed notebooks and the API."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Everything that the documents name exists: files, folders, links, commands of make."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import json

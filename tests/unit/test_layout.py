@@ -1,8 +1,6 @@
 """The source follows the project's rules (docs/DESIGN.md): layers, imports, how programs start, notebooks, and
 names."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import json

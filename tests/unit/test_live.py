@@ -1,7 +1,5 @@
 """An endpoint of a live topology rejects invalid requests before it sends them."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import example_states

@@ -1,8 +1,6 @@
 """pyproject.toml, environment.yml, requirements.lock, packages.debian and .ci/run agree with each other and the
 source."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import os

@@ -1,7 +1,5 @@
 """Confinement of lab VMs: what a guest's root can do through the shared folder, and the rights with which QEMU runs."""
 
-from __future__ import annotations
-
 import stat
 import sys
 from pathlib import Path

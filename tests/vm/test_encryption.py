@@ -1,8 +1,6 @@
 """Encrypted links in a kernel that has them: nothing readable leaves, the kernel's tools agree, and wrong keys are
 said."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

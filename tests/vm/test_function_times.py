@@ -3,8 +3,6 @@
 All tests share one boot, also the one about containers in a VLAN.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

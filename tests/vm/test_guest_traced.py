@@ -1,7 +1,5 @@
 """`guest_function_times` traces a guest's kernel as in an experiment, and its counts equal the packets that arrived."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

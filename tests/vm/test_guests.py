@@ -1,7 +1,5 @@
 """Guests as endpoints. Each test boots as few as possible."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Guests on taps of an Open vSwitch: mirrors copy what the guests send, and guests are VMs of the OVS test plan."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

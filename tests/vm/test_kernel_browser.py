@@ -1,8 +1,6 @@
 """JupyterLab in a real browser opens a notebook on a lab VM's kernel and shows that. If Jupyter is killed, the lab VM
 ends."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`labkit kernels` boots a kernel to learn its features and remembers them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Debian's kernels, fetched from the network into a store of the test's own."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

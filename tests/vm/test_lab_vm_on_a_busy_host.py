@@ -1,8 +1,6 @@
 """A run in a lab VM while other programs use its host: it is a doubt, and a sysctl of the lab VM's whole kernel,
 which nobody has to allow, is set and restored."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

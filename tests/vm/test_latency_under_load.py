@@ -1,7 +1,5 @@
 """Queues at a link of 20 Mbit/s on a kernel that has them: fq_codel keeps round trips short, a pfifo does not."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

@@ -1,7 +1,5 @@
 """A monitor in a lab VM: packets are captured and selected there, and only counts and samples come back."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Mapping, Sequence

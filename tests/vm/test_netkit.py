@@ -1,7 +1,5 @@
 """netkit on a kernel that has it: reachability, which hops packets pass, and how it is drawn."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A notebook's kernel in a lab VM: what cells see and may write, interrupt, restart, shutdown, and papermill."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Open vSwitch with the kernel's datapath, in the session's lab VM, whose kernel has it."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,8 +1,6 @@
 """The report's overlay and every kind of tunnel, built on a kernel that supports them all, and the experiment's rows
 there."""
 
-from __future__ import annotations
-
 import base64
 import subprocess
 from pathlib import Path

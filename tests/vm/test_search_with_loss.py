@@ -1,7 +1,5 @@
 """Searches in a lab VM on a path whose loss netem plants: the same share at every load."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

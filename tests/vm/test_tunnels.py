@@ -1,7 +1,5 @@
 """Every kind of tunnel on a kernel that supports them all: reachability, MTU, headers, and peers."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

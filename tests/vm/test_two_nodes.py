@@ -1,7 +1,5 @@
 """Two lab VMs as two nodes, joined by labkit's cable."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

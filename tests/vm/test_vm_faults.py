@@ -1,7 +1,5 @@
 """Faults of a lab VM end in one sentence within a time limit. Finished rows are kept, and nothing is left behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

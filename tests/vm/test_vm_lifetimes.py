@@ -1,7 +1,5 @@
 """A lab VM ends with the process that booted it, serves a whole sweep, and needs no root."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -3,8 +3,6 @@
 Every host has its own panels, below those of the previous host, so that no axis has absolute numbers of two hosts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Requests: how many are answered in a second, against the time that the slowest ones take."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go

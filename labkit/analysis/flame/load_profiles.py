@@ -1,7 +1,5 @@
 """Load the profiles of runs: rows of the observer perf_record, and the files of folded stacks."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -5,8 +5,6 @@ runs in the notebook's folder. It contains plotly.js once. Its Content-Security-
 scripts but its own, whatever text a tool, a parameter or an HTML output contains.
 """
 
-from __future__ import annotations
-
 import contextlib
 import secrets
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ A conclusion excludes other explanations first. If other programs disturbed one 
 is the first cause. Between two runs, every interval includes the run-to-run variation.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

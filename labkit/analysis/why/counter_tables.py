@@ -3,8 +3,6 @@
 Ratios of perf's events (cycles per instruction, miss rates) have a table of their own.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

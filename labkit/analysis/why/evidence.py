@@ -1,7 +1,5 @@
 """Gather the evidence about one point of `labkit why`: work, code, settings, throughput, loss, other programs."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,8 +1,6 @@
 """Make the page of `labkit why A B`: the conclusion, the verdict, where the CPU time goes, the counters, and the loss
 per hop. It works offline."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

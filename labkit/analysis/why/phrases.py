@@ -1,7 +1,5 @@
 """Phrases for the sentences of `labkit why`: sizes with their intervals, shares, differences."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Sequence

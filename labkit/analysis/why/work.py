@@ -5,8 +5,6 @@ packet that arrived (loss), times the stage's CPU time per packet that passed it
 is in the first factor. A change in code is in the second.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import re

@@ -7,8 +7,6 @@ When it ends, by return, exception, Ctrl-C or SIGKILL, the kernel ends every pro
 every interface.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -3,8 +3,6 @@
 The kernel frees a namespace when no process and no file descriptor holds it.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import tempfile

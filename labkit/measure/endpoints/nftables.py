@@ -3,8 +3,6 @@
 Counters where an interface receives are behind the packet sockets of readers, before the network stack.
 """
 
-from __future__ import annotations
-
 import re
 import tempfile
 from collections.abc import Iterable, Sequence

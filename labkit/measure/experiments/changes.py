@@ -5,8 +5,6 @@ command: each kind checks its options and builds its own argument list or netlin
 (nftables rules, BPF objects) are read once, where the change is written, and travel in it with their digest.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import re

@@ -1,7 +1,5 @@
 """The experiment `datapaths` with several loads: in every round each load runs between the ends of all arms."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar
 
 from labkit.common.errors import BadInput

@@ -1,7 +1,5 @@
 """The survey tries every arm once: which arms can this kernel build? It also builds all arms afresh for each point."""
 
-from __future__ import annotations
-
 import errno
 import random
 import socket

@@ -1,7 +1,5 @@
 """Whole runs: one complete run of a generator with an arm, like one started by hand."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The parameters of labkit's own observers: every experiment that observes has them, also of those that do not run."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from labkit.common.limits import UNIQUE_OR_EMPTY, Form, OneOf, Within

@@ -1,7 +1,5 @@
 """The observers by name. To add an observer, add one entry to TABLE."""
 
-from __future__ import annotations
-
 import msgspec
 
 from labkit.common.extensions import Registry

@@ -1,7 +1,5 @@
 """The table of topologies. The names of Open vSwitch come from `switch_options.NAMES`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace

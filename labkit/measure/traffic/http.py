@@ -9,8 +9,6 @@ n - e, n - 2e …, where e is the mean time between two requests. labkit takes t
 say the same. wrk's clock of a request starts when its connection is open.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

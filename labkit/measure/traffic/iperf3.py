@@ -3,8 +3,6 @@
 It parses the JSON output of both ends (iperf3 3.12; `tests/samples` has real output).
 """
 
-from __future__ import annotations
-
 import json
 import re
 import signal

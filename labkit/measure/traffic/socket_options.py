@@ -1,7 +1,5 @@
 """Options of the load's sockets, at both ends, as a text: `nodelay=off sndbuf=65536`."""
 
-from __future__ import annotations
-
 from labkit.common.errors import BadInput, choose
 from labkit.common.limits import Limit, OneOf, Within
 

@@ -4,8 +4,6 @@ Debian has none for tcp_crr and tcp_cc: netperf is not free, and the bounce-back
 requests on one connection, sockperf is the usual generator; this one also has IPv6 and several connections.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

@@ -4,8 +4,6 @@ A program that begins and ends between two samples is not seen, but the kernel a
 that waited for it (cutime and cstime, proc(5)). So the time of thousands of short programs is that of their parent.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections import Counter

@@ -3,8 +3,6 @@
 `prefix` is the command prefix that runs a program where the interface is (an endpoint's `prefix`).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,8 +1,6 @@
 """Find out whether an IPv4 address is in use on a link, before an interface gets it, and announce it afterwards: ARP
 probes and an ARP announcement (RFC 5227)."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import time

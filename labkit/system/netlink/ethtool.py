@@ -5,8 +5,6 @@ This takes 0.5 ms; starting ethtool takes 10 ms, and much more on an emulated CP
 linux/genetlink.h, and off_flag_def in ethtool's source (common.c).
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import fnmatch

@@ -1,7 +1,5 @@
 """The one sentence that answers a run."""
 
-from __future__ import annotations
-
 import pandas as pd
 import synthetic_rows
 

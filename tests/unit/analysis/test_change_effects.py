@@ -1,7 +1,5 @@
 """What a change does to each topology, against its own unchanged arm and against another topology."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Two runs compared point by point: a common baseline cancels drift, and incomparable runs are rejected."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Kinds of endpoints: fair pairs, the effect of the boundary on a difference, and the report's published numbers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A gate for CI: exit codes and summaries; `python -m benchmarks gate` counts false alarms."""
 
-from __future__ import annotations
-
 import json
 import math
 import xml.etree.ElementTree as ET

@@ -1,7 +1,5 @@
 """Dividing and completing tables takes short cuts, and gives what the plain way gives."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 from conftest import ROOT

@@ -1,7 +1,5 @@
 """`python -m benchmarks intervals` counts alarms and coverage in the rows of a run."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Verdicts about other percentiles of round-trip times than the median."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

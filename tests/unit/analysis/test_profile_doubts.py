@@ -1,7 +1,5 @@
 """Doubts about profiles appear in notebooks for each observer and arm, and only if the observer causes them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

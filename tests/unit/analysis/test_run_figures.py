@@ -1,7 +1,5 @@
 """A run shows the figures and the findings of its experiment, and no chart that would pool rows of two goals."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

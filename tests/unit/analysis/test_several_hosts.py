@@ -1,7 +1,5 @@
 """Rows of several kernels and machines appear side by side, and are never pooled or compared in speed."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

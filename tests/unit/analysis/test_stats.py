@@ -1,8 +1,6 @@
 """Error rates of verdicts on data with and without a known effect, with normal noise and with recorded, heavy-tailed
 noise."""
 
-from __future__ import annotations
-
 import functools
 import math
 import time

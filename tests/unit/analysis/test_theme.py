@@ -1,7 +1,5 @@
 """Properties of every figure: its style comes from the template, and missing data is always visible."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """If a machine cannot run an observer, the loads are still measured, and a row has the reason."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any

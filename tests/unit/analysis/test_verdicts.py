@@ -1,7 +1,5 @@
 """Tables of rows with known effects: loading, pairing, verdicts, doubts."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """The command line in unusual surroundings: every failure is one sentence and an exit code."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

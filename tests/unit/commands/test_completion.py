@@ -1,7 +1,5 @@
 """The completion script, tested with bash."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 

@@ -1,7 +1,5 @@
 """The doctor probes while programs report their versions, and starts a process while it reads the machine."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

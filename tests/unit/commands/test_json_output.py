@@ -1,7 +1,5 @@
 """The output of --json has exactly the fields that `labkit COMMAND --help` explains."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Kernels by name: bootable kernels in made-up folders, their order, and errors for unknown names."""
 
-from __future__ import annotations
-
 import builtins
 import os
 import random

@@ -1,7 +1,5 @@
 """`labkit new` makes a project from the clone, and from a wheel that is installed beside no clone."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

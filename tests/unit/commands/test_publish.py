@@ -1,7 +1,5 @@
 """`labkit publish` writes a run or a sweep as two files, which labkit reads as any run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

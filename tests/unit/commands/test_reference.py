@@ -1,7 +1,5 @@
 """The examples of the page of all commands are valid commands."""
 
-from __future__ import annotations
-
 import re
 import shlex
 

@@ -1,7 +1,5 @@
 """What no run can measure is refused in one sentence before anything is built: a command, and what it says."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

@@ -1,7 +1,5 @@
 """`labkit rows` writes Parquet with units and meanings, CSV and JSON, for runs and sweeps."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Text from rows, other machines and errors is printed without any terminal control character."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Output of function_graph becomes call trees: real traces of 6.1 and 6.12, and their irregularities."""
 
-from __future__ import annotations
-
 import pytest
 from conftest import ROOT
 

@@ -1,7 +1,5 @@
 """Entry points of other packages: which are read, and what is refused."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Files of a run that somebody else made: pipes, devices, and names of files outside of the run."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools

@@ -1,7 +1,5 @@
 """Packets are followed from hop to hop, and read from capture files."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A sentence about a missing program says what is lost, and its package for the package manager of the system."""
 
-from __future__ import annotations
-
 import platform
 import re
 from pathlib import Path

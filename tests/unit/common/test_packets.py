@@ -1,7 +1,5 @@
 """Frames become layers: made by hand for each kind of header, cut at every byte, and random."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

@@ -3,8 +3,6 @@
 The mutants come from a fixed seed. All readers together have a budget of 3 seconds, and of 30 in the long tests.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import socket

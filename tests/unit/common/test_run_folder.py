@@ -1,7 +1,5 @@
 """Run folders: every file is complete or missing, and each read or write error is one sentence."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Links, folders with labkit's names, and projects that other users of a machine prepare have no effect."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

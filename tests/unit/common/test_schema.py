@@ -1,8 +1,6 @@
 """The schema describes every column of every row with its type. `labkit rows --columns` prints it, and the
 examples of docs/ROWS.md run."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """Numbers and lists of words as text: significant digits, and the prefix that fits them."""
 
-from __future__ import annotations
-
 import math
 import random
 import re

@@ -1,7 +1,5 @@
 """`%labkit` and `%%labkit`: completion, errors in one sentence, and runs as results."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

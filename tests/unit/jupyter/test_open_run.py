@@ -1,7 +1,5 @@
 """`labkit.open` returns a run as an object that displays its tables and figures."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The parameter panel: validation while typing, the estimate, start, stop and resume."""
 
-from __future__ import annotations
-
 import html
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A notebook's progress bar is one output, updated in place: the current step, the time left, the verdicts so far."""
 
-from __future__ import annotations
-
 import math
 import re
 import time

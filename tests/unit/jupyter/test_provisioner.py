@@ -1,7 +1,5 @@
 """Kernelspecs, the connection data that the guest gets, and how Jupyter learns that a kernel has ended."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

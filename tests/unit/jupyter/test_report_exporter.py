@@ -1,7 +1,5 @@
 """nbconvert's exporter of reports: a notebook that was executed elsewhere, and one beside its run."""
 
-from __future__ import annotations
-
 import re
 import sys
 import tomllib

@@ -1,7 +1,5 @@
 """Requests to a live topology: several programs run at the same time, and each ends in time."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

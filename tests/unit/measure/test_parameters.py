@@ -1,7 +1,5 @@
 """Parameters from a command line or a notebook become typed values, or one sentence that lists the valid ones."""
 
-from __future__ import annotations
-
 import os
 import typing
 from pathlib import Path

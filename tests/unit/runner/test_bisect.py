@@ -1,7 +1,5 @@
 """A bisect: what it decides, and that it never guesses. Runs are made up; tests/lab/test_bisect.py measures."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path

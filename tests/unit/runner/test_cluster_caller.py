@@ -1,7 +1,5 @@
 """A sweep on a Dask cluster whose kernel does not boot: its point gets a failed row, and the sweep goes on."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

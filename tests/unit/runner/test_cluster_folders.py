@@ -1,7 +1,5 @@
 """A packed point's folder arrives unchanged, and nothing else can be unpacked."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

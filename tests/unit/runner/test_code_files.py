@@ -1,8 +1,6 @@
 """User-defined profiles of TRex are code: they run for the user who names them, and for a sweep file only with the
 flag."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Runs of files that `iperf3 -J` wrote, and results for trackers of benchmarks."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sweep files are checked against their notebook and experiment before anything runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """YAML files by anyone: every error is one sentence, whatever the content."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Which part of a datagram's cost differs between arms: planted differences are found, and no others."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

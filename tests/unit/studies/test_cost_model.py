@@ -1,7 +1,5 @@
 """The cost of a datagram by its size, from rows with a known cost: fits, differences, sentences, figures."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go

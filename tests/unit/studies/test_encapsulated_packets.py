@@ -1,7 +1,5 @@
 """TTLs of encapsulated packets, on a network that is long enough to use them up."""
 
-from __future__ import annotations
-
 from ipaddress import IPv4Address
 from itertools import pairwise
 

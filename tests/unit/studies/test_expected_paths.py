@@ -1,7 +1,5 @@
 """The paths that a Network's description predicts agree with paths that its author wrote down by hand."""
 
-from __future__ import annotations
-
 import itertools
 
 import msgspec

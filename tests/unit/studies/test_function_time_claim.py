@@ -1,7 +1,5 @@
 """Function times by size, and whether they support, contradict, or do not decide a claim."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 import synthetic_packet_sizes

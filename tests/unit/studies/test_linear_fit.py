@@ -1,8 +1,6 @@
 """Linear fits of simulated rounds: intervals reach their nominal coverage, a planted cost per byte is found, and points
 that lie on no line are detected."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

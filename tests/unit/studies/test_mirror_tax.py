@@ -1,7 +1,5 @@
 """The cost of a mirrored copy: found in made-up rounds with a known cost, and withheld where it cannot be known."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

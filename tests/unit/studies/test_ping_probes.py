@@ -1,7 +1,5 @@
 """Probes, read from recorded output of iputils 20221126, and the outage that they show."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The CPU time of other programs: of long ones, and of those that end before anybody sees them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """QEMU and the server of a guest's folder run without unneeded rights."""
 
-from __future__ import annotations
-
 import os
 import stat
 import sys

@@ -1,7 +1,5 @@
 """The features of an interface, read by netlink and reported with ethtool's names."""
 
-from __future__ import annotations
-
 import pytest
 
 from labkit.common.errors import Failed

@@ -1,7 +1,5 @@
 """Forked processes that run one function: stopped, killed, and orphaned."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The host adds its own load to a lab VM's rows, because the lab VM does not see it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Too low limits of open files or processes give one sentence with the remedy."""
 
-from __future__ import annotations
-
 import errno
 import resource
 import subprocess

@@ -1,8 +1,6 @@
 """The machine's properties, capabilities and doctor without touching a kernel: parsers on saved output of the real
 tools."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

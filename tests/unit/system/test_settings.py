@@ -1,7 +1,5 @@
 """The record of the machine's settings, and of other programs, in a run."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import struct

@@ -1,7 +1,5 @@
 """Two users of one machine: the journals of root's changes, and the measuring lock."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

@@ -4,8 +4,6 @@ The format is ELF for BPF (EM_BPF) as libbpf reads it: a section with instructio
 function (Linux, Documentation/bpf/libbpf; elf(5)).
 """
 
-from __future__ import annotations
-
 import struct
 
 from labkit.system import bpf

@@ -1,7 +1,5 @@
 """Checks that kinds of change share: of their options, and of what the kernel and its programs answer."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 from collections.abc import Sequence

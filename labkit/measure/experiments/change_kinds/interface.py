@@ -1,7 +1,5 @@
 """Changes of an interface: offloads, rings, channels, MTU, and the CPUs of its queues."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any, ClassVar

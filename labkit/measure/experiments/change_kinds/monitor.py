@@ -1,7 +1,5 @@
 """The change that watches an interface with labkit's own monitor, to measure its cost beside that of a mirror."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 

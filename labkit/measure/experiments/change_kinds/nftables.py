@@ -1,7 +1,5 @@
 """Changes by nftables: given rules, connection tracking, and rules that match nothing."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

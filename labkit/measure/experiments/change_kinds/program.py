@@ -1,7 +1,5 @@
 """Another build of a program as a change, so that two builds are arms of one comparison."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """The kinds of changes, by name. KINDS is the one place to add a new one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Changes of routes and neighbours."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Changes of sysctls: those of a namespace, and those of the whole machine."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

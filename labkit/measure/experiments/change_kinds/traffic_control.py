@@ -1,7 +1,5 @@
 """Changes by tc: queueing disciplines, filters, and BPF programs, also at XDP."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import itertools

@@ -6,8 +6,6 @@ setting, it records the old value in a journal (labkit.system.machine.tracing_jo
 when the session is killed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """What impairments do to packets: netem, tbf and pfifo at the way out of an interface."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from labkit.common.errors import Failed, Unsupported

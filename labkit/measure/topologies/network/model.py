@@ -1,7 +1,5 @@
 """A Network's description, indexed: interfaces by node and name, links, and routing tables. The kernel is not read."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator

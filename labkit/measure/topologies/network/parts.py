@@ -7,8 +7,6 @@ They are data: written in a notebook or a file, or made by a topology, sent as J
           Tunnel("gre", "lc1", "gretun", local="25.0.0.1", remote="25.0.0.2"), …], pairs=[("lc1", "lc2")])
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import Annotated, Literal, NamedTuple
 

@@ -4,8 +4,6 @@ A description may come from a stranger. So no value is a command or a path, sysc
 the kernel keeps for each network namespace, and everything is applied in the namespaces of the network itself.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

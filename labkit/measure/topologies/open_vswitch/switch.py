@@ -4,8 +4,6 @@ The machine's own Open vSwitch is neither used nor changed. The kernel ends both
 and datapath disappear with the namespace, the folder with the mount namespace.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

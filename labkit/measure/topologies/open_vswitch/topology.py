@@ -3,8 +3,6 @@
 `ovs` switches in the kernel, the others in ovs-vswitchd itself, which receives by packet sockets or AF_XDP sockets.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace

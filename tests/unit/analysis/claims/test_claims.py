@@ -1,7 +1,5 @@
 """Claims are judged by published ratios: agree, contradict, undecided; and the findings are what they say."""
 
-from __future__ import annotations
-
 import math
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Drawings of made-up states: DOT and Mermaid text, and the positions of a figure's boxes and lines."""
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Charts against the parameter that varies, or against one of choice."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

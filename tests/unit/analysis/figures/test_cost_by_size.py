@@ -1,7 +1,5 @@
 """Figures of the cost of encapsulation, read back from their traces: content, units, and what never shares an axis."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Figures over the number of pairs, read back from their traces: content and units."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

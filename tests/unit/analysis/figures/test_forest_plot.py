@@ -1,7 +1,5 @@
 """The forest plot, read back from its traces, shapes and texts."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

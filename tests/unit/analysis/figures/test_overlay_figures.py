@@ -1,7 +1,5 @@
 """Figures and tables of the experiment `overlay`, read back from what is drawn."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 

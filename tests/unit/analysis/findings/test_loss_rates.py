@@ -1,7 +1,5 @@
 """Rates at which loss begins, from rows of searches: intervals, limits, sentences, and the figure."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """What readers cost: known costs are recovered from rows, with their losses, verdicts, table, sentences and figure."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

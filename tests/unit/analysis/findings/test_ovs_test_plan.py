@@ -1,7 +1,5 @@
 """Findings and figures of the OVS test plan, from rows with known factors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Load tests with TRex: shares of the line, histograms, and the published results beside them."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

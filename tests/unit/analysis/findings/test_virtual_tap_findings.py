@@ -1,7 +1,5 @@
 """What a run of virtual_tap shows beside the thesis: its tables, the drop by size, and where copies were lost."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

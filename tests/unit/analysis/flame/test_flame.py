@@ -1,7 +1,5 @@
 """Folded stacks, their tree, the table that adds up, and the conclusions about profiles."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

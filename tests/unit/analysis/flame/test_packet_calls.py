@@ -1,7 +1,5 @@
 """The calls of one packet as a figure and as a table, from real traces in the form of a run's artefacts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """Significance between two sides: nothing stands out of an arm against itself, planted causes do, and intervals
 hold."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

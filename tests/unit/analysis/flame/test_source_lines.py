@@ -1,7 +1,5 @@
 """The source lines of a function come from perf, where its debug symbols exist."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

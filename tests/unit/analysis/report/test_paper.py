@@ -1,7 +1,5 @@
 """Figures for papers: size, text, names and colours, as the file has them."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

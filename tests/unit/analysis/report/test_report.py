@@ -1,7 +1,5 @@
 """Reports, read as the text that a browser gets: their content, escaping, and that they fetch nothing."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

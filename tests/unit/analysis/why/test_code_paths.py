@@ -3,8 +3,6 @@
 The stacks are those of Linux 6.1 to 6.12 with the named cause, outermost first, from the new function on.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`labkit why` about counters, about loss, and about rounds in which nothing arrived."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`labkit why` for two points of a run: their names, invalid points, and the conclusions."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

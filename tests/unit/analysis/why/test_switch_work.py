@@ -1,7 +1,5 @@
 """`labkit why` names what mirrors of a switch cost, on made-up profiles of both datapaths."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Mapping, Sequence
 from pathlib import Path

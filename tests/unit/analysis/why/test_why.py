@@ -1,7 +1,5 @@
 """`labkit why` shows two arms of a made-up run on one page and rejects invalid questions."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The first sentence of `labkit why` for TCP, loss, frames, kernels and endpoints, and its rate of false claims."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """`labkit why` names the known cause of made-up runs, and claims no cause where there is none."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Mapping

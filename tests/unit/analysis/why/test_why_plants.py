@@ -1,7 +1,5 @@
 """The first sentence of `labkit why` about causes that nobody prepared for: observers, slow readers, other programs."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

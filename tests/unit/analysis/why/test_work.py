@@ -1,7 +1,5 @@
 """Intervals of `labkit why`: the rate of false alarms without an effect."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,8 +1,6 @@
 """The protocol between labkit and an endpoint's box, in this machine's own user space without a container or a
 guest."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

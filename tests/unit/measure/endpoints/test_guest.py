@@ -1,7 +1,5 @@
 """Parameters of guests and the files they boot with. No test boots a guest."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A change that the kernel or driver clamps is an error; other forms of the same value are not."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import cast
 

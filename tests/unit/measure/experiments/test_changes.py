@@ -1,7 +1,5 @@
 """Changes as data: their two forms, rejected changes, and the names of arms that differ by a change."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A row whose numbers contradict each other is invalid, with the reason. A consistent row stays valid."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast

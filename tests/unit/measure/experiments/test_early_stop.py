@@ -1,7 +1,5 @@
 """Early stop: it needs a minimum of rounds, a comparison, and a narrow enough interval for every ratio."""
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Any

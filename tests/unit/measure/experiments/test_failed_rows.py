@@ -1,7 +1,5 @@
 """The same command measures failed rows again, and its exit code reports remaining ones."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The loop that every experiment shares: what it leaves out, keeps open, and says at the end."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The search on simulated devices: known capacity, known loss, disturbance, and a generator that ends early."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import random

@@ -1,7 +1,5 @@
 """The experiment `monitor_cost`: its parameters, its arms, what readers say when they end, and missing readers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

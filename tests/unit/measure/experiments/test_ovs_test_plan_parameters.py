@@ -1,7 +1,5 @@
 """Parameters of the OVS test plan: the compared switches, the load of each, and rejected values."""
 
-from __future__ import annotations
-
 from labkit.common import switch_options
 from labkit.measure.observers.switch import masks
 from labkit.measure.traffic.packet_sender import Mix

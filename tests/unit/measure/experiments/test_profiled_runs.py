@@ -1,7 +1,5 @@
 """How much of an arm's throughput remains under an observer, and which observers are reported as disturbing."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """All counters of a whole run cover the same window, however long guests take to answer."""
 
-from __future__ import annotations
-
 import os
 import time
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Slices begin when every flow carries data; many flows may take longer."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

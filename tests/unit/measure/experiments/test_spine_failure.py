@@ -1,7 +1,5 @@
 """Spine failures: which nodes of a network can replace each other, and how routes are restored."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

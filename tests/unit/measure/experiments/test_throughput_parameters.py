@@ -1,7 +1,5 @@
 """Parameters of throughput searches: accepted values, and values that are rejected before anything runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """Parameters of TRex load tests: invalid ones are rejected before any connection, and the planned steps are right."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import cast
 

@@ -1,7 +1,5 @@
 """A load test with TRex whose labkit is killed in the middle: its finished steps stay as rows."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace

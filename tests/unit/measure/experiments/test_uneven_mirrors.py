@@ -1,7 +1,5 @@
 """A row in which one mirror delivered fewer copies than another has a doubt that names it."""
 
-from __future__ import annotations
-
 import pytest
 
 from labkit.measure.experiments import consistency

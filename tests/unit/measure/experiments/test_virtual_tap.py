@@ -1,7 +1,5 @@
 """Parameters of the experiment `virtual_tap`, and its arms and loads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

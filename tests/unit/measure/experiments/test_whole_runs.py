@@ -1,8 +1,6 @@
 """What a whole run reports about flows that did not overlap. For one pair it reports nothing that only several can
 have."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

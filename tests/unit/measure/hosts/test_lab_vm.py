@@ -1,7 +1,5 @@
 """Parameters of lab VMs and the programs that are started for them. No test boots a lab VM."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

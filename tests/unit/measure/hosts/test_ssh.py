@@ -1,7 +1,5 @@
 """Experiments over ssh: the copied files, valid host names, and hostile answers."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -1,7 +1,5 @@
 """Folding of perf script text: agreement with inferno's own output, blocks of any size, and a full disk."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path

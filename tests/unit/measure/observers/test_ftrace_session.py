@@ -1,7 +1,5 @@
 """ftrace sessions: the tracer's settings are restored, and errors say why tracing is not possible."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """function_graph keeps and reports the right calls of a trace. The traces are real ones of 6.1 and 6.12."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """function_times: reading the kernel's trace pages, names of functions, and distributions."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import random

@@ -1,7 +1,5 @@
 """guest_function_times traces each guest by its kernel's own function names, and leaves none traced."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Reports of perf stat and of the kernel's files, read from real samples and from guests."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Packet loss per hop, computed from counters, adds up to the total."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,8 +1,6 @@
 """Receive counters where a tunnel ends beside the server: the tunnel's own datagrams, which the kernel counts, are
 subtracted."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import nullcontext

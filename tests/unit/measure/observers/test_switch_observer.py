@@ -1,7 +1,5 @@
 """The output of Open vSwitch 3.1 is parsed (userspace datapath here, kernel datapath of Debian 12)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

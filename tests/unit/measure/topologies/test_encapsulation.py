@@ -1,7 +1,5 @@
 """Header sizes of tunnels agree with the RFCs and with the kernel's own arithmetic."""
 
-from __future__ import annotations
-
 import pytest
 
 from labkit.common.errors import BadInput

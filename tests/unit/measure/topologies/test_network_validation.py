@@ -1,8 +1,6 @@
 """Invalid Networks are rejected with one sentence each, and every interface has the right MTU, through any number of
 tunnels."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """User-defined networks as arms: the parameters that they set, and one sentence for what cannot be measured."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

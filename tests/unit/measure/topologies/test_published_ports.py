@@ -1,7 +1,5 @@
 """The proxy of a published port copies every byte, both ways, and passes on that a side has ended."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

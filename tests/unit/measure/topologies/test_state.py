@@ -1,7 +1,5 @@
 """The state of a topology, from what a made-up kernel lists."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

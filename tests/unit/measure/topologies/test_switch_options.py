@@ -1,7 +1,5 @@
 """Names of Open vSwitch topologies, their options, and the transaction that configures the switch."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pandas as pd

@@ -1,8 +1,6 @@
 """Programs of a switch: a reader of copies that has ended, an Open vSwitch that is missing, too old, or without handler
 threads, and mirrors that copy too late or never."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Wildcard rules of the OVS test plan, checked with a classifier written for this test."""
 
-from __future__ import annotations
-
 import collections
 import ipaddress
 import re

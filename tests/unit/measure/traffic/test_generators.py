@@ -1,7 +1,5 @@
 """Traffic generators: parameters choose one, and its capabilities limit what can be requested."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """iperf3's JSON, recorded from version 3.12 at both ends, becomes the columns of a row."""
 
-from __future__ import annotations
-
 import json
 from itertools import cycle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Probes that were lost, arrived twice, or overtook each other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Frames of the packet generator: lengths, checksums, flows, rates, and line rate arithmetic."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

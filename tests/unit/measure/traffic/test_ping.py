@@ -1,7 +1,5 @@
 """ping's output, recorded from iputils 20221126, becomes round-trip times in seconds."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace

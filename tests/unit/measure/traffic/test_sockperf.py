@@ -1,7 +1,5 @@
 """A full log of sockperf 3.7 becomes round trips: 1,000 requests a second, and the server was stopped for 300 ms."""
 
-from __future__ import annotations
-
 import gzip
 from array import array
 from dataclasses import replace

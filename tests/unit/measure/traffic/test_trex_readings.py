@@ -1,7 +1,5 @@
 """The meaning of TRex's counters, on transcripts of a real server. Each test covers one possible misreading."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The TRex server that labkit starts: where its program is looked for, its configuration and its command line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

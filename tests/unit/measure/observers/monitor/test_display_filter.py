@@ -1,7 +1,5 @@
 """Display filters: a tshark that hangs, and tables of bounded size."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

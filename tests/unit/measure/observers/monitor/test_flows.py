@@ -1,7 +1,5 @@
 """Classes and conversations of frames, and 10,000 mutated frames through all code of a monitor that reads bytes."""
 
-from __future__ import annotations
-
 import struct
 import subprocess
 from ipaddress import ip_address

@@ -1,7 +1,5 @@
 """Filters on the headers inside a tunnel: the kernel runs them on frames of every form that a tunnel has."""
 
-from __future__ import annotations
-
 import socket
 import time
 from contextlib import closing, suppress

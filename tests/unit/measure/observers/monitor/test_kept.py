@@ -1,7 +1,5 @@
 """Blocks of the ring: decoded, counted and kept like their packets one by one, within bounds and with exact counts."""
 
-from __future__ import annotations
-
 import random
 import struct
 from collections import deque

@@ -1,7 +1,5 @@
 """Samplers on packets with known times, lengths and flows."""
 
-from __future__ import annotations
-
 import pytest
 
 from labkit.common.errors import BadInput

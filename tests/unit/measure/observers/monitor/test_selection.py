@@ -1,7 +1,5 @@
 """Filter expressions of the monitor: built expressions, rejected input, and libpcap's acceptance."""
 
-from __future__ import annotations
-
 import time
 
 import pytest
