@@ -5,6 +5,8 @@ command: each kind checks its options and builds its own argument list or netlin
 (nftables rules, BPF objects) are read once, where the change is written, and travel in it with their digest.
 """
 
+import __future__
+
 import inspect
 import os
 import re
@@ -21,7 +23,6 @@ from labkit.common.errors import BadInput, Failed, LabkitError, NoEffect, Unsupp
 from labkit.common.plain_types import wrong_type
 from labkit.measure.experiments.change_kinds import checks, registry
 from labkit.measure.experiments.change_kinds.base import Files, Place
-from labkit.measure.experiments.change_kinds.program import SWITCH
 from labkit.measure.topologies import Topology
 from labkit.system import machine, netlink
 
@@ -165,7 +166,9 @@ def _call(options: Mapping[str, Any], topology: Topology) -> dict[tuple[str, str
             " function"
         )
     space: dict[str, Any] = {}
-    exec(compile(source, f"<change {options['name']}>", "exec"), space)
+    # Its annotations may name what only the user's own file imports.
+    flags = __future__.annotations.compiler_flag
+    exec(compile(source, f"<change {options['name']}>", "exec", flags), space)
     earlier = machine.descendants(os.getpid())
     try:
         space[options["name"]](topology)
@@ -323,6 +326,8 @@ def apply(change: Change, topology: Topology) -> list[dict[str, Any]]:
                 for at, name in differ
             )
         if step.kind == "program":
+            from labkit.measure.experiments.change_kinds.program import SWITCH  # few changes are programs
+
             name, path, digest = (step.options[key] for key in ("name", "path", "digest"))
             if name == SWITCH and topology.switch is None:
                 without.append(f"{topology.name} has no {name}")

@@ -16,7 +16,6 @@ from labkit.common.limits import UNIQUE, UNIQUE_OR_EMPTY, Form, Offered, OneOf, 
 from labkit.common.plain_types import wrong_type
 from labkit.measure import hosts, topologies
 from labkit.measure.experiments import changes
-from labkit.measure.experiments.change_kinds import program
 from labkit.measure.experiments.changes import Change
 from labkit.measure.experiments.context import Experiment
 from labkit.measure.observers import registry as observing
@@ -317,6 +316,8 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
                 raise BadInput(f"change {one.name}: {error}") from None
 
     def _check_program(self, name: str) -> None:
+        from labkit.measure.experiments.change_kinds import program  # few changes are programs
+
         if self.in_guests:
             raise BadInput("guests have programs of their own: leave program out, or endpoint")
         switches = {one.partition("+")[0] for one in self.topology_names if switch_options.is_switch(one)}

@@ -13,7 +13,6 @@ from labkit.common.errors import BadInput, Failed, Isolated, NoEffect, Unsupport
 from labkit.measure import topologies
 from labkit.measure.experiments import built_arm, changes, context
 from labkit.measure.experiments.built_arm import LocalArm
-from labkit.measure.experiments.change_kinds.program import verified
 from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm, Measured, not_measured, row_of
@@ -140,7 +139,9 @@ def _topology(
 
         monitor = PeerMonitor(run_context.peer, own.nic(topologies.CLIENTS))
     spec = own.spec(pairs, run_context.machine_netns, endpoint=arm.endpoint, monitor=monitor)
-    if arm.change is not None:
+    if arm.change is not None and arm.change.programs:
+        from labkit.measure.experiments.change_kinds.program import verified  # few changes are programs
+
         spec = replace(spec, programs={name: verified(of) for name, of in arm.change.programs.items()})
     with topologies.build(described, spec) as topology:
         if isolated := topologies.kind_of(described).isolated:

@@ -21,7 +21,6 @@ from labkit.common.errors import BadInput, Failed
 from labkit.common.limits import Within
 from labkit.common.schema import LATENCIES
 from labkit.measure.endpoints import Endpoint, Pair, RemotePair
-from labkit.measure.traffic import socket_options
 from labkit.system import process
 
 if TYPE_CHECKING:
@@ -165,6 +164,10 @@ class Generator(abc.ABC):
 
     def _check_sockets(self, parameters: LoadParameters) -> None:
         """Raise BadInput for options of sockets that it cannot set."""
+        if parameters.socket is None:
+            return
+        from labkit.measure.traffic import socket_options  # few loads have any
+
         can = self.capabilities
         for name in socket_options.parse(parameters.socket):
             if name not in can.sockets:

@@ -14,7 +14,6 @@ from typing import Any
 
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure.endpoints import Endpoint, Pair, RemotePair
-from labkit.measure.traffic import socket_options
 from labkit.measure.traffic.base import (
     FLOW_TURN_S,
     LARGEST_DATAGRAM,
@@ -87,7 +86,7 @@ def client_argv(load: Load, address: str, port: int = PORT) -> list[str]:
         argv += ["-u", "-b", str(int(load.rate_bps or 0))]
     elif load.rate_bps is not None:
         argv += ["-b", str(int(load.rate_bps))]
-    options = socket_options.parse(load.socket)
+    options = _socket_options(load.socket)
     for flag, value in (
         ("-O", load.omit_s or None),
         ("-l", load.length_bytes),
@@ -100,6 +99,14 @@ def client_argv(load: Load, address: str, port: int = PORT) -> list[str]:
         if value is not None:
             argv += [flag, str(value)]
     return argv + ["-Z"] * load.zerocopy + ["-N"] * ("nodelay" in options)
+
+
+def _socket_options(text: str | None) -> dict[str, int]:
+    if text is None:
+        return {}
+    from labkit.measure.traffic import socket_options  # few loads have any
+
+    return socket_options.parse(text)
 
 
 def server_argv(address: str, port: int = PORT) -> list[str]:
@@ -472,7 +479,7 @@ class Iperf3(FlowGenerator):
     def check(self, parameters: LoadParameters) -> None:
         """Raise BadInput for what iperf3 cannot do."""
         super().check(parameters)
-        options = socket_options.parse(parameters.socket)
+        options = _socket_options(parameters.socket)
         if options.get("sndbuf") != options.get("rcvbuf"):
             raise BadInput("socket: iperf3 sets both buffers alike: give sndbuf and rcvbuf the same size")
         if options.get("nodelay") == 0:

@@ -16,7 +16,7 @@ from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.common.units import counted
 from labkit.measure.endpoints import Endpoint, Namespace, Pair, namespaces
 from labkit.measure.topologies.base import BuiltSide, Spec, Topology, end_name, numbers
-from labkit.measure.topologies.network import kinds, settings, validate
+from labkit.measure.topologies.network import kinds, validate
 from labkit.measure.topologies.network.model import (
     DescribedInterface,
     Key,
@@ -227,7 +227,10 @@ def _built(
         result.encrypt(devices=True)
         result.make_redirects(stack)
         result.impair()
-        settings.apply(index, result.space)
+        if index.has_settings:
+            from labkit.measure.topologies.network import settings  # most networks have none
+
+            settings.apply(index, result.space)
         result.settle()
         yield result
 

@@ -133,6 +133,7 @@ class NetworkIndex:
         self.offloads = [part for part in network.parts if isinstance(part, Offloads)]
         self.sysctls = [part for part in network.parts if isinstance(part, Sysctl)]
         self.rules = [part for part in network.parts if isinstance(part, Rules)]
+        self.has_settings = bool(self.offloads or self.sysctls or self.rules)
         self.esp = [part for part in network.parts if isinstance(part, Esp)]
         self.tunnels = [one for one in self.interfaces.values() if isinstance(one.part, Tunnel)]
         # the interface that has an address; addresses are unique

@@ -18,7 +18,7 @@ import msgspec
 
 from labkit.common.errors import BadInput, choose
 from labkit.common.plain_types import wrong_type
-from labkit.measure.topologies.network import kinds, settings
+from labkit.measure.topologies.network import kinds
 from labkit.measure.topologies.network.model import (
     Address,
     DescribedInterface,
@@ -78,12 +78,19 @@ def _checked(network: Network) -> tuple[NetworkIndex, Mtus]:
         _uppers,
         *of_sense,
         _routes,
-        settings.check,
+        _settings,
     ):
         look(described)
     mtus = Mtus(described)
     _mtus(described, mtus)
     return described, mtus
+
+
+def _settings(described: NetworkIndex) -> None:
+    if described.has_settings:
+        from labkit.measure.topologies.network import settings  # most networks have none
+
+        settings.check(described)
 
 
 def _convert_parts(network: Network) -> Network:
