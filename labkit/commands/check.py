@@ -12,6 +12,7 @@ from labkit.common.errors import BadInput
 from labkit.common.limits import Within
 from labkit.common.printable import printable, printable_json
 from labkit.measure.existing.checks import drops, load
+from labkit.measure.hosts import local
 
 NOTES = """\
 The ends are containers, namespaces or processes of one machine: container:NAME, netns:NAME, pid:N,
@@ -28,7 +29,8 @@ load, whose plan it shows first.
     labkit check container:web container:cli --port 8080
 
 --port: a port at which a program of the second end listens, or which this machine publishes for it.
-Without it, labkit tries ports that listen if the second end takes none of its packets.
+Without it, labkit tries ports that listen if the second end takes none of its packets and is not
+host. Through a program that copies what arrives at a published port, labkit only connects.
 
 The first line is the answer. Findings are ordered by how certain they are, then by how much they can
 cost.
@@ -82,11 +84,14 @@ def run(given: argparse.Namespace) -> int:
             return True
         if not sys.stdin.isatty():
             raise BadInput("--load sends traffic: add --yes to agree to this plan")
-        return input("labkit: go on? [y/N] ").strip().lower() in ("y", "yes")
+        try:
+            return input("labkit: go on? [y/N] ").strip().lower() in ("y", "yes")
+        except EOFError:
+            return False
 
     given_load: dict[str, Any] = {"load_s": seconds, "port": given.port}
     if not given.client.startswith("ssh:"):
-        given_load["agreed"] = agreed
+        given_load |= {"agreed": agreed, "locked": lambda: local.measuring_lock(note)}
     elif given.load and not given.yes:
         raise BadInput("--load through ssh does not ask: add --yes to agree to a plan that is shown first")
     report = existing_ends.ask("check", given.client, given.server, **given_load)

@@ -91,7 +91,10 @@ ip -n server route add 10.1.0.0/24 via 10.3.0.254
 PACKET_SOCKET = "import socket,time; s=socket.socket(17,3,768); s.bind(('eth0',3)); time.sleep(600)"
 PYTHON = f"ip netns exec server {sys.executable} -P -c"
 # A server whose rules take connections to its one port, and nothing else.
-LISTENS = "import socket,time; s=socket.create_server(('', 80)); time.sleep(600)"
+# As a server that has sockets of IPv6 only, also for IPv4.
+LISTENS = (
+    "import socket,time; s=socket.socket(10); s.bind(('::ffff:10.2.0.1', 80)); s.listen(); time.sleep(600)"
+)
 ONE_PORT = (
     ROUTED
     + f'{PYTHON} "{LISTENS}" >/dev/null 2>&1 & sleep 0.5\n'
@@ -164,6 +167,11 @@ BROKEN = {
         BRIDGE + "ip -n client neigh add 10.1.0.2 lladdr 02:00:00:00:00:99 nud permanent dev eth0",
     ),
     "a blocked port": ("bridge port", BRIDGE + "sleep 0.2; ip netns exec mid bridge link set dev port-server state 0"),
+    "an entry for another port": (
+        "forwarding entry",
+        BRIDGE + "M=$(ip -n server -o link show eth0 | sed 's/.*ether \\([0-9a-f:]*\\).*/\\1/');"
+        " ip netns exec mid bridge fdb replace $M dev port-client master static sticky",
+    ),
     "isolated ports": (
         "isolated ports",
         BRIDGE + "ip netns exec mid bridge link set dev port-server isolated on;"
@@ -367,6 +375,16 @@ def test_a_port_that_is_asked_for() -> None:
     assert any(
         name.startswith("NETFILTER_DROP in ") and name.endswith(" at eth0") for name in report["drops"]
     )
+    both = LISTENS.replace("; time", "; t=socket.create_server(('', 443)); time")
+    [first, *_] = checked(script.replace(LISTENS, both))["findings"]
+    assert (first["cause"], first["certainty"]) == ("port without answer", "possible")
+    masquerades = (
+        "ip netns exec mid nft 'add table ip n; add chain ip n p { type nat hook postrouting priority 100; };"
+    )
+    [first, second, *_] = checked(ROUTED + masquerades + " add rule ip n p masquerade'", "--port", "81")[
+        "findings"
+    ]
+    assert (first["cause"], second["certainty"]) == ("nothing listens", "possible")
 
 
 @pytest.mark.needs("cpu cgroup")

@@ -206,7 +206,7 @@ def test_drawings_say_what_is_set(machine: Machine) -> None:
         tc qdisc add dev v-cli root tbf rate 1gbit burst 64k latency 10ms
         nft add table ip nat
         nft 'add chain ip nat in {{ type nat hook prerouting priority -100; }}'
-        nft 'add rule ip nat in tcp dport 8080 counter dnat to 10.77.0.3:80'
+        nft 'add rule ip nat in tcp dport {{ 8080, 9000-9002 }} counter dnat to 10.77.0.3:80'
         """
     )
     done = machine.sandbox.labkit("draw", "netns:web", "netns:cli")
@@ -216,10 +216,10 @@ def test_drawings_say_what_is_set(machine: Machine) -> None:
     assert "off: tx-checksumming" in web
     assert any(line.startswith("v-cli") and "qdisc tbf" in line for line in lines)
     assert "nftables ip nat in: 1 rule, digest" in done.stdout
-    assert "nftables: tcp dport 8080 dnat to 10.77.0.3:80" in lines
+    assert "nftables: tcp dport { 8080, 9000-9002 } dnat to 10.77.0.3:80" in lines
     assert "forward: netns:web/eth0 > host/v-web > host/v-cli > netns:cli/eth0" in lines
-    through = machine.sandbox.labkit("draw", "netns:web", "netns:cli", "--port", "8080").stdout.splitlines()
-    passed = "host/v-web > host/br0 > host/nftables dnat 8080 to 10.77.0.3 > host/br0 > host/v-cli"
+    through = machine.sandbox.labkit("draw", "netns:web", "netns:cli", "--port", "9001").stdout.splitlines()
+    passed = "host/v-web > host/br0 > host/nftables dnat 9001 to 10.77.0.3 > host/br0 > host/v-cli"
     assert f"forward: netns:web/eth0 > {passed} > netns:cli/eth0" in through
     assert (
         'subgraph n0["netns:web"]' in machine.sandbox.labkit("draw", "netns:web", "host", "--mermaid").stdout
@@ -234,6 +234,8 @@ def test_program_that_copies_is_a_hop(machine: Machine) -> None:
         ip link set lo up; ip link add nic0 up type veth peer name far0; ip link set far0 up
         ip address add 192.0.2.1/24 dev nic0
         ip route add default via 192.0.2.254; ip netns add web; ip -n web link set lo up
+        ip netns add cli; ip link add to-cli up type veth peer name eth0 netns cli; ip -n cli link set eth0 up
+        ip address add 198.51.100.1/24 dev to-cli; ip -n cli address add 198.51.100.2/24 dev eth0
         """
     )
     server = machine.sandbox.start("ip", "netns", "exec", "web", sys.executable, "-m", "http.server", "80")
@@ -247,6 +249,14 @@ def test_program_that_copies_is_a_hop(machine: Machine) -> None:
     report = json.loads(machine.sandbox.labkit("check", "host", "netns:web", "--json").stdout)
     assert report["findings"][0]["cause"] == "proxy in user space"
     assert list(report["paths"][0]["ports"].values()) == ["connects"]
+    assert machine.sandbox.labkit("check", "host", "netns:web", "--port", "9").returncode == 2
+    report = json.loads(
+        machine.sandbox.labkit("check", "netns:cli", "netns:web", "--load", "--yes", "--json").stdout
+    )
+    [path] = report["paths"]
+    assert (path["forward"]["icmp"], report["loads"]) == ("0/0", [])
+    assert set(path["ports"].values()) == {"connects"}
+    assert any("the load was not sent: pasta" in text for text in report["not_seen"])
     for program in (server, pasta):
         program.kill()
         program.communicate()

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from labkit import __version__
-from labkit.common.errors import LabkitError
+from labkit.common.errors import Failed, LabkitError
 from labkit.measure.hosts import local
 from labkit.measure.hosts.ssh import BEAT_S, SILENCE_S
 from labkit.system import machine, process
@@ -108,8 +108,15 @@ def _ask_existing(request: dict[str, Any], _caller: Caller) -> None:
     """Answer a question about existing ends, which only the machine's own namespaces show."""
     from labkit.measure.existing.questions import QUESTIONS  # no experiment needs it
 
-    agreed = {"agreed": _agree} if request["question"] == "check" else {}
-    answer = QUESTIONS[request["question"]](**request["given"], **agreed)
+    asking: dict[str, Any] = (
+        {"agreed": _agree, "locked": lambda: local.measuring_lock(_log)}
+        if request["question"] == "check"
+        else {}
+    )
+    try:
+        answer = QUESTIONS[request["question"]](**request["given"], **asking)
+    except OSError as error:  # `main` takes it for a caller that is gone
+        raise Failed(str(error)) from None
     write_event({"event": "answer", "answer": answer})
     write_event({"event": "done"})
 

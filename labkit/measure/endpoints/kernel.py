@@ -73,6 +73,8 @@ class Kernel(abc.ABC):
                         digits, port = fields[1].split(":")
                         words = (int(digits[at : at + 8], 16) for at in range(0, len(digits), 8))
                         address = socket.inet_ntop(family, b"".join(struct.pack("=I", one) for one in words))
+                        if "." in address:  # IPv4 at a socket of IPv6
+                            address = address.removeprefix("::ffff:")
                         result.append(Listening(address, int(port, 16), int(fields[9])))
         return result
 

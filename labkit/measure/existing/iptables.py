@@ -15,13 +15,13 @@ _TARGETS = {"DROP": "drop", "REJECT": "reject", "ACCEPT": "accept", "NFQUEUE": "
             "DNAT": "dnat", "SNAT": "snat", "MASQUERADE": "masquerade", "TPROXY": "tproxy"}  # fmt: skip
 
 
-def ruleset(program: str, text: str) -> Iterator[dict[str, Any]]:
-    """Yield chains and rules; `text` of a rule is as it was given, and `undo` removes it.
+def ruleset(program: str, saved: str) -> Iterator[dict[str, Any]]:
+    """Yield chains and rules; `text` and `handle` of a rule are as it was given, and `undo` removes it.
 
-    program: a key of PROGRAMS. text: the output of its save command with counters.
+    program: a key of PROGRAMS. saved: the output of its save command with counters.
     """
     table = ""
-    for number, line in enumerate(text.splitlines()):
+    for line in saved.splitlines():
         of = {"family": PROGRAMS[program], "table": f"{table} (legacy)"}
         if line.startswith("*"):
             table = line[1:].strip()
@@ -32,7 +32,8 @@ def ruleset(program: str, text: str) -> Iterator[dict[str, Any]]:
         elif found := _LINE.match(line):
             undo = f"{program}-legacy -t {table} -D {shlex.join(shlex.split(found['rule']))}"
             counter = {"counter": {"packets": int(found["packets"])}}
-            rule = {**of, "chain": found["chain"], "handle": number, "text": found["rule"], "undo": undo}
+            text = found["rule"]
+            rule = {**of, "chain": found["chain"], "handle": text, "text": text, "undo": undo}
             yield {"rule": {**rule, "expr": [counter, *_expressions(of["family"], found["rule"])]}}
 
 
@@ -56,6 +57,8 @@ def _expressions(family: str, rule: str) -> Iterator[dict[str, Any]]:
             ends = [int(end) for end in value.split(":") if end.isdigit()]
             right = {"range": ends} if len(ends) > 1 else ends[0] if ends else "@"
             yield _match(op, {"payload": {"protocol": "th", "field": _FIELDS[word]}}, right)
+        elif word == "--set-mss" and value.isdigit():
+            yield {"mangle": {"key": {"tcp option": {"name": "maxseg"}}, "value": int(value)}}
         elif word in ("-j", "-g"):
             yield {_TARGETS[value]: None} if value in _TARGETS else {"jump": {"target": value}}
         op = "!=" if word == "!" else "=="

@@ -72,9 +72,9 @@ def _network(
     try:
         forward, back = _chosen(spaces, family) if port is None else _through(spaces, family, port)
         of_client = (place for place in forward.places if place.space is spaces.client)
-        first = next(of_client, spaces.client.place(forward.source))
+        first = next(of_client, None) or spaces.client.place(forward.source)
         of_server = (place for place in reversed(forward.places) if place.space is spaces.server)
-        last = next(of_server, spaces.server.place(forward.destination))
+        last = next(of_server, None) or spaces.server.place(forward.destination)
         for place in (first, *forward.places, *reversed(back.places), last):
             shown.setdefault(place.space, set()).add(place.name)
         ends = (

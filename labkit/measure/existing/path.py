@@ -150,11 +150,9 @@ def paths(spaces: Spaces, family: int | None = None) -> list[tuple[Path, Path]]:
     own = {space: _usable(space, family) for space in (client, server)}
     found = []
     for destination in own[server]:
-        version = ip_address(destination).version
-        sources = [one for one in own[client] if ip_address(one).version == version]
-        if not sources or destination in client.addresses:
+        version, source = ip_address(destination).version, source_for(client, destination, own[client])
+        if not source or destination in client.addresses:
             continue
-        source = source_for(client, destination, sources)
         forward = path(spaces, client, source, destination, server)
         back = path(spaces, server, destination, source, client)
         close = client.is_beside(destination)
@@ -184,8 +182,9 @@ def _usable(space: Space, family: int | None) -> list[str]:
 
 
 def source_for(start: Space, destination: str, sources: Collection[str]) -> str:
-    """Return the address that the kernel would choose; without a route, the most similar one; "" without any."""
-    chosen: str | None = None
+    """Return the address that the kernel would choose; without a route, the most similar one of the same family; ""
+    without any."""
+    sources, chosen = [one for one in sources if (":" in one) == (":" in destination)], None
     with suppress(netlink.LinkError):
         chosen = netlink.route_to(start.namespace.netlink, destination).source
     wanted = int(ip_address(destination))

@@ -11,6 +11,7 @@ from ipaddress import ip_address
 from pathlib import Path as Folder
 
 from labkit.common.errors import LabkitError
+from labkit.measure.existing import iptables
 from labkit.measure.existing.path import Path, PublishedPort, path, source_for
 from labkit.measure.existing.spaces import Place, Space, Spaces
 from labkit.measure.topologies.state.packet_path import IN, OUT
@@ -19,7 +20,8 @@ from labkit.system.netlink import taps
 
 COUNTER = re.compile(r" ?counter packets \d+ bytes \d+")
 TARGET = re.compile(r"(?:dnat (?:ip6? )?to|--to-destination) \[?([0-9a-fA-F:.]+?)\]?(?::\d+)?(?: |$)")
-PORT = re.compile(r"dport (\d+)\b")
+PORTS = re.compile(r"(?<!! --)dports? \{? ?(\d+(?:(?:, ?|[:-])\d+)*)")
+MOST_OF_RANGE = 64
 NOT_FROM = re.compile(r"(?:iifname !=|! -i) \"?([^\s\"]+)")
 SOURCE = re.compile(r"\b(masquerade|snat)\b", re.IGNORECASE)
 # Programs that hold the published ports of a child of theirs, and copy what arrives unless a rule takes it before.
@@ -31,9 +33,9 @@ def by_rules(space: Space, addresses: Collection[str]) -> list[str]:
     lines = []
     if any(name.startswith("nftables") for name in space.chains):
         lines += [f"nftables: {line}" for line in _output(space, "nft", "list", "ruleset")]
-    if "iptables nat" in space.chains:
-        saved = _output(space, "iptables-legacy-save", "-t", "nat")
-        lines += [f"iptables: {line}" for line in saved if line.startswith("-A")]
+    for program in (one for one in iptables.PROGRAMS if f"{one} nat" in space.chains):
+        saved = _output(space, f"{program}-legacy-save", "-t", "nat")
+        lines += [f"{program}: {line}" for line in saved if line.startswith("-A")]
     of_ends = [
         line for line in lines if SOURCE.search(line) or ((to := TARGET.search(line)) and to[1] in addresses)
     ]
@@ -54,13 +56,23 @@ def ports(at: Space, server: Space) -> list[PublishedPort]:
         return []
     result = []
     for line in by_rules(at, server.addresses):
-        to, port, other = TARGET.search(line), PORT.search(line), NOT_FROM.search(line)
-        if to and port:
-            name = f"{line.partition(':')[0]} dnat {port[1]} to {to[1]}"
+        to, other = TARGET.search(line), NOT_FROM.search(line)
+        if to is None:
+            continue
+        for port in _numbers(line):
+            name = f"{line.partition(':')[0]} dnat {port} to {to[1]}"
             not_from = other[1] if other else None
-            result.append(PublishedPort(at, int(port[1]), name, line, to[1], not_from=not_from))
+            result.append(PublishedPort(at, port, name, line, to[1], not_from=not_from))
     ruled = {one.port for one in result}  # podman's conmon only holds such a port
     return [*result, *(one for one in _by_programs(at, server) if one.port not in ruled or one.address)]
+
+
+def _numbers(rule: str) -> Iterator[int]:
+    """Yield the ports that a rule takes: of a list all, of a range the first MOST_OF_RANGE."""
+    found = PORTS.search(rule)
+    for part in found[1].split(",") if found else ():
+        first, *last = (int(one) for one in re.split("[:-]", part))
+        yield from range(first, min(last[0] if last else first, first + MOST_OF_RANGE - 1) + 1)
 
 
 def _by_programs(at: Space, server: Space) -> Iterator[PublishedPort]:
@@ -123,9 +135,9 @@ def through(spaces: Spaces, number: int | None = None, family: int | None = None
     at = spaces.host
     for port in ports(at, spaces.server):
         addresses = sorted(at.usable(), key=lambda one: not spaces.client.is_beside(one)) or at.addresses
-        alike = [one for one in addresses if family in (None, ip_address(one).version)]
-        for address in [port.listens] if port.listens else alike:
-            found = _through(spaces, port, address) if number in (None, port.port) else None
+        for address in [port.listens] if port.listens else addresses:
+            asked = number in (None, port.port) and family in (None, ip_address(address).version)
+            found = _through(spaces, port, address) if asked else None
             if found is not None:
                 return found
     return None
@@ -136,13 +148,15 @@ def _through(spaces: Spaces, port: PublishedPort, address: str) -> Through | Non
     at, client, server = port.space, spaces.client, spaces.server
     forward = back = Path(at, address, address, complete=True)  # from the machine itself
     if client is not at:
-        own = [one for one in client.usable() if (":" in one) == (":" in address)]
-        source = source_for(client, address, own)
+        if not (source := source_for(client, address, client.usable())):
+            return None
         forward, back = path(spaces, client, source, address, at), path(spaces, at, address, source, client)
     arrived = forward.arrivals[-1] if forward.arrivals else None
     alike = [one for one in server.usable() if (":" in one) == (":" in address)]
     to = port.address or next(iter(alike), "")
     if not forward.complete or not to or (arrived and arrived.name == port.not_from):
+        return None
+    if not port.copies and (":" in to) != (":" in address):  # a rule takes packets of its own family only
         return None
     if not port.copies:
         source = forward.source if arrived else source_for(at, to, at.usable())
@@ -154,8 +168,9 @@ def _through(spaces: Spaces, port: PublishedPort, address: str) -> Through | Non
         return Through(port, address, *whole, [whole])
     source = source_for(at, to, at.usable())
     second = path(spaces, at, source, to, server), path(spaces, server, to, source, at)
-    legs = [(forward.then(port), back)] if client is not at or not second[0].whole else []
-    if second[0].whole:
+    is_network = bool(source) and second[0].whole
+    legs = [(forward.then(port), back)] if client is not at or not is_network else []
+    if is_network:
         legs.append(second)
     else:  # the program has a tap of the end, or sockets in its namespace
         places = [port.enters] if port.enters else []

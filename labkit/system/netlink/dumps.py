@@ -17,6 +17,8 @@ from labkit.system.netlink.messages import (
     NLM_F_REQUEST,
     NO_MAC,
     NTF_SELF,
+    NUD_NOARP,
+    NUD_PERMANENT,
     RT_TABLE_MAIN,
     RTM_NEWROUTE,
     Message,
@@ -182,14 +184,26 @@ def remotes(kernel: Netlink) -> list[tuple[int, str]]:
 
     Default remotes are the forwarding database entries of the all-zeros MAC address.
     """
-    message = ndmsg()
-    message["family"] = socket.AF_BRIDGE
-    result = _dump(kernel, message, RTM_GETNEIGH, "list forwarding databases")
     return [
         (one["ifindex"], str(one.get_attr("NDA_DST")))
-        for one in result
+        for one in _forwarding(kernel)
         if one["flags"] & NTF_SELF and one.get_attr("NDA_LLADDR") == NO_MAC and one.get_attr("NDA_DST")
     ]
+
+
+def static_forwarding(kernel: Netlink) -> list[tuple[int, int, str]]:
+    """Return (index of a bridge, index of its port, MAC address) for every entry that its bridge has not learned."""
+    return [
+        (int(master), one["ifindex"], str(one.get_attr("NDA_LLADDR")))
+        for one in _forwarding(kernel)
+        if (master := one.get_attr("NDA_MASTER")) and one["state"] & (NUD_NOARP | NUD_PERMANENT)
+    ]
+
+
+def _forwarding(kernel: Netlink) -> Iterator[Any]:
+    message = ndmsg()
+    message["family"] = socket.AF_BRIDGE
+    return _dump(kernel, message, RTM_GETNEIGH, "list forwarding databases")
 
 
 def qdisc(kernel: Netlink, index: int) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import asdict
+from itertools import chain, repeat
 from typing import Any
 
 from labkit.common.errors import Unsupported
@@ -27,12 +29,14 @@ def check(
     load_s: int | None = None,
     agreed: Callable[[str], bool] = lambda _plan: True,
     port: int | None = None,
+    locked: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> dict[str, Any]:
     """Return what a check of two ends found, as plain values (the fields of `labkit check --json`).
 
     port: one at which a program of the server listens, or which this machine publishes for it; None: a published one if
     the ends do not reach each other otherwise.
     load_s: the seconds of each part of the load; None: no load. agreed: whether the load's plan may be carried out.
+    locked: returns the measuring lock, which a load holds.
     Raises BadInput, Unsupported, Failed.
     """
     with ExitStack() as stack:
@@ -43,9 +47,24 @@ def check(
         if through is not None:
             asked = through.address, through.port.port
         one, other = (End(path.start, path.source) for path in found[0])
-        if load_s is not None and not agreed(load.plan(one, other, load_s)):
-            load_s = None
-        seen = [gather(*found[0], load_s, asked), *(gather(*both) for both in found[1:])]
+        refused = ""
+        if load_s is not None and through is not None and through.port.copies:
+            refused = f"{through.port.name} copies data, so it would pass a part of the path only"
+        elif load_s is not None and not agreed(load.plan(one, other, load_s)):
+            refused = "its plan was not agreed to"
+        load_s = None if refused else load_s
+        named = {spaces.client, spaces.server}
+        with locked() if load_s is not None else nullcontext():
+            seen = [
+                gather(*both, *given, sends={both[0].start, both[1].start} <= named)
+                for both, given in zip(found, chain([(load_s, asked)], repeat((None, None))), strict=False)
+            ]
+        if refused:
+            seen[0].not_seen.append(f"the load was not sent: {refused}")
+        if os.geteuid():
+            seen[0].not_seen.append(
+                "programs of other users, which may hold published ports: only root sees them"
+            )
         findings = ordered([finding for one in seen for finding in registry.judged(one)])
         return _report(client, server, seen, findings)
 
@@ -56,7 +75,7 @@ def _paths(spaces: Spaces, port: int | None) -> tuple[list[tuple[Path, Path]], p
     try:
         found = paths(spaces) if through is None else []
     except Unsupported:  # no addresses that differ, as behind pasta
-        if (through := published.through(spaces)) is None:
+        if port is not None or (through := published.through(spaces)) is None:
             raise
         found = []
     good = [both for both in found if fits(*both)][:MAX_PAIRS]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from labkit.common import existing_names
 from labkit.common.errors import Failed, LabkitError, Unsupported
 from labkit.measure.existing.checks import drops, load, probes
 from labkit.measure.existing.checks.probes import Connection, End, OneWay
@@ -21,7 +22,7 @@ from labkit.system.machine import cpu_quota
 from labkit.system.netlink import ethtool
 
 MAX_PORTS = 3
-RuleKey = tuple[str, str, str, int]  # of a rule: namespace, family, table, and its handle there
+RuleKey = tuple[str, str, str, int | str]  # of a rule: namespace, family, table, and its handle there
 
 
 @dataclass
@@ -109,6 +110,12 @@ class Evidence:
         unknown = reasons == {"NOT_SPECIFIED"} or any(drops.EVENT in text for text in self.not_seen)
         return unknown or "NETFILTER_DROP" in reasons
 
+    def listening(self) -> list[int]:
+        """Return the ports at which programs of the server listen for its address."""
+        every = self.server.space.namespace.listening()
+        alike = (self.server.address, "::", *(("0.0.0.0",) if self.server.version == 4 else ()))
+        return list(dict.fromkeys(one.port for one in every if one.address in alike))
+
     def mib(self, space: Space, group: str, name: str) -> int:
         """Return by how much a counter of a namespace rose during the check."""
         value = (
@@ -129,12 +136,17 @@ class Evidence:
 
 
 def gather(
-    forward: Path, back: Path, load_s: int | None = None, asked: tuple[str, int] | None = None
+    forward: Path,
+    back: Path,
+    load_s: int | None = None,
+    asked: tuple[str, int] | None = None,
+    *,
+    sends: bool = True,
 ) -> Evidence:
     """Read, probe and (with `load_s`) load two ends. Nothing is changed.
 
     asked: address and port to which the client has to connect; None: if nothing of labkit's own arrives, those at which
-    the server's programs listen.
+    the server's programs listen. sends: opens sockets at both ends and sends packets between them; else only connects.
     """
     client, server = forward.start, back.start
     spaces = dict.fromkeys((client, server, *(place.space for place in (*forward.places, *back.places))))
@@ -153,12 +165,22 @@ def gather(
         space.details  # noqa: B018  (read before packets of labkit's own are counted)
     names = {place.name for place in result.places}
     with drops.recorded(result.not_seen, names) as result.drops:
-        result.forward_probe = probes.one_way(one, other, _mtu(forward))
-        result.back_probe = probes.one_way(other, one, _mtu(back))
-        result.connection = probes.tcp(one, other)
-        result.round_trips_ms = probes.round_trips_ms(one, other) if result.forward_probe.icmp.arrived else []
+        if sends:
+            result.forward_probe = probes.one_way(one, other, _mtu(forward))
+            result.back_probe = probes.one_way(other, one, _mtu(back))
+            result.connection = probes.tcp(one, other)
+            result.round_trips_ms = (
+                probes.round_trips_ms(one, other) if result.forward_probe.icmp.arrived else []
+            )
+        else:
+            result.not_seen.append(
+                f"loss and MTU between {client.name} and {server.name}: one of them is no named end, so labkit only"
+                " connects there"
+            )
+            for _path, probe in result.directions:
+                probe.icmp.meant = probe.udp.meant = True
         _try_ports(result, asked)
-        if load_s is not None and not result.connection.connected:
+        if load_s is not None and not (result.connection and result.connection.connected):
             result.not_seen.append(
                 f"the load was not sent: no connection of labkit's own reached {other.address}"
             )
@@ -178,16 +200,19 @@ def gather(
 
 
 def _try_ports(result: Evidence, asked: tuple[str, int] | None) -> None:
-    """Connect to a port of the server's programs; if only that is possible, nothing else has to arrive."""
-    one, other = result.client, result.server
-    own = result.connection is not None and result.connection.connected
+    """Connect to a port of the server's programs; if only that is possible, nothing else has to arrive.
+
+    Ports of this machine are tried only if asked for: a connection may start a service, or end one that takes only one.
+    """
+    one, other, own = result.client, result.server, result.connection
     if asked is not None:
         result.ports = {asked[1]: probes.refused(one, *asked)}
-    elif not own:
-        every = other.space.namespace.listening()
-        numbers = dict.fromkeys(one.port for one in every if one.address in (other.address, "0.0.0.0", "::"))
-        result.ports = {port: probes.refused(one, other.address, port) for port in list(numbers)[:MAX_PORTS]}
-    if (taken := [str(port) for port, said in result.ports.items() if not said]) and not own:
+    elif not (own and own.connected) and other.space.name != existing_names.HOST:
+        result.ports = {
+            port: probes.refused(one, other.address, port) for port in result.listening()[:MAX_PORTS]
+        }
+    taken = [str(port) for port, said in result.ports.items() if not said]
+    if taken and own and not own.connected:
         for sent in (sent for _path, probe in result.directions for sent in (probe.icmp, probe.udp)):
             sent.meant = not sent.arrived
         result.not_seen.append(

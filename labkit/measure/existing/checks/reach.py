@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from labkit.measure.existing.checks.evidence import Evidence
 from labkit.measure.existing.checks.findings import (
@@ -19,6 +20,7 @@ from labkit.measure.existing.checks.findings import (
 from labkit.measure.existing.path import PRIVATE, Path
 from labkit.measure.existing.spaces import UPPERS, Place
 from labkit.measure.topologies.network.kinds import cables
+from labkit.system import netlink
 
 FEW_HOPS = 16
 FORWARDING = "forwarding"
@@ -130,6 +132,28 @@ def bridges(seen: Evidence) -> Iterator[Finding]:
                 where=str(ports[0]), certainty=certain, weight=ALL,
                 undo=ports[0].space.command(f"bridge link set dev {ports[0].name} isolated off"),
             )  # fmt: skip
+
+
+def forwarding(seen: Evidence) -> Iterator[Finding]:
+    """Static entries of a bridge's forwarding database that send frames for an interface to a port that is not its."""
+    for path, _probe in seen.directions if seen.blocked else ():
+        owners = [owner for *_hop, owner in path.hops]
+        for number, (bridge, port) in enumerate(pairwise(path.places), 2):
+            owner = next((one for one in path.places[number:] if one in owners), None)
+            is_port = Place(port.space, port.link.master or 0) == bridge and bridge.link.kind == "bridge"
+            if not is_port or owner is None:
+                continue
+            links, mac = bridge.space.links, owner.link.mac
+            entries = netlink.static_forwarding(bridge.space.namespace.netlink)
+            outs = [out for of, out, to in entries if (of, to) == (bridge.index, mac) and out in links]
+            for out in (links[one] for one in outs if port.index not in outs and links[one].mac != mac):
+                by = "self" if out.index == bridge.index else "master"
+                yield Finding(
+                    cause="forwarding entry", certainty=SEEN, weight=ALL, where=str(bridge),
+                    what=f"a static entry of the bridge {bridge.name} sends frames for {mac} ({owner}) to {out.name},"
+                    f" not to {port.name}",
+                    undo=bridge.space.command(f"bridge fdb del {mac} dev {out.name} {by}"),
+                )  # fmt: skip
 
 
 def vlans(seen: Evidence) -> Iterator[Finding]:

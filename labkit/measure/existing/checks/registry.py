@@ -20,8 +20,8 @@ from labkit.system import machine, netlink
 
 CHECKS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
     reach.paths, reach.filtered, reach.asymmetric, reach.loops, reach.policies, reach.interfaces, reach.bridges,
-    reach.vlans, reach.macvlans, reach.duplicates, reach.neighbours, reach.detection, reach.hop_limits,
-    mtu.measured, mtu.differing, mtu.fragmented, mtu.routes,
+    reach.forwarding, reach.vlans, reach.macvlans, reach.duplicates, reach.neighbours, reach.detection,
+    reach.hop_limits, mtu.measured, mtu.differing, mtu.fragmented, mtu.routes,
     rules.dropping, rules.translated, rules.long_sets, rules.clamps, queues.shapers, queues.filters,
     processing.offloads, processing.checksums, processing.quotas, processing.captures, processing.proxies,
     processing.softirqs,
@@ -70,10 +70,13 @@ def _unexplained(seen: Evidence) -> Iterator[Finding]:
                 what=f"{units.percent(1 - arrived / sent)} of small packets from {path.source} to {path.destination}"
                 f" are lost: {counted}",
             )  # fmt: skip
+    bursts = [one for _path, probe in seen.directions for one in (probe.icmp, probe.udp) if not one.meant]
+    lost = sum(one.sent - one.arrived for one in bursts)
     for (reason, function, name), count in seen.drops.most_common():
+        own = bool(name) and lost / 2 <= count <= 2 * lost  # other interfaces may have the same name
         if (seen.blocked or seen.lossy) and reason not in drops.EVERYDAY and count > 2:
             yield Finding(
-                cause="kernel drops", certainty=SEEN if name else POSSIBLE, weight=MUCH if name else SOME,
+                cause="kernel drops", certainty=SEEN if own else POSSIBLE, weight=MUCH if own else SOME,
                 where=" or ".join(str(place) for place in seen.places if place.name == name) or f"function {function}",
                 what=f"the kernel dropped {units.counted(count, 'packet')} {f'of {name}' if name else 'anywhere'}"
                 f" during the check, in {function} with the reason {reason}",

@@ -271,11 +271,13 @@ def _reached(
 
 def translated(seen: Evidence) -> Iterator[Finding]:
     """Rules that replace addresses of packets that do not arrive."""
+    certain = POSSIBLE if all(probe.arrives for _path, probe in seen.directions) else SEEN
     for space, names, rule in _rules(seen) if seen.blocked else ():
         kind = next((word for one in rule.get("expr", ()) for word in TRANSLATIONS if word in one), None)
         if kind and any(may_match(rule, packet, names) for packet in _packets(seen)):
             yield Finding(
-                cause="address translation", certainty=SEEN, weight=MOST, where=space.name, undo=_deletion(space, rule),
+                cause="address translation", certainty=certain, weight=MOST, where=space.name,
+                undo=_deletion(space, rule),
                 what=f"a rule replaces addresses of packets like those that do not arrive: {_text(space, rule)}",
             )  # fmt: skip
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -9,7 +11,7 @@ from labkit.common import units
 from labkit.common.errors import LabkitError
 from labkit.measure.existing.checks import probes
 from labkit.measure.existing.checks.evidence import Evidence
-from labkit.measure.existing.checks.findings import MOST, MUCH, POSSIBLE, PRESENT, SEEN, SOME, Finding
+from labkit.measure.existing.checks.findings import ALL, MOST, MUCH, POSSIBLE, PRESENT, SEEN, SOME, Finding
 from labkit.measure.existing.spaces import Space
 from labkit.system.machine.mibs import mibs, mibs6
 
@@ -130,6 +132,19 @@ def connection(seen: Evidence) -> Iterator[Finding]:
                     what=f"{sent.sent - sent.arrived} of {sent.sent} small packets of {name} from {path.source} to"
                     f" {path.destination} were lost",
                 )  # fmt: skip
+    listening = seen.listening() if any(seen.ports.values()) else []
+    for port, said in seen.ports.items():
+        if said and port not in listening and seen.forward.published is None:
+            yield Finding(
+                cause="nothing listens", what=f"nothing listens at port {port} of {seen.server.address}", weight=ALL,
+                where=seen.server.space.name,
+                certainty=SEEN if said == os.strerror(errno.ECONNREFUSED) else PRESENT,
+            )  # fmt: skip
+        elif said and seen.connects:
+            yield Finding(
+                cause="port without answer", certainty=POSSIBLE, weight=MUCH, where="path",
+                what=f"port {port} of {seen.server.address} listens but does not answer: {said}",
+            )  # fmt: skip
     own = seen.connection
     if own and own.connected and own.carried_bytes < probes.TCP_BYTES:
         yield Finding(
