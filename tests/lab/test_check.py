@@ -223,6 +223,11 @@ BROKEN = {
         ROUTED + "ip netns exec mid iptables-legacy -A FORWARD -s 10.1.0.0/24 -p udp -j ACCEPT;"
         " ip netns exec mid iptables-legacy -A FORWARD -d 10.2.0.0/24 -j DROP",
     ),
+    "small segments": (
+        "segments clamped",
+        ROUTED + "ip netns exec mid iptables-legacy -t mangle -A FORWARD -p tcp --tcp-flags SYN,RST SYN -j TCPMSS"
+        " --set-mss 500",
+    ),
     "a short queue": ("short queue", BRIDGE + "tc -n client qdisc add dev eth0 root pfifo limit 2"),
 }  # fmt: skip
 SOUND = {

@@ -159,7 +159,8 @@ def _through(spaces: Spaces, port: PublishedPort, address: str) -> Through | Non
     if not port.copies and (":" in to) != (":" in address):  # a rule takes packets of its own family only
         return None
     if not port.copies:
-        source = forward.source if arrived else source_for(at, to, at.usable())
+        if not (source := forward.source if arrived else source_for(at, to, at.usable())):
+            return None
         onwards = path(spaces, at, source, to, server, arrived=arrived)
         whole = (
             replace(forward, source=source).then(port, onwards),

@@ -85,7 +85,7 @@ def _packets(seen: Evidence) -> Iterator[dict[str, str]]:
     icmp = "icmpv6" if seen.client.version == 6 else "icmp"
     for path, probe in seen.directions:
         if not probe.arrives:
-            for one in path.outer:
+            for one in (outer for outer in path.outer if outer.source):
                 yield {"saddr": one.source, "daddr": one.destination, **one.packet}
         whole = probe.mtu is None or probe.mtu.passes_bytes >= probe.mtu.full_bytes
         for protocol, sent in ((icmp, probe.icmp), ("udp", probe.udp)):
