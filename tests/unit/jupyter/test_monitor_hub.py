@@ -225,7 +225,7 @@ def test_page_may_set_what_it_shows_but_not_what_is_watched(
     panel = monitor_panel.MonitorPanel(fake, INTERFACES)
     panel.interfaces, panel.choice = interfaces, choice
     panel._start()
-    assert (fake.begun, panel.is_capturing) == ([], False)
+    assert (fake.begun, panel._monitor) == ([], None)
     [problem] = sent
     assert problem["do"] == "problem"
     assert re.match("this panel watches client0:eth0|a monitor has no parameter 'where'", problem["text"])
@@ -273,7 +273,7 @@ def test_panel_captures_as_long_as_there_is_a_viewer(
         "this panel watches client0:eth0"
     )
     assert {interface for interface, _ in fake.begun} == {"client0:eth0"}
-    until(lambda: not panel.is_capturing)
+    until(lambda: panel._monitor is None)
     assert fake.closed == len(fake.begun)
     panel.close()
 
