@@ -133,10 +133,10 @@ def _without_accounts(value: Any) -> Any:
 
 def _max_foreign_cpu_share(runs: Sequence[dict[str, Any]]) -> float | None:
     """Return the largest share of all CPUs that a program outside of the experiment took for some seconds (`others` in
-    run.json; one above 1 is of too short a time), or None if no run recorded it. Its name is not published."""
+    run.json), or None if no run recorded it, or one recorded more than all CPUs. Its name is not published."""
     known = [one["others"] for one in runs if isinstance(one.get("others"), list)]
-    shares = [each["cpu_share"] for others in known for each in others if each["cpu_share"] <= 1]
-    return max(shares, default=0.0) if known else None
+    most = max((each["cpu_share"] for others in known for each in others), default=0.0)
+    return most if known and most <= 1 else None
 
 
 def _command(folder: Path, runs: Sequence[dict[str, Any]]) -> str:

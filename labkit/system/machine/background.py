@@ -70,7 +70,7 @@ class Background:
         self._since_s += total_s
         for (name, of_children), used_s in by_name.items():
             name = self._of_children(name) if of_children else name
-            share = used_s / (max(passed_s, SHORTEST_S) * (os.cpu_count() or 1))
+            share = min(1.0, used_s / (max(passed_s, SHORTEST_S) * (os.cpu_count() or 1)))
             self._most[name] = max(share, self._most.get(name, 0.0))
 
     def _of_children(self, parent: str) -> str:
