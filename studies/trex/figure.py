@@ -59,7 +59,7 @@ def over_time(rows: pd.DataFrame) -> go.Figure:
 
 
 def _of_test(name: str, color: str, steps: pd.DataFrame, ways: pd.DataFrame) -> Iterator[Line]:
-    """Yield the lines of a load test. Latencies are those of the slower direction."""
+    """Yield the lines of a load test. Latencies are those of the slower direction, of steps that are not disturbed."""
     middle = (steps["time_s"] + steps["duration_s"] / 2).to_numpy(float)
     symbols = ["circle" if status == "ok" else "x" for status in steps["status"]]
     solid, dotted = {"color": color, "width": 2}, {"color": color, "width": 1, "dash": "dot"}
@@ -71,10 +71,9 @@ def _of_test(name: str, color: str, steps: pd.DataFrame, ways: pd.DataFrame) -> 
     yield Line(1, f"{name}: requested", by_time("requested_pps"), dotted)
     yield Line(1, f"{name}: received", by_time("throughput_pps"), solid, marked)
     yield Line(2, f"{name}: received", by_time("loss_ratio").clip(lower=NO_LOSS), solid, marked)
-    known = ways[ways["latency_p50_s"].notna()]
-    slower = known.groupby(known["time_s"] + known["duration_s"] / 2)[
-        ["latency_p50_s", "latency_p99_s", "latency_max_s"]
-    ].max()
+    known = ways[ways["status"].eq("ok") & ways["latency_p50_s"].notna()].sort_values("latency_p99_s")
+    slower = known.groupby(known["time_s"] + known["duration_s"] / 2).tail(1)
+    slower = slower.set_index(slower["time_s"] + slower["duration_s"] / 2).sort_index()
     red, green, blue = hex_to_rgb(color)
     none = {"color": color, "width": 0}
     smoke = {"fill": "tonexty", "fillcolor": f"rgba({red},{green},{blue},{SMOKE})", "hoverinfo": "skip"}

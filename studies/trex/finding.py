@@ -34,9 +34,9 @@ def shares(rows: pd.DataFrame) -> pd.DataFrame:
 def histogram(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the latency probes of every direction by bucket: arm, direction, bucket_us (lower edges), count.
 
-    The counts of all steps, tests or multiples are added. rows: those of an experiment with TRex.
+    The counts of all steps, tests or multiples that say something about the device are added.
     """
-    some = rows[rows["latency_buckets"].map(lambda one: isinstance(one, dict) and bool(one))]
+    some = rows[rows["status"].eq("ok") & rows["latency_buckets"].map(lambda one: isinstance(one, dict))]
     lines = [
         {"arm": _device(row), "direction": row["direction"], "bucket_us": int(edge), "count": count}
         for _, row in some.iterrows()

@@ -33,7 +33,7 @@ def rows() -> pd.DataFrame:
             shared | result | {"point": "b", "round": 1, "status": "invalid", "reason": "TRex was the limit"},
             shared
             | step
-            | {"point": "b", "round": 1, "direction": "0→1", "status": "ok", "latency_buckets": BUCKETS},
+            | {"point": "b", "round": 1, "direction": "0→1", "status": "invalid", "latency_buckets": BUCKETS},
         ]
     )
 
@@ -49,8 +49,8 @@ def test_shares_and_histogram() -> None:
     assert of["imix"] == pytest.approx(0.988, abs=0.001)
     table = trex.histogram(rows())
     assert table.to_dict("records") == [
-        {"arm": "veth_bridge", "direction": "0→1", "bucket_us": 10, "count": 10},
-        {"arm": "veth_bridge", "direction": "0→1", "bucket_us": 300, "count": 30},
+        {"arm": "veth_bridge", "direction": "0→1", "bucket_us": 10, "count": 5},
+        {"arm": "veth_bridge", "direction": "0→1", "bucket_us": 300, "count": 15},
     ]
     published = reference_tables.trex_histogram()
     assert set(published["direction"]) == {"published, port 0", "published, port 1"}
