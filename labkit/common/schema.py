@@ -224,7 +224,7 @@ COLUMNS: tuple[Column, ...] = (
         ("sent_count", "1", "integer", "datagrams, requests or frames that the generator sent"),
         ("reported_received_count", "1", "integer", "datagrams that arrived, by the generator's count"),
         ("fragments_count", "1", "integer", "IP fragments that the senders made in the window"),
-        ("lost_count", "1", "integer", "datagrams or frames that were lost, by the generator's count"),
+        ("lost_count", "1", "integer", "datagrams, frames or requests that the generator lost (http: late ones)"),
         ("out_of_order_count", "1", "integer", "datagrams or frames that arrived out of order"),
         ("jitter_s", "s", "number", "the jitter that iperf3 reports (RFC 3550), mean of the flows; that of probes"),
         ("retransmits_count", "1", "integer", "TCP segments that were sent again"),
@@ -244,7 +244,7 @@ COLUMNS: tuple[Column, ...] = (
         ("client_cpu_s", "s", "number", "CPU time of the clients, by iperf3; of connections and wrk, by the kernel"),
         ("server_cpu_s", "s", "number", "CPU time of the servers, by iperf3"),
         ("steal_s", "s", "number", "CPU time that the hypervisor took away in the window"),
-        ("cpu_wait_s", "s", "number", "of requests: how long the load's programs were ready and waited for a CPU"),
+        ("cpu_wait_s", "s", "number", "of requests: how long the experiment's programs waited for a CPU"),
     ),
     *_columns(
         "profile",

@@ -47,6 +47,9 @@ def _per_round(rows: pd.DataFrame) -> pd.DataFrame:
     arrived = pd.Series(np.nan, ok.index)
     for name, unit in PRICED.items():
         arrived = arrived.mask(ok["protocol"].eq(name), ok[unit.work] / unit.one)
+    # The generator counts requests in a time of its own, so their rate gives those in the window of the CPU time.
+    rate = ok["transaction_rate"]
+    arrived = arrived.mask(rate.notna(), rate * ok["window_s"])
     ok = ok.assign(arrived=arrived)
     keys = [*GROUP, "role", "topology", "setup"]
     sums = ok.groupby(keys, dropna=False, sort=False)[["cpu_s", "arrived"]].sum(min_count=1).reset_index()

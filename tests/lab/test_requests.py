@@ -59,7 +59,9 @@ def test_verdict(
         assert row["received_count"] == row["sent_count"] > 1000
         assert row["transaction_rate"] == pytest.approx(row["received_count"] / row["window_s"], rel=0.3)
         assert row["latency_p50_s"] <= row["latency_p99_s"] <= row["latency_max_s"]
-        assert 1e-6 < row["cpu_per_transaction_s"] < 1e-3
+        of_window = row["cpu_s"] / (row["transaction_rate"] * row["window_s"])
+        assert row["cpu_per_transaction_s"] == pytest.approx(of_window)
+        assert 1e-6 < of_window < 1e-3
         assert ("tcp_tw_reuse=1" in (row["connection_sysctls"] or "")) == (protocol != "tcp_rr")
 
 

@@ -19,12 +19,16 @@ def requests(rows: pd.DataFrame) -> go.Figure:
     """Draw the rate of transactions (logarithmic) against the 99th percentile of their time (µs, logarithmic).
 
     There is a panel for each protocol, number of pairs and combination of the other parameters. A large mark has the
-    geometric means of an arm's rounds with 95 % intervals; small marks are rounds.
+    geometric means of an arm's rounds with 95 % intervals; small marks are rounds. An arm has no large mark if so many
+    requests of a round were lost that its 99th percentile is unknown: the mean of the others would hide that.
     """
-    drawn = rows[rows["status"].eq("ok") & rows["transaction_rate"].gt(0) & rows["latency_p99_s"].gt(0)]
+    drawn = rows[rows["status"].eq("ok") & rows["transaction_rate"].gt(0)]
+    lost = int(drawn["latency_p99_s"].isna().sum())
     parts = panels(drawn, columns_count=2, by_pairs=True)
     figure = grid(parts, PANEL_PX)
     for panel in parts:
+        if panel.table["latency_p99_s"].isna().all():
+            continue
         ends = {name: (panel.table[name].min() / MARGIN, panel.table[name].max() * MARGIN) for name in AXES}
         for arm, role in arms(panel.table):
             _arm(figure, panel, arm, role, ends)
@@ -34,6 +38,9 @@ def requests(rows: pd.DataFrame) -> go.Figure:
             shape = log_axis(*(end / quantity.scale for end in ends[name]))
             update(title_text=quantity.title, tickangle=0, **shape, **panel.place)
     subtitle = "right is faster, below is steadier; geometric mean of rounds, 95 % interval; small: rounds"
+    if lost:
+        without = counted(lost, "round")
+        subtitle = f"geometric mean, unless a round lost too much for a percentile ({without}); small: rounds"
     about = rows[rows["transaction_rate"].notna() | rows["status"].ne("ok")]
     figure = finish(figure, about, "Requests a second against their slowest percent", subtitle)
     return theme.explained(
@@ -46,6 +53,14 @@ def requests(rows: pd.DataFrame) -> go.Figure:
 def _arm(figure: go.Figure, panel: Panel, arm: str, role: str, ends: dict[str, tuple[float, float]]) -> None:
     own, style = panel.table[panel.table["arm"].eq(arm)], theme.arm_style(arm, role)
     common = {"name": theme.plain(arm), "legendgroup": arm, "mode": "markers"}
+    is_whole = bool(own["latency_p99_s"].notna().all())
+    rounds = go.Scatter(
+        x=own["transaction_rate"] / RATE.scale, y=own["latency_p99_s"] / TAIL.scale, showlegend=not is_whole,
+        marker={"color": style.color, "symbol": style.symbol, "size": 5}, opacity=0.5, hoverinfo="skip", **common,
+    )  # fmt: skip
+    figure.add_trace(rounds, **panel.place)
+    if not is_whole:
+        return
     means, bars = list[float](), list[dict[str, list[float]]]()
     words = [f"<b>{theme.plain(arm)}</b>, {counted(len(own), 'round')}"]
     for name, of in AXES.items():
@@ -58,12 +73,8 @@ def _arm(figure: go.Figure, panel: Panel, arm: str, role: str, ends: dict[str, t
             "arrayminus": [0 if hides else (mean.ratio - low) / of.scale],
         })  # fmt: skip
         words.append(f"{of.say(mean.ratio)} [{of.say(low)}, {of.say(high)}]")
-    rounds = go.Scatter(
-        x=own["transaction_rate"] / RATE.scale, y=own["latency_p99_s"] / TAIL.scale, showlegend=False, opacity=0.5,
-        marker={"color": style.color, "symbol": style.symbol, "size": 5}, hoverinfo="skip", **common,
-    )  # fmt: skip
     middle = go.Scatter(
         x=means[:1], y=means[1:], error_x=bars[0], error_y=bars[1], showlegend=True, hoverinfo="text",
         hovertext=["<br>".join(words)], marker={"color": style.color, "symbol": style.symbol, "size": 11}, **common,
     )  # fmt: skip
-    figure.add_traces([rounds, middle], rows=[panel.row] * 2, cols=[panel.column] * 2)
+    figure.add_trace(middle, **panel.place)

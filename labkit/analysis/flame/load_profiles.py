@@ -41,8 +41,7 @@ def arm(rows: pd.DataFrame, name: str, processes: str = WITHIN) -> Arm:
     if rows.empty:
         raise BadInput(f"{name} was not profiled: run it with observe=perf_record")
     observations = [observed(value) for value in rows["observed"]]
-    used = rows[["folder", "artefact", "received_count", "received_bytes", "cpu_s"]].to_dict("records")
-    rounds = [_round(row, one) for row, one in zip(used, observations, strict=True)]
+    rounds = [_round(row, one) for row, one in zip(rows.to_dict("records"), observations, strict=True)]
     return Arm(name, rounds, " and ".join(sorted({str(one.get("event")) for one in observations}))).only(
         processes
     )
@@ -75,7 +74,7 @@ def _round(row: Mapping[Any, Any], report: Mapping[str, Any]) -> Round:
     hertz = report.get("frequency_hz")
     if not isinstance(hertz, int | float) or hertz <= 0:
         raise BadInput(f"{row['artefact']} has no valid sampling frequency (frequency_hz is {hertz})")
-    count, size, cpu = (_known(row[name]) for name in ("received_count", "received_bytes", "cpu_s"))
+    count, size, cpu = (in_window(row, name) for name in ("received_count", "received_bytes", "cpu_s"))
     period_s = 1 / hertz
     if report.get("event") == COUNTER:
         if not cpu:
@@ -106,6 +105,17 @@ def observed(value: Any) -> dict[str, Any]:
     return result if isinstance(result, dict) else {}
 
 
+def in_window(row: Mapping[Any, Any] | pd.Series, of: str) -> float | None:
+    """Return the work in a row's window, or None if it is unknown. of: as of `work`.
+
+    The generator counts requests in a time of its own, so their rate is used.
+    """
+    rate, window_s = _known(row.get("transaction_rate")), _known(row.get("window_s"))
+    if of == "received_count" and rate is not None and window_s is not None:
+        return rate * window_s
+    return _known(row.get(of))
+
+
 def work(row: Mapping[Any, Any] | pd.Series, report: Mapping[str, Any], of: str = "received_count") -> float:
     """Return the work done while an observer watched, or NaN if there was none or it is unknown.
 
@@ -113,7 +123,7 @@ def work(row: Mapping[Any, Any] | pd.Series, report: Mapping[str, Any], of: str 
     the row's window and ends after it; the work is scaled to it, as if traffic had the same rate outside the row's
     window. All pings are within both windows.
     """
-    done = _known(row.get(of)) or math.nan
+    done = in_window(row, of) or math.nan
     window_s, longer_s = (_known(one.get("window_s")) for one in (row, report))
     if row.get("protocol") == "ping" or not window_s or not longer_s:
         return done

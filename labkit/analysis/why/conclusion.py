@@ -276,7 +276,7 @@ def _names(evidence: Evidence, one: Candidate, disturbed: bool) -> bool:
         return one.strength >= 3
     code = one.cause
     if code is not None:
-        if not evidence.matters(code.difference_s):
+        if not evidence.matters(code.difference_s) or (_is_waiting(evidence) and not one.settings):
             return False
         between_two = evidence.run_variation is not None and not evidence.run_variation.is_measured
         if between_two and code.path is not None and code.path.depends_on_timing and not one.settings:
@@ -305,7 +305,7 @@ def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
     if _is_change(evidence, best):
         yield from _claim_of_change(evidence, best)
         return
-    code, whole = best.cause, phrases.difference(evidence)
+    code, whole = None if _is_waiting(evidence) else best.cause, phrases.difference(evidence)
     setting = best.settings[0] if best.settings else None
     opening = "The only known difference between the sides" if _only(evidence, best) else "The first suspect"
     named = "" if setting is None else phrases.setting(setting) + phrases.further_settings(best.settings)
@@ -360,7 +360,7 @@ def _claim_of_change(evidence: Evidence, best: Candidate) -> Iterator[str]:
     lost = candidates.effect_of_loss(evidence)
     if lost is not None and (code is None or abs(lost[0]) > abs(code.difference_s)):
         effects.insert(0, lost[1])
-    if effects and not (evidence.round_trips and evidence.round_trips.is_rest):
+    if effects and not _is_waiting(evidence):
         yield f"{start}: {effects[0]}"
         yield from map(phrases.capitalised, effects[1:])
         yield phrases.place(code) if code is not None else ""
@@ -384,6 +384,11 @@ def _measured(evidence: Evidence) -> str:
         "The measuring rounds say otherwise:" if evidence.contradicts_verdict else "In the measuring rounds,"
     )
     return f"{start} {measured.sentence}"
+
+
+def _is_waiting(evidence: Evidence) -> bool:
+    """Return whether most of the difference between round trips is time in which nothing runs, so no code causes it."""
+    return evidence.round_trips is not None and evidence.round_trips.is_rest
 
 
 def _only(evidence: Evidence, best: Candidate) -> bool:
@@ -410,9 +415,8 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
         )
         differ = [one for one in differ if one.can_affect_result]
         stands_out = any(evidence.matters(one.difference_s) for one in evidence.causes)
-        code = (
-            "the code that stands out may do so by chance" if stands_out else f"no code path stands out{runs}"
-        )
+        chance = "is a small part of a round trip" if _is_waiting(evidence) else "may do so by chance"
+        code = f"the code that stands out {chance}" if stands_out else f"no code path stands out{runs}"
         named = phrases.setting(differ[0]) + phrases.further_settings(differ) if differ else ""
         nothing = f"{code}, though {named} differs" if differ else f"{setting_words} differs and {code}"
         if evidence.is_repetition:

@@ -301,9 +301,9 @@ def round_trip_table(of: Conclusion) -> Table:
     table = pd.DataFrame(lines).T
     table.columns.name = "part"
     text = (
-        "The mean round trip of a closed loop: the number of connections divided by their rate. CPU time is what a"
+        "The mean round trip of a closed loop of one connection, 1 / rate. CPU time is what a"
         " request costs; a part of it may pass while the response is on its way, so the rest is the least time in"
-        " which nothing of the round trip runs: sleep, wake-up, softirq delay, queues."
+        " which nothing of the round trip runs: sleep, wake-up, softirq delay."
     )
     return "Where the time of a round trip goes", text, table
 

@@ -94,9 +94,9 @@ class Round:
     Shares of the time of all CPUs: foreign_share for programs outside the experiment, steal_share for the hypervisor,
     busy_share for all busy time. stacks: all samples as they were recorded, with their processes.
 
-    round_trip_s: the mean time of a round trip in a closed loop: a client sends when it has the last response, so it is
-    the number of connections divided by their rate. wait_s: for each request, how long the load's programs were ready
-    and waited for a CPU. Unknown values are NaN.
+    round_trip_s: the mean time of a round trip in a closed loop of one connection. With more of them a request also
+    waits for others' CPU time, which its own does not show, so it is unknown. wait_s: for each request, how long the
+    experiment's programs were ready and waited for a CPU. Unknown values are NaN.
     """
 
     run: str
@@ -219,15 +219,15 @@ def _round(
             foreign += count
     capacity_s = float(row["window_s"]) * float(row["cpus_count"] or 1)
     busy = sum(sum(each.values()) for each in samples.values()) + foreign
-    rate, connections = row["transaction_rate"], row["pairs"] * row["streams"]
-    closed = row["loop"] == "closed" and pd.notna(rate) and rate > 0
+    rate = row["transaction_rate"]
+    alone = row["loop"] == "closed" and row["pairs"] * row["streams"] == 1 and pd.notna(rate) and rate > 0
     return Round(
         str(row["folder"]), samples, period_s, arrived / unit.one, _passed_packets(row, before),
         # Where programs wait long for a CPU, samples were taken for longer than the window.
         min(foreign * period_s / capacity_s, 1.0) if capacity_s > 0 else math.nan,
         float(row["steal_s"]) / capacity_s if capacity_s > 0 and pd.notna(row["steal_s"]) else 0.0,
         min(busy * period_s / capacity_s, 1.0) if capacity_s > 0 else math.nan, stacks,
-        float(connections / rate) if closed else math.nan,
+        1 / float(rate) if alone else math.nan,
         math.nan if pd.isna(row["cpu_wait_s"]) else float(row["cpu_wait_s"]) / arrived,
     )  # fmt: skip
 
@@ -309,8 +309,9 @@ class RoundTrips:
 
     @property
     def is_rest(self) -> bool:
-        """Whether most of a certain difference is in the rest: neither CPU time nor waiting for a CPU."""
-        return self.whole.certain and self.rest.difference / self.whole.difference > 0.5
+        """Whether most of a certain difference is certainly in the rest: neither CPU time nor waiting for a CPU."""
+        certain = self.whole.certain and self.rest.certain
+        return certain and self.rest.difference / self.whole.difference > 0.5
 
 
 def round_trips(

@@ -13,7 +13,7 @@ from labkit.measure.experiments.built_arm import BuiltArm, LocalArm
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Measured
 from labkit.measure.experiments.server_counters import ServerSide, Window
-from labkit.measure.traffic.base import SATURATED, FlowGenerator, Flows, LatencyGenerator
+from labkit.measure.traffic.base import SATURATED, FlowGenerator, Flows, LatencyGenerator, RequestGenerator
 from labkit.system import machine
 
 Counting = Callable[[], AbstractContextManager[None]]
@@ -70,7 +70,7 @@ def _round_trips(
     counting: Counting | None,
 ) -> Measured:
     row: dict[str, Any] = {"method": "whole"}
-    pairs = built_arm.pairs
+    pairs, requests = built_arm.pairs, isinstance(generator, RequestGenerator)
     if isinstance(built_arm, LocalArm) and built_arm.cpus is not None:
         pairs = built_arm.placed_pairs
         row["placement"] = ",".join(map(str, built_arm.cpus[0]))
@@ -78,16 +78,19 @@ def _round_trips(
     @contextmanager
     def window() -> Iterator[None]:
         remote_cpu = built_arm.remote_cpu()
+        own = machine.descendants(os.getpid()) if requests else frozenset()
         with (counting or nullcontext)():
             metered = built_arm.metered()
-            threads = machine.thread_times(machine.descendants(os.getpid()))
+            observers = machine.descendants(os.getpid()) - own if requests else frozenset()
+            threads = machine.thread_times(own)
             times, begin = machine.cpu_times(), time.monotonic()
             yield
             used, length_s = machine.cpu_times() - times, time.monotonic() - begin
+            later = machine.thread_times(machine.descendants(os.getpid()) - observers) if requests else {}
             row.update(window_s=length_s, **used.columns, **remote_cpu(length_s), **metered())
-            later = machine.thread_times(machine.descendants(os.getpid()))
-            if threads.keys() <= later.keys():  # else the wait of one that has ended is unknown
-                row["cpu_wait_s"] = sum(later[one][1] - threads[one][1] for one in threads) / 1e9
+            if requests and threads.keys() <= later.keys():  # else the wait of one that has ended is unknown
+                waited = (now[1] - threads.get(one, (0, 0))[1] for one, now in later.items())
+                row["cpu_wait_s"] = sum(waited) / 1e9
 
     doubts = list[str]()
     with ExitStack() as stack:
@@ -102,7 +105,8 @@ def _round_trips(
             row |= columns
     row |= generator.columns(measured, parameters)
     if row.get("transaction_rate"):
-        row["cpu_per_transaction_s"] = row["cpu_s"] / row["received_count"]
+        # The generator's own time is not the window of the CPU time, so its count is not that of the window.
+        row["cpu_per_transaction_s"] = row["cpu_s"] / (row["transaction_rate"] * row["window_s"])
     doubts = [*machine.stolen(row["steal_s"], row["window_s"]), *doubts, *row.pop("doubts", [])]
     return built_arm.measured(row, doubts)
 

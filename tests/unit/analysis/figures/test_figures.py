@@ -45,6 +45,17 @@ def test_throughput_shows_rounds_and_centre() -> None:
     assert line.error_y.array[0] == 0, "one run has no interval"
 
 
+def test_mean_of_an_arm_whose_worst_rounds_have_no_percentile_is_not_drawn() -> None:
+    rows = synthetic_report.rows(protocols=("http",), pairs=(1,))
+    rows = rows[rows["method"].eq("whole")].assign(transaction_rate=1e3, latency_p99_s=1e-3)
+    rows = pd.concat([rows, rows.assign(round=1)])
+    rows.loc[rows["arm"].eq("macvlan_bridge") & rows["round"].eq(1), "latency_p99_s"] = None
+    figure = figures.requests(rows)
+    sizes = [trace.marker.size for trace in figure.data if trace.name == "macvlan_bridge"]
+    assert sizes == [5]
+    assert "lost too much for a percentile (1 round)" in figure.layout.title.subtitle.text
+
+
 def test_axis_ranges_fit_the_load() -> None:
     rows = synthetic_report.rows(protocols=("tcp",), pairs=(1,))
     whole = rows["arm"].eq("macvlan_bridge") & rows["method"].eq("whole")

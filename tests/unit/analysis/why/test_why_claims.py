@@ -372,6 +372,19 @@ def test_two_topologies_of_two_runs_are_explained_by_their_code(tmp_path: Path) 
     left = one(tmp_path / "plain", MadeArm(columns=veth), 1)
     right = one(tmp_path / "bridge", MadeArm(bridge), 2)
     assert concluded(left, right).sentence.startswith("The bridge costs ")
+    # The code that a topology adds is not the cause where one connection waits. Of several, nobody knows what waits.
+    routed = MadeArm(
+        {f"{RECEIVE['udp']};unknown_function_[k]": 8e-6},
+        lost=0.0,
+        speed=0.01,
+        columns=dict.fromkeys(veth, "veth_routed"),
+    )
+    for streams in (1, 8):
+        made = {BASELINE: MadeArm(lost=0.0), "x": routed}
+        folder = run(tmp_path / f"{streams}", made, 4, "tcp_rr", rounds=8, noise=0.01, streams=streams)
+        result = concluded(f"{folder}:{BASELINE}", "veth_routed")
+        assert (" costs " in result.sentence) == (streams == 8), result.sentence
+        assert (result.round_trips is None) == (streams == 8)
 
 
 QUOTA = "cgroup level 1 cpu.max"
