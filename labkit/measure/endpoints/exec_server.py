@@ -256,6 +256,7 @@ def serve_socket(path: str) -> None:
 
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.bind(path)
+    os.chmod(path, 0o600)  # other users may pass its folder
     listening.listen(64)
     while True:
         if select.select([listening], [], [], 1.0)[0]:

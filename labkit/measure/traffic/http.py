@@ -6,7 +6,9 @@ connections busy, so its loop is closed.
 
 wrk adds to its latencies what it guesses that a closed loop hides (stats_correct in src/stats.c): for one of n µs also
 n - e, n - 2e …, where e is the mean time between two requests. labkit takes this out again, so that all closed loops
-say the same. wrk's clock of a request starts when its connection is open.
+say the same. wrk's clock of a request starts when its connection is open. wrk counts a response as late when it comes:
+one that never comes lowers the rate of its connection, and is in no count (nor can wrk's Lua tell it from those that
+are on their way when the time ends).
 """
 
 import os
@@ -15,7 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +40,7 @@ from labkit.system.qemu import confined
 
 USUAL_BYTES = 1024
 START_S, END_S = 10.0, 15.0  # for a server to listen; for a client to end and write its latencies
-TIMEOUT_S = 5  # wrk counts what takes longer as an error
+TIMEOUT_S = 5  # wrk counts a response that takes longer as an error
 # What wrk itself prints has neither all percentiles nor exact times. Its latencies are a table in memory (src/stats.h):
 # count, limit, minimum, maximum, and how often each number of µs was measured.
 SCRIPT = """
@@ -54,13 +56,13 @@ function done(summary, latency, requests)
 end
 """
 CONFIGURATION = """
-daemon off; master_process off; worker_processes 1; {user} pid {folder}/pid; error_log stderr;
+daemon off; master_process off; worker_processes 1; {user} pid {folder}/run/pid; error_log stderr;
 events {{ worker_connections 1000; }}
 http {{
   access_log off; sendfile on; tcp_nopush on; open_file_cache max=1;
   keepalive_timeout 1h; keepalive_requests 2000000000;
-  client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
-  uwsgi_temp_path {folder}; scgi_temp_path {folder};
+  client_body_temp_path {folder}/run; proxy_temp_path {folder}/run; fastcgi_temp_path {folder}/run;
+  uwsgi_temp_path {folder}/run; scgi_temp_path {folder}/run;
   server {{ listen {address}:{port} backlog=4096; root {folder}/www; }}
 }}
 """
@@ -132,11 +134,14 @@ class Http(RequestGenerator):
         confinement = confined.confinement()
         # Other users cannot enter every temporary folder of root.
         top = None if confinement.group is None else "/tmp"
-        with tempfile.TemporaryDirectory(dir=top) as scratch, process.all_ended([]) as programs:
+        with tempfile.TemporaryDirectory(dir=top) as scratch, ExitStack() as stack:
             script = Path(scratch) / "latencies.lua"
             script.write_text(SCRIPT)
-            for number, end in enumerate(ends):
-                programs.append(_server(end, Path(scratch), f"nginx{number}", parameters, confinement))
+            folders = [_folder(end, Path(scratch), parameters, confinement, stack) for end in ends]
+            programs = stack.enter_context(process.all_ended([]))
+            for end, folder in zip(ends, folders, strict=True):
+                words = ["-p", folder, "-c", f"{folder}/nginx.conf", "-e", "stderr"]
+                programs.append(end.start([*confinement.prefix, machine.require_program("nginx"), *words]))
             until_listening("nginx", ends, programs, START_S)
             if parameters.omit_s:
                 _requests(own, parameters, script, parameters.omit_s, programs, NOT_COUNTED)
@@ -161,30 +166,39 @@ class Http(RequestGenerator):
         return row | ({"status": "invalid", "reason": words} if failed.total() > failed["timeout"] else {})
 
 
-def _server(
-    end: Endpoint, scratch: Path, name: str, parameters: LoadParameters, confinement: confined.Confinement
-) -> process.Running:
+def _folder(
+    end: Endpoint,
+    scratch: Path,
+    parameters: LoadParameters,
+    confinement: confined.Confinement,
+    stack: ExitStack,
+) -> str:
+    """Make the folder of a server, which the stack removes, and return its path there.
+
+    All but `run` belongs to this user: where nginx may replace a path, labkit writes nothing.
+    """
     here, there = end.shared_folder(scratch)
-    here.chmod(0o711)  # nobody may pass, and see nothing
-    (folder := here / name).mkdir(mode=0o700, exist_ok=True)
-    size = USUAL_BYTES if parameters.length_bytes is None else parameters.length_bytes
-    (folder / "www").mkdir(mode=0o700, exist_ok=True)  # not the configuration, which is beside it
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nginx-", dir=here)))
+    inside = f"{there}/{folder.name}"
+    (folder / "www").mkdir()  # not the configuration, which is beside it
     with open(folder / "www" / "response", "wb") as file:
-        file.truncate(size)
-    address = f"[{end.address}]" if parameters.family == 6 else end.address
+        file.truncate(USUAL_BYTES if parameters.length_bytes is None else parameters.length_bytes)
     owner = confinement.group
     configuration = CONFIGURATION.format(
         user="" if owner is not None or os.geteuid() else "user root;",  # of a user namespace without nobody
-        folder=f"{there}/{name}",
-        address=address,
+        folder=inside,
+        address=f"[{end.address}]" if parameters.family == 6 else end.address,
         port=PORT + end.port_offset,
     )
     (folder / "nginx.conf").write_text(configuration)
+    (folder / "run").mkdir(mode=0o700)
     if owner is not None:
-        for path in (folder, *folder.rglob("*")):
-            os.chown(path, owner, owner)
-    words = ["-p", f"{there}/{name}", "-c", f"{there}/{name}/nginx.conf", "-e", "stderr"]
-    return end.start([*confinement.prefix, machine.require_program("nginx"), *words])
+        os.chown(here, -1, owner)
+        here.chmod(0o710)  # nobody may pass, and see nothing
+        for name, mode in (("", 0o711), ("www", 0o711), ("nginx.conf", 0o644), ("www/response", 0o644)):
+            (folder / name).chmod(mode)
+        os.chown(folder / "run", owner, owner)
+    return inside
 
 
 def _requests(

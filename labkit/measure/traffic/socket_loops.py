@@ -40,6 +40,7 @@ OPTIONS = {
     "nodelay": (_socket.IPPROTO_TCP, _socket.TCP_NODELAY),
     "busy_poll": (_socket.SOL_SOCKET, SO_BUSY_POLL),
 }
+QUICKACK = _socket.IPPROTO_TCP, _socket.TCP_QUICKACK
 LIMITS = {"sndbuf": "net.core.wmem_max", "rcvbuf": "net.core.rmem_max"}
 
 
@@ -64,15 +65,24 @@ def _settings(request: dict[str, Any], serves: bool) -> list[tuple[int, int, int
     for name, value in (usual | {name: asked[name] for name in OPTIONS if name in asked}).items():
         result.append((*OPTIONS[name], value))
         if name in asked:
-            trial.setsockopt(*OPTIONS[name], value)
+            _try(trial, name, result[-1])
             # The kernel doubles a buffer (socket(7)), and cuts it to the greatest size that a sysctl allows.
             if (has := trial.getsockopt(*OPTIONS[name]) // (2 if name in LIMITS else 1)) != value:
-                raise OSError(
-                    errno.EINVAL, f"the kernel made {name} {has}, not {value}: sysctl {LIMITS.get(name)}"
-                )
-    if request["congestion"] is not None:
-        result.append((_socket.IPPROTO_TCP, _socket.TCP_CONGESTION, request["congestion"].encode()))
+                limit = f": sysctl {LIMITS[name]}" if name in LIMITS else ""
+                raise OSError(errno.EINVAL, f"the kernel made {name} {has}, not {value}{limit}")
+    if "quickack" in asked:
+        _try(trial, "quickack", (*QUICKACK, asked["quickack"]))
+    if (name := request["congestion"]) is not None:
+        result.append((_socket.IPPROTO_TCP, _socket.TCP_CONGESTION, name.encode()))
+        _try(trial, f"congestion={name}", result[-1])
     return result
+
+
+def _try(trial: _socket.socket, name: str, setting: tuple[int, int, int | bytes]) -> None:
+    try:
+        trial.setsockopt(*setting)
+    except OSError as error:
+        raise OSError(error.errno, f"the kernel refuses {name}: {error.strerror}") from None
 
 
 def _new(request: dict[str, Any], settings: list[tuple[int, int, int | bytes]]) -> _socket.socket:
@@ -89,20 +99,28 @@ def _parts(request: dict[str, Any]) -> list[bytes]:
     return [bytes(length - length // count * (count - 1)), *[bytes(length // count)] * (count - 1)]
 
 
-def _reader(request: dict[str, Any]) -> Callable[[int, int], bytes]:
-    """Return read(2); with the option quickack one that sets it after each read, because the kernel forgets it."""
+def _reader(request: dict[str, Any]) -> tuple[Callable[[int], object], Callable[[int, int], bytes]]:
+    """Return a function for each new connection, and read(2).
+
+    With the option quickack both set it, because the kernel forgets it (tcp(7)).
+    """
     quickack = request["socket"].get("quickack")
     if quickack is None:
-        return os.read
+        return int, os.read
+    # A later connection with the same number needs no other object: setsockopt(2) takes the number alone.
+    objects = dict[int, _socket.socket]()
+
+    def begin(connection: int) -> None:
+        if connection not in objects:
+            objects[connection] = _socket.socket(fileno=connection)
+        objects[connection].setsockopt(*QUICKACK, quickack)
 
     def read(connection: int, length: int) -> bytes:
         data = os.read(connection, length)
-        one = _socket.socket(fileno=connection)
-        one.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_QUICKACK, quickack)
-        one.detach()
+        objects[connection].setsockopt(*QUICKACK, quickack)
         return data
 
-    return read
+    return begin, read
 
 
 def _address(request: dict[str, Any]) -> tuple[int, tuple[str, int]]:
@@ -135,13 +153,14 @@ def serve(request: dict[str, Any]) -> None:
     if protocol != "udp_rr":
         one.listen(BACKLOG)
     _copies(request["count"])
-    response, read = bytes(length), _reader(request)
+    response, (begin, read) = bytes(length), _reader(request)
     if protocol == "udp_rr":
         while True:
             one.sendto(*one.recvfrom(length))
     while True:
         connection = one._accept()[0]  # type: ignore[attr-defined]
         try:
+            begin(connection)
             while protocol != "tcp_cc" and _read(connection, length, read):
                 os.write(connection, response)
                 if protocol == "tcp_crr":
@@ -162,19 +181,20 @@ def _transaction(request: dict[str, Any]) -> Callable[[], None]:
     """Return a function that does one transaction. It raises OSError or ClosedEarlyError."""
     protocol, length = request["protocol"], request["length_bytes"]
     (family, address), parts, settings = _address(request), _parts(request), _settings(request, serves=False)
-    new, kind = _socket.socket, _socket.SOCK_STREAM
+    new, kind, (begin, read) = _socket.socket, _socket.SOCK_STREAM, _reader(request)
 
     def with_connection() -> None:
         one = new(family, kind)
         for setting in settings:
             one.setsockopt(*setting)
         one.connect(address)
+        begin(number := one.fileno())
         left = 0
         if protocol == "tcp_crr":
             for part in parts:
                 one.sendall(part)
             left = length
-        while data := one.recv(length):
+        while data := read(number, length):
             left -= len(data)
         one.close()
         if left:
@@ -188,9 +208,10 @@ def _transaction(request: dict[str, Any]) -> Callable[[], None]:
         if protocol == "udp_rr":
             one.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVTIMEO, struct.pack("ll", LOST_S, 0))
         one.connect(address)
-        return one.detach()
+        begin(number := one.detach())
+        return number
 
-    number, write, read, [payload, *rest] = connected(), os.write, _reader(request), parts
+    number, write, [payload, *rest] = connected(), os.write, parts
 
     def on_connection() -> None:
         nonlocal number

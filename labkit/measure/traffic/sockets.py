@@ -46,6 +46,8 @@ class Sockets(RequestGenerator):
     def check(self, parameters: LoadParameters) -> None:
         """Raise BadInput for what these sockets cannot do."""
         super().check(parameters)
+        if parameters.protocol == "tcp_cc" and "quickack" in socket_options.parse(parameters.socket):
+            raise BadInput("socket=quickack: tcp_cc has no data to acknowledge; leave it out")
         if (count := socket_options.parse(parameters.socket).get("writes", 1)) > 1:
             size = 0 if parameters.protocol == "tcp_cc" else parameters.length_bytes or USUAL_BYTES
             if count > size:

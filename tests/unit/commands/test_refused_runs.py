@@ -54,6 +54,7 @@ datapaths socket=nodelay=off -> iperf3 has it off anyway
 datapaths socket=sndbuf=65536 -> iperf3 sets both buffers alike
 datapaths protocol=tcp_rr socket=nodelay=off -> of the options of sockets sockperf can set none
 datapaths protocol=udp_rr generator=sockets socket=nodelay=off -> socket=nodelay: UDP has no such option
+datapaths protocol=tcp_cc socket=quickack=on -> socket=quickack: tcp_cc has no data to acknowledge
 datapaths protocol=tcp_cc socket=writes=2 -> socket=writes=2: a request of tcp_cc has 0 bytes
 datapaths link_rate_bps=1e8 -> link_rate_bps=100000000.0 needs nodes=two: add it
 datapaths nodes=two where=ssh:there -> nodes=two with where=ssh:there needs the servers' host
