@@ -7,7 +7,7 @@ from sandbox import sandbox
 
 from labkit.analysis import load
 from labkit.common import run_folder
-from studies.trex import figure, finding
+from studies.load_test import figure, finding
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "nft", "veth", "bridge", "ethtool")
 

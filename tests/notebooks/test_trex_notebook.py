@@ -11,8 +11,8 @@ from sandbox import sandbox
 from trex_server import release
 
 from labkit.analysis import load
-from studies.trex import figure as trex_figure
-from studies.trex import finding as trex
+from studies.load_test import figure as trex_figure
+from studies.load_test import finding as trex
 
 pytestmark = [
     pytest.mark.long,

@@ -10,7 +10,7 @@ from labkit.common.errors import BadInput
 from labkit.measure import experiments
 from labkit.runner import code_files
 from labkit.runner.permissions import ALLOW, PROGRESS
-from studies.trex.parameters import Stateless
+from studies.load_test.parameters import LoadTestParameters
 
 TEXT = "def register():\n    return None\n"
 
@@ -26,7 +26,7 @@ def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_file_that_is_named_travels_with_its_digest(profile: str) -> None:
     digest = hashlib.sha256(TEXT.encode()).hexdigest()
-    parameters, sources = code_files.read(Stateless, {"profile": profile, "server": "127.0.0.1"})
+    parameters, sources = code_files.read(LoadTestParameters, {"profile": profile, "server": "127.0.0.1"})
     assert parameters == {"profile": profile, "server": "127.0.0.1", "profile_digest": digest}
     assert sources == {digest: TEXT}
     made = experiments.find("load_test").parameters.of(parameters).asdict()
@@ -36,10 +36,10 @@ def test_file_that_is_named_travels_with_its_digest(profile: str) -> None:
 def test_sweep_needs_the_flag(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PROGRESS, "/dev/null")
     with pytest.raises(BadInput, match="is code, and a sweep's file may be somebody else's"):
-        code_files.read(Stateless, {"profile": profile})
-    assert code_files.read(Stateless, {"profile": "imix"}) == ({"profile": "imix"}, {})
+        code_files.read(LoadTestParameters, {"profile": profile})
+    assert code_files.read(LoadTestParameters, {"profile": "imix"}) == ({"profile": "imix"}, {})
     monkeypatch.setenv(ALLOW, "machine_sysctl,trex_profile")
-    assert code_files.read(Stateless, {"profile": profile})[1]
+    assert code_files.read(LoadTestParameters, {"profile": profile})[1]
 
 
 def test_digest_without_its_text_is_refused_by_the_experiment(profile: str) -> None:
@@ -58,9 +58,9 @@ def test_digest_without_its_text_is_refused_by_the_experiment(profile: str) -> N
 def test_invalid_code_file_is_refused(profile: str, content: bytes, words: str) -> None:
     Path(profile).write_bytes(content)
     with pytest.raises(BadInput, match=words):
-        code_files.read(Stateless, {"profile": profile})
+        code_files.read(LoadTestParameters, {"profile": profile})
     with pytest.raises(BadInput, match="there is no file"):
-        code_files.read(Stateless, {"profile": profile + ".py"})
+        code_files.read(LoadTestParameters, {"profile": profile + ".py"})
 
 
 def test_sweep_names_no_folder_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def test_sweep_names_no_folder_of_a_program(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(
         BadInput, match="is the folder of a program, and a sweep's file may be somebody else's"
     ):
-        code_files.read(Stateless, {"trex": "/tmp/v3.08"})
-    assert code_files.read(Stateless, {"trex": None}) == ({"trex": None}, {})
+        code_files.read(LoadTestParameters, {"trex": "/tmp/v3.08"})
+    assert code_files.read(LoadTestParameters, {"trex": None}) == ({"trex": None}, {})
     monkeypatch.setenv(ALLOW, "trex_folder")
-    assert code_files.read(Stateless, {"trex": "/tmp/v3.08"}) == ({"trex": "/tmp/v3.08"}, {})
+    assert code_files.read(LoadTestParameters, {"trex": "/tmp/v3.08"}) == ({"trex": "/tmp/v3.08"}, {})

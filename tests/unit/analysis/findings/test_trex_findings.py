@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 
 from studies import reference_tables
-from studies.trex import figure as trex_figure
-from studies.trex import finding as trex
+from studies.load_test import figure as trex_figure
+from studies.load_test import finding as trex
 
 BUCKETS = {"10": 5, "300": 15}
 

@@ -8,7 +8,7 @@ from trex_server import calls
 from labkit.measure.traffic.rates import Line
 from labkit.measure.traffic.trex import readings
 from labkit.measure.traffic.trex.readings import Direction, ProbeLatency
-from studies.trex import sides
+from studies.load_test import sides
 
 
 def counters(name: str, port: int) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from labkit.measure.experiments.rows import OUTSIDE, Arm, Measured
 from labkit.measure.traffic.trex import server
 from labkit.measure.traffic.trex.client import Client, Server, connected
 from labkit.system import machine
-from studies.trex.parameters import LoadTestParameters
+from studies.load_test.parameters import SharedParameters
 
 START_S = 3.0  # about: of TRex
 OWN = "labkit's own server"
@@ -70,7 +70,7 @@ class LoadTest(Point):
     stateful profile's rates.
     """
 
-    parameters: LoadTestParameters
+    parameters: SharedParameters
     arm: Arm
     connect_s: float
     mult: float | None = None
@@ -150,7 +150,7 @@ class LoadTest(Point):
 
 def plan(
     kind: type[LoadTest],
-    parameters: LoadTestParameters,
+    parameters: SharedParameters,
     seed: int,
     mults: Sequence[float | None] = (None,),
     finished: str = "",
@@ -175,7 +175,7 @@ def plan(
 
 
 @contextmanager
-def built(parameters: LoadTestParameters, run_context: RunContext, arm: Arm) -> Iterator[LocalArm]:
+def built(parameters: SharedParameters, run_context: RunContext, arm: Arm) -> Iterator[LocalArm]:
     """Build the topology of an arm. Raises Unsupported and Failed if it cannot be built."""
     rng = random.Random(f"{run_context.seed} {arm.label}")
     with survey.built(parameters, run_context, 1, [arm], rng) as (built_arms, refused):
@@ -186,7 +186,7 @@ def built(parameters: LoadTestParameters, run_context: RunContext, arm: Arm) -> 
 
 @contextmanager
 def trex_ports(
-    parameters: LoadTestParameters, run_context: RunContext, arm: Arm, mode: str
+    parameters: SharedParameters, run_context: RunContext, arm: Arm, mode: str
 ) -> Iterator[tuple[TrexPorts, Callable[[dict[str, Any]], Measured]]]:
     """Connect to the server; for a topology of labkit, build it and start a server on its first pair.
 
@@ -211,7 +211,7 @@ def trex_ports(
             yield TrexPorts(own.client, OWN, about, ends, (own.pid,)), one.measured
 
 
-def point_name(parameters: LoadTestParameters, arm: Arm, number: int, mult: float | None = None) -> str:
+def point_name(parameters: SharedParameters, arm: Arm, number: int, mult: float | None = None) -> str:
     """Return the name of a load test's file of rows: `imix-r0`, of labkit's own topologies `imix-veth_bridge-r0`."""
     profile = parameters.profile.rpartition("/")[2].removesuffix(".py")
     words = [profile] if arm == OUTSIDE else [profile, arm.stem]

@@ -7,9 +7,9 @@ from labkit.measure.experiments import measuring_loop
 from labkit.measure.experiments.changes import SOURCES
 from labkit.measure.experiments.measuring_loop import Plan, Running, Stages
 from labkit.measure.traffic.trex import readings
-from studies.trex import devices, sides
-from studies.trex.devices import Device, LoadTest, TrexPorts
-from studies.trex.parameters import TREX_REST_S, Stateful
+from studies.load_test import devices, sides
+from studies.load_test.devices import Device, LoadTest, TrexPorts
+from studies.load_test.parameters import TREX_REST_S, Stateful
 
 METHOD = "whole"
 

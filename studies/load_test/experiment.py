@@ -21,10 +21,10 @@ from labkit.measure.experiments.changes import SOURCES
 from labkit.measure.experiments.measuring_loop import Plan, Running, Stages
 from labkit.measure.traffic import rates
 from labkit.measure.traffic.trex.streams import PROBE_FRAME_BYTES, PROBES_PPS
-from studies.trex import devices
-from studies.trex.devices import Device, LoadTest, TrexPorts
-from studies.trex.parameters import Stateless
-from studies.trex.sides import Sides, TrexSides, packets, totals
+from studies.load_test import devices
+from studies.load_test.devices import Device, LoadTest, TrexPorts
+from studies.load_test.parameters import LoadTestParameters
+from studies.load_test.sides import Sides, TrexSides, packets, totals
 
 METHOD, STEP = "ramp", "trial"
 OF_PROBES = (*(f"latency_{name}_s" for name in LATENCIES), "latency_mean_s", "jitter_s")
@@ -51,7 +51,7 @@ class Outcome:
     repeated_count: int = 0
 
 
-def steps(parameters: Stateless, sides: Sides) -> list[Step]:
+def steps(parameters: LoadTestParameters, sides: Sides) -> list[Step]:
     """Return all steps. Latency probes have their share of the line, so no step's load is more than they leave.
 
     Raises BadInput for a rate that the line cannot carry.
@@ -81,10 +81,10 @@ def steps(parameters: Stateless, sides: Sides) -> list[Step]:
     ]
 
 
-class StatelessTest(LoadTest):
+class RampTest(LoadTest):
     """A warm-up, a ramp and a hold."""
 
-    parameters: Stateless
+    parameters: LoadTestParameters
     mode: ClassVar[str] = "STL"
 
     @property
@@ -144,9 +144,9 @@ class StatelessTest(LoadTest):
             running.stop(self, outcome.ended)
 
 
-def plan(parameters: Stateless, seed: int) -> Plan:
+def plan(parameters: LoadTestParameters, seed: int) -> Plan:
     """Return the plan of the experiment; `seed` decides the order of arms."""
-    return devices.plan(StatelessTest, parameters, seed)
+    return devices.plan(RampTest, parameters, seed)
 
 
 def _measured(sides: Sides, step: Step) -> list[dict[str, Any]]:
@@ -161,7 +161,7 @@ def _measured(sides: Sides, step: Step) -> list[dict[str, Any]]:
     return [shared | {"direction": "all"} | totals(taken.ways), *(shared | one for one in taken.ways)]
 
 
-def _judge(parameters: Stateless, rows: list[dict[str, Any]], outcome: Outcome) -> None:
+def _judge(parameters: LoadTestParameters, rows: list[dict[str, Any]], outcome: Outcome) -> None:
     """Note the rate of a step, or why the test ends with it."""
     whole, *ways = rows
     best_pps = outcome.best.get("throughput_pps")
@@ -193,7 +193,7 @@ def _tail_s(way: dict[str, Any]) -> float:
     return math.inf if tail_s is None else float(tail_s)
 
 
-def _shared(parameters: Stateless, sides: Sides) -> dict[str, Any]:
+def _shared(parameters: LoadTestParameters, sides: Sides) -> dict[str, Any]:
     """Return the columns that all rows of a load test share."""
     line, frame_bytes = parameters.line(sides.line_bps), sides.frame_bytes
     line_pps, words = line.max_pps(frame_bytes), line.arithmetic(frame_bytes)
@@ -226,7 +226,7 @@ def _result(outcome: Outcome) -> dict[str, Any]:
 
 
 EXPERIMENT = measuring_loop.experiment(
-    Stateless,
+    LoadTestParameters,
     plan,
     about="a load test: a ramp of packets through a device, until it loses some; loss and latency over time",
 )

@@ -1,6 +1,6 @@
 """What sends through a device from both of its sides: labkit's packet generator, or a TRex server.
 
-A load test (`stateless`) asks for one step after the other, and does not know which of them it is.
+A load test (`experiment`) asks for one step after the other, and does not know which of them it is.
 """
 
 from collections import Counter
@@ -19,8 +19,8 @@ from labkit.measure.traffic.packet_generator import PACKETS, PacketTrials
 from labkit.measure.traffic.trex.readings import Direction, ring_drops
 from labkit.measure.traffic.trex.streams import PROBE_FRAME_BYTES, PROBES_PPS
 from labkit.system.netlink.ethtool import line_bps
-from studies.trex.devices import TrexPorts
-from studies.trex.parameters import MIXES, Stateless
+from studies.load_test.devices import TrexPorts
+from studies.load_test.parameters import MIXES, LoadTestParameters
 
 REACHED = 0.99  # of the requested frames: less, and the generator is the limit
 SUMMED = (
@@ -70,7 +70,7 @@ class PacketSides:
     on_kernel, tries = True, 5
 
     def __init__(
-        self, arm: LocalArm, ways: Sequence[tuple[str, PacketTrials]], parameters: Stateless
+        self, arm: LocalArm, ways: Sequence[tuple[str, PacketTrials]], parameters: LoadTestParameters
     ) -> None:
         self._ways, self._mix = ways, MIXES[parameters.profile]
         self._probes_pps = round(PROBES_PPS) if parameters.latency else 0
@@ -117,7 +117,7 @@ class PacketSides:
 
 
 @contextmanager
-def packets(arm: LocalArm, parameters: Stateless) -> Iterator[PacketSides]:
+def packets(arm: LocalArm, parameters: LoadTestParameters) -> Iterator[PacketSides]:
     """Start the packet generator at both ends of the first pair, or at its client alone.
 
     Raises Unsupported for ends that share a namespace, where nobody can tell the directions apart.

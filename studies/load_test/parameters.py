@@ -25,7 +25,7 @@ STEP_S, TREX_STEP_S = 1.0, 3.0
 REST_S, TREX_REST_S = 0.1, 0.6
 
 
-class LoadTestParameters(ServerParameters, frozen=True, kw_only=True):
+class SharedParameters(ServerParameters, frozen=True, kw_only=True):
     """What load tests share."""
 
     NAMED: ClassVar[tuple[str, ...]] = ()
@@ -102,7 +102,7 @@ class LoadTestParameters(ServerParameters, frozen=True, kw_only=True):
         return None
 
 
-class Stateless(LoadTestParameters, frozen=True, kw_only=True):
+class LoadTestParameters(SharedParameters, frozen=True, kw_only=True):
     """Parameters of load tests that send frames at a rate."""
 
     NAMED: ClassVar[tuple[str, ...]] = tuple(PROFILES)
@@ -169,10 +169,10 @@ class Stateless(LoadTestParameters, frozen=True, kw_only=True):
         return Line(self.line_rate_bps or ports_bps, () if self.line_tag is None else (self.line_tag,))
 
 
-class Stateful(LoadTestParameters, frozen=True, kw_only=True):
+class Stateful(SharedParameters, frozen=True, kw_only=True):
     """Parameters of stateful tests, which TRex alone can make."""
 
-    ABSENT: ClassVar[tuple[str, ...]] = (*LoadTestParameters.ABSENT, "generator")
+    ABSENT: ClassVar[tuple[str, ...]] = (*SharedParameters.ABSENT, "generator")
     NAMED: ClassVar[tuple[str, ...]] = STATEFUL
 
     generator: str | None = Trex.name

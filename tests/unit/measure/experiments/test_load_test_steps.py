@@ -11,8 +11,8 @@ from labkit.measure.experiments import survey
 from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.traffic.trex.client import Client, Server
 from labkit.measure.traffic.trex.readings import Direction
-from studies.trex import devices, stateless
-from studies.trex.parameters import Stateless
+from studies.load_test import devices, experiment
+from studies.load_test.parameters import LoadTestParameters
 
 LOSES_ABOVE_PPS = 25e3
 
@@ -37,11 +37,11 @@ def test_each_step_is_sent_as_soon_as_it_has_ended(tmp_path: Path, monkeypatch: 
     made = ports, lambda one: (devices.OUTSIDE, one)
     monkeypatch.setattr(devices, "trex_ports", lambda *_: nullcontext(made))
     sent: list[Event] = []
-    parameters = Stateless.of(
+    parameters = LoadTestParameters.of(
         {"server": "host", "profile": "64b", "target": "50kpps", "directions": "one", "latency": "false"}
     )
     run_context = RunContext("load_test", tmp_path, 1, {}, send=sent.append)
-    events = list(stateless.EXPERIMENT.run(parameters, run_context))
+    events = list(experiment.EXPERIMENT.run(parameters, run_context))
     [finished] = [event["rows"] for event in events if event["event"] == "rows"]
     result, *steps = finished
     assert "the device lost 10 %" in result["ended"]
@@ -56,7 +56,7 @@ def test_each_step_is_sent_as_soon_as_it_has_ended(tmp_path: Path, monkeypatch: 
 def test_each_load_test_is_of_its_own_arm_also_of_a_changed_one() -> None:
     """The loop puts what points share into a set, and a change is no key of a set."""
     given = {"topology": "veth_bridge", "change": "mtu: mtu 1400 at between:port0", "rounds": "2"}
-    plan = stateless.plan(Stateless.of(given), 1)
+    plan = experiment.plan(LoadTestParameters.of(given), 1)
     usable = survey.planned_arms(plan.parameters)
     points = plan.points_of(usable)
     assert len(points) > 1

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from labkit.analysis.run_figures import Draw, Profiles
 from labkit.common.units import percent, si
 from studies import reference_tables
-from studies.trex.figure import line_shares, over_time, probe_latency
+from studies.load_test.figure import line_shares, over_time, probe_latency
 
 
 def shares(rows: pd.DataFrame) -> pd.DataFrame:
@@ -127,8 +127,8 @@ def _sentence(row: pd.Series[Any]) -> str:
     )
 
 
-def stateless_findings(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
-    """Return what stateless tests found (`report`)."""
+def load_test_findings(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
+    """Return what load tests found (`report`)."""
     return report(rows)
 
 
@@ -156,7 +156,7 @@ def _probe_latency(rows: pd.DataFrame) -> go.Figure:
 
 
 STATEFUL_FIGURES = {"probe_latency": _complete(_probe_latency)}
-STATELESS_FIGURES = {
+FIGURES = {
     "over_time": _complete(over_time),
     "line_shares": _complete(_line_shares),
     **STATEFUL_FIGURES,

@@ -9,12 +9,14 @@ from labkit.common.errors import BadInput
 from labkit.measure.experiments.throughput_search.parameters import Throughput
 from labkit.measure.traffic.trex import client
 from labkit.measure.traffic.trex.streams import PROBES_PPS
-from studies.trex import stateless
-from studies.trex.parameters import Stateful, Stateless
-from studies.trex.sides import Sides
+from studies.load_test import experiment
+from studies.load_test.parameters import LoadTestParameters, Stateful
+from studies.load_test.sides import Sides
 
 TREX = {"generator": "trex"}
-KINDS = pytest.mark.parametrize(("kind", "given"), [(Stateless, TREX), (Stateful, {}), (Throughput, TREX)])
+KINDS = pytest.mark.parametrize(
+    ("kind", "given"), [(LoadTestParameters, TREX), (Stateful, {}), (Throughput, TREX)]
+)
 
 
 def sides(frame_bytes: float) -> Sides:
@@ -26,7 +28,7 @@ def sides(frame_bytes: float) -> Sides:
 @pytest.mark.parametrize("at", ["client", "server", "both", "client0:eth0"])
 @KINDS
 def test_change_at_an_end_would_be_lost(
-    kind: type[Stateless | Stateful | Throughput], given: dict[str, str], at: str
+    kind: type[LoadTestParameters | Stateful | Throughput], given: dict[str, str], at: str
 ) -> None:
     """TRex takes the interfaces of the ends into another namespace, where they lose their qdiscs."""
     with pytest.raises(BadInput, match=r"change slow: .*use at between:port0"):
@@ -38,7 +40,7 @@ def test_change_at_an_end_would_be_lost(
 @KINDS
 @pytest.mark.parametrize("case", ["net_to_vm", "vm_to_vm"])
 def test_use_cases_share_their_ends(
-    kind: type[Stateless | Stateful | Throughput], given: dict[str, str], case: str
+    kind: type[LoadTestParameters | Stateful | Throughput], given: dict[str, str], case: str
 ) -> None:
     """TRex takes each end once, and its frames meet at most one of the rules: that is not the plan's rate."""
     with pytest.raises(
@@ -58,7 +60,7 @@ def test_address() -> None:
 def test_ramp_is_linear_to_a_share_of_the_line_with_vlan() -> None:
     """In the published test, 1 Gbit/s with VLAN tags carries 1.42 Mpps of 64 bytes, and half of that if the link is
     used twice."""
-    parameters = Stateless.of(
+    parameters = LoadTestParameters.of(
         {
             "server": "host",
             "line_rate_bps": 1e9,
@@ -68,7 +70,7 @@ def test_ramp_is_linear_to_a_share_of_the_line_with_vlan() -> None:
             "step_s": 60,
         }
     )
-    warmup, *rest = stateless.steps(parameters, sides(64))
+    warmup, *rest = experiment.steps(parameters, sides(64))
     ramp = [step for step in rest if step.phase == "ramp"]
     hold = [step for step in rest if step.phase == "hold"]
     assert (warmup.rate_pps, warmup.duration_s) == (1000, 5)
@@ -77,38 +79,42 @@ def test_ramp_is_linear_to_a_share_of_the_line_with_vlan() -> None:
     )
     assert [(step.rate_pps, step.duration_s) for step in hold] == [(pytest.approx(710_227, abs=1), 10)]
     with pytest.raises(BadInput, match="more than the link carries"):
-        stateless.steps(Stateless.of({"server": "host", "target": "2Mpps", "line_rate_bps": 1e9}), sides(64))
+        experiment.steps(
+            LoadTestParameters.of({"server": "host", "target": "2Mpps", "line_rate_bps": 1e9}), sides(64)
+        )
 
 
 @pytest.mark.parametrize(("frame_bytes", "load_pps"), [(64, 1_487_098), (1518, 81_274 - 997 * 84 / 1538)])
 def test_load_and_probes_fill_the_line_together(frame_bytes: float, load_pps: float) -> None:
     """TRex refuses more than the line carries: 997 probes of 84 bytes a second leave less for a load of 100 %."""
     given = {"server": "host", "line_rate_bps": 1e9, "warmup_rate": "100%"}
-    planned = stateless.steps(Stateless.of(given), sides(frame_bytes))
+    planned = experiment.steps(LoadTestParameters.of(given), sides(frame_bytes))
     assert planned[0].rate_pps == planned[-1].rate_pps == pytest.approx(load_pps, abs=1)
     on_the_line_bps = 8 * (planned[-1].rate_pps * (frame_bytes + 20) + 997 * 84)
     assert on_the_line_bps == pytest.approx(1e9)
-    alone = stateless.steps(Stateless.of(given | {"latency": False}), sides(frame_bytes))
+    alone = experiment.steps(LoadTestParameters.of(given | {"latency": False}), sides(frame_bytes))
     assert alone[-1].rate_pps == pytest.approx(1e9 / 8 / (frame_bytes + 20))
 
 
 def test_share_of_the_line_counts_probes_as_what_they_are() -> None:
     """At 100 % of the line, load and probes are 100 % of the frames that it carries."""
-    parameters = Stateless.of({"server": "host", "line_rate_bps": 2e7, "target": "100%"})
-    shared = stateless._shared(parameters, sides(362))
-    most_pps = stateless.steps(parameters, sides(362))[-1].rate_pps + PROBES_PPS
+    parameters = LoadTestParameters.of({"server": "host", "line_rate_bps": 2e7, "target": "100%"})
+    shared = experiment._shared(parameters, sides(362))
+    most_pps = experiment.steps(parameters, sides(362))[-1].rate_pps + PROBES_PPS
     assert shared["line_pps"] == pytest.approx(most_pps)
     assert f"probes of 64 bytes among them {most_pps:.0f} pps" in shared["line"]
 
 
 def test_line_that_the_probes_fill() -> None:
-    slow = Stateless.of({"server": "host", "line_rate_bps": 5e5, "warmup_rate": "1%", "target": "1%"})
+    slow = LoadTestParameters.of(
+        {"server": "host", "line_rate_bps": 5e5, "warmup_rate": "1%", "target": "1%"}
+    )
     with pytest.raises(BadInput, match="997 probes a second fill a line of 500 kbit/s: use latency=false"):
-        stateless.steps(slow, sides(64))
+        experiment.steps(slow, sides(64))
 
 
 def test_ramp_ends_at_the_line_rate_or_at_what_an_own_server_sends() -> None:
     """Kernel interfaces say that they carry 10 Gbit/s, which TRex does not reach on them."""
-    assert Stateless.of({"server": "host"}).ramp_target(on_kernel=False) == "100%"
-    assert Stateless.of({"server": "host"}).ramp_target(on_kernel=True) == "50kpps"
-    assert Stateless.of({"target": "10%"}).ramp_target(on_kernel=True) == "10%"
+    assert LoadTestParameters.of({"server": "host"}).ramp_target(on_kernel=False) == "100%"
+    assert LoadTestParameters.of({"server": "host"}).ramp_target(on_kernel=True) == "50kpps"
+    assert LoadTestParameters.of({"target": "10%"}).ramp_target(on_kernel=True) == "10%"
