@@ -11,6 +11,7 @@ network namespaces of others.
 from __future__ import annotations
 
 import atexit
+import re
 from contextlib import ExitStack
 from pathlib import Path as FilePath
 from typing import Any
@@ -46,6 +47,7 @@ EXAMPLE = Network(
     ),
     (("client", "server"),),
 )
+_examples: set[str] = set()  # the names of networks that `example` made
 
 
 class Path:
@@ -74,8 +76,12 @@ class Path:
         return {"mtu_bytes": own.mtu_bytes, "family": 6 if ":" in client.address else 4}
 
     def allow_traffic(self) -> None:
-        """Agree that runs of this process send their load between its ends: `labkit run --yes`."""
-        permissions.allow(running.EXISTING)
+        """Agree that runs of this process send load between these two ends: `labkit run --yes`.
+
+        In a sweep, whose parameters may be a stranger's, only LABKIT_ALLOW=existing_network agrees, but to `example`.
+        """
+        if self.topology in _examples or not permissions.is_of_a_sweep():
+            permissions.allow(running.EXISTING, [self.topology])
 
     def check(self) -> Findings:
         """Look for what slows or breaks it (`labkit check`): small packets of labkit's own, and no load."""
@@ -136,9 +142,10 @@ class Clone:
         lines = [displays.inert(f"- {one}") for one in self.lacks] or [
             "The copy lacks nothing that labkit knows of."
         ]
-        shown = "\n".join(line for line in self.text.splitlines() if not line.startswith("#"))
-        return {"text/markdown": "\n".join([*lines, "", *(f"    {line}" for line in shown.splitlines())]),
-                "text/plain": self.text}  # fmt: skip
+        shown = [line for line in self.text.splitlines() if not line.startswith("#")]
+        fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", self.text))])
+        text = "\n".join([f"{fence}yaml", *shown, fence, "", *lines])
+        return {"text/markdown": text, "text/plain": self.text}
 
 
 def example() -> tuple[str, str]:
@@ -157,6 +164,7 @@ def example() -> tuple[str, str]:
             stack.callback(program.kill)
             names[space.name] = f"pid:{program.pid}"
         atexit.register(stack.pop_all().close)
+    _examples.add(existing_names.network(names["client"], names["server"]))
     return names["client"], names["server"]
 
 

@@ -188,14 +188,13 @@ def _agree(given: argparse.Namespace, parameters: dict[str, Any]) -> None:
     if "existing:" not in str(parameters.get("topology", "")):
         arguments.refuse(given, ("yes",), "without an existing network")
         return
-    plan = running.traffic_plan(
-        given.experiment, experiments.find(given.experiment).parameters.of(parameters)
-    )
+    requested = experiments.find(given.experiment).parameters.of(parameters)
+    plan = running.traffic_plan(given.experiment, requested)
     if plan is None:
         return
     note(plan)
     if given.yes or (sys.stdin.isatty() and input("labkit: go on? [y/N] ").strip().lower() in ("y", "yes")):
-        permissions.allow(running.EXISTING)
+        permissions.allow(running.EXISTING, running.existing(requested))
 
 
 def _check_gate(given: argparse.Namespace) -> None:

@@ -129,7 +129,9 @@ def measure(
     request_parameters = requested.asdict()
     hosts.check(request_parameters["where"])
     _check_machine_sysctls(request_parameters)
-    if (plan := traffic_plan(experiment, requested)) and not permissions.is_allowed(EXISTING):
+    if (plan := traffic_plan(experiment, requested)) and not permissions.is_allowed(
+        EXISTING, existing(requested)
+    ):
         raise BadInput(f"{plan}: agree with --yes, or with {permissions.ALLOW}={EXISTING} in the environment")
     if _traces(request_parameters):
         hosts.check_tracing(request_parameters["where"])
@@ -216,9 +218,15 @@ def measure(
     return folder
 
 
+def existing(requested: Parameters) -> list[str]:
+    """Return the networks that labkit did not make, between whose ends a run would send."""
+    names: list[str] = getattr(requested, "existing_networks", [])
+    return names
+
+
 def traffic_plan(experiment: str, requested: Parameters) -> str | None:
     """Return what a run would send between ends that labkit did not make, in one sentence; None if nothing."""
-    names = getattr(requested, "existing_networks", [])
+    names = existing(requested)
     if not names or not isinstance(requested, experiments.DatapathParameters):
         return None
     seconds = units.duration(experiments.find(experiment).planned_s(requested))

@@ -309,6 +309,11 @@ def test_no_rights_is_one_sentence(tmp_path: Path) -> None:
 
 
 NETWORK = "existing:netns:web+netns:cli"
+AGREED = f"""
+from labkit import existing, notebook
+existing.Path("{{}}", "netns:cli").allow_traffic()
+notebook.run_experiment("datapaths", dict(topology=["{NETWORK}", "veth"], protocol="ping"))
+"""
 
 
 @pytest.mark.needs("iperf3", "ping")
@@ -350,6 +355,10 @@ def test_existing_network_is_an_arm(machine: Machine) -> None:
     assert re.search(r"nftables ip own in.{,200}server.{,200}absent", page, re.DOTALL), re.findall(
         "nftables.{50}", page
     )
+    # The parameters of a sweep may be a stranger's, so they agree to nothing; a notebook agrees to its own pair alone.
+    for path, environment in (("netns:web", {"LABKIT_PROGRESS": os.devnull}), ("host", {})):
+        done = machine.sandbox.run(sys.executable, "-P", "-c", AGREED.format(path), **environment)
+        assert "BadInput: this run sends ping traffic from netns:web to netns:cli" in done.stderr
     assert machine.everything() == before
     busy.kill()
     busy.communicate()
