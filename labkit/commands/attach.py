@@ -4,7 +4,8 @@ The interface disappears with the container. It is the only thing that labkit cr
 
 A veth pair connects the container to a bridge or an Open vSwitch of this machine; macvlan and ipvlan use a NIC of this
 machine. With a VLAN, the port carries only this VLAN (a bridge must filter VLANs). On a NIC, labkit creates a VLAN
-device, which remains afterwards, as does a bridge that labkit creates.
+device, which remains afterwards, as does a bridge that labkit creates. The port of an Open vSwitch stays in its
+database when the container ends; the next `labkit attach` to one removes it.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from errno import EOPNOTSUPP
 from pathlib import Path
 
+from labkit.commands import arguments
 from labkit.commands.messages import note
 from labkit.common import packages, safe_files
 from labkit.common.errors import BadInput, Failed, Unsupported
@@ -34,6 +36,7 @@ from labkit.system.netlink import address_probe
 KINDS = ("veth", "macvlan", "ipvlan")
 DHCP = "dhcp"
 LEASE_S = 30.0
+MAX_WAIT_S = 86400.0
 IFNAMSIZ, ETH_P_8021Q = 16, 0x8100  # linux/if.h, linux/if_ether.h
 MIN_MTU, MAX_MTU = 68, 65535  # RFC 791; a device may have narrower limits
 # bridge, L2, L3 (linux/if_link.h)
@@ -44,6 +47,8 @@ MODES = {
 }
 SWITCHES = ("openvswitch", "tun")  # kinds of a switch's own interface: with the kernel's datapath, or its own
 OURS = "lk"  # the names of this machine's ends of veth pairs begin so
+ALIAS = "labkit"  # of each interface in a container that labkit added
+OVS_MARK = "external_ids:labkit=attach"  # of each port of an Open vSwitch that labkit added
 POLL_S = 0.1
 _LEASE = re.compile(r"^(ip|mask|router)='([0-9. ]+)'$", re.MULTILINE)
 
@@ -151,9 +156,11 @@ def detach(container: str, interface: str) -> None:
         far = [
             one.name
             for one in netlink.links(kernel)
-            if link.kind == one.kind == "veth" and (one.index, one.link) == (link.link, index)
+            if link.kind == "veth"
+            and (one.index, one.link) == (link.link, index)
+            and one.name.startswith(OURS)
         ]
-        if link.kind not in KINDS or (link.kind == "veth" and not (far and far[0].startswith(OURS))):
+        if link.alias != ALIAS:
             raise BadInput(f"labkit has not added {interface} to the container {container}")
         space.netlink.do(netlink.delete_link(index))
         if far and os.path.isabs(switch := machine.program("ovs-vsctl")):
@@ -235,11 +242,16 @@ def _veth(
     switch = [program := machine.program("ovs-vsctl"), "--timeout=5"]
     is_switch = bridge.kind in SWITCHES and os.path.isabs(program)
     if is_switch and process.run([*switch, "br-exists", wanted.over]).returncode == 0:
+        ours = process.run([*switch, "--bare", "--columns=name", "find", "port", OVS_MARK]).stdout.split()
+        for gone in set(ours) - {link.name for link in netlink.links(kernel)}:  # with their containers
+            process.run([*switch, "--if-exists", "del-port", gone])
         kernel.do(netlink.new_link("veth", here, mtu_bytes=mtu, peer=peer))
         undo.callback(process.run, [*switch, "--if-exists", "del-port", here])
         try:
             tag = [] if wanted.vlan is None else [f"tag={wanted.vlan}"]
-            process.output([*switch, "add-port", wanted.over, here, *tag])
+            process.output(
+                [*switch, "add-port", wanted.over, here, *tag, "--", "set", "port", here, OVS_MARK]
+            )
         except BaseException:
             kernel.do(netlink.delete_link(netlink.index_of(here)))
             raise
@@ -288,8 +300,8 @@ def _vlan(
 
 
 def _configure(kernel: netlink.Netlink, space: Namespace, index: int, wanted: AttachRequest) -> str | None:
-    """Set the interface up, add the wanted address and default route, and return the address."""
-    space.netlink.do(netlink.set_link(index))
+    """Set the interface up, mark it as labkit's, add the wanted address and default route, and return the address."""
+    space.netlink.do(netlink.set_link(index, alias=ALIAS))
     if wanted.address is None:
         return None
     address, gateway = wanted.address, wanted.gateway
@@ -399,6 +411,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
+    Within(0, MAX_WAIT_S).check("--wait", given.wait)
+    if given.detach or given.wait is not None:
+        arguments.refuse(given, ("l3", "create", "address", "gateway", "mac", "vlan", "mtu"), "here")
     if given.detach:
         detach(given.container, given.interface)
         return 0

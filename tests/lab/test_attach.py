@@ -142,7 +142,12 @@ def test_what_pipework_does(machine: Machine) -> None:
     assert "web also has 10.7.0.2/24 at eth1, in the same network" in done.stderr
     assert "02:00:00:00:00:77" in machine.sandbox.run("ip", "neigh", "show", "10.7.0.3").stdout
     machine.attach("web", "--detach")
-    assert "labkit has not added lo" in machine.attach("web", "--detach", "--interface", "lo", code=2)
+    web = str(machine.programs["web"].pid)  # whose administrator has added an interface like labkit's
+    machine.sandbox.run("ip", "link", "add", "lk0", "type", "veth", "peer", "name", "eth3", "netns", web)
+    assert "labkit has not added eth3" in machine.attach("web", "--detach", "--interface", "eth3", code=2)
+    machine.sandbox.run("ip", "link", "delete", "lk0")
+    assert "--wait=nan is outside 0 to 86400" in machine.attach("web", "--wait", "nan", code=2)
+    assert "--mtu does nothing here" in machine.attach("web", "--wait", "1", "--mtu", "1400", code=2)
     names = {link["ifname"] for link in json.loads(machine.inside("web", "ip", "-j", "link"))}
     assert names == {"lo", "eth2"}
 

@@ -59,6 +59,7 @@ class Link:
     link_netnsid: int | None
     data: dict[str, Any]
     promiscuous: bool = False  # set by a program, which a bridge's port is not
+    alias: str | None = None
 
 
 @dataclass(frozen=True)
@@ -276,6 +277,7 @@ def _link(message: Any) -> Link:
         link_netnsid=message.get_attr("IFLA_LINK_NETNSID"),
         data=dict(data["attrs"]) if data is not None and hasattr(data, "get_attr") else {},
         promiscuous=bool(message["flags"] & IFF_PROMISC),
+        alias=message.get_attr("IFLA_IFALIAS"),
     )
 
 

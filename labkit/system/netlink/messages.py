@@ -117,6 +117,7 @@ def set_link(
     mac: str | None = None,
     master: int | None = None,
     hairpin: bool | None = None,
+    alias: str | None = None,
 ) -> Message:
     """Return a request that changes an interface.
 
@@ -134,6 +135,8 @@ def set_link(
         attributes.append(("IFLA_ADDRESS", mac))
     if master is not None:
         attributes.append(("IFLA_MASTER", master))
+    if alias is not None:
+        attributes.append(("IFLA_IFALIAS", alias))
     if hairpin is not None:
         port = {"attrs": [("IFLA_BRPORT_MODE", int(hairpin))]}
         attributes.append(
