@@ -332,7 +332,7 @@ def apply(change: Change, topology: Topology) -> list[dict[str, Any]]:
             if name == SWITCH and topology.switch is None:
                 without.append(f"{topology.name} has no {name}")
                 continue
-            usual = machine.program(name)
+            usual = machine.require_program(name)
             version = machine.versions([usual, path])
             if version[path] is None:
                 raise Unsupported(f"change {change.name}: {path} cannot be started")
