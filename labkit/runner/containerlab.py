@@ -2,6 +2,7 @@
 describe nodes and links."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from ipaddress import IPv4Network, ip_address, ip_network
 from typing import Any
@@ -13,13 +14,15 @@ from labkit.common.errors import BadInput
 from labkit.common.plain_types import wrong_type
 from labkit.measure.topologies import Network
 from labkit.measure.topologies.network.kinds import KINDS
-from labkit.measure.topologies.network.model import short_name
+from labkit.measure.topologies.network.model import ShortNames
 from labkit.measure.topologies.network.parts import Bridge, Cable, CableEnd, Node, Part, Tunnel, UpperDevice
 
 MTU_BYTES = 9500  # of links without their own, as containerlab has it
 ADDRESSES = IPv4Network("198.18.0.0/15")  # for benchmarks (RFC 2544): the files have no addresses
+MAX_PARTS = 1000  # nodes, and links
 BRIDGES = ("bridge", "ovs-bridge")
 HOST, MANAGEMENT, OUTSIDE, MACVLAN = "host", "mgmt-net", "outside", "macvlan"
+CABLES = ("veth", HOST, MANAGEMENT)  # the types of links that are cables
 
 
 class _End(msgspec.Struct):
@@ -59,15 +62,19 @@ def network(content: Mapping[str, Any], name: str) -> tuple[Network, str]:
         lab = msgspec.convert(content["topology"], _Lab)
     except msgspec.ValidationError as error:
         raise BadInput(f"{name} is no topology file of containerlab: {wrong_type(error)}") from None
+    if max(len(lab.nodes), len(lab.links)) > MAX_PARTS:
+        raise BadInput(f"{name} has more than {MAX_PARTS:,} nodes or links")
     reader = _Reader(lab)
-    for number, link in enumerate(lab.links, 1):
-        try:
-            reader.add(link)
-        except ValueError as error:
-            raise BadInput(f"{name}, link {number}: {error}") from None
+    for read in (reader.join, reader.add):
+        for number, link in enumerate(lab.links, 1):
+            try:
+                read(link)
+            except ValueError as error:
+                raise BadInput(f"{name}, link {number}: {error}") from None
     described = (*lab.nodes.values(), *(lab.kinds or {}).values(), *(lab.groups or {}).values(), lab.defaults)
     of_nodes = {str(key) for own in described for key in own or ()} - {"kind", "group"}
-    left = [*sorted(of_nodes | content.keys() - {"name", "topology"}), *sorted(reader.left)]
+    of_file = set(map(str, content)) - {"name", "topology"}
+    left = [*sorted(of_nodes | of_file), *sorted(reader.left | _unread(content["topology"]))]
     sentence = (
         f"{name} is a file of containerlab, of which labkit reads nodes and links; it leaves out"
         f" {units.listed(left) if left else 'nothing else'}, and gives the interfaces addresses of {ADDRESSES}"
@@ -76,11 +83,28 @@ def network(content: Mapping[str, Any], name: str) -> tuple[Network, str]:
     return Network(own_name or "lab", reader.parts(), (reader.pair(name),), MTU_BYTES, as_is=True), sentence
 
 
+def _unread(topology: Mapping[str, Any]) -> set[str]:
+    """Return the keys of a topology, its links and their ends that nothing here reads."""
+    links = topology.get("links", [])
+    ends = [end for link in links for end in (*link.get("endpoints", []), link.get("endpoint"))]
+    result: set[str] = set()
+    for what, kind, given in (("topology", _Lab, [topology]), ("links", _Link, links), ("ends", _End, ends)):
+        known = {one.encode_name for one in msgspec.structs.fields(kind)}
+        result |= {
+            f"{key} of {what}" for one in given if isinstance(one, Mapping) for key in one.keys() - known
+        }
+    return result
+
+
 class _Reader:
     """Collects parts link by link. `left`: what has none."""
 
     def __init__(self, lab: _Lab) -> None:
         self._lab = lab
+        self._names: defaultdict[str | None, ShortNames] = defaultdict(
+            ShortNames
+        )  # of nodes (None), of each one
+        self._joined: dict[str, str] = {}  # a bridge to another one of the same segment
         self._nodes: dict[str, str] = {}  # names as the file has them, to those of the network
         self._taken: dict[str, dict[tuple[str, str], str]] = {}  # the same of interfaces, by node
         self._bridges: dict[str, Bridge] = {}
@@ -112,16 +136,34 @@ class _Reader:
         one, other = min(found, key=lambda each: each[0])[1]
         return one, other
 
-    def add(self, link: _Link) -> None:
-        """Add the parts of a link. Raises ValueError for one that names no node or interface."""
+    def join(self, link: _Link) -> None:
+        """Note that a link between two bridges makes one segment of theirs. Raises ValueError as `add`."""
+        kind, _lower, ends = self._read(link)
+        if kind in CABLES and len(ends) == 2 and all(self._is_bridge(one.node) for one in ends):
+            one, other = (self._segment(each.node) for each in ends)
+            if one != other:
+                self._joined[one] = other
+
+    def _segment(self, bridge: str) -> str:
+        while bridge in self._joined:
+            bridge = self._joined[bridge]
+        return bridge
+
+    def _read(self, link: _Link) -> tuple[str, str, list[_End]]:
+        """Return the kind of a link, its interface of the host, and its ends."""
         ends = [self._end(one) for one in ([link.endpoint] if link.endpoint is not None else link.endpoints)]
         kind, lower = link.type, link.host_interface
         if len(ends) == 2 and ends[1].node == MACVLAN:
             kind, lower, ends = MACVLAN, ends[1].interface, ends[:1]
         if kind in (HOST, MANAGEMENT) and len(ends) == 1:
             ends.append(_End(kind, lower))
-        if kind in ("veth", HOST, MANAGEMENT) and len(ends) == 2:
-            joined = [one.node for one in ends if self._is_bridge(one.node)]
+        return kind, lower, ends
+
+    def add(self, link: _Link) -> None:
+        """Add the parts of a link. Raises ValueError for one that names no node or interface."""
+        kind, lower, ends = self._read(link)
+        if kind in CABLES and len(ends) == 2:
+            joined = [self._segment(one.node) for one in ends if self._is_bridge(one.node)]
             segment = joined[0] if joined else f"{ends[0]} {ends[1]}"
             near, far = (self._cable_end(one, segment) for one in ends)
             self._links.append(Cable(near, far, link.mtu))
@@ -147,7 +189,7 @@ class _Reader:
 
     def _node(self, name: str) -> str:
         if name not in self._nodes:
-            self._nodes[name] = short_name(name, self._nodes.values())
+            self._nodes[name] = self._names[None].new(name)
             if self._is_bridge(name):
                 self._bridges[name] = Bridge(self._nodes[name], self._named(name, (name, ""), name))
         return self._nodes[name]
@@ -165,7 +207,7 @@ class _Reader:
         taken = self._taken.setdefault(node, {})
         if key in taken:
             raise ValueError(f"{node}:{wanted} has another link already")
-        taken[key] = short_name(wanted, taken.values())
+        taken[key] = self._names[node].new(wanted)
         return taken[key]
 
     def _address(self, segment: str, at: str) -> str:

@@ -18,8 +18,8 @@ from labkit.measure.topologies import Network, check_network
 from labkit.runner import containerlab, permissions
 
 MAX_VALUES, MAX_BYTES = 100_000, 4 << 20  # in a file
-# The formats of other programs, by the key that only their files have: how they are read as networks.
-FORMATS = {"topology": containerlab.network}
+# The formats of other programs, by a key that only their files have, and one inside it: how they are read as networks.
+FORMATS = {("topology", "nodes"): containerlab.network}
 
 
 def read(path: Path) -> Any:
@@ -64,8 +64,12 @@ def network(path: Path) -> Network:
     network is named after the file. Of a file in another format (FORMATS), a message says what is left out.
     """
     content = read(path)
-    for key in FORMATS.keys() & (content if isinstance(content, dict) else ()):
-        result, sentence = FORMATS[key](content, path.stem.removesuffix(".clab"))
+    for (key, inner), read_as in FORMATS.items():
+        if not (
+            isinstance(content, dict) and isinstance(within := content.get(key), dict) and inner in within
+        ):
+            continue
+        result, sentence = read_as(content, path.stem.removesuffix(".clab"))
         say(sentence)
         check_network(result)
         return result

@@ -15,6 +15,7 @@ from labkit.common import packets
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.common.topology_state import InterfaceState
 from labkit.measure.topologies import Network
+from labkit.measure.topologies.network import settings as network_settings
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "bridge", "vxlan", "iperf3")
 
@@ -122,6 +123,15 @@ def test_settings_are_those_of_the_nodes(need: Need) -> None:
         assert "udp dport 9 drop" in b.run("nft", "list", "ruleset")
         assert not a.run("nft", "list", "ruleset")
         assert [interfaces(net, node)[-1].mtu_bytes for node in "ab"] == [1500, 1400]
+        available = a.run("sysctl", "-n", network_settings.AVAILABLE).split()
+    for name in {"bbr", "dctcp"} - {*available}:  # the kernel would load a module
+        own = {"type": "sysctl", "at": "a", "name": network_settings.CONGESTION_CONTROL, "value": name}
+        described["parts"] = [*WAN[:3], own]
+        with (
+            pytest.raises(Unsupported, match=f"has not loaded {name}"),
+            live.build(msgspec.convert(described, Network)),
+        ):
+            pass
 
 
 def test_network_from_a_file(tmp_path: Path, need: Need) -> None:

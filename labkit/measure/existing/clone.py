@@ -1,7 +1,7 @@
 """Write an existing network as a network of parts, which can be built again, and say what the copy lacks.
 
 The copy is built once, without traffic. What it then has otherwise than the original (offloads, sysctls, rules) becomes
-further parts. They are applied to this copy, so what a description has can be built on this kernel.
+further parts. They are tried on this copy, so this kernel takes them, but for the queues, which are part of cables.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from labkit.common.errors import BadInput, LabkitError
+from labkit.common.errors import BadInput, Failed, LabkitError
 from labkit.common.topology_state import RULE, InterfaceState, State
 from labkit.common.topology_state import Namespace as NamespaceState
 from labkit.measure import topologies
@@ -23,9 +23,9 @@ from labkit.measure.endpoints import Namespace
 from labkit.measure.endpoints.namespace import first_sysctls
 from labkit.measure.existing.network import ExistingNetwork
 from labkit.measure.topologies import Network
-from labkit.measure.topologies.network import settings
+from labkit.measure.topologies.network import impairments, settings
 from labkit.measure.topologies.network.kinds import cables, tunnels, uppers
-from labkit.measure.topologies.network.model import short_name
+from labkit.measure.topologies.network.model import ShortNames
 from labkit.measure.topologies.network.parts import (
     Bridge,
     Cable,
@@ -45,6 +45,7 @@ from labkit.system import netlink
 from labkit.system.machine.settings import sysctls
 from labkit.system.netlink import ethtool
 
+NETEM_PACKETS = 1000  # what netem holds by default (tc-netem(8))
 OUTSIDE = "outside"  # the node at the far end of a NIC, whose real one is not on this machine
 FORWARDING = ("/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding")
 PLAIN_TABLE = r"table [a-z0-9]+ [A-Za-z0-9_][A-Za-z0-9_.-]*"
@@ -98,10 +99,11 @@ class _Copy:
     def __init__(self, state: State) -> None:
         self._state = state
         self.lacks: list[str] = []
-        self.nodes: dict[str, str] = {}
-        for space in state.namespaces:
-            own = re.sub(r"^(container|netns):", "", space.name)
-            self.nodes[space.name] = short_name(own, self.nodes.values())
+        names = ShortNames()
+        self.nodes = {
+            space.name: names.new(re.sub(r"^(container|netns):", "", space.name))
+            for space in state.namespaces
+        }
         self.interfaces = {
             (space.name, one.name): one for space in state.namespaces for one in space.interfaces
         }
@@ -211,11 +213,11 @@ class _Copy:
             self.lacks.append(f"the rules of {names} of {space.name}: iptables-legacy-save shows them")
 
     def _tries(self, apply: Any, part: Part, made: Namespace) -> bool:
-        """Apply a part to the copy; say what it lacks if the kernel refuses."""
+        """Apply a part to the copy; say what it lacks if that is refused."""
         try:
             apply(part, made)
         except LabkitError as error:
-            self.lacks.append(f"what the kernel refuses a copy: {error}")
+            self.lacks.append(f"what cannot be applied to a copy: {error}")
             return False
         return True
 
@@ -262,15 +264,19 @@ class _Copy:
     def _rules(self, space: Namespace, made: Namespace) -> Iterator[Part]:
         texts = []
         try:
-            tables = space.run("nft", "list", "tables").stdout.splitlines()
+            tables = _listed(space, "list", "tables")
         except LabkitError as error:
             self.lacks.append(f"the rules of {space.name}: {error}")
             return
-        for line in tables:
+        for line in tables.splitlines():
             if not re.fullmatch(PLAIN_TABLE, line):  # nft would read its name as more than a name
                 self.lacks.append(f"the {line} of {space.name}, because of its name")
                 continue
-            text, foreign = _table(space.run("nft", "-s", "list", *line.split()).stdout)
+            try:
+                text, foreign = _table(_listed(space, "-s", "list", *line.split()))
+            except LabkitError as error:
+                self.lacks.append(f"the {line} of {space.name}: {error}")
+                continue
             if foreign:
                 self.lacks.append(
                     f"{foreign} rules of the {line} of {space.name}, which only iptables can load"
@@ -299,12 +305,25 @@ def _sysctls(space: Namespace) -> dict[str, str]:
         return dict(sysctls(Path("/proc/sys"), ("net",)))
 
 
+def _listed(space: Namespace, *words: str) -> str:
+    """Return what nft(8) lists. Raises Failed with its reason, Unsupported without nft(8)."""
+    ended = space.run("nft", *words)
+    if ended.returncode:
+        raise Failed(ended.message())
+    return ended.stdout
+
+
 def _table(listed: str) -> tuple[str, int]:
     """Return a table as nft reads it, and how many of its rules nft shows and does not read."""
     lines = [line.rstrip().expandtabs(4) for line in listed.splitlines()]
     kept = [line for line in lines if not line.startswith("#") and not FOREIGN_RULE.search(line)]
     foreign = sum(bool(FOREIGN_RULE.search(line)) for line in lines if not line.startswith("#"))
     return "\n".join(kept) + "\n", foreign
+
+
+def _is_set(option: Any) -> bool:
+    """Return whether an option, or one inside it, has a value: `tc -j` prints false and 0 of those that nobody set."""
+    return any(map(_is_set, option.values())) if isinstance(option, dict) else bool(option)
 
 
 def _impairment(at: str, one: InterfaceState, shown: list[dict[str, Any]]) -> Impairment:
@@ -321,12 +340,16 @@ def _impairment(at: str, one: InterfaceState, shown: list[dict[str, Any]]) -> Im
     elif kind == "pfifo":
         given = {"queue_packets": options.pop("limit")}
     elif kind == "netem":
-        options.pop("limit", None)
-        delay = options.pop("delay", {})
-        given = {"delay_s": delay.get("delay", 0.0), "jitter_s": delay.get("jitter", 0.0)}
+        options.pop("seed", None)
+        if options.pop("limit", NETEM_PACKETS) not in (NETEM_PACKETS, impairments.LIMIT):
+            raise ValueError(kind)
+        if "reorder" in options and options.get("gap") == 1:  # which is what reorder means without a gap
+            del options["gap"]
+        delay = options.get("delay", {})
+        given = {"delay_s": delay.pop("delay", 0.0), "jitter_s": delay.pop("jitter", 0.0)}
         for word, name in (("loss-random", "loss"), ("duplicate", "duplicate"), ("reorder", "reorder")):
-            given[name] = options.pop(word, {}).get(name, 0.0)
-    if not given or options or one.kind not in cables():
+            given[name] = options.get(word, {}).pop(name, 0.0)
+    if not given or _is_set(options) or one.kind not in cables():
         raise ValueError(kind)
     try:
         return msgspec.convert({"type": "impairment", "at": at, "interface": one.name, **given}, Impairment)

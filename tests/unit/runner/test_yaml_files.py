@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from labkit.common.errors import BadInput, Failed, error_by_name
+from labkit.measure.topologies.network.parts import Cable
 from labkit.runner import yaml_files
 
 NASTY = {
@@ -48,6 +49,7 @@ def test_invalid_content_is_one_sentence(content: str, tmp_path: Path) -> None:
             "link 1: '$(id)' does not appear to be",
         ),
         ("[{endpoints: [a:eth1, b:eth1], mtu: 99999}]", "is too large"),
+        (f"[{'{endpoints: [a:eth1, b:eth1]},' * 1001}]", "has more than 1,000 nodes or links"),
     ],
 )
 def test_containerlab_by_anyone(links: str, words: str, tmp_path: Path) -> None:
@@ -57,6 +59,20 @@ def test_containerlab_by_anyone(links: str, words: str, tmp_path: Path) -> None:
         yaml_files.network(path)
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_containerlab_with_joined_bridges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two bridges with a link between them are one subnet. What is not read is named; long names stay different."""
+    path = tmp_path / "own.clab.yml"
+    spines = ", ".join(f"leaf-of-the-rack-{number}: null" for number in range(990))
+    nodes = f"a: null, b: null, s1: {{kind: bridge}}, s2: {{kind: bridge}}, {spines}"
+    links = "{endpoints: [a:e, s1:a], vars: 1}, {endpoints: [b:e, s2:b]}, {endpoints: [s1:up, s2:up]}"
+    path.write_text(f"on: 5\ntopology: {{why: 1, nodes: {{{nodes}}}, links: [{links}]}}")
+    network = yaml_files.network(path)
+    assert network.pairs == (("a", "b"),)
+    addresses = [part.one.address for part in network.parts if isinstance(part, Cable)]
+    assert addresses == ["198.18.0.1/24", "198.18.0.2/24", None]
+    assert "leaves out True, vars of links and why of topology" in capsys.readouterr().err
 
 
 def test_link_loops_and_error_classes(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """A Network's description, indexed: interfaces by node and name, links, and routing tables. The kernel is not read."""
 
-import itertools
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from ipaddress import (
@@ -282,13 +282,23 @@ class NetworkIndex:
         return near if owner is not None and self.link[owner.key] == self.link[hop.out.key] else None
 
 
-def short_name(text: str, taken: Collection[str]) -> str:
-    """Return a text as the name of a node or an interface that is not yet taken: at most 15 letters, digits, _ . -"""
-    plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-_.") or "x"
-    if (short := plain[:LONGEST_NAME].rstrip("-_.")) not in taken:
-        return short
-    numbered = (f"{plain[: LONGEST_NAME - 4]}-{number}" for number in itertools.count(1))
-    return next(name for name in numbered if name not in taken)
+class ShortNames:
+    """Names of nodes, or of the interfaces of one, each of which is given once."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._numbers: Counter[str] = Counter()  # the last one by the beginning of a name
+
+    def new(self, text: str) -> str:
+        """Return a text as a name that is not yet taken: at most 15 letters, digits, _ . -"""
+        plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-_.") or "x"
+        name, beginning = plain[:LONGEST_NAME].rstrip("-_."), plain[: LONGEST_NAME // 2]
+        while name in self._taken:
+            self._numbers[beginning] += 1
+            number = f"-{self._numbers[beginning]}"
+            name = plain[: LONGEST_NAME - len(number)] + number
+        self._taken.add(name)
+        return name
 
 
 def check_unique(result: Iterable[Any], words: Callable[[Any], str]) -> None:

@@ -50,6 +50,7 @@ SYSCTLS: Mapping[str, Limit] = {
     **{f"{group}.*.{name}": limit for group, of in _OF_INTERFACES.items() for name, limit in of.items()},
     **{f"{group}.{name}": limit for group, of in _OF_NODES.items() for name, limit in of.items()},
 }
+CONGESTION_CONTROL, AVAILABLE = "net.ipv4.tcp_congestion_control", "net/ipv4/tcp_available_congestion_control"
 THREE = ("net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem")  # the least, the first and the largest size of a buffer
 
 
@@ -146,7 +147,13 @@ def set_offloads(own: Offloads, space: Namespace) -> None:
 
 
 def set_sysctl(one: Sysctl, space: Namespace) -> None:
-    """Set a sysctl. Raises Unsupported if this kernel has none of this name in a namespace, or refuses the value."""
+    """Set a sysctl. Raises Unsupported if this kernel has none of this name in a namespace, or refuses the value, or
+    would load a module for it."""
+    if one.name == CONGESTION_CONTROL and one.value not in space.read(f"/proc/sys/{AVAILABLE}").split():
+        raise Unsupported(
+            f"this kernel has not loaded {one.value}, the {one.name} of {one.at}, and no network loads modules into it:"
+            f" modprobe tcp_{one.value}, or leave it out"
+        )
     name, interface = parsed(one.name)
     words = [interface if word == "*" else word for word in name.split(".")]
     try:
@@ -159,9 +166,9 @@ def set_sysctl(one: Sysctl, space: Namespace) -> None:
 
 
 def load_rules(rules: Rules, space: Namespace) -> None:
-    """Load rules of nftables. Raises Unsupported with nft's reason if it refuses."""
+    """Load rules of nftables. Raises BadInput for an `include`, Unsupported with nft's reason if it refuses."""
+    nftables.check_text(rules.text, f"the rules of {rules.at}")
     try:
-        nftables.check_text(rules.text, "they are refused")
         nftables.load_text(space, rules.text)
     except LabkitError as error:
         raise Unsupported(f"the rules of {rules.at} cannot be loaded: {error}") from None

@@ -5,9 +5,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from example_states import LO, bridged, tunnelled
+from example_states import LO, bridged, tunnelled, veth
 
 from labkit.common.topology_state import Namespace, PairEnd, Place
+from labkit.measure.existing import clone
 from labkit.measure.topologies.base import Spec, Topology
 from labkit.measure.topologies.state import packet_path, read
 from labkit.system import netlink
@@ -60,3 +61,25 @@ def test_endpoint_of_another_kernel() -> None:
     pairs = [(ends[0], ends[1]), (ends[0], server), (server, ends[1])]
     state = msgspec.structs.replace(state, pairs=pairs, namespaces=[*state.namespaces, inside])
     assert packet_path.packet_paths(state) == [[], [], []]
+
+
+@pytest.mark.parametrize(
+    ("more", "known"),
+    [
+        ({"ecn": False, "gap": 0}, True),
+        ({"reorder": {"reorder": 0.1, "correlation": 0}, "gap": 1}, True),
+        ({"ecn": True}, False),
+        ({"loss-random": {"loss": 0.1, "correlation": 0.25}}, False),
+        ({"limit": 50}, False),
+    ],
+)
+def test_netem_is_copied_or_refused(more: dict[str, Any], known: bool) -> None:
+    """What tc -j prints of netem (iproute2 6.1) is an impairment, but for what none has."""
+    options = {"limit": 1000, "delay": {"delay": 0.02, "jitter": 0, "correlation": 0}, **more}
+    shown = [{"kind": "netem", "handle": "1:", "root": True, "options": options}]
+    eth0 = veth("eth0", 2, Place("server0", "eth0"))
+    if known:
+        assert clone._impairment("client0", eth0, shown).delay_s == 0.02
+    else:
+        with pytest.raises(ValueError, match="netem"):
+            clone._impairment("client0", eth0, shown)
