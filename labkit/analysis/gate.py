@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from labkit.analysis import compare_runs, stats, verdicts
+from labkit.analysis import change_effects, compare_runs, stats, verdicts
 from labkit.analysis.load import COSTS, GROUP, METRIC, PROFILE, group_text, groups, load, with_costs
 from labkit.common import units
 from labkit.common.errors import BadInput
@@ -111,7 +111,8 @@ def check_arms(conditions: Sequence[Condition]) -> None:
 def judge_arms(run: Path, conditions: Sequence[Condition]) -> list[Judged]:
     """Judge the arms of a run against its baseline by every condition, the worst first: two builds that took turns.
 
-    Where there are changes, those of the baseline are judged, and no other arm. Raises BadInput for shares of loss.
+    Where there are changes, each changed arm is judged against its own unchanged one, and no other arm. CPU time is
+    judged for those of the baseline; of others it cannot be told. Raises BadInput for shares of loss.
     """
     check_arms(conditions)
     rows = with_costs(load(run))
@@ -120,7 +121,16 @@ def judge_arms(run: Path, conditions: Sequence[Condition]) -> list[Judged]:
         lines = verdicts.verdicts(rows, metrics=METRIC if by.what == "slower" else COSTS)
         if changes := list(rows["change"].dropna().unique()):
             own = [{*changes, *(f"{base}+{change}" for change in changes)} for base in lines["baseline"]]
-            lines = lines[[arm in names for arm, names in zip(lines["topology"], own, strict=True)]]
+            are_own = np.array([arm in names for arm, names in zip(lines["topology"], own, strict=True)])
+            changed = lines["topology"].str.endswith(tuple(f"+{change}" for change in changes))
+            others = lines.loc[~are_own & changed, "topology"].unique()
+            lines = lines[are_own]
+            if by.what == "slower":
+                effects = change_effects.change_verdicts(rows)
+                lines = pd.concat([lines, effects[effects["change"].isna()]], ignore_index=True)
+            else:
+                reason = "its CPU time is not compared with that of its own unchanged arm"
+                result += [Judged(arm, UNCLEAR, 1.0, 1.0, 1.0, reason, arm, by.text) for arm in others]
         equal = lines["word"].eq("equal")
         # What else than noise leaves no evidence may hide a difference.
         hidden = (

@@ -110,7 +110,7 @@ def test_ramp_ends_where_the_device_begins_to_lose(box: Sandbox) -> None:
     rows, out = load_test(box, "limited", capacity_pps=22_000, line_bps=1e9)
     result = result_of(rows)
     assert (result["status"], result["direction"], result["trex"]) == ("ok", "all", "v3.08")
-    assert result["throughput_pps"] == pytest.approx(42_000, rel=0.02)
+    assert result["throughput_pps"] == pytest.approx(42_000, rel=0.05)
     assert "more than the limit of 0.01 %" in result["ended"]
     steps = [row for row in rows if row["part"] == "steps"]
     whole = [row for row in steps if row["direction"] == "all"]
@@ -281,7 +281,7 @@ def test_a_publisher_that_does_not_listen_is_a_doubt(box: Sandbox) -> None:
         assert [sentence in str(row["doubts"]) for row in rows] == [not publishes] * 3
         assert (rows[0]["status"], rows[0]["connections_count"]) == ("ok", 501)
     rows, _ = load_test(box, "mute-ramp", capacity_pps=22_000, line_bps=1e9, publishes=False)
-    assert result_of(rows)["throughput_pps"] == pytest.approx(42_000, rel=0.02)
+    assert result_of(rows)["throughput_pps"] == pytest.approx(42_000, rel=0.05)
 
 
 SEARCH = ["rounds=1", "loss=0", "width=0.1", "sum_s=0.5", "passes=1", "limit_s=60"]

@@ -21,7 +21,7 @@ SENT = {
     "flows_count": 1000,
 }
 # Figures that need more than the rows of a run
-APART = {"function_times", "functions", "kernels"}
+APART = {"function_times", "functions", "kernels", "over_time"}  # the last is what studies draw theirs with
 OF_EXPERIMENTS = run_figures.BY_EXPERIMENT | extensions.load_all("labkit.figures", dict, ())
 
 

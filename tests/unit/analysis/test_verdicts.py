@@ -264,7 +264,7 @@ def test_every_parameter_is_classified() -> None:
     }
     parameters = set(verdicts.GROUP) - {*RAN_ON, *PEER_RAN_ON} - of_others
     observed = {"observe", "profile_rounds", "events", "sample_hz", "keep_perf_data", "events_of"}
-    observed |= {"functions", "graph_functions", "probe"}
+    observed |= {"functions", "graph_functions", "probe", "tracepoint", "slow_function", "slow_s"}
     assert set(DatapathParameters.__struct_fields__) == parameters | compared | how_it_is_measured | observed
 
 

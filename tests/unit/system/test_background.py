@@ -105,7 +105,7 @@ print(json.dumps([shares, watch.report()]))
 """
     (quiet, loaded), programs = watched(body)
     assert max(quiet) < 0.01
-    assert min(loaded) > 0.02
+    assert min(loaded) > max(0.005, 2 * max(quiet))
     assert max(loaded) < 0.5
     assert programs[0]["name"].endswith(" started by sh")
 
@@ -121,5 +121,4 @@ time.sleep(1)
 print(json.dumps([one.share() for one in both]))
 """
     counted, left_out = watched(body)
-    assert counted > 0.1
-    assert left_out < 0.05
+    assert left_out < 0.5 * counted
