@@ -344,7 +344,7 @@ def measure(experiment: str, names: Mapping[str, Any], prefix: str = "") -> Run:
     if folder is None and first is not None and prefix:
         folder = _second_folder(first, prefix)
     if folder is None or not ((folder / "sweep.json").exists() or published_runs.is_published(folder)):
-        fields = experiments.find(experiment).parameters.__struct_fields__
+        fields = experiments.find(experiment).parameters.help()
         parameters = {**names.get("details", {}), **{name: names[name] for name in fields if name in names}}
         return run_experiment(experiment, parameters, folder)
     return Run(folder)
