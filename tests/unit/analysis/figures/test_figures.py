@@ -47,13 +47,18 @@ def test_throughput_shows_rounds_and_centre() -> None:
 
 def test_mean_of_an_arm_whose_worst_rounds_have_no_percentile_is_not_drawn() -> None:
     rows = synthetic_report.rows(protocols=("http",), pairs=(1,))
-    rows = rows[rows["method"].eq("whole")].assign(transaction_rate=1e3, latency_p99_s=1e-3)
+    rows = rows[rows["method"].eq("whole")].assign(transaction_rate=1e3, latency_p99_s=1e-3, placement=None)
     rows = pd.concat([rows, rows.assign(round=1)])
     rows.loc[rows["arm"].eq("macvlan_bridge") & rows["round"].eq(1), "latency_p99_s"] = None
     figure = figures.requests(rows)
     sizes = [trace.marker.size for trace in figure.data if trace.name == "macvlan_bridge"]
     assert sizes == [5]
     assert "lost too much for a percentile (1 round)" in figure.layout.title.subtitle.text
+    figure = figures.requests(
+        rows.assign(placement=["0,0", "0,1"] * (len(rows) // 2)).query("arm != 'macvlan_bridge'")
+    )
+    sizes = [trace.marker.size for trace in figure.data if trace.name == "veth_bridge"]
+    assert sizes == [5, 11, 5, 11], "one mean of each regime"
 
 
 def test_axis_ranges_fit_the_load() -> None:
