@@ -12,7 +12,10 @@ from labkit.analysis import theme
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 # The first parameter of each notebook; of 01 also a detail, which is the key of a dictionary.
-FIRST = {path.stem: "results_folder" if path.stem == "10_findings" else "folder" for path in NOTEBOOKS}
+FIRST = {path.stem: "folder" for path in NOTEBOOKS} | {
+    "10_findings": "results_folder",
+    "11_your_network": "protocol",
+}
 
 
 def executed(notebook: Path, out: Path, *parameters: str) -> tuple[int, str, nbformat.NotebookNode]:

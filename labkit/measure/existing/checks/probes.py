@@ -26,6 +26,7 @@ _error = struct.Struct("=IBBBBII")  # struct sock_extended_err
 ORIGIN_LOCAL = 1
 BURST, BLOCKED_BURST, GAP_S, LAST_S, FIRST_S = 300, 30, 0.001, 0.15, 1.2
 TRIES = 3
+SO_RCVBUFFORCE, BUFFER_BYTES = 33, 1 << 20  # asm-generic/socket.h; root may have more than net.core.rmem_max
 NOISE_SHARE = 0.01  # a busy machine loses a packet now and then
 TCP_BYTES, TCP_S = 256 << 10, 3.0
 ECHO = {4: (8, 0), 6: (128, 129)}  # the types of an echo request and its answer
@@ -118,6 +119,9 @@ class _Channel:
             stack.enter_context(one)
             if kind == "icmp":
                 _only(one, here.version, ECHO[here.version][0] if end is there else None)
+            # A burst of 300 packets does not fit into the usual buffer if this process does not run meanwhile.
+            with suppress(OSError):
+                one.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER_BYTES)
             one.setblocking(False)
             one.bind((end.address, 0))
             made.append(one)
