@@ -78,7 +78,8 @@ class Path:
     def allow_traffic(self) -> None:
         """Agree that runs of this process send load between these two ends: `labkit run --yes`.
 
-        In a sweep, whose parameters may be a stranger's, only LABKIT_ALLOW=existing_network agrees, but to `example`.
+        In a sweep, whose parameters may be a stranger's, this agrees to `example` only; LABKIT_ALLOW=existing_network
+        agrees to all.
         """
         if self.topology in _examples or not permissions.is_of_a_sweep():
             permissions.allow(running.EXISTING, [self.topology])

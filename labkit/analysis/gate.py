@@ -132,7 +132,7 @@ def judge_arms(run: Path, conditions: Sequence[Condition]) -> list[Judged]:
                 reason = "its CPU time is not compared with that of its own unchanged arm"
                 result += [Judged(arm, UNCLEAR, 1.0, 1.0, 1.0, reason, arm, by.text) for arm in others]
         equal = lines["word"].eq("equal")
-        # What else than noise leaves no evidence may hide a difference.
+        # Without a control, with one round, or where whole runs contradict slices, a missing difference proves nothing.
         hidden = (
             lines["control_low"].isna() | lines["rounds_count"].eq(1) | lines["whole_low"].gt(lines["high"])
         )

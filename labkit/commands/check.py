@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from labkit.commands import arguments, existing_ends
-from labkit.commands.messages import note
+from labkit.commands.messages import agrees, note
 from labkit.common import units
 from labkit.common.errors import BadInput
 from labkit.common.limits import Within
@@ -29,8 +29,9 @@ load, whose plan it shows first.
     labkit check container:web container:cli --port 8080
 
 --port: a port at which a program of the second end listens, or which this machine publishes for it.
-Without it, labkit tries ports that listen if the second end takes none of its packets and is not
-host. Through a program that copies what arrives at a published port, labkit only connects.
+Without it, labkit tries ports at which programs of the second end listen, if that is not host and
+takes none of labkit's own connections. Through a program that copies what arrives at a published
+port, labkit only connects.
 
 The first line is the answer. Findings are ordered by how certain they are, then by how much they can
 cost.
@@ -84,10 +85,7 @@ def run(given: argparse.Namespace) -> int:
             return True
         if not sys.stdin.isatty():
             raise BadInput("--load sends traffic: add --yes to agree to this plan")
-        try:
-            return input("labkit: go on? [y/N] ").strip().lower() in ("y", "yes")
-        except EOFError:
-            return False
+        return agrees()
 
     given_load: dict[str, Any] = {"load_s": seconds, "port": given.port}
     if not given.client.startswith("ssh:"):

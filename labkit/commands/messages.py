@@ -15,6 +15,14 @@ def note(text: str) -> None:
         drop_output(2)
 
 
+def agrees() -> bool:
+    """Ask whether to go on, and return the answer; no answer (Ctrl-D) is a no."""
+    try:
+        return input("labkit: go on? [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
+
+
 def print_error(text: str) -> int:
     """Write the message of an error, and return the exit code 2."""
     note(text)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from labkit.commands import arguments
-from labkit.commands.messages import note, print_error
+from labkit.commands.messages import agrees, note, print_error
 from labkit.common import run_folder
 from labkit.common.errors import BadInput, Failed
 from labkit.common.printable import printable_json
@@ -193,7 +193,7 @@ def _agree(given: argparse.Namespace, parameters: dict[str, Any]) -> None:
     if plan is None:
         return
     note(plan)
-    if given.yes or (sys.stdin.isatty() and input("labkit: go on? [y/N] ").strip().lower() in ("y", "yes")):
+    if given.yes or (sys.stdin.isatty() and agrees()):
         permissions.allow(running.EXISTING, running.existing(requested))
 
 

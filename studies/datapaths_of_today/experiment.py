@@ -5,16 +5,13 @@ They are models of draft-ietf-bmwg-containerized-infra-08: kernel-space (bridge,
 (redirects at tc and XDP). An arm that this kernel lacks is in the rows with the reason.
 """
 
-from typing import Annotated
-
 from labkit.measure.experiments import measuring_loop, several_loads
-from labkit.measure.topologies import Network
 
 
 class DatapathsOfToday(several_loads.SeveralLoads, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths` with several loads."""
 
-    topology: Annotated[tuple[str | Network, ...], "topologies to compare; the first is the baseline"] = (
+    topology: several_loads.Compared = (
         "veth_bridge",
         "macvlan_bridge",
         "veth_routed",

@@ -24,7 +24,7 @@ from studies import reference_tables
 from studies.documents import document
 from studies.documents.claim import Judgement
 from studies.documents.evidence import durations, rows_with
-from studies.documents.registry import DOCUMENTS, filter_of
+from studies.documents.registry import DOCUMENTS, where_of
 from studies.documents.results import Results
 
 PRINTED = "printed"
@@ -123,10 +123,10 @@ def _tables(one: Exhibit, results: Results) -> Iterator[tuple[str, Table, pd.Dat
     """Yield each table of an exhibit that is here: where it is from, its description and its rows."""
     if one.printed and (printed := reference_tables.table(one.printed["file"])) is not None:
         called = printed.replace({one.printed["down"]: one.printed.get("call", {})})
-        yield PRINTED, one.printed, rows_with(called, _where(one.printed))
+        yield PRINTED, one.printed, rows_with(called, where_of(one.printed))
     for ours in one.ours:
         if results.has(ours["run"]):
-            yield f"run {ours['run']}", ours, rows_with(_measured(ours, results), _where(ours))
+            yield f"run {ours['run']}", ours, rows_with(_measured(ours, results), where_of(ours))
 
 
 def _measured(ours: Table, results: Results) -> pd.DataFrame:
@@ -135,12 +135,8 @@ def _measured(ours: Table, results: Results) -> pd.DataFrame:
         return durations(results.profiles(ours["run"]))
     rows = results.compared_rows(ours["run"], ours.get("of", "speed"))
     rows = rows[rows["status"].eq("ok") & rows["role"].ne("control")]
-    slices = rows_with(rows[rows["method"].eq("slice")], _where(ours))
+    slices = rows_with(rows[rows["method"].eq("slice")], where_of(ours))
     return slices if len(slices) else rows
-
-
-def _where(table: Table) -> dict[str, Any]:
-    return {name: filter_of(value) for name, value in table.get("where", {}).items()}
 
 
 def _label(column: str, value: Any) -> str:
@@ -160,7 +156,7 @@ def drawn(one: Exhibit, results: Results) -> list[go.Figure]:
         if not results.has(given["run"]):
             continue
         if given["name"] in DRAWN:
-            rows = rows_with(results.rows(given["run"]), _where(given))
+            rows = rows_with(results.rows(given["run"]), where_of(given))
             made.append(DRAWN[given["name"]](rows) if len(rows) else go.Figure())
         else:
             made.append(results.figures(given["run"])[given["name"]]())

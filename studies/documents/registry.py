@@ -117,7 +117,7 @@ def _sources(entry: Table) -> Iterator[Source]:
 
 
 def _source(one: Table) -> Source:
-    where = {name: filter_of(value) for name, value in one.get("where", {}).items()}
+    where = where_of(one)
     if "printed" in one:
         number = getattr(printed, one["printed"])
         return evidence.computed(one["what"], lambda: number(*one.get("arguments", ())))
@@ -138,6 +138,11 @@ def _source(one: Table) -> Source:
         return evidence.ratio_of_values(one["run"], *values, **where)
     other = one.get("against", one["arm"].partition("+")[0])
     return evidence.ratio_of_arms(one["run"], one["arm"], other, one.get("of", "speed"), **where)
+
+
+def where_of(entry: Table) -> dict[str, Any]:
+    """Return the filters of an entry, as `rows_with` takes them."""
+    return {name: filter_of(value) for name, value in entry.get("where", {}).items()}
 
 
 def filter_of(value: Any) -> Any:

@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.analysis import figures, load, theme
-from labkit.analysis.figures.over_time import Line, stacked
+from labkit.analysis.figures.over_time import Curve, stacked
 from labkit.analysis.figures.panels import arms, finish
 from studies.latency_under_load import course
 from studies.latency_under_load.course import PHASES
@@ -46,7 +46,7 @@ def over_time(rows: pd.DataFrame) -> go.Figure:
         for of, _ in loads
         for name in names
     ]
-    lines: list[Line] = []
+    lines: list[Curve] = []
     phases: dict[int, dict[str, tuple[float, float]]] = {}  # by the load's first plot
     for first, (_, own) in enumerate(loads):
         for arm, role, courses in _courses(own):
@@ -54,7 +54,7 @@ def over_time(rows: pd.DataFrame) -> go.Figure:
             line = {"color": style.color, "dash": style.dash, "width": 1.5}
             throughput, rtt = _throughput(courses), _probes(courses)
             for row, name in enumerate(names, first * len(names) + 1):
-                lines.append(Line(row, arm, rtt if name == "rtt" else throughput[f"{name}_bps"], line))
+                lines.append(Curve(row, arm, rtt if name == "rtt" else throughput[f"{name}_bps"], line))
             for one in courses[:1]:
                 phases.setdefault(first, one.phases)
     figure = figures.over_time(panels, lines, "seconds since the load began")

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from plotly.colors import hex_to_rgb
 
 from labkit.analysis import figures, theme
-from labkit.analysis.figures.over_time import Line
+from labkit.analysis.figures.over_time import Curve
 from labkit.analysis.figures.panels import finish
 from labkit.common.units import si
 
@@ -37,7 +37,7 @@ def over_time(rows: pd.DataFrame) -> go.Figure:
         f"Loss{of_limit}",
         "Latency: median, band up to the 99th percentile, dots: greatest",
     )
-    lines: list[Line] = []
+    lines: list[Curve] = []
     tests = list(steps.groupby(["arm", "point", "role"], sort=False))
     colors = [theme.arm_style(str(arm), str(role)).color for (arm, _, role), _ in tests]
     if len(set(colors)) < len(colors):
@@ -58,7 +58,7 @@ def over_time(rows: pd.DataFrame) -> go.Figure:
     return finish(figure, rows[rows["part"].eq("cost")], "Rate, loss and latency over time", subtitle)
 
 
-def _of_test(name: str, color: str, steps: pd.DataFrame, ways: pd.DataFrame) -> Iterator[Line]:
+def _of_test(name: str, color: str, steps: pd.DataFrame, ways: pd.DataFrame) -> Iterator[Curve]:
     """Yield the lines of a load test. Latencies are those of the slower direction, of steps that are not disturbed."""
     middle = (steps["time_s"] + steps["duration_s"] / 2).to_numpy(float)
     symbols = ["circle" if status == "ok" else "x" for status in steps["status"]]
@@ -68,19 +68,19 @@ def _of_test(name: str, color: str, steps: pd.DataFrame, ways: pd.DataFrame) -> 
     def by_time(column: str) -> pd.Series[float]:
         return pd.Series(steps[column].to_numpy(float), middle)
 
-    yield Line(1, f"{name}: requested", by_time("requested_pps"), dotted)
-    yield Line(1, f"{name}: received", by_time("throughput_pps"), solid, marked)
-    yield Line(2, f"{name}: received", by_time("loss_ratio").clip(lower=NO_LOSS), solid, marked)
+    yield Curve(1, f"{name}: requested", by_time("requested_pps"), dotted)
+    yield Curve(1, f"{name}: received", by_time("throughput_pps"), solid, marked)
+    yield Curve(2, f"{name}: received", by_time("loss_ratio").clip(lower=NO_LOSS), solid, marked)
     known = ways[ways["status"].eq("ok") & ways["latency_p50_s"].notna()].sort_values("latency_p99_s")
-    slower = known.groupby(known["time_s"] + known["duration_s"] / 2).tail(1)
-    slower = slower.set_index(slower["time_s"] + slower["duration_s"] / 2).sort_index()
+    known = known.assign(middle=known["time_s"] + known["duration_s"] / 2)
+    slower = known.groupby("middle").tail(1).set_index("middle").sort_index()
     red, green, blue = hex_to_rgb(color)
     none = {"color": color, "width": 0}
     smoke = {"fill": "tonexty", "fillcolor": f"rgba({red},{green},{blue},{SMOKE})", "hoverinfo": "skip"}
     dots = {"mode": "markers", "marker": {"size": 4, "color": color}}
-    yield Line(3, f"{name}: received", slower["latency_p50_s"], solid)
-    yield Line(3, f"{name}: received", slower["latency_p99_s"], none, smoke)
-    yield Line(3, f"{name}: received", slower["latency_max_s"], none, dots)
+    yield Curve(3, f"{name}: received", slower["latency_p50_s"], solid)
+    yield Curve(3, f"{name}: received", slower["latency_p99_s"], none, smoke)
+    yield Curve(3, f"{name}: received", slower["latency_max_s"], none, dots)
 
 
 def _line_pps(rows: pd.DataFrame, steps: pd.DataFrame) -> float | None:

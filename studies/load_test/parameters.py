@@ -127,7 +127,7 @@ class LoadTestParameters(SharedParameters, frozen=True, kw_only=True):
     ] = None
     loss_limit: Annotated[
         float,
-        "the share of lost frames that ends the test: 0.0001 is 0.01 %; one frame never does, unless it is 0",
+        "the share of lost frames above which the test ends: 0.0001 is 0.01 %; one frame ends it only if this is 0",
         Within(0, 0.5, "a ratio, not per cent"),
     ] = 1e-4
     line_rate_bps: Annotated[
@@ -147,7 +147,7 @@ class LoadTestParameters(SharedParameters, frozen=True, kw_only=True):
             packet_generator.check_mix(MIXES[self.profile], self.mtu_bytes)
 
     def spare_count(self, offered_count: int) -> float:
-        """Return how many of so many frames may be lost: if any, then one in a short step, too."""
+        """Return how many of the offered frames may be lost: at least one, unless the limit is 0."""
         return max(1.0, self.loss_limit * offered_count) if self.loss_limit else 0.0
 
     @property

@@ -43,7 +43,7 @@ class Sides(Protocol):
 
     `frame_bytes`: the mean length of the load's frames. `line_bps`: the rate that its ports report, if any.
     `on_kernel`: whether these are kernel interfaces. `senders_count`: the ports that send. `tries`: how often a step is
-    taken that says nothing about the device, because the machine disturbed it.
+    measured at most, if the machine disturbs it each time.
     """
 
     frame_bytes: float

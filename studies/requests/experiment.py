@@ -9,13 +9,12 @@ from typing import Annotated
 from labkit.common.limits import Within
 from labkit.measure.experiments import measuring_loop, several_loads
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.topologies import Network
 
 
 class Requests(several_loads.SeveralLoads, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths` with several loads."""
 
-    topology: Annotated[tuple[str | Network, ...], "topologies to compare; the first is the baseline"] = (
+    topology: several_loads.Compared = (
         "veth_bridge",
         "veth",
         "veth_routed",

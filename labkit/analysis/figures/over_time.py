@@ -24,9 +24,11 @@ QUANTITIES: dict[str, tuple[dict[str, Any], float]] = {
 
 
 @dataclass(frozen=True)
-class Line:
-    """A line in the plot `row` (from 1): values in SI units by time in seconds. `line`: plotly's; `more`: further
-    arguments of its trace."""
+class Curve:
+    """A curve in the plot `row` (from 1): values in SI units over time in seconds.
+
+    `line`: plotly's style of lines. `more`: further arguments of the trace.
+    """
 
     row: int
     name: str
@@ -46,7 +48,7 @@ def stacked(titles: Sequence[str]) -> go.Figure:
     return figure
 
 
-def over_time(panels: Sequence[tuple[str, str]], lines: Iterable[Line], time_title: str) -> go.Figure:
+def over_time(panels: Sequence[tuple[str, str]], lines: Iterable[Curve], time_title: str) -> go.Figure:
     """Draw lines in plots below each other. `panels`: the title and the quantity (QUANTITIES) of each.
 
     Lines with the same name share an entry of the legend. Latency is the last quantity of plots that belong together,

@@ -19,10 +19,9 @@ def requests(rows: pd.DataFrame) -> go.Figure:
     """Draw the rate of transactions (logarithmic) against the 99th percentile of their time (µs, logarithmic).
 
     There is a panel for each protocol, number of pairs and combination of the other parameters. A large mark has the
-    geometric means of an arm's rounds with 95 % intervals; small marks are rounds. Rounds with both ends on one CPU and
-    those on two have marks of their own, because a round trip takes ten times as long between CPUs: nothing would be
-    where the mean of both is. An arm has no large mark if so many
-    requests of a round were lost that its 99th percentile is unknown: the mean of the others would hide that.
+    geometric means of an arm's rounds with 95 % intervals; small marks are rounds. A round trip between two CPUs takes
+    ten times as long as one on a single CPU, so rounds of either placement have marks of their own. If a round lost so
+    many requests that its 99th percentile is unknown, the arm has no large mark: the mean of the others would hide it.
     """
     drawn = rows[rows["status"].eq("ok") & rows["transaction_rate"].gt(0)]
     lost = int(drawn["latency_p99_s"].isna().sum())
@@ -59,13 +58,9 @@ def requests(rows: pd.DataFrame) -> go.Figure:
 def _where(placement: object) -> str:
     """Return where the ends of round trips were, in words; an empty text if the scheduler chose."""
     cpus = str(placement).split(",")
-    return (
-        ""
-        if len(cpus) != 2
-        else ", both ends on one CPU"
-        if cpus[0] == cpus[1]
-        else ", each end on its own CPU"
-    )
+    if len(cpus) != 2:
+        return ""
+    return ", both ends on one CPU" if cpus[0] == cpus[1] else ", each end on its own CPU"
 
 
 def _arm(

@@ -42,7 +42,7 @@ THOUSAND = 1000
 CLOCK, NS = ", s", 1e9  # the suffix of names of times, which are compared in whole nanoseconds
 LEFT_OUT = " Left out, because nothing arrived or the amount is unknown: {}."
 IN_GUESTS = ("guest", "shared_guest")  # endpoints
-LONGER = "The counters also have what came before and after the measured window: they are too large, on both sides."
+LONGER = "On both sides, the counters include what came before and after the measured window, so they are too large."
 NOT = "Not recorded: run it with observe={}."
 RoundValues = Mapping[tuple[str, int], Mapping[str, float]]  # by folder and round
 # Event, divisor and name of each ratio, with perf's event names (perf-list(1)); the modifier (`:k`) is kept

@@ -314,11 +314,10 @@ def _listed(space: Namespace, *words: str) -> str:
 
 
 def _table(listed: str) -> tuple[str, int]:
-    """Return a table as nft reads it, and how many of its rules nft shows and does not read."""
-    lines = [line.rstrip().expandtabs(4) for line in listed.splitlines()]
-    kept = [line for line in lines if not line.startswith("#") and not FOREIGN_RULE.search(line)]
-    foreign = sum(bool(FOREIGN_RULE.search(line)) for line in lines if not line.startswith("#"))
-    return "\n".join(kept) + "\n", foreign
+    """Return a table without the rules that nft lists but cannot load, and the number of these rules."""
+    lines = [line.rstrip().expandtabs(4) for line in listed.splitlines() if not line.startswith("#")]
+    kept = [line for line in lines if not FOREIGN_RULE.search(line)]
+    return "\n".join(kept) + "\n", len(lines) - len(kept)
 
 
 def _is_set(option: Any) -> bool:

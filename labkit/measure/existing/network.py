@@ -86,7 +86,8 @@ def _network(
             shown={space.name: names for space, names in shown.items()}, steps=(_steps(forward), _steps(back)),
         )  # fmt: skip
         gap = next((one.what for one in (*forward.problems, *back.problems)), None)
-        gap = gap if gap is None or port is not None else gap + _hint(spaces, family)
+        if gap is not None and port is None:
+            gap += _hint(spaces, family)
         state = _with_published(read.state(topology), shown, forward, spaces)
     except BaseException:
         spaces.close()
@@ -127,10 +128,11 @@ def _with_published(state: State, shown: Iterable[Space], passed: Path, spaces: 
     """Add what publishes ports of the ends, or replaces their addresses, and the published port that is passed."""
     addresses = {end.address for pair in state.pairs for end in pair}
     ports = [port for end in (spaces.client, spaces.server) for port in published.ports(spaces.host, end)]
+    own = None if passed.published is None else passed.published[1]
     namespaces = []
     for space, one in zip(shown, state.namespaces, strict=True):
-        own, interfaces = passed.published and passed.published[1], list(one.interfaces)
-        if own and own.space is space:
+        interfaces = list(one.interfaces)
+        if own is not None and own.space is space:
             kind = PROGRAM if own.copies else RULE
             interfaces.append(
                 InterfaceState(name=own.name, index=0, kind=kind, up=True, carrier=True, mtu_bytes=0)

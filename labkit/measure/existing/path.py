@@ -22,6 +22,8 @@ from labkit.measure.topologies.state.packet_path import IN, OUT
 from labkit.system import netlink
 
 MAX_HOPS, MAX_PLACES = 64, 4096
+# The lists of a path, which continue where another one follows it.
+JOINED = ("places", "steps", "arrivals", "problems", "domains", "hops", "routes", "circles", "outer")
 DEEPEST = 4  # tunnels within tunnels
 PRIVATE = {"private", "vepa", 1, 2}  # modes of macvlan in which two of them do not reach each other
 
@@ -43,11 +45,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class PublishedPort:
-    """A port of a namespace behind which a rule of its kernel sends packets on to an end, or a program copies data.
+    """A port of a namespace that leads to an end: a rule of the kernel replaces the address, or a program copies data.
 
-    name: of the rule or the program. what: a sentence. address: of the end; "" if it is not known. listens: the only
-    address of the namespace that has the port, None: all. not_from: an interface whose packets the rule leaves alone.
-    copies: a program does. enters: the interface of the end whose packets that program handles.
+    name: of the rule or the program. what: a sentence about it. address: the end's; "" if it is unknown. listens: the
+    address at which the port is open; None: all of the namespace. not_from: packets that arrive at this interface do
+    not match the rule. copies: whether it is a program. enters: the end's interface that the program holds open.
     """
 
     space: Space
@@ -104,22 +106,12 @@ class Path:
         result = replace(self, published=(len(self.places), port), steps=[*self.steps, (port, IN)])
         if other is not None:
             result.destination, result.complete = other.destination, self.complete and other.complete
-            for name in (
-                "places",
-                "steps",
-                "arrivals",
-                "problems",
-                "domains",
-                "hops",
-                "routes",
-                "circles",
-                "outer",
-            ):
+            for name in JOINED:
                 setattr(result, name, [*getattr(result, name), *getattr(other, name)])
         return result
 
     def past(self, port: PublishedPort) -> Path:
-        """Return this path with the port where packets arrive in its namespace, or start from it."""
+        """Return this path with the port after the step that enters the port's namespace; else unchanged."""
         for number, (place, _direction) in enumerate(self.steps, 1):
             if place in self.arrivals and place.space is port.space:
                 steps = [*self.steps[:number], (port, IN), *self.steps[number:]]

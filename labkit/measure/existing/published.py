@@ -110,7 +110,7 @@ def _by_programs(at: Space, server: Space) -> Iterator[PublishedPort]:
                     )
                     listens = None if one.address in ("0.0.0.0", "::") else one.address
                     yield PublishedPort(
-                        at, one.port, program, what, address, listens, None, True, holders.get(pid)
+                        at, one.port, program, what, address, listens, copies=True, enters=holders.get(pid)
                     )
 
 

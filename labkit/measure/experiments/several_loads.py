@@ -7,7 +7,10 @@ from labkit.common.limits import UNIQUE
 from labkit.measure.experiments import datapaths
 from labkit.measure.experiments.datapaths_parameters import TWO_HOSTS, DatapathParameters
 from labkit.measure.experiments.measuring_loop import Plan
+from labkit.measure.topologies import Network
 from labkit.measure.traffic import registry
+
+Compared = Annotated[tuple[str | Network, ...], "topologies to compare; the first is the baseline"]
 
 
 class SeveralLoads(DatapathParameters, frozen=True, kw_only=True):

@@ -146,7 +146,8 @@ def gather(
     """Read, probe and (with `load_s`) load two ends. Nothing is changed.
 
     asked: address and port to which the client has to connect; None: if nothing of labkit's own arrives, those at which
-    the server's programs listen. sends: opens sockets at both ends and sends packets between them; else only connects.
+    the server's programs listen. sends: whether labkit opens sockets at both ends and sends packets between them;
+    otherwise it only connects.
     """
     client, server = forward.start, back.start
     spaces = dict.fromkeys((client, server, *(place.space for place in (*forward.places, *back.places))))
@@ -178,7 +179,7 @@ def gather(
                 " connects there"
             )
             for _path, probe in result.directions:
-                probe.icmp.meant = probe.udp.meant = True
+                probe.icmp.exempt = probe.udp.exempt = True
         _try_ports(result, asked)
         if load_s is not None and not (result.connection and result.connection.connected):
             result.not_seen.append(
@@ -214,7 +215,7 @@ def _try_ports(result: Evidence, asked: tuple[str, int] | None) -> None:
     taken = [str(port) for port, said in result.ports.items() if not said]
     if taken and own and not own.connected:
         for sent in (sent for _path, probe in result.directions for sent in (probe.icmp, probe.udp)):
-            sent.meant = not sent.arrived
+            sent.exempt = not sent.arrived
         result.not_seen.append(
             f"{other.space.name} takes connections at port {', '.join(taken)} and not at others: what does not arrive"
             " is not judged"

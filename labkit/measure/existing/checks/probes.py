@@ -49,23 +49,23 @@ class End:
 class Sent:
     """What a burst of small packets of one protocol came to: how many were sent and arrived, and what came back.
 
-    meant: nothing arrives because the end takes only connections to its ports, and these do come about.
+    exempt: its loss is not judged, because the end accepts nothing but connections to its ports, and these succeed.
     """
 
     sent: int = 0
     arrived: int = 0
     said: str = ""
-    meant: bool = False
+    exempt: bool = False
 
     @property
     def arrives(self) -> bool:
         """Whether packets arrive, or none of them needs to."""
-        return bool(self.arrived) or self.meant
+        return bool(self.arrived) or self.exempt
 
     @property
     def lost_share(self) -> float:
         """The share that did not arrive, although it should."""
-        return 0.0 if self.meant else 1 - self.arrived / self.sent if self.sent else 1.0
+        return 0.0 if self.exempt else 1 - self.arrived / self.sent if self.sent else 1.0
 
 
 @dataclass(frozen=True)

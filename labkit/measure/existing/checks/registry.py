@@ -47,7 +47,7 @@ def judged(seen: Evidence) -> list[Finding]:
 
 def _unexplained(seen: Evidence) -> Iterator[Finding]:
     for path, probe in seen.directions:
-        bursts = [one for one in (probe.icmp, probe.udp) if not one.meant]
+        bursts = [one for one in (probe.icmp, probe.udp) if not one.exempt]
         sent, arrived = sum(one.sent for one in bursts), sum(one.arrived for one in bursts)
         if not probe.arrives:
             said = probe.udp.said or probe.icmp.said
@@ -70,7 +70,7 @@ def _unexplained(seen: Evidence) -> Iterator[Finding]:
                 what=f"{units.percent(1 - arrived / sent)} of small packets from {path.source} to {path.destination}"
                 f" are lost: {counted}",
             )  # fmt: skip
-    bursts = [one for _path, probe in seen.directions for one in (probe.icmp, probe.udp) if not one.meant]
+    bursts = [one for _path, probe in seen.directions for one in (probe.icmp, probe.udp) if not one.exempt]
     lost = sum(one.sent - one.arrived for one in bursts)
     for (reason, function, name), count in seen.drops.most_common():
         own = bool(name) and lost / 2 <= count <= 2 * lost  # other interfaces may have the same name

@@ -99,11 +99,15 @@ def _packets(seen: Evidence) -> Iterator[dict[str, str]]:
                 yield tcp
 
 
+def _routing(seen: Evidence) -> set[Space]:
+    """Return the ends, and the namespaces that route packets between them."""
+    arrivals = (place.space for path in (seen.forward, seen.back) for place in path.arrivals)
+    return {seen.client.space, seen.server.space, *arrivals}
+
+
 def applied(seen: Evidence, space: Space, family: str) -> bool:
     """Return whether rules of a family see the packets in a namespace: it routes them, or its bridge calls them."""
-    routing = {seen.client.space, seen.server.space}
-    routing |= {place.space for path in (seen.forward, seen.back) for place in path.arrivals}
-    if family in ("netdev", "bridge") or space in routing:
+    if family in ("netdev", "bridge") or space in _routing(seen):
         return True
     return space.number(f"net/bridge/bridge-nf-call-ip{'6' if seen.client.version == 6 else ''}tables") == 1
 
@@ -228,9 +232,7 @@ def long_sets(seen: Evidence) -> Iterator[Finding]:
             continue
         hit = sum(bool(seen.hits.get(rule_key(space.name, rule))) for rule in rules)
         counted = sum(packets_of(rule) is not None for rule in rules)
-        bridged = space not in {seen.client.space, seen.server.space} and not any(
-            place.space is space for path in (seen.forward, seen.back) for place in path.arrivals
-        )
+        bridged = space not in _routing(seen)
         by = ", which a bridge calls for each frame (br_netfilter)" if bridged else ""
         hits = f"; {hit} of {counted} with a counter counted packets during the check" if counted else ""
         yield Finding(
