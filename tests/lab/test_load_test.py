@@ -16,6 +16,7 @@ SLOW = "change=slow: qdisc tbf rate 20mbit burst 20kb limit 20kb at between:port
 WAYS = {"client0→server0", "server0→client0"}
 
 
+@pytest.mark.alone
 def test_ramp_in_both_directions(tmp_path: Path) -> None:
     """Imix at 5, 10, 15 and 20 kpps from each side is 15 to 58 Mbit/s, beside 997 probes per second."""
     with sandbox(tmp_path, user=False) as box:
