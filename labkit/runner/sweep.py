@@ -5,6 +5,7 @@ The file has `notebook` (a name in notebooks/), `parameters` for all points, and
 the notebook interleaves. An axis of the grid is for values that need no interleaving.
 """
 
+import ast
 import contextlib
 import functools
 import hashlib
@@ -29,9 +30,21 @@ from labkit.runner.progress import Bar
 from labkit.system import machine
 
 MAX_POINTS = 10_000  # in a sweep; at some seconds each, this many take a day
-_DETAIL = re.compile(r'^ +"(\w+)": .*?  # (.+)$', re.MULTILINE)  # a line of a notebook's dictionary `details`
+# A line of a notebook's dictionary `details`: name, value, help.
+_DETAIL = re.compile(r'^ +"(\w+)": (.*?),?  # (.+)$', re.MULTILINE)
 HERE = ("kernel", "kernel_build", "machine")  # columns that finished points of one folder have in common
 START_S = 6.0  # start time of a notebook, for the estimate of the remaining time
+
+
+@dataclass(frozen=True)
+class NotebookParameter:
+    """A parameter of a notebook: its help, and its value if that is a constant."""
+
+    help: str
+    value: Any = msgspec.UNSET
+
+
+Known = dict[str, NotebookParameter]  # those of a notebook, by name
 
 
 @dataclass(frozen=True)
@@ -59,7 +72,7 @@ class SweepPoint:
 class Sweep:
     """A sweep as its file describes it, checked against the notebook and the experiment.
 
-    about: the comment with which the file begins, as one text.
+    known: the notebook's parameters. about: the comment with which the file begins, as one text.
     """
 
     name: str
@@ -67,6 +80,7 @@ class Sweep:
     experiment: str
     points: list[SweepPoint]
     digest: str
+    known: Known
     about: str = ""
 
     @property
@@ -77,11 +91,7 @@ class Sweep:
     def planned_s(self, point: SweepPoint) -> float:
         """Return the planned seconds of a point, for the estimate of the remaining time."""
         result = experiments.find(self.experiment)
-        own = {
-            name: value
-            for name, value in point.parameters.items()
-            if name in result.parameters.__struct_fields__
-        }
+        own = _of_experiment(self.known, point, set(result.parameters.__struct_fields__))
         return START_S + result.planned_s(result.parameters.of(own))
 
 
@@ -112,7 +122,7 @@ def load(path: Path) -> Sweep:
     here = machine.describe()
     machine_of = [content["notebook"], *(here[name] for name in HERE)]
     digest = hashlib.sha256(msgspec.json.encode(machine_of)).hexdigest()[:8]
-    sweep = Sweep(path.stem, notebook, experiment, points, digest, yaml_files.comment(path))
+    sweep = Sweep(path.stem, notebook, experiment, points, digest, known, yaml_files.comment(path))
     return replace(sweep, points=_named_as_before(sweep))
 
 
@@ -175,22 +185,33 @@ def notebook_of(experiment: str) -> Path | None:
     return None
 
 
-def parameters_of(notebook: Path) -> dict[str, str]:
-    """Return the parameters of a notebook by name, with their help: those of the cell tagged `parameters`, and the keys
-    of the dictionary in the cell tagged `details`."""
+def parameters_of(notebook: Path) -> Known:
+    """Return the parameters of a notebook by name: those of the cell tagged `parameters`, and the keys of the
+    dictionary in the cell tagged `details`."""
     import papermill  # the import takes a second, and other commands do not need it
 
     if not notebook.is_file():
         names = ", ".join(sorted(one.stem for one in notebook.parent.glob("*.ipynb"))) or "none"
         raise BadInput(f"there is no notebook {notebook.stem}; there are: {names}")
     result = papermill.inspect_notebook(str(notebook).replace("{", "{{").replace("}", "}}"))
-    details = [
-        match
-        for cell in run_folder.read_json(notebook)["cells"]
-        if "details" in cell["metadata"].get("tags", ())
-        for match in _DETAIL.findall("".join(cell["source"]))
-    ]
-    return {name: parameter["help"] for name, parameter in result.items()} | dict(details)
+    written = [(name, parameter["default"], parameter["help"]) for name, parameter in result.items()]
+    for cell in run_folder.read_json(notebook)["cells"]:
+        if "details" in cell["metadata"].get("tags", ()):
+            written += _DETAIL.findall("".join(cell["source"]))
+    return {name: NotebookParameter(text, _constant(value)) for name, value, text in written}
+
+
+def _constant(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):  # it calls something, or is too deep
+        return msgspec.UNSET
+
+
+def _of_experiment(known: Known, point: SweepPoint, fields: set[str]) -> dict[str, Any]:
+    """Return what an experiment with these fields is given at a point: the notebook's values, and the point's own."""
+    values = {name: one.value for name, one in known.items() if one.value is not msgspec.UNSET}
+    return {name: value for name, value in (values | point.parameters).items() if name in fields}
 
 
 def _points(path: Path, content: dict[str, Any]) -> Iterator[SweepPoint]:
@@ -245,7 +266,7 @@ def _word(value: Any) -> str:
     return re.sub(r"[^A-Za-z0-9.]+|^\.+", "_", text)
 
 
-def check(path: Path, notebook: Path, known: dict[str, str], point: SweepPoint) -> None:
+def check(path: Path, notebook: Path, known: Known, point: SweepPoint) -> None:
     """Raise BadInput, prefixed with `path`, for parameters that the notebook or the experiment does not support.
 
     `known` is the result of `parameters_of`.
@@ -257,7 +278,7 @@ def check(path: Path, notebook: Path, known: dict[str, str], point: SweepPoint) 
             raise BadInput(f"{path}: {notebook.name} has no parameter {name}; it has: {names}")
     if experiment in experiments.TABLE:
         own = experiments.find(experiment).parameters
-        own.of({name: value for name, value in point.parameters.items() if name in own.__struct_fields__})
+        own.of(_of_experiment(known, point, set(own.__struct_fields__)))
 
 
 def run(

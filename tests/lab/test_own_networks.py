@@ -225,7 +225,7 @@ def test_overlay_drawing_or_unsupported(tmp_path: Path) -> None:
             )
         assert (
             one_sentence(machine.labkit("draw", "overlay", "pairs=2"))
-            == "pairs=2: overlay has one pair, cs1 and cs5"
+            == "pairs=2: overlay has one pair, cs1 and cs5: use pairs=1"
         )
         assert (
             one_sentence(machine.labkit("draw", "overlay", "family=6"))

@@ -158,4 +158,4 @@ def test_parameter_names_and_help() -> None:
 
     result = sweep.parameters_of(ROOT / "notebooks" / "01_datapaths.ipynb")
     assert set(result) == {*DatapathParameters.__struct_fields__, "folder"}
-    assert all(result.values())
+    assert all(one.help for one in result.values())

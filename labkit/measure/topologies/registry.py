@@ -102,7 +102,7 @@ TABLE: dict[str, TopologyKind] = {
     },
     **dict.fromkeys(linux_datapaths.TUNNELS, _TUNNEL),
     "esp_transport": replace(_TUNNEL, build=described(linux_datapaths.esp_transport), generators=ON_SOCKETS),
-    "overlay": TopologyKind(network_builder.overlay),
+    "overlay": TopologyKind(network_builder.overlay, check_load=network_builder.check_overlay),
     **{
         name: replace(_OVS, networking_model=KERNEL_SPACE if name == "ovs" else USER_SPACE)
         for name in switch_options.NAMES

@@ -191,6 +191,10 @@ def test_project_sweep_files(name: str, project: Path) -> None:
         ({"parameters": [1]}, "parameters must be a mapping"),
         ({"parameters": {"pears": [1]}}, "has no parameter pears; it has: .*pairs"),
         ({"parameters": {"folder": "elsewhere"}}, "has no parameter folder; it has: "),
+        (
+            {"parameters": {"topology": ["overlay"]}},
+            "pairs=8: overlay has one pair",
+        ),  # the notebook's own pairs
         ({"grid": []}, "grid is an empty list"),
         ({"grid": [5]}, "grid must be a list of mappings"),
         ({"grid": {"protocol": ["tcp"], "parameters": 5}}, "every axis of grid needs a list of values"),
@@ -232,7 +236,7 @@ def test_notebook_parameters(notebook: Path, monkeypatch: pytest.MonkeyPatch) ->
     exec("".join(cells[1]["source"]), names)
     assert cells[1]["metadata"]["tags"] == ["details"]
     details = names["details"] | names.get("stateful_details", {})
-    assert all(result[name] for name in details), "a detail has no comment"
+    assert all(result[name].help for name in details), "a detail has no comment"
     assert not first & details.keys()
     assert first | details.keys() == result.keys()
     calls: list[tuple[str, dict[str, Any], None]] = []
@@ -277,7 +281,7 @@ def test_network_of_a_sweep_travels_in_its_points(project: Path) -> None:
     content = {
         "notebook": "01_datapaths",
         "grid": {"topology": topologies},
-        "parameters": {"mtu_bytes": 1450},
+        "parameters": {"mtu_bytes": 1450, "pairs": [1]},
     }
     first = sweep.load(written(project, content))
     assert [point.name for point in first.points] == ["mine.yaml_veth", "veth_docs_network.yaml"]

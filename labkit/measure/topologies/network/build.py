@@ -132,22 +132,26 @@ def arm(network: Network, spec: Spec) -> Iterator[Topology]:
         yield dataclasses.replace(topology, spec=spec)
 
 
+def check_overlay(name: str, pairs: int, mtu_bytes: int, family: int) -> None:
+    """Raise BadInput for what the report's overlay cannot have or carry."""
+    if pairs != 1:
+        raise BadInput(f"pairs={pairs}: {name} has one pair, cs1 and cs5: use pairs=1")
+    if family != 4:
+        raise BadInput(f"family={family}: {name} has IPv4 addresses only")
+    if mtu_bytes + kinds.overhead_bytes("gre", "vxlan") > MAX_BYTES:
+        raise BadInput(
+            f"mtu_bytes={mtu_bytes} does not fit into {name}:"
+            f" {kinds.arithmetic(MAX_BYTES, 'a veth', kinds.headers('gre', 'vxlan'))}"
+        )
+
+
 @contextmanager
-def overlay(name: str, spec: Spec) -> Iterator[Topology]:
+def overlay(_name: str, spec: Spec) -> Iterator[Topology]:
     """Build the report's overlay, from cs1 to cs5: VXLAN in GRE between two leaves, over one of two spines.
 
     The containers have the requested MTU; the provider network has the MTU that this needs.
     """
-    if spec.pairs != 1:
-        raise BadInput(f"pairs={spec.pairs}: {name} has one pair, cs1 and cs5")
-    if spec.family != 4:
-        raise BadInput(f"family={spec.family}: {name} has IPv4 addresses only")
     fabric = spec.mtu_bytes + kinds.overhead_bytes("gre", "vxlan")
-    if fabric > MAX_BYTES:
-        raise BadInput(
-            f"mtu_bytes={spec.mtu_bytes} does not fit into {name}:"
-            f" {kinds.arithmetic(MAX_BYTES, 'a veth', kinds.headers('gre', 'vxlan'))}"
-        )
     from labkit.measure.topologies.network.leaf_spine_overlay import leaf_spine_network  # no other needs it
 
     network = leaf_spine_network(fabric_mtu_bytes=fabric, mtu_bytes=spec.mtu_bytes)
