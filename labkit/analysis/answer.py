@@ -73,12 +73,14 @@ def _plural(claim: str, arms: list[str]) -> str:
 
 def _claim(rows: pd.DataFrame) -> str:
     """Return what the verdicts say about one arm: `is 14 % slower (ratio 0.830 to 0.890)`."""
-    kinds = []
+    kinds, said = [], ""
     order = rows["word"].map(lambda word: WORDS.index(word) if word in WORDS else len(WORDS))
     for word, same in rows.iloc[order.argsort(kind="stable")].groupby("word", sort=False):
         at = "" if len(same) == len(rows) else f" at {len(same)} of {len(rows)} points"
-        kinds.append(f"{_words(str(word), same)}{at}")
-    return " and ".join(kinds)
+        verb, _, rest = f"{_words(str(word), same)}{at}".partition(" ")
+        kinds.append(rest if verb == said else f"{verb} {rest}")
+        said = verb
+    return units.listed(kinds)
 
 
 def _words(word: str, rows: pd.DataFrame) -> str:
