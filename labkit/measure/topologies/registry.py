@@ -46,6 +46,7 @@ _TUNNEL = TopologyKind(
 _OVS = TopologyKind(
     on_call(f"{_SWITCH}:ovs"),
     check_options=switch_options.options,
+    check_load=switch_options.check_load,
     guests={"guest": on_call(f"{_SWITCH}:ovs_guests")},
     side=on_call(f"{_SWITCH}:side"),
     copies_leave=switch_options.copies_leave,

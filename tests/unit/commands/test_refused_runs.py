@@ -70,6 +70,7 @@ datapaths nodes=two peer=here parent=nic0,nic0 -> cannot share a NIC
 datapaths {CABLE} link_delay_s=0.01 -> labkit limits only the cable that it makes itself
 datapaths {CABLE} where=vm:debian -> labkit cannot connect a lab VM with another machine
 datapaths {VMS} parent=nic0,nic1 -> leave parent out
+datapaths topology=ovs_afxdp mtu_bytes=3699 -> a port of AF_XDP takes an MTU of at most 3698
 datapaths events_of=cpu -> events_of=cpu: choose machine, switch
 datapaths endpoint=guest observe=guest_function_times functions= -> observe=guest_function_times needs functions=NAME
 datapaths observe=switch -> observe=switch needs topology=ovs or ovs_netdev or ovs_afxdp or ovs_dpdk

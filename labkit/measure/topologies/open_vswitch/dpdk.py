@@ -8,7 +8,7 @@ doc/guides/nics/af_packet.rst of DPDK.
 import shutil
 from pathlib import Path
 
-from labkit.common.errors import BadInput, LabkitError, Unsupported
+from labkit.common.errors import LabkitError, Unsupported
 from labkit.system import process
 
 # Debian's and Ubuntu's, beside the one without DPDK.
@@ -16,8 +16,6 @@ PROGRAM = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk"
 DRIVER = "net_af_packet"
 # In other_config of Open_vSwitch; -m: MB.
 SETTINGS = {"dpdk-init": "true", "dpdk-extra": "--no-huge --legacy-mem --no-pci --no-telemetry -m 512"}
-# The driver takes frames of at most 1514 bytes (DPDK 22.11, max_rx_pktlen in rte_eth_af_packet.c).
-MAX_MTU_BYTES = 1500
 VERSION_S = 10.0
 REMEDY = (
     "install Debian's openvswitch-switch-dpdk with DPDK's driver af_packet and its memory pools (Debian:"
@@ -44,12 +42,3 @@ def _version(path: str) -> str:
 def devargs(interface: str) -> str:
     """Return the description of the device that DPDK makes of an interface of the kernel."""
     return f"{DRIVER}_{interface},iface={interface}"
-
-
-def check_mtu(mtu_bytes: int) -> None:
-    """Raise BadInput for an MTU whose frames do not fit into the driver's ring."""
-    if mtu_bytes > MAX_MTU_BYTES:
-        raise BadInput(
-            f"mtu_bytes={mtu_bytes}: DPDK's driver af_packet takes an MTU of at most {MAX_MTU_BYTES}: choose a"
-            " smaller one, or ovs_netdev"
-        )

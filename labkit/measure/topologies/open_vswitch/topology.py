@@ -10,7 +10,7 @@ from dataclasses import replace
 import msgspec
 
 from labkit.common.errors import BadInput
-from labkit.common.switch_options import Datapath, SwitchOptions, options
+from labkit.common.switch_options import SwitchOptions, options
 from labkit.measure.endpoints import Endpoint, RemotePair
 from labkit.measure.topologies.base import (
     BETWEEN,
@@ -27,7 +27,6 @@ from labkit.measure.topologies.containers_and_guests import nic_of
 from labkit.measure.topologies.linux_datapaths import ends_with_known_macs, network, ports
 from labkit.measure.topologies.network.build import BuiltNetwork, joined
 from labkit.measure.topologies.network.parts import Network, Nic, Node, Part
-from labkit.measure.topologies.open_vswitch import dpdk
 from labkit.measure.topologies.open_vswitch.configuration import Port, operations
 from labkit.measure.topologies.open_vswitch.mirrors import Mirrors, monitor_parts
 from labkit.measure.topologies.open_vswitch.switch import DAEMON, Switch, switch
@@ -145,8 +144,6 @@ def _start_switch(
     """
     parameters, between = options(name), built.space[BETWEEN]
     datapath = parameters.datapath
-    if datapath is Datapath.DPDK:
-        dpdk.check_mtu(spec.mtu_bytes)
     if datapath.in_userspace and taps is None:
         for number in numbers(spec):
             complete_packets(built.space[end_name(number)].fd, "eth0")

@@ -34,7 +34,7 @@ from labkit.measure.topologies.network.build import BuiltNetwork, joined
 from labkit.measure.topologies.network.kinds import headers, length_bytes
 from labkit.measure.topologies.network.parts import Cable, CableEnd, Neighbour, Network, Node, Part, Tunnel
 from labkit.measure.topologies.network.validate import MAX_BYTES
-from labkit.measure.topologies.open_vswitch import dpdk, rules
+from labkit.measure.topologies.open_vswitch import rules
 from labkit.measure.topologies.open_vswitch.configuration import Bridge, Port, operations
 from labkit.measure.topologies.open_vswitch.mirrors import FAR, NEAR, UNDERLAY, UPLINK, UPLINK_SIDE
 from labkit.measure.topologies.open_vswitch.rules import Port as RulePort
@@ -80,8 +80,6 @@ def use_case(name: str, spec: Spec) -> Iterator[Topology]:
     """
     options = switch_options.options(name)
     datapath = options.datapath
-    if datapath is Datapath.DPDK:
-        dpdk.check_mtu(spec.mtu_bytes)
     assert options.case is not None, "the name of the topology has a case"
     vms_count = max(spec.pairs, 2) if options.case == "vm_to_vm" else spec.pairs
     if options.rules_count < vms_count**2:
