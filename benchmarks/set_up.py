@@ -1,4 +1,5 @@
-"""Compare the time to build veth_bridge with labkit and with `ip -batch`, to the same end state.
+"""Compare the time to build veth_bridge with labkit and with `ip -batch`, to the same end state, and with the times of
+redirects and netkit.
 
 The reference is what a careful engineer would write for speed: one `ip -batch` for all namespaces, another for all
 links, and one process chain for each namespace (nsenter, sh, `ip -batch`), which disables IPv6 and sets the address.
@@ -17,17 +18,26 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.promise import NotMeasuredError, Promise, at_most, inside, median
+from benchmarks.promise import NotMeasuredError, Promise, at_most, inside, median, python
 from labkit.measure import topologies
 from labkit.measure.topologies import Spec, Topology
 from labkit.measure.topologies.base import address
+from labkit.measure.topologies.linux_datapaths import REDIRECTS, ROUTED
 from labkit.system import netlink
+from labkit.system.qemu import kernels
 
 SIZES = {8: 7, 32: 5, 128: 3}  # number of pairs: repetitions of each way
 BOUND = 1.0
+BRIDGE, IP = "veth_bridge", "ip"
+# The arms with BPF programs or another kind of cable, here and in a lab VM: at most so many times the time of a bridge.
+HERE = tuple(name for name in REDIRECTS if name.startswith("veth"))
+IN_A_VM = tuple(name for name in (*ROUTED, *REDIRECTS) if name.startswith("netkit"))
+TO_BRIDGE = 2.0
+VM_S = 600.0
 LIMITS = {128: "at most 1.0 s on two shared virtual cores"}
 NETNS = Path("/run/netns")
 GONE_S = 60.0
@@ -35,38 +45,71 @@ IPV6 = "/proc/sys/net/ipv6/conf"
 
 
 def promises(quick: bool) -> Iterator[Promise]:
-    """Yield a promise for each size, and the absolute time of the largest for information."""
+    """Yield a promise for each size, with the absolute time of the largest for information, and for each redirect and
+    netkit."""
     for pairs, repeats in SIZES.items():
-        result = inside("benchmarks.set_up", pairs, 3 if quick else repeats)
+        result = inside("benchmarks.set_up", pairs, 3 if quick else repeats, BRIDGE, IP)
         what = f"set-up of {pairs} pairs on veth_bridge"
         if result["differ"]:
             yield Promise(what, "", result["differ"], None, "the same end state", False)
             continue
-        labkit_s, ip_s = median(result["labkit"]), median(result["ip"])
+        labkit_s, ip_s = median(result[BRIDGE]), median(result[IP])
         yield at_most(what, labkit_s, ip_s, "ip -batch", BOUND, LIMITS.get(pairs, ""))
+
+    from labkit import live  # not in the process that measures
+
+    words = (max(SIZES), 3 if quick else 5, BRIDGE)
+    yield from _to_bridge(inside("benchmarks.set_up", *words, *HERE))
+    if (kernel := netkit_kernel()) is None:
+        yield Promise(
+            "set-up on netkit", "not measured", more="no kernel that a lab VM can boot here has netkit"
+        )
+        return
+    with live.build("veth", where=f"vm:{kernel}") as net:
+        argv = python("-m", "benchmarks.set_up", *map(str, words), *IN_A_VM)
+        yield from _to_bridge(json.loads(net.client0.run(*argv, timeout_s=VM_S)))
+
+
+def _to_bridge(result: dict[str, Any]) -> Iterator[Promise]:
+    bridge_s = median(result.pop(BRIDGE))
+    for name, times in result.items():
+        what = f"set-up of {max(SIZES)} pairs on {name}"
+        yield at_most(what, median(times), bridge_s, BRIDGE, TO_BRIDGE)
+
+
+def netkit_kernel() -> str | None:
+    """Return the newest release in the store or in /boot that was built with netkit. None is fetched."""
+    for each in reversed(kernels.installed()):
+        build = each.image.with_name(f"config-{each.release}")
+        if build.exists() and "CONFIG_NETKIT=y" in build.read_text().splitlines():
+            return each.release
+    return None
 
 
 def main() -> None:
-    """Build both ways alternately in an experiment's namespaces; print the seconds of each as JSON."""
-    pairs, repeats = int(sys.argv[1]), int(sys.argv[2])
+    """Build topologies (and one by "ip") alternately in an experiment's namespaces; print the seconds of each as
+    JSON."""
+    pairs, repeats, *names = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     NETNS.mkdir(parents=True, exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "bench", NETNS], check=True)
-    seconds: dict[str, list[float]] = {"labkit": [], "ip": []}
+    result: dict[str, Any] = {name: [] for name in names}
     states: dict[str, Any] = {}
-    builders = {"labkit": _by_labkit, "ip": _by_ip}
     for number in range(repeats):
-        for name in list(builders)[:: -1 if number % 2 else 1]:  # A B B A
-            taken, states[name] = builders[name](pairs, compare=number == repeats - 1)
-            seconds[name].append(taken)
+        for name in names[:: -1 if number % 2 else 1]:  # A B B A
+            compare = IP in names and number == repeats - 1
+            taken, states[name] = (_by_ip if name == IP else partial(_by_labkit, name))(pairs, compare)
+            result[name].append(taken)
             all_gone()
-    print(json.dumps({**seconds, "differ": difference(states["labkit"], states["ip"])}))
+    if IP in names:
+        result["differ"] = difference(states[BRIDGE], states[IP])
+    print(json.dumps(result))
 
 
-def _by_labkit(pairs: int, compare: bool) -> tuple[float, Any]:
+def _by_labkit(name: str, pairs: int, compare: bool) -> tuple[float, Any]:
     begin = time.perf_counter()
-    with topologies.build("veth_bridge", Spec(pairs)) as topology:
+    with topologies.build(name, Spec(pairs)) as topology:
         taken = time.perf_counter() - begin
         return taken, _state(_descriptors(topology), pairs) if compare else None
 

@@ -75,17 +75,6 @@ def kernel(flavour: str) -> str | None:
         return None
 
 
-def netkit_kernel() -> str | None:
-    """Return the newest release in the store or in /boot that was built with netkit. None is fetched."""
-    from labkit.system.qemu import kernels
-
-    for each in reversed(kernels.installed()):
-        build = each.image.with_name(f"config-{each.release}")
-        if build.exists() and "CONFIG_NETKIT=y" in build.read_text().splitlines():
-            return each.release
-    return None
-
-
 def lists_can_be_fetched() -> bool:
     """Return whether apt can fetch its lists. The fetched lists are discarded."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -212,7 +201,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         "Debian's cloud kernel is not here (`labkit kernels get cloud`)",
     ),
     "netkit kernel": (
-        lambda: netkit_kernel() is not None,
+        lambda: importlib.import_module("benchmarks.set_up").netkit_kernel() is not None,
         "no kernel here that a lab VM can boot has netkit (CONFIG_NETKIT, since Linux 6.7)",
     ),
     "full kernel": (lambda: kernel("") is not None, "Debian's kernel is not here (`labkit kernels get`)"),

@@ -14,10 +14,10 @@ SLACK = 1.5
 @pytest.mark.alone
 @pytest.mark.needs("namespaces", "ip", "veth", "bridge")
 def test_set_up_speed_and_result_against_ip() -> None:
-    result = promise.inside("benchmarks.set_up", 8, 3)
+    result = promise.inside("benchmarks.set_up", 8, 3, set_up.BRIDGE, set_up.IP)
     assert result["differ"] is None
-    assert len(result["labkit"]) == len(result["ip"]) == 3
-    assert promise.median(result["labkit"]) <= SLACK * set_up.BOUND * promise.median(result["ip"])
+    assert len(result[set_up.BRIDGE]) == len(result[set_up.IP]) == 3
+    assert promise.median(result[set_up.BRIDGE]) <= SLACK * set_up.BOUND * promise.median(result[set_up.IP])
 
 
 @pytest.mark.alone

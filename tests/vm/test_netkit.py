@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conftest import ROOT, netkit_kernel, require
+from conftest import ROOT, require
 
+from benchmarks.set_up import netkit_kernel
 from labkit import live
 from labkit.analysis import drawing
 from labkit.measure import hosts
