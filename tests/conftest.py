@@ -155,8 +155,8 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "macvlan": link("macvlan", VETH, "name three link one type macvlan"),
     "ipvlan": link("ipvlan", VETH, "name three link one type ipvlan"),
     "user-mode networks": (
-        lambda: AS_ROOT and works("pasta", "--version") and works("slirp4netns", "--version"),
-        "there is no pasta or slirp4netns (Debian packages passt and slirp4netns), or this user is not root",
+        lambda: AS_ROOT and all(works(name, "--version") for name in ("pasta", "slirp4netns", "rootlesskit")),
+        "there is no pasta, slirp4netns or rootlesskit (Debian packages passt, slirp4netns, rootlesskit), or no root",
     ),
     "clsact": (
         lambda: AS_ROOT and works(*IN_A_NAMESPACE, "tc", "qdisc", "add", "dev", "lo", "clsact"),

@@ -54,6 +54,8 @@ PROGRAMS = {
     "pasta": Program("no user-mode network of rootless containers by pasta (topology=pasta)", "passt"),
     "slirp4netns": Program("no user-mode network of rootless containers by slirp4netns (topology=slirp4netns)",
                            "slirp4netns"),
+    "rootlesskit": Program("no ports of rootless containers that rootlesskit publishes (topology=rootlesskit_builtin)",
+                           "rootlesskit", None),
     "docker": Program("no Docker containers as endpoints", "docker.io", "moby-engine", "docker"),
     "podman": Program("no Podman containers as endpoints", "podman"),
     "crun": Program("no containers (endpoint=container), unless runc is there", "crun"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conftest import Need
 
-from labkit.measure.topologies import TABLE
+from labkit.measure.topologies import TABLE, user_mode
 from labkit.measure.topologies.linux_datapaths import ENCRYPTED
 
 KINDS = {
@@ -18,7 +18,7 @@ IPV4_ALONE = {"ipip"}
 PAIRED_TOPOLOGIES = [
     name
     for name in TABLE
-    if name not in ("overlay", "ovs_afxdp", "ovs_dpdk", "pasta", "slirp4netns")
+    if name not in ("overlay", "ovs_afxdp", "ovs_dpdk", *user_mode.PROGRAMS)
     and name.removeprefix("vxlan_") not in ENCRYPTED
 ]
 

@@ -189,7 +189,7 @@ def shell(request: dict[str, Any]) -> int:
         first = topology.pairs[0]
         print(
             f"{topology.name}: you are in {first.client.name} ({first.client.address});"
-            f" its server is {first.server.address}",
+            f" its server is {first.server_address}",
             file=sys.stderr,
         )
         print(f"others: {'ip netns exec NAME command' if named else 'not by name here'}: "
@@ -197,7 +197,7 @@ def shell(request: dict[str, Any]) -> int:
         environment = {
             **os.environ,
             "PS1": f"{topology.name}:{first.client.name}# ",
-            "LABKIT_SERVER": first.server.address,
+            "LABKIT_SERVER": first.server_address,
         }
         if topology.switch is not None:
             environment["OVS_RUNDIR"] = str(topology.switch.folder)  # where the tools of Open vSwitch find it

@@ -27,7 +27,6 @@ from labkit.measure.topologies.network.parts import Network
 
 _GUESTS = "labkit.measure.topologies.containers_and_guests"
 _SWITCH = "labkit.measure.topologies.open_vswitch.topology"
-_USER_MODE = "labkit.measure.topologies.user_mode"
 _EXISTING = "labkit.measure.existing.arm"
 _PUBLISHED = "labkit.measure.topologies.published_ports"
 _MACVLAN = TopologyKind(described(linux_datapaths.macvlan), takes_parent=True)
@@ -57,6 +56,12 @@ _OVS = TopologyKind(
 ON_ONE_PORT = ("iperf3", "sockperf", "sockets", "connections", "wrk")
 # A generator that gives frames to a device passes its queueing discipline and the policies of IP by.
 ON_SOCKETS = (*ON_ONE_PORT, "ping")
+_USER_MODE = TopologyKind(
+    on_call("labkit.measure.topologies.user_mode:user_mode"),
+    check_load=on_call("labkit.measure.topologies.user_mode:check_load"),
+    why_no_tags=lambda name: f"{name} copies payload, not frames",
+    networking_model=USER_SPACE,
+)
 TABLE: dict[str, TopologyKind] = {
     "loopback": TopologyKind(linux_datapaths.loopback, networking_model=ONE_HOST),
     "veth": TopologyKind(described(linux_datapaths.veth)),
@@ -79,15 +84,11 @@ TABLE: dict[str, TopologyKind] = {
         networking_model=USER_SPACE,
     ),
     "veth_published_nat": TopologyKind(on_call(f"{_PUBLISHED}:veth_published_nat"), generators=ON_ONE_PORT),
-    **{
-        name: TopologyKind(
-            on_call(f"{_USER_MODE}:user_mode"),
-            check_load=on_call(f"{_USER_MODE}:check_load"),
-            why_no_tags=lambda name: f"{name} copies payload, not frames",
-            networking_model=USER_SPACE,
-        )
-        for name in ("pasta", "slirp4netns")
-    },
+    **dict.fromkeys(("pasta", "slirp4netns", "rootlesskit"), _USER_MODE),
+    **dict.fromkeys(
+        ("pasta_published", "rootlesskit_builtin", "rootlesskit_slirp4netns"),
+        replace(_USER_MODE, generators=ON_ONE_PORT),
+    ),
     **{f"macvlan_{mode}": _MACVLAN for mode in KINDS["macvlan"].modes},
     "macvlan_bridge": replace(_MACVLAN, side=partial(one_side, linux_datapaths.macvlan)),
     # Two devices of one parent in this mode never exchange frames (drivers/net/macvlan.c, macvlan_queue_xmit):

@@ -139,7 +139,7 @@ def _unanswered(
     try:
         for pair in pairs:
             with netlink.inside(pair.client.namespace.fd):
-                one = Echo(pair.server.address, length_bytes)
+                one = Echo(pair.server_address, length_bytes)
             waiting[one.fileno()] = pair, one
             poll.register(one, select.POLLIN)
         while waiting and now < deadline:
@@ -167,7 +167,7 @@ def _unanswered_by_program(
 ) -> tuple[Pair | RemotePair, str] | None:
     """Ping from containers and guests, whose sockets this process cannot open; return as `_unanswered`."""
     options = ["-c1", "-i0.2", f"-w{patience_s}", "-Mdo", f"-s{length_bytes}"]
-    programs = [_ping(pair.client, pair.server.address, options) for pair in pairs]
+    programs = [_ping(pair.client, pair.server_address, options) for pair in pairs]
     with process.all_ended(programs):
         process.wait(programs, time.monotonic() + patience_s + 2)
         for pair, program in zip(pairs, programs, strict=True):
@@ -180,7 +180,7 @@ def _unanswered_by_program(
 def silent(pair: Pair | RemotePair) -> bool:
     """Return whether small pings of one pair get no answer within 0.6 s."""
     return (
-        process.run([*pair.client.prefix, *argv(pair.server.address, ["-c3", "-i0.2", "-W0.2"])]).returncode
+        process.run([*pair.client.prefix, *argv(pair.server_address, ["-c3", "-i0.2", "-W0.2"])]).returncode
         == 1
     )
 
@@ -206,7 +206,7 @@ def latency(
     """
     options = [f"-c{max(1, round(duration_s / INTERVAL_S))}", f"-i{INTERVAL_S}", f"-w{int(duration_s) + 2}"]
     options += [f"-s{56 if length_bytes is None else length_bytes}"]
-    programs = [_ping(pair.client, pair.server.address, options) for pair in pairs]
+    programs = [_ping(pair.client, pair.server_address, options) for pair in pairs]
     with process.all_ended(programs):
         process.wait(programs, time.monotonic() + duration_s + 5)
         for program in programs:

@@ -85,7 +85,17 @@ def test_doctor_uses_the_table() -> None:
 @pytest.mark.parametrize("manager", ["dnf", "pacman"])
 @pytest.mark.usefixtures("without_apt")
 def test_installation_page_names_the_same_packages(manager: str) -> None:
-    optional = {"docker", "podman", "crun", "kprobe-perf", "sockperf", "nginx", "wrk", "unshare"}
+    optional = {
+        "docker",
+        "podman",
+        "crun",
+        "kprobe-perf",
+        "rootlesskit",
+        "sockperf",
+        "nginx",
+        "wrk",
+        "unshare",
+    }
     wanted = packages.install(*(name for name in packages.PROGRAMS if name not in optional))
     [command] = [way for way in wanted.split(" or ") if way.startswith(manager)]
     page = (ROOT / "docs/INSTALL.md").read_text()
