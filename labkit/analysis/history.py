@@ -89,7 +89,9 @@ def add(run: Path, folder: Path) -> list[tuple[Path, bool]]:
         if not about.get("finished"):
             raise BadInput(f"the run {one} is not finished: repeat its command with --folder {one} first")
         identity = [about[name] for name in ("experiment", "run", "created", "seed")]
-        digest = hashlib.sha256(json.dumps([*identity, protocols.percentile()]).encode()).hexdigest()[:12]
+        # Two versions of labkit have a file each: neither replaces what only the other one can read.
+        identity += [protocols.percentile(), FORMAT]
+        digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
         path = folder / f"{re.sub(r'[^A-Za-z0-9_.+-]', '_', str(about['run']))}-{digest}{SUFFIX}"
         is_new = not path.exists() or isinstance(_read(path), str)
         if is_new:
@@ -169,18 +171,18 @@ def _read(path: Path) -> pd.DataFrame | str:
     import pyarrow
     from pyarrow import parquet
 
-    again = "remove it, and add its run again"
     try:
         table = parquet.read_table(pyarrow.BufferReader(safe_files.read_regular(path, MAX_BYTES)))
+        version = (table.schema.metadata or {}).get(b"labkit_history", b"").decode(errors="replace")
+        if version != FORMAT or not set(COLUMNS) <= set(table.column_names):
+            what = f"has version {version[:20]} of the history" if version else "is not of a history"
+            return f"left out: {path} {what}, and this labkit reads version {FORMAT}: add its run again"
+        kinds = [(name, getattr(pyarrow, kind)()) for name, (kind, _) in COLUMNS.items()]
+        return pd.DataFrame(table.select(list(COLUMNS)).cast(pyarrow.schema(kinds)).to_pandas())
     except BadInput as error:
         return f"left out: {error}"
     except (pyarrow.ArrowException, OSError):
-        return f"left out: {path} is no Parquet file, or only a part of one: {again}"
-    version = (table.schema.metadata or {}).get(b"labkit_history", b"").decode(errors="replace")
-    if version != FORMAT or not set(COLUMNS) <= set(table.column_names):
-        what = f"has version {version[:20]} of the history" if version else "is not of a history"
-        return f"left out: {path} {what}, and this labkit reads version {FORMAT}: {again}"
-    return pd.DataFrame(table.select(list(COLUMNS)).to_pandas())
+        return f"left out: {path} is no Parquet file of a history, or a part of one: remove it, and add its run again"
 
 
 @dataclass(frozen=True)
@@ -265,26 +267,22 @@ def read(folder: Path, by: str = "time") -> History:
 
 def _series(names: dict[str, Any], points: pd.DataFrame, by: str) -> Series:
     which = (
-        ("ratio", "low", "high") if names["baseline"] is not None else ("value", "value_low", "value_high")
+        ["ratio", "low", "high"] if names["baseline"] is not None else ["value", "value_low", "value_high"]
     )
-    points = points.assign(
-        **dict(zip(("y", "y_low", "y_high"), (points[name] for name in which), strict=True))
-    )
-    points = points[points["y"].gt(0)]
-    rank = {
-        name: place for place, name in enumerate(sorted(points["kernel"].dropna().unique(), key=load.version))
-    }
+    points = points.assign(y=points[which[0]], y_low=points[which[1]], y_high=points[which[2]])
+    points = points[points["y"].between(0, np.inf, "neither")]
+    kernels = sorted(points["kernel"].dropna().unique(), key=load.version)
+    rank = {name: place for place, name in enumerate(kernels)}
     first = points["kernel"].map(rank).fillna(-1) if by == "kernel" else points["time"]
-    points = (
-        points.assign(first=first).sort_values(["first", "time", "run"], kind="stable").drop(columns="first")
-    )
-    points = points.reset_index(drop=True)
+    points = points.assign(first=first).sort_values(["first", "time", "run"], kind="stable")
+    points = points.drop(columns="first").reset_index(drop=True)
     ends = [np.log(points[name].to_numpy(float)) for name in ("y", "y_low", "y_high")]
     return Series(names, points, change_points.changes(*ends))
 
 
 def _clock_doubts(table: pd.DataFrame) -> list[str]:
-    """Return a sentence for each run that says it was measured after it was added, and about runs without a time."""
+    """Return a sentence for each run that says it was measured after it was added, about runs that were added after
+    later ones, and about runs without a time."""
     runs = table.drop_duplicates(["run", "folder"]).sort_values("added", kind="stable")
     measured, added = (pd.to_datetime(runs[name], errors="coerce", utc=True) for name in ("time", "added"))
     ahead = (measured - added).dt.total_seconds().gt(CLOCKS_S)
@@ -293,6 +291,13 @@ def _clock_doubts(table: pd.DataFrame) -> list[str]:
         " the trend may be wrong"
         for run, time, there in runs.loc[ahead, ["run", "time", "added"]].itertuples(index=False)
     ]
+    # What was known before a run was added; those that were added with it are in any order.
+    known = measured.mask(ahead).groupby(added).max().cummax().shift()
+    if late := runs.loc[measured.lt(added.map(known)), "run"].tolist():
+        lines.append(
+            f"{units.counted(len(late), 'run')} ({units.listed(late[:3])}) came into the history after a run that was"
+            " measured later: if a clock went back, the place in the trend is wrong"
+        )
     if unknown := int(measured.isna().sum()):
         lines.append(
             f"{unknown} of {len(runs)} runs have no time of measuring, and are at the end of the trend"

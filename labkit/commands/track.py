@@ -1,13 +1,20 @@
 """`labkit track`: keep a history of runs, and mark where it changes."""
 
+from __future__ import annotations
+
 import argparse
 import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from labkit.commands import arguments
 from labkit.common import run_folder
 from labkit.common.errors import BadInput
 from labkit.common.printable import printable
+
+if TYPE_CHECKING:
+    from labkit.analysis.change_points import Change
+    from labkit.analysis.history import Series
 
 NOTES = """\
 A history is a folder of Parquet files, one for each run, which DuckDB reads as one table. A series is
@@ -86,20 +93,7 @@ def _report(given: argparse.Namespace) -> int:
             {
                 **one.names,
                 "points_count": len(one.points),
-                "changes": [
-                    {
-                        **dataclasses.asdict(change),
-                        **dict(
-                            zip(
-                                ("before", "after"),
-                                (str(run["run"]) for run in one.beside(change)),
-                                strict=True,
-                            )
-                        ),
-                        "sentence": one.sentence(change),
-                    }
-                    for change in one.changes
-                ],
+                "changes": [_change(one, of) for of in one.changes],
             }
             for one in there.series
         ]
@@ -109,3 +103,8 @@ def _report(given: argparse.Namespace) -> int:
         print(f"- {printable(sentence)}")
     print(f"page: {printable(run_folder.display_path(page))}")
     return 0
+
+
+def _change(of: Series, one: Change) -> dict[str, Any]:
+    before, after = (str(run["run"]) for run in of.beside(one))
+    return {**dataclasses.asdict(one), "before": before, "after": after, "sentence": of.sentence(one)}

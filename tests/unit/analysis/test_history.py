@@ -111,25 +111,37 @@ def half(path: Path) -> None:
     (path.parent / "half.parquet").write_bytes(path.read_bytes()[:-200])
 
 
-def newer(path: Path) -> None:
+def rewritten(path: Path, out: Path, column: str, value: Any, **about: str) -> None:
+    """Write a file of a history again, with another column, and other metadata."""
     table = parquet.read_table(pyarrow.BufferReader(path.read_bytes()))
-    parquet.write_table(table.replace_schema_metadata({"labkit_history": "2"}), path.parent / "newer.parquet")
+    table = table.drop_columns([column]).append_column(column, pyarrow.array([value] * len(table)))
+    parquet.write_table(table.replace_schema_metadata({"labkit_history": "1"} | about), out)
+
+
+def newer(path: Path) -> None:
+    rewritten(path, path.parent / "newer.parquet", "value", 1.0, labkit_history="2")
+
+
+def other(path: Path) -> None:
+    rewritten(path, path.parent / "other.parquet", "value", "many")
+
+
+def before(path: Path) -> None:
+    rewritten(path, path, "added", "2026-11-01T09:00:01Z")
 
 
 @pytest.mark.parametrize(
     ("fault", "given", "says"),
     [
-        (
-            half,
-            {},
-            "half.parquet is no Parquet file, or only a part of one: remove it, and add its run again",
-        ),
+        (half, {}, "half.parquet is no Parquet file of a history, or a part of one: remove it, and add its"),
+        (other, {}, "other.parquet is no Parquet file of a history"),
         (newer, {}, "newer.parquet has version 2 of the history, and this labkit reads version 1"),
         (
             None,
             {"time": "2099-01-01T00:00:00Z"},
-            "r01 says that it was measured at 2099-01-01T00:00:00Z, after it was",
+            "r01 says that it was measured at 2099-01-01T00:00:00Z, after",
         ),
+        (before, {"time": "2020-01-01T00:00:00Z"}, "1 run (r01) came into the history after a run that was"),
         (None, {"time": None}, "1 of 2 runs have no time of measuring, and are at the end of the trend"),
         (None, {}, "have fewer than 4 points, in which no change is marked"),
     ],
