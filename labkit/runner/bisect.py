@@ -79,13 +79,10 @@ class Question:
                 raise BadInput("a bisect judges 'slower' and 'cpu': shares of loss are not paired")
         kind = experiments.find(self.experiment).parameters
         for value in self.values:
-            if (
-                self.over == KERNELS
-                and not Path(name := vm_spec.parse(self.of(value)["where"]).kernel).is_file()
-            ):
-                kernels.find(
-                    name
-                )  # raises BadInput; an image that cannot be booted is skipped when it is its turn
+            if self.over == KERNELS:
+                name = vm_spec.parse(self.of(value)["where"]).kernel
+                if not Path(name).is_file():  # an image that cannot be booted is skipped when it is its turn
+                    kernels.find(name)  # raises BadInput
             kind.of(yaml_files.with_files(self.of(value), None))
 
 
@@ -266,16 +263,16 @@ class Search:
 
     def _pair(self, sides: Sequence[Path], number: int, values: tuple[str, str]) -> str | None:
         """Measure a run of both sides, unless they are there; return why the second one cannot be measured, or None."""
-        which = [0, 1] if number % 2 == 0 else [1, 0]
-        for at in which:
-            run = sides[at] / str(number)
+        for at in (0, 1) if number % 2 == 0 else (1, 0):
             try:
-                running.measure(self._question.experiment, self._question.of(values[at]), run, self._watch)
-                rows = run_folder.read_rows(run)
-                if not any(row["status"] == "ok" for row in rows):
-                    raise BadInput(
-                        next((row["reason"] for row in rows if row.get("reason")), "it has no rows")
-                    )
+                try:
+                    self._run(sides[at] / str(number), values[at])
+                except LabkitError as error:
+                    if not number:
+                        raise
+                    # It was measured before, and an emulated kernel sometimes panics.
+                    self._say(f"{values[at]}: {error}; it is measured again")
+                    self._run(sides[at] / str(number), values[at])
             except LabkitError as error:
                 if at == 0:  # the good end: nothing can be compared without it
                     raise
@@ -283,6 +280,13 @@ class Search:
         for side in sides:
             run_folder.write_json(side / "sweep.json", {"points": list(map(str, range(number + 1)))})
         return None
+
+    def _run(self, run: Path, value: str) -> None:
+        """Measure a run of a value. Raises a LabkitError if it has no valid row."""
+        running.measure(self._question.experiment, self._question.of(value), run, self._watch)
+        rows = run_folder.read_rows(run)
+        if not any(row["status"] == "ok" for row in rows):
+            raise BadInput(next((row["reason"] for row in rows if row.get("reason")), "it has no rows"))
 
     def _why(self, good: str, bad: str, arm: str) -> list[str]:
         """Return what `labkit why` says of the last good and the first bad value, from profiled runs of both."""

@@ -69,8 +69,10 @@ def test_the_first_bad_of_twelve_is_found_and_what_is_there_is_used_again(
 
 
 def test_what_cannot_be_measured_is_skipped(tmp_path: Path, measured: Any) -> None:
-    def speed(number: int, _run: int) -> float:
-        if number in (105, 106):
+    panics = [(111, 1), (100, 2)]  # that booted before, and does again
+
+    def speed(number: int, run: int) -> float:
+        if number in (105, 106) or ((number, run) in panics and not panics.remove((number, run))):
             raise Failed("the lab VM did not boot")
         return 0.9 if number >= 108 else 1.0
 
