@@ -22,10 +22,13 @@ from labkit.analysis import change_effects, compare_runs, stats, verdicts
 from labkit.analysis.load import COSTS, GROUP, METRIC, PROFILE, group_text, groups, load, with_costs
 from labkit.common import units
 from labkit.common.errors import BadInput
+from labkit.common.printable import printable
 
 WORSE, NOT_WORSE, UNCLEAR = "worse", "not worse", "cannot tell"
 EXIT_CODES = {NOT_WORSE: 0, WORSE: 3, UNCLEAR: 4}
 SUMMARY_LINES = 6
+# What a gate of arms measures if nothing else is said: slices, or whole runs where a load has none.
+TEN_MINUTES = ({"rounds": 120, "slices": 12, "whole_runs": 0}, {"rounds": 30})
 
 
 class Condition(NamedTuple):
@@ -78,6 +81,14 @@ def condition(text: str) -> Condition:
         known = ", ".join(f"'{what}>3%'" for what in CONDITIONS)
         raise BadInput(f"--fail-if {text}: write {known}, with a margin between 0 and 100 %")
     return Condition(found[1], float(found[2]) / 100)
+
+
+def enough(conditions: Sequence[Condition]) -> float:
+    """Return the half-width at which no more rounds are needed: two fifths of the smallest margin.
+
+    Then equal arms are not worse, and one that is worse by twice the margin is, in at least 19 of 20 runs each.
+    """
+    return min(one.beyond for one in conditions) / 2.5
 
 
 def judge_runs(
@@ -258,9 +269,10 @@ def junit(judged: Sequence[Judged]) -> str:
     head = f'tests="{len(judged)}" failures="{counts["failure"]}" skipped="{counts["skipped"]}"'
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', f'<testsuite name="labkit compare" {head}>']
     for one in judged:
-        name = f'  <testcase classname="{html.escape(one.condition)}" name="{html.escape(one.name)}"'
+        of = (one.condition, one.name, f"{one.word}: {one.size}; {one.sentence}")
+        condition, name, message = (html.escape(printable(text)) for text in of)
+        name = f'  <testcase classname="{condition}" name="{name}"'
         if kind := kinds.get(one.word):
-            message = html.escape(f"{one.word}: {one.size}; {one.sentence}")
             lines.append(f'{name}><{kind} message="{message}"/></testcase>')
         else:
             lines.append(f"{name}/>")

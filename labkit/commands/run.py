@@ -1,6 +1,7 @@
 """`labkit run`: measure one experiment."""
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Iterable
@@ -137,6 +138,8 @@ def _run(given: argparse.Namespace) -> int:
         arguments.refuse(given, ("markdown", "junit", "git_bisect"), "without --fail-if")
     # A user who types a command may name any file; a YAML file may only name files in its own folder.
     parameters = yaml_files.with_files(arguments.name_value_pairs(given.parameters), None)
+    if given.fail_if is not None and given.against is None:
+        parameters = _ten_minutes(given, parameters)
     _agree(given, parameters)
     bar = Bar()
     if parameters.get("where", "here") == "here":
@@ -209,6 +212,21 @@ def _check_gate(given: argparse.Namespace) -> None:
         raise BadInput(f"--against {given.against}: it is the run's own folder: name another run")
     if not (given.against / "sweep.json").exists():
         run_folder.read_run(given.against)
+
+
+def _ten_minutes(given: argparse.Namespace, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters with those of a gate of arms that are not given: ten minutes, or as long as it needs."""
+    from labkit.analysis import gate
+
+    kind = experiments.find(given.experiment).parameters
+    enough = {"half_width": gate.enough(list(map(gate.condition, given.fail_if)))}
+    for repetition in gate.TEN_MINUTES:
+        with contextlib.suppress(
+            BadInput
+        ):  # an experiment without slices or rounds, or a load without slices
+            kind.of(every := {**repetition, **enough, **parameters}).check()
+            return every
+    return parameters
 
 
 def say_limits(bar: Bar) -> None:

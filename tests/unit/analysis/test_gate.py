@@ -13,6 +13,7 @@ from synthetic_rows import rows, save
 from labkit import cli
 from labkit.analysis import compare_runs, gate
 from labkit.common.errors import BadInput
+from labkit.runner import run as running
 
 SLOWER = gate.condition("slower>3%")
 ARMS = {"veth": 1.0, "veth (again)": 1.0, "vxlan": 0.8}
@@ -124,6 +125,23 @@ def test_other_conditions_are_refused(text: str, tmp_path: Path, capsys: pytest.
     assert cli.main(["compare", str(old), str(new), "--fail-if", text]) == 2
     assert cli.main(["compare", str(old), str(new), "--junit", str(tmp_path / "a.xml")]) == 2
     assert "without --fail-if" in capsys.readouterr().err
+
+
+def test_a_gate_of_arms_measures_until_it_can_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten minutes at most, of slices if the load has them; what is given stays."""
+    asked = list[dict[str, object]]()
+
+    def measure(_experiment: str, given: dict[str, object], *_more: object) -> Path:
+        asked.append(given)
+        return save(tmp_path / f"{len(asked)}", rows(ARMS, 8, 12, noise=0.01))
+
+    monkeypatch.setattr(running, "measure", measure)
+    words = ["run", "datapaths", "topology=veth,vxlan", "--fail-if", "slower>2.5%"]
+    assert [cli.main([*words, *more]) for more in ([], ["rounds=9"], ["protocol=ping"])] == [3, 3, 3]
+    plain, fewer, ping = ({**one, "topology": None} for one in asked)
+    assert plain == {"topology": None, "rounds": 120, "slices": 12, "whole_runs": 0, "half_width": 0.01}
+    assert fewer == plain | {"rounds": "9"}
+    assert ping == {"topology": None, "protocol": "ping", "rounds": 30, "half_width": 0.01}
 
 
 def test_a_finished_run_is_judged_against_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
