@@ -92,7 +92,7 @@ class Run:
         self.rows = displays.Rows.of(self.part("cost"))
 
     def part(self, name: str) -> pd.DataFrame:
-        """Return the rows of one part of an experiment; `overlay` has path, reachability, failure, headers and cost."""
+        """Return the rows of one part of an experiment; `overlay` has path, reachability, cost and others."""
         return load.part(self.all, name)
 
     @functools.cached_property

@@ -43,7 +43,7 @@ WRITERS = {
     "trex": "load tests",
     "reader": "experiments with programs that watch an interface",
     "load": "experiments that time round trips beside a load",
-    "observation": "experiments that follow packets: their parts path, reachability, failure and headers",
+    "observation": "experiments that follow packets: their parts path, reachability, tenants, failure and headers",
 }
 
 

@@ -1,8 +1,8 @@
 """An observable overlay: the path of a packet hop by hop, reachability, spine failure, and the cost of encapsulation.
 
 The network is `labkit.measure.topologies.network.leaf_spine_overlay`. The parts `path`, `reachability` and `failure`
-build and observe it. `headers` and `cost` compare point-to-point tunnels, as the experiment `datapaths` compares
-topologies.
+build and observe it, and `tenants` is reachability in that network with all tenants of the report. `headers` and `cost`
+compare point-to-point tunnels, as the experiment `datapaths` compares topologies.
 """
 
 import dataclasses
@@ -27,13 +27,15 @@ from labkit.measure.topologies.network import build, kinds, leaf_spine_overlay
 from labkit.measure.topologies.network.parts import Network
 from labkit.measure.topologies.state import read
 from labkit.measure.traffic import ping
-from studies.overlay import header_overhead
+from studies.overlay import header_overhead, tenants
 from studies.overlay import spine_failure as failing
 from studies.overlay.reachability import reachability
 
 # Whether leaves ignore routes over links without carrier; irrelevant if no carrier is lost.
 LINKDOWN = {"carrier": (False, True), "silent": (False,)}
-PARTS = ("path", "reachability", "failure", "headers", "cost")
+PARTS = ("path", "reachability", "tenants", "failure", "headers", "cost")
+# Containers of a part, each of which pings each other one, and what that tells
+REACHING = {"reachability": (5, "who reaches whom"), "tenants": (11, "which tenants reach which")}
 BEFORE_S, AFTER_S = 1.0, 2.0  # seconds of probes before a spine fails, and after it has come back
 ROW_PARAMETERS = ("where", "provider", "mtu_bytes", "fabric_mtu_bytes", "payload_bytes")
 
@@ -104,12 +106,13 @@ class Overlay(DatapathParameters, frozen=True, kw_only=True):
         if "cost" in self.part:
             super().check_programs()
 
-    def network(self, routes: str) -> Network:
-        """Return the network with these routes between the leaves."""
+    def network(self, routes: str, *, of_all: bool = False) -> Network:
+        """Return the network with these routes between the leaves. of_all: with all tenants of the report."""
         inside = kinds.overhead_bytes("vxlan")
         inside += 0 if self.provider == "routed" else kinds.overhead_bytes(self.provider)
         fabric = self.mtu_bytes + inside if self.fabric_mtu_bytes is None else self.fabric_mtu_bytes
-        return leaf_spine_overlay.leaf_spine_network(routes, fabric, self.mtu_bytes, self.provider)
+        described = tenants.network if of_all else leaf_spine_overlay.leaf_spine_network
+        return described(routes, fabric, self.mtu_bytes, self.provider)
 
 
 @dataclass(frozen=True)
@@ -162,10 +165,10 @@ def stages(parameters: Overlay) -> list[Stage]:
 
     add("path", "following packets", 4)
     add("headers", "what tunnels add", 1.0 * len(parameters.topology))
-    pairs_count = 20  # of five containers, each with each
     for routes in parameters.routes:
-        seconds = 4 + 0.1 * pairs_count * parameters.pings
-        add("reachability", f"who reaches whom, {routes} routes", seconds, routes)
+        for part, (count, what) in REACHING.items():
+            seconds = 4 + 0.1 * count * (count - 1) * parameters.pings
+            add(part, f"{what}, {routes} routes", seconds, routes)
         for kind in parameters.failure:
             what = f"a spine fails ({kind}), {routes} routes"
             for ignores in LINKDOWN[kind]:
@@ -232,7 +235,7 @@ def _follow_pings(topology: Topology, payload_bytes: int, folder: Path) -> list[
 
 
 def _reachability(parameters: Overlay, run_context: RunContext, stage: Stage) -> list[Row]:
-    described = parameters.network(stage.routes)
+    described = parameters.network(stage.routes, of_all=stage.part == "tenants")
     with build.build(described) as topology:
         return reachability(
             described, topology, parameters.pings, run_context.folder / "artefacts" / stage.name
@@ -266,7 +269,9 @@ def _headers(parameters: Overlay, run_context: RunContext, _stage: Stage) -> lis
     return result
 
 
-MEASURE = {"path": _path, "reachability": _reachability, "failure": _failure, "headers": _headers}
+MEASURE = {
+    "path": _path, "reachability": _reachability, "tenants": _reachability, "failure": _failure, "headers": _headers,
+}  # fmt: skip
 
 
 EXPERIMENT = measuring_loop.experiment(

@@ -22,6 +22,15 @@ CELL_PX, TOP_PX, BOTTOM_PX, LEFT_PX = 56, 60, 8, 122
 # Above the middle of the first row, in cells: for column heads and for a host's name.
 BETWEEN, NAME = 1.45, 0.4
 ENDS = {"source": "source_address", "target": "target_address"}
+NARROW = 6  # containers: cells of more have three short lines
+TENANTS = {
+    "bridges 1, 3": ("cs1", "cs2", "cs5"), "bridge 2": ("cs3", "cs4"), "X, Y": ("csX", "csY"),
+    "X1, Y1": ("csX1", "csY1"), "A, B": ("csA", "csB"),
+}  # fmt: skip
+TITLES = {
+    "reachability": "Who reaches whom, by which path",
+    "tenants": "Which tenants reach which, by which path",
+}
 
 
 def matrix(df: pd.DataFrame) -> go.Figure:
@@ -39,7 +48,8 @@ def matrix(df: pd.DataFrame) -> go.Figure:
         y += _head(marks, order, addresses, y, (host, routes))
         wide = max(wide, len(order))
         for one in rows.to_dict("records"):
-            points.append(_cell(marks, one, order.index(one["target"]), y + order.index(one["source"])))
+            at = order.index(one["target"]), y + order.index(one["source"])
+            points.append(_cell(marks, one, at, is_narrow=len(order) > NARROW))
         ticks |= {y + at: _end(node, addresses) for at, node in enumerate(order)}
         y += len(order)
     marks.add()
@@ -48,7 +58,27 @@ def matrix(df: pd.DataFrame) -> go.Figure:
     bad = sum(bool(faults(one)) for one in ok(df).to_dict("records"))
     subtitle = "from the row's container to the column's: answered/sent, spine, TTL, round-trip time p50"
     subtitle += f"; {WRONG}: not as expected ({bad})" if bad else "; all as expected" if len(ok(df)) else ""
-    return finish(figure, df, "Who reaches whom, by which path", subtitle, _notes(df), below_px=BOTTOM_PX)
+    title = TITLES.get(str(df["part"].iloc[0]) if len(df) else "", TITLES["reachability"])
+    return finish(figure, df, title, subtitle, _notes(df), below_px=BOTTOM_PX)
+
+
+def tenants_table(df: pd.DataFrame) -> pd.DataFrame:
+    """Return how many pairs of containers of two tenants reach each other, a line for each tenant and kind of routes.
+
+    A mark says that a pair is not as the description promises. df: rows of the part tenants.
+    """
+    of = {name: tenant for tenant, names in TENANTS.items() for name in names}
+    lines = []
+    for _, routes, rows in matrices(df):
+        for source in TENANTS:
+            line = {"routes": routes, "from": source}
+            for target in TENANTS:
+                own = rows[rows["source"].map(of).eq(source) & rows["target"].map(of).eq(target)]
+                reached = own["received_count"].eq(own["sent_count"]).sum()
+                wrong = "" if own["as_expected"].astype(bool).all() else f" {WRONG}"
+                line[f"to {target}"] = f"{reached} of {len(own)}{wrong}"
+            lines.append(line)
+    return pd.DataFrame(lines)
 
 
 def matrix_table(df: pd.DataFrame) -> pd.DataFrame:
@@ -146,9 +176,9 @@ def _head(
     return high
 
 
-def _cell(marks: Marks, one: dict[Any, Any], x: int, y: float) -> dict[str, Any]:
+def _cell(marks: Marks, one: dict[Any, Any], at: tuple[int, float], *, is_narrow: bool) -> dict[str, Any]:
     """Draw a cell, and return the trace of an invisible point that carries its hover text."""
-    wrong = faults(one)
+    wrong, (x, y) = faults(one), at
     corners = {"x0": x - 0.48, "x1": x + 0.48, "y0": y - 0.46, "y1": y + 0.46}
     marks.shape(type="rect", **corners, **theme.cell(bool(wrong)))
     rtt = "–" if pd.isna(one["rtt_p50_s"]) else f"{micro(one['rtt_p50_s'])} µs"
@@ -156,6 +186,8 @@ def _cell(marks: Marks, one: dict[Any, Any], x: int, y: float) -> dict[str, Any]
     ttl = [f"TTL {_ttl(one['ttl'])}"] if _ttl(one["ttl"]) is not None else []
     head = f"<b>{WRONG} {', '.join(wrong)}</b>" if wrong else f"<b>{_answered(one)}</b> · {rtt}"
     lines = [head, " · ".join([*spine, *ttl])] + [f"{_answered(one)} · {rtt}"] * bool(wrong)
+    if is_narrow and not wrong:
+        lines = [" · ".join([f"<b>{_answered(one)}</b>", *ttl]), rtt if ttl else "", *spine]
     marks.annotation(
         text="<br>".join(filter(None, lines)), x=x, y=y, showarrow=False, font={"size": theme.SMALL_PX}
     )

@@ -46,7 +46,9 @@ def headers(df: pd.DataFrame) -> list[str]:
     return _host_lines(df, _overhead_sentences)
 
 
-SENTENCES = {"path": path, "reachability": reachability, "failure": failure, "headers": headers}
+SENTENCES = {
+    "path": path, "reachability": reachability, "tenants": reachability, "failure": failure, "headers": headers,
+}  # fmt: skip
 
 
 def findings(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
@@ -106,10 +108,12 @@ def _reachability_sentences(df: pd.DataFrame) -> Iterator[str]:
     for routes, folder in sorted(result, key=lambda key: routes_order(key[0])):
         rows = result[routes, folder]
         whole = rows[rows["received_count"].eq(rows["sent_count"])]
+        fine, apart = rows["as_expected"].astype(bool), rows["received_count"].eq(0)
         lines = f"**{routes}**: of {len(rows)} pairs of containers {len(whole)} lost nothing, and"
-        lines += f" {int(rows['as_expected'].astype(bool).sum())} took an expected path; path via"
-        spines = rows["spine"].fillna("no spine").value_counts()
-        yield f"{lines} {', '.join(f'{spine} {count}' for spine, count in spines.items())}."
+        lines += f" {(fine & ~apart).sum()} took an expected path; path via"
+        spines = rows.loc[~apart, "spine"].fillna("no spine").value_counts()
+        lines += f" {', '.join(f'{spine} {count}' for spine, count in spines.items())}"
+        yield lines + f"; {(fine & apart).sum()} have no path, as described." * bool((fine & apart).any())
         for one in rows[~rows["as_expected"].astype(bool)].to_dict("records"):
             yield f"    - {one['source']} to {one['target']}: {_otherwise(one)}."
 
@@ -172,6 +176,7 @@ def _overhead(rows: pd.DataFrame, _profiles: Profiles) -> go.Figure:
 FIGURES = {
     "hops": of_part("path", hops),
     "reachability": of_part("reachability", matrix),
+    "tenants": of_part("tenants", matrix),
     "failure": of_part("failure", draw_failure),
     "cost": of_part("cost", figures.cost),
     "overhead": _overhead,

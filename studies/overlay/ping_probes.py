@@ -1,5 +1,7 @@
 """Ping probes with every reply recorded, to measure reachability and outages."""
 
+import errno
+import os
 import re
 import signal
 import statistics
@@ -19,6 +21,7 @@ SHORTEST_S = 0.002  # the shortest interval that iputils allows without privileg
 MAX_SEQUENCE = 65535  # an echo request's sequence number has 16 bits (RFC 792)
 PATIENCE_S = 2.0  # time for the last reply
 START_S = 60.0  # for many programs on a shared emulated CPU; they end by themselves much earlier
+UNREACHABLE = os.strerror(errno.ENETUNREACH)  # of ping, where the kernel has no route
 _ANSWER = re.compile(
     r"^(?:\[([0-9.]+)\] )?\d+ bytes from .*icmp_seq=(\d+) (?:ttl|hlim)=(\d+) time=([0-9.]+) ms", re.M
 )
@@ -208,7 +211,8 @@ def long_probe(client: Namespace, address: str, interval_s: float) -> Iterator[L
 def echo(targets: Sequence[tuple[Namespace, str]], count: int, interval_s: float = 0.05) -> list[Answers]:
     """Send `count` echo requests from each namespace to its address, all at once.
 
-    Raises Failed with ping's message if one could not send.
+    A namespace without a route to its address sends them in vain. Raises Failed with ping's message if one could not
+    send for another reason.
     """
     options = [f"-c{count}", f"-i{interval_s}", f"-W{PATIENCE_S}"]
     programs = [process.Running([*client.prefix, "ping", "-n", *options, to]) for client, to in targets]
@@ -220,7 +224,12 @@ def echo(targets: Sequence[tuple[Namespace, str]], count: int, interval_s: float
         for program in late:
             program.kill()
         ended = [program.ended() for program in programs]
+    result = []
     for one in ended:
-        if one.returncode not in (0, 1):  # 1: no answer (ping(8))
+        if UNREACHABLE in one.stderr:
+            result.append(Answers(count, 0, 0, count))
+        elif one.returncode not in (0, 1):  # 1: no answer (ping(8))
             raise Failed(one.message())
-    return [answers(one.stdout) for one in ended]
+        else:
+            result.append(answers(one.stdout))
+    return result

@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 from fail_spines import HOSTS, SUBNETS, leaves_and_spines
 
-from labkit.measure.topologies.network import build, leaf_spine_overlay
+from labkit.measure.topologies.network import build
 from labkit.measure.topologies.network.parts import Network, Route
+from studies.overlay import tenants
 from studies.overlay.reachability import reachability
 
 PINGS = 3
@@ -24,10 +25,10 @@ def rows(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of the overlay, compared with its own and with another description, and those of a broken
     network."""
     result = {}
-    ecmp = leaf_spine_overlay.leaf_spine_network("ecmp", provider="routed")
+    ecmp = tenants.network("ecmp", 1500, 1426, "routed")
     with build.build(ecmp) as topology:
         result["overlay"] = reachability(ecmp, topology, PINGS, folder / "overlay")
-        static = leaf_spine_overlay.leaf_spine_network("static", provider="routed")
+        static = tenants.network("static", 1500, 1426, "routed")
         result["another"] = reachability(static, topology, PINGS, folder / "another")
     plain = leaves_and_spines("static")
     with build.build(plain) as topology:

@@ -23,11 +23,16 @@ parameters:
   {provider: routed, routes: [metric], failure: [carrier], outage_s: 1, pings: 1,
    topology: [veth, vxlan], rounds: 2, slices: 3, whole_runs: 0}
 grid:
-  - part: [[path, reachability, failure]]
+  - part: [[path, reachability, tenants, failure]]
   - part: [[headers, cost]]
     length_bytes: [64]
 """
-SEEN = ["One packet, hop by hop", "Who reaches whom, by which path", "A spine fails under a flow"]
+SEEN = [
+    "One packet, hop by hop",
+    "Who reaches whom",
+    "Which tenants reach which",
+    "A spine fails under a flow",
+]
 COST = ["What a packet costs, by its size", "How much of the cost is headers"]
 
 
@@ -69,14 +74,14 @@ def page(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any
 
 def test_sweep_output_covers_every_part(lines: str, folder: Path, machine: Sandbox) -> None:
     text = " ".join(lines.split())
-    for words in ("cs1 > cs5 echo request: 84 bytes of IP", "20 took an expected path",
+    for words in ("cs1 > cs5 echo request: 84 bytes of IP", "20 took an expected path", "74 took an expected path",
                   "metric, sc2 fails (", "vxlan adds 50 bytes to each packet", "Verdicts"):  # fmt: skip
         assert words in text
     report = os.path.relpath(folder / "report.html", machine.folder / "project")
     assert lines.splitlines()[-1] == f"report: {report}"
     table = verdicts.load(folder, None)
     assert table.attrs["unfinished"] == []
-    assert set(table["part"]) == {"path", "reachability", "failure", "headers", "cost"}
+    assert set(table["part"]) == {"path", "reachability", "tenants", "failure", "headers", "cost"}
     assert set(table.loc[table["part"].ne("cost"), "status"]) == {"ok"}
 
 

@@ -121,7 +121,7 @@ def test_ipv6_in_gre_with_a_key(where: str) -> None:
 def rows(shared_vm: SharedVm) -> list[dict[str, Any]]:
     """Return the rows of the experiment in the report's own network."""
     folder = shared_vm.folder / "overlay"
-    parameters = ("part=path,reachability,headers", f"where={shared_vm.where}", "routes=static", "pings=1")
+    parameters = ("part=path,tenants,headers", f"where={shared_vm.where}", "routes=static", "pings=1")
     argv = [*LABKIT, "run", "overlay", *parameters, "--folder", str(folder)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr
@@ -167,11 +167,17 @@ def test_ping_hop_by_hop(rows: list[dict[str, Any]]) -> None:
 
 
 def test_reachability_rows(rows: list[dict[str, Any]]) -> None:
-    between = [row for row in rows if row["part"] == "reachability"]
-    assert len(between) == 20
-    assert [row for row in between if not row["as_expected"] or row["received_count"] != 1] == []
+    between = [row for row in rows if row["part"] == "tenants"]
+    assert len(between) == 11 * 10
+    assert [row for row in between if not row["as_expected"]] == []
+    assert [row["received_count"] for row in between if row["reason"] is None] == [1] * (9 * 8 + 2)
     ttl = {(row["source"], row["target"]): (row["ttl"], row["spine"]) for row in between}
     assert (ttl["cs1", "cs5"], ttl["cs1", "cs4"], ttl["cs1", "cs2"]) == ((64, "sc2"), (62, "sc2"), (64, None))
+    assert (ttl["csX", "csY"], ttl["csX1", "csY1"], ttl["csA", "csB"]) == (
+        (64, "sc2"),
+        (62, "sc1"),
+        (61, "sc2"),
+    )
 
 
 def test_measured_header_overhead(rows: list[dict[str, Any]]) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from labkit.common.errors import BadInput
 from labkit.measure.topologies.network import leaf_spine_overlay
+from labkit.measure.topologies.network.model import NetworkIndex
 from labkit.measure.topologies.network.parts import (
     Bridge,
     Cable,
@@ -17,6 +18,7 @@ from labkit.measure.topologies.network.parts import (
     Route,
     Tunnel,
 )
+from studies.overlay import tenants
 from studies.overlay.expected_paths import Path, no_path, paths
 
 VXLAN_OUTSIDE = "IP 21.0.0.1 > 23.0.0.1 / UDP 4900 / VXLAN 30 / Ethernet"
@@ -46,6 +48,22 @@ def cable(
 
 def network(*parts: Part) -> Network:
     return Network("made", parts, ())
+
+
+# `route -n` on both leaves in the report, without Docker's network: subnet, and gateway or interface
+TABLES = {
+    "lc1": "20 lc1-bridge1, 21 lc1_br1, 23 gretun-cont, 25 lc1_sc1, 26 lc1_sc2, 27 25.0.0.1, 28 26.0.0.1, "
+    "30 gretun-cont, 41 lc1-csX-ns, 43 26.0.0.1, 100 lc1-csX1-br, 101 gretun-csX1, 110 lc1-csA-br, 111 26.0.0.1",
+    "lc2": "20 gretun-cont, 21 gretun-cont, 23 lc2_br3, 25 27.0.0.1, 26 28.0.0.1, 27 lc2_sc1, 28 lc2_sc2, "
+    "30 lc2-br2, 41 28.0.0.1, 43 lc2-csY-ns, 100 gretun-csY1, 101 lc2-csY1-br, 110 28.0.0.1, 111 lc2-csB-br",
+}
+
+
+@pytest.mark.parametrize("leaf", TABLES)
+def test_leaves_have_the_routing_tables_of_the_report(leaf: str) -> None:
+    table = NetworkIndex(tenants.network("static", 1500, 1426, "gre")).routing_tables[leaf]
+    hops = [(str(one.to).partition(".")[0], one.hops) for one in sorted(table, key=lambda one: one.to)]
+    assert ", ".join(f"{net} {hop.via or hop.out.name}" for net, [hop] in hops) == TABLES[leaf]
 
 
 def test_overlay_ping_hop_by_hop() -> None:
@@ -98,18 +116,8 @@ def test_full_reachability(source: str, target: str, routes: str, provider: str)
 @pytest.mark.parametrize("failed", ["sc2", "lc1:lc1_sc2", "sc2:sc2_lc1"])
 def test_reachability_without_a_spine(failed: str) -> None:
     for routes in ("metric", "ecmp"):
-        assert (
-            "sc1"
-            in only(
-                paths(
-                    leaf_spine_overlay.leaf_spine_network(routes),
-                    "cs1",
-                    "cs5",
-                    without={failed},
-                    noticed=True,
-                )
-            ).nodes
-        )
+        made = leaf_spine_overlay.leaf_spine_network(routes)
+        assert "sc1" in only(paths(made, "cs1", "cs5", without={failed}, noticed=True)).nodes
     static = leaf_spine_overlay.leaf_spine_network("static")
     assert paths(static, "cs1", "cs5", without={failed}, noticed=True) == []
     assert no_path(static, "cs1", "cs5", without={failed}, noticed=True) == "lc1 has no route to 28.0.0.2"

@@ -122,9 +122,9 @@ def _between(routes: str, provider: str) -> list[Part]:
         Route("lc2", "25.0.0.0/24", via="27.0.0.1"),
     ]
     for leaf, other, outside in (("lc1", "lc2", "28.0.0.0/24"), ("lc2", "lc1", "26.0.0.0/24")):
-        parts += _leaf_routes(leaf, outside, routes)
+        parts += leaf_routes(leaf, outside, routes)
         if provider == "routed":
-            parts += [route for to in BEHIND[other] for route in _leaf_routes(leaf, to, routes)]
+            parts += [route for to in BEHIND[other] for route in leaf_routes(leaf, to, routes)]
         else:
             local, remote = ends[leaf]
             parts.append(Tunnel(provider, leaf, "gretun-cont", remote, local=local))
@@ -132,7 +132,7 @@ def _between(routes: str, provider: str) -> list[Part]:
     return [*parts, *_spines(routes, provider)]
 
 
-def _leaf_routes(leaf: str, to: str, routes: str) -> list[Part]:
+def leaf_routes(leaf: str, to: str, routes: str) -> list[Part]:
     """Return the routes of a leaf over the spines."""
     by_spine_2, by_spine_1 = {"lc1": ("26.0.0.1", "25.0.0.1"), "lc2": ("28.0.0.1", "27.0.0.1")}[leaf]
     if routes == "ecmp":
