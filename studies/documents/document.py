@@ -38,7 +38,7 @@ FULL_LENGTH = {
     "datapaths": "datapaths", "ipvlan": "datapaths", "published_ports": "published_ports", "switched": "nodes",
     "container_vs_vm": "container_vs_vm", "packet_size": "packet_size", "overlay": "overlay",
     "uplink": "virtual_tap", "virtual_tap": "virtual_tap", "ovs_test_plan": "ovs_test_plan", "two_nodes": "nodes",
-    "two_vms": "nodes",
+    "two_vms": "nodes", "tenants": "overlay", "load_test": "trex",
     **{name: f"findings-{name}" for name in ("mtu", "mirrors", "round_trip", "offloads")},
 }  # fmt: skip
 FULL_LENGTH_WITH = {"ipvlan": ", with `where: vm:debian` in it"}

@@ -43,6 +43,16 @@ def carried(test: str) -> float | None:
     return float(own["share"].iloc[0]) if len(own) else None
 
 
+def sent_share() -> float | None:
+    """Return the frames of 64 bytes that the printed bit rate of the tagged link is, divided by what it carries."""
+    table = reference_tables.table("trex_loadtests.csv")
+    if table is None:
+        return None
+    sent_bps = float(table.loc[table["test"].eq("64b"), "measured_L1_Mbps"].iloc[0]) * 1e6
+    whole_bytes = FRAME_BYTES + PREAMBLE_GAP_BYTES
+    return sent_bps / LINE_BPS * (whole_bytes + TAG_BYTES) / whole_bytes
+
+
 def loss(test: str) -> float | None:
     """Return the loss of a load test by its printed counters, divided by the limit of 0.01 %."""
     table = reference_tables.table("trex_counters.csv")

@@ -28,7 +28,7 @@ from typing import Any
 
 from labkit.common import units
 from labkit.common.errors import BadInput
-from studies.documents import evidence, header_bytes, printed, remarks
+from studies.documents import counted, evidence, printed, remarks
 from studies.documents.claim import (
     EXACT,
     LESS,
@@ -122,7 +122,7 @@ def _source(one: Table) -> Source:
         number = getattr(printed, one["printed"])
         return evidence.computed(one["what"], lambda: number(*one.get("arguments", ())))
     if "counts" in one:
-        return evidence.ratios_of_counts(one["run"], one["part"], getattr(header_bytes, one["counts"]))
+        return evidence.ratios_of_counts(one["run"], one["part"], getattr(counted, one["counts"]))
     if "share" in one:
         return SHARES[one["share"]](one["run"], float(one["link_bps"]))
     if "function" in one:

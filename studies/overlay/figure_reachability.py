@@ -187,7 +187,7 @@ def _cell(marks: Marks, one: dict[Any, Any], at: tuple[int, float], *, is_narrow
     head = f"<b>{WRONG} {', '.join(wrong)}</b>" if wrong else f"<b>{_answered(one)}</b> · {rtt}"
     lines = [head, " · ".join([*spine, *ttl])] + [f"{_answered(one)} · {rtt}"] * bool(wrong)
     if is_narrow and not wrong:
-        lines = [" · ".join([f"<b>{_answered(one)}</b>", *ttl]), rtt if ttl else "", *spine]
+        lines = [" ".join([f"<b>{_answered(one)}</b>", *ttl]), rtt if ttl else "", *spine]
     marks.annotation(
         text="<br>".join(filter(None, lines)), x=x, y=y, showarrow=False, font={"size": theme.SMALL_PX}
     )

@@ -1,4 +1,4 @@
-"""Bytes of headers in rows of the overlay, divided by those that the course report's captures show."""
+"""Counts in rows of published runs, divided by those that a document prints or promises. They have no noise."""
 
 from collections.abc import Iterator
 
@@ -6,6 +6,7 @@ import pandas as pd
 
 VXLAN_BYTES = 50  # Ethernet 14, VXLAN 8, UDP 8, IPv4 20 (RFC 7348)
 GRE_BYTES = 24  # GRE 4, IPv4 20 (RFC 2784)
+DEFAULT_TTL = 64  # of Linux (net.ipv4.ip_default_ttl)
 
 
 def header_bytes(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
@@ -35,3 +36,19 @@ def captured_ratios(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
                     f"{what}: length of {layer['name']} around {inner} bytes",
                     (layer["length_bytes"] - header) / expected,
                 )
+
+
+def ttls(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
+    """Yield the TTL of the answers between bridges 1 and 3, divided by the 64 with which they are sent."""
+    between = [{"cs1", "cs5"}, {"cs2", "cs5"}]
+    for row in rows.to_dict("records"):
+        if {row["source"], row["target"]} in between:
+            yield f"{row['source']} to {row['target']}: TTL of the answers", row["ttl"] / DEFAULT_TTL
+
+
+def joined(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
+    """Yield the share of the pairs with a path whose requests were all answered by such a path, and the share of the
+    others whose requests were not answered."""
+    for has_path, own in rows.groupby(rows["reason"].isna(), sort=False):
+        words = "with a path by the routing tables, all answered" if has_path else "without one, not answered"
+        yield f"{len(own)} pairs {words}", float(own["as_expected"].astype(bool).mean())
