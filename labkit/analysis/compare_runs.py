@@ -386,8 +386,7 @@ def _verdict(
     starved = (verdicts.starved(lines, method == "slice") for lines in _lines(one, method))
     if (
         why := next(filter(None, starved), None)
-        or _throttled(*one.sides, effect)
-        or _foreign(*one.sides, effect, one.metric[1] if baseline is None else None)
+        or _taken(*one.sides, effect, one.metric[1] if baseline is None else None)
         or _no_evidence(effect, controls, baseline)
     ):
         shown = stats.ratio_text(effect.ratio, effect.low, effect.high)
@@ -406,34 +405,19 @@ def _verdict(
     return effect, verdict, None
 
 
-def _throttled(left: RunSide, right: RunSide, effect: stats.Effect) -> str | None:
-    """Return why a CPU quota may explain a difference between two runs, or None."""
-    shares = [float(side.ok["throttled_share"].fillna(0.0).mean()) for side in (left, right)]
-    if abs(shares[0] - shares[1]) < conditions.STOLEN_SHARE:
-        return None
-    if abs(math.log(effect.ratio)) > conditions.greatest_slowdown(shares[0], shares[1]):
-        return None
-    one, other = (units.percent(share) for share in shares)
-    return f"a CPU quota stopped {left.name} for {one} of the time and {right.name} for {other}"
+def _taken(left: RunSide, right: RunSide, effect: stats.Effect, higher_is_better: bool | None) -> str | None:
+    """Return why CPU time that a run lacked may explain a difference between two runs, or None.
 
-
-def _foreign(
-    left: RunSide, right: RunSide, effect: stats.Effect, higher_is_better: bool | None
-) -> str | None:
-    """Return why other programs may explain a difference between two runs, or None.
-
-    higher_is_better: of the ratio; None for a ratio to a baseline, which other programs may change in either direction.
+    higher_is_better: of the ratio; None for a ratio to a baseline, which may change in either direction.
     """
-    shares = conditions.foreign_difference(left.ok, right.ok)
-    if shares is None or abs(math.log(effect.ratio)) > conditions.greatest_slowdown(*shares):
-        return None
-    is_better = (effect.ratio > 1) == higher_is_better
-    if higher_is_better is not None and is_better == (shares[1] > shares[0]):
-        return None
-    busier = (left, right)[int(shares[1] > shares[0])]
-    names = conditions.other_processes(conditions.other_programs(busier.ok["folder"]), max(shares))
-    one, other = map(units.percent, shares)
-    return f"{names} had {one} of all CPU time in {left.name} and {other} in {right.name}"
+    for (one, other), who, of in conditions.taken_shares(left.ok, right.ok):
+        is_better = (effect.ratio > 1) == higher_is_better
+        if higher_is_better is not None and is_better == (other > one):
+            continue
+        if abs(math.log(effect.ratio)) <= conditions.greatest_slowdown(one, other):
+            shares = [units.percent(share) for share in (one, other)]
+            return f"{who} {shares[0]} of {of} in {left.name} and {shares[1]} in {right.name}"
+    return None
 
 
 def _within_drift(effect: stats.Effect, margin: float) -> str | None:

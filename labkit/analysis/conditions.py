@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -26,10 +26,8 @@ def host_doubts(ok: pd.DataFrame) -> list[tuple[float, str]]:
     """Return the doubts about the rows of one host, as `load.measured_rows` returns them, with the share of the CPU
     time or of the rows that each is about."""
     lines: list[tuple[float, str]] = []
-    capacity = (ok["window_s"] * ok["cpus_count"]).where(ok["steal_s"].notna())
-    share = float(ok["steal_s"].sum() / capacity.sum()) if capacity.sum() > 0 else 0.0
-    if share >= STOLEN_SHARE:
-        most = float((ok["steal_s"] / capacity).max())
+    if (share := _stolen_share(ok)) >= STOLEN_SHARE:
+        most = float((ok["steal_s"] / (ok["window_s"] * ok["cpus_count"])).max())
         text = (
             f"steal: the hypervisor took {units.percent(share)} of all CPU time, up to {units.percent(most)}"
         )
@@ -60,17 +58,37 @@ def foreign_shares(ok: pd.DataFrame) -> pd.Series[float]:
     return known.groupby(["folder", "round"], dropna=False)["host_foreign_share"].mean().astype(float)
 
 
-def foreign_difference(left: pd.DataFrame, right: pd.DataFrame) -> tuple[float, float] | None:
-    """Return the shares of other programs on both sides if they certainly differ, judged by rounds, else None."""
-    one, other = (list(foreign_shares(ok)) for ok in (left, right))
+def _stolen_share(ok: pd.DataFrame) -> float:
+    """Return the share of all CPU time that the hypervisor took."""
+    capacity_s = float((ok["window_s"] * ok["cpus_count"]).where(ok["steal_s"].notna()).sum())
+    return float(ok["steal_s"].sum()) / capacity_s if capacity_s > 0 else 0.0
+
+
+def taken_shares(left: pd.DataFrame, right: pd.DataFrame) -> Iterator[tuple[tuple[float, float], str, str]]:
+    """Yield what took other shares of the time from one run than from the other: both shares, who took them, of what.
+
+    Shares of other programs have to differ certainly, judged by rounds.
+    """
+    both = (left, right)
+    quota = [float(ok["throttled_share"].fillna(0.0).mean()) for ok in both]
+    steal = [_stolen_share(ok) for ok in both]
+    for shares, who, of in (
+        (quota, "a CPU quota stopped the load for", "the time"),
+        (steal, "the hypervisor took", "all CPU time"),
+    ):
+        if abs(shares[1] - shares[0]) >= STOLEN_SHARE:
+            yield (shares[0], shares[1]), who, of
+    one, other = (list(foreign_shares(ok)) for ok in both)
     if not one or not other:
-        return None
+        return
     # `difference` takes logarithms and returns a ratio; shares differ by their difference.
     effect = stats.difference(one, other, FOREIGN_CONFIDENCE)
     if effect.low is None or effect.high is None or effect.low <= 1 <= effect.high:
-        return None
-    shares = sum(one) / len(one), sum(other) / len(other)
-    return shares if abs(shares[1] - shares[0]) >= FOREIGN_SHARE else None
+        return
+    foreign = sum(one) / len(one), sum(other) / len(other)
+    if abs(foreign[1] - foreign[0]) >= FOREIGN_SHARE:
+        programs = other_programs(both[int(foreign[1] > foreign[0])]["folder"])
+        yield foreign, f"{other_processes(programs, max(foreign))} had", "all CPU time"
 
 
 def greatest_slowdown(left: float, right: float) -> float:

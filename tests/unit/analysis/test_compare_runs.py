@@ -224,3 +224,17 @@ def test_other_programs_beside_one_run(tmp_path: Path, factor: float, shares: li
         shares[0] > 0
     )
     assert "monday: other processes took" not in doubts
+
+
+@pytest.mark.parametrize("taken", ["a CPU quota stopped the load for", "the hypervisor took"])
+@pytest.mark.parametrize(("factor", "word"), [(0.88, "no evidence"), (1.15, "faster"), (0.5, "slower")])
+def test_cpu_time_that_one_run_lacked(tmp_path: Path, taken: str, factor: float, word: str) -> None:
+    """What takes CPU time makes a run slower, by no more than it took, and never faster."""
+    right = [
+        row | ({"throttled_share": 0.1} if "quota" in taken else {"steal_s": 0.1 * 2 * row["window_s"]})
+        for row in drifted(rows(ALONE, rounds=9, seed=4), factor)
+    ]
+    table, _ = compared(tmp_path, rows(ALONE, rounds=9), right)
+    assert table.loc["veth_bridge", "word"] == word
+    why = table.loc["veth_bridge", "why"]
+    assert (why is not None and why.startswith(f"{taken} 0 % of ")) == (word == "no evidence"), why
