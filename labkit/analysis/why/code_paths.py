@@ -209,7 +209,7 @@ PATHS = (
           r"|reuseport|hash_entries"),
     _path("routing", r"fib4?_.*|__fib_.*|ip_route_.*|rt_.*|ip6_route_.*|fib6_.*|ip6_pol_.*|__mkroute_.*"
           r"|inet_lookup.*route",
-          r"routes|number of rules|rules \d|route"),
+          r"routes|number of rules|^rules\b|rules \d|route"),
     _path("neighbour resolution", r"neigh_.*|__neigh_.*|arp_.*|ndisc_.*", r"neigh|arp_"),
     _path("memory accounting of sockets", r"__sk_mem_.*|sk_mem_.*|__udp_enqueue_schedule_skb|udp_rmem_.*"
           r"|mem_cgroup_.*"

@@ -46,7 +46,7 @@ RELEVANT = re.compile(
 # has its value.
 IDLE = re.compile(
     r"cpuset\.cpus\.effective"
-    r"|sysctl net\.(unix|mptcp|netfilter\.nf_log|ipv4\.(ping_group_range|tcp_available|tcp_allowed|ip_local_port_range"
+    r"|sysctl net\.(unix|mptcp|netfilter\.nf_log|ipv4\.(ping_group_range|tcp_available|tcp_allowed"
     r"|tcp_orphan_retries|igmp|icmp|route\.|fwmark_reflect)|ipv6\.(icmp|route\.))|digest|tcp_child_ehash"
     r"|BPF program (cgroup_(device|sysctl|sockopt)|syscall|ext)\b"
 )
@@ -70,7 +70,7 @@ _NO_LIMIT = re.compile(
 # Every run has these, except older runs and those on kernels that lack them.
 _ALWAYS = re.compile(
     r"process \w+|scheduler .*|module parameter .*|cpu\d+ (scaling_min_freq|energy_performance_preference)"
-    r"|(max|min)_perf_pct|\S+ (nice|scheduling policy|Seccomp|executable)"
+    r"|(max|min)_perf_pct|\S+ (nice|scheduling policy|Seccomp|executable)|rules of IPv6|nftables .+ set .+"
 )
 _TIMES = re.compile(r"^\d+ times ")  # how many services have the same BPF program
 # What a function was most likely called for comes first; much of the rest follows from it.

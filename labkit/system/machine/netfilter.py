@@ -10,9 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 
 # linux/netfilter/nfnetlink.h, nf_tables.h, linux/netlink.h
-NFNL_SUBSYS_NFTABLES, NFT_MSG_GETCHAIN, NFT_MSG_GETRULE = 10, 4, 7
+NFNL_SUBSYS_NFTABLES = 10
+NFT_MSG_GETCHAIN, NFT_MSG_GETRULE, NFT_MSG_GETSET, NFT_MSG_GETSETELEM = 4, 7, 10, 13
 NFTA_RULE_TABLE, NFTA_RULE_CHAIN, NFTA_RULE_HANDLE, NFTA_RULE_POSITION = 1, 2, 3, 6
-NFTA_CHAIN_TABLE, NFTA_CHAIN_NAME, NFTA_CHAIN_HOOK = 1, 3, 4
+NFTA_CHAIN_TABLE, NFTA_CHAIN_NAME, NFTA_CHAIN_HOOK, NFTA_CHAIN_POLICY = 1, 3, 4, 5
+NFTA_SET_TABLE, NFTA_SET_NAME, NFTA_SET_FLAGS, NFT_SET_EVAL = 1, 2, 3, 0x20
+NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_DATA = 3, 1, 2
+NF_DROP = bytes(4)
+MAX_ELEMENTS = 1 << 16  # of a set: the first ones tell two sets apart
 NLM_F_REQUEST, NLM_F_DUMP, NLMSG_ERROR, NLMSG_DONE = 1, 0x300, 2, 3
 FAMILIES = {0: "unspec", 1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}
 NFTA_RULE_EXPRESSIONS, NFTA_EXPR_NAME, NFTA_EXPR_DATA = 4, 1, 2
@@ -26,12 +31,16 @@ NETLINK_NETFILTER = 12
 
 
 def rules() -> dict[str, str]:
-    """Return each chain with its number of rules and a digest of them, and each loaded iptables table."""
+    """Return each chain with its number of rules and a digest of them, each set likewise, and each loaded iptables
+    table."""
     result: dict[str, str] = {}
+    policies: dict[str, str] = {}
     with suppress(OSError):
         for family, attributes in _dump(NFT_MSG_GETCHAIN):
             kind = "base chain" if NFTA_CHAIN_HOOK in attributes else "chain"
             name = f"{_word(attributes.get(NFTA_CHAIN_TABLE))} {_word(attributes.get(NFTA_CHAIN_NAME))}"
+            if attributes.get(NFTA_CHAIN_POLICY) == NF_DROP:
+                policies[f"nftables {family} {name}"] = ", policy drop"
             result[f"nftables {family} {name}"] = f"{kind} without rules"
         rules_of: dict[str, list[bytes]] = {}
         for family, attributes in _dump(NFT_MSG_GETRULE):
@@ -43,12 +52,40 @@ def rules() -> dict[str, str]:
             ]
             rules_of.setdefault(" ".join(["nftables", family, *words]), []).append(b"".join(own))
         for name, own in rules_of.items():
-            digest = hashlib.sha256(b";".join(own)).hexdigest()[:8]
-            result[name] = f"{len(own)} rule{'s' * (len(own) != 1)}, digest {digest}"
+            result[name] = _counted(own, "rule")
+        for name, policy in policies.items():
+            result[name] += policy
+        result |= _sets()
     for file in ("ip_tables_names", "ip6_tables_names", "arp_tables_names"):
         with suppress(OSError):
             for name in Path("/proc/thread-self/net", file).read_text().split():
                 result[f"{file.removesuffix('_names').replace('_', '')} {name}"] = "loaded"
+    return result
+
+
+def _counted(own: list[bytes], what: str) -> str:
+    digest = hashlib.sha256(b";".join(own)).hexdigest()[:8]
+    return f"{len(own)} {what}{'s' * (len(own) != 1)}, digest {digest}"
+
+
+def _sets() -> dict[str, str]:
+    """Return each set, also those of a rule's braces, which the rule itself does not have; those that packets change
+    without their elements."""
+    result = {}
+    for family, attributes in _dump(NFT_MSG_GETSET):
+        table, name = (attributes.get(one, b"?") for one in (NFTA_SET_TABLE, NFTA_SET_NAME))
+        own = list[bytes]()
+        if not int.from_bytes(attributes.get(NFTA_SET_FLAGS, b"")) & NFT_SET_EVAL:
+            for _, of in _dump(NFT_MSG_GETSETELEM, family, table, name):
+                if len(own) > MAX_ELEMENTS:
+                    break
+                for _, one in _attributes(of.get(NFTA_SET_ELEM_LIST_ELEMENTS, b"")):
+                    parts = dict(_attributes(one))
+                    own.append(
+                        b":".join(parts.get(each, b"") for each in (NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_DATA))
+                    )
+        # A hash has no order.
+        result[f"nftables {family} {_word(table)} set {_word(name)}"] = _counted(sorted(own), "element")
     return result
 
 
@@ -88,12 +125,18 @@ def _word(value: bytes | None) -> str:
     return (value or b"?").rstrip(b"\0").decode(errors="replace")
 
 
-def _dump(message: int) -> Iterator[tuple[str, dict[int, bytes]]]:
-    """Yield family and attributes of every object of a type."""
+def _dump(message: int, family: str = "unspec", *words: bytes) -> Iterator[tuple[str, dict[int, bytes]]]:
+    """Yield family and attributes of every object of a type; `words`: its table and set."""
     kind = NFNL_SUBSYS_NFTABLES << 8 | message
+    number = next(one for one, name in FAMILIES.items() if name == family)
+    body = b"".join(
+        struct.pack("=HH", 4 + len(word), at) + word.ljust((len(word) + 3) & ~3, b"\0")
+        for at, word in enumerate(words, 1)
+    )
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER) as ask:
         ask.settimeout(5.0)
-        ask.send(struct.pack("=IHHIIBBH", HEAD, kind, NLM_F_REQUEST | NLM_F_DUMP, 1, 0, 0, 0, 0))
+        flags = NLM_F_REQUEST | NLM_F_DUMP
+        ask.send(struct.pack("=IHHIIBBH", HEAD + len(body), kind, flags, 1, 0, number, 0, 0) + body)
         while True:
             data, at = ask.recv(1 << 18), 0
             while at + 16 <= len(data):

@@ -240,9 +240,9 @@ def namespace_settings(netns: int) -> Settings:
     result |= {f"{name} qdisc": _short("; ".join(sorted(all_of))) for name, all_of in disciplines.items()}
     classes = _plain(prefix, "tc", "class", "show")
     result |= {"traffic classes": _short(classes)} if classes else {}
-    for what, command in (("rules", ("rule", "show")), ("routes", ("route", "show", "table", "all")),
-                        ("XFRM policies", ("xfrm", "policy"))):  # fmt: skip
-        result |= entries(what, _plain(prefix, "ip", *command))
+    for what, command in (("rules", "rule show"), ("rules of IPv6", "-6 rule show"),
+                          ("routes", "route show table all"), ("XFRM policies", "xfrm policy")):  # fmt: skip
+        result |= entries(what, _plain(prefix, "ip", *command.split()))
     if any(name.endswith(" vlan_filtering") and value == "1" for name, value in result.items()):
         for one in _json(prefix, "bridge", "-j", "vlan", "show"):
             result[f"{one.get('ifname')} VLANs"] = vlans(one.get("vlans", []))

@@ -1,6 +1,7 @@
 """The record of the machine's settings, and of other programs, in a run."""
 
 import gzip
+import json
 import os
 import struct
 import subprocess
@@ -123,6 +124,36 @@ def test_rules_behind_a_counter_are_told_apart() -> None:
     assert drop != netfilter._without_counters(rule(1, 0, limit=8))
     plain = expression("immediate", b"\0")
     assert netfilter._without_counters(plain) == plain
+
+
+SPACE = """{setup}
+exec {python} -c 'import json, os
+from labkit.system.machine import settings
+print(json.dumps(settings.namespace_settings(os.open("/proc/self/ns/net", os.O_RDONLY))))'"""
+TABLE = """nft 'table ip t {{ set s {{ type ipv4_addr; elements = {{ {} }}; }}
+chain c {{ type filter hook input priority 0; policy {}; ip saddr @s drop; udp dport {{ 53, {} }} drop; }}; }}'"""
+USUAL = TABLE.format("192.0.2.1", "accept", 99)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "name"),
+    [
+        (USUAL, TABLE.format("192.0.2.2", "accept", 99), "nftables ip t set s"),
+        (USUAL, TABLE.format("192.0.2.1", "accept", 98), "nftables ip t set __set0"),
+        (USUAL, TABLE.format("192.0.2.1", "drop", 99), "nftables ip t c"),
+        ("", "ip -6 rule add to 2001:db8::/32 unreachable", "rules of IPv6"),
+    ],
+)  # fmt: skip
+@pytest.mark.needs("root", "namespaces", "nft")
+def test_settings_outside_of_rules_themselves(one: str, other: str, name: str) -> None:
+    """What a set contains, a chain's policy, and rules of IPv6 decide as much as the rule that names them."""
+    found = []
+    for setup in (one, one, other):
+        script = SPACE.format(setup=setup, python=sys.executable)
+        argv = ["unshare", "--net", "sh", "-ec", script]
+        found.append(json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout))
+    assert found[0] == found[1]
+    assert {key for key in found[0] if found[0][key] != found[2].get(key)} == {name}
 
 
 def test_saved_rules_of_iptables() -> None:
