@@ -118,7 +118,7 @@ def judge_together(arms: Sequence[ArmConclusion]) -> list[ArmConclusion]:
         )
         if one.conclusion is not None and not next(kept) and states_difference:
             text = (
-                "No difference is claimed, because chance alone may show one like it among"
+                "No cause is claimed, because chance alone may show one like it among"
                 f" {len(known)} comparisons. Without the others the conclusion would be: {one.sentence}"
             )
             withheld = replace(one.conclusion, sentence=text, cause=None, claims=False)

@@ -97,6 +97,7 @@ def _code_candidate(evidence: Evidence, cause: causes.Cause, matched: tuple[Sett
     findings += [("environment", one.description) for one in matched]
     findings += [("profile", f"{cause.samples_count:,} samples, p = {cause.p:.2g}")]
     strength = 3 if matched else 2 if cause.change != "changed" else 1
+    strength = strength if acts_along(evidence, matched, cause.difference_s) else 0
     return Candidate(cause.name, strength, tuple(findings), cause.size, matched, cause)
 
 
@@ -308,7 +309,9 @@ def _frames_candidate(evidence: Evidence, settings: Sequence[Setting]) -> Iterat
                                        for path in one.paths) or "mtu" in one.name or "mss" in one.name
     )  # fmt: skip
     findings = [("counters", text), *(("environment", one.description) for one in matched)]
-    strength = (3 if matched else 2) if explains_direction(evidence, frames.difference) else 0
+    explains = explains_direction(evidence, frames.difference)
+    differs = evidence.has_effect or evidence.verdict is not None
+    strength = 3 if explains and matched else 2 if explains and differs else 0
     yield Candidate(f"{word} frames", strength, tuple(findings), None, matched)
 
 

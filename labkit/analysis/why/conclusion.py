@@ -157,14 +157,11 @@ def _conclude(evidence: Evidence, all_candidates: list[Candidate]) -> Conclusion
         named = best.cause is not None and best.cause.path is None  # the name of a function keeps its case
         result = Conclusion(sentence if named else phrases.capitalised(sentence), best.name, True)
         order = [best, *(one for one in order if one is not best)]
-    elif disturbance is not None:
-        text = phrases.capitalised(f"{disturbance.evidence[0][1]}, so no other cause is named")
-        result = Conclusion(phrases.join_sentences([text, _besides(evidence)]), FOREIGN_LOAD, False)
-        order = [disturbance, *(one for one in order if one is not disturbance)]
-    elif (at_times := _at_times(evidence, order)) is not None:
-        text = phrases.capitalised(f"{at_times.evidence[0][1]}, so no other cause is named")
-        result = Conclusion(phrases.join_sentences([text, _besides(evidence)]), FOREIGN_LOAD, False)
-        order = [at_times, *(one for one in order if one is not at_times)]
+    elif (other := disturbance or _at_times(evidence, order)) is not None:
+        text = phrases.capitalised(f"{other.evidence[0][1]}, so no other cause is named")
+        sentence = phrases.join_sentences([text, _besides(evidence), _measured(evidence)])
+        result = Conclusion(sentence, FOREIGN_LOAD, False)
+        order = [other, *(one for one in order if one is not other)]
     else:
         result = _withheld(evidence, order)
     return replace(
@@ -264,7 +261,7 @@ def _is_run_difference(evidence: Evidence, one: Candidate) -> bool:
 
 def _names(evidence: Evidence, one: Candidate, disturbed: bool) -> bool:
     """Return whether a candidate may be named as the cause."""
-    if one.strength < 1 or evidence.is_repetition:
+    if one.strength < 1 or evidence.is_repetition or evidence.contradicts_verdict:
         return False
     own = one.size if one.cause is None else one.cause.size
     is_whole = _is_change(evidence, one) or _is_run_difference(evidence, one)
@@ -414,14 +411,19 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
             else "no recorded setting"
         )
         differ = [one for one in differ if one.can_affect_result]
-        stands_out = any(evidence.matters(one.difference_s) for one in evidence.causes)
+        there = [one for one in evidence.causes if evidence.matters(one.difference_s)]
         chance = "is a small part of a round trip" if _is_waiting(evidence) else "may do so by chance"
-        code = f"the code that stands out {chance}" if stands_out else f"no code path stands out{runs}"
+        if there and not any(candidates.acts_along(evidence, differ, one.difference_s) for one in there):
+            chance = f"does not explain it ({phrases.cost(evidence, there[0])})"
+        code = f"the code that stands out {chance}" if there else f"no code path stands out{runs}"
         named = phrases.setting(differ[0]) + phrases.further_settings(differ) if differ else ""
         nothing = f"{code}, though {named} differs" if differ else f"{setting_words} differs and {code}"
         if evidence.is_repetition:
             nothing = "both sides are one arm, measured twice, so other differences of this run may be chance as well"
         facts = ", ".join([phrases.difference(evidence), *phrases.known(evidence)])
+        if evidence.contradicts_verdict and evidence.verdict is not None:
+            text = f"No cause is named: {facts}, but the measuring rounds say otherwise: {evidence.verdict.sentence}"
+            return Conclusion(phrases.join_sentences([text, weak]), None, False)
         text = phrases.join_sentences([f"No cause is named: {facts}, but {nothing}", _measured(evidence)])
         claims = not evidence.is_disturbed and evidence.run_variation is None and not evidence.is_repetition
         return Conclusion(phrases.join_sentences([text, weak]), None, claims)
@@ -443,7 +445,7 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
                 f"The setting {phrases.setting(differ[0])}{phrases.further_settings(differ)} differs in the machine's"
                 f" own network namespace only, and no effect on the experiment was seen: {phrases.bounds(evidence)}"
             )
-            return Conclusion(phrases.join_sentences([text, weak]), differ[0].name, False)
+            return Conclusion(phrases.join_sentences([text, weak]), None, False)
         first = next((one for one in order if one.settings and one.settings[0] in differ), None)
         setting = first.settings[0] if first is not None else differ[0]
         more = phrases.further_settings(differ)
@@ -457,7 +459,7 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
             f"The setting {phrases.setting(setting)}{more} {verb}, but no effect was seen: {whose} cost{where} is below"
             f" {seconds(bound)} {phrases.per_unit(evidence)}"
         )
-        return Conclusion(phrases.join_sentences([text, weak]), setting.name, False)
+        return Conclusion(phrases.join_sentences([text, weak]), None, False)
     text = f"No difference between {evidence.names[1]} and {evidence.names[0]} was seen: no recorded setting differs"
     return Conclusion(phrases.join_sentences([f"{text}, and {phrases.bounds(evidence)}", weak]), None, False)
 

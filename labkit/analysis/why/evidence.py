@@ -149,9 +149,9 @@ class Evidence:
         if self.speed is not None and self.speed_differs:
             worse = 1 if self.point.protocol in protocols.TIMED else -1
             return worse * self.speed.difference * more > 0 and abs(self.speed.difference) <= bound
-        total = self.split.total
         if not self.cost_differs:
-            return True
+            return self.verdict is None or (more > 0) == self.verdict.is_right_slower
+        total = self.split.total
         return total.difference * more > 0 and max(total.left, total.right) <= math.exp(bound) * min(
             total.left, total.right
         )

@@ -67,7 +67,7 @@ def test_claims_of_many_arms_are_corrected(tmp_path: Path) -> None:
     ]
     alone, many = arms.judge_together(made[:1]), arms.judge_together(made)
     assert [each.conclusion.claims for each in (*alone, many[0]) if each.conclusion] == [True, False]
-    assert many[0].sentence.startswith("No difference is claimed, because chance alone")
+    assert many[0].sentence.startswith("No cause is claimed, because chance alone")
 
 
 @pytest.mark.parametrize(

@@ -436,10 +436,10 @@ def test_loss_that_is_the_largest_part_is_named_before_smaller_code(tmp_path: Pa
     assert result.cause == result.candidates[0].name == "more packets are lost", result.sentence
 
 
-def add_measuring_rounds(folder: Path, **ratios: float) -> None:
+def add_measuring_rounds(folder: Path, speed: float = 1.0, **ratios: float) -> None:
     """Add rounds without profiles, in which each arm has this throughput relative to the baseline's."""
     rows = synthetic_rows.rows(
-        {BASELINE: 1.0, f"{BASELINE} (again)": 1.0, **ratios}, protocol="udp", length_bytes=512
+        {BASELINE: speed, f"{BASELINE} (again)": speed, **ratios}, protocol="udp", length_bytes=512
     )
     for row in rows:
         row["throughput_pps"] = row["throughput_bps"] / 8 / 512
@@ -460,6 +460,38 @@ def test_code_that_acts_against_the_verdict_is_no_cause(tmp_path: Path, ratio: f
     assert verdict in one.sentence
     assert (one.cause is not None) == named, one.sentence
     assert ("the code that stands out does not explain it (" in one.sentence) == (not named)
+
+
+@pytest.mark.parametrize(("ratio", "named"), [(0.6, False), (1.6, True)])
+def test_verdict_against_what_profiled_rounds_show(tmp_path: Path, ratio: float, named: bool) -> None:
+    """Profiles slow arms down in different ways. Then their rounds are no evidence of what makes an arm slower."""
+    columns = {"topology": "veth", "arm": "veth"}
+    faster = MadeArm({f"{RECEIVE['udp']};br_handle_frame_[k]": -1e-6}, speed=1.6, columns=columns)
+    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": faster}, 2, noise=0.01)
+    add_measuring_rounds(folder, veth=ratio)
+    result = concluded(f"{folder}:{BASELINE}", "veth")
+    assert (result.cause is not None) == result.claims == named, result.sentence
+    assert ("but the measuring rounds say otherwise: veth is 4" in result.sentence) == (not named)
+
+
+@pytest.mark.parametrize(("ratio", "named"), [(1.2, False), (0.8, True)])
+def test_other_programs_do_not_explain_a_faster_side(tmp_path: Path, ratio: float, named: bool) -> None:
+    sides = two_runs(tmp_path, MadeArm(), MadeArm(foreign=0.15))
+    for side, speed in zip(sides, (1.0, ratio), strict=True):
+        add_measuring_rounds(Path(side), speed)
+    explained = why.explain(*sides)
+    [verdict], [one] = explained.verdicts, explained.conclusions
+    assert (one.cause == "foreign load") == named, one.sentence
+    assert verdict in one.sentence
+
+
+def test_setting_without_effect_is_no_cause_in_json(tmp_path: Path) -> None:
+    tested = MadeArm(effects=[effect("sysctl", "net.ipv4.conf.all.rp_filter", "0", "1")], frames=20_000)
+    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": tested}, 3, "tcp", noise=0.01)
+    [point] = why.explain(f"{folder}:{BASELINE}", "x").as_json()["points"]
+    assert "but no effect was seen" in point["sentence"]
+    assert point["cause"] is None
+    assert {one["evidence"] for one in point["candidates"]} == {"none"}, point["candidates"]
 
 
 def test_code_that_the_control_has_as_well_is_no_cause(tmp_path: Path) -> None:
