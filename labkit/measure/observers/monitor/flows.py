@@ -250,7 +250,7 @@ def _protocol_class(data: bytes, link_type: int, tunnel_ports: Mapping[int, str]
         return PROTOCOLS.get(int(last.fields["protocol"]), last.name)
     return (
         f"{last.name} {decoded[-1].text}"
-        if last.name in ("ip", "ip6") and decoded[-1].name == "unknown"
+        if last.name in ("ip", "ip6", "ah") and decoded[-1].name == "unknown"
         else last.name
     )
 
