@@ -12,7 +12,7 @@ MACHINE = {
     "kernel": "6.1.0", "kernel_build": "#1 SMP", "kernel_config_digest": "c0ffee", "cpu": "Some CPU",
     "microcode": "0x1", "cpus_count": 2, "accelerator": "none", "machine": "m1", "qdisc": "noqueue",
     "offloads": "tso", "sysctl_digest": "5ca1ab1e", "iperf3": "3.12", "labkit": "0.1.0",
-    "git_revision": "abc", "seed": 2**70, "load1": 0.5,
+    "git_revision": "abc", "seed": 42, "load1": 0.5,
     "time": "2026-11-21T09:00:00Z",
 }  # fmt: skip
 ROW = {

@@ -55,7 +55,7 @@ _NUMBERS = [name for name in COLUMNS if name.endswith(("median", "count", "ratio
 
 @dataclass(frozen=True)
 class RunSide:
-    """One of the two runs: its name, all rows, the valid rows (also by group), and the paired ratios by group.
+    """One of the two runs: its name, all rows, the valid rows (also by group), and the paired ratios (also by group).
 
     What a change does to one topology more than to another (`change_ratios`) is a point without a value.
     """
@@ -63,6 +63,7 @@ class RunSide:
     name: str
     rows: pd.DataFrame
     ok: pd.DataFrame
+    pairs: pd.DataFrame
     points: dict[Key, pd.DataFrame]
     ratios: dict[Key, pd.DataFrame]
     metrics: Mapping[str, tuple[str, bool]]
@@ -173,6 +174,7 @@ def _side(
         parts = list(load.load(path, None)["part"].dropna().unique()) if rows.empty else list[str]()
         only = f" of throughput or latency, only the parts {', '.join(parts)}" if parts else ""
         raise BadInput(f"{path} has no valid measurement{only}: there is nothing to compare")
+    ratios = verdicts.ratios_of(ok)
     # A slice's CPUs, or null if the scheduler chose.
     placement = ok["placement"].notna().map({True: "by labkit", False: "by the scheduler"})
     ok["placement"] = placement.where(ok["method"].eq("slice"))
@@ -190,13 +192,12 @@ def _side(
             *OF_ARMS,
         ]
     ]
-    ratios = verdicts.ratios(rows, metrics)
     effects = change_ratios(rows, ratios)
     effects = effects[effects["change"].notna()]
     effects["placement"] = effects["placed"].map({True: "by labkit", False: "by the scheduler"})
     points = pd.concat([points, effects.rename(columns={"log_ratio": "log"}).reindex(columns=points.columns)])
     both = pd.concat([ratios, effects], ignore_index=True)
-    return RunSide(name, rows, ok, dict(groups(points)), dict(groups(both)), metrics)
+    return RunSide(name, rows, ok, ratios, dict(groups(points)), dict(groups(both)), metrics)
 
 
 def _refuse(left: RunSide, right: RunSide) -> None:
@@ -494,5 +495,6 @@ def _doubts(left: RunSide, right: RunSide, common: list[Common], table: pd.DataF
         if only := points - {(one.keys[place], one.topology) for one in common}:
             names = ", ".join(sorted(f"{topology} ({group_text(key)})" for key, topology in only))
             lines.append(f"{len(only)} of {len(points)} points are in {side.name} only: {names}")
-        lines += [f"{side.name}: {doubt}" for doubt in verdicts.doubts(side.rows)]
+        pairs = side.pairs if side.metrics == METRIC else None
+        lines += [f"{side.name}: {doubt}" for doubt in verdicts.doubts(side.rows, pairs)]
     return lines

@@ -73,10 +73,10 @@ def ratios(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = METRIC) -
     measured twice), starved (almost nothing arrived at one of the arms), placed (labkit chose the CPUs of the ends, in
     all arms alike). Raises BadInput for two different baselines in one group, and like `measured_rows`.
     """
-    return _ratios(measured_rows(complete(df), metrics))
+    return ratios_of(measured_rows(complete(df), metrics))
 
 
-def _ratios(ok: pd.DataFrame) -> pd.DataFrame:
+def ratios_of(ok: pd.DataFrame) -> pd.DataFrame:
     """Return `ratios` of valid rows (`measured_rows`)."""
     all_keys = [*GROUP, *MEASUREMENT, "setup"]
     ok = ok[ok["log"].notna()].assign(placed=ok["placement"].notna())
@@ -108,8 +108,8 @@ def _ratios(ok: pd.DataFrame) -> pd.DataFrame:
 
 def _with_constants(df: pd.DataFrame, rows: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     """Return the table with the missing columns of `names`, which have one value in `rows`."""
-    missing = {name: rows[name].iloc[[0] * len(df)].set_axis(df.index) for name in names if name not in df}
-    return pd.concat([df, *(column.rename(name) for name, column in missing.items())], axis="columns")
+    constants = rows[[name for name in names if name not in df]].iloc[[0] * len(df)]
+    return pd.concat([df, constants.set_axis(df.index)], axis="columns")
 
 
 def verdicts(
@@ -142,7 +142,7 @@ def _verdicts(
     """Return the verdicts about a complete table, with its `ratios`."""
     ratios_by_group = {key: group[RATIOS] for key, group in groups(pairs)}
     result: list[dict[str, Any]] = []
-    for key, group in groups(df[[*GROUP, "role", "topology", "guest_accelerator"]]):
+    for key, group in groups(df[[*GROUP, "role", "topology", "guest_accelerator", "status", "ended"]]):
         base = group[group["role"].isin(["baseline", "control"])]
         variants = group.drop(base.index)
         baseline = next(iter(base["topology"]), None)
@@ -156,7 +156,7 @@ def _verdicts(
             line |= {"topology": topology, "baseline": baseline, "disagree": False, "widened": False}
             line["guest_accelerator"] = next(iter(rows["guest_accelerator"].dropna()), None)
             mine = ratios_here[ratios_here["topology"].eq(topology)]
-            if len(mine) and _held_targets(df.loc[[*rows.index, *base.index]]):
+            if len(mine) and _held_targets(rows, base):
                 sentence = (
                     f"no evidence about {topology} against {baseline}: every load test held its target, so the limits"
                     " were not reached and nothing was compared: use a higher target, or compare latency and CPU time"
@@ -179,9 +179,9 @@ def verdict_table(lines: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return table.astype(dict.fromkeys(_NUMBERS, float)).astype({"disagree": bool, "widened": bool})
 
 
-def _held_targets(rows: pd.DataFrame) -> bool:
+def _held_targets(*arms: pd.DataFrame) -> bool:
     """Return whether all valid rows are load tests that ended at their target, so their rates are that target."""
-    return bool(rows.loc[rows["status"].eq("ok"), "ended"].eq(TARGET_HELD).all())
+    return all(rows.loc[rows["status"].eq("ok"), "ended"].eq(TARGET_HELD).all() for rows in arms)
 
 
 def verdict_line(
@@ -292,7 +292,7 @@ def contradicting_medians(df: pd.DataFrame) -> list[str]:
     ok = measured_rows(df)
     rows_by_group = dict(groups(ok[[*GROUP, "method", "role", "topology", "value"]]))
     lines = []
-    for line in _verdicts(df, _ratios(ok)).dropna(subset=["low", "high"]).to_dict("records"):
+    for line in _verdicts(df, ratios_of(ok)).dropna(subset=["low", "high"]).to_dict("records"):
         key = tuple(None if pd.isna(line[name]) else line[name] for name in GROUP)
         rows = rows_by_group[key]
         rows = rows[rows["method"].eq("slice")] if rows["method"].eq("slice").any() else rows
@@ -316,7 +316,7 @@ def wandering(df: pd.DataFrame) -> list[str]:
     busy CPUs during the baseline's slices tell them apart.
     """
     ok = measured_rows(complete(df))
-    return _wandering(ok, _ratios(ok))
+    return _wandering(ok, ratios_of(ok))
 
 
 def _wandering(ok: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
@@ -371,7 +371,7 @@ def doubts(
     unfinished = list(df.attrs.get("unfinished", []))
     df = complete(df)
     ok = measured_rows(df)
-    pairs = _ratios(ok) if pairs is None else pairs
+    pairs = ratios_of(ok) if pairs is None else pairs
     table = _verdicts(df, pairs) if table is None else table
     found = [(3.0, sentence) for sentence in unfinished]
     found += [*_about_verdicts(table), *((2.0, sentence) for sentence in _wandering(ok, pairs))]
