@@ -9,6 +9,7 @@ experiments in one namespace wait for each other. One worker runs all tests with
 """
 
 import functools
+import gc
 import importlib.util
 import os
 import shutil
@@ -311,6 +312,12 @@ def pytest_configure(config: pytest.Config) -> None:
     stack = ExitStack()
     stack.enter_context(netlink.inside(own))
     config.add_cleanup(stack.close)
+
+
+def pytest_collection_finish() -> None:
+    """Take what is imported by now out of garbage collection, which otherwise walks through it again and again."""
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
 
 
 # Files in tests/vm whose lab VMs serve no other file, and which wait for no deadline of an emulated kernel.

@@ -175,7 +175,9 @@ def interfaces(state: dict[str, Any]) -> list[tuple[str, int | None, list[str]]]
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PATHS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=() if one in ("bridge", "vxlan") else pytest.mark.long) for one in PATHS]
+)
 def test_path_is_followed(name: str, machine: Machine, need: Need) -> None:
     if name in ("macvlan", "ipvlan", "vxlan"):
         need(name)
@@ -316,6 +318,7 @@ notebook.run_experiment("datapaths", dict(topology=["{NETWORK}", "veth"], protoc
 """
 
 
+@pytest.mark.long
 @pytest.mark.needs("iperf3", "ping")
 def test_existing_network_is_an_arm(machine: Machine) -> None:
     """It is compared in the same slices and whole runs as a built one, twice at the same time, beside a program of its

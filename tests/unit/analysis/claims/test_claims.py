@@ -483,6 +483,7 @@ def test_a_misspelt_key_of_the_table_is_refused(where: str) -> None:
         claim_of(entry | {"sources": [source]} | ({"condition": "Other."} if where == "claim" else {}))
 
 
+@pytest.mark.long
 def test_conditions_there_and_here_are_named(judgements: list[Judgement]) -> None:
     """The paper measured between containers. The thesis' ifstat reads no copy, so readers are no arms of its claims."""
     of = {one.claim.name: document.section(one, PUBLISHED) for one in judgements}
@@ -531,6 +532,7 @@ def test_a_container_received_less_than_its_client_sent() -> None:
     assert "8.2 kB" in claim.conditions
 
 
+@pytest.mark.long
 def test_own_numbers_that_exclude_each_other(judgements: list[Judgement]) -> None:
     """A printed mean below the least that the histogram allows, counters that fall, and a test that did not pass."""
     min_s = [printed.histogram_mean_s(port) for port in (0, 1)]
@@ -552,6 +554,7 @@ def test_missing_numbers_decide_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     assert reading(Evidence("run", "point", "host", 0.1, 0.09, 0.11), missing) == UNDECIDED
 
 
+@pytest.mark.long
 def test_a_search_in_fewer_passes_is_told(judgements: list[Judgement]) -> None:
     text = document.introduction(PUBLISHED, judgements)
     assert "The sweep of `ovs_test_plan` itself makes each search once and decides each load by 1.2 s" in text
@@ -570,6 +573,7 @@ def test_registry_is_complete() -> None:
         assert claim.margin is None or claim.claimed_range in (MORE, LESS)
 
 
+@pytest.mark.long
 def test_exhibits_are_beside_ours() -> None:
     """Each claim is below an exhibit, and a printed number beside the measured one of the same line."""
     assert {name for one in exhibits.EXHIBITS for name in one.claims} == {claim.name for claim in CLAIMS}
@@ -591,6 +595,7 @@ def long_page(judgements: list[Judgement]) -> str:
     return document.page(PUBLISHED, judgements)
 
 
+@pytest.mark.long
 def test_page_is_current(judgements: list[Judgement], long_page: str) -> None:
     """docs/FINDINGS.md is the table of claims that data/results gives, and the long page explains each of them."""
     short = document.short_page(judgements)
@@ -607,6 +612,7 @@ def test_page_is_current(judgements: list[Judgement], long_page: str) -> None:
     assert sorted(drawn) == sorted(str(verdict).removesuffix(" told here") for verdict in shown)
 
 
+@pytest.mark.long
 def test_time_of_a_function_does_not_explain_virtual_machines(judgements: list[Judgement]) -> None:
     """The guests of the published run never called ip_rcv, and took several packets in a call of ip_list_rcv."""
     [judged] = [one for one in judgements if one.claim.name == "ip_rcv-explains"]
@@ -623,6 +629,7 @@ def test_time_of_a_function_does_not_explain_virtual_machines(judgements: list[J
         assert 0 < calls["ip_list_rcv"] < 0.5 * row["received_count"]
 
 
+@pytest.mark.long
 def test_ranges_beyond_the_axis_are_written(judgements: list[Judgement]) -> None:
     figure = pictures.claim_figures(Results(ROOT), judgements)["claims"]
     words = [str(one.text) for one in figure.layout.annotations if " to " in str(one.text)]
@@ -652,6 +659,7 @@ def test_published_runs_are_small_and_without_paths() -> None:
         assert file is None or (ROOT / file[1]).exists()
 
 
+@pytest.mark.long
 def test_remark_about_published_ports_is_what_the_run_says(judgements: list[Judgement]) -> None:
     [judged] = [one for one in judgements if one.claim.name == "macvlan-tcp"]
     veths = ("veth_bridge", "veth_published_nat", "veth_published_proxy")
@@ -694,6 +702,7 @@ def test_published_runs_have_figures_of_their_rows() -> None:
         assert digest == PUBLISHED.description(name)["sha256"], "make figures"
 
 
+@pytest.mark.long
 def test_figures_of_the_findings(judgements: list[Judgement]) -> None:
     drawn = pictures.claim_figures(PUBLISHED, judgements)
     assert set(drawn) >= {"claims", "datapaths"}
@@ -706,6 +715,7 @@ def test_figures_of_the_findings(judgements: list[Judgement]) -> None:
     assert sum(trace.error_x.array is not None for trace in drawn["claims"].data) == len(ratios)
 
 
+@pytest.mark.long
 def test_numbers_of_the_readme_are_those_of_the_findings(long_page: str) -> None:
     """The README explains its first figure by two of its ratios, and names two ranges."""
     readme = " ".join((ROOT / "README.md").read_text().split())
