@@ -89,7 +89,7 @@ def simulation(disagreement: float) -> Source:
 
 def recordings() -> Iterator[Source]:
     """Yield the recorded comparisons: SETUPS consecutive set-ups from a random place, as one run would have them."""
-    for name, arm, control, setups in _recorded():
+    for name, arm, control, setups in recorded():
         long_run = np.array([stats.centre(arm[setups == one]) for one in np.unique(setups)]).mean()
         yield Source(f"recorded, {name}", _consecutive(arm - long_run, control, setups), slices=True)
 
@@ -104,7 +104,7 @@ def _consecutive(arm: Floats, control: Floats, setups: Floats) -> Callable[[np.r
     return draw
 
 
-def _recorded() -> Iterator[tuple[str, Floats, Floats, Floats]]:
+def recorded() -> Iterator[tuple[str, Floats, Floats, Floats]]:
     try:
         scheduled = pd.read_csv(SAMPLES / "udp_one_pair_slices.csv.gz")
         placed = pd.read_csv(SAMPLES / "four_loads_slices.csv.gz")

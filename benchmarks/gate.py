@@ -1,157 +1,178 @@
 """Count how often a gate takes equal builds for a regression, and how often it finds one of 5 %.
 
-Two builds of one program are arms of real runs (`labkit run … --fail-if`): a copy of iperf3 that differs in a byte at
-its end. A regression is planted in the rows of the same runs: the copy's throughput is divided. With --run, comparisons
-of ten minutes are drawn from a recorded run whose baseline was measured twice: the even and the odd slices of both are
-four equal arms, of which three are drawn, without their long-run ratio. Rounds are drawn with replacement, of loads
-with no more pairs than CPUs.
+A trial is what `labkit run … --fail-if` measures: rounds until the half-width is small enough, and at most those of ten
+minutes. Most trials are drawn from recorded rounds, with replacement. The build is macvlan_bridge, the baseline is
+veth_bridge, and the ratios of all recorded rounds are taken out, so all arms are equally fast. Others are real: a copy
+of iperf3 that differs in a byte at its end is an arm. A regression is planted in the rows of the same trials: the
+build's throughput is divided. A half-width is relative, so that does not change when a trial ends. With --run, the real
+trials are runs that were measured before: a run, or all in a folder.
 """
 
 import itertools
+import math
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
+from benchmarks import control
 from benchmarks.intervals import Count
-from benchmarks.promise import LABKIT, NotMeasuredError, Promise, note
-from labkit.analysis import gate, published_runs
+from benchmarks.promise import LABKIT, NotMeasuredError, Promise, median, note
+from labkit.analysis import gate, stats, verdicts
+from labkit.analysis.load import GROUP
+from labkit.analysis.stats import Floats
 from labkit.common import run_folder
-from labkit.common.run_folder import Row
+from labkit.measure.experiments import DatapathParameters, early_stop
 from labkit.system import machine
 
-FAIL_IF = "slower>1%"
+FAIL_IF = "slower>2.5%"
 CONDITIONS = [gate.condition(FAIL_IF)]
 EQUAL, SLOWER, PLANTED = 100, 50, 1.05
 ALARMS, FOUND = 0.02, 0.90
-RUNS, QUICK_RUNS = 17, 2  # of half a minute each
-LEAST_ROUNDS, ROUNDS = 8, 120  # of a point, and of a comparison: ten minutes with set-ups
+RUNS, QUICK_RUNS = 6, 0  # of up to ten minutes each
+PROTOCOLS = ("tcp", "udp")
+TOGETHER = 3  # recorded rounds have four slices, those of a gate twelve
+ROUNDS = gate.TEN_MINUTES[0]["rounds"]
+STOP = DatapathParameters.of({**gate.TEN_MINUTES[0], "half_width": gate.enough(CONDITIONS)})
 CHANGE = "new"
-ARMS = ("a", "a (again)", f"a+{CHANGE}")
-RUN = ("topology=veth", "rounds=8", "slices=12", "whole_runs=0", "half_width=0")
-CODES = {code: word for word, code in gate.EXIT_CODES.items()}
+
+
+@dataclass(frozen=True)
+class Round:
+    """The log-ratios of a set-up's slices: of the build to the mean of both baselines, and of the baselines."""
+
+    arm: Floats
+    control: Floats
 
 
 def promises(quick: bool, folder: Path | None = None) -> Iterator[Promise]:
-    """Yield the false alarms and the power of new runs, or of comparisons drawn from the run in `folder`."""
+    """Yield the false alarms and the power of drawn trials (a minute) and of real ones (an hour; none with --quick), or
+    of those in `folder`."""
+    if folder is not None:
+        yield from _real(sorted(path.parent for path in folder.glob("*/run.json")) or [folder])
+        return
+    yield from _drawn()
     with tempfile.TemporaryDirectory() as scratch:
-        if folder is not None:
-            yield from _drawn(folder, Path(scratch))
-            return
         runs = [Path(scratch) / f"{number}" for number in range(QUICK_RUNS if quick else RUNS)]
-        build = _copy(Path(scratch) / "build")
-        equal = [_measured(run, build, number) for number, run in enumerate(runs)]
-        slower = [
-            _judged_arms(run / "slower", _slowed(run_folder.read_rows(run), f"veth+{CHANGE}", PLANTED))
-            for run in runs
-        ]
-        what = f"a build as an arm, {len(runs)} runs of {' '.join(RUN[1:3])}"
-        yield from _rates(what, equal, slower, decides=not quick)
+        for run, protocol in zip(runs, itertools.cycle(PROTOCOLS), strict=False):
+            _measure(run, _copy(Path(scratch)), protocol)
+        yield from _real(runs)
+
+
+def _drawn() -> Iterator[Promise]:
+    rng = np.random.default_rng(1)
+    loads = [
+        list(_rounds(arm, other, setups))
+        for name, arm, other, setups in control.recorded()
+        if "placed" not in name
+    ]
+    trials = [_trial(loads[number % len(loads)], rng) for number in range(EQUAL)]
+    rounds = [len(trial) for trial in trials]
+    more = f"{median(rounds):.0f} rounds (median), at most {max(rounds)}"
+    equal, slower = ([_word(trial, math.log(by)) for trial in trials] for by in (1.0, PLANTED))
+    yield from _rates(f"rounds drawn from {len(loads)} recorded loads", equal, slower[:SLOWER], more)
+
+
+def _rounds(arm: Floats, other: Floats, setups: Floats) -> Iterator[Round]:
+    """Yield the rounds of a load, of which several recorded ones are one, without the ratios of all."""
+    places = np.array_split(np.arange(setups.size), np.unique(setups).size // TOGETHER)
+    level = [np.mean([stats.centre(one[place]) for place in places]) for one in (arm, other)]
+    for place in places:
+        yield Round(arm[place] - level[0], other[place] - level[1])
+
+
+def _trial(rounds: Sequence[Round], rng: np.random.Generator) -> list[Round]:
+    """Draw rounds until a gate would have stopped."""
+    history, trial = early_stop.History(STOP, []), list[Round]()
+    while len(trial) < ROUNDS and not history.enough(1):
+        trial.append(rounds[int(rng.integers(len(rounds)))])
+        one = trial[-1]
+        logs = {"baseline": 0 * one.arm, "control": one.control, "variant": one.arm + one.control / 2}
+        about = {"round": len(trial), "pairs": 1, "status": "ok", "method": "slice", "placement": "0-0"}
+        history.add(
+            [
+                {**about, "role": role, "arm": role, "slice": place, "throughput_bps": math.exp(value)}
+                for role, values in logs.items()
+                for place, value in enumerate(values)
+            ]
+        )
+    return trial
+
+
+def _word(trial: Sequence[Round], slower: float) -> str:
+    """Return the gate's word about a trial whose build is slower by this logarithm."""
+    tables = [
+        pd.DataFrame(
+            {"log_ratio": one.arm - slower, "log_control": one.control, "setup": number, "round": number}
+        )
+        for number, one in enumerate(trial)
+    ]
+    mine = pd.concat(tables, ignore_index=True)
+    mine = mine.assign(folder="", method="slice", slice=mine.index, starved=False, placed=True)
+    effect = verdicts.column_effect(mine, "log_control", slices=True)
+    line = verdicts.verdict_line(mine, lambda _slices: effect, CHANGE, "a", verdicts.MARGIN, higher=True)
+    table = verdicts.verdict_table(
+        [{**dict.fromkeys(GROUP), "protocol": "tcp", "topology": CHANGE, "baseline": "a"} | line]
+    )
+    ends = {f"judged_{end}": table[end] for end in ("ratio", "low", "high")}
+    return gate.overall(gate.judge(table.assign(**ends, why=None), CONDITIONS[0]))
 
 
 def _copy(folder: Path) -> Path:
     """Return another build of iperf3 that is as fast: a copy with a byte more at its end, which nothing reads."""
-    folder.mkdir()
     path = Path(shutil.copy(machine.require_program("iperf3"), folder / "iperf3"))
     with path.open("ab") as file:
         file.write(b"\0")
     return path
 
 
-def _measured(folder: Path, build: Path, number: int) -> str:
-    """Measure both builds as arms of one run, and return the gate's word."""
-    note(f"run {number + 1}")
-    words = [*RUN, f"change={CHANGE}: program iperf3={build}", f"protocol={('tcp', 'udp')[number % 2]}"]
-    argv = [*LABKIT, "run", "datapaths", *words, "--fail-if", FAIL_IF, "--folder", str(folder)]
+def _measure(run: Path, build: Path, protocol: str) -> None:
+    note(f"run {run.name} of {protocol}")
+    words = ["topology=veth", f"change={CHANGE}: program iperf3={build}", f"protocol={protocol}"]
+    argv = [*LABKIT, "run", "datapaths", *words, "--fail-if", FAIL_IF, "--folder", str(run)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    if done.returncode not in CODES:
+    if done.returncode not in gate.EXIT_CODES.values():
         raise NotMeasuredError(f"{' '.join(argv)} ended with {done.returncode}: {done.stderr[-300:]}")
-    return CODES[done.returncode]
 
 
-def _drawn(folder: Path, scratch: Path) -> Iterator[Promise]:
-    points = [point for point in _points(folder) if len({row["round"] for row in point}) >= LEAST_ROUNDS]
-    if not points:
-        raise NotMeasuredError(f"{folder} has no point with slices, whose baseline was measured twice")
-    rng, names = np.random.default_rng(1), itertools.count()
-
-    def word(slower: float) -> str:
-        equal = _equal_arms(points[int(rng.integers(len(points)))], rng)
-        [judged] = gate.judge_arms(_saved(scratch / f"{next(names)}", equal), CONDITIONS)
-        rounds = rng.choice(sorted({row["round"] for row in equal}), ROUNDS)
-        drawn = [
-            {**row, "round": at} for at, one in enumerate(rounds) for row in equal if row["round"] == one
-        ]
-        # Divided by its ratio over all rounds, the arm is equal.
-        return _judged_arms(scratch / f"{next(names)}", _slowed(drawn, ARMS[-1], slower / judged.slower))
-
-    what = f"{ROUNDS} rounds drawn from {len(points)} points"
-    yield from _rates(what, [word(1.0) for _ in range(EQUAL)], [word(PLANTED) for _ in range(SLOWER)])
+def _real(runs: Sequence[Path]) -> Iterator[Promise]:
+    if not runs:
+        return
+    took_s = [run_folder.read_run(run)["measuring_s"] for run in runs]
+    more = f"{median(took_s):.0f} s (median), at most {max(took_s):.0f} s"
+    equal = [gate.overall(gate.judge_arms(run, CONDITIONS)) for run in runs]
+    with tempfile.TemporaryDirectory() as scratch:
+        slowed = [_slowed(run, Path(scratch) / f"{number}") for number, run in enumerate(runs)]
+        slower = [gate.overall(gate.judge_arms(run, CONDITIONS)) for run in slowed]
+    yield from _rates("a build as an arm", equal, slower, more)
 
 
-def _points(folder: Path) -> Iterator[list[Row]]:
-    """Yield the slices of each load whose baseline was measured twice, with no more pairs than CPUs."""
-    names = ("run", "protocol", "pairs", "length_bytes", "mtu_bytes")
+def _slowed(run: Path, folder: Path) -> Path:
+    """Return a copy of a run in which the build is slower."""
+    shutil.copytree(run, folder, ignore=shutil.ignore_patterns("artefacts", "rows"))
     rows = [
-        row for row in published_runs.read_rows(folder) if row["method"] == "slice" and row["status"] == "ok"
+        row | {"throughput_bps": row["throughput_bps"] / PLANTED}
+        if row["change"] == CHANGE and row["throughput_bps"]
+        else row
+        for row in run_folder.read_rows(run)
     ]
-    rows = sorted(rows, key=lambda row: str([row[name] for name in names]))
-    for _, each in itertools.groupby(rows, lambda row: str([row[name] for name in names])):
-        point = list(each)
-        measured_twice = {"baseline", "control"} <= {row["role"] for row in point}
-        if measured_twice and point[0]["pairs"] <= point[0]["cpus_count"]:
-            yield point
-
-
-def _equal_arms(point: list[Row], rng: np.random.Generator) -> list[Row]:
-    """Return rows of a baseline, its control and a changed arm, which are halves of the slices of one arm."""
-    halves = [(role, odd) for role in ("baseline", "control") for odd in (0, 1)]
-    drawn = [halves[int(place)] for place in rng.permutation(len(halves))]
-    result = list[Row]()
-    for half, role, arm in zip(drawn, ("baseline", "control", "variant"), ARMS, strict=False):
-        change = CHANGE if role == "variant" else None
-        as_arm = {
-            "role": role,
-            "arm": arm,
-            "topology": "a",
-            "endpoint": "namespace",
-            "change": change,
-            "changed": None,
-        }
-        result += [
-            {**row, **as_arm, "slice": row["slice"] // 2}
-            for row in point
-            if (row["role"], row["slice"] % 2) == half
-        ]
-    return result
-
-
-def _slowed(rows: Iterable[Row], arm: str, by: float) -> list[Row]:
-    return [
-        {**row, "throughput_bps": row["throughput_bps"] / (by if row["arm"] == arm else 1.0)} for row in rows
-    ]
-
-
-def _judged_arms(folder: Path, rows: list[Row]) -> str:
-    return gate.overall(gate.judge_arms(_saved(folder, rows), CONDITIONS))
-
-
-def _saved(folder: Path, rows: list[Row]) -> Path:
-    about = {"created": "", "experiment": "datapaths", "parameters": {}, "seed": 0, "why_stopped": {}}
-    run_folder.write_json(folder / "run.json", {"run": folder.name, "finished": "now", **about})
     run_folder.write_rows(folder, "1-r0", rows)
     return folder
 
 
-def _rates(what: str, equal: list[str], slower: list[str], *, decides: bool = True) -> Iterator[Promise]:
+def _rates(what: str, equal: Sequence[str], slower: Sequence[str], more: str) -> Iterator[Promise]:
     for said, words, bound, is_kept, share in (
         ("false alarms", equal, f"<= {ALARMS:.0%}", Count.is_at_most, ALARMS),
         (f"{PLANTED - 1:.0%} slower is found", slower, f">= {FOUND:.0%}", Count.is_at_least, FOUND),
     ):
         count = Count(words.count(gate.WORSE), len(words), np.nan)
-        more = ", ".join(f"{words.count(word)} {word}" for word in gate.EXIT_CODES)
-        kept = is_kept(count, share) if decides else None
-        yield Promise(f"{said}, {FAIL_IF}, {what}", str(count), "", count.share, bound, kept, more)
+        every = ", ".join(f"{words.count(word)} {word}" for word in gate.EXIT_CODES)
+        kept = is_kept(count, share)
+        yield Promise(
+            f"{said}, {FAIL_IF}, {what}", str(count), "", count.share, bound, kept, f"{every}; {more}"
+        )
