@@ -26,13 +26,22 @@ def container_vs_vm(path: Path | None = None) -> pd.DataFrame:
     missing.
 
     Columns: endpoint (container, guest), length_bytes (if iperf3 chose the length: the mean of the sent datagrams),
-    received_bps, received_pps, jitter_s, ip_rcv_s, has_report. If has_report is False, the receiver's losses are
-    unknown and received_* holds what was sent.
+    received_bps, received_pps, sent_count, lost_count, jitter_s, ip_rcv_s, has_report. If has_report is False, the
+    receiver's losses are unknown and received_* holds what was sent.
     """
     result = table("container_vs_vm.csv", path)
     if result is None:
         return pd.DataFrame(
-            columns=["endpoint", "length_bytes", "received_bps", "received_pps", "has_report"]
+            columns=[
+                "endpoint",
+                "length_bytes",
+                "received_bps",
+                "received_pps",
+                "has_report",
+                "jitter_s",
+                "sent_count",
+                "lost_count",
+            ]
         )
     result["endpoint"] = result["endpoint"].replace("vm", "guest")
     sizes = result["sent_bps"] * result["duration_s"] / 8 / result["sent_count"]

@@ -60,6 +60,12 @@ ARRIVES = {
         Plot("longest round-trip time", "s", [Series("latency_max_s")]),
     ],
 }
+QUALITY = {
+    "udp": [
+        Plot("jitter", "s", [Series("jitter_s")], "jitter_s"),
+        Plot("datagrams lost", "%", [Series("lost_percent")], "lost_percent"),
+    ]
+}
 _SIDES = [
     Series("cpu_here", "square"),
     Series("cpu_there", "circle-open"),
@@ -89,6 +95,22 @@ def ends(rows: pd.DataFrame, published: pd.DataFrame) -> go.Figure:
     notes = "stars: " + NOT_OURS if len(_published_at_lengths(rows, published)) else ""
     figure = _draw_panel(rows, ARRIVES, published)
     return _finish(figure, rows, "What the ends get", notes)
+
+
+def jitter_and_loss(rows: pd.DataFrame, published: pd.DataFrame) -> go.Figure:
+    """Draw the jitter of UDP (iperf3's, RFC 3550) and the share of lost datagrams, with the report's as `ends` does.
+
+    A log axis has no place for a share of 0: measured ones are a 0 at its edge, and the report's are left out.
+    """
+    own, others = (
+        table.assign(
+            lost_percent=100 * table["lost_count"] / table["sent_count"].where(table["sent_count"] > 0)
+        )
+        for table in (rows[rows["protocol"].eq("udp")], published)
+    )
+    others["lost_percent"] = others["lost_percent"].where(others["lost_percent"] > 0)
+    notes = "stars: " + NOT_OURS if len(_published_at_lengths(own, others)) else ""
+    return _finish(_draw_panel(own, QUALITY, others), own, "Jitter and loss at the ends", notes)
 
 
 def sides(rows: pd.DataFrame) -> go.Figure:
@@ -135,7 +157,9 @@ def _draw_panel(
         others = list[float]()
         if published is not None and plot.published:
             of_report = _published_at_lengths(panel.table, published)
-            _draw_published(figure, panel, plot.published, of_report, there)
+            scale = PREFIXES[_prefix(panel.table[panel.table["status"].eq("ok")], plot)]
+            scaled = of_report.assign(**{plot.published: of_report[plot.published] / scale})
+            _draw_published(figure, panel, plot.published, scaled, there)
             others = of_report.loc[of_report["endpoint"].isin(there), plot.published].dropna().tolist()
         _plot(figure, panel, plot, there, others)
     return figure
@@ -186,7 +210,7 @@ def _plot(figure: go.Figure, panel: Panel, plot: Plot, there: list[str], others:
     decades = math.log10(max(reach) / min(reach)) if reach else 0.0
     figure.update_xaxes(
         type="log",
-        tickformat=",~g" if plot.unit == "s" else "~s",
+        tickformat=",~g" if plot.unit in ("s", "%") else "~s",
         dtick=math.ceil(decades / MAX_LABELS) if decades > DECADES else "D2",
         tickangle=0,
         title_text=f"{prefix}{plot.unit}",

@@ -35,7 +35,7 @@ from studies.container_vs_vm.endpoint_kinds import (
     fair_pair_sentences,
     usual,
 )
-from studies.container_vs_vm.figure import ends, sides
+from studies.container_vs_vm.figure import ends, jitter_and_loss, sides
 
 TIMERS = ("function_times", "guest_function_times")
 QUANTILES = {"p50_s": "p50", "p90_s": "p90", "p99_s": "p99", "max_s": "longest"}
@@ -56,8 +56,10 @@ class ContainerVsVmFindings:
         return verdicts.verdicts(self.usual)
 
     def throughput(self) -> None:
-        """Show which pairs are fair, the throughput of each, and the CPU time on both sides of the boundary."""
+        """Show which pairs are fair, the throughput, jitter and loss of each, and the CPU time on both sides."""
         show(pairs(self.rows), ends(self.rows, self.published))
+        if self.rows["protocol"].eq("udp").any():
+            display(jitter_and_loss(self.rows, self.published))
         if not self.rows["protocol"].isin(protocols.TIMED).all():
             display(sides(self.rows))
 
@@ -299,11 +301,17 @@ def report_contradictions(result: pd.DataFrame) -> Iterator[str]:
         )
 
 
+def _jitter_and_loss(rows: pd.DataFrame) -> go.Figure:
+    has_udp = rows["protocol"].eq("udp").any()
+    return jitter_and_loss(rows, reference_tables.container_vs_vm()) if has_udp else go.Figure()
+
+
 def _cpu_time(rows: pd.DataFrame) -> go.Figure:
     return go.Figure() if rows["protocol"].isin(TIMED).all() else sides(rows)
 
 
 FIGURES = {
     "endpoint_kinds": of_part("cost", lambda rows: ends(rows, reference_tables.container_vs_vm())),
+    "jitter_and_loss": of_part("cost", _jitter_and_loss),
     "cpu_time": of_part("cost", _cpu_time),
 }

@@ -165,12 +165,12 @@ def test_figures_name_their_machines(tmp_path: Path) -> None:
         assert "emulated CPU" in words
         assert "namespaces, containers: Linux 6.1.0, 2 CPUs" in words
         assert "a guest each, namespaces of one guest: Linux 6.12.9, 2 emulated CPUs" in words
-    stars = [
-        trace
-        for trace in figures_of_ends.ends(result, reference_tables.container_vs_vm()).data
-        if "star" in str(trace.marker.symbol)
-    ]
-    assert [len(trace.x) for trace in stars] == [1, 1]  # 800 bytes, containers
+    published = reference_tables.container_vs_vm()
+    drawn = (figures_of_ends.ends(result, published), figures_of_ends.jitter_and_loss(result, published))
+    stars = [trace.x for figure in drawn for trace in figure.data if "star" in str(trace.marker.symbol)]
+    # 800 bytes, containers: rates, jitter in the unit of the axis, and loss
+    assert [len(x) for x in stars] == [1, 1, 1, 1]
+    assert stars[3][0] == pytest.approx(100 * 99103 / 807510)
     figure = figures.forest(verdicts.verdicts(endpoint_kinds.fair(result)), "Alone", "A fair pair")
     assert figure.layout.title.text == "Alone (emulated CPU)"
     assert figure.layout.title.subtitle.text.startswith("A fair pair<br>")
