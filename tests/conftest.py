@@ -348,8 +348,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Schedulin
     return Scheduling(config, log)
 
 
-# Files with single tests of more than a minute. At the end, such a test would leave the other worker idle.
-LONGEST = ("lab/test_zoo.py", "lab/test_readme.py", "unit/test_docs_site.py")
+# Files that take a minute or more. At the end, such a file would leave the other workers idle.
+LONGEST = (
+    "lab/test_zoo.py", "lab/test_readme.py", "unit/test_docs_site.py", "lab/test_existing.py", "lab/test_requests.py",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -313,6 +313,13 @@ def one_sentence(done: Done, code: int = 2) -> str:
     return lines[-1].removeprefix("labkit: ")
 
 
+def each_long(*cases: Any) -> list[Any]:
+    """Return the cases of a test that `make test` leaves out, because it runs others that are like them."""
+    return [
+        pytest.param(*(one if isinstance(one, tuple) else (one,)), marks=pytest.mark.long) for one in cases
+    ]
+
+
 # What a busy machine does to a run whose load is right.
 STARVED = ("generator-limited: ", "the flows ran together for only ", "nothing arrived while all flows ran, ")
 

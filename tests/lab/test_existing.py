@@ -83,7 +83,6 @@ for end in web.2.3 cli.3.2; do
     ip -n $name link set eth0 mtu 1450 up
 done
 """
-NODES = ("node2/eth0", "node3/eth0")
 PATHS: dict[str, tuple[str, list[str]]] = {
     "bridge": (BRIDGE, ["web/eth0 out", "host/v-web in", "host/v-cli out", "cli/eth0 in"]),
     "routed": (
@@ -389,7 +388,7 @@ def test_end_that_ends_is_a_reason(machine: Machine) -> None:
     end = machine.sandbox.start("ip", "netns", "exec", "cli", "sleep", "1000")
     network = f"existing:netns:web+pid:{end.pid}"
     running = machine.sandbox.start(
-        *LABKIT, "run", "datapaths", f"topology=veth,{network}", "protocol=ping", "rounds=3", "duration_s=2", "--yes",
+        *LABKIT, "run", "datapaths", f"topology=veth,{network}", "protocol=ping", "rounds=2", "duration_s=2", "--yes",
         "--json",
     )  # fmt: skip
     assert until(lambda: machine.sandbox.pids(lambda words: words[0] == "ping" and "10.77.0.3" in words), 60)

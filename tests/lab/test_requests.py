@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sandbox import Sandbox, sandbox, until
+from sandbox import Sandbox, each_long, sandbox, until
 
 from labkit.common import run_folder
 from labkit.common.errors import Failed
@@ -40,9 +40,11 @@ def machine(tmp_path: Path) -> Iterator[Sandbox]:
 @pytest.mark.parametrize(
     ("protocol", "percentile", "judged"),
     [
-        ("tcp_rr", "p99", "TCP requests 99th percentile of the round-trip time"),
         ("tcp_crr", "p90", "TCP_CRR 90th percentile of the round-trip time"),
-        ("http", None, "HTTP requests per second"),
+        *each_long(
+            ("tcp_rr", "p99", "TCP requests 99th percentile of the round-trip time"),
+            ("http", None, "HTTP requests per second"),
+        ),
     ],
 )
 def test_verdict(
@@ -56,7 +58,7 @@ def test_verdict(
     rows = run_folder.read_rows(folder)
     assert [(row["status"], row["reason"]) for row in rows] == [("ok", None)] * 3
     for row in rows:
-        assert row["received_count"] == row["sent_count"] > 1000
+        assert row["received_count"] == row["sent_count"] > 300
         assert row["transaction_rate"] == pytest.approx(row["received_count"] / row["window_s"], rel=0.3)
         assert row["latency_p50_s"] <= row["latency_p99_s"] <= row["latency_max_s"]
         of_window = row["cpu_s"] / (row["transaction_rate"] * row["window_s"])
@@ -109,7 +111,7 @@ def end(server: int) -> None:
     os.kill(server, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("protocol", ["udp_rr", "tcp_crr", "http"])
+@pytest.mark.parametrize("protocol", ["udp_rr", *each_long("tcp_crr", "http")])
 def test_closed_loop_hides_a_stall(protocol: str) -> None:
     row, _ = measured(stall, protocol=protocol, duration_s=3)
     assert row["latency_p99_s"] < 0.5 * STALL_S < row["latency_max_s"]
@@ -124,7 +126,7 @@ def test_open_loop_shows_a_stall() -> None:
 
 @pytest.mark.parametrize(
     ("protocol", "family"),
-    [("tcp_crr", 4), ("tcp_cc", 6), ("http", 6), ("http_close", 4), ("tcp_rr", 6), ("udp_rr", 6)],
+    [("tcp_crr", 4), ("http", 6), *each_long(("tcp_cc", 6), ("http_close", 4), ("tcp_rr", 6), ("udp_rr", 6))],
 )
 def test_kernel_counts_the_same_connections(protocol: str, family: int) -> None:
     own = {"generator": "sockets"} if protocol.endswith("_rr") else {}
@@ -160,7 +162,7 @@ def test_server_that_ends() -> None:
 
 
 @pytest.mark.needs("runc")
-@pytest.mark.parametrize("protocol", ["udp_rr", "tcp_crr", "http"])
+@pytest.mark.parametrize("protocol", ["http", *each_long("udp_rr", "tcp_crr")])
 def test_containers(protocol: str, machine: Sandbox) -> None:
     words = (f"protocol={protocol}", "topology=veth_bridge", "endpoint=container", "pairs=2", "duration_s=1")
     for row in machine.rows(*words):
@@ -177,7 +179,7 @@ def test_nagle_with_small_writes_shows_the_delayed_acknowledgement(machine: Sand
     words = ("topology=veth", "protocol=tcp_rr", "generator=sockets", "socket=writes=2", "duration_s=1")
     rows = {row["arm"]: row for row in machine.rows(*words, f"change={changes}", code=2)}
     assert rows["veth"]["latency_p50_s"] < 0.005
-    assert rows["veth+nagle"]["latency_p50_s"] == pytest.approx(0.04, rel=0.2)
+    assert rows["veth+nagle"]["latency_p50_s"] == pytest.approx(0.04, rel=0.5)
     assert rows["veth+acked"]["latency_p50_s"] < 0.005
     cut = r"the kernel made sndbuf \d+, not 268435456: sysctl net.core.wmem_max"
     assert re.search(cut, rows["veth+huge"]["reason"])
