@@ -76,15 +76,6 @@ def test_power_for_ten_percent_under_three_percent_noise(rng: np.random.Generato
     assert result.count("slower" if ratio > 1 else "faster") == 0
 
 
-@pytest.mark.long
-def test_narrow_control_interval_loses_power(rng: np.random.Generator) -> None:
-    """This is the reason for CONTROL_CONFIDENCE: with the same noise, a control judged at 95 % would
-    remove 5 % of all findings."""
-    controls = [stats.effect(normal_rounds(rng, 10, 0.03, 1.1)[1]) for _ in range(COUNT)]
-    assert sum(stats.differs_from_itself(control) for control in controls) / COUNT < 0.02
-    assert sum(not holds_one(control) for control in controls) / COUNT > 0.035
-
-
 @pytest.mark.parametrize(
     ("slice_s", "setups"),
     [(0.05, 5), pytest.param(0.1, 10, marks=pytest.mark.long), pytest.param(0.2, 5, marks=pytest.mark.long)],
@@ -218,30 +209,6 @@ def test_coverage_of_recorded_loads(rng: np.random.Generator, load: str, setups:
     alarms = sum(not holds_one(effect_of([control[at] for at in some])) for some in drawn)
     assert hits / 400 >= 0.93
     assert alarms / 400 <= 0.07
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("setups", [5, 10])
-def test_consecutive_set_ups_of_recorded_loads(setups: int) -> None:
-    """Neighbouring set-ups, which are what a run measures, are as good as set-ups drawn at random."""
-    hits, alarms = list[bool](), list[bool]()
-    for series, control in recorded_loads().values():
-        truth = float(np.mean([stats.centre(one) for one in series]))
-        for start in range(0, len(series) - setups + 1, setups):
-            hits.append(contains(effect_of(series[start : start + setups]), truth))
-            alarms.append(not holds_one(effect_of(control[start : start + setups])))
-    assert len(alarms) >= 1000 / setups - 4
-    assert np.mean(hits) >= 0.93
-    assert np.mean(alarms) <= 0.05
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("setups", "wider"), [(5, 1.45), (10, 1.2)])
-def test_equal_set_ups_cost_little_width(rng: np.random.Generator, setups: int, wider: float) -> None:
-    result = list(setups_effects(rng, setups, 0, 200))
-    widths = np.array([[stats.half_width(effect) for effect in pair] for pair in result])
-    assert widths[:, 0].mean() / widths[:, 1].mean() < wider
-    assert np.median(widths[:, 0]) / np.median(widths[:, 1]) < wider
 
 
 def holds_one(effect: Effect) -> bool:

@@ -1,13 +1,10 @@
 """Packets are followed from hop to hop, and read from capture files."""
 
 import itertools
-import os
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import Need
 from example_frames import ARP, INNER, PORTS, SEED, echo, ethernet, ip, tcp, udp, vxlan
 
 from labkit.common import packets
@@ -141,20 +138,6 @@ def test_comments_in_a_file() -> None:
     assert packets.read(commented).frames == expected
     assert packets.read(commented).counts == packets.read(content).counts
     assert pcapng.in_order(commented) == commented
-
-
-def test_tshark_shows_comments(tmp_path: Path, need: Need) -> None:
-    need("tshark")
-    content, _ = written()
-    path = tmp_path / "commented.pcapng"
-    path.write_bytes(pcapng.in_order(content, {1: "second µ"}))
-    argv = ["tshark", "-r", str(path), "-T", "fields", "-e", "frame.number", "-e", "frame.comment"]
-    done = subprocess.run(
-        argv, capture_output=True, text=True, check=True, env={**os.environ, "LC_ALL": "C.UTF-8"}
-    )
-    assert [line.split("\t") for line in done.stdout.splitlines()] == [
-        ["1", ""], ["2", "second µ"], ["3", ""], ["4", ""]
-    ]  # fmt: skip
 
 
 def written(snap_bytes: int = 100) -> tuple[bytes, list[Frame]]:

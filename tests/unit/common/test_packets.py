@@ -3,7 +3,6 @@
 import struct
 
 import pytest
-from conftest import ROOT
 from example_frames import (
     ARP,
     INNER,
@@ -24,7 +23,6 @@ from example_frames import (
 from labkit.common import packets
 from labkit.common.packets import ETHERNET, RAW_IP
 
-SAMPLE = ROOT / "tests" / "samples" / "tcpdump-4.99.3-gre.pcap"
 FRAMES = {
     "seed": (
         SEED,
@@ -189,29 +187,3 @@ def test_truncated_frames(name: str) -> None:
         assert complete == whole[: len(complete)]
         assert result[-1].name == "cut", (size, result[-1])
         assert sum(layer.header_bytes for layer in complete) <= size
-
-
-def test_recorded_tunnel_frames() -> None:
-    """tcpdump captured them in a lab VM (6.12): two pings through each of four tunnels, with the preceding exchange."""
-    content, at, result = SAMPLE.read_bytes(), 24, []
-    while at < len(content):
-        size, length = struct.unpack_from("<II", content, at + 8)
-        result.append(packets.layers(content[at + 16 : at + 16 + size], ETHERNET, PORTS, length))
-        at += 16 + size
-    outer, inner = (
-        "Ethernet / IP 26.0.0.2 > 28.0.0.2 / ",
-        "Ethernet / IP {0}.0.0.1 > {0}.0.0.3 / ICMP echo request",
-    )
-    in_gre = "GRE / IP 21.0.0.1 > 23.0.0.1 / "
-    requests = [layers for layers in result if layers[-1].text == "ICMP echo request"]
-    assert [packets.stack(layers) for layers in requests[::2]] == [
-        outer + in_gre + "UDP 4900 / VXLAN 30 / " + inner.format(20),
-        outer + "GRE key 7 / " + inner.format(40),
-        outer + in_gre + "UDP 6081 / Geneve 77 / " + inner.format(50),
-        outer + inner.format(60).removeprefix("Ethernet / "),
-    ]
-    lengths = {layer.text: layer.length_bytes for layer in requests[0]}
-    assert (lengths["GRE"], lengths["VXLAN 30"], requests[0][-2].length_bytes) == (138, 106, 84)
-    assert [layer.header_bytes for layer in requests[2]] == [14, 20, 16, 14, 20, 8]
-    assert {layers[-1].name for layers in result} == {"arp", "icmp"}
-    assert len(result) == 24

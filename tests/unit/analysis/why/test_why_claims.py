@@ -29,21 +29,6 @@ def one(folder: Path, arm: MadeArm, seed: int = 1, protocol: str = "udp", **colu
 
 
 @pytest.mark.long
-def test_null_arms_of_one_run_are_seldom_claimed(tmp_path: Path) -> None:
-    """The changes of all arms do nothing. In one of the runs other programs use the CPUs."""
-    claims = control = 0
-    for seed in range(2):
-        null = MadeArm(effects=FILTER, foreign=0.2 * (seed % 2))
-        made = {BASELINE: replace(null, effects=()), AGAIN: replace(null, effects=())}
-        folder = run(tmp_path / str(seed), made | {f"x{at}": null for at in range(6)}, seed)
-        raw = list(arms.conclusions(folder, BASELINE, [f"x{at}" for at in range(6)]))
-        claims += sum(each.conclusion is not None and each.conclusion.claims for each in raw)
-        control += concluded(f"{folder}:{BASELINE}", AGAIN).claims
-    assert claims <= 1, "5 % of 12 is 0.6; test_work.py has the rate of many draws"
-    assert control == 0, "nothing was changed between an arm and its repetition"
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
 def test_small_effects_are_still_found(tmp_path: Path, seed: int) -> None:
     rules = f"{RECEIVE['udp']};ip_rcv_[k];nf_hook_slow_[k];nft_do_chain_[k]"

@@ -162,17 +162,6 @@ def test_more_loss_is_not_more_cpu(tmp_path: Path) -> None:
     assert parts == pytest.approx(split.total.difference, rel=0.05)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("foreign", [pytest.param(0.0, marks=pytest.mark.long), 0.4])
-def test_false_claim_rate(tmp_path: Path, foreign: float) -> None:
-    claims = []
-    for number in range(20):
-        left = run(tmp_path / f"left{number}", 100 + number, foreign=foreign * (number % 2))
-        right = run(tmp_path / f"right{number}", 200 + number, foreign=foreign)
-        claims.append(concluded(left, right).claims)
-    assert sum(claims) <= 1
-
-
 def test_several_runs_per_side(tmp_path: Path) -> None:
     names = ["+".join(str(run(tmp_path / f"{side}{one}", seed + one)) for one in range(3))
              for side, seed in (("a", 300), ("b", 400))]  # fmt: skip

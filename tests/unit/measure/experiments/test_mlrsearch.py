@@ -277,45 +277,6 @@ def test_the_preset_rfc2544_ends_in_its_own_time(capacity: int) -> None:
     assert result.bounds[0].rate_pps == pytest.approx(capacity, rel=0.02)
 
 
-class NoisyDevice:
-    """A device on a noisy machine.
-
-    Its capacity drifts by 10 % (standard deviation) within about a second and by 5 % from trial to trial.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)
-        self.now_s, self._drift = 0.0, self.rng.gauss(0, 0.1)
-
-    def measure(self, rate: float, duration: float) -> tuple[Trial, str | None]:
-        self.now_s += duration
-        kept = math.exp(-duration)
-        self._drift = kept * self._drift + math.sqrt(1 - kept**2) * self.rng.gauss(0, 0.1)
-        return trial(rate, duration, 180e3 * math.exp(self._drift + self.rng.gauss(0, 0.05))), None
-
-
-def spread(settings: mlrsearch.Settings) -> tuple[float, float]:
-    """Return the standard deviation of the logarithms of many searches' PDR, and the mean time of a search."""
-    logs, took_s = [], []
-    for seed in range(60):
-        result = timed(NoisyDevice(seed), settings, (0.0, 0.005), 300e3)
-        assert result.bounds[1].rate_pps is not None
-        logs.append(math.log(result.bounds[1].rate_pps))
-        took_s.append(result.took_s)
-    return statistics.stdev(logs), statistics.mean(took_s)
-
-
-def test_more_trials_and_closer_bounds_repeat_better() -> None:
-    """Where the speed varies from trial to trial, a longer search is closer to its mean.
-
-    Seeds make the simulation repeat exactly.
-    """
-    usual, usual_s = spread(FAST)
-    longer, longer_s = spread(dataclasses.replace(FAST, sum_s=4.2, width=0.03))
-    assert longer < 0.85 * usual
-    assert usual_s < longer_s < 3 * usual_s < 60
-
-
 class SteppingDevice:
     """A device on a machine whose speed changes in steps.
 
