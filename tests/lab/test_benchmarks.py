@@ -1,11 +1,9 @@
 """The cheap promises of `make bench` with tolerance for a busy machine, and the arithmetic behind the expensive
 ones."""
 
-import math
-
 import pytest
 
-from benchmarks import half_width, imports, packets, promise, search, set_up
+from benchmarks import imports, packets, promise, search, set_up
 from benchmarks.promise import Promise
 
 SLACK = 1.5
@@ -27,35 +25,6 @@ def test_imports_are_quick() -> None:
         assert result.what == each.what
         assert result.ratio is not None
         assert 0.1 < result.ratio <= SLACK * each.bound, result
-
-
-def test_different_end_state_is_reported() -> None:
-    link = {"ifname": "eth0", "mtu": 1500}
-    one = {"count": 17, "client0": {"links": [link], "ipv6 off": "1"}}
-    assert set_up.difference(one, one) is None
-    other = {"count": 17, "client0": {"links": [link | {"mtu": 9000}], "ipv6 off": "1"}}
-    lines = set_up.difference(one, other)
-    assert lines is not None
-    assert lines.startswith(
-        "client0: {'ifname': 'eth0', 'mtu': 1500} by labkit, {'ifname': 'eth0', 'mtu': 9000} by ip"
-    )
-    assert "count" in str(set_up.difference(one, one | {"count": 16}))
-
-
-def test_slices_without_one_arm_are_left_out() -> None:
-    def row(arm: str, number: int, bps: float) -> dict[str, object]:
-        return {"round": 0, "slice": number, "arm": arm, "status": "ok", "throughput_bps": bps}
-
-    rows = [row(arm, 0, 1e9 * (1 + place)) for place, arm in enumerate(half_width.ARMS)]
-    rows += [
-        row(half_width.ARMS[0], 1, 1e9),
-        row(half_width.ARMS[1], 1, 0.0),
-        row(half_width.ARMS[2], 1, 1e9),
-    ]
-    arm, control, setups = half_width.log_ratios(rows)
-    assert arm.tolist() == pytest.approx([math.log(3 / math.sqrt(2))])
-    assert control.tolist() == pytest.approx([math.log(2)])
-    assert setups == [0]
 
 
 def test_searches_and_rates_of_benchmarks() -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -12,8 +11,6 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 from sandbox import LABKIT, Done, Sandbox, names_in_run, one_sentence, only_run, sandbox, until
-
-from labkit.common import run_folder
 
 pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "veth", "bridge")
 
@@ -53,45 +50,6 @@ def test_usage(machine: Sandbox) -> None:
     for line, done in machine.commands("", "nothing", "run", "run --nothing", "sweep").items():
         assert done.returncode == 2, line
         assert done.stderr.startswith("usage: labkit"), line
-
-
-def half_written(folder: Path) -> dict[str, Path]:
-    """Return folders that are not a run or an incomplete one, each named by what is missing."""
-    bad = {name: folder / name for name in ("empty", "rubbish", "half row", "half sweep")}
-    for path in bad.values():
-        (path / "rows").mkdir(parents=True)
-    (bad["rubbish"] / "run.json").write_text('{"half": ')
-    described = {"experiment": "datapaths", "run": "x", "parameters": {}, "seed": 1, "finished": "now"}
-    run_folder.write_json(bad["half row"] / "run.json", described)
-    (bad["half row"] / "rows" / "1-r0.jsonl").write_text('{"topology": "veth", "pro')
-    run_folder.write_json(bad["half sweep"] / "sweep.json", {"points": ["tcp"], "sweep": "x"})
-    return bad
-
-
-@pytest.mark.long
-def test_half_written_run_folder(machine: Sandbox, tmp_path: Path, project: Path) -> None:
-    paths = half_written(tmp_path)
-    lines = {name: shlex.join(["report", str(path)]) for name, path in paths.items()}
-    ended = machine.commands(*lines.values(), cwd=project)
-    for name, path in paths.items():
-        sentence = one_sentence(ended[lines[name]])
-        assert path.name in sentence or str(path) in sentence, (name, sentence)
-        assert not (path / "report.html").exists()
-
-
-@pytest.mark.long
-def test_compare(run: Path, machine: Sandbox) -> None:
-    same = one_sentence(machine.labkit("compare", str(run), str(run)))
-    assert "is named twice: name two runs" in same
-    other = machine.data / "datapaths" / "second"
-    words = ("topology=veth,veth_bridge", "slices=2", "whole_runs=0", "--folder", str(other))
-    assert machine.labkit("run", "datapaths", *words).returncode == 0
-    done = machine.labkit("compare", str(run), str(other))
-    assert done.returncode == 0, done.stderr
-    assert "veth_bridge" in done.stdout
-    ping = machine.data / "datapaths" / "third"
-    assert machine.labkit("run", "datapaths", "protocol=ping", *SHORT, "--folder", str(ping)).returncode == 0
-    assert one_sentence(machine.labkit("compare", str(run), str(ping)))
 
 
 @pytest.mark.long

@@ -294,13 +294,6 @@ def test_what_the_host_lacks_is_one_sentence(options: str, sentence: str, tmp_pa
 
 
 @pytest.mark.long
-def test_switch_set_up_time() -> None:
-    """Set-up takes at most a second, a third of it for the programs themselves. The best of three counts on a busy
-    machine."""
-    assert min(result["built_s"] for result in ask(*["ovs_netdev"] * 3, pairs=2)) < 1.0
-
-
-@pytest.mark.long
 def test_switch_observer(tmp_path: Path) -> None:
     """The observer reports flows with their actions, caches and mirror ports, and nothing for an arm without a
     switch."""
@@ -688,30 +681,3 @@ def test_af_xdp(words: str) -> None:
         assert (
             result["counted"]["copies_count"] == result["counted"]["copies_expected_count"] == 2 * 2 * PINGS
         )
-
-
-@pytest.mark.long
-@pytest.mark.needs("nft")
-def test_search_through_dpdk_or_unsupported(tmp_path: Path) -> None:
-    """A search finds rates of the switch whose thread polls. Without DPDK, one sentence names the packages."""
-    words = (
-        "topology=ovs_dpdk",
-        "flows=10",
-        "rounds=1",
-        "trial_s=0.2",
-        "sum_s=0.2",
-        "limit_s=20",
-        "latency=false",
-    )
-    with sandbox(tmp_path, user=False) as machine:
-        done = machine.labkit("run", "throughput", *words, "--json", timeout=200)
-        assert until(lambda: not machine.processes(), 5), machine.processes()
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    if not Path(dpdk.PROGRAM).exists():
-        assert "Open vSwitch has no DPDK here: install Debian's openvswitch-switch-dpdk" in one_sentence(done)
-        assert {(row["status"], row["throughput_pps"]) for row in rows} == {("unsupported", None)}
-        return
-    assert done.returncode == 0, done.stderr
-    trials = [row for row in rows if row["method"] == "trial"]
-    assert max(row["received_frames_count"] for row in trials) > 0
-    assert {row["loss_goal_ratio"] for row in rows if row["method"] == "search"} == {0, 0.005}

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -342,34 +341,6 @@ def test_search_keeps_its_trials_when_the_server_dies(box: Sandbox) -> None:
     assert f"the TRex server {server} does not answer any more" in one_sentence(done)
     assert [row["method"] for row in rows] == ["trial"] * 8 + ["search"]
     assert rows[-1]["status"] == "failed"
-
-
-@pytest.mark.long
-def test_killed_search_leaves_the_server_stopped_and_released(box: Sandbox) -> None:
-    with served(box, max_pps=100_000, capacity_pps=22_000) as (server, log):
-        process = box.start(*LABKIT, "run", "throughput", f"server={server}", "rounds=9")
-        assert until(lambda: calls(log).count("start_traffic") > 5, 30), calls(log)
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=20)
-        assert until(lambda: released(log), 15), calls(log)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("listens", [False, True], ids=["nothing", "another program"])
-def test_wrong_port(box: Sandbox, listens: bool) -> None:
-    """A port where nothing listens, and one where a program accepts connections and never answers."""
-    program = "import socket, time; s = socket.create_server(('127.0.0.1', 4999)); print(1, flush=True); time.sleep(99)"
-    with subprocess.Popen(
-        [*box.prefix, sys.executable, "-c", program if listens else "print(1)"], stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        begun = time.monotonic()
-        done = box.labkit("run", "load_test", *words_of("127.0.0.1:4999"), timeout=90)
-        process.kill()
-    assert done.returncode == 2
-    assert "no TRex server answers at 127.0.0.1:4999: start one there" in one_sentence(done)
-    assert time.monotonic() - begun < 60
 
 
 @pytest.mark.long
