@@ -327,7 +327,7 @@ CLONED = {
     name: BROKEN[name][1]
     for name in ("a port with a smaller MTU", "a link with a smaller MTU", "asymmetric routes", "a drop rule",
                  "no offloads", "small buffers", "a shaper", "a short queue", "addresses translated to nowhere",
-                 "many rules at a bridge")
+                 "many rules at a bridge", "isolated ports")
 } | {"thousands of rules": BROKEN["many rules"][1].replace("seq 400", "seq 3000")}  # fmt: skip
 
 

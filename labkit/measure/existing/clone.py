@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from ipaddress import ip_interface
 from pathlib import Path
 from typing import Any, get_args
@@ -28,6 +29,7 @@ from labkit.measure.topologies.network.kinds import cables, tunnels, uppers
 from labkit.measure.topologies.network.model import ShortNames
 from labkit.measure.topologies.network.parts import (
     Bridge,
+    BridgePort,
     Cable,
     CableEnd,
     Impairment,
@@ -35,16 +37,24 @@ from labkit.measure.topologies.network.parts import (
     OffloadName,
     Offloads,
     Part,
+    PortOption,
     Route,
     Rules,
     Sysctl,
     Tunnel,
     UpperDevice,
+    Vlan,
 )
 from labkit.system import netlink
 from labkit.system.machine.settings import sysctls
 from labkit.system.netlink import ethtool
 
+Ports = dict[str, dict[str, Any]]  # settings of bridges and their ports by the names of interfaces
+KEPT_PORT_SETTINGS = {
+    *get_args(PortOption), "hairpin", "state", "priority", "cost", "fastleave", "proxy_arp", "mcast_to_unicast",
+    "multicast_router", "locked", "mab", "stp_state", "ageing_time", "vlan_filtering", "vlan_protocol",
+    "vlan_default_pvid", "mcast_snooping", "mcast_querier", "group_fwd_mask", "fdb_max_learned",
+}  # fmt: skip
 NETEM_PACKETS = 1000  # what netem holds by default (tc-netem(8))
 OUTSIDE = "outside"  # the node at the far end of a NIC, whose real one is not on this machine
 FORWARDING = ("/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding")
@@ -62,7 +72,7 @@ def cloned(path: ExistingNetwork, name: str) -> tuple[Network, list[str]]:
 
     Raises BadInput if labkit cannot build such a network, and the errors of `topologies.build_network`.
     """
-    copy = _Copy(path.state)
+    copy = _Copy(path.state, {space.name: _ports(space) for space in path.topology.namespaces})
     pair = path.pair
     forwarding = {
         space.name: space.read(FORWARDING[":" in pair.server.address]) for space in path.topology.namespaces
@@ -91,13 +101,13 @@ def cloned(path: ExistingNetwork, name: str) -> tuple[Network, list[str]]:
 
 
 class _Copy:
-    """The parts of a network, by the state of the existing one.
+    """The parts of a network, by the state of the existing one, and its bridges' ports (`_ports`) by namespace.
 
     `nodes`: the names of the copy's nodes by those of namespaces. `lacks`: what has no part.
     """
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(self, state: State, ports: dict[str, Ports]) -> None:
+        self._state, self._ports = state, ports
         self.lacks: list[str] = []
         names = ShortNames()
         self.nodes = {
@@ -171,7 +181,10 @@ class _Copy:
         return 4, None
 
     def _end(self, space: NamespaceState, one: InterfaceState) -> CableEnd:
-        return CableEnd(self.nodes[space.name], one.name, self._address(space, one), one.master, one.mac)
+        hairpin = bool(self._ports[space.name].get(one.name, {}).get("hairpin"))
+        return CableEnd(
+            self.nodes[space.name], one.name, self._address(space, one), one.master, one.mac, hairpin
+        )
 
     def _address(self, space: NamespaceState, one: InterfaceState) -> str | None:
         usable = [each for each in one.addresses if not ip_interface(each).is_link_local]
@@ -205,6 +218,7 @@ class _Copy:
                 yield from self._queue(space, made, one)
             if one.kind != "bridge":  # it has those that its ports have in common
                 yield from self._offloads(made, one)
+        yield from self._bridge_ports(space, made)
         yield from self._sysctls(space, made)
         if any(name.startswith("nftables ") for name in state.rules):
             yield from self._rules(space, made)
@@ -241,6 +255,27 @@ class _Copy:
         part = Offloads(made.name, one.name, off, on)
         if differ and self._tries(settings.set_offloads, part, made):
             yield part
+
+    def _bridge_ports(self, space: Namespace, made: Namespace) -> Iterator[Part]:
+        """Yield the settings of bridges and their ports that differ from those of the copy."""
+        now = _ports(made)
+        for name, was in self._ports[space.name].items():
+            differ = {key for key in was if name in now and was[key] != now[name].get(key)}
+            options = differ.intersection(get_args(PortOption))
+            off, on = (
+                tuple(key for key in get_args(PortOption) if key in differ and was[key] is value)
+                for value in (False, True)
+            )
+            filters = bool(was.get("vlan_filtering"))
+            vlans = tuple(Vlan(*one) for one in was["vlans"]) if "vlans" in differ or filters else None
+            part = BridgePort(made.name, name, off, on, vlans, filters)
+            if (options or vlans is not None or filters) and self._tries(settings.set_port, part, made):
+                yield part
+            if others := sorted(differ - options - {"vlans", "vlan_filtering"}):
+                words = ", ".join(f"{key} {was[key]}" for key in others)
+                self.lacks.append(f"settings of the bridge or port {name} of {space.name}: {words}")
+        if static := _static_entries(space):
+            self.lacks.append(f"static entries of forwarding databases of {space.name}: {', '.join(static)}")
 
     def _sysctls(self, space: Namespace, made: Namespace) -> Iterator[Part]:
         there, here = (_sysctls(each) for each in (space, made))
@@ -298,6 +333,41 @@ def _other_paths(space: Namespace, shown: Mapping[tuple[str, str], InterfaceStat
     ]
     if others:
         yield f"the paths by further addresses of {space.name}: {', '.join(others)}"
+
+
+def _ports(space: Namespace) -> Ports:
+    """Return the settings of bridges and of their ports by the names of interfaces, as `ip -d -j` and `bridge -j` print
+    them, and the VLANs: number, whether of untagged frames that arrive, and whether they leave untagged."""
+    result: Ports = {}
+    with suppress(LabkitError, ValueError):
+        for one in json.loads(space.run("ip", "-d", "-j", "link", "show").stdout or "[]"):
+            info = one.get("linkinfo", {}) if one else {}
+            for kind, data in (("info_kind", "info_data"), ("info_slave_kind", "info_slave_data")):
+                if info.get(kind) == "bridge":
+                    kept = {
+                        key: value
+                        for key, value in info.get(data, {}).items()
+                        if key in KEPT_PORT_SETTINGS and value != "forwarding"
+                    }
+                    result.setdefault(str(one["ifname"]), {"vlans": []}).update(kept)
+        for one in json.loads(space.run("bridge", "-j", "vlan", "show").stdout or "[]") if result else ():
+            for vlan in one.get("vlans", ()) if one.get("ifname") in result else ():
+                flags = vlan.get("flags", ())
+                for number in range(vlan["vlan"], vlan.get("vlanEnd", vlan["vlan"]) + 1):
+                    result[one["ifname"]]["vlans"].append(
+                        (number, "PVID" in flags, "Egress Untagged" in flags)
+                    )
+    return result
+
+
+def _static_entries(space: Namespace) -> list[str]:
+    """Return the entries of forwarding databases that were made by hand."""
+    links = {link.index: link for link in netlink.links(space.netlink)}
+    return [
+        f"{mac} at {links[out].name}"
+        for _bridge, out, mac in netlink.static_forwarding(space.netlink)
+        if out in links and links[out].mac != mac
+    ]
 
 
 def _sysctls(space: Namespace) -> dict[str, str]:

@@ -22,6 +22,7 @@ from labkit.common.errors import BadInput
 from labkit.measure.topologies.network.kinds import KINDS
 from labkit.measure.topologies.network.parts import (
     Bridge,
+    BridgePort,
     Cable,
     Esp,
     Impairment,
@@ -131,9 +132,10 @@ class NetworkIndex:
         self.redirects = [part for part in network.parts if isinstance(part, Redirect)]
         self.impairments = [part for part in network.parts if isinstance(part, Impairment)]
         self.offloads = [part for part in network.parts if isinstance(part, Offloads)]
+        self.ports = [part for part in network.parts if isinstance(part, BridgePort)]
         self.sysctls = [part for part in network.parts if isinstance(part, Sysctl)]
         self.rules = [part for part in network.parts if isinstance(part, Rules)]
-        self.has_settings = bool(self.offloads or self.sysctls or self.rules)
+        self.has_settings = bool(self.offloads or self.ports or self.sysctls or self.rules)
         self.esp = [part for part in network.parts if isinstance(part, Esp)]
         self.tunnels = [one for one in self.interfaces.values() if isinstance(one.part, Tunnel)]
         # the interface that has an address; addresses are unique

@@ -209,6 +209,31 @@ class Offloads(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="off
     enable: tuple[OffloadName, ...] = ()
 
 
+PortOption = Literal[
+    "isolated", "learning", "flood", "mcast_flood", "bcast_flood", "neigh_suppress", "guard", "root_block"
+]  # fmt: skip
+
+
+class Vlan(NamedTuple):
+    """A VLAN of a bridge's port (bridge(8))."""
+
+    id: Annotated[int, msgspec.Meta(ge=1, le=4094)]
+    pvid: bool = False
+    untagged: bool = False
+
+
+class BridgePort(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="bridge_port"):
+    """Settings of a bridge's port (bridge(8)): options that are switched on or off, and all its VLANs (None: the usual
+    one). `filters_vlans`: it is a bridge itself, which filters them."""
+
+    at: str
+    interface: str
+    disable: tuple[PortOption, ...] = ()
+    enable: tuple[PortOption, ...] = ()
+    vlans: tuple[Vlan, ...] | None = None
+    filters_vlans: bool = False
+
+
 class Sysctl(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="sysctl"):
     """A sysctl of the node's network namespace, one of `settings.SYSCTLS`: numbers, or a name."""
 
@@ -252,8 +277,8 @@ class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="route"
 
 
 Part = (
-    Node | Bridge | Cable | UpperDevice | Tunnel | Redirect | Impairment | Offloads | Sysctl | Rules | Esp | Route
-    | Neighbour | Nic
+    Node | Bridge | Cable | UpperDevice | Tunnel | Redirect | Impairment | Offloads | BridgePort | Sysctl | Rules
+    | Esp | Route | Neighbour | Nic
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Settings of a network's nodes: offloads, sysctls and rules of nftables.
+"""Settings of a network's nodes: offloads, ports of bridges, sysctls and rules of nftables.
 
 A description may come from a stranger. So no value is a command or a path, sysctls are those of a closed list, which
 the kernel keeps for each network namespace, and everything is applied in the namespaces of the network itself.
@@ -11,7 +11,7 @@ from labkit.common.errors import BadInput, LabkitError, Unsupported, choose
 from labkit.common.limits import Limit, OneOf, Within
 from labkit.measure.endpoints import Namespace, nftables
 from labkit.measure.topologies.network.model import NetworkIndex, check_unique
-from labkit.measure.topologies.network.parts import Offloads, Rules, Sysctl
+from labkit.measure.topologies.network.parts import BridgePort, Offloads, Rules, Sysctl
 
 _SWITCH, _UP_TO_2, _BYTES = Within(0, 1), Within(0, 2), Within(1, 1 << 30)
 _OF_INTERFACES: dict[str, dict[str, Limit]] = {
@@ -71,22 +71,23 @@ def is_allowed(one: Sysctl) -> bool:
 
 def check(described: NetworkIndex) -> None:
     """Raise BadInput for an offload, a sysctl or rules that a network cannot have."""
-    nodes = [own.at for own in described.offloads] + [one.at for one in described.sysctls]
+    of_interfaces: list[Offloads | BridgePort] = [*described.offloads, *described.ports]
+    nodes = [own.at for own in of_interfaces] + [one.at for one in described.sysctls]
     for node in nodes + [rules.at for rules in described.rules]:
         if node not in described.nodes:
             raise BadInput(
                 f"settings are of {node}, which is not a node; there are {', '.join(described.nodes)}"
             )
     check_unique(
-        [(one.at, one.interface) for one in described.offloads],
-        lambda key: f"{key[1]} ({key[0]}) has offloads twice: write all of them into one part",
+        [(one.at, one.interface, str(one.__struct_config__.tag)) for one in of_interfaces],
+        lambda key: f"{key[1]} ({key[0]}) has {key[2]} twice: write all of them into one part",
     )
-    for own in described.offloads:
+    for own in of_interfaces:
         if (own.at, own.interface) not in described.interfaces:
             raise BadInput(f"{own.at} has no interface {own.interface}: it has {described.names(own.at)}")
         if both := set(own.disable) & set(own.enable):
             raise BadInput(
-                f"the offload {min(both)} of {own.interface} ({own.at}) is both enabled and disabled: keep one of them"
+                f"{min(both)} of {own.interface} ({own.at}) is both enabled and disabled: keep one of them"
             )
     check_unique(
         [(one.at, one.name) for one in described.sysctls],
@@ -127,6 +128,8 @@ def apply(described: NetworkIndex, spaces: Mapping[str, Namespace]) -> None:
     """Apply all settings. Raises Unsupported for what this kernel lacks or refuses."""
     for own in described.offloads:
         set_offloads(own, spaces[own.at])
+    for port in described.ports:
+        set_port(port, spaces[port.at])
     for one in described.sysctls:
         set_sysctl(one, spaces[one.at])
     for rules in described.rules:
@@ -144,6 +147,31 @@ def set_offloads(own: Offloads, space: Namespace) -> None:
     ended = space.run("ethtool", "-K", own.interface, *words)
     if ended.returncode:
         raise Unsupported(f"{own.interface} ({own.at}) does not take its offloads: {ended.message()}")
+
+
+def set_port(own: BridgePort, space: Namespace) -> None:
+    """Set a bridge's port, or a bridge. Raises Unsupported with bridge(8)'s reason if it refuses."""
+    dev, by = ["dev", own.interface], ["self"] if own.filters_vlans else []
+    words = [
+        word
+        for names, value in ((own.disable, "off"), (own.enable, "on"))
+        for name in names
+        for word in (name, value)
+    ]
+    commands = (
+        [["ip", "link", "set", *dev, "type", "bridge", "vlan_filtering", "1"]] if own.filters_vlans else []
+    )
+    commands += [["bridge", "link", "set", *dev, *words]] if words else []
+    if own.vlans is not None:
+        commands.append(["bridge", "vlan", "del", *dev, "vid", "1-4094", *by])
+    for vlan in own.vlans or ():
+        flags = [word for word, is_set in (("pvid", vlan.pvid), ("untagged", vlan.untagged)) if is_set]
+        commands.append(["bridge", "vlan", "add", *dev, "vid", str(vlan.id), *flags, *by])
+    for command in commands:
+        if (ended := space.run(*command)).returncode:
+            raise Unsupported(
+                f"{own.interface} ({own.at}) does not take its settings of a port: {ended.message()}"
+            )
 
 
 def set_sysctl(one: Sysctl, space: Namespace) -> None:
