@@ -7,7 +7,7 @@ from typing import Any
 
 from labkit.commands import arguments, existing_ends
 from labkit.commands.messages import agrees, note
-from labkit.common import units
+from labkit.common import existing_names, units
 from labkit.common.errors import BadInput
 from labkit.common.limits import Within
 from labkit.common.printable import printable, printable_json
@@ -15,9 +15,9 @@ from labkit.measure.existing.checks import drops, load
 from labkit.measure.hosts import local
 
 NOTES = """\
-The ends are containers, namespaces or processes of one machine: container:NAME, netns:NAME, pid:N,
-host. If it is another one, ssh:MACHINE/ stands before both, and labkit runs there. Nothing of the
-machine is changed. labkit reads the configuration of both ends and of every namespace between them,
+The ends are containers, namespaces or processes: container:NAME, netns:NAME, pid:N, host. Of another
+machine, ssh:MACHINE/ stands before the name, and labkit runs there; the ends may be on two machines.
+Nothing of a machine is changed. labkit reads the configuration of both ends and of every namespace between them,
 and sends small packets of its own from one end to the other: for each of at most 3 pairs of
 addresses at most 1,000 in each direction, and 256 KiB by TCP. With --load it also sends a bounded
 load, whose plan it shows first.
@@ -25,7 +25,7 @@ load, whose plan it shows first.
     labkit check container:web container:cli
     labkit check netns:blue netns:red --load --seconds 3 --yes
     labkit check container:web host --json
-    labkit check ssh:node1/container:web ssh:node1/container:cli
+    labkit check ssh:node1/container:web ssh:node2/container:cli
     labkit check container:web container:cli --port 8080
 
 --port: a port at which a program of the second end listens, or which this machine publishes for it.
@@ -68,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"of TCP and of UDP each, with --load (default {load.SECONDS})",
     )
     parser.add_argument("--port", type=int, metavar="N", help="a port of the server's programs")
+    existing_ends.add_choice(parser)
     parser.add_argument("--yes", action="store_true", help="with --load: do not ask")
     arguments.add_json(parser)
 
@@ -87,10 +88,13 @@ def run(given: argparse.Namespace) -> int:
             raise BadInput("--load sends traffic: add --yes to agree to this plan")
         return agrees()
 
-    given_load: dict[str, Any] = {"load_s": seconds, "port": given.port}
-    if not given.client.startswith("ssh:"):
-        given_load |= {"agreed": agreed, "locked": lambda: local.measuring_lock(note)}
-    elif given.load and not given.yes:
+    given_load: dict[str, Any] = {"load_s": seconds, "port": given.port, **existing_ends.choice(given)}
+    places = {where for where, _name in existing_names.machines(given.client, given.server)}
+    if len(places) > 1 or "here" in places:
+        given_load["agreed"] = agreed
+    if places == {"here"}:
+        given_load["locked"] = lambda: local.measuring_lock(note)
+    elif len(places) == 1 and given.load and not given.yes:
         raise BadInput("--load through ssh does not ask: add --yes to agree to a plan that is shown first")
     report = existing_ends.ask("check", given.client, given.server, **given_load)
     if given.json:

@@ -12,10 +12,10 @@ from labkit.measure.topologies import Network
 
 NOTES = """\
 The ends are named as for `labkit draw`. The copy is a network of parts: nodes, bridges, cables,
-devices on others, tunnels, routes, with their MTU, addresses, offloads, rules of nftables, sysctls, and
-the queues that an impairment can be. It is built once, without traffic, to see how it differs from the
-original. What it lacks is listed in comments. What is printed is a file as docs/network.yaml is: draw,
-run (topology=FILE.yaml) and all that works on networks works on the copy.
+devices on others, tunnels, routes, with their MTU, addresses, offloads, ports of bridges and their VLANs,
+rules of nftables, sysctls, and the queues that an impairment can be. It is built once, without traffic,
+to see how it differs from the original. What it lacks is listed in comments. What is printed is a file
+as docs/network.yaml is: draw, run (topology=FILE.yaml) and all that works on networks works on the copy.
 
     labkit clone container:web container:cli
 """
@@ -24,11 +24,14 @@ run (topology=FILE.yaml) and all that works on networks works on the copy.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("client", metavar="END", help=existing_ends.FORMS)
     parser.add_argument("server", metavar="END", help="the other end")
+    existing_ends.add_choice(parser)
     parser.add_argument("--name", default="copy", help="the name of the network (copy)")
 
 
 def run(given: argparse.Namespace) -> int:
-    answer = existing_ends.ask("clone", given.client, given.server, name=given.name)
+    answer = existing_ends.ask(
+        "clone", given.client, given.server, name=given.name, **existing_ends.choice(given)
+    )
     network = msgspec.convert(answer["network"], Network)
     lines = [
         f"# A copy of the path from {given.client} to {given.server}.",

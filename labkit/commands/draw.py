@@ -22,11 +22,11 @@ of a network as a file. Nodes and links of a containerlab file are drawn, too; w
     labkit draw lab.clab.yml
 
 Two names draw the path between two ends that are already there, as root: container:NAME (of Docker,
-Podman or a CRI), netns:NAME, pid:NUMBER, or host; on another machine, ssh:MACHINE/ before both.
+Podman or a CRI), netns:NAME, pid:NUMBER, or host; on another machine, ssh:MACHINE/ before it.
 Nothing is sent, and nothing changed.
 
     labkit draw container:web container:cli
-    labkit draw ssh:node1/container:web ssh:node1/container:cli
+    labkit draw ssh:node1/container:web ssh:node2/container:cli
     labkit draw container:web container:cli --port 8080
 
 --port: a port of this machine that leads to the second end. The path has the rule or the program that
@@ -50,6 +50,7 @@ JSON = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_topology(parser)
     parser.add_argument("--port", type=int, metavar="N", help="a published port that leads to the second end")
+    existing_ends.add_choice(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--dot", action="store_true", help="print a graph for Graphviz")
     form.add_argument("--mermaid", action="store_true", help="print a Mermaid flowchart")
@@ -78,7 +79,7 @@ def run(given: argparse.Namespace) -> int:
 
 def _built(given: argparse.Namespace) -> topology_state.State:
     """Build the topology for a moment, and return its state."""
-    arguments.refuse(given, ("port",), "without two existing ends")
+    arguments.refuse(given, ("port", "family", "address"), "without two existing ends")
     request = running.one_topology(given.topology, arguments.name_value_pairs(given.parameters))
     [answer] = running.ask(request["parameters"]["where"], {"do": "draw", **request}, note)
     return msgspec.convert(answer["state"], topology_state.State)
@@ -89,7 +90,10 @@ def _existing(given: argparse.Namespace) -> topology_state.State:
     if len(given.parameters) != 1:
         raise BadInput(f"{given.topology} is one end: name the other one, and nothing else, for example host")
     Within(1, 65535).check("--port", given.port)
-    answer = existing_ends.ask("draw", given.topology, given.parameters[0], port=given.port)
+    choice = existing_ends.choice(given)
+    answer = existing_ends.ask("draw", given.topology, given.parameters[0], port=given.port, **choice)
     if answer["gap"] is not None:
         note(answer["gap"])
+    for one in answer["others"] if not given.json else ():
+        note(f"not drawn: {one}")
     return msgspec.convert(answer["state"], topology_state.State)

@@ -5,7 +5,7 @@ On another machine, that machine comes first: `ssh:lab/container:web`.
 
 import re
 
-from labkit.common.errors import BadInput, Unsupported
+from labkit.common.errors import BadInput
 
 HOST, PREFIX, SSH = "host", "existing:", "ssh"
 # What engines and ip(8) accept, without what a shell, a list of parameters or an option would read differently.
@@ -40,19 +40,17 @@ def parse(text: str) -> tuple[str, str]:
     return kind, name
 
 
-def machine(client: str, server: str) -> tuple[str, str, str]:
-    """Return the machine of two ends (`here`, or `ssh:NAME`), and their names there.
+def machines(client: str, server: str) -> list[tuple[str, str]]:
+    """Return the machine of each of two ends (`here`, or `ssh:NAME`), and its name there.
 
-    Raises BadInput for an invalid name, and Unsupported for ends on two machines.
+    Raises BadInput for an invalid name.
     """
-    places, names = zip(*(_placed(each) for each in (client, server)), strict=True)
-    if places[0] != places[1]:
-        raise Unsupported(
-            f"{client} and {server} are on two machines, and labkit follows a path on one: name ends of one machine,"
-            " or measure between two hosts with nodes=two"
-        )
-    network(*names)
-    return places[0], *names
+    placed = [_placed(each) for each in (client, server)]
+    for _where, name in placed:
+        parse(name)
+    if placed[0][0] == placed[1][0]:
+        network(placed[0][1], placed[1][1])
+    return placed
 
 
 def _placed(text: str) -> tuple[str, str]:

@@ -34,6 +34,18 @@ for end in web.2 cli.3; do
     ip -n $name route add default via 10.77.0.1
 done
 """
+SERVICE = """nft 'table ip kube {
+    map services { type ipv4_addr . inet_proto . inet_service : verdict
+                   elements = { 10.96.0.10 . tcp . 80 : goto service, 10.96.0.10 . udp . 53 : goto two } }
+    chain one { meta l4proto tcp dnat to 10.77.0.3:8080; }
+    chain two { meta l4proto tcp dnat to 10.77.0.9:8080; }
+    chain service { numgen random mod 2 vmap { 0 : goto one, 1 : goto two }; }
+    chain first { type nat hook prerouting priority dstnat; ip daddr . meta l4proto . th dport vmap @services; }
+}'
+"""
+SECOND = """
+ip -n web address add 10.78.0.2/24 dev eth0; ip -n cli address add 10.78.0.3/24 dev eth0
+"""
 NO_NETWORK_AND_V6 = """
 ip netns add alone
 ip netns add six
@@ -222,6 +234,22 @@ def test_drawings_say_what_is_set(machine: Machine) -> None:
     through = machine.sandbox.labkit("draw", "netns:web", "netns:cli", "--port", "9001").stdout.splitlines()
     passed = "host/v-web > host/br0 > host/nftables dnat 9001 to 10.77.0.3 > host/br0 > host/v-cli"
     assert f"forward: netns:web/eth0 > {passed} > netns:cli/eth0" in through
+    # As kube-proxy writes rules: a map chooses the chain of a service, which chooses the chain of an endpoint.
+    done = machine.sandbox.run("sh", "-c", SERVICE + SECOND)
+    assert done.returncode == 0, done.stderr
+    through = machine.sandbox.labkit("draw", "netns:web", "netns:cli", "--port", "80")
+    passed = "host/v-web > host/br0 > host/nftables dnat 80 to 10.77.0.3 > host/br0 > host/v-cli"
+    assert f"forward: netns:web/eth0 > {passed} > netns:cli/eth0" in through.stdout.splitlines()
+    map_leads = "a map leads port 80 of 10.96.0.10 through service, one to 10.77.0.3"
+    assert f"  nftables: {map_leads}; or, chosen at random, to 10.77.0.9" in through.stdout.splitlines()
+    report = machine.sandbox.labkit("check", "netns:web", "netns:cli", "--port", "80", "--json").stdout
+    assert any("paths to 10.77.0.9" in text for text in json.loads(report)["not_seen"])
+    # Both ends have further addresses, of which one can be asked for.
+    done = machine.sandbox.labkit("draw", "netns:web", "netns:cli")
+    assert "10.78.0.2 to 10.78.0.3: --address chooses" in done.stderr
+    asked = ("check", "netns:web", "netns:cli", "--address", "10.78.0.3", "--json")
+    [path] = json.loads(machine.sandbox.labkit(*asked).stdout)["paths"]
+    assert (path["client"], path["server"], path["tcp"]) == ("10.78.0.2", "10.78.0.3", True)
     assert (
         'subgraph n0["netns:web"]' in machine.sandbox.labkit("draw", "netns:web", "host", "--mermaid").stdout
     )
@@ -282,7 +310,9 @@ def test_what_cannot_be_is_one_sentence(machine: Machine, tmp_path: Path) -> Non
         "draw netns:web container:own": "container:own is in this machine's own network namespace: name host",
         "draw netns:web container:gone": "there is no container gone: ",
         "draw netns:web pid:4194305": "pid:4194305 does not exist, or has just ended",
-        "draw netns:web ssh:there/host": "netns:web and ssh:there/host are on two machines",
+        "draw netns:web netns:cli --address 10.9.9.9": "no end has the address 10.9.9.9",
+        "draw netns:web netns:cli --address x": "--address: 'x' does not appear to be",
+        "clone netns:web ssh:there/host": "netns:web and ssh:there/host are on two machines",
         "run datapaths topology=existing:netns:web": "'existing:netns:web' is not a network between two ends",
         "run datapaths topology=existing:netns:web+netns:cli": "this run sends tcp traffic from netns:web to",
         "run datapaths topology=existing:netns:web+netns:cli pairs=2": "pairs=2: existing:netns:web+netns:cli is one",

@@ -9,10 +9,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sandbox import LABKIT, ORDINARY, Done, Process, one_sentence, only_run, rows_on_disk, until
-from sshd import Lab, lab
+from sshd import SSHD, START, Lab, lab
 
 from labkit.common import run_folder
 from labkit.system import machine as this
@@ -371,9 +372,113 @@ def test_ends_on_another_machine(machine: Lab) -> None:
     nothing_runs_there(machine)
     for words, sentence in {
         ("check", ends[0], "ssh:lab/netns:none"): "on lab: netns:none does not exist",
-        ("check", ends[0], "host"): "are on two machines",
+        ("clone", ends[0], "host"): "are on two machines",
         ("draw", "ssh:lab", "ssh:lab"): "names a machine only",
         ("check", *ends, "--load"): "add --yes",
         ("check", "ssh:-x/host", "ssh:-x/netns:a"): "a machine has the form",
     }.items():
         assert sentence in one_sentence(machine.labkit(*words)), words
+
+
+# Two machines that see no process and no name of others, each with an end behind it; this one routes between them.
+TWO_MACHINES = """
+echo 1 >/proc/sys/net/ipv4/ip_forward
+for each in a.1.web.$1 b.2.cli.$2; do
+    set -- $(echo $each | tr . ' ')
+    in="nsenter -t $4 -n"
+    ip link add to-$1 up type veth peer name nic0 netns $4 && ip address add 10.9.$2.1/24 dev to-$1
+    $in ip address add 10.9.$2.2/24 dev nic0; $in ip link set nic0 up; $in ip link set lo up
+    $in ip route add default via 10.9.$2.1; $in sysctl -qw net.ipv4.ip_forward=1
+    ip route add 10.77.$2.0/24 via 10.9.$2.2
+    until ssh $1 true 2>/dev/null; do sleep 0.1; done
+    ssh $1 "ip netns add $3; ip link add v-$3 up type veth peer name eth0 netns $3
+        ip address add 10.77.$2.1/24 dev v-$3; ip -n $3 link set eth0 up
+        ip -n $3 address add 10.77.$2.2/24 dev eth0; ip -n $3 route add default via 10.77.$2.1"
+done
+"""
+HOSTS = """
+Host a b
+    HostKeyAlias known
+    User root
+    IdentityFile {0}/user
+    IdentitiesOnly yes
+    UserKnownHostsFile {0}/known
+Host a
+    HostName 10.9.1.2
+Host b
+    HostName 10.9.2.2
+"""
+ALONE = ("unshare", "--kill-child", "--mount", "--pid", "--fork", "--mount-proc")
+TRANSIT = ("ssh:a/netns:web", "ssh:b/netns:cli")
+STATE = """for n in '' $(ls /run/netns); do
+    ${n:+ip netns exec $n} sh -c 'ip -d link; ip -4 address; ip route; nft list ruleset; tc qdisc
+        grep -rs . /proc/sys/net/ipv4/conf'
+done"""
+
+
+@pytest.fixture
+def two(machine: Lab) -> Iterator[Lab]:
+    with (machine.there / "client").open("a") as client, (machine.there / "server").open("a") as server:
+        client.write(HOSTS.format(machine.there))
+        server.write("ListenAddress 0.0.0.0:22\n")
+    argv = [SSHD, "-D", "-E", str(machine.there / "others"), "-f", str(machine.there / "server")]
+    made = [machine.start(*ALONE, "--net", "sh", "-c", START, "sh", *argv) for _ in "ab"]
+    try:
+        done = machine.run("sh", "-c", TWO_MACHINES, "sh", *(str(one.pid) for one in made))
+        assert done.returncode == 0, done.stderr
+        yield machine
+    finally:
+        for one in made:
+            one.kill()
+            one.communicate()
+
+
+def checked(machine: Lab, *words: str) -> tuple[list[dict[str, str]], dict[str, Any]]:
+    done = machine.labkit("check", *words, "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    return report["findings"], report
+
+
+def everything(machine: Lab) -> list[str]:
+    return [machine.run("ssh", each, STATE).stdout for each in "ab"]
+
+
+@pytest.mark.needs("nft")
+def test_ends_on_two_machines(two: Lab) -> None:
+    """Each machine tells its half; packets and a load pass between both, and what is wrong has its machine's name."""
+    idle, before = set(two.processes()), everything(two)
+    _findings, report = checked(two, *TRANSIT, "--load", "--seconds", "1", "--yes")
+    [path] = report["paths"]
+    assert path["interfaces"] == [
+        "ssh:a/netns:web eth0", "ssh:a/host v-web", "ssh:a/host nic0", "the network between",
+        "ssh:b/host nic0", "ssh:b/host v-cli", "ssh:b/netns:cli eth0",
+    ]  # fmt: skip
+    assert path["forward"] == path["back"] == {"icmp": "301/301", "udp": "301/301", "mtu_bytes": 1500}
+    assert path["tcp"]
+    assert all(one["received_bps"] > 1e6 for one in report["loads"]), report["loads"]
+    state = json.loads(two.labkit("draw", *TRANSIT, "--json").stdout)
+    steps = [f"{one['namespace']} {one['interface']}" for one in state["forward"]]
+    assert steps == [one for one in path["interfaces"] if one != "the network between"]
+    assert everything(two) == before
+    # This machine is one of two, in a process that sees no others.
+    two.words = list(ALONE)
+    findings, report = checked(two, "host", TRANSIT[1])
+    assert (findings, report["paths"][0]["interfaces"][0]) == ([], "host to-b")
+    two.words = []
+    assert two.run("ip", "link", "set", "to-b", "mtu", "1400").returncode == 0
+    [first, *_], report = checked(two, *TRANSIT)
+    assert (first["cause"], first["where"]) == ("MTU black hole", "the network between")
+    assert report["paths"][0]["forward"]["mtu_bytes"] == 1400
+    chain = "add table ip f; add chain ip f w { type filter hook forward priority 0; }"
+    assert two.run("ssh", "b", f"nft '{chain}; add rule ip f w udp dport > 0 drop'").returncode == 0
+    [first, *_], _report = checked(two, *TRANSIT)
+    assert (first["cause"], first["where"]) == ("drop rule", "ssh:b/host")
+    assert two.run("ssh", "b", "nft delete table ip f").returncode == 0
+    # Killed in the middle of a load, it leaves nothing on either machine.
+    running = two.start(*LABKIT, "check", *TRANSIT, "--load", "--seconds", "30", "--yes")
+    assert until(lambda: two.pids(lambda words: words[0].endswith("iperf3") and "-c" in words), 60)
+    os.kill(running.pid, signal.SIGKILL)
+    running.communicate()
+    assert until(lambda: set(two.processes()) <= idle, 20), two.processes()
+    assert everything(two) == before

@@ -6,6 +6,7 @@ ends, and the kernel ends everything that it started.
 
 import math
 import os
+import queue
 import signal
 import sys
 import threading
@@ -41,14 +42,14 @@ class Caller:
     """The calling side: its lines go to the experiment, and this process ends with it."""
 
     def __init__(self) -> None:
-        self._conversation: process.Conversing | None = None
+        self._conversation: process.Conversing | _Asked | None = None
         self._early: list[bytes] = []
         self._lock = threading.Lock()
         signal.alarm(SILENCE_S)  # SIGALRM ends this process (signal(7)), even if the main thread is stuck
         for work in (self._listen, _beat):
             threading.Thread(target=work, daemon=True).start()
 
-    def attach(self, conversation: process.Conversing) -> None:
+    def attach(self, conversation: "process.Conversing | _Asked") -> None:
         """Pass lines on to this conversation from now on, earlier ones first."""
         with self._lock:
             self._conversation = conversation
@@ -104,8 +105,34 @@ def _measuring(request: dict[str, Any], caller: Caller) -> None:
         _answer(request, caller)
 
 
-def _ask_existing(request: dict[str, Any], _caller: Caller) -> None:
+class _Asked:
+    """The requests of a caller in the order in which they come."""
+
+    def __init__(self) -> None:
+        lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self.send, self.next = lines.put, lines.get
+
+
+def _be_half(given: dict[str, Any], caller: Caller) -> None:
+    """Answer for one end of a path to another machine, until the caller ends."""
+    from labkit.measure.existing.half import Half  # no experiment needs it
+
+    asked = _Asked()
+    try:
+        half = Half(given["name"], given["role"], _log)
+    except OSError as error:  # `main` takes it for a caller that is gone
+        raise Failed(str(error)) from None
+    caller.attach(asked)
+    write_event({"event": "answer", "answer": None})
+    while True:
+        one = msgspec.json.decode(asked.next())
+        write_event({"event": "answer", **half.answer(one["ask"], one["given"])})
+
+
+def _ask_existing(request: dict[str, Any], caller: Caller) -> None:
     """Answer a question about existing ends, which only the machine's own namespaces show."""
+    if request["question"] == "half":
+        _be_half(request["given"], caller)
     from labkit.measure.existing.questions import QUESTIONS  # no experiment needs it
 
     asking: dict[str, Any] = (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -14,8 +14,8 @@ from labkit.common.topology_state import PROGRAM, RULE, InterfaceState, State, S
 from labkit.measure.endpoints import Endpoint, Pair
 from labkit.measure.existing import published
 from labkit.measure.existing.endpoints import resolve
-from labkit.measure.existing.path import Path, paths
-from labkit.measure.existing.spaces import Space, Spaces
+from labkit.measure.existing.path import Path, others_than, paths
+from labkit.measure.existing.spaces import Place, Space, Spaces
 from labkit.measure.topologies.base import Spec, Topology
 from labkit.measure.topologies.state import read
 
@@ -29,13 +29,14 @@ class ExistingNetwork:
     `topology`: its ends as a pair, and the namespaces on the path, which are open. `state`: what the kernels report of
     it, with the steps from client to server (`forward`) and back (`back`). `gap`: a sentence about where the path
     leaves what is visible on this machine, or ends; None: both directions are complete. `processes`: a process of each
-    end that has one.
+    end that has one. `others`: a sentence about addresses that may take other paths.
     """
 
     topology: Topology
     state: State
     gap: str | None
     processes: dict[str, int]
+    others: list[str] = field(default_factory=list)
 
     @property
     def pair(self) -> Pair:
@@ -45,11 +46,15 @@ class ExistingNetwork:
 
 @contextmanager
 def between(
-    client: str, server: str, family: int | None = None, port: int | None = None
+    client: str,
+    server: str,
+    family: int | None = None,
+    port: int | None = None,
+    only: Collection[str] = (),
 ) -> Iterator[ExistingNetwork]:
     """Follow packets from client to server and back, with addresses of this version of IP (None: any, IPv4 first).
 
-    port: one that this machine publishes for the server; the path leads through it.
+    port: one that this machine publishes for the server; the path leads through it. only: `paths`.
 
     Raises the errors of `resolve`, BadInput for two ends in one namespace, and Unsupported for an end without such an
     address.
@@ -58,52 +63,76 @@ def between(
     with ExitStack() as stack:
         ends = [stack.enter_context(closing(resolve(end))) for end in (client, server)]
         processes = {end.name: end.pid for end in ends if end.pid is not None}
-        network = _network(name, Spaces(*ends), family, port, processes)
+        spaces = Spaces(*ends)
+        try:
+            found = _found(spaces, family, only) if port is None else [_through(spaces, family, port)]
+            whole = (both for both in found if both[0].whole and both[1].whole)
+            both = next(whole, max(found, key=lambda one: (one[0].whole, one[1].whole, len(one[0].steps))))
+            hint = _hint(spaces, family) if port is None and any(one.problems for one in both) else ""
+            network = described(name, spaces, *both, processes, hint)
+            pairs = [(one.source, one.destination) for one, _back in found]
+            used = (both[0].source, both[0].destination)
+            network = replace(network, others=others_than([used], pairs))
+        except BaseException:
+            spaces.close()
+            raise
         for space in network.topology.namespaces:
             stack.callback(space.close)
         yield network
 
 
-def _network(
-    name: str, spaces: Spaces, family: int | None, port: int | None, processes: dict[str, int]
+def described(
+    name: str,
+    spaces: Spaces,
+    forward: Path,
+    back: Path,
+    processes: dict[str, int],
+    hint: str = "",
+    keeps: bool = False,
 ) -> ExistingNetwork:
-    """Return what is between two ends, and close all other namespaces."""
+    """Return the network of two paths, and close all other namespaces. An end on another machine is represented by the
+    interface that leads there. hint: the end of a gap's sentence. keeps: all namespaces stay open."""
     shown: dict[Space, set[str]] = {}
-    try:
-        forward, back = _chosen(spaces, family) if port is None else _through(spaces, family, port)
-        of_client = (place for place in forward.places if place.space is spaces.client)
-        first = next(of_client, None) or spaces.client.place(forward.source)
-        of_server = (place for place in reversed(forward.places) if place.space is spaces.server)
-        last = next(of_server, None) or spaces.server.place(forward.destination)
-        for place in (first, *forward.places, *reversed(back.places), last):
-            shown.setdefault(place.space, set()).add(place.name)
-        ends = (
-            Endpoint(place.space.name, place.space.namespace, place.name, place.index, address)
-            for place, address in ((first, forward.source), (last, forward.destination))
-        )
-        topology = Topology(
-            name, Spec(), [Pair(*ends)], [space.namespace for space in shown],
-            shown={space.name: names for space, names in shown.items()}, steps=(_steps(forward), _steps(back)),
-        )  # fmt: skip
-        gap = next((one.what for one in (*forward.problems, *back.problems)), None)
-        if gap is not None and port is None:
-            gap += _hint(spaces, family)
-        state = _with_published(read.state(topology), shown, forward, spaces)
-    except BaseException:
-        spaces.close()
-        raise
-    spaces.close(but=shown)
+    first, last = _outermost(forward, back)
+    for place in (first, *forward.places, *reversed(back.places), last):
+        shown.setdefault(place.space, set()).add(place.name)
+    ends = (
+        Endpoint(place.space.name, place.space.namespace, place.name, place.index, address)
+        for place, address in ((first, forward.source), (last, forward.destination))
+    )
+    topology = Topology(
+        name, Spec(), [Pair(*ends)], [space.namespace for space in shown],
+        shown={space.name: names for space, names in shown.items()}, steps=(_steps(forward), _steps(back)),
+    )  # fmt: skip
+    gap = next((one.what + hint for one in (*forward.problems, *back.problems)), None)
+    state = _with_published(read.state(topology), shown, forward, spaces)
+    if not keeps:
+        spaces.close(but=shown)
     return ExistingNetwork(topology, state, gap, processes)
 
 
-def _chosen(spaces: Spaces, family: int | None) -> tuple[Path, Path]:
-    """Return the first paths that are whole; without any, those that lead farthest."""
+def _outermost(forward: Path, back: Path) -> tuple[Place, Place]:
+    """Return the interfaces of both ends that the packets pass; of an address of another machine, what leads there."""
+    found = []
+    sides = (
+        (forward.places, forward.start, forward.source),
+        (forward.places[::-1], back.start, forward.destination),
+    )
+    for places, space, address in sides:
+        if address in space.addresses:
+            found.append(
+                next((place for place in places if place.space is space), None) or space.place(address)
+            )
+        else:
+            found += places[:1]
+    return found[0], found[-1]
+
+
+def _found(spaces: Spaces, family: int | None, only: Collection[str]) -> list[tuple[Path, Path]]:
     try:
-        found = paths(spaces, family)
+        return paths(spaces, family, only)
     except Unsupported as error:
         raise Unsupported(f"{error}{_hint(spaces, family)}") from None
-    whole = (both for both in found if both[0].whole and both[1].whole)
-    return next(whole, max(found, key=lambda both: (both[0].whole, both[1].whole, len(both[0].steps))))
 
 
 def _hint(spaces: Spaces, family: int | None) -> str:
@@ -137,7 +166,8 @@ def _with_published(state: State, shown: Iterable[Space], passed: Path, spaces: 
             interfaces.append(
                 InterfaceState(name=own.name, index=0, kind=kind, up=True, carrier=True, mtu_bytes=0)
             )
-        lines = published.by_rules(space, addresses)[:MOST]
-        lines += dict.fromkeys(port.what for port in ports if port.copies and port.space is space)
+        rules = published.by_rules(space, addresses)
+        others = (port.what for port in ports if port.space is space and port.what not in rules)
+        lines = [*rules[:MOST], *dict.fromkeys(others)]
         namespaces.append(msgspec.structs.replace(one, interfaces=interfaces, published=lines))
     return msgspec.structs.replace(state, namespaces=namespaces)

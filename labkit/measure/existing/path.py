@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 
-from labkit.common.errors import Unsupported
+from labkit.common.errors import BadInput, Unsupported
 from labkit.measure.existing.spaces import MASTERS, UPPERS, Place, Space, Spaces
 from labkit.measure.topologies.state.packet_path import IN, OUT
 from labkit.system import netlink
@@ -24,6 +24,7 @@ from labkit.system import netlink
 MAX_HOPS, MAX_PLACES = 64, 4096
 # The lists of a path, which continue where another one follows it.
 JOINED = ("places", "steps", "arrivals", "problems", "domains", "hops", "routes", "circles", "outer")
+MOST_PAIRS = 4  # of addresses in a sentence
 DEEPEST = 4  # tunnels within tunnels
 PRIVATE = {"private", "vepa", 1, 2}  # modes of macvlan in which two of them do not reach each other
 
@@ -50,6 +51,7 @@ class PublishedPort:
     name: of the rule or the program. what: a sentence about it. address: the end's; "" if it is unknown. listens: the
     address at which the port is open; None: all of the namespace. not_from: packets that arrive at this interface do
     not match the rule. copies: whether it is a program. enters: the end's interface that the program holds open.
+    others: further addresses to which it leads, of which one is chosen at random.
     """
 
     space: Space
@@ -61,9 +63,19 @@ class PublishedPort:
     not_from: str | None = None
     copies: bool = False
     enters: Place | None = None
+    others: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.space.name} {self.name}"
+
+
+@dataclass(frozen=True)
+class Exit:
+    """Where a path leaves this machine: the interface that routes packets out, and what they pass from there."""
+
+    out: Place
+    places: list[Place]
+    steps: list[tuple[Place | PublishedPort, str]]
 
 
 @dataclass
@@ -75,7 +87,8 @@ class Path:
     (`packet_path`). arrivals: where a packet enters each namespace that routes it, or the last one. problems: why it
     ends or would be refused. complete: the other end was reached. domains: the interfaces of each link layer that it
     crosses. hops: senders, the next address, and its owners. outer: the paths of the outer packets of its tunnels.
-    published: the port that it passes, and how many of `places` are before it.
+    published: the port that it passes, and how many of `places` are before it. outward: whether the address is on
+    another machine; exit: where it then leaves this one. taken: whether the goal need not have the address.
     """
 
     start: Space
@@ -94,6 +107,9 @@ class Path:
     circles: list[Place] = field(default_factory=list)  # where frames come back to an interface
     outer: list[Path] = field(default_factory=list)
     published: tuple[int, PublishedPort] | None = None
+    outward: bool = False
+    taken: bool = False
+    exit: Exit | None = None
     complete: bool = False
 
     @property
@@ -132,14 +148,17 @@ class Path:
             getattr(self, name).extend(getattr(outer, name))
 
 
-def paths(spaces: Spaces, family: int | None = None) -> list[tuple[Path, Path]]:
+def paths(spaces: Spaces, family: int | None = None, only: Collection[str] = ()) -> list[tuple[Path, Path]]:
     """Return the paths from client to server and back between each two addresses by which they may reach each other.
 
-    Those that are whole or in one subnet come first, and IPv4 before IPv6. family: the only version of IP. Raises
-    Unsupported if an end has no such address.
+    Those that are whole or in one subnet come first, and IPv4 before IPv6. family: the only version of IP. only: the
+    addresses of an end that count, if it has one of them. Raises Unsupported if an end has no such address, and
+    BadInput if none has one of `only`.
     """
     client, server = spaces.client, spaces.server
-    own = {space: _usable(space, family) for space in (client, server)}
+    own = dict(
+        zip((client, server), chosen(usable(client, family), usable(server, family), only), strict=True)
+    )
     found = []
     for destination in own[server]:
         version, source = ip_address(destination).version, source_for(client, destination, own[client])
@@ -155,20 +174,41 @@ def paths(spaces: Spaces, family: int | None = None) -> list[tuple[Path, Path]]:
     return [each for *_order, each in sorted(found, key=lambda one: one[:3])]
 
 
+def chosen(client: list[str], server: list[str], only: Collection[str]) -> tuple[list[str], list[str]]:
+    """Return the addresses of each end that count (`paths`). Raises BadInput for an address that neither has."""
+    if strange := [one for one in only if one not in (*client, *server)]:
+        there = ", ".join((*client, *server))
+        raise BadInput(f"no end has the address {strange[0]}: they have {there}")
+    kept = ([one for one in own if one in only] or own for own in (client, server))
+    return next(kept), next(kept)
+
+
+def others_than(used: list[tuple[str, str]], found: list[tuple[str, str]]) -> list[str]:
+    """Return a sentence about pairs of addresses of the same version of IP that may take other paths, if any."""
+    versions = {ip_address(one).version for one, _other in used}
+    of_versions = [both for both in found if ip_address(both[0]).version in versions]
+    left = [f"{one} to {other}" for one, other in of_versions if (one, other) not in used]
+    words = ", ".join(left[:MOST_PAIRS]) + (
+        f" and {len(left) - MOST_PAIRS} more" if len(left) > MOST_PAIRS else ""
+    )
+    return [f"the path between other addresses of the ends, {words}: --address chooses"] if left else []
+
+
 def fits(forward: Path, back: Path) -> bool:
     """Return whether two ends should reach each other so: nothing keeps packets back, or they are in one subnet."""
     return (forward.whole and back.whole) or forward.start.is_beside(forward.destination)
 
 
-def _usable(space: Space, family: int | None) -> list[str]:
-    usable = space.usable()
-    alike = [one for one in usable if family in (None, ip_address(one).version)]
+def usable(space: Space, family: int | None) -> list[str]:
+    """Return the addresses of an end that others may use, of a version of IP. Raises Unsupported without any."""
+    every = space.usable()
+    alike = [one for one in every if family in (None, ip_address(one).version)]
     if not alike:
         others = [link.name for link in space.links.values() if link.name != "lo" and link.up]
         if not others:
             raise Unsupported(f"{space.name} has no network: it has no interface but lo that is up")
         version = "" if family is None else f"v{family}"
-        more = f": use family={10 - (family or 4)}" if usable else f"; its interfaces are {', '.join(others)}"
+        more = f": use family={10 - (family or 4)}" if every else f"; its interfaces are {', '.join(others)}"
         raise Unsupported(f"{space.name} has no address of IP{version}{more}")
     return alike
 
@@ -192,12 +232,35 @@ def path(
     return _followed(spaces, Path(start, source, destination, goal), arrived)
 
 
+def taken(spaces: Spaces, start: Space, source: str, destination: str, goal: Space) -> Path:
+    """Follow a packet to a namespace that need not have its address, because a rule there replaces it."""
+    return _followed(spaces, Path(start, source, destination, goal, taken=True))
+
+
+def outwards(spaces: Spaces, start: Space, source: str, destination: str) -> Path:
+    """Follow a packet to an address of another machine, until it leaves this one."""
+    return _followed(spaces, Path(start, source, destination, outward=True))
+
+
+def inwards(spaces: Spaces, there: Path) -> Path:
+    """Follow an answer to a packet that leaves this machine: it comes back by the same interface."""
+    if (way := there.exit) is None:
+        return Path(spaces.host, there.destination, there.source, there.start)
+    turned = {IN: OUT, OUT: IN}
+    steps = [(one, turned[direction]) for one, direction in reversed(way.steps)]
+    result = Path(
+        way.out.space, there.destination, there.source, there.start, places=way.places[::-1], steps=steps
+    )
+    result.arrivals.append(way.out)
+    return _followed(spaces, result, way.out)
+
+
 def _followed(spaces: Spaces, result: Path, arrived: Place | None = None) -> Path:
     """Follow a packet, and return its path with all that it passes."""
     at, destination = result.start, result.destination
     for _ in range(MAX_HOPS):
-        if destination in at.addresses:
-            result.complete = result.goal in (None, at)
+        if destination in at.addresses or (result.taken and at is result.goal):
+            result.complete = result.goal in (None, at) and (not result.outward or result.depth > 0)
             if not result.complete:
                 what = f"{at.name} has the address {destination} itself, so packets to it end there"
                 result.problems.append(Problem("duplicate address", what, at.name))
@@ -244,7 +307,9 @@ def _across(spaces: Spaces, along: Path, out: Place, next_hop: str) -> Place | N
     real = [one for one in owners if one not in apart]
     real.sort(key=lambda one: (one.space is not along.goal, one.space.addresses[next_hop] != one.index))
     along.hops += [(out, next_hop, one) for one in real]
-    last = real[0] if real else next((near for near, _far in through), out)
+    leaves = _way_out(spaces, domain, through) if along.outward and not owners else None
+    begun = len(along.places), len(along.steps)
+    last = real[0] if real else leaves or next((near for near, _far in through), out)
     chain: list[tuple[Place, str]] = [(last, "")]
     while (before := domain[chain[0][0]]) is not None:
         chain = [before, *chain]  # each with how the next one is reached
@@ -263,12 +328,32 @@ def _across(spaces: Spaces, along: Path, out: Place, next_hop: str) -> Place | N
         came = goes
     if real:
         return last
-    for outer in through.values():
+    outers = [outer for (near, _far), outer in through.items() if leaves in (None, near)]
+    for outer in outers:
         along.add_outer(outer)
         along.places += outer.places
-    along.steps += next((outer.steps for outer in through.values()), [])
+    along.steps += next((outer.steps for outer in outers), [])
+    if leaves is not None:
+        along.exit = Exit(out, along.places[begun[0] :], along.steps[begun[1] :])
+        along.complete = True
+        return None
     along.problems.append(_nobody(out, next_hop, apart))
     return None
+
+
+def _way_out(spaces: Spaces, domain: Domain, through: Tunnels) -> Place | None:
+    """Return the interface by which frames leave this machine: a tunnel whose outer packets do, else a NIC, else one
+    whose other end is not visible."""
+    for (near, _far), outer in through.items():
+        if outer.exit is not None:
+            return near
+    tunnels = {near for near, _far in through}
+    last = [
+        place for place in domain
+        if place.link.kind not in (*MASTERS, "dummy") and place.name != "lo" and place not in tunnels
+        and all(how == "up" for _there, how in spaces.beside(place))
+    ]  # fmt: skip
+    return min(last, key=lambda one: (one.link.kind is not None, not one.link.up), default=None)
 
 
 def _is_apart(came: tuple[Place, str] | None, out: Place) -> bool:
@@ -287,7 +372,7 @@ def _domain(spaces: Spaces, along: Path, start: Place) -> tuple[Domain, Tunnels]
     waiting = deque([start])
     while waiting and len(came) < MAX_PLACES:
         here = waiting.popleft()
-        outer = _through(spaces, here, along.depth)
+        outer = _through(spaces, here, along)
         through |= outer
         reached = [*spaces.beside(here), *((far, "tunnel") for _near, far in outer if far is not None)]
         for there, how in reached:
@@ -303,20 +388,20 @@ def _domain(spaces: Spaces, along: Path, start: Place) -> tuple[Domain, Tunnels]
     return came, through
 
 
-def _through(spaces: Spaces, here: Place, depth: int) -> Tunnels:
+def _through(spaces: Spaces, here: Place, along: Path) -> Tunnels:
     """Return the paths of a tunnel's outer packets by its other ends; a problem of each says why there is none."""
-    if (own := here.tunnel) is None or depth == DEEPEST:
+    if (own := here.tunnel) is None or along.depth == DEEPEST:
         return {}
     result: Tunnels = {}
     outside = spaces.outside(here)
     for remote in own.remotes:
         source = own.local or source_for(outside, remote, outside.addresses)
-        outer = _followed(spaces, Path(outside, source, remote, depth=depth + 1))
+        outer = _followed(spaces, Path(outside, source, remote, depth=along.depth + 1, outward=along.outward))
         outer.packet = {"protocol": here.link.kind or ""}
         if own.port:
             outer.packet = {"protocol": "udp", "dport": str(own.port)}
         ends: list[Place | None] = []
-        if outer.complete:
+        if outer.complete and outer.exit is None:
             there = outer.arrivals[-1].space if outer.arrivals else outside
             others = [
                 (place, each)

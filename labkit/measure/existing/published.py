@@ -11,8 +11,8 @@ from ipaddress import ip_address
 from pathlib import Path as Folder
 
 from labkit.common.errors import LabkitError
-from labkit.measure.existing import iptables
-from labkit.measure.existing.path import Path, PublishedPort, path, source_for
+from labkit.measure.existing import iptables, maps
+from labkit.measure.existing.path import Path, PublishedPort, path, source_for, taken
 from labkit.measure.existing.spaces import Place, Space, Spaces
 from labkit.measure.topologies.state.packet_path import IN, OUT
 from labkit.system import machine, process
@@ -63,6 +63,19 @@ def ports(at: Space, server: Space) -> list[PublishedPort]:
             name = f"{line.partition(':')[0]} dnat {port} to {to[1]}"
             not_from = other[1] if other else None
             result.append(PublishedPort(at, port, name, line, to[1], not_from=not_from))
+    for one in maps.translations(at.ruleset):
+        for port in one.ports if one.to in server.addresses else ():
+            others = f"; or, chosen at random, to {', '.join(one.others)}" if one.others else ""
+            chains = f" through {', '.join(one.chains)}" if one.chains else ""
+            what = (
+                f"nftables: a map leads port {port} of {one.address or at.name}{chains} to {one.to}{others}"
+            )
+            result.append(
+                PublishedPort(
+                    at, port, f"nftables dnat {port} to {one.to}", what, one.to, one.address, one.not_from,
+                    others=one.others,
+                )
+            )  # fmt: skip
     ruled = {one.port for one in result}  # podman's conmon only holds such a port
     return [*result, *(one for one in _by_programs(at, server) if one.port not in ruled or one.address)]
 
@@ -150,7 +163,7 @@ def _through(spaces: Spaces, port: PublishedPort, address: str) -> Through | Non
     if client is not at:
         if not (source := source_for(client, address, client.usable())):
             return None
-        forward, back = path(spaces, client, source, address, at), path(spaces, at, address, source, client)
+        forward, back = taken(spaces, client, source, address, at), path(spaces, at, address, source, client)
     arrived = forward.arrivals[-1] if forward.arrivals else None
     alike = [one for one in server.usable() if (":" in one) == (":" in address)]
     to = port.address or next(iter(alike), "")

@@ -16,15 +16,15 @@ def _check(client: str, server: str, **given: Any) -> dict[str, Any]:
     return check(client, server, **given)
 
 
-def _draw(client: str, server: str, port: int | None) -> dict[str, Any]:
-    with between(client, server, port=port) as path:
-        return {"state": msgspec.to_builtins(path.state), "gap": path.gap}
+def _draw(client: str, server: str, **given: Any) -> dict[str, Any]:
+    with between(client, server, **given) as path:
+        return {"state": msgspec.to_builtins(path.state), "gap": path.gap, "others": path.others}
 
 
-def _clone(client: str, server: str, name: str) -> dict[str, Any]:
+def _clone(client: str, server: str, name: str, **given: Any) -> dict[str, Any]:
     from labkit.measure.existing.clone import cloned
 
-    with between(client, server) as path:
+    with between(client, server, **given) as path:
         network, lacks = cloned(path, name)
     return {"network": msgspec.to_builtins(network), "lacks": lacks}
 

@@ -195,15 +195,15 @@ class Place:
 
 
 class Spaces:
-    """The network namespaces of this machine that this user may see, `client` and `server` by the names of the ends;
-    close it after use.
+    """The network namespaces of this machine that this user may see, `client` and `server` by the names of the ends
+    (one and the same where the other end is on another machine); close it after use.
 
     Raises BadInput for two ends in one namespace.
     """
 
-    def __init__(self, client: ExistingEndpoint, server: ExistingEndpoint) -> None:
-        ends = {os.fstat(end.namespace).st_ino: end for end in (client, server)}
-        if len(ends) == 1:
+    def __init__(self, client: ExistingEndpoint, server: ExistingEndpoint | None = None) -> None:
+        ends = {os.fstat(end.namespace).st_ino: end for end in (client, server) if end is not None}
+        if server is not None and len(ends) == 1:
             raise BadInput(
                 f"{client.name} and {server.name} share one network namespace, so their traffic never leaves it: name"
                 " two ends with a network between them"
@@ -212,7 +212,8 @@ class Spaces:
         self._asked: dict[Space, Iterator[Space]] = {}
         self._uppers: dict[Place, list[Place]] | None = None
         self._all = {inode: Space(end.name, os.dup(end.namespace), end.pid) for inode, end in ends.items()}
-        self.client, self.server = self._all.values()
+        own = list(self._all.values())
+        self.client, self.server = own[0], own[-1]
         self._add(existing_names.HOST, OWN)
         self.host = self._all[os.stat(OWN).st_ino]
         for folder in NAMES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import asdict
 from itertools import chain, repeat
@@ -15,9 +15,8 @@ from labkit.measure.existing import published
 from labkit.measure.existing.checks import load, registry
 from labkit.measure.existing.checks.evidence import Evidence, gather
 from labkit.measure.existing.checks.findings import Finding, ordered
-from labkit.measure.existing.checks.probes import End
 from labkit.measure.existing.endpoints import resolve
-from labkit.measure.existing.path import Path, fits, paths
+from labkit.measure.existing.path import Path, fits, others_than, paths
 from labkit.measure.existing.spaces import Spaces
 
 MAX_PAIRS = 3  # of addresses
@@ -29,12 +28,14 @@ def check(
     load_s: int | None = None,
     agreed: Callable[[str], bool] = lambda _plan: True,
     port: int | None = None,
+    family: int | None = None,
+    only: Collection[str] = (),
     locked: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> dict[str, Any]:
     """Return what a check of two ends found, as plain values (the fields of `labkit check --json`).
 
     port: one at which a program of the server listens, or which this machine publishes for it; None: a published one if
-    the ends do not reach each other otherwise.
+    the ends do not reach each other otherwise. family, only: as for `paths`.
     load_s: the seconds of each part of the load; None: no load. agreed: whether the load's plan may be carried out.
     locked: returns the measuring lock, which a load holds.
     Raises BadInput, Unsupported, Failed.
@@ -42,11 +43,12 @@ def check(
     with ExitStack() as stack:
         ends = [stack.enter_context(closing(resolve(name))) for name in (client, server)]
         spaces = stack.enter_context(closing(Spaces(*ends)))
-        found, through = _paths(spaces, port)
+        found, through, left = _paths(spaces, port, family, only)
         asked = None if port is None else (found[0][1].source, port)
         if through is not None:
             asked = through.address, through.port.port
-        one, other = (End(path.start, path.source) for path in found[0])
+        others = () if through is None else through.port.others
+        one, other = ((path.start.name, path.source) for path in found[0])
         refused = ""
         if load_s is not None and through is not None and through.port.copies:
             refused = f"{through.port.name} copies data, so it would pass a part of the path only"
@@ -61,27 +63,45 @@ def check(
             ]
         if refused:
             seen[0].not_seen.append(f"the load was not sent: {refused}")
+        seen[0].not_seen += left
+        if others:
+            seen[0].not_seen.append(
+                f"the paths to {', '.join(others)}: the same port leads there as well, chosen at random"
+            )
         if os.geteuid():
             seen[0].not_seen.append(
                 "programs of other users, which may hold published ports: only root sees them"
             )
-        findings = ordered([finding for one in seen for finding in registry.judged(one)])
+        findings = ordered(
+            [
+                finding
+                for one in seen
+                for finding in registry.judged(registry.explained(one), list(registry.unexplained(one)))
+            ]
+        )
         return _report(client, server, seen, findings)
 
 
-def _paths(spaces: Spaces, port: int | None) -> tuple[list[tuple[Path, Path]], published.Through | None]:
-    """Return the paths to check, forward and back, and the published port through which they lead."""
-    through = published.through(spaces, port) if port is not None else None
+def _paths(
+    spaces: Spaces, port: int | None, family: int | None, only: Collection[str]
+) -> tuple[list[tuple[Path, Path]], published.Through | None, list[str]]:
+    """Return the paths to check, forward and back, the published port through which they lead, and which are left."""
+    through = published.through(spaces, port, family) if port is not None else None
     try:
-        found = paths(spaces) if through is None else []
+        found = paths(spaces, family, only) if through is None else []
     except Unsupported:  # no addresses that differ, as behind pasta
-        if port is not None or (through := published.through(spaces)) is None:
+        if port is not None or (through := published.through(spaces, family=family)) is None:
             raise
         found = []
     good = [both for both in found if fits(*both)][:MAX_PAIRS]
     if not good and through is None and port is None:
-        through = published.through(spaces)
-    return (good or found[:1], None) if through is None else (through.legs, through)
+        through = published.through(spaces, family=family)
+    if through is not None:
+        return through.legs, through, []
+    taken, every = (
+        [(one.source, one.destination) for one, _back in some] for some in (good or found[:1], found)
+    )
+    return good or found[:1], None, others_than(taken, every)
 
 
 def _report(client: str, server: str, seen: list[Evidence], findings: list[Finding]) -> dict[str, Any]:
@@ -102,19 +122,12 @@ def _report(client: str, server: str, seen: list[Evidence], findings: list[Findi
 
 def _path(seen: Evidence) -> dict[str, Any]:
     middle = sorted(seen.round_trips_ms)[len(seen.round_trips_ms) // 2] if seen.round_trips_ms else None
-    probes = {
-        name: {
-            "icmp": f"{probe.icmp.arrived}/{probe.icmp.sent}",
-            "udp": f"{probe.udp.arrived}/{probe.udp.sent}",
-            "mtu_bytes": probe.mtu.passes_bytes if probe.mtu else None,
-        }
-        for name, (_path, probe) in zip(("forward", "back"), seen.directions, strict=True)
-    }
     return {
         "client": seen.client.address,
         "server": seen.server.address,
         "interfaces": seen.forward.names(),
-        **probes,
+        "forward": seen.forward_probe.summary,
+        "back": seen.back_probe.summary,
         "tcp": seen.connection is not None and seen.connection.connected,
         "ports": {str(port): said or "connects" for port, said in seen.ports.items()},
         "round_trip_ms": middle,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,7 @@ from labkit.measure.existing.checks.probes import Connection, End, OneWay
 from labkit.measure.existing.path import Path
 from labkit.measure.existing.spaces import Place, Space
 from labkit.measure.observers.counters import kernel_counters
+from labkit.measure.topologies.state.packet_path import IN
 from labkit.system import machine, netlink
 from labkit.system.machine import cpu_quota
 from labkit.system.netlink import ethtool
@@ -33,7 +34,9 @@ class Evidence:
     changed meanwhile (`kernel_counters`), `hits` those of nftables' rules by namespace and rule. loads: empty without
     a load; load_s: of each. throttled_s: during the check, by end. not_seen: sentences about what cannot be seen.
     drops: packets that the kernel dropped meanwhile anywhere on the machine. ports: each port of the server's programs
-    to which the client connected, with the error, or "".
+    to which the client connected, with the error, or "". far: `client` or `server`, which then is on another machine;
+    its namespace here is the one that routes packets there. beyond: whether the other machine counted the packets where
+    they leave it or enter it, by direction; narrow: its interface with the smallest MTU, and this MTU.
     """
 
     forward: Path
@@ -52,6 +55,20 @@ class Evidence:
     not_seen: list[str] = field(default_factory=list)
     drops: drops.Drops = field(default_factory=Counter)
     ports: dict[int, str] = field(default_factory=dict)
+    far: str | None = None
+    beyond: dict[str, bool] = field(default_factory=dict)
+    narrow: tuple[str, int] | None = None
+
+    @property
+    def ends(self) -> dict[Space, str]:
+        """The namespaces of the ends that are on this machine, as `client` or `server`."""
+        both = {self.client.space: "client", self.server.space: "server"}
+        own = self.server.space if self.far == "client" else self.client.space
+        return both if self.far is None else {own: "server" if self.far == "client" else "client"}
+
+    def sends(self, path: Path) -> bool:
+        """Return whether packets of a path begin on this machine."""
+        return path is not {None: None, "client": self.forward, "server": self.back}[self.far]
 
     @property
     def client(self) -> End:
@@ -128,11 +145,55 @@ class Evidence:
         of = self.changed.get("namespaces", {}).get(place.space.name, {}).get("interfaces", {})
         return int(of.get(place.name, {}).get(name, 0))
 
+    def counted(self, step: tuple[Any, str], sent_count: int) -> bool:
+        """Return whether an interface of a path counted most packets that were sent; other steps count none."""
+        place, direction = step
+        name = "rx_packets" if direction == IN else "tx_packets"
+        return not isinstance(place, Place) or self.interface(place, name) >= 0.8 * sent_count
+
+    def edges(self) -> dict[str, bool]:
+        """Return whether the packets of each direction were counted where they leave or enter this machine."""
+        result = {}
+        for name, (path, probe) in zip(("forward", "back"), self.directions, strict=True):
+            steps = path.steps[-1:] if self.sends(path) else path.steps[:1]
+            result[name] = all(self.counted(step, probe.sent_count) for step in steps) and bool(steps)
+        return result
+
     def features(self, place: Place) -> dict[str, bool]:
         """Return the offloads of an interface; empty where they cannot be read."""
         with suppress(LabkitError), netlink.inside(place.space.fd):
             return ethtool.features(place.name)
         return {}
+
+
+@contextmanager
+def observed(forward: Path, back: Path, far: str | None = None) -> Iterator[Evidence]:
+    """Read two paths, and what changes there until the block ends. Nothing is changed."""
+    spaces = dict.fromkeys(
+        (forward.start, back.start, *(place.space for place in (*forward.places, *back.places)))
+    )
+    result = Evidence(forward, back, list(spaces), far=far)
+    result.rulesets = {space.name: space.ruleset for space in result.spaces}
+    for space in result.spaces:
+        for name in (f"{program}-legacy-save" for program in space.legacy):
+            if not os.path.isabs(machine.program(name)):
+                result.not_seen.append(
+                    f"{space.name} has rules that only {name} lists, which is not installed"
+                )
+    namespaces = [space.namespace for space in result.spaces]
+    before, throttled = kernel_counters.read(namespaces), _throttled(*result.ends)
+    for space in result.spaces:
+        space.details  # noqa: B018  (read before packets of labkit's own are counted)
+    names = {place.name for place in result.places}
+    with drops.recorded(result.not_seen, names) as result.drops:
+        yield result
+    result.changed = kernel_counters.changes(before, kernel_counters.read(namespaces))
+    after = _throttled(*result.ends)
+    result.throttled_s = {name: after[name] - was_s for name, was_s in throttled.items() if name in after}
+    for name in throttled.keys() - after.keys():
+        result.not_seen.append(f"the program of {name} ended during the check: its CPU quota is not known")
+    for space in result.spaces:
+        result.hits |= _hits(space.name, result.rulesets[space.name], space.ruleset)
 
 
 def gather(
@@ -149,34 +210,21 @@ def gather(
     the server's programs listen. sends: whether labkit opens sockets at both ends and sends packets between them;
     otherwise it only connects.
     """
-    client, server = forward.start, back.start
-    spaces = dict.fromkeys((client, server, *(place.space for place in (*forward.places, *back.places))))
-    result = Evidence(forward, back, list(spaces))
-    one, other = result.client, result.server
-    result.rulesets = {space.name: space.ruleset for space in result.spaces}
-    for space in result.spaces:
-        for name in (f"{program}-legacy-save" for program in space.legacy):
-            if not os.path.isabs(machine.program(name)):
-                result.not_seen.append(
-                    f"{space.name} has rules that only {name} lists, which is not installed"
-                )
-    namespaces = [space.namespace for space in result.spaces]
-    before, throttled = kernel_counters.read(namespaces), _throttled(client, server)
-    for space in result.spaces:
-        space.details  # noqa: B018  (read before packets of labkit's own are counted)
-    names = {place.name for place in result.places}
-    with drops.recorded(result.not_seen, names) as result.drops:
+    with observed(forward, back) as result:
+        one, other = result.client, result.server
         if sends:
-            result.forward_probe = probes.one_way(one, other, _mtu(forward))
-            result.back_probe = probes.one_way(other, one, _mtu(back))
+            result.forward_probe = probes.one_way(
+                lambda kind: probes.channel(kind, one, other), mtu_of(forward)
+            )
+            result.back_probe = probes.one_way(lambda kind: probes.channel(kind, other, one), mtu_of(back))
             result.connection = probes.tcp(one, other)
             result.round_trips_ms = (
                 probes.round_trips_ms(one, other) if result.forward_probe.icmp.arrived else []
             )
         else:
             result.not_seen.append(
-                f"loss and MTU between {client.name} and {server.name}: one of them is no named end, so labkit only"
-                " connects there"
+                f"loss and MTU between {one.space.name} and {other.space.name}: one of them is no named end, so labkit"
+                " only connects there"
             )
             for _path, probe in result.directions:
                 probe.icmp.exempt = probe.udp.exempt = True
@@ -190,13 +238,6 @@ def gather(
                 result.load_s, result.loads = load_s, load.run(one, other, load_s)
             except (Failed, Unsupported) as error:
                 result.not_seen.append(f"the load did not run: {error}")
-    result.changed = kernel_counters.changes(before, kernel_counters.read(namespaces))
-    after = _throttled(client, server)
-    result.throttled_s = {name: after[name] - was_s for name, was_s in throttled.items() if name in after}
-    for name in throttled.keys() - after.keys():
-        result.not_seen.append(f"the program of {name} ended during the check: its CPU quota is not known")
-    for space in result.spaces:
-        result.hits |= _hits(space.name, result.rulesets[space.name], space.ruleset)
     return result
 
 
@@ -212,17 +253,25 @@ def _try_ports(result: Evidence, asked: tuple[str, int] | None) -> None:
         result.ports = {
             port: probes.refused(one, other.address, port) for port in result.listening()[:MAX_PORTS]
         }
-    taken = [str(port) for port, said in result.ports.items() if not said]
-    if taken and own and not own.connected:
-        for sent in (sent for _path, probe in result.directions for sent in (probe.icmp, probe.udp)):
-            sent.exempt = not sent.arrived
-        result.not_seen.append(
-            f"{other.space.name} takes connections at port {', '.join(taken)} and not at others: what does not arrive"
-            " is not judged"
-        )
+    if own is not None:
+        ways = (result.forward_probe, result.back_probe)
+        result.not_seen += exempted(other.space.name, result.ports, own, ways)
 
 
-def _mtu(path: Path) -> int:
+def exempted(server: str, ports: Mapping[int, str], own: Connection, ways: Iterable[OneWay]) -> list[str]:
+    """Exempt what does not arrive if the server takes connections to its programs' ports only; say so."""
+    taken = [str(port) for port, said in ports.items() if not said]
+    if not taken or own.connected:
+        return []
+    for sent in (sent for way in ways for sent in (way.icmp, way.udp)):
+        sent.exempt = not sent.arrived
+    return [
+        f"{server} takes connections at port {', '.join(taken)} and not at others: what does not arrive is not judged"
+    ]
+
+
+def mtu_of(path: Path) -> int:
+    """Return the MTU of the interface by which packets of a path leave."""
     return path.places[0].link.mtu_bytes if path.places else 1500
 
 

@@ -10,6 +10,7 @@ CERTAINTY = {
     PRESENT: "the configuration or counters since the start have it",
     POSSIBLE: "it may be the cause",
 }
+BETWEEN = "the network between"  # the place of what is on neither of two machines
 # How much a cause can cost, as the share of the traffic or its rate that it takes.
 ALL, MOST, MUCH, SOME, LITTLE = 1.0, 0.8, 0.5, 0.2, 0.05
 

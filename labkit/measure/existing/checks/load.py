@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +18,7 @@ from labkit.system import machine, process
 SECONDS, MAX_SECONDS = 3, 30
 TCP_BPS, UDP_BPS, UDP_BYTES = 2_000_000_000, 50_000_000, 1200
 PORT = 5201
+PROTOCOLS = {"TCP": ["-b", str(TCP_BPS)], "UDP": ["-u", "-b", str(UDP_BPS), "-l", str(UDP_BYTES)]}
 START_S, SPARE_S = 3.0, 10.0
 
 
@@ -30,38 +33,47 @@ class Load:
     said: str = ""
 
 
-def plan(client: End, server: End, seconds: int) -> str:
-    """Say what a load will send."""
+def plan(client: tuple[str, str], server: tuple[str, str], seconds: int) -> str:
+    """Say what a load will send between two ends, each a name and its address."""
     return (
-        f"from {client.space.name} ({client.address}) to {server.space.name} ({server.address}), port {PORT}: iperf3"
+        f"from {client[0]} ({client[1]}) to {server[0]} ({server[1]}), port {PORT}: iperf3"
         f" for {seconds} s of TCP with at most {units.si(TCP_BPS, 'bit/s')}, then for {seconds} s of UDP with"
         f" {units.si(UDP_BPS, 'bit/s')}"
     )
 
 
 def run(client: End, server: End, seconds: int) -> list[Load]:
-    """Run the load. What fails is in `said`. Raises Unsupported without iperf3."""
+    """Run the load. What fails is in `said`. Raises Unsupported without iperf3, and Failed if its port is taken."""
+    loads = []
+    for protocol in PROTOCOLS:
+        with listening(server):
+            loads.append(sent(client, server.address, seconds, protocol))
+    return loads
+
+
+def _iperf3(end: End, *words: str) -> process.Running:
     machine.require_program("iperf3")
-    udp = ["-u", "-b", str(UDP_BPS), "-l", str(UDP_BYTES)]
-    return [
-        _one(client, server, seconds, "TCP", ["-b", str(TCP_BPS)]),
-        _one(client, server, seconds, "UDP", udp),
-    ]
+    inside = [*process.DIE_WITH_US, *end.space.namespace.prefix, machine.program("iperf3")]
+    return process.Running([*inside, *words, "-p", str(PORT)])
 
 
-def _one(client: End, server: End, seconds: int, protocol: str, words: list[str]) -> Load:
+@contextmanager
+def listening(server: End) -> Iterator[None]:
+    """Run a server of iperf3 for one load. Raises Unsupported without iperf3, and Failed if its port is taken."""
     if server.space.namespace.listens(PORT):
-        return Load(protocol, 0.0, 0, 0, f"another program listens on port {PORT} of {server.space.name}")
-    iperf3, to = machine.program("iperf3"), ["-p", str(PORT)]
-    listens, sends = ([*process.DIE_WITH_US, *end.space.namespace.prefix, iperf3] for end in (server, client))
-    listening = [*listens, "-s", "-1", "-B", server.address, *to]
-    sending = [*sends, "-c", server.address, *to, "-t", str(seconds)]
-    with process.all_ended([process.Running(listening)]) as started:
+        raise Failed(f"another program listens on port {PORT} of {server.space.name}")
+    with process.all_ended([_iperf3(server, "-s", "-1", "-B", server.address)]) as started:
         until = time.monotonic() + START_S
         while not server.space.namespace.listens(PORT) and time.monotonic() < until and not started[0].poll():
             time.sleep(0.02)
-        started.append(process.Running([*sending, *words, "-J", "--connect-timeout", "3000"]))
-        ended = started[-1].ended_within(seconds + SPARE_S)
+        yield
+
+
+def sent(client: End, to: str, seconds: int, protocol: str) -> Load:
+    """Send one part of the load to the address at which iperf3 listens. What fails is in `said`."""
+    words = [*PROTOCOLS[protocol], "-c", to, "-t", str(seconds), "-J", "--connect-timeout", "3000"]
+    with process.all_ended([_iperf3(client, *words)]) as [running]:
+        ended = running.ended_within(seconds + SPARE_S)
     try:
         return _parsed(protocol, ended.stdout)
     except Failed as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from labkit.measure.existing.checks.evidence import Evidence
-from labkit.measure.existing.checks.findings import LITTLE, MOST, MUCH, PRESENT, SEEN, SOME, Finding
+from labkit.measure.existing.checks.findings import BETWEEN, LITTLE, MOST, MUCH, PRESENT, SEEN, SOME, Finding
 from labkit.measure.existing.path import Path
 from labkit.measure.topologies.network.kinds import overhead_bytes, tunnels
 
@@ -16,7 +16,7 @@ def measured(seen: Evidence) -> Iterator[Finding]:
     """The largest packet that passes is smaller than the sender's MTU, with or without an error that says so."""
     for path, probe in seen.directions:
         mtu = probe.mtu
-        if mtu is None or mtu.passes_bytes >= mtu.full_bytes:
+        if mtu is None or mtu.passes_bytes >= mtu.full_bytes or not seen.sends(path):
             continue
         sender = path.places[0]
         hole = mtu.told_bytes is None
@@ -29,24 +29,28 @@ def measured(seen: Evidence) -> Iterator[Finding]:
             cause="MTU black hole" if hole else "MTU does not fit",
             what=f"{sender.name} sends packets of up to {mtu.full_bytes} bytes, but only {mtu.passes_bytes} bytes pass"
             f" to {path.destination}: {says}",
-            where=_narrowest(path), certainty=SEEN, weight=MOST + 0.1 if hole else SOME,
+            where=_narrowest(seen, path), certainty=SEEN, weight=MOST + 0.1 if hole else SOME,
             cost="connections stop after the handshake" if hole else "the first packets of each destination are lost",
             undo=sender.space.command(f"ip link set {sender.name} mtu {mtu.passes_bytes}"),
             change=f"mtu: mtu {mtu.passes_bytes} at both",
         )  # fmt: skip
 
 
-def _narrowest(path: Path) -> str:
+def _narrowest(seen: Evidence, path: Path) -> str:
     """Return the interface with the smallest MTU on a path, of several the first."""
     place = min(path.places, key=lambda one: one.link.mtu_bytes)
-    same = place.link.mtu_bytes == path.places[0].link.mtu_bytes
-    return str(path.places[0]) if same else f"{place} (MTU {place.link.mtu_bytes})"
+    full_bytes, least_bytes = path.places[0].link.mtu_bytes, place.link.mtu_bytes
+    if seen.narrow is not None and min(seen.narrow[1], full_bytes) < least_bytes:
+        return f"{seen.narrow[0]} (MTU {seen.narrow[1]})"
+    if least_bytes == full_bytes:
+        return str(path.places[0]) if seen.far is None else BETWEEN
+    return f"{place} (MTU {least_bytes})"
 
 
 def differing(seen: Evidence) -> Iterator[Finding]:
     """Interfaces of one path with a smaller MTU than its sender, where no probe passed that could measure it."""
     for path, probe in seen.directions:
-        if probe.mtu is not None or not path.complete or not path.places:
+        if probe.mtu is not None or not path.complete or not path.places or not seen.sends(path):
             continue
         first, least = path.places[0], min(path.places, key=lambda one: one.link.mtu_bytes)
         if least.link.mtu_bytes < first.link.mtu_bytes:

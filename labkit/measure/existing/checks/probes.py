@@ -11,9 +11,10 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from labkit.measure.existing.checks.drops import SMALL_BYTES
 from labkit.measure.existing.spaces import Space
@@ -26,6 +27,7 @@ _error = struct.Struct("=IBBBBII")  # struct sock_extended_err
 ORIGIN_LOCAL = 1
 BURST, BLOCKED_BURST, GAP_S, LAST_S, FIRST_S = 300, 30, 0.001, 0.15, 1.2
 TRIES = 3
+TOKEN_BYTES = 8
 SO_RCVBUFFORCE, BUFFER_BYTES = 33, 1 << 20  # asm-generic/socket.h; root may have more than net.core.rmem_max
 NOISE_SHARE = 0.01  # a busy machine loses a packet now and then
 TCP_BYTES, TCP_S = 256 << 10, 3.0
@@ -87,6 +89,19 @@ class OneWay:
     mtu: Mtu | None = None
 
     @property
+    def summary(self) -> dict[str, Any]:
+        """What arrived of what was sent, and the largest packet that passes, as `labkit check --json` prints it."""
+        shown: dict[str, Any] = {
+            name: f"{one.arrived}/{one.sent}" for name, one in (("icmp", self.icmp), ("udp", self.udp))
+        }
+        return shown | {"mtu_bytes": self.mtu.passes_bytes if self.mtu else None}
+
+    @property
+    def sent_count(self) -> int:
+        """How many small packets were sent that are judged."""
+        return sum(one.sent for one in (self.icmp, self.udp) if not one.exempt)
+
+    @property
     def arrives(self) -> bool:
         """Whether packets of one of them arrive."""
         return self.icmp.arrives or self.udp.arrives
@@ -102,72 +117,117 @@ class Connection:
     said: str = ""
 
 
-class _Channel:
-    """A pair of sockets: a sender at one end, and a receiver at the other, for UDP or ICMP echo requests."""
-
-    def __init__(self, stack: ExitStack, kind: str, here: End, there: End) -> None:
-        self._kind, self._version, self._token = kind, here.version, os.urandom(8)
-        family = socket.AF_INET6 if here.version == 6 else socket.AF_INET
-        made = []
-        for end in (here, there):
-            with netlink.inside(end.space.fd):
-                if kind == "udp":
-                    one = socket.socket(family, socket.SOCK_DGRAM)
-                else:
-                    protocol = socket.IPPROTO_ICMPV6 if here.version == 6 else socket.IPPROTO_ICMP
-                    one = socket.socket(family, socket.SOCK_RAW, protocol)
-            stack.enter_context(one)
-            if kind == "icmp":
-                _only(one, here.version, ECHO[here.version][0] if end is there else None)
-            # A burst of 300 packets does not fit into the usual buffer if this process does not run meanwhile.
-            with suppress(OSError):
-                one.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER_BYTES)
-            one.setblocking(False)
-            one.bind((end.address, 0))
-            made.append(one)
-        self._sender, self._receiver = made
-        v6 = here.version == 6
-        level = socket.IPPROTO_IPV6 if v6 else socket.IPPROTO_IP
-        self._sender.setsockopt(level, IPV6_MTU_DISCOVER if v6 else IP_MTU_DISCOVER, PMTUDISC_PROBE)
-        self._sender.setsockopt(level, IPV6_RECVERR if v6 else IP_RECVERR, 1)
-        self._sender.connect((there.address, self._receiver.getsockname()[1] if kind == "udp" else 0))
-        self.headers_bytes = (40 if v6 else 20) + 8
+class Sends(Protocol):
+    """The sending end of a burst, on this machine or another."""
 
     def send(self, number: int, length_bytes: int) -> str:
         """Send one packet of this length with its IP header; return the error of the system, if any."""
-        body = self._token + struct.pack("!I", number)
-        body += bytes(max(length_bytes - self.headers_bytes - len(body), 0))
-        if self._kind == "icmp":
-            body = _echo_request(self._version, number, body)
-        for _ in range(2):  # the first attempt may return the error of an earlier packet
-            try:
-                self._sender.send(body)
-                return ""
-            except OSError as error:
-                said = error.strerror or str(error)
-        return said
+
+    def burst(self, count: int) -> None:
+        """Send small packets with the numbers from 1 to `count`, one every GAP_S."""
+
+    def told(self) -> tuple[str, int | None]:
+        """Return the errors that came back, in words, and the MTU that they name."""
+
+
+class Receives(Protocol):
+    """The receiving end."""
+
+    def arrived(self, wait_s: float, wanted: int) -> Collection[int]:
+        """Return the numbers of the packets that arrive until there are `wanted`, or for so many seconds."""
+
+
+def _socket(kind: str, end: End, receives: bool) -> socket.socket:
+    """Return a socket of an end for UDP or for ICMP echo requests."""
+    v6 = end.version == 6
+    family = socket.AF_INET6 if v6 else socket.AF_INET
+    with netlink.inside(end.space.fd):
+        if kind == "udp":
+            one = socket.socket(family, socket.SOCK_DGRAM)
+        else:
+            one = socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_ICMPV6 if v6 else socket.IPPROTO_ICMP)
+    try:
+        if kind == "icmp":
+            _only(one, end.version, ECHO[end.version][0] if receives else None)
+        # A burst of 300 packets does not fit into the usual buffer if this process does not run meanwhile.
+        with suppress(OSError):
+            one.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER_BYTES)
+        one.setblocking(False)
+        one.bind((end.address, 0))
+    except OSError:
+        one.close()
+        raise
+    return one
+
+
+class Receiver:
+    """Takes packets with a token at an end; close it after use. `port`: of UDP."""
+
+    def __init__(self, kind: str, end: End, token: bytes) -> None:
+        self._socket, self._token = _socket(kind, end, receives=True), token
+        self.port: int = self._socket.getsockname()[1]
+        self.close = self._socket.close
 
     def arrived(self, wait_s: float, wanted: int) -> set[int]:
-        """Return the numbers of the packets that arrive until there are `wanted`, or for so many seconds."""
+        """Return the numbers of the packets that arrive (`Receives.arrived`)."""
         numbers: set[int] = set()
         until = time.monotonic() + wait_s
         while len(numbers) < wanted and (left := until - time.monotonic()) > 0:
-            if not select.select([self._receiver], [], [], left)[0]:
+            if not select.select([self._socket], [], [], left)[0]:
                 break
             with suppress(OSError):
-                data = self._receiver.recv(1 << 16)
+                data = self._socket.recv(1 << 16)
                 at = data.find(self._token)
                 # An answer to a request has the same payload, but only the sender's end gets it.
                 if at >= 0:
                     numbers.add(struct.unpack_from("!I", data, at + 8)[0])
         return numbers
 
+
+class Sender:
+    """Sends packets with a token from an end to an address, and a port of UDP; close it after use."""
+
+    def __init__(self, kind: str, end: End, token: bytes, address: str, port: int) -> None:
+        self._kind, self._version, self._token = kind, end.version, token
+        self._socket = _socket(kind, end, receives=False)
+        self.close = self._socket.close
+        v6 = end.version == 6
+        level = socket.IPPROTO_IPV6 if v6 else socket.IPPROTO_IP
+        self._socket.setsockopt(level, IPV6_MTU_DISCOVER if v6 else IP_MTU_DISCOVER, PMTUDISC_PROBE)
+        self._socket.setsockopt(level, IPV6_RECVERR if v6 else IP_RECVERR, 1)
+        try:
+            self._socket.connect((address, port if kind == "udp" else 0))
+        except OSError:
+            self.close()
+            raise
+        self._headers_bytes = (40 if v6 else 20) + 8
+
+    def send(self, number: int, length_bytes: int) -> str:
+        """Send one packet (`Sends.send`)."""
+        body = self._token + struct.pack("!I", number)
+        body += bytes(max(length_bytes - self._headers_bytes - len(body), 0))
+        if self._kind == "icmp":
+            body = _echo_request(self._version, number, body)
+        for _ in range(2):  # the first attempt may return the error of an earlier packet
+            try:
+                self._socket.send(body)
+                return ""
+            except OSError as error:
+                said = error.strerror or str(error)
+        return said
+
+    def burst(self, count: int) -> None:
+        """Send small packets (`Sends.burst`)."""
+        for number in range(1, count + 1):
+            self.send(number, SMALL_BYTES)
+            time.sleep(GAP_S)
+
     def told(self) -> tuple[str, int | None]:
-        """Return the errors that came back, in words, and the MTU that they name."""
+        """Return the errors that came back (`Sends.told`)."""
         words, mtu_bytes = "", None
         while True:
             try:
-                _data, ancillary, _flags, _address = self._sender.recvmsg(2048, 512, socket.MSG_ERRQUEUE)
+                _data, ancillary, _flags, _address = self._socket.recvmsg(2048, 512, socket.MSG_ERRQUEUE)
             except OSError:
                 return words, mtu_bytes
             for _level, _kind, data in ancillary:
@@ -202,46 +262,49 @@ def _echo_request(version: int, number: int, body: bytes) -> bytes:
 
 
 @contextmanager
-def _channel(kind: str, here: End, there: End) -> Iterator[_Channel]:
-    with ExitStack() as stack:
-        yield _Channel(stack, kind, here, there)
+def channel(kind: str, here: End, there: End) -> Iterator[tuple[Sender, Receiver]]:
+    """Provide a sender at one end and a receiver at the other, both on this machine."""
+    token = os.urandom(TOKEN_BYTES)
+    with (
+        closing(Receiver(kind, there, token)) as receiver,
+        closing(Sender(kind, here, token, there.address, receiver.port)) as sender,
+    ):
+        yield sender, receiver
 
 
-def one_way(here: End, there: End, mtu_bytes: int) -> OneWay:
+def one_way(
+    opened: Callable[[str], AbstractContextManager[tuple[Sends, Receives]]], mtu_bytes: int
+) -> OneWay:
     """Send bursts from one end to the other, then full packets that must not be fragmented.
 
-    mtu_bytes: of the interface by which packets leave.
+    opened: returns both ends for `icmp` or `udp`. mtu_bytes: of the interface by which packets leave.
     """
     result = OneWay()
     for kind in ("icmp", "udp"):
         burst: Sent = getattr(result, kind)
         try:
-            with _channel(kind, here, there) as channel:
-                _burst(channel, burst)
+            with opened(kind) as (sender, receiver):
+                _burst(sender, receiver, burst)
                 if burst.arrived and result.mtu is None:
-                    result.mtu = _mtu(channel, mtu_bytes, burst.lost_share)
+                    result.mtu = _mtu(sender, receiver, mtu_bytes, burst.lost_share)
         except OSError as error:
             burst.said = error.strerror or str(error)
     return result
 
 
-def _burst(channel: _Channel, result: Sent) -> None:
-    said = channel.send(0, SMALL_BYTES)  # this one asks for the neighbour
-    numbers = channel.arrived(FIRST_S, 1)
-    result.sent, came = 1, len(numbers)
+def _burst(sender: Sends, receiver: Receives, result: Sent) -> None:
+    said = sender.send(0, SMALL_BYTES)  # this one asks for the neighbour
+    numbers, result.sent = set(receiver.arrived(FIRST_S, 1)), 1
     if numbers or not said:
         count = BURST if numbers else BLOCKED_BURST
-        for number in range(1, count + 1):
-            channel.send(number, SMALL_BYTES)
-            numbers |= channel.arrived(GAP_S, 1) if number % 4 == 0 else set()
-            time.sleep(GAP_S)
-        numbers |= channel.arrived(LAST_S, count + 1 - len(numbers))
-        result.sent, came = count + 1, len(numbers)
-    result.arrived = came
-    result.said = said or channel.told()[0]
+        sender.burst(count)
+        result.sent += count
+        numbers |= set(receiver.arrived(LAST_S, result.sent - len(numbers)))
+    result.arrived = len(numbers)
+    result.said = said or sender.told()[0]
 
 
-def _mtu(channel: _Channel, full_bytes: int, lost_share: float) -> Mtu:
+def _mtu(sender: Sends, receiver: Receives, full_bytes: int, lost_share: float) -> Mtu:
     """Find the largest packet that passes: the full one, or by halving."""
     number, told_bytes = 1 << 20, None
     tries = TRIES if lost_share < 0.05 else 4 * TRIES
@@ -250,10 +313,10 @@ def _mtu(channel: _Channel, full_bytes: int, lost_share: float) -> Mtu:
         nonlocal number, told_bytes
         for _ in range(tries):
             number += 1
-            said = channel.send(number, length_bytes)
-            if number in channel.arrived(LAST_S if not said else 0.01, 1):
+            said = sender.send(number, length_bytes)
+            if number in receiver.arrived(LAST_S if not said else 0.01, 1):
                 return True
-            told_bytes = channel.told()[1] or told_bytes
+            told_bytes = sender.told()[1] or told_bytes
         return False
 
     if passes(full_bytes):
@@ -269,26 +332,32 @@ def _mtu(channel: _Channel, full_bytes: int, lost_share: float) -> Mtu:
     return Mtu(full_bytes, low, told_bytes)
 
 
+def stream(end: End) -> socket.socket:
+    """Return a socket of TCP with the address of an end."""
+    with netlink.inside(end.space.fd):
+        one = socket.socket(socket.AF_INET6 if end.version == 6 else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        one.bind((end.address, 0))
+    except OSError:
+        one.close()
+        raise
+    one.settimeout(FIRST_S)
+    return one
+
+
 def tcp(here: End, there: End) -> Connection:
     """Connect with TCP from one end to the other, and carry TCP_BYTES."""
-    family = socket.AF_INET6 if here.version == 6 else socket.AF_INET
     with ExitStack() as stack:
-        with netlink.inside(there.space.fd):
-            listener = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
-        with netlink.inside(here.space.fd):
-            client = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
         begun = time.monotonic()
         try:
-            listener.bind((there.address, 0))
+            listener = stack.enter_context(stream(there))
             listener.listen(1)
-            client.bind((here.address, 0))
-            client.settimeout(FIRST_S)
+            client = stack.enter_context(stream(here))
             client.connect((there.address, listener.getsockname()[1]))
-            listener.settimeout(FIRST_S)
             server = stack.enter_context(listener.accept()[0])
         except OSError as error:
             return Connection(False, 0, time.monotonic() - begun, error.strerror or str(error))
-        carried = _carry(client, server)
+        carried = carry(client, server)
         return Connection(True, carried, time.monotonic() - begun)
 
 
@@ -305,21 +374,22 @@ def refused(here: End, address: str, port: int) -> str:
     return ""
 
 
-def _carry(client: socket.socket, server: socket.socket) -> int:
-    client.setblocking(False)
-    server.setblocking(False)
+def carry(client: socket.socket | None, server: socket.socket | None) -> int:
+    """Carry TCP_BYTES through the ends of a connection that are on this machine; return how many left or arrived."""
+    ends = [one for one in (client, server) if one is not None]
+    for one in ends:
+        one.setblocking(False)
     sent = carried = 0
     until = time.monotonic() + TCP_S
-    while carried < TCP_BYTES and time.monotonic() < until:
-        writers = [client] if sent < TCP_BYTES else []
-        readable, writable, _ = select.select([server], writers, [], 0.2)
+    while (sent if server is None else carried) < TCP_BYTES and time.monotonic() < until:
+        writers = [client] if client and sent < TCP_BYTES else []
+        readable, writable, _ = select.select([server] if server else [], writers, [], 0.2)
         with suppress(OSError):
-            if writable:
+            if writable and client:
                 sent += client.send(bytes(min(1 << 16, TCP_BYTES - sent)))
-            if readable:
-                part = server.recv(1 << 16)
-                carried += len(part)
-    return carried
+            if readable and server:
+                carried += len(server.recv(1 << 16))
+    return sent if server is None else carried
 
 
 def round_trips_ms(here: End, there: End, count: int = 20) -> list[float]:

@@ -36,8 +36,7 @@ def offloads(seen: Evidence) -> Iterator[Finding]:
         if off:
             words = " ".join(f"{WANTED.get(name, ('gro', MUCH))[0]} on" for name in off)
             # A change is at an end of the copy; where an offload is on already, it would have no effect.
-            ends = {seen.client.space: "client", seen.server.space: "server"}
-            end = ends.get(place.space)
+            end = seen.ends.get(place.space)
             yield Finding(
                 cause="offload off", what=f"{units.listed(off)} of {place.name} {'is' if len(off) == 1 else 'are'} off",
                 where=str(place), weight=max(WANTED.get(name, ("gro", MUCH))[1] for name in off),
@@ -70,7 +69,7 @@ def checksums(seen: Evidence) -> Iterator[Finding]:
 
 def quotas(seen: Evidence) -> Iterator[Finding]:
     """CPU quotas of the cgroups of both ends, and how long they stopped their threads."""
-    for end in dict.fromkeys((seen.client.space, seen.server.space)):
+    for end in seen.ends:
         if end.pid is None:
             continue
         try:

@@ -69,7 +69,8 @@ def asymmetric(seen: Evidence) -> Iterator[Finding]:
 
 def interfaces(seen: Evidence) -> Iterator[Finding]:
     """Interfaces of the path, or with an address at an end, that are down, have no carrier, or use no ARP."""
-    ends = [end.space.place(end.address) for end in (seen.client, seen.server)]
+    both = (seen.client, seen.server)
+    ends = [end.space.place(end.address) for end in both if end.address in end.space.addresses]
     for place in dict.fromkeys([*seen.places, *ends]):
         link, certain = place.link, SEEN if seen.blocked else PRESENT
         if not link.up:
@@ -312,7 +313,7 @@ def neighbours(seen: Evidence) -> Iterator[Finding]:
 
 def detection(seen: Evidence) -> Iterator[Finding]:
     """IPv6 addresses whose duplicate detection has failed or not ended."""
-    for space in dict.fromkeys((seen.client.space, seen.server.space)):
+    for space in seen.ends:
         for name, one in space.details.items():
             for address in one.get("addr_info", ()):
                 used = address.get("local") in (seen.client.address, seen.server.address)
@@ -330,7 +331,7 @@ def detection(seen: Evidence) -> Iterator[Finding]:
 
 def hop_limits(seen: Evidence) -> Iterator[Finding]:
     """A first hop limit so small that packets die on the path."""
-    for end in (seen.client, seen.server):
+    for end in (one for one in (seen.client, seen.server) if one.space in seen.ends):
         name = "net/ipv6/conf/all/hop_limit" if end.version == 6 else "net/ipv4/ip_default_ttl"
         if 0 < (limit := end.space.number(name, default=64)) < FEW_HOPS:
             yield Finding(

@@ -12,10 +12,17 @@ from collections.abc import Callable, Iterable, Iterator
 from labkit.common import units
 from labkit.measure.existing.checks import drops, mtu, processing, queues, reach, rules, sockets
 from labkit.measure.existing.checks.evidence import Evidence
-from labkit.measure.existing.checks.findings import LITTLE, MUCH, POSSIBLE, SEEN, SOME, Finding, ordered
+from labkit.measure.existing.checks.findings import (
+    BETWEEN,
+    LITTLE,
+    MUCH,
+    POSSIBLE,
+    SEEN,
+    SOME,
+    Finding,
+    ordered,
+)
 from labkit.measure.existing.path import Path
-from labkit.measure.existing.spaces import Place
-from labkit.measure.topologies.state.packet_path import IN
 from labkit.system import machine, netlink
 
 CHECKS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
@@ -34,24 +41,30 @@ _OF_INTERFACE = re.compile(r"(?<=\.conf)\.(?!all\.|default\.)[^ ]+\.(\w+)$")
 _NORMAL = re.compile(r"forward|\.conf\.(default|lo)\.|\.mtu$|^(?!sysctl net\.)")
 
 
-def judged(seen: Evidence) -> list[Finding]:
+def explained(seen: Evidence) -> list[Finding]:
+    """Return what the checks find."""
+    return [one for check in CHECKS for one in check(seen)]
+
+
+def judged(found: list[Finding], others: list[Finding]) -> list[Finding]:
     """Return all findings, the most certain and most costly first.
 
-    Where nothing explains what the probes lost, a finding says at least where it was lost.
+    others: where nothing explains what the probes lost, they say at least where it was lost (`unexplained`).
     """
-    found = [one for check in CHECKS for one in check(seen)]
-    if not any(one.certainty == SEEN and one.weight > SOME for one in found):
-        found += _unexplained(seen)
-    return ordered(found)
+    is_explained = any(one.certainty == SEEN and one.weight > SOME for one in found)
+    return ordered(found if is_explained else found + others)
 
 
-def _unexplained(seen: Evidence) -> Iterator[Finding]:
+def unexplained(seen: Evidence) -> Iterator[Finding]:
+    """Yield what the probes lost, and where."""
     for path, probe in seen.directions:
-        bursts = [one for one in (probe.icmp, probe.udp) if not one.exempt]
-        sent, arrived = sum(one.sent for one in bursts), sum(one.arrived for one in bursts)
+        sent = probe.sent_count
+        arrived = sum(one.arrived for one in (probe.icmp, probe.udp) if not one.exempt)
+        place, counted = _last(seen, path, sent)
+        if not place and probe.arrives == probe.icmp.arrives == probe.udp.arrives:
+            continue
         if not probe.arrives:
             said = probe.udp.said or probe.icmp.said
-            place, counted = _last(seen, path, sent)
             yield Finding(
                 cause="nothing arrives", certainty=SEEN, weight=1.0, where=place,
                 what=f"nothing from {path.source} arrives at {path.destination}{f' ({said})' if said else ''}:"
@@ -64,7 +77,6 @@ def _unexplained(seen: Evidence) -> Iterator[Finding]:
                 what=f"no packet of {name} from {path.source} arrives at {path.destination}, although others do",
             )  # fmt: skip
         elif arrived < sent * 0.9:
-            place, counted = _last(seen, path, sent)
             yield Finding(
                 cause="loss", certainty=SEEN, weight=SOME + LITTLE, where=place,
                 what=f"{units.percent(1 - arrived / sent)} of small packets from {path.source} to {path.destination}"
@@ -93,15 +105,20 @@ def _unexplained(seen: Evidence) -> Iterator[Finding]:
 
 
 def _last(seen: Evidence, path: Path, sent: int) -> tuple[str, str]:
-    """Return the last interface of a path that counted the packets, and a sentence about it."""
-    last = None
-    for place, direction in path.steps:
-        if (
-            isinstance(place, Place)
-            and seen.interface(place, "rx_packets" if direction == IN else "tx_packets") < 0.8 * sent
-        ):
+    """Return the last interface of a path that counted the packets, and a sentence about it; two empty ones if the
+    check of the other machine has it."""
+    last, name = None, "forward" if path is seen.forward else "back"
+    for step in path.steps:
+        place, _direction = step
+        if not seen.counted(step, sent):
+            if last is None and not seen.sends(path):
+                return "", ""
             return str(last or place), f"they are lost between {last or path.start.name} and {place}"
         last = place
+    if path.exit is not None:
+        return "" if seen.beyond.get(
+            name
+        ) else BETWEEN, f"they leave by {last} and do not enter the other machine"
     return str(last or path.start.name), f"the last interface that counted them is {last or 'none'}"
 
 

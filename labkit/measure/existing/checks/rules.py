@@ -7,6 +7,7 @@ from ipaddress import ip_address, ip_network
 from typing import Any
 
 from labkit.common import units
+from labkit.measure.existing import maps as maps_of
 from labkit.measure.existing.checks.evidence import Evidence, packets_of, rule_key
 from labkit.measure.existing.checks.findings import ALL, MOST, MUCH, POSSIBLE, SEEN, SOME, Finding
 from labkit.measure.existing.checks.probes import NOISE_SHARE
@@ -22,7 +23,9 @@ ALSO = {
     "icmp": ("1",), "icmpv6": ("ipv6-icmp", "58"), "tcp": ("6",), "udp": ("17",), "gretap": ("gre", "47"),
     "gre": ("47",), "ipip": ("ipencap", "4"), "sit": ("ipv6", "41"),
 }  # fmt: skip
+PROTOCOLS = ("tcp", "udp", "icmp", "icmpv6", "sctp")
 Rule = Mapping[str, Any]
+Chain = tuple[str, str, str]  # family, table, name
 
 
 def _holds(value: str, right: Any) -> bool | None:
@@ -55,28 +58,66 @@ def may_match(rule: Rule, packet: Mapping[str, str], interfaces: set[str]) -> bo
         match = one.get("match")
         if not isinstance(match, dict) or not isinstance(match.get("left"), dict):
             continue
-        payload, meta = match["left"].get("payload", {}), match["left"].get("meta", {})
-        field, key = str(payload.get("field")), str(meta.get("key"))
-        holds: bool | None = None
-        if field in ("saddr", "daddr") and payload.get("protocol") in ("ip", "ip6"):
-            holds = _holds(packet[field], match["right"])
-        elif key in ("iifname", "oifname", "iif", "oif"):
-            results = {_holds(name, match["right"]) for name in interfaces}
-            holds = results.pop() if len(results) == 1 else None  # which of them the rule sees is not known
-        elif field in ("sport", "dport"):
-            holds = _holds(packet.get(field, EPHEMERAL), match["right"])
-        elif key == "l4proto" or field in ("protocol", "nexthdr"):
-            names = (packet["protocol"], *ALSO.get(packet["protocol"], ()))
-            said = [_holds(name, match["right"]) for name in names]
-            holds = True if True in said else None if None in said else False
-        elif (
-            payload.get("protocol") in ("tcp", "udp", "icmp", "icmpv6", "sctp")
-            and payload["protocol"] != packet["protocol"]
-        ):
+        protocol = match["left"].get("payload", {}).get("protocol")
+        if protocol in PROTOCOLS and protocol != packet["protocol"]:
             return False
-        if holds is not None and holds == (match.get("op") == "!="):
+        holds, op = _compared(match["left"], match["right"], packet, interfaces), match.get("op", "==")
+        if op in ("==", "!=", "in") and holds is not None and holds == (op == "!="):
             return False
     return True
+
+
+def _compared(left: Any, right: Any, packet: Mapping[str, str], interfaces: set[str]) -> bool | None:
+    """Return whether what a rule or a map looks at in a packet is a value; None if that is unknown."""
+    if not isinstance(left, dict):
+        return None
+    field, key = str(left.get("payload", {}).get("field")), str(left.get("meta", {}).get("key"))
+    if field in ("saddr", "daddr") and left["payload"].get("protocol") in ("ip", "ip6"):
+        return _holds(packet[field], right)
+    if key in ("iifname", "oifname", "iif", "oif"):
+        results = {_holds(name, right) for name in interfaces}
+        return results.pop() if len(results) == 1 else None  # which of them the rule sees is not known
+    if field in ("sport", "dport"):
+        return _holds(packet.get(field, EPHEMERAL), right)
+    if key == "l4proto" or field in ("protocol", "nexthdr"):
+        said = [_holds(name, right) for name in (packet["protocol"], *ALSO.get(packet["protocol"], ()))]
+        return True if True in said else None if None in said else False
+    return None
+
+
+def _verdicts(
+    rule: Rule, maps: maps_of.Maps, packet: Mapping[str, str], interfaces: set[str]
+) -> Iterator[Any]:
+    """Yield the statements of a rule, and of its verdict maps the verdicts that a packet may get."""
+    for one in rule.get("expr", ()):
+        vmap = one.get("vmap")
+        if not isinstance(vmap, dict):
+            yield one
+            continue
+        for key, verdict in maps_of.elements(vmap, maps):
+            parts = zip(maps_of.parts(vmap.get("key")), maps_of.parts(key), strict=False)
+            if all(_compared(part, value, packet, interfaces) is not False for part, value in parts):
+                yield verdict
+
+
+def _reachable(listed: list[dict[str, Any]], packet: Mapping[str, str], interfaces: set[str]) -> set[Chain]:
+    """Return the chains that a packet may pass: those with a hook, and those that matching rules call."""
+    rules: dict[Chain, list[Rule]] = {}
+    for one in (each["rule"] for each in listed if "rule" in each):
+        rules.setdefault((one["family"], one["table"], one["chain"]), []).append(one)
+    chains = (each["chain"] for each in listed if "chain" in each)
+    waiting = [(one["family"], one["table"], one["name"]) for one in chains if "hook" in one]
+    reached, known = set[Chain](), maps_of.named(listed)
+    while waiting:
+        if (chain := waiting.pop()) in reached:
+            continue
+        reached.add(chain)
+        for rule in rules.get(chain, ()):
+            calls = any(word in one for one in rule.get("expr", ()) for word in ("jump", "goto", "vmap"))
+            if calls and may_match(rule, packet, interfaces):
+                verdicts = list(_verdicts(rule, known[chain[:2]], packet, interfaces))
+                waiting += [(*chain[:2], name) for name in _targets(verdicts)]
+    return reached
 
 
 def _packets(seen: Evidence) -> Iterator[dict[str, str]]:
@@ -102,7 +143,7 @@ def _packets(seen: Evidence) -> Iterator[dict[str, str]]:
 def _routing(seen: Evidence) -> set[Space]:
     """Return the ends, and the namespaces that route packets between them."""
     arrivals = (place.space for path in (seen.forward, seen.back) for place in path.arrivals)
-    return {seen.client.space, seen.server.space, *arrivals}
+    return {*seen.ends, *arrivals}
 
 
 def applied(seen: Evidence, space: Space, family: str) -> bool:
@@ -122,11 +163,24 @@ def _rules(seen: Evidence) -> Iterator[tuple[Space, set[str], Rule]]:
 def dropping(seen: Evidence) -> Iterator[Finding]:
     """Rules and policies that drop packets like those that were lost."""
     packets = list(_packets(seen))
+    reachable: dict[tuple[str, int], set[Chain]] = {}
     for space, names, rule in _rules(seen) if packets else ():
-        verdict = next((word for one in rule.get("expr", ()) for word in VERDICTS if word in one), None)
         hits = seen.hits.get(rule_key(space.name, rule))
-        fit = [packet for packet in packets if may_match(rule, packet, names)]
-        if not verdict or hits == 0 or not fit:
+        if hits == 0 or not any(word in one for one in rule.get("expr", ()) for word in (*VERDICTS, "vmap")):
+            continue
+        listed, chain = seen.rulesets[space.name], (rule["family"], rule["table"], rule["chain"])
+        known, verdict, fit = maps_of.named(listed)[chain[:2]], None, list[dict[str, str]]()
+        for number, packet in enumerate(packets):
+            if not may_match(rule, packet, names):
+                continue
+            said = [one for one in _verdicts(rule, known, packet, names) if isinstance(one, dict)]
+            found = next((word for one in said for word in VERDICTS if word in one), None)
+            key = (space.name, number)
+            if found and key not in reachable:
+                reachable[key] = _reachable(listed, packet, names)
+            if found and chain in reachable[key]:
+                verdict, fit = found, [*fit, packet]
+        if verdict is None:
             continue
         only_icmp = all(packet["protocol"].startswith("icmp") for packet in fit)
         if not applied(seen, space, rule["family"]) or not (
@@ -172,7 +226,7 @@ def _passed(seen: Evidence, space: Space, of: Mapping[str, Any], name: str) -> b
     hook = next(
         (one.get("hook") for one in chains if (one["family"], one["table"], one["name"]) == own), None
     )
-    if space in (seen.client.space, seen.server.space):
+    if space in seen.ends:
         return hook != "forward"
     tunnelled = any(
         path.outer for path, _probe in seen.directions

@@ -27,7 +27,7 @@ TCP_SWITCHES = {
 
 def buffers(seen: Evidence) -> Iterator[Finding]:
     """Small limits of TCP's and UDP's buffers."""
-    for space in dict.fromkeys((seen.client.space, seen.server.space)):
+    for space in seen.ends:
         for name in ("tcp_rmem", "tcp_wmem"):
             most = space.number(f"net/ipv4/{name}", 2, SMALL_BYTES)
             if most < SMALL_BYTES:
@@ -54,7 +54,7 @@ def buffers(seen: Evidence) -> Iterator[Finding]:
 
 def dropped(seen: Evidence) -> Iterator[Finding]:
     """Datagrams and connections that sockets at the ends dropped: during the check, or since the namespace exists."""
-    for space in dict.fromkeys((seen.client.space, seen.server.space)):
+    for space in seen.ends:
         counts = _counts(space)
         for group, total_of in (("Udp", "InDatagrams"), ("Udp6", "InDatagrams")):
             count, now = counts.get(group, {}).get("RcvbufErrors", 0), seen.mib(space, group, "RcvbufErrors")
@@ -134,7 +134,7 @@ def connection(seen: Evidence) -> Iterator[Finding]:
                 )  # fmt: skip
     listening = seen.listening() if any(seen.ports.values()) else []
     for port, said in seen.ports.items():
-        if said and port not in listening and seen.forward.published is None:
+        if said and port not in listening and seen.forward.published is None and seen.far != "server":
             yield Finding(
                 cause="nothing listens", what=f"nothing listens at port {port} of {seen.server.address}", weight=ALL,
                 where=seen.server.space.name,
@@ -154,7 +154,7 @@ def connection(seen: Evidence) -> Iterator[Finding]:
         )  # fmt: skip
     if seen.round_trips_ms:
         middle = sorted(seen.round_trips_ms)[len(seen.round_trips_ms) // 2]
-        if middle > SLOW_MS:
+        if middle > SLOW_MS and seen.far is None:
             yield Finding(
                 cause="long round trips", certainty=POSSIBLE, weight=SOME, where="path",
                 what=f"a round trip takes {middle:.1f} ms, although both ends are on this machine",

@@ -1,0 +1,241 @@
+"""One end of a path between two machines: what the machine of that end answers, request by request.
+
+The other end is known by its address only. Each machine describes its half of the path, sends and receives the packets
+of its end, and judges what it sees; `labkit.runner.across` asks both.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from ipaddress import ip_address
+from typing import Any
+
+import msgspec
+
+from labkit.common import existing_names
+from labkit.common.errors import Failed, Unsupported
+from labkit.measure.existing import network
+from labkit.measure.existing.checks import load, probes, registry
+from labkit.measure.existing.checks.evidence import Evidence, mtu_of, observed
+from labkit.measure.existing.checks.probes import Connection, End, OneWay, Receiver, Sender
+from labkit.measure.existing.checks.rules import may_match
+from labkit.measure.existing.endpoints import resolve
+from labkit.measure.existing.path import Path, inwards, outwards, source_for, usable
+from labkit.measure.existing.spaces import Spaces
+from labkit.measure.hosts import local
+
+PATIENCE_S = 60.0  # for the measuring lock: both names may mean one machine
+
+
+class Half:
+    """An end of this machine, as `client` or `server`; close it after use. Raises the errors of `resolve`."""
+
+    def __init__(self, name: str, role: str, say: Callable[[str], None]) -> None:
+        existing_names.parse(name)
+        self._say, self._is_client = say, role == "client"
+        self._stack = ExitStack()
+        end = self._stack.enter_context(closing(resolve(name)))
+        self._spaces = self._stack.enter_context(closing(Spaces(end)))
+        self._processes = {end.name: end.pid} if end.pid is not None else {}
+        self._own = self._spaces.client
+        self.close = self._stack.close
+        self._sockets, self._serving, self._watched = ExitStack(), ExitStack(), ExitStack()
+        for stack in (self._sockets, self._serving, self._watched):
+            self._stack.enter_context(stack)
+
+    def answer(self, ask: str, given: dict[str, Any]) -> dict[str, Any]:
+        """Answer a request by its name, one of ASKS; `failed` is an error of the system, in words."""
+        try:
+            return {"answer": ASKS[ask](self, **given)}
+        except OSError as error:
+            return {"failed": error.strerror or str(error)}
+
+    def addresses(self, family: int | None) -> list[str]:
+        """Return the addresses by which the other end may reach this one. Raises Unsupported if there is none."""
+        return usable(self._own, family)
+
+    def ways(self, pairs: list[tuple[str | None, str]]) -> list[dict[str, Any]]:
+        """Return how packets leave from own addresses (None: the one that the kernel would choose) to others.
+
+        hidden: the address that rules of this machine put in the place of the sender's, "" if none does.
+        """
+        result = []
+        for own, to in pairs:
+            source = own or source_for(self._own, to, self._own.usable())
+            if source and (":" in source) == (":" in to):
+                found = outwards(self._spaces, self._own, source, to)
+                problem = next((one.what for one in found.problems), "")
+                result.append(
+                    {
+                        "source": source, "destination": to, "leaves": found.exit is not None and not problem,
+                        "problem": problem, "beside": self._own.is_beside(to), "hidden": _hidden(found),
+                        "version": ip_address(to).version,
+                    }
+                )  # fmt: skip
+        return result
+
+    def follow(self, source: str, destination: str) -> dict[str, Any]:
+        """Choose an own address and one of the other machine; return the path between as far as this one sees it.
+
+        The names of `forward` are those from the client to the server.
+        """
+        out = outwards(self._spaces, self._own, source, destination)
+        into = inwards(self._spaces, out)
+        self._paths = (out, into) if self._is_client else (into, out)
+        self._end, self._to = End(self._own, source), destination
+        self._out = out
+        least = min(into.places, key=lambda place: place.link.mtu_bytes, default=None)
+        return {
+            "mtu_bytes": mtu_of(out),
+            "narrow": least and (str(least), least.link.mtu_bytes),
+            "interfaces": self._paths[0].names(),
+            "gap": next((one.what for one in (*out.problems, *into.problems)), None),
+        }
+
+    def state(self) -> Any:
+        """Return the drawing's state of the path that was chosen."""
+        name = self._own.name
+        found = network.described(name, self._spaces, *self._paths, self._processes, keeps=True)
+        return msgspec.to_builtins(found.state)
+
+    def observe(self) -> None:
+        """Remember counters, until `measured`."""
+        self._seen: Evidence = self._watched.enter_context(
+            observed(*self._paths, far="server" if self._is_client else "client")
+        )
+
+    def receive(self, kind: str, token: str) -> int:
+        """Open a receiver (`probes.Receiver`); return its port."""
+        self._receiver = self._sockets.enter_context(closing(Receiver(kind, self._end, bytes.fromhex(token))))
+        return self._receiver.port
+
+    def arrived(self, wait_s: float, wanted: int) -> list[int]:
+        """Return the numbers of the packets that arrived (`probes.Receives`)."""
+        return sorted(self._receiver.arrived(wait_s, wanted))
+
+    def sender(self, kind: str, token: str, port: int) -> None:
+        """Open a sender (`probes.Sender`)."""
+        made = Sender(kind, self._end, bytes.fromhex(token), self._to, port)
+        self._sender = self._sockets.enter_context(closing(made))
+
+    def send(self, number: int, length_bytes: int) -> str:
+        """Send one packet (`probes.Sends`)."""
+        return self._sender.send(number, length_bytes)
+
+    def burst(self, count: int) -> None:
+        """Send small packets (`probes.Sends`)."""
+        self._sender.burst(count)
+
+    def told(self) -> tuple[str, int | None]:
+        """Return the errors that came back (`probes.Sends`)."""
+        return self._sender.told()
+
+    def done(self) -> None:
+        """Close all sockets."""
+        self._sockets.close()
+
+    def listen(self) -> int:
+        """Listen for one connection of TCP; return the port."""
+        self._listener = self._sockets.enter_context(probes.stream(self._end))
+        self._listener.listen(1)
+        return int(self._listener.getsockname()[1])
+
+    def connect(self, port: int) -> None:
+        """Connect to the other end."""
+        self._stream: socket.socket = self._sockets.enter_context(probes.stream(self._end))
+        self._stream.connect((self._to, port))
+
+    def accept(self) -> None:
+        """Take the connection."""
+        self._stream = self._sockets.enter_context(self._listener.accept()[0])
+
+    def carry(self) -> int:
+        """Send or receive through the connection (`probes.carry`), as the other machine does at the same time."""
+        return probes.carry(*((self._stream, None) if self._is_client else (None, self._stream)))
+
+    def round_trips_ms(self) -> list[float]:
+        """Return round-trip times (`probes.round_trips_ms`)."""
+        return probes.round_trips_ms(self._end, End(self._own, self._to))
+
+    def refused(self, port: int) -> str:
+        """Return why a port of the other end takes no connection (`probes.refused`)."""
+        return probes.refused(self._end, self._to, port)
+
+    def listening(self) -> list[int]:
+        """Return the ports at which programs of the server listen."""
+        return self._seen.listening()
+
+    def lock(self) -> None:
+        """Take this machine's measuring lock until the end. Raises Failed if another measurement keeps it."""
+        self._stack.enter_context(local.measuring_lock(self._say, patience_s=PATIENCE_S))
+
+    def serve(self) -> str:
+        """Start the load's server; return why that fails, or ""."""
+        try:
+            self._serving.enter_context(load.listening(self._end))
+        except (Failed, Unsupported) as error:
+            return str(error)
+        return ""
+
+    def load(self, seconds: int, protocol: str) -> Any:
+        """Send one part of the load."""
+        try:
+            return msgspec.to_builtins(load.sent(self._end, self._to, seconds, protocol))
+        except Unsupported as error:
+            return msgspec.to_builtins(load.Load(protocol, 0.0, 0, 0, str(error)))
+
+    def served(self) -> None:
+        """End the load's server."""
+        self._serving.close()
+
+    def measured(self, probed: dict[str, Any]) -> dict[str, bool]:
+        """Take what the probes of both machines showed; return what this one's edges counted (`Evidence.edges`)."""
+        for name, value in msgspec.convert(probed, dict[str, Any]).items():
+            setattr(self._seen, name, msgspec.convert(value, KINDS[name], strict=False))
+        self._watched.close()
+        return self._seen.edges()
+
+    def judge(self, beyond: dict[str, bool], narrow: tuple[str, int] | None) -> dict[str, Any]:
+        """Return the findings of this machine (`registry.explained`, `unexplained`).
+
+        beyond: what the other machine's edges counted. narrow: its interface with the smallest MTU.
+        """
+        self._seen.beyond, self._seen.narrow = beyond, narrow and (str(narrow[0]), int(narrow[1]))
+        return {
+            "explained": msgspec.to_builtins(registry.explained(self._seen)),
+            "unexplained": msgspec.to_builtins(list(registry.unexplained(self._seen))),
+            "drops": [[*key, count] for key, count in self._seen.drops.most_common(20)],
+            "not_seen": self._seen.not_seen,
+        }
+
+
+KINDS: dict[str, Any] = {
+    "forward_probe": OneWay, "back_probe": OneWay, "connection": Connection, "round_trips_ms": list[float],
+    "loads": list[load.Load], "load_s": int, "ports": dict[int, str],
+}  # fmt: skip
+ASKS: dict[str, Callable[..., Any]] = {
+    one.__name__: one
+    for one in (
+        Half.addresses, Half.ways, Half.follow, Half.state, Half.observe, Half.receive, Half.arrived, Half.sender,
+        Half.send, Half.burst, Half.told, Half.done, Half.listen, Half.connect, Half.accept, Half.carry,
+        Half.round_trips_ms, Half.refused, Half.listening, Half.lock, Half.serve, Half.load, Half.served, Half.measured,
+        Half.judge,
+    )
+}  # fmt: skip
+
+
+def _hidden(way: Path) -> str:
+    """Return the address that rules put in the place of the sender's where others route its packets; "" if none."""
+    packet = {"saddr": way.source, "daddr": way.destination, "protocol": "tcp"}
+    for space in dict.fromkeys(place.space for place in way.arrivals):
+        names = {place.name for place in way.places if place.space is space}
+        for rule in (one["rule"] for one in space.ruleset if "rule" in one):
+            for one in rule.get("expr", ()) if may_match(rule, packet, names) else ():
+                given = one.get("snat")
+                if isinstance(given, dict) and isinstance(given.get("addr"), str):
+                    return str(given["addr"])
+                if "masquerade" in one or (one.get("xt") or {}).get("name") == "MASQUERADE":
+                    return source_for(space, way.destination, space.usable())
+    return ""
