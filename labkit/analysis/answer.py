@@ -38,13 +38,15 @@ def question(verdicts: pd.DataFrame) -> str:
 def answer(verdicts: pd.DataFrame) -> list[str]:
     """Return the verdicts (`verdicts.verdicts`) as sentences without a full stop; none if there are none.
 
-    Each host and protocol has one; it begins with the largest difference. An arm that was measured at several points
-    has one phrase for each kind of verdict, with the number of its points and the range of its sizes.
+    Each host and protocol has one (requests on one CPU and on two have one each); it begins with the largest
+    difference. An arm that was measured at several points has one phrase for each kind of verdict, with the number of
+    its points and the range of its sizes.
     """
     hosts = load.hosts(verdicts)
     sentences = []
     for host, rows in hosts:
-        for (protocol, baseline), own in rows.groupby(["protocol", "baseline"], sort=False, dropna=False):
+        by = ["protocol", "ends_on", "baseline"]
+        for (protocol, ends_on, baseline), own in rows.groupby(by, sort=False, dropna=False):
             what = protocols.find(str(protocol))
             claims: dict[str, list[str]] = {}
             arms = [(str(arm), each) for arm, each in own.groupby("topology", sort=False)]
@@ -55,7 +57,8 @@ def answer(verdicts: pd.DataFrame) -> list[str]:
             text = ", ".join(texts[:CLAIMS_COUNT]) + (more if len(texts) > CLAIMS_COUNT else "")
             where = f" on {host}" if len(hosts) > 1 else ""
             against = "" if str(baseline) == "nan" else f" against {baseline}"
-            sentences.append(f"{what.label} {what.average}{against}{where}: {text}")
+            ends = "" if str(ends_on) == "nan" else f", {load.ENDS_ON[str(ends_on)]}"
+            sentences.append(f"{what.label} {what.average}{against}{where}{ends}: {text}")
     return sentences
 
 

@@ -41,6 +41,7 @@ ENDPOINT_NAMES = {
     "shared_guest": "namespaces of one guest",
 }
 STARVED = 0.01  # share of the arm's median; a slice with less is starved
+ENDS_ON = {"one_cpu": "ends on one CPU", "two_cpus": "ends on two CPUs"}
 HEADERS = {4: 28, 6: 48}  # IP and UDP headers: the MTU minus these is the largest unfragmented payload
 # The columns of every table. Columns of the other parts of `overlay` keep their types.
 COMPARED = tuple(writer for writer in schema.WRITERS if writer != "observation")
@@ -186,12 +187,15 @@ AGAIN = " (again)"  # the end of the name of an arm that is measured a second ti
 def _migrated(df: pd.DataFrame) -> pd.DataFrame:
     """Return the table with what rows of older runs lack, as long as labkit reads format 1.
 
-    They are of one node, and each protocol had one generator. The arm's name says whether it was measured a second
-    time, the topology's name what the switch was.
+    They are of one node, and each protocol had one generator. The placement says where requests had their ends, the
+    arm's name whether it was measured a second time, the topology's name what the switch was.
     """
     usual = df["protocol"].map(lambda name: protocols.find(name).generator, na_action="ignore")
     df["generator"] = df["generator"].fillna(usual.astype("str"))
     df["nodes"], df["direction"] = df["nodes"].fillna("one"), df["direction"].fillna("forward")
+    cpus = df["placement"].where(df["transaction_rate"].notna()).str.extract(r"^(\d+),(\d+)$")
+    ends_on = cpus[0].eq(cpus[1]).map({True: "one_cpu", False: "two_cpus"}).where(cpus[0].notna())
+    df["ends_on"] = df["ends_on"].fillna(ends_on.astype(TEXT))
     by_name = df["arm"].str.endswith(AGAIN, na=False)
     if "again" in df:
         by_name = df["again"].eq(True).where(df["again"].notna(), by_name)
@@ -488,6 +492,7 @@ def non_defaults(of: Mapping[str, Any]) -> list[str]:
     words += [f"{of['length_bytes']:g} bytes each"] if of["length_bytes"] is not None and not fits else []
     words += [f"{of['rate_bps'] / 1e6:g} Mbit/s"] if of["rate_bps"] is not None else []
     words += [f"{of['rate_rps']:,.0f} requests/s"] if of["rate_rps"] is not None else []
+    words += [ENDS_ON[of["ends_on"]]] if of["ends_on"] is not None else []
     words += [f"{of['streams']:g} streams"] if of["streams"] not in (None, 1) else []
     words += [f"direction {of['direction']}"] if of["direction"] not in (None, "forward", "all") else []
     words += [f"beside {of['load']}"] if of["load"] is not None else []

@@ -32,7 +32,7 @@ from labkit.analysis.load import (
     varying,
 )
 from labkit.analysis.load import load as load
-from labkit.common import schema
+from labkit.common import schema, units
 from labkit.common.errors import BadInput
 from labkit.common.schema import TARGET_HELD
 from labkit.common.units import counted
@@ -42,6 +42,9 @@ DOUBTFUL = [
     "exceed_ratio",
 ]  # fmt: skip
 MEASUREMENT = ["folder", "round", "method", "slice"]  # with GROUP, identifies compared measurements
+JUDGED = [  # beside the ratios
+    "role", "topology", "guest_accelerator", "status", "ended", "transaction_rate", "latency_p50_s",
+]  # fmt: skip
 RATIOS = [
     *MEASUREMENT, "setup", "topology", "baseline", "log_ratio", "log_control", "starved", "placed",
 ]  # fmt: skip
@@ -60,6 +63,7 @@ SHOWN_DOUBTS = 3
 # Round trips of a run that are slower than its percentile; with fewer it is close to the maximum
 TAIL_COUNT = 5
 MARGIN = 0.05  # a smaller difference counts as equal
+MODES = 2.0  # between two CPUs a round trip took 12 times as long as on one
 MAX_STARVED = 0.25  # share of the slices; above 29 % the Hodges-Lehmann estimate is no longer robust
 
 
@@ -142,7 +146,7 @@ def _verdicts(
     """Return the verdicts about a complete table, with its `ratios`."""
     ratios_by_group = {key: group[RATIOS] for key, group in groups(pairs)}
     result: list[dict[str, Any]] = []
-    for key, group in groups(df[[*GROUP, "role", "topology", "guest_accelerator", "status", "ended"]]):
+    for key, group in groups(df[[*GROUP, *JUDGED]]):
         base = group[group["role"].isin(["baseline", "control"])]
         variants = group.drop(base.index)
         baseline = next(iter(base["topology"]), None)
@@ -161,6 +165,9 @@ def _verdicts(
                     f"no evidence about {topology} against {baseline}: every load test held its target, so the limits"
                     " were not reached and nothing was compared: use a higher target, or compare latency and CPU time"
                 )
+                line |= {"word": "no evidence", "sentence": sentence}
+            elif len(mine) and (modes := _two_modes(rows) or _two_modes(base)):
+                sentence = f"no evidence about {topology} against {baseline}: {modes}"
                 line |= {"word": "no evidence", "sentence": sentence}
             elif len(mine):
                 higher = metrics[line["protocol"]][1]
@@ -182,6 +189,27 @@ def verdict_table(lines: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 def _held_targets(*arms: pd.DataFrame) -> bool:
     """Return whether all valid rows are load tests that ended at their target, so their rates are that target."""
     return all(rows.loc[rows["status"].eq("ok"), "ended"].eq(TARGET_HELD).all() for rows in arms)
+
+
+def _two_modes(rows: pd.DataFrame) -> str | None:
+    """Return why the mean of an arm's requests, which the scheduler placed, describes nothing; None if it may describe
+    them.
+
+    Their ends were on one CPU in some runs and on two in others where at least two runs took MODES times as long as all
+    of at least two others.
+    """
+    free = rows["ends_on"].isna() & rows["rate_rps"].isna() & rows["status"].eq("ok")
+    known = rows.loc[free & rows["transaction_rate"].notna(), "latency_p50_s"].dropna()
+    times = np.sort(known.to_numpy(float))
+    steps = times[2:-1] / times[1:-2]
+    if not len(steps) or steps.max() < MODES:
+        return None
+    short, long = np.split(times, [2 + steps.argmax()])
+    medians = [units.si(float(np.median(each)), "s") for each in (short, long)]
+    return (
+        f"a round trip took {medians[0]} in {len(short)} of {len(times)} runs and {medians[1]} in the others, as"
+        " between ends on one CPU and on two: placement=balanced compares each"
+    )
 
 
 def verdict_line(

@@ -205,6 +205,17 @@ COLUMNS: tuple[Column, ...] = (
     ),
     *_columns(
         "traffic",
+        "parametrises",
+        (
+            "ends_on",
+            "",
+            "text",
+            "of requests: one_cpu (the ends of each pair share one) or two_cpus; null: the scheduler chose",
+        ),
+        use="group",
+    ),
+    *_columns(
+        "traffic",
         "measures",
         (
             "throughput_bps",

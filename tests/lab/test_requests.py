@@ -56,14 +56,16 @@ def test_verdict(
     done = machine.labkit("run", "datapaths", *words, *options, "--folder", str(folder))
     assert f"{judged} against veth" in " ".join(done.stdout.split())
     rows = run_folder.read_rows(folder)
-    assert [(row["status"], row["reason"]) for row in rows] == [("ok", None)] * 3
+    assert {(row["status"], row["reason"]) for row in rows} == {("ok", None)}
+    cpus = len(os.sched_getaffinity(0)) > 1
+    assert [row["ends_on"] for row in rows].count("two_cpus" if cpus else None) == 3
     for row in rows:
         assert row["received_count"] == row["sent_count"] > 300
         assert row["transaction_rate"] == pytest.approx(row["received_count"] / row["window_s"], rel=0.3)
         assert row["latency_p50_s"] <= row["latency_p99_s"] <= row["latency_max_s"]
         of_window = row["cpu_s"] / (row["transaction_rate"] * row["window_s"])
         assert row["cpu_per_transaction_s"] == pytest.approx(of_window)
-        assert 1e-6 < of_window < 1e-3
+        assert 1e-6 < of_window < 1e-2
         assert ("tcp_tw_reuse=1" in (row["connection_sysctls"] or "")) == (protocol != "tcp_rr")
 
 
@@ -215,10 +217,13 @@ def test_http_server_has_no_rights() -> None:
 
 @pytest.mark.long
 def test_ends_of_a_round_are_on_the_same_cpus_in_all_arms(machine: Sandbox) -> None:
-    """The scheduler's choice would be larger than any difference of datapaths."""
+    """The scheduler's choice would be larger than any difference of datapaths. Each round has both kinds."""
     rows = machine.rows(
         "topology=veth,veth_bridge", "protocol=udp_rr", "slices=0", "rounds=4", "duration_s=1", "omit_s=0"
     )
-    placed = {(row["round"], row["placement"]) for row in rows}
-    assert len(placed) == 4  # in each round one placement for all arms
-    assert len({placement for _, placement in placed}) == min(4, len(os.sched_getaffinity(0)) ** 2)
+    placed = {(row["round"], row["ends_on"], row["placement"]) for row in rows}
+    assert len(placed) == 8  # in each round one placement of a kind for all arms
+    assert all(
+        (placement.split(",")[0] == placement.split(",")[1]) == (ends_on == "one_cpu")
+        for _, ends_on, placement in placed
+    )

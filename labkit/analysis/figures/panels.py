@@ -13,14 +13,14 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from labkit.analysis import protocols, theme
-from labkit.analysis.load import emulated, group_similar, hosts
+from labkit.analysis.load import ENDS_ON, emulated, group_similar, hosts
 from labkit.analysis.protocols import PROTOCOLS
 from labkit.common.units import si
 
 # Columns that divide a table into panels. Numbers of pairs and topologies share a panel.
 KEYS = (
     "protocol", "mtu_bytes", "nodes", "link_rate_bps", "link_delay_s", "family", "length_bytes", "rate_bps", "rate_rps",
-    "streams", "direction", "mss_bytes", "congestion", "socket", "zerocopy", "affinity", "parent", "guest",
+    "ends_on", "streams", "direction", "mss_bytes", "congestion", "socket", "zerocopy", "affinity", "parent", "guest",
 )  # fmt: skip
 MAX_COLUMNS = 3  # side by side at 900 px
 BETWEEN_PX = 88  # between two plots, one below the other: axis, axis title, panel title
@@ -145,6 +145,7 @@ def _title(one: dict[str, Any], varying: list[str]) -> str:
         "length_bytes": lambda length: "default length" if pd.isna(length) else f"{length:.0f} B each",
         "rate_bps": lambda rate: "unlimited" if pd.isna(rate) else si(rate, "bit/s"),
         "rate_rps": lambda rate: "closed loop" if pd.isna(rate) else f"{rate:,.0f} requests/s",
+        "ends_on": lambda name: "placed by the scheduler" if pd.isna(name) else ENDS_ON[name],
         "streams": lambda streams: f"{streams:.0f} streams",
         "direction": str,
         "mss_bytes": lambda size: "default MSS" if pd.isna(size) else f"MSS {size:.0f}",

@@ -19,9 +19,8 @@ def requests(rows: pd.DataFrame) -> go.Figure:
     """Draw the rate of transactions (logarithmic) against the 99th percentile of their time (µs, logarithmic).
 
     There is a panel for each protocol, number of pairs and combination of the other parameters. A large mark has the
-    geometric means of an arm's rounds with 95 % intervals; small marks are rounds. A round trip between two CPUs takes
-    ten times as long as one on a single CPU, so rounds of either placement have marks of their own. If a round lost so
-    many requests that its 99th percentile is unknown, the arm has no large mark: the mean of the others would hide it.
+    geometric means of an arm's rounds with 95 % intervals; small marks are rounds. If a round lost so many requests
+    that its 99th percentile is unknown, the arm has no large mark: the mean of the others would hide it.
     """
     drawn = rows[rows["status"].eq("ok") & rows["transaction_rate"].gt(0)]
     lost = int(drawn["latency_p99_s"].isna().sum())
@@ -32,17 +31,13 @@ def requests(rows: pd.DataFrame) -> go.Figure:
             continue
         ends = {name: (panel.table[name].min() / MARGIN, panel.table[name].max() * MARGIN) for name in AXES}
         for arm, role in arms(panel.table):
-            own = panel.table[panel.table["arm"].eq(arm)]
-            for number, (where, alike) in enumerate(own.groupby(own["placement"].map(_where), sort=False)):
-                _arm(figure, panel, arm, role, ends, alike, str(where), number == 0)
+            _arm(figure, panel, arm, role, ends)
         for update, (name, quantity) in zip(
             (figure.update_xaxes, figure.update_yaxes), AXES.items(), strict=True
         ):
             shape = log_axis(*(end / quantity.scale for end in ends[name]))
             update(title_text=quantity.title, tickangle=0, **shape, **panel.place)
     subtitle = "right is faster, below is steadier; geometric mean of rounds, 95 % interval; small: rounds"
-    if drawn["placement"].map(_where).nunique() > 1:
-        subtitle += "; ends on one CPU and on two have means of their own"
     if lost:
         without = counted(lost, "round")
         subtitle = f"geometric mean, unless a round lost too much for a percentile ({without}); small: rounds"
@@ -55,37 +50,20 @@ def requests(rows: pd.DataFrame) -> go.Figure:
     )
 
 
-def _where(placement: object) -> str:
-    """Return where the ends of round trips were, in words; an empty text if the scheduler chose."""
-    cpus = str(placement).split(",")
-    if len(cpus) != 2:
-        return ""
-    return ", both ends on one CPU" if cpus[0] == cpus[1] else ", each end on its own CPU"
-
-
-def _arm(
-    figure: go.Figure,
-    panel: Panel,
-    arm: str,
-    role: str,
-    ends: dict[str, tuple[float, float]],
-    own: pd.DataFrame,
-    where: str,
-    is_first: bool,
-) -> None:
-    style = theme.arm_style(arm, role)
+def _arm(figure: go.Figure, panel: Panel, arm: str, role: str, ends: dict[str, tuple[float, float]]) -> None:
+    own, style = panel.table[panel.table["arm"].eq(arm)], theme.arm_style(arm, role)
     common = {"name": theme.plain(arm), "legendgroup": arm, "mode": "markers"}
     is_whole = bool(own["latency_p99_s"].notna().all())
     rounds = go.Scatter(
         x=own["transaction_rate"] / RATE.scale, y=own["latency_p99_s"] / TAIL.scale,
-        showlegend=is_first and not is_whole,
+        showlegend=not is_whole,
         marker={"color": style.color, "symbol": style.symbol, "size": 5}, opacity=0.5, hoverinfo="skip", **common,
     )  # fmt: skip
     figure.add_trace(rounds, **panel.place)
     if not is_whole:
         return
     means, bars = list[float](), list[dict[str, list[float]]]()
-    words = [f"<b>{theme.plain(arm)}</b>, {counted(len(own), 'round')}{where}"]
+    words = [f"<b>{theme.plain(arm)}</b>, {counted(len(own), 'round')}"]
     for name, of in AXES.items():
         mean = stats.effect(np.log(own[name].to_numpy(float)))
         low, high = (mean.ratio if end is None else end for end in (mean.low, mean.high))
@@ -97,7 +75,7 @@ def _arm(
         })  # fmt: skip
         words.append(f"{of.say(mean.ratio)} [{of.say(low)}, {of.say(high)}]")
     middle = go.Scatter(
-        x=means[:1], y=means[1:], error_x=bars[0], error_y=bars[1], showlegend=is_first, hoverinfo="text",
+        x=means[:1], y=means[1:], error_x=bars[0], error_y=bars[1], showlegend=True, hoverinfo="text",
         hovertext=["<br>".join(words)], marker={"color": style.color, "symbol": style.symbol, "size": 11}, **common,
     )  # fmt: skip
     figure.add_trace(middle, **panel.place)

@@ -164,6 +164,8 @@ class Endpoint:
             program = process.Running([*self.prefix, *argv])
             program.hold()
             return program
+        if self.cpu is not None:
+            argv = ["taskset", "--cpu-list", str(self.cpu), *argv]
         # The client process of a runtime must pass the stop signal on to the program instead of stopping itself.
         words = self.runtime.prefix
         ends = words.index("--")

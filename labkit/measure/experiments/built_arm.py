@@ -167,6 +167,7 @@ class LocalArm(BuiltArm):
     placements: Callable[[], Iterator[Sequence[tuple[int, int]]]] | None = None
     # The CPUs of each pair's client and server in round trips; None: the scheduler chooses.
     cpus: Sequence[tuple[int, int]] | None = None
+    ends_on: str | None = None  # the column: where requests have their ends
 
     @property
     def pairs(self) -> Sequence[Pair]:

@@ -171,8 +171,8 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
     ] = 5
     placement: Annotated[
         str,
-        "the CPUs of both ends in slices, round trips and profiled runs: balanced (all placements in turn, arms alike)"
-        " or scheduler",
+        "the CPUs of both ends in slices, round trips and profiled runs: balanced (all placements in turn, arms alike;"
+        " requests are compared on one CPU and on two) or scheduler",
         OneOf(("balanced", "scheduler")),
     ] = "balanced"
     half_width: Annotated[

@@ -27,7 +27,10 @@ class History:
     def __init__(self, parameters: DatapathParameters, rows: list[dict[str, Any]]) -> None:
         self._parameters = parameters
         self._method = "slice" if parameters.slices else "whole"
-        self._seen: dict[int, Seen] = defaultdict(lambda: defaultdict(dict))
+        # By pairs, and by the place of requests' ends.
+        self._seen: dict[int, dict[str | None, Seen]] = defaultdict(
+            lambda: defaultdict(lambda: defaultdict(dict))
+        )
         self._rounds: dict[int, set[int]] = defaultdict(set)  # also those of which no row is valid
         self._lost_freedom = 0
         self._baseline: dict[str, str] = {}  # the arms that are the baseline and its control
@@ -42,7 +45,8 @@ class History:
             if row["status"] == "ok" and row["method"] == self._method and value:
                 if row["method"] == "slice" and row.get("placement") is None:
                     self._lost_freedom = LOST_FREEDOM
-                self._seen[row["pairs"]][row["round"], row["slice"]][row["arm"]] = math.log(value)
+                seen = self._seen[row["pairs"]][row.get("ends_on")]
+                seen[row["round"], row["slice"]][row["arm"]] = math.log(value)
                 self._baseline[row["role"]] = row["arm"]
 
     def enough(self, pairs: int) -> str | None:
@@ -50,13 +54,14 @@ class History:
 
         None before MIN_ROUNDS rounds, and without a comparison.
         """
-        seen = self._seen[pairs]
-        rounds = len({number for number, _slice in seen})
-        names = sorted({arm for arms in seen.values() for arm in arms})
-        if rounds < MIN_ROUNDS or not {"baseline", "control"} <= self._baseline.keys():
+        if not {"baseline", "control"} <= self._baseline.keys():
             return None
         both = (self._baseline["baseline"], self._baseline["control"])
-        widths = [self._half_width(seen, name, both) for name in names if name not in both]
+        widths = [
+            self._half_width(seen, name, both)
+            for seen in self._seen[pairs].values()
+            for name in sorted({arm for arms in seen.values() for arm in arms} - {*both})
+        ]
         if not widths or max(widths) > self._parameters.half_width:
             return None
         width = f"{self._parameters.half_width * 100:g} %"

@@ -5,7 +5,7 @@ import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,18 +27,20 @@ Built = tuple[Sequence[BuiltArm], Sequence[Measured]]
 class Load:
     """The traffic that runs between the endpoints of every arm of a point, and what a trial of an arm is.
 
-    `name` distinguishes the loads of one point; it is empty if there is only one. Here a trial is a whole run.
+    `name` distinguishes the loads of one point; it is empty if there is only one. `ends_on`: where requests have their
+    ends; None: a point chooses (`slices.ends_of_requests`). Here a trial is a whole run.
     """
 
     parameters: DatapathParameters
     name: str = ""
+    ends_on: str | None = None
 
     method: ClassVar[str] = "whole"  # the column of a trial that failed
     keeps_rows: ClassVar[bool] = False  # each row as soon as it is there, because a trial takes long
 
     def columns(self, _arm: Arm) -> dict[str, Any]:
         """Return what all its rows of an arm share beside the parameters."""
-        return {}
+        return {} if self.ends_on is None else {"ends_on": self.ends_on}
 
     def has_trials(self, number: int) -> bool:
         """Return whether a trial of every arm follows the slices in round `number` (from 0)."""
@@ -67,9 +69,18 @@ class MeasurementPoint(Point):
 
     def planned_s(self, usable: list[Arm]) -> float:
         arms = self.arms(usable)
-        trials_s = sum(load.trial_s(self.pairs) for load in self.loads if load.has_trials(self.round))
+        each = [load for load in self._loads() if load.has_trials(self.round)]
+        trials_s = sum(load.trial_s(self.pairs) for load in each)
         slices_s = sum(self._slices_s(load, len(arms)) for load in self.loads)
         return self._set_up_s(usable) + slices_s + len(arms) * trials_s
+
+    def _loads(self, built_arms: Sequence[LocalArm] = ()) -> list[Load]:
+        """Return the loads, those of requests for each place of their ends."""
+        return [
+            replace(load, ends_on=where)
+            for load in self.loads
+            for where in slices.ends_of_requests(load.parameters, built_arms)
+        ]
 
     def _set_up_s(self, usable: list[Arm]) -> float:
         """Estimate the duration of the set-up in seconds."""
@@ -85,7 +96,8 @@ class MeasurementPoint(Point):
         yield f"{self.what}: building {counted(len(running.usable), 'arm')}", self._set_up_s(running.usable)
         rng = running.rng(self)
         with self.built(running, rng) as (built_arms, refused):
-            for load in rng.sample(self.loads, len(self.loads)) if len(self.loads) > 1 else self.loads:
+            loads = self._loads([one for one in built_arms if isinstance(one, LocalArm)])
+            for load in rng.sample(loads, len(loads)) if len(loads) > 1 else loads:
                 for one in refused:
                     self._record(running, load, one)
                 yield from self._slices(running, load, built_arms, rng)
@@ -118,7 +130,7 @@ class MeasurementPoint(Point):
         of = {one.arm.label: one for one in built_arms}
         local = [one for one in built_arms if isinstance(one, LocalArm)]
         seed = f"{running.run_context.seed} {self.pairs}"
-        placed = slices.place_round_trips(load.parameters, local, seed, self.round)
+        placed = slices.place_round_trips(load.parameters, local, seed, self.round, load.ends_on)
         of |= {one.arm.label: one for one in placed}
         across = load.parameters.has_remote_servers
         for arm in running.order(self, running.usable if across else [one.arm for one in built_arms]):
@@ -147,7 +159,8 @@ class MeasurementPoint(Point):
             yield one
 
     def _stage(self, load: Load, what: str) -> str:
-        return f"{self.what}: {load.name}{', ' if load.name else ''}{what}"
+        words = [load.name, (load.ends_on or "").replace("_", " "), what]
+        return f"{self.what}: {', '.join(filter(None, words))}"
 
     def _artefacts(self, running: Running, load: Load) -> Path:
         return running.artefacts("-".join(filter(None, [self.name, re.sub("[:@]", "-", load.name)])))

@@ -52,7 +52,8 @@ class Profile(Point):
     def planned_s(self, usable: list[Arm]) -> float:
         parameters = self.parameters
         runs_s = (1 + len(parameters.observe)) * (parameters.omit_s + parameters.duration_s + 0.3)
-        return survey.boots_s(usable) + len(usable) * (0.1 + runs_s + len(parameters.observe) * ARMING_S)
+        each_s = (runs_s + len(parameters.observe) * ARMING_S) * len(slices.ends_of_requests(parameters))
+        return survey.boots_s(usable) + len(usable) * (0.1 + each_s)
 
     def run(self, built_arm: LocalArm, artefacts: Path, counting: Counting | None, suffix: str) -> Measured:
         """Run the load once. What `counting` makes is open in the measured window; `suffix` is that of artefacts."""
@@ -77,19 +78,19 @@ class Profile(Point):
         observers: list[str | None] = [None, *parameters.observe]
         with survey.built(parameters, run_context, self.pairs, running.usable, rng) as (built_arms, refused):
             measured += [(arm, {**metrics, "method": OBSERVED}) for arm, metrics in refused]
-            built_arms = _with_moving_ends(parameters, built_arms, f"{run_context.seed} {self.name}")
             arm_by_label = {one.arm.label: one for one in built_arms}
             bpf, ran = machine.bpf_settings(), list[Measured]()
             programs: dict[str, dict[str, dict[str, str]]] = {}  # by arm and namespace
-            for observer in rng.sample(observers, len(observers)):
-                for arm in running.order(self, [one.arm for one in built_arms]):
-                    yield arm.label, observer
-                    recording = _recording_programs(arm_by_label[arm.label], programs)
-                    ran.append(
-                        measure_observed(
-                            self, arm_by_label[arm.label], observer, run_context.folder, recording
-                        )
-                    )
+            for ends_on in slices.ends_of_requests(parameters, built_arms):
+                seed = f"{run_context.seed} {self.name}"
+                placed = _with_moving_ends(parameters, built_arms, seed, ends_on)
+                arm_by_label = {one.arm.label: one for one in placed}
+                for observer in rng.sample(observers, len(observers)):
+                    for arm in running.order(self, [one.arm for one in placed]):
+                        yield arm.label, observer
+                        one = arm_by_label[arm.label]
+                        recording = _recording_programs(one, programs)
+                        ran.append(measure_observed(self, one, observer, run_context.folder, recording))
             # They are read after the load, because somebody may have changed them while it ran.
             bpf = _bpf_settings(bpf)
             settings_by_label = {
@@ -118,7 +119,7 @@ def profiles(
 
 
 def _with_moving_ends(
-    parameters: DatapathParameters, built_arms: list[LocalArm], seed: str
+    parameters: DatapathParameters, built_arms: list[LocalArm], seed: str, ends_on: str | None
 ) -> list[LocalArm]:
     """Return the arms with moving ends: in every run of the round to the same CPUs at the same times.
 
@@ -130,7 +131,7 @@ def _with_moving_ends(
         return filter(None, slices.placements(parameters, built_arms, random.Random(seed)))
 
     if not built_arms or not isinstance(parameters.load_generator, FlowGenerator):
-        return slices.place_round_trips(parameters, built_arms, seed, 0)
+        return slices.place_round_trips(parameters, built_arms, seed, 0, ends_on)
     if next(slices.placements(parameters, built_arms, random.Random(seed))) is None:
         return built_arms
     return [replace(one, placements=turns) for one in built_arms]
@@ -197,8 +198,8 @@ def measure_observed(
 ) -> Measured:
     """Measure one run of an arm under an observer, or without one (None): then `recording` is open in the window."""
     parameters, artefacts = point.parameters, folder / "artefacts" / point.name
-    suffix = f"-{observer or 'not_observed'}"
-    own: dict[str, Any] = {"method": OBSERVED, "observer": observer}
+    suffix = "-".join(["", *filter(None, [built_arm.ends_on]), observer or "not_observed"])
+    own: dict[str, Any] = {"method": OBSERVED, "observer": observer, "ends_on": built_arm.ends_on}
     if built_arm.placements is not None:
         own["placement"] = "balanced"
     if observer is None:
@@ -226,12 +227,12 @@ def measure_observed(
 def _report_overhead(parameters: DatapathParameters, measured: list[Measured]) -> None:
     """Add to each row the share of the throughput (or ping rate) that its observer left to the arm in this round."""
     without = {
-        arm.label: _speed(parameters, metrics)
+        (arm.label, metrics.get("ends_on")): _speed(parameters, metrics)
         for arm, metrics in measured
         if metrics.get("observer", "") is None
     }
     for arm, metrics in measured:
-        speed, usual = _speed(parameters, metrics), without.get(arm.label)
+        speed, usual = _speed(parameters, metrics), without.get((arm.label, metrics.get("ends_on")))
         if metrics.get("observer") and speed and usual:
             left = metrics["overhead_ratio"] = speed / usual
             if TABLE[metrics["observer"]].disturbs and left < DISTURBED:

@@ -13,7 +13,7 @@ import itertools
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from labkit.measure.experiments.built_arm import LocalArm
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Measured
 from labkit.measure.observers.counters.receive_counters import Receivers, receivers
-from labkit.measure.traffic.base import FlowGenerator, Flows, LatencyGenerator
+from labkit.measure.traffic.base import FlowGenerator, Flows, LatencyGenerator, RequestGenerator
 from labkit.system import machine
 
 SLICE_S = 0.1
@@ -43,6 +43,7 @@ ESTABLISH_S, FLOW_ESTABLISH_S = (
 NOT_SENDING = f"no data arrived at one of the servers for {SIGNAL_S:g} s after the flows went on"
 STILL_SENDING = f"data still arrived {SIGNAL_S:g} s after the flows were held: the next slice has some of it"
 Cpus = tuple[int, int]  # the CPU of a flow's client and that of its server
+ENDS_ON = ("one_cpu", "two_cpus")  # values of the column ends_on
 
 
 def establish_s(flows_count: int) -> float:
@@ -199,21 +200,43 @@ def measure(
     return rows
 
 
+def ends_of_requests(
+    parameters: DatapathParameters, built_arms: Sequence[LocalArm] = ()
+) -> Sequence[str | None]:
+    """Return where the ends of requests are in each round, one after the other: values of the column ends_on.
+
+    A request wakes the other end. On one CPU a round trip took 5 µs, and between two CPUs 65 µs (Linux 6.18). A ratio
+    of two datapaths differs as well, so a mean of both describes neither: each is a comparison of its own. None: the
+    scheduler chooses, or (of ping) only one end has a program.
+    """
+    requests = isinstance(parameters.load_generator, RequestGenerator)
+    return ENDS_ON if requests and _places_round_trips(parameters, built_arms) else (None,)
+
+
 def place_round_trips(
-    parameters: DatapathParameters, built_arms: list[LocalArm], seed: str, number: int
+    parameters: DatapathParameters, built_arms: list[LocalArm], seed: str, number: int, ends_on: str | None
 ) -> list[LocalArm]:
     """Return the arms with the ends of round trips on CPUs: in round `number` of all arms alike, others in the next.
 
-    A request wakes the other end. On one CPU a round trip took 5 µs, and between two CPUs 65 µs, and the scheduler
-    keeps its choice for a whole run (Linux 6.18): the interval of ten rounds reached from 0.25 to 2.5. A sender that
-    keeps a rate needs a CPU of its own, so the scheduler chooses then, and where slices would not be placed
-    (`placements`).
+    The scheduler would keep its choice for a whole run.
     """
-    timed = isinstance(parameters.load_generator, LatencyGenerator) and parameters.rate_rps is None
-    if not timed or not built_arms:
+    if not built_arms or not _places_round_trips(parameters, built_arms):
         return built_arms
-    cpus = next(itertools.islice(placements(parameters, built_arms, random.Random(seed)), number, None))
-    return [replace(one, cpus=cpus) for one in built_arms]
+    fitting = (
+        cpus
+        for cpus in placements(parameters, built_arms, random.Random(seed))
+        if cpus is not None and ends_on in (None, ENDS_ON[cpus[0][0] != cpus[0][1]])
+    )
+    cpus = next(itertools.islice(fitting, number, None))
+    return [replace(one, cpus=cpus, ends_on=ends_on) for one in built_arms]
+
+
+def _places_round_trips(parameters: DatapathParameters, built_arms: Sequence[LocalArm]) -> bool:
+    """Return whether round trips have CPUs. A sender that keeps a rate needs one of its own, which labkit leaves to the
+    scheduler."""
+    timed = isinstance(parameters.load_generator, LatencyGenerator)
+    own = [parameters, *(one.arm.parameters(parameters) for one in built_arms)]
+    return timed and all(one.rate_rps is None for one in own) and _are_placed(parameters, built_arms)
 
 
 def placements(
@@ -223,27 +246,37 @@ def placements(
 
     With n CPUs there are n * n placements. A placement has a first CPU and a distance: the clients of the pairs have
     the CPUs from the first one on, in turn, and each server has the CPU at that distance from its client's. All
-    placements come in random order before one comes again. The scheduler chooses with `placement=scheduler`, with one
-    CPU, where an arm binds its programs itself, where a program sends with several threads, and where a program of any
-    arm runs in a container or guest, because all arms must be placed alike.
+    placements come in random order before one comes again.
     """
-    cpus = sorted(os.sched_getaffinity(0))
-    own = [one.arm.parameters(parameters) for one in built_arms]
-    ends = (end for one in built_arms for pair in one.topology.pairs for end in (pair.client, pair.server))
-    if (
-        parameters.placement == "scheduler"
-        or len(cpus) == 1
-        or any(one.affinity or one.streams > 1 for one in own)
-        or any(end.runtime is not None for end in ends)
-    ):
+    if not _are_placed(parameters, built_arms):
         while True:
             yield None
+    cpus = sorted(os.sched_getaffinity(0))
     count = len(cpus)
     while True:
         for one in rng.sample(range(count * count), count * count):
             first, distance = divmod(one, count)
             clients = [first + number for number in range(len(built_arms[0].topology.pairs))]
             yield [(cpus[client % count], cpus[(client + distance) % count]) for client in clients]
+
+
+def _are_placed(parameters: DatapathParameters, built_arms: Sequence[LocalArm]) -> bool:
+    """Return whether labkit chooses the CPUs.
+
+    The scheduler does with `placement=scheduler`, with one CPU, and where an arm binds its programs itself. All arms
+    must be placed alike, so it also does where a program of any arm runs in a guest. Programs of round trips start on
+    their CPUs; flows are moved while they run, which excludes several threads and containers.
+    """
+    moved = not isinstance(parameters.load_generator, LatencyGenerator)
+    own = [parameters, *(one.arm.parameters(parameters) for one in built_arms)]
+    ends = (end for one in built_arms for pair in one.topology.pairs for end in (pair.client, pair.server))
+    return (
+        parameters.placement != "scheduler"
+        and {*parameters.endpoint} <= {"namespace", *["container"] * (not moved)}
+        and len(os.sched_getaffinity(0)) > 1
+        and not any(one.affinity or (moved and one.streams > 1) for one in own)
+        and all(end.runtime is None or (not moved and end.kernel.is_here) for end in ends)
+    )
 
 
 def _failed_columns(reason: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from labkit.common import run_folder
 from labkit.common.errors import BadInput, Failed, Isolated, NoEffect, Unsupported
 from labkit.measure import topologies
-from labkit.measure.experiments import built_arm, changes, context
+from labkit.measure.experiments import built_arm, changes, context, slices
 from labkit.measure.experiments.built_arm import LocalArm
 from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
@@ -186,7 +186,10 @@ def refused_rows(
         name = f"{pairs}-{REFUSED}"
         if name not in done and (refused or name in run_context.again):
             rows = [
-                row_of(one, run_context, arm, pairs, metrics) for one in loads for arm, metrics in refused
+                row_of(one, run_context, arm, pairs, {**metrics, "ends_on": where})
+                for one in loads
+                for where in slices.ends_of_requests(one)
+                for arm, metrics in refused
             ]
             yield context.rows(name, rows)
 

@@ -73,7 +73,7 @@ def _round_trips(
     pairs, requests = built_arm.pairs, isinstance(generator, RequestGenerator)
     if isinstance(built_arm, LocalArm) and built_arm.cpus is not None:
         pairs = built_arm.placed_pairs
-        row["placement"] = ",".join(map(str, built_arm.cpus[0]))
+        row |= {"placement": ",".join(map(str, built_arm.cpus[0])), "ends_on": built_arm.ends_on}
 
     @contextmanager
     def window() -> Iterator[None]:

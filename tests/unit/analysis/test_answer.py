@@ -1,10 +1,15 @@
 """The one sentence that answers a run."""
 
+from pathlib import Path
+
 import pandas as pd
+import pytest
 import synthetic_rows
 
-from labkit.analysis import verdicts
+from labkit.analysis import figures, load, verdicts
 from labkit.analysis.answer import answer, question
+from labkit.analysis.compare_runs import compare
+from labkit.commands import terminal_tables
 
 
 def table(arms: dict[str, float], **columns: object) -> pd.DataFrame:
@@ -75,3 +80,41 @@ def test_the_question_names_what_was_measured() -> None:
     both = pd.concat([table({"a": 1.0, "b": 1.0}, protocol=name) for name in ("tcp", "udp", "ping")])
     text = question(verdicts.verdicts(both))
     assert text == "Which is faster for ping (median round-trip time) and TCP and UDP (throughput): a or b?"
+
+
+def test_requests_on_one_cpu_and_on_two_are_judged_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Planted in alternating rounds: within one CPU the arm takes 20 % less time, between two 30 % more.
+
+    In the second run it takes 30 % more in both. In the third one the scheduler chose.
+    """
+
+    def run(name: str, on_one: float, **changes: object) -> Path:
+        rows = [
+            row | {"round": 2 * row["round"] + number, **changes}
+            for number, (placement, usual, arm) in enumerate((("1,1", 0.005, on_one), ("1,0", 0.065, 1.3)))
+            for row in synthetic_rows.rows(
+                {"veth": usual, "veth (again)": usual, "far": usual * arm}, rounds=6, slices=0, whole=6, noise=0.004,
+                protocol="udp_rr", placement=placement, transaction_rate=1e4, latency_p99_s=1e-3,
+            )
+        ]  # fmt: skip
+        return synthetic_rows.save(tmp_path / name, rows)
+
+    first, second, third = run("first", 0.8), run("second", 1.3), run("third", 0.8, placement=None)
+    rows = load.load(first)
+    terminal_tables.show_rows(rows)
+    text = " ".join(capsys.readouterr().out.split())
+    about = "UDP requests median round-trip time against veth"
+    assert f"{about}, ends on one CPU: far is 20 % faster (ratio 0.7" in text
+    assert f"{about}, ends on two CPUs: far is 30 % slower (ratio 1.2" in text
+    words = verdicts.verdicts(rows).set_index("ends_on")["word"]
+    assert dict(words) == {"one_cpu": "faster", "two_cpus": "slower"}
+    titles = " ".join(one.text for one in figures.requests(rows).layout.annotations).replace("<br>", " ")
+    assert "ends on one CPU" in titles
+    assert "ends on two CPUs" in titles
+    compared = compare(first, second)[0].query("topology == 'far'").set_index("ends_on")["word"]
+    assert dict(compared) == {"one_cpu": "slower", "two_cpus": "no difference beyond 5 %"}
+    [pooled] = verdicts.verdicts(load.load(third)).to_dict("records")
+    assert (pooled["word"], pooled["ratio"] == pooled["ratio"]) == ("no evidence", False)
+    assert "took 4 µs in 6 of 12 runs and 84.4 µs in the others, as between ends on" in pooled["sentence"]

@@ -254,6 +254,7 @@ def test_every_parameter_is_classified() -> None:
     }
     of_others = {
         "load",
+        "ends_on",
         "frame",
         "flows_count",
         "vlan",

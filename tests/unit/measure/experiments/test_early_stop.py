@@ -61,6 +61,9 @@ def test_quiet_rounds_stop_early() -> None:
     assert history(made(MORE, 0.2, slices=0), **plain).enough(1) is None
     rows = made(MORE, 0.005, slices=0, metric="latency_p50_s")
     assert history(rows, protocol="ping", slices="0").enough(1)
+    noisy = made(MORE, 0.2, slices=0, metric="latency_p50_s")
+    both = [row | {"ends_on": on} for on, some in (("one_cpu", rows), ("two_cpus", noisy)) for row in some]
+    assert history(both, protocol="udp_rr", slices="0").enough(1) is None
     known = history(made(MORE, 0.01))
     assert known.enough(1)
     assert known.enough(8) is None
@@ -73,9 +76,13 @@ def test_quiet_rounds_stop_early() -> None:
 
 def test_slices_that_were_not_placed_need_a_narrower_spread() -> None:
     rows = made(MIN_ROUNDS, 0.001, between=0.0, slices=12)
-    unplaced = history(rows)._half_width(history(rows)._seen[1], "macvlan_bridge", tuple(list(ARMS)[:2]))
+    unplaced = history(rows)._half_width(
+        history(rows)._seen[1][None], "macvlan_bridge", tuple(list(ARMS)[:2])
+    )
     placed = [row | {"placement": "0,1"} for row in rows]
-    bound = history(placed)._half_width(history(placed)._seen[1], "macvlan_bridge", tuple(list(ARMS)[:2]))
+    bound = history(placed)._half_width(
+        history(placed)._seen[1][None], "macvlan_bridge", tuple(list(ARMS)[:2])
+    )
     assert unplaced / bound == pytest.approx(2.571 / 2.365)
 
 

@@ -77,7 +77,7 @@ def test_profiled_runs_of_a_round_have_the_same_placements(
     parameters = DatapathParameters.of({"topology": "veth,veth_bridge", "slices": slices})
 
     def turns(seed: str) -> list[Any]:
-        live = profiled_runs._with_moving_ends(parameters, [built(ONE), built(OTHER)], seed)
+        live = profiled_runs._with_moving_ends(parameters, [built(ONE), built(OTHER)], seed, None)
         assert all(one.placements is not None for one in live)
         runs = [list(islice(one.placements(), 8)) for one in (*live, *live) if one.placements]
         assert all(run == runs[0] for run in runs)
@@ -86,19 +86,6 @@ def test_profiled_runs_of_a_round_have_the_same_placements(
     everywhere = [[(client, server)] for client in (0, 1) for server in (0, 1)]
     assert sorted(turns("1 1-p0")[:4]) == everywhere == sorted(turns("1 1-p0")[4:])
     assert len({str(turns(f"1 1-p{number}")) for number in range(8)}) > 1
-
-
-@pytest.mark.parametrize(
-    "given",
-    [{"placement": "scheduler"}, {"affinity": "0,0"}, {"streams": 2}, {"protocol": "ping", "slices": 0}],
-)
-def test_the_scheduler_places_profiled_runs_like_slices(
-    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
-    parameters = DatapathParameters.of({"topology": "veth,veth_bridge", **given})
-    live = profiled_runs._with_moving_ends(parameters, [built(ONE), built(OTHER)], "1 1-p0")
-    assert [one.placements for one in live] == [None, None]
 
 
 def test_settings_are_those_after_the_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

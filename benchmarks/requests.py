@@ -1,0 +1,112 @@
+"""Compare the CPU time of labkit's own request client with sockperf's, side by side, and see how punctual a rate of
+requests is."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.promise import Promise, inside, median, note
+from labkit.measure import topologies
+from labkit.measure.endpoints import Pair
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.traffic import sockperf
+from labkit.measure.traffic.base import RequestGenerator
+from labkit.system.machine.cpu_time import cpu_s, descendants
+
+BOUND = 1.2
+GENERATORS = ("sockets", "sockperf")
+CLIENTS = (b'"serves": false', b"ping-pong")  # in their command lines
+PROTOCOLS = ("udp_rr", "tcp_rr")
+ENDS = {"ends on one CPU": (0, 0), "ends on two CPUs": (0, -1)}
+RATE_RPS, PUNCTUAL_S, PUNCTUAL_SHARE = 20_000, 50e-6, 0.99
+ROUNDS, QUICK = 9, 3
+Results = dict[str, list[float]]
+
+
+def promises(quick: bool) -> Iterator[Promise]:
+    """Yield a line for each protocol and place of the ends, and one for the open loop."""
+    note("requests beside sockperf")
+    result: Results = inside("benchmarks.requests", QUICK if quick else ROUNDS)
+    for protocol in PROTOCOLS:
+        for ends in ENDS:
+            ours, theirs = (median(result[f"{protocol}, {ends}, {name}"]) for name in GENERATORS)
+            yield Promise(
+                f"client's CPU time for a request of {protocol}, {ends}",
+                f"{1e6 * ours:.2f} µs",
+                f"sockperf: {1e6 * theirs:.2f} µs",
+                ours / theirs,
+                f"<= {BOUND}",
+                ours / theirs <= BOUND,
+            )
+    punctual = median(result["punctual"])
+    yield Promise(
+        f"requests sent within {1e6 * PUNCTUAL_S:.0f} µs, {RATE_RPS:,.0f} a second",
+        f"{100 * punctual:.2f} %",
+        bound=f">= {PUNCTUAL_SHARE:.0%}",
+        kept=punctual >= PUNCTUAL_SHARE,
+    )
+
+
+def measured(rounds: int) -> Results:
+    """Measure both generators alternately, and the open loop."""
+    result: Results = {"punctual": []}
+    cpus = sorted(os.sched_getaffinity(0))
+    with topologies.build("veth", topologies.Spec()) as net:
+        for number in range(rounds):
+            for protocol in PROTOCOLS:
+                for ends, (client, server) in ENDS.items():
+                    [pair] = net.pairs
+                    placed = Pair(
+                        replace(pair.client, cpu=cpus[client]), replace(pair.server, cpu=cpus[server])
+                    )
+                    for name in GENERATORS[:: -1 if number % 2 else 1]:
+                        each = result.setdefault(f"{protocol}, {ends}, {name}", [])
+                        each.append(_request_s(placed, protocol, name))
+            result["punctual"].append(_punctual_share(net.pairs[0]))
+    return result
+
+
+def _request_s(pair: Pair, protocol: str, name: str) -> float:
+    """Return the client's CPU time for each request in seconds."""
+    parameters, seen_s = _parameters(protocol, generator=name), [0.0, 0.0]
+
+    @contextmanager
+    def window() -> Iterator[None]:
+        pids = [
+            pid
+            for pid in descendants(os.getpid())
+            if any(one in Path(f"/proc/{pid}/cmdline").read_bytes() for one in CLIENTS)
+        ]
+        begun, used_s = time.monotonic(), cpu_s(pids)
+        time.sleep(0.9 * parameters.duration_s)  # the client goes on for the rest
+        seen_s[:] = cpu_s(pids) - used_s, time.monotonic() - begun
+        yield
+
+    generator = parameters.load_generator
+    assert isinstance(generator, RequestGenerator)
+    row = generator.columns(generator.latency([pair], parameters, window()), parameters)
+    return float(seen_s[0] / (seen_s[1] * row["transaction_rate"]))
+
+
+def _punctual_share(pair: Pair) -> float:
+    """Return the share of the requests that were sent soon after they were due."""
+    parameters = _parameters("udp_rr", rate_rps=RATE_RPS)
+    [content] = sockperf.SOCKPERF.latency([pair], parameters)
+    log = sockperf.read(content.decode().splitlines())
+    behind = [sent - due for sent, due in zip(log.sent_ns, log.due_ns(RATE_RPS), strict=True)]
+    return sum(one <= 1e9 * PUNCTUAL_S for one in behind) / len(behind)
+
+
+def _parameters(protocol: str, **given: object) -> DatapathParameters:
+    return DatapathParameters.of(
+        {"topology": "veth", "protocol": protocol, "duration_s": 2, "omit_s": 1, **given}
+    )
+
+
+if __name__ == "__main__":
+    print(json.dumps(measured(int(sys.argv[1]))))
