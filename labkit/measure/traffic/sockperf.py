@@ -42,8 +42,9 @@ from labkit.measure.traffic.base import (
 from labkit.system import process
 
 SHORTEST = 14  # sockperf's header
-START_S, END_S = 10.0, 30.0  # for a server to listen; for a client to start, warm up, and write its log
-WARM_S, SPARE_S = 0.5, 1  # sockperf leaves out 0.4 s at the beginning and 0.05 s at the end
+START_S, END_S = 10.0, 30.0  # for a server to listen, or a client to start; for a client to write its log
+BEGUN = "Starting test"  # what a client prints before its first request
+WARM_S, SPARE_S = 0.4, 1  # sockperf leaves out 0.4 s at the beginning and 0.05 s at the end
 # sockperf reserves memory for each message that it may send: without a rate, for so many in a second.
 UNPACED_RPS, MOST_MESSAGES = 600_000, 36_600_000
 OFFERED = 0.98  # below this share of the requested rate the sender was the limit
@@ -154,6 +155,7 @@ def client_argv(parameters: LoadParameters, pair: Pair, log: Path) -> list[str]:
     """Return the client's command line."""
     rate = parameters.rate_rps
     mode = ["ping-pong"] if rate is None else ["under-load", f"--mps={rate}", "--reply-every=1"]
+    mode.append("--dontwarmup")  # a sleep of 2 s
     size = SHORTEST if parameters.length_bytes is None else parameters.length_bytes
     seconds = parameters.duration_s + SPARE_S
     at = _at(parameters, pair.server_address, pair.server.port_offset)
@@ -222,6 +224,10 @@ class Sockperf(RequestGenerator):
                 log = Path(there) / f"{number}.csv"
                 clients.append(pair.client.start(client_argv(parameters, pair, log)))
             programs += clients
+            late_s = time.monotonic() + START_S
+            for client in clients:
+                while BEGUN not in client.output_so_far() and not client.poll() and time.monotonic() < late_s:
+                    time.sleep(0.002)
             process.wait(clients, time.monotonic() + WARM_S)
             with counting:
                 process.wait(clients, time.monotonic() + parameters.duration_s)
