@@ -17,6 +17,7 @@ NFTA_CHAIN_TABLE, NFTA_CHAIN_NAME, NFTA_CHAIN_HOOK, NFTA_CHAIN_POLICY = 1, 3, 4,
 NFTA_SET_TABLE, NFTA_SET_NAME, NFTA_SET_FLAGS, NFT_SET_EVAL = 1, 2, 3, 0x20
 NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_DATA = 3, 1, 2
 NF_DROP = bytes(4)
+EMPTY = " without rules"
 MAX_ELEMENTS = 1 << 16  # of a set: the first ones tell two sets apart
 NLM_F_REQUEST, NLM_F_DUMP, NLMSG_ERROR, NLMSG_DONE = 1, 0x300, 2, 3
 FAMILIES = {0: "unspec", 1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}
@@ -34,14 +35,12 @@ def rules() -> dict[str, str]:
     """Return each chain with its number of rules and a digest of them, each set likewise, and each loaded iptables
     table."""
     result: dict[str, str] = {}
-    policies: dict[str, str] = {}
     with suppress(OSError):
         for family, attributes in _dump(NFT_MSG_GETCHAIN):
             kind = "base chain" if NFTA_CHAIN_HOOK in attributes else "chain"
             name = f"{_word(attributes.get(NFTA_CHAIN_TABLE))} {_word(attributes.get(NFTA_CHAIN_NAME))}"
-            if attributes.get(NFTA_CHAIN_POLICY) == NF_DROP:
-                policies[f"nftables {family} {name}"] = ", policy drop"
-            result[f"nftables {family} {name}"] = f"{kind} without rules"
+            policy = ", policy drop" if attributes.get(NFTA_CHAIN_POLICY) == NF_DROP else ""
+            result[f"nftables {family} {name}"] = f"{kind}{EMPTY}{policy}"
         rules_of: dict[str, list[bytes]] = {}
         for family, attributes in _dump(NFT_MSG_GETRULE):
             words = [_word(attributes.get(one)) for one in (NFTA_RULE_TABLE, NFTA_RULE_CHAIN)]
@@ -52,9 +51,7 @@ def rules() -> dict[str, str]:
             ]
             rules_of.setdefault(" ".join(["nftables", family, *words]), []).append(b"".join(own))
         for name, own in rules_of.items():
-            result[name] = _counted(own, "rule")
-        for name, policy in policies.items():
-            result[name] += policy
+            result[name] = _counted(own, "rule") + result.get(name, "").partition(EMPTY)[2]
         result |= _sets()
     for file in ("ip_tables_names", "ip6_tables_names", "arp_tables_names"):
         with suppress(OSError):

@@ -263,12 +263,16 @@ def entries(what: str, text: str) -> Settings:
     """
     result: list[str] = []
     for line in filter(str.strip, text.splitlines()):
+        if line.startswith("local fe80:"):  # of a MAC address, which is another one every time
+            continue
         if line[0].isspace() and result:
             result[-1] += f" {' '.join(line.split())}"
         else:
             result.append(" ".join(line.split()))
     if not result:
         return {}
+    if what == "routes":
+        result.sort()  # those of several interfaces come in any order
     if len(shown := "; ".join(result)) <= LONGEST:
         return {what: shown}
     digest = hashlib.sha256("\n".join(result).encode()).hexdigest()[:8]

@@ -133,6 +133,9 @@ print(json.dumps(settings.namespace_settings(os.open("/proc/self/ns/net", os.O_R
 TABLE = """nft 'table ip t {{ set s {{ type ipv4_addr; elements = {{ {} }}; }}
 chain c {{ type filter hook input priority 0; policy {}; ip saddr @s drop; udp dport {{ 53, {} }} drop; }}; }}'"""
 USUAL = TABLE.format("192.0.2.1", "accept", 99)
+# With another MAC address, and so with another link-local one, every time.
+VETH = """echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad
+ip link add v0 up type veth peer name v1; ip link set v1 up; sleep 0.1"""
 
 
 @pytest.mark.parametrize(
@@ -141,12 +144,12 @@ USUAL = TABLE.format("192.0.2.1", "accept", 99)
         (USUAL, TABLE.format("192.0.2.2", "accept", 99), "nftables ip t set s"),
         (USUAL, TABLE.format("192.0.2.1", "accept", 98), "nftables ip t set __set0"),
         (USUAL, TABLE.format("192.0.2.1", "drop", 99), "nftables ip t c"),
-        ("", "ip -6 rule add to 2001:db8::/32 unreachable", "rules of IPv6"),
+        (VETH, f"{VETH}\nip -6 rule add to 2001:db8::/32 unreachable", "rules of IPv6"),
     ],
 )  # fmt: skip
 @pytest.mark.needs("root", "namespaces", "nft")
 def test_settings_outside_of_rules_themselves(one: str, other: str, name: str) -> None:
-    """What a set contains, a chain's policy, and rules of IPv6 decide as much as the rule that names them."""
+    """What a set contains, a chain's policy, and rules of IPv6 decide as much as rules; nothing else differs."""
     found = []
     for setup in (one, one, other):
         script = SPACE.format(setup=setup, python=sys.executable)
