@@ -4,7 +4,7 @@ A tunnel's packets have several forms: the outer header is IPv4 or IPv6, the inn
 Ethernet. A form says which bytes of the packet distinguish it, and where its inner IP header begins, which the packet
 itself may say (options of Geneve, key and sequence number of GRE). Linux puts 8 bytes of destination options before GRE
 and IP in IPv6 by default (encaplimit, RFC 2473); these are recognized. Not recognized are other outer extension headers
-and options, VLAN tags inside, and ports behind inner options or extension headers.
+and options, two VLAN tags inside, and ports behind inner options or extension headers.
 
 Arithmetic is used for the length of Geneve's options only: the optimizer of libpcap 1.10.3 makes programs of longer
 arithmetic that the kernel refuses.
@@ -17,9 +17,10 @@ from ipaddress import IPv4Network, IPv6Network
 from itertools import product
 
 from labkit.common.errors import BadInput
-from labkit.common.packets import ETHERNET_BYTES, PORTS
+from labkit.common.packets import PORTS
 
 ETHERTYPES = {4: "0x0800", 6: "0x86dd"}
+TAGS = ("0x8100", "0x88a8")  # IEEE 802.1Q, 802.1ad
 TRANSPARENT_ETHERNET = "0x6558"  # GRE's and Geneve's protocol type of Ethernet
 UDP_BYTES, TUNNEL_BYTES = 8, 8  # the second of VXLAN, and of Geneve without options
 PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17, "gre": 47, "icmp6": 58, "sctp": 132}
@@ -63,9 +64,11 @@ def _udp_forms(port: int, tunnel: Callable[[str, int], tuple[str, str]]) -> Iter
 
 
 def _ethernet_forms(condition: str, header: str, begin: str) -> Iterator[Form]:
+    """Without a VLAN tag and with one."""
     for version, ethertype in ETHERTYPES.items():
-        inner = f"{condition} and {header}[{begin} + 12:2] = {ethertype}"
-        yield Form(inner, version, header, f"{begin} + {ETHERNET_BYTES}")
+        for tag, at in (("", 12), *((f" and {header}[{begin} + 12:2] = {one}", 16) for one in TAGS)):
+            inner = f"{condition}{tag} and {header}[{begin} + {at}:2] = {ethertype}"
+            yield Form(inner, version, header, f"{begin} + {at + 2}")
 
 
 def _vxlan(_header: str, at: int) -> tuple[str, str]:

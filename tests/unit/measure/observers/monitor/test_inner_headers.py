@@ -1,6 +1,7 @@
 """Filters on the headers inside a tunnel: the kernel runs them on frames of every form that a tunnel has."""
 
 import socket
+import struct
 import time
 from contextlib import closing, suppress
 
@@ -30,15 +31,17 @@ def outside(version: int, inner: bytes, protocol: int) -> bytes:
 
 def frames(kind: str, inner: bytes, version: int) -> list[bytes]:
     """Return an inner packet in every form that the tunnel has."""
-    of_ethernet = ethernet(inner, TYPES[version])
+    tagged = struct.pack("!HH", 5, TYPES[version]) + inner
+    bridged = [ethernet(inner, TYPES[version]), ethernet(tagged, 0x8100), ethernet(tagged, 0x88A8)]
     if kind == "vxlan":
-        return [outside(outer, udp(vxlan(of_ethernet), 4789), 17) for outer in (4, 6)]
+        return [outside(outer, udp(vxlan(content), 4789), 17) for outer in (4, 6) for content in bridged]
     if kind == "geneve":
         options = (b"", bytes(4), bytes(range(60)))
         return [
-            outside(outer, udp(geneve(of_ethernet, options=each), 6081), 17)
+            outside(outer, udp(geneve(content, options=each), 6081), 17)
             for outer in (4, 6)
             for each in options
+            for content in bridged
         ]
     if kind == "ipip":
         return [outside(outer, inner, {4: 4, 6: 41}[version]) for outer in (4, 6)]
@@ -47,7 +50,7 @@ def frames(kind: str, inner: bytes, version: int) -> list[bytes]:
         outside(outer, gre(content, number, **each), 47)
         for outer in (4, 6)
         for each in fields
-        for content, number in ((inner, TYPES[version]), (of_ethernet, 0x6558))
+        for content, number in ((inner, TYPES[version]), *((one, 0x6558) for one in bridged))
     ]
 
 
