@@ -7,7 +7,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,9 +48,10 @@ def execute(
     logging.getLogger("papermill").addHandler(logging.NullHandler())
     with (
         run_folder.write_errors(folder / "notebook.ipynb"),
-        _scratch(folder) as scratch,
+        _scratch() as scratch,
         _show_events(bar, scratch, name, keep_failed),
     ):
+        safe_files.make_folder(folder)
         executed = scratch / "notebook.ipynb"
         with safe_files.open_regular(notebook):  # papermill would wait for a pipe
             pass
@@ -96,16 +97,10 @@ def _literal(path: Path) -> str:
 
 
 @contextmanager
-def _scratch(folder: Path) -> Iterator[Path]:
-    """Create a folder inside `folder` for temporary files, including the kernel's connection file.
-
-    Leftovers of killed sweeps are removed.
-    """
-    with ExitStack() as stack:
-        try:
-            scratch = stack.enter_context(safe_files.own_folder(folder, ".notebook-")).path
-        except OSError as error:
-            raise Failed(f"the folder {folder} cannot be created: {error.strerror}") from None
+def _scratch() -> Iterator[Path]:
+    """Create a folder for temporary files, including the kernel's connection file, where no other user can replace it:
+    the folder of a run may be shared."""
+    with safe_files.own_folder(safe_files.runtime_folder(), "labkit-notebook-") as (scratch, *_):
         before = tempfile.tempdir
         try:
             tempfile.tempdir = str(scratch)
