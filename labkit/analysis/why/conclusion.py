@@ -455,10 +455,10 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
         else:
             bound, where = max(abs(evidence.split.total.low), abs(evidence.split.total.high)), ""
         verb, whose = ("differ", "their") if more else ("differs", "its")
-        text = (
-            f"The setting {phrases.setting(setting)}{more} {verb}, but no effect was seen: {whose} cost{where} is below"
-            f" {seconds(bound)} {phrases.per_unit(evidence)}"
-        )
+        seen = f"no effect was seen: {whose} cost{where} is below {seconds(bound)}"
+        if where and size is not None and abs(size.difference) > size.half:
+            seen = f"{whose} effect is not certain: {whose} cost{where} is {phrases.interval(size)}"
+        text = f"The setting {phrases.setting(setting)}{more} {verb}, but {seen} {phrases.per_unit(evidence)}"
         return Conclusion(phrases.join_sentences([text, weak]), None, False)
     text = f"No difference between {evidence.names[1]} and {evidence.names[0]} was seen: no recorded setting differs"
     return Conclusion(phrases.join_sentences([f"{text}, and {phrases.bounds(evidence)}", weak]), None, False)

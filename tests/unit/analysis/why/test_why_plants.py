@@ -485,6 +485,23 @@ def test_other_programs_do_not_explain_a_faster_side(tmp_path: Path, ratio: floa
     assert verdict in one.sentence
 
 
+@pytest.mark.parametrize(("seed", "uncertain"), [(2, True), (8, False)])
+def test_interval_beside_no_effect_includes_0(tmp_path: Path, seed: int, uncertain: bool) -> None:
+    """Several tests need more than an interval that excludes 0. Then the effect is not certain, and not absent."""
+    rule = MadeArm({f"{RECEIVE['udp']};ip_rcv_[k];nf_hook_slow_[k];nft_do_chain_[k]": 6e-7})
+    setting = {"nftables inet t c": "1 rule"}
+    left = run(tmp_path / "left", {BASELINE: MadeArm()}, 1, rounds=3, noise=0.3)
+    right = run(tmp_path / "right", {BASELINE: rule}, seed, rounds=3, noise=0.3, settings=setting)
+    result = concluded(left, right)
+    size = result.candidates[0].size
+    assert size is not None
+    assert (abs(size.difference) > size.half) == uncertain
+    assert (
+        "but its effect is not certain: its cost (packet filter rules (nftables)) is +1.1" in result.sentence
+    ) == uncertain
+    assert ("but no effect was seen" in result.sentence) == (not uncertain)
+
+
 def test_setting_without_effect_is_no_cause_in_json(tmp_path: Path) -> None:
     tested = MadeArm(effects=[effect("sysctl", "net.ipv4.conf.all.rp_filter", "0", "1")], frames=20_000)
     folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": tested}, 3, "tcp", noise=0.01)
