@@ -369,6 +369,7 @@ def test_sound_networks_are_left_alone(need: Need) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.needs("perf")
 def test_a_port_that_is_asked_for() -> None:
     """What keeps packets from the port is named, although the server takes others, and where the kernel drops them."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from conftest import Need
-from sandbox import LABKIT, Sandbox, one_sentence, only_run, sandbox, until
+from sandbox import LABKIT, Sandbox, each_long, one_sentence, only_run, sandbox, until
 
 pytestmark = pytest.mark.needs("root", "ip", "veth", "bridge")
 
@@ -186,9 +186,7 @@ def interfaces(state: dict[str, Any]) -> list[tuple[str, int | None, list[str]]]
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(one, marks=() if one in ("bridge", "vxlan") else pytest.mark.long) for one in PATHS]
-)
+@pytest.mark.parametrize("name", ["bridge", "vxlan", *each_long("routed", "macvlan", "ipvlan")])
 def test_path_is_followed(name: str, machine: Machine, need: Need) -> None:
     if name in ("macvlan", "ipvlan", "vxlan"):
         need(name)

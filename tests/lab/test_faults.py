@@ -10,7 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandbox import LABKIT, Done, Row, Sandbox, one_sentence, only_run, rows_on_disk, sandbox, until
+from sandbox import (
+    LABKIT,
+    Done,
+    Row,
+    Sandbox,
+    each_long,
+    one_sentence,
+    only_run,
+    rows_on_disk,
+    sandbox,
+    until,
+)
 
 from labkit.analysis import verdicts
 
@@ -105,12 +116,7 @@ FAULTS = {
 
 @pytest.mark.parametrize(
     ("name", "method"),
-    [
-        ("refused", "whole"),
-        ("server dies", "whole"),
-        pytest.param("dies", "whole", marks=pytest.mark.long),
-        ("half", "slice"),
-    ],
+    [("refused", "whole"), ("server dies", "whole"), ("half", "slice"), *each_long(("dies", "whole"))],
 )
 def test_iperf3_fails(name: str, method: str, machine: Sandbox) -> None:
     lines, words = FAULTS[name]
@@ -183,12 +189,7 @@ WORDS_OF_A_KILL = [
 
 @pytest.mark.parametrize(
     ("end", "method"),
-    [
-        pytest.param("-c", "whole", marks=pytest.mark.long),
-        ("-s", "slice"),
-        pytest.param("-c", "slice", marks=pytest.mark.long),
-        pytest.param("-s", "whole", marks=pytest.mark.long),
-    ],
+    [("-s", "slice"), *each_long(("-c", "whole"), ("-c", "slice"), ("-s", "whole"))],
 )
 def test_killed_iperf3_end(end: str, method: str, machine: Sandbox) -> None:
     """The rows of the other arms are kept, and the run continues with the remaining arms."""

@@ -18,8 +18,6 @@ from labkit import live
 from labkit.common import packets
 from labkit.common.errors import BadInput, LabkitError
 from labkit.measure.observers.monitor.live_monitor import LiveMonitor
-from studies.monitor_cost import finding as monitor_cost
-from studies.monitor_cost import watched as watched_pairs
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "bridge", "tcpdump")
 
@@ -259,32 +257,6 @@ def test_mirror_port_agrees_with_tcpdump(tmp_path: Path) -> None:
     # The mirror copies a packet where it arrives at the switch.
     assert ours.counts.selected_count == ours.counts.kept_count == theirs == 10
     assert all_of_them.counts.selected_count == 3 * 2 * 10
-
-
-@pytest.mark.long
-@pytest.mark.needs("root", "openvswitch", "ethtool", "runc", "iperf3", "nft")
-def test_one_pair_of_six_containers(capsys: pytest.CaptureFixture[str]) -> None:
-    """The first part of the notebook 06_live_monitor, with its own parameters but the time."""
-    net, interface = watched_pairs.build_three_pairs(
-        "ovs_netdev+mirrors=1+select=all", "container", "mirror0"
-    )
-    with net:
-        assert capsys.readouterr().out == "", "something was replaced"
-        for name in (f"{side}{number}" for side in ("client", "server") for number in range(3)):
-            assert net.endpoints[name].run("hostname").strip() == name
-        begun = time.monotonic()
-        watched = watched_pairs.watch(net, interface, 2.0, "interval:10:1")
-        touched_s = (
-            int(time.monotonic() - begun) + 2
-        )  # the most seconds of the clock that the watch can touch
-    filtered, samples = watched.filtered, watched.samples
-    assert filtered.counts.seen_count == pytest.approx(3 * filtered.counts.selected_count, rel=0.3)
-    [(kind, source, destination, count, _bytes)] = filtered.conversations
-    assert (kind, count) == ("udp", filtered.counts.selected_count)
-    assert (source, destination) == (net.endpoints["client2"].address, net.endpoints["server2"].address)
-    assert 20 <= samples.counts.sampled_count <= 10 * touched_s
-    table = monitor_cost.reductions(filtered.counts, samples.counts)
-    assert next(iter(table["handed on"])) == str(filtered.counts.selected_count)
 
 
 def test_interface_that_goes_away(net: live.LiveTopology) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
-from sandbox import LABKIT, Row, one_sentence, only_run, rows_on_disk, sandbox, unstarved, until
+from sandbox import LABKIT, Row, each_long, one_sentence, only_run, rows_on_disk, sandbox, unstarved, until
 
 from labkit.common import run_folder
 from labkit.measure.hosts import local
@@ -74,10 +74,7 @@ def test_mirror_copies(output: str, copying: dict[str, Answer]) -> None:
     assert counted["copies_of_mirrors"] == [2 * PINGS] * 3
 
 
-UNBALANCED = [pytest.param(one, marks=() if one == "gre" else pytest.mark.long) for one in OUTPUTS]
-
-
-@pytest.mark.parametrize("output", UNBALANCED)
+@pytest.mark.parametrize("output", ["gre", *each_long(*(one for one in OUTPUTS if one != "gre"))])
 def test_copies_are_counted_for_each_mirror(output: str) -> None:
     """One mirror makes the copies of another, so their sum is right. The counts tell them apart, and so does the proof
     before anything is measured."""
@@ -133,7 +130,7 @@ def test_mirror_selection(words: str, selecting: dict[str, Answer]) -> None:
         assert written > SELECTED[words] * (14 + 20 + 8 + 56)  # at least the frames of the pings
 
 
-@pytest.mark.parametrize("kind", [pytest.param("sflow", marks=pytest.mark.long), "ipfix"])
+@pytest.mark.parametrize("kind", ["ipfix", *each_long("sflow")])
 def test_samples_reach_a_collector(kind: str) -> None:
     """One of one is sampled. sFlow samples packets that arrive, IPFIX also those that leave."""
     [result] = ask(f"ovs_netdev+sampling={kind}:1")
@@ -595,9 +592,7 @@ FAULTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "fault", [pytest.param(one, marks=pytest.mark.long if one != "disk full" else ()) for one in FAULTS]
-)
+@pytest.mark.parametrize("fault", ["disk full", *each_long("too old", "database corrupted")])
 def test_fault_is_one_sentence_and_leaves_nothing(fault: str, tmp_path: Path) -> None:
     name, text, sentence = FAULTS[fault]
     path = program(tmp_path / "bin", name, text)
@@ -644,13 +639,7 @@ def test_switch_on_one_cpu_beside_the_monitor(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [
-        "",
-        *(
-            pytest.param(words, marks=pytest.mark.long)
-            for words in ("+mirrors=2+output=gre", "+mirrors=2", "+mirrors=1+output=vlan", "+cpu=0")
-        ),
-    ],
+    ["", *each_long("+mirrors=2+output=gre", "+mirrors=2", "+mirrors=1+output=vlan", "+cpu=0")],
 )
 def test_dpdk_or_unsupported(words: str) -> None:
     """DPDK receives by packet sockets, without huge pages. Without DPDK, one sentence names the packages."""
@@ -668,7 +657,7 @@ def test_dpdk_or_unsupported(words: str) -> None:
         assert result["counted"]["copies_count"] == len(result["mirrors"]) * 2 * PINGS
 
 
-@pytest.mark.parametrize("words", ["", pytest.param("+mirrors=2", marks=pytest.mark.long)])
+@pytest.mark.parametrize("words", ["", *each_long("+mirrors=2")])
 def test_af_xdp(words: str) -> None:
     """The ports are of the kind afxdp. A build without it says so in one sentence."""
     [result] = ask(f"ovs_afxdp{words}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandbox import ORDINARY, Sandbox, one_sentence, sandbox
+from sandbox import ORDINARY, Sandbox, each_long, one_sentence, sandbox
 
 pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "veth", "bridge")
 
@@ -24,9 +24,7 @@ def test_machine_is_without_privilege(machine: Sandbox) -> None:
 
 
 @pytest.mark.needs("macvlan", "vxlan")
-@pytest.mark.parametrize(
-    "protocol", ["udp", *(pytest.param(one, marks=pytest.mark.long) for one in ("tcp", "ping"))]
-)
+@pytest.mark.parametrize("protocol", ["udp", *each_long("tcp", "ping")])
 def test_topologies_work_in_a_user_namespace(protocol: str, machine: Sandbox) -> None:
     words = [
         "topology=veth_bridge,macvlan_bridge,vxlan,veth_routed,loopback",
