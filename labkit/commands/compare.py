@@ -36,9 +36,10 @@ the share of lost packets.
 turns with them: use it where both builds can run at once, as arms. A slowdown of 5 % is less than two
 runs may drift apart, so only arms, or kernels in turn (`labkit bisect --gate`), can prove it.
 
-    labkit run datapaths topology=veth 'change=new: program iperf3=/opt/new/bin/iperf3' --fail-if 'slower>1%'
+    labkit run datapaths 'change=new: program iperf3=/opt/new/bin/iperf3' --fail-if 'slower>2.5%'
 
-docs/method/ci.md says how many rounds that needs, and how often it is wrong.
+Without rounds= it measures until it can tell, for ten minutes at most, and finds a slowdown of twice
+the margin. docs/method/ci.md says how often it is wrong.
 
 With --git-bisect the exit code is for `git bisect run`: 0 good (not worse), 1 bad (worse), 125 skip
 (cannot tell, or nothing could be measured, for example because the kernel does not boot), 255 stop
