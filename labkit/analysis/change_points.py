@@ -12,6 +12,7 @@ from labkit.analysis.stats import Floats
 
 LEAST = 4  # points of a series in which a change can be marked
 SIDE = 2  # points on either side: a single run that is off is not a change
+OFF = 4.0  # standard deviations between neighbours by which a single run is off
 CONFIDENCE = 0.99
 FLAPS = 3  # changes that undo each other, from which on a series flaps
 
@@ -31,10 +32,12 @@ def changes(y: Floats, low: Floats, high: Floats) -> list[Change]:
 
     jumpavg proposes changes. One stays if the 99 % interval of the ratio of the levels on both sides excludes 1. The
     error of a level is that of its points' own intervals, or of their scatter around the levels, whichever is larger.
-    The weakest change is dropped first, and its two sides are then one.
+    The weakest change is dropped first, and its two sides are then one. A single run that is off counts as its
+    neighbour.
     """
     if len(y) < LEAST:
         return []
+    y = _without_single(y)
     errors = (high - low) / (2 * float(ndtri(0.975)))
     known = errors[np.isfinite(errors)]
     errors = np.where(np.isfinite(errors), errors, np.median(known) if len(known) else 0.0)
@@ -46,6 +49,16 @@ def changes(y: Floats, low: Floats, high: Floats) -> list[Change]:
             return [change for change, _ in found]
         places.remove(weakest[0].place)
     return []
+
+
+def _without_single(y: Floats) -> Floats:
+    """Return the series with each point that is far from both of its neighbours replaced by the nearer one."""
+    ends = np.concatenate(
+        [y[2:3], y, y[-3:-2]]
+    )  # the first and the last point have two neighbours on one side
+    near = np.median([ends[:-2], y, ends[2:]], axis=0)
+    deviation = 1.4826 * float(np.median(np.abs(np.diff(y)))) / math.sqrt(2)
+    return np.where(np.abs(y - near) > OFF * deviation, near, y)
 
 
 def _proposed(y: Floats, errors: Floats) -> list[int]:

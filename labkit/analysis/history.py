@@ -291,9 +291,10 @@ def _clock_doubts(table: pd.DataFrame) -> list[str]:
         " the trend may be wrong"
         for run, time, there in runs.loc[ahead, ["run", "time", "added"]].itertuples(index=False)
     ]
-    # What was known before a run was added; those that were added with it are in any order.
-    known = measured.mask(ahead).groupby(added).max().cummax().shift()
-    if late := runs.loc[measured.lt(added.map(known)), "run"].tolist():
+    # Runs that are added within a minute are in any order.
+    ready, minute = measured[~ahead], pd.Timedelta(seconds=CLOCKS_S)
+    times = zip(runs["run"], measured, added - minute, strict=True)
+    if late := [run for run, time, before in times if ready[added.lt(before)].gt(time).any()]:
         lines.append(
             f"{units.counted(len(late), 'run')} ({units.listed(late[:3])}) came into the history after a run that was"
             " measured later: if a clock went back, the place in the trend is wrong"
