@@ -108,7 +108,7 @@ def test_the_report_has_all_points(done: str, machine: Sandbox) -> None:
     assert "Verdicts" in done
     table = verdicts.load(folder(machine))
     assert set(table["protocol"]) == {"tcp", "udp"}
-    assert table.attrs["unfinished"] == []
+    assert "unfinished" not in table.attrs
     page = (folder(machine) / "report.html").read_text()
     for protocol in ("TCP", "UDP"):  # in the panels' titles: a busy machine may leave nothing to conclude
         assert re.search(rf"{protocol} (·|\\u00b7) MTU 1500", page), protocol
