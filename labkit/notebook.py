@@ -33,12 +33,11 @@ from labkit.analysis.drawing import figure as drawings
 from labkit.analysis.findings import registry as findings_of
 from labkit.analysis.flame import load_profiles, source_lines
 from labkit.common import run_folder, units
-from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
+from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported, did_you_mean
 from labkit.common.topology_state import State
 from labkit.jupyter import progress_bar
 from labkit.measure import experiments
 from labkit.measure.observers import registry
-from labkit.measure.parameters import did_you_mean
 from labkit.runner import permissions
 from labkit.runner import run as running
 

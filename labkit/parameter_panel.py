@@ -15,7 +15,7 @@ import ipywidgets
 from labkit import notebook
 from labkit.commands import arguments
 from labkit.common import run_folder, units
-from labkit.common.errors import BadInput, Failed, LabkitError
+from labkit.common.errors import BadInput, Failed, LabkitError, choose
 from labkit.jupyter.progress_bar import NotebookBar
 from labkit.measure import experiments
 from labkit.runner import run as running
@@ -55,7 +55,8 @@ class Panel:
         self._name, self._experiment = experiment, experiments.find(experiment)
         defaults = self._experiment.parameters().asdict()
         if unknown := values.keys() - defaults.keys():
-            raise BadInput(f"there is no parameter {sorted(unknown)[0]}; there are: {', '.join(defaults)}")
+            name = sorted(unknown)[0]
+            raise BadInput(f"there is no parameter {name}: {choose(name, defaults)}")
         self.run: notebook.Run | None = None
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None

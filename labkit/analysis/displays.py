@@ -15,6 +15,7 @@ from pandas.io.formats.style import Styler
 
 from labkit.analysis import load, stats, verdicts
 from labkit.common import schema, units
+from labkit.common.errors import choose
 
 if TYPE_CHECKING:
     from IPython.display import Markdown  # the command line imports this module and needs no IPython
@@ -122,6 +123,7 @@ class _Displayed(pd.DataFrame):
     def _repr_html_(self) -> str:
         head, table, sentences = self._summary()
         items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
+        items = re.sub("`([^`]+)`", r"<code>\1</code>", items)
         body = ""
         if len(table):
             body = _whole(table).to_html(index=False, border=0, na_rep="–", float_format=_number)
@@ -239,7 +241,7 @@ class Figures:
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._made:
-            raise KeyError(f"there is no figure {name}; there are: {', '.join(self._made)}")
+            raise KeyError(f"there is no figure {name}: {choose(name, self._made)}")
         if name not in self._drawn:
             self._drawn[name] = self._made[name]()
         return self._drawn[name]

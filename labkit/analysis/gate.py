@@ -21,7 +21,7 @@ import pandas as pd
 from labkit.analysis import change_effects, compare_runs, stats, verdicts
 from labkit.analysis.load import COSTS, GROUP, METRIC, PROFILE, group_text, groups, load, with_costs
 from labkit.common import units
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, did_you_mean
 from labkit.common.printable import printable
 
 WORSE, NOT_WORSE, UNCLEAR = "worse", "not worse", "cannot tell"
@@ -79,7 +79,8 @@ def condition(text: str) -> Condition:
     found = re.fullmatch(r"(\w+)\s*>\s*([0-9]+(?:\.[0-9]+)?)\s*%", text)
     if found is None or found[1] not in CONDITIONS or not 0 < float(found[2]) < 100:
         known = ", ".join(f"'{what}>3%'" for what in CONDITIONS)
-        raise BadInput(f"--fail-if {text}: write {known}, with a margin between 0 and 100 %")
+        near = did_you_mean(text.partition(">")[0].strip(), CONDITIONS)
+        raise BadInput(f"--fail-if {text}: write {known}, with a margin between 0 and 100 %{near}")
     return Condition(found[1], float(found[2]) / 100)
 
 

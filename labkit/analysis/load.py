@@ -96,8 +96,7 @@ def _is_profile_row(row: dict[str, Any]) -> bool:
 
 def _tables(top: Path, *wanted: Callable[[dict[str, Any]], bool]) -> list[pd.DataFrame]:
     """Return a table of the rows that each of these functions selects."""
-    if not top.is_dir():
-        raise BadInput(f"there is no run folder {top}")
+    run_folder.check_there(top)
     there, unfinished = [top], []
     if (top / "sweep.json").exists():
         names = run_folder.sweep_points(top)

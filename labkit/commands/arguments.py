@@ -17,7 +17,7 @@ from labkit import __version__
 from labkit.commands.messages import print_error
 from labkit.commands.registry import COMMANDS
 from labkit.common import run_folder, schema
-from labkit.common.errors import MAX_CHARACTERS, BadInput, LabkitError
+from labkit.common.errors import MAX_CHARACTERS, BadInput, LabkitError, choose, did_you_mean
 from labkit.common.printable import printable, shortened
 
 EXIT_CODES = {
@@ -59,7 +59,16 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse arguments, like argparse."""
         self.fill()
-        return super().parse_known_args(args, namespace)
+        arguments, rest = super().parse_known_args(args, namespace)
+        if wrong := [word for word in rest if word.startswith("-")]:
+            near = did_you_mean(wrong[0].partition("=")[0], self._option_string_actions)
+            self.error(f"unrecognized arguments: {' '.join(wrong)}{near}")
+        return arguments, rest
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a value that is none of the action's, with the one that was probably meant."""
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, f"{value} is unknown: {choose(value, action.choices)}")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Write a message. argparse would ignore that it could not be written."""
@@ -134,7 +143,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = command_parser()
     arguments: argparse.Namespace
     arguments, rest = parser.parse_known_args(argv)
-    if any(word.startswith("-") for word in rest) or (rest and not hasattr(arguments, "parameters")):
+    if rest and not hasattr(arguments, "parameters"):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
         arguments.parameters += rest

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import math
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,7 @@ from labkit import live
 from labkit.commands import arguments
 from labkit.commands.console import new_console, new_table
 from labkit.common import run_folder, safe_files, units
-from labkit.common.errors import BadInput, Unsupported
+from labkit.common.errors import BadInput, Unsupported, choose
 from labkit.common.packets import pcapng
 from labkit.common.printable import printable, printable_json
 from labkit.measure import topologies
@@ -58,10 +59,15 @@ def parse_target(
     if target.partition("+")[0] in topologies.TABLE or target.endswith((".yaml", ".yml")):
         return live.build(target, **rest), given.get("interface"), own
     if unknown := sorted(rest.keys() - {"where"}):
-        names = ", ".join([*live_monitor.TEXTS, *live_monitor.NUMBERS, "where"])
-        raise BadInput(f"{unknown[0]} is not a parameter of a monitor: choose {names}")
+        names = [*live_monitor.TEXTS, *live_monitor.NUMBERS, "where"]
+        raise BadInput(f"{unknown[0]} is not a parameter of a monitor: {choose(unknown[0], names)}")
     if "interface" in given:
         raise BadInput(f"{target[:80]!r} is not a topology but an interface: leave interface= out")
+    known = [*topologies.TABLE, *(name for _, name in socket.if_nameindex())]
+    if rest.get("where", "here") == "here" and target not in known:
+        raise BadInput(
+            f"{target[:80]!r} is no topology, and no interface of this machine: {choose(target, known)}"
+        )
     return live.machine(rest.get("where", "here")), f"{topologies.MACHINE}:{target}", own
 
 

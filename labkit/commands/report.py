@@ -4,7 +4,6 @@ import argparse
 
 from labkit.commands import arguments
 from labkit.common import run_folder
-from labkit.common.errors import BadInput
 from labkit.common.printable import printable
 from labkit.runner import sweep
 from labkit.runner.progress import Bar
@@ -45,13 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     notebook = given.run / "notebook.ipynb"
-    if given.run.exists() and not given.run.is_dir():
-        raise BadInput(f"{given.run} is not a folder: name the folder of a run or a sweep")
-    if not given.run.is_dir():
-        raise BadInput(
-            f"there is no folder {given.run}: name the folder of a run or a sweep, for example one in"
-            f" {run_folder.display_path(run_folder.data_root())}"
-        )
+    run_folder.check_there(given.run)
     # These take seconds, and a wrong name is answered without them.
     from labkit.analysis import report
     from labkit.commands import json_output

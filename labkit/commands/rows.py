@@ -30,8 +30,7 @@ STDOUT = Path("-")
 
 def read(folder: Path) -> list[Row]:
     """Return all rows of a run or a sweep. Raises BadInput if the folder is neither."""
-    if not folder.is_dir():
-        raise BadInput(f"there is no run folder {folder}")
+    run_folder.check_there(folder)
     if (folder / "sweep.json").exists():
         return sweep.rows(folder)
     run_folder.read_begun(folder)

@@ -46,11 +46,17 @@ class NoEffect(Failed):
 
 def choose(given: object, known: Iterable[object]) -> str:
     """Return `choose A, B, C`, the end of a message about an unknown name, with the name that was probably meant."""
+    names = [str(one) for one in known]
+    return f"choose {', '.join(names)}{did_you_mean(given, names)}"
+
+
+def did_you_mean(given: object, known: Iterable[str], count: int = 1) -> str:
+    """Return ` (did you mean A or B?)` with at most `count` known names that are close to the given one, or nothing."""
     import difflib  # most processes never need it
 
-    names = [str(one) for one in known]
-    close = difflib.get_close_matches(str(given), names, 1)
-    return f"choose {', '.join(names)}" + (f" (did you mean {close[0]}?)" if close else "")
+    names = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(str(given).lower(), names, count)
+    return f" (did you mean {' or '.join(names[one] for one in close)}?)" if close else ""
 
 
 def error_by_name(kind: str, text: str) -> LabkitError:

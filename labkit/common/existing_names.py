@@ -5,7 +5,7 @@ On another machine, that machine comes first: `ssh:lab/container:web`.
 
 import re
 
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, did_you_mean
 
 HOST, PREFIX, SSH = "host", "existing:", "ssh"
 # What engines and ip(8) accept, without what a shell, a list of parameters or an option would read differently.
@@ -29,7 +29,9 @@ def parse(text: str) -> tuple[str, str]:
             f"{text[:100]} is on another machine: `labkit run` takes that machine as where=ssh:NAME"
         )
     if kind not in FORMS:
-        raise BadInput(f"{text[:100]!r} names nothing that exists: write {EXAMPLE}")
+        raise BadInput(
+            f"{text[:100]!r} names nothing that exists{did_you_mean(kind, [*FORMS, HOST])}: write {EXAMPLE}"
+        )
     if not re.fullmatch(FORMS[kind], name):
         what = (
             "a number"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, choose
 
 
 class Limit(abc.ABC):
@@ -71,7 +71,7 @@ class OneOf(Offered):
 
     def check_one(self, name: str, value: Any) -> None:
         if value not in tuple(self.values):
-            raise BadInput(f"{name}={value}: choose {', '.join(map(str, self.values))}")
+            raise BadInput(f"{name}={value}: {choose(value, self.values)}")
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,12 @@ def named(path: str | Path) -> Path:
     return given
 
 
+def check_there(folder: Path) -> None:
+    """Raise BadInput if there is no such folder, with the one beside it that was probably meant."""
+    if not folder.is_dir():
+        raise BadInput(f"there is no run folder {folder}{safe_files.meant(folder)}")
+
+
 def display_path(path: Path) -> str:
     """Return a path as a user would type it: relative when it is below the current folder."""
     here = os.getcwd()

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, did_you_mean
 
 MARKER = ".labkit-made-this"
 # A marker from another boot may belong to a running lab VM that shares the folder, whose locks are invisible here. So
@@ -44,6 +44,14 @@ NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 def is_root() -> bool:
     """Return whether uid 0 is the machine's root, and not that of a user namespace (user_namespaces(7))."""
     return os.geteuid() == 0 and UID_MAP.read_text().split() == ["0", "0", "4294967295"]
+
+
+def meant(path: Path) -> str:
+    """Return ` (did you mean …?)` with a name in the folder of a path that does not exist, or nothing."""
+    try:
+        return did_you_mean(path.name, os.listdir(path.parent))
+    except OSError:
+        return ""
 
 
 @contextmanager
@@ -160,7 +168,7 @@ def open_regular(path: Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
         with open(descriptor, "rb") as file:
             yield gzip.open(file) if path.suffix == ".gz" else file
     except FileNotFoundError:
-        raise BadInput(f"there is no file {path}") from None
+        raise BadInput(f"there is no file {path}{meant(path)}") from None
     except (OSError, EOFError, zlib.error) as error:
         words = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise BadInput(f"{path} cannot be read: {words}") from None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Literal
 
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, choose
 from labkit.common.limits import Form, Limit, OneOf, Within
 
 
@@ -238,8 +238,8 @@ def options(name: str) -> SwitchOptions:
     for word in words:
         key, equals, text = word.partition("=")
         if key not in OPTIONS or not equals:
-            choices = ", ".join(f"{one}=" for one in OPTIONS)
-            raise BadInput(f"{name}: {topology} has no option {word!r}: choose {choices}")
+            choices = choose(f"{key}=", [f"{one}=" for one in OPTIONS])
+            raise BadInput(f"{name}: {topology} has no option {word!r}: {choices}")
         if key in given:
             raise BadInput(f"{name}: {key} is given twice")
         given[key] = OPTIONS[key].limit.parse(f"{name}: {key}", text)

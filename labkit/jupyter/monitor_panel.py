@@ -17,7 +17,7 @@ import msgspec
 import traitlets
 
 from labkit.common import units
-from labkit.common.errors import BadInput, LabkitError
+from labkit.common.errors import BadInput, LabkitError, choose
 from labkit.measure.observers.monitor import live_monitor
 
 UPDATE_S = 0.1  # ten updates a second
@@ -217,7 +217,7 @@ def check_choice(choice: Any, interfaces: Sequence[str]) -> dict[str, str]:
     known = ("interface", *live_monitor.TEXTS, *live_monitor.NUMBERS)
     for name, value in choice.items():
         if name not in known:
-            raise BadInput(f"a monitor has no parameter {str(name)[:40]!r}: choose {', '.join(known)}")
+            raise BadInput(f"a monitor has no parameter {str(name)[:40]!r}: {choose(name, known)}")
         if not isinstance(value, str) or len(value) > MAX_CHARACTERS:
             raise BadInput(f"{name} must be a text of at most {MAX_CHARACTERS} characters")
     return {name: value for name, value in choice.items() if value}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import typing
@@ -11,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import msgspec
 
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, did_you_mean
 from labkit.common.limits import Form, Offered, OneOf, UniqueItems, Within
 from labkit.common.plain_types import wrong_type
 
@@ -158,12 +157,6 @@ def _is_fraction(value: Any) -> bool:
         return not float(value).is_integer()
     except (TypeError, ValueError, OverflowError):
         return False
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ` (did you mean …?)` with the known name that is closest, or nothing."""
-    close = difflib.get_close_matches(name, list(known), 1)
-    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def refuse_given(parameters: Parameters, names: Iterable[str], why: str) -> None:

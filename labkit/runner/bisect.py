@@ -22,7 +22,7 @@ from typing import Any
 
 from labkit.analysis import compare_runs, gate, load, why
 from labkit.common import run_folder, safe_files, units
-from labkit.common.errors import BadInput, Failed, LabkitError
+from labkit.common.errors import BadInput, Failed, LabkitError, choose
 from labkit.measure import experiments
 from labkit.runner import run as running
 from labkit.runner import yaml_files
@@ -347,7 +347,7 @@ def ordered(values: Sequence[str], good: str | None, bad: str | None) -> tuple[s
     ends = (values[0] if good is None else good, values[-1] if bad is None else bad)
     for name, end in zip(SIDES, ends, strict=True):
         if end not in values:
-            raise BadInput(f"--{name} {end}: it is none of the values of --over, {', '.join(values)}")
+            raise BadInput(f"--{name} {end} is none of the values of --over: {choose(end, values)}")
     first, last = (values.index(end) for end in ends)
     return tuple(values[first : last + 1] if first <= last else reversed(values[last : first + 1]))
 

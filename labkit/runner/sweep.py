@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from labkit.common import run_folder, safe_files, units
-from labkit.common.errors import BadInput, Failed
+from labkit.common.errors import BadInput, Failed, choose
 from labkit.measure import experiments, hosts
 from labkit.runner import papermill_run, plain_notebook, unmeasured_point, yaml_files
 from labkit.runner.progress import Bar
@@ -191,8 +191,8 @@ def parameters_of(notebook: Path) -> Known:
     import papermill  # the import takes a second, and other commands do not need it
 
     if not notebook.is_file():
-        names = ", ".join(sorted(one.stem for one in notebook.parent.glob("*.ipynb"))) or "none"
-        raise BadInput(f"there is no notebook {notebook.stem}; there are: {names}")
+        names = sorted(one.stem for one in notebook.parent.glob("*.ipynb"))
+        raise BadInput(f"there is no notebook {notebook.stem}: {choose(notebook.stem, names)}")
     result = papermill.inspect_notebook(str(notebook).replace("{", "{{").replace("}", "}}"))
     written = [(name, parameter["default"], parameter["help"]) for name, parameter in result.items()]
     for cell in run_folder.read_json(notebook)["cells"]:

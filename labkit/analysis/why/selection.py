@@ -9,8 +9,8 @@ import pandas as pd
 
 from labkit.analysis import load, profile_doubts
 from labkit.analysis.flame.load_profiles import OBSERVER
-from labkit.common import run_folder
-from labkit.common.errors import BadInput
+from labkit.common import run_folder, safe_files
+from labkit.common.errors import BadInput, choose, did_you_mean
 
 POINT = [name for name in load.GROUP if name not in load.HOST]
 FORM = "RUN:ARM,length_bytes=400"
@@ -275,7 +275,9 @@ def _parse_side(text: str, left: Run | None) -> tuple[tuple[Path, ...] | None, s
         head, _, last = head.rpartition(",")
         name, equals, value = last.partition("=")
         if not equals:
-            arms = f"; its arms are {', '.join(left.arms())}" if left else ""
+            arms = (
+                f": {choose(text, left.arms())}" if left else safe_files.meant(Path(text.partition(":")[0]))
+            )
             raise BadInput(f"{text} is neither the folder of a run nor FOLDER:ARM{arms}")
         if name in values:
             raise BadInput(f"{text} names {name} twice: name each parameter once")
@@ -341,7 +343,7 @@ def _arm(run: Run, name: str | None) -> str:
     if name and (result := run.arm(name)):
         return result
     if name:
-        raise BadInput(f"{run.folder} has no arm {name}; there are {', '.join(there)}")
+        raise BadInput(f"{run.folder} has no arm {name}: {choose(name, there)}")
     first = [arm for arm in there if arm not in map(run.second, there)]
     if not name and len(first) != 1:
         raise BadInput(f"{run.folder} has the arms {', '.join(first)}: name one of them as {run.folder}:ARM")
@@ -355,10 +357,10 @@ def _values(run: Run, arm: str, given: Values) -> Values:
     for name, text in given.items():
         where = f"{run.folder}:{','.join([arm, *(f'{one}={value}' for one, value in result.items())])}"
         if name not in POINT:
-            there = [
-                f"{one} ({', '.join(load.values(rows[one]))})" for one in POINT if rows[one].notna().any()
-            ]
-            raise BadInput(f"{name!r} is not a parameter of a point; {where} has {', '.join(there)}")
+            named = [one for one in POINT if rows[one].notna().any()]
+            there = [f"{one} ({', '.join(load.values(rows[one]))})" for one in named]
+            near = did_you_mean(name, named)
+            raise BadInput(f"{name!r} is not a parameter of a point{near}; {where} has {', '.join(there)}")
         spelling = {value.casefold(): value for value in load.values(rows[name])}
         if (value := spelling.get(_number_text(name, text).casefold())) is None:
             raise BadInput(f"{where} has no {name}={text}; it has {name}={' or '.join(spelling.values())}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from labkit.common import packets, run_folder, safe_files
-from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.common.errors import BadInput, Failed, Unsupported, did_you_mean
 from labkit.common.limits import Within
 from labkit.common.packets import Counts, pcapng
 from labkit.measure.endpoints import Namespace
@@ -173,7 +173,9 @@ def open_ring(
 
 def _refusal(hop: CapturePoint, error: OSError) -> BadInput | Unsupported | Failed:
     if error.errno in (errno.ENODEV, errno.ENXIO):
-        return BadInput(f"{hop.namespace.name} has no interface {hop.interface} to capture at")
+        there = [link.name for link in netlink.links(hop.namespace.netlink)]
+        near = did_you_mean(hop.interface, there)
+        return BadInput(f"{hop.namespace.name} has no interface {hop.interface} to capture at{near}")
     if error.errno in (errno.EPERM, errno.EACCES):
         text = "packets cannot be captured without CAP_NET_RAW"
         return Unsupported(f"{text}: run as root, or allow user namespaces")

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, did_you_mean
 
 BOOT, MODULES = Path("/boot"), Path("/lib/modules")
 RELEASE = re.compile(r"[0-9]+\.[0-9]+[0-9A-Za-z.+~_-]{0,100}")
@@ -129,8 +129,9 @@ def find(name: str) -> BootableKernel:
         return named[-1]
     what = "no kernel of Debian's" if name == "debian" else f"no kernel {name[:100]!r}"
     have = f"there are {', '.join(each.release for each in there)}" if there else "there is none at all"
+    near = did_you_mean(name, ["debian", *(each.release for each in there)])
     raise BadInput(
-        f"{what} can be booted here ({have}): run `labkit kernels get`, or give the absolute path of an image"
+        f"{what} can be booted here ({have}){near}: run `labkit kernels get`, or give the absolute path of an image"
     )
 
 

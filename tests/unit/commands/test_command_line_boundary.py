@@ -1,5 +1,6 @@
 """The command line in unusual surroundings: every failure is one sentence and an exit code."""
 
+import contextlib
 import json
 import os
 import socket
@@ -138,6 +139,29 @@ def test_unknown_arguments_are_quoted_safely(text: str, capsys: pytest.CaptureFi
     assert max(map(len, lines.splitlines())) < 2100
 
 
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("repot data", "report"),
+        ("report data --percentle p99", "--percentile"),
+        ("run datapath", "datapaths"),
+        ("run datapaths topology=VXLAM", "vxlan"),
+        ("run datapaths placement=balancd", "balanced"),
+        ("report labkit/comands", "commands"),
+        ("compare labkit/comands labkit", "commands"),
+        ("sweep params/overlai.yaml", "overlay.yaml"),
+        ("monitor veth_brige", "veth_bridge"),
+    ],
+)
+def test_a_typo_is_named_with_what_was_meant(
+    line: str, meant: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run_folder.project_root())
+    with contextlib.suppress(SystemExit):
+        assert cli.main(line.split()) == 2
+    assert f"(did you mean {meant}?)" in capsys.readouterr().err
+
+
 def test_sweep_files_are_bounded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
@@ -193,7 +217,7 @@ def test_report_needs_a_run_of_a_project(tmp_path: Path, capsys: pytest.CaptureF
     lines = sentence(labkit("report", str(run), cwd=tmp_path, env=away))
     assert lines.endswith("name that folder with LABKIT_PROJECT=FOLDER")
     line = refused(capsys, "report", "/etc/passwd")
-    assert "/etc/passwd is not a folder: name the folder of a run" in line
+    assert "there is no run folder /etc/passwd" in line
 
 
 def test_images_are_in_figures_of_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

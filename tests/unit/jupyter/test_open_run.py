@@ -128,7 +128,7 @@ def test_figures_by_name(run: Run) -> None:
     assert set(run.figures) >= {"forest", "throughput", "slices"}
     assert run.figures.forest is run.figures["forest"]
     assert run.figures.forest.data
-    with pytest.raises(AttributeError, match="there is no figure fores; there are: forest"):
+    with pytest.raises(AttributeError, match="there is no figure fores: choose forest"):
         _ = run.figures.fores
 
 

@@ -169,7 +169,7 @@ def test_the_order_and_the_kernels_of_a_folder(tmp_path: Path) -> None:
         (["--over", "pairs=1,none_such"], "pairs=none_such"),
         (["--over", "protocol=tcp,udp"], "no common metric"),
         (["--over", "pairs=1,2", "--fail-if", "loss>1%"], "are not paired"),
-        (["--over", "pairs=1,2", "--good", "3"], "it is none of the values"),
+        (["--over", "pairs=1,2", "--good", "3"], "is none of the values"),
         (["--over", "kernels", "6.1.0-none", "6.1.0-other"], "labkit kernels get"),
     ],
 )

@@ -186,7 +186,7 @@ def test_project_sweep_files(name: str, project: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"notebook": "02_nothing"}, "there is no notebook 02_nothing; there are: 0"),
+        ({"notebook": "02_nothing"}, "there is no notebook 02_nothing: choose 0"),
         ({"notebook": "../01_datapaths"}, "notebook must be the name of a notebook in notebooks/"),
         ({"parameters": [1]}, "parameters must be a mapping"),
         ({"parameters": {"pears": [1]}}, "has no parameter pears; it has: .*pairs"),

@@ -1,12 +1,11 @@
 """Names of kernel functions: which can be traced, their addresses, and similar names for a misspelt one."""
 
-import difflib
 import functools
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from labkit.common.errors import BadInput, Unsupported
+from labkit.common.errors import BadInput, Unsupported, did_you_mean
 from labkit.measure.observers.ftrace import session
 from labkit.measure.observers.perf import control
 
@@ -70,22 +69,17 @@ def refusal(
         if name in known:
             words.append(f"{name} (it exists but is not traceable)")
         else:
-            close = similar_names(name, there)
-            words.append(f"{name} (did you mean {' or '.join(close)}?)" if close else name)
+            # Of 60,000 functions, those with a similar length, and the same beginning or end, are compared.
+            similar = [
+                one
+                for one in there
+                if abs(len(one) - len(name)) <= 4 and (one[:2] == name[:2] or one[-3:] == name[-3:])
+            ]
+            words.append(f"{name}{did_you_mean(name, similar, 3)}")
     return (
         f"{kernel} cannot trace {', '.join(words)}; {lists} lists the traceable functions,"
         " those of a module only while it is loaded"
     )
-
-
-def similar_names(name: str, there: Iterable[str]) -> list[str]:
-    """Return up to three similar names; only names with a similar start or end and length are compared."""
-    tried = {
-        one
-        for one in there
-        if abs(len(one) - len(name)) <= 4 and (one[:2] == name[:2] or one[-3:] == name[-3:])
-    }
-    return difflib.get_close_matches(name, sorted(tried), 3, 0.75)
 
 
 @functools.cache

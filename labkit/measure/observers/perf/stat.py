@@ -3,7 +3,6 @@
 `tests/samples` has real output.
 """
 
-import difflib
 import functools
 import math
 import re
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.common import errors, units
-from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.common.errors import BadInput, Failed, Unsupported, did_you_mean
 from labkit.measure import topologies
 from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer, own_parameters
 from labkit.measure.observers.parameters import EVENTS, StatParameters
@@ -137,8 +136,7 @@ def _near(name: str) -> str:
     except Failed:
         return ""
     known = re.findall(r"^\s+([\w.:-]+)(?: OR ([\w.-]+))?\s", listed, re.MULTILINE)
-    close = difflib.get_close_matches(name, [*EVENTS, *(word for pair in known for word in pair if word)], 3)
-    return f" (did you mean {' or '.join(dict.fromkeys(close))}?)" if close else ""
+    return did_you_mean(name, [*EVENTS, *(word for pair in known for word in pair if word)], 3)
 
 
 def parse(text: str) -> Counts:

@@ -165,7 +165,7 @@ def test_invalid_process_pattern_is_refused(
     ("left", "right", "sentence"),
     [
         ("{one}", "ipvlan_l2", "is neither the folder of a run"),
-        ("{one}:ipvlan_l2", "veth_bridge", "has no arm ipvlan_l2; there are"),
+        ("{one}:ipvlan_l2", "veth_bridge", "has no arm ipvlan_l2: choose"),
         ("{one}", "{one}:macvlan_bridge", "name one of them"),
         ("{one}:veth_bridge", None, "also name the arm to compare it with"),
         ("{one}:veth_bridge", "{bare}", "was not profiled: measure it with observe=perf_record"),

@@ -124,9 +124,10 @@ def test_names_and_addresses_of_functions() -> None:
         "first", "first", "second", "second", None, None,
     ]  # fmt: skip
     there = ["ip_rcv", "ip_rcv_core", "ip6_rcv_core", "udp_rcv", "br_handle_frame", "kmalloc"]
-    assert kernel_functions.similar_names("ip_recv", there)[0] == "ip_rcv"
-    assert kernel_functions.similar_names("br_handle_fram", there) == ["br_handle_frame"]
-    assert kernel_functions.similar_names("zzzzzz", there) == []
+    refused = kernel_functions.refusal("Linux", ["br_handle_fram", "zzzzzz"], there, "a file")
+    assert refused.startswith(
+        "Linux cannot trace br_handle_fram (did you mean br_handle_frame?), zzzzzz; a file"
+    )
 
 
 def test_both_reasons_without_a_tracer(monkeypatch: pytest.MonkeyPatch) -> None:
