@@ -18,6 +18,7 @@ from labkit.commands.console import new_console, new_table
 from labkit.common import units
 
 POINT = ("protocol", "pairs", "MTU")
+TEXTS = ("protocol", "topology", "against", "verdict")  # columns without numbers
 ROLES = {"baseline": 0, "control": 1}  # the arms that come first
 
 
@@ -43,6 +44,12 @@ def show_rows(df: pd.DataFrame) -> None:
         of = f" of each run's {protocols.percentile()}" if timed else ""
         console.print(_medians(f"Medians{of}{suffix}", rows))
         console.print()
+        lost = rows.groupby("arm", sort=False).filter(lambda own: not own["status"].eq("ok").any())
+        lost = lost[
+            lost["role"].ne("variant") & lost["reason"].notna()
+        ]  # a variant has a verdict that says why
+        for sentence in dict.fromkeys(lost["arm"] + ": " + lost["reason"]):
+            console.print(f"- {sentence}\n")
     show_verdicts(df)
     for sentence in verdicts.contradicting_medians(df):
         console.print(f"- {sentence}")
@@ -83,18 +90,19 @@ def _hosts(df: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 
 def _medians(title: str, df: pd.DataFrame) -> Table:
-    names = ("topology", "protocol", "pairs", "MTU", "measured", "rate", "CPU", "n", "")
-    table = new_table(title, [(name, name not in ("topology", "protocol", "")) for name in names])
-    for key, rows in df.groupby(["arm", *load.GROUP], sort=False, dropna=False):
-        arm, *values = key
-        of = _of(pd.Series(dict(zip(load.GROUP, values, strict=True))))
+    groups = [
+        (str(arm), _of(pd.Series(dict(zip(load.GROUP, values, strict=True)))), rows)
+        for (arm, *values), rows in df.groupby(["arm", *load.GROUP], sort=False, dropna=False)
+    ]
+    varying, title = _varying([_point(of) for _, of, _ in groups], title)
+    table = _table(title, (*varying, "topology", "measured", "rate", "CPU", "n"))
+    for arm, of, rows in groups:
         protocol = str(of["protocol"])
         ok = rows[rows["status"].eq("ok")]
         ok = ok[ok["method"].eq("slice")] if ok["method"].eq("slice").any() else ok
         metric = verdicts.METRIC[protocol][0]
         unit = protocols.find(protocol).metric_unit
         measured = units.si(ok[metric].median() if len(ok) else None, unit)
-        words = next((str(reason) for reason in rows["reason"].dropna()), "")
         # TCP counters count frames of up to 64 KB because of offloads, so there is no packet rate
         in_packets = protocols.find(protocol).work == "packet"
         rate = units.si(ok["throughput_pps"].median() if len(ok) and in_packets else None, "pps")
@@ -103,8 +111,19 @@ def _medians(title: str, df: pd.DataFrame) -> Table:
             if ok["window_s"].sum() > 0 and ok["cpu_s"].notna().any()
             else "–"
         )
-        table.add_row(str(arm), *_point(of), measured, rate, busy, str(len(ok)), words)
+        table.add_row(*(_point(of)[name] for name in varying), arm, measured, rate, busy, str(len(ok)))
     return table
+
+
+def _varying(points: list[dict[str, str]], title: str) -> tuple[list[str], str]:
+    """Return the columns in which points differ, and a table's title with what is the same in all of them."""
+    varying = [name for name in POINT if len({point[name] for point in points}) > 1]
+    same = [f"{name} {points[0][name]}" for name in POINT if points and name not in varying]
+    return varying, title + (f" ({', '.join(same)})" if same else "")
+
+
+def _table(title: str, names: Sequence[str]) -> Table:
+    return new_table(title, [(name, name not in TEXTS) for name in names])
 
 
 def _of(line: pd.Series[Any]) -> dict[str, Any]:
@@ -112,10 +131,10 @@ def _of(line: pd.Series[Any]) -> dict[str, Any]:
     return {name: None if pd.isna(line[name]) else line[name] for name in load.GROUP}
 
 
-def _point(of: dict[str, Any]) -> list[str]:
+def _point(of: dict[str, Any]) -> dict[str, str]:
     """Return the cells of a group: the protocol with parameters that are not defaults, the number of pairs, the MTU."""
     numbers = ["–" if of[name] is None else f"{of[name]:g}" for name in ("pairs", "mtu_bytes")]
-    return [", ".join([str(of["protocol"]), *load.non_defaults(of)]), *numbers]
+    return dict(zip(POINT, [", ".join([str(of["protocol"]), *load.non_defaults(of)]), *numbers], strict=True))
 
 
 def show_verdicts(df: pd.DataFrame) -> None:
@@ -144,27 +163,22 @@ def _verdicts(suffix: str, result: pd.DataFrame) -> tuple[Table, list[str]]:
 
     What is the same in all lines stands in its title. The last interval is that of the baseline measured twice.
     """
-    points = [dict(zip(POINT, _point(_of(line)), strict=True)) for _, line in result.iterrows()]
-    varying = [name for name in POINT if len({point[name] for point in points}) > 1]
-    same = [f"{name} {points[0][name]}" for name in POINT if points and name not in varying]
+    varying, title = _varying([_point(_of(line)) for _, line in result.iterrows()], f"Verdicts{suffix}")
     names = (*varying, "topology", "against", "ratio", "95 % interval", "baseline with itself", "verdict")
-    texts = ("protocol", "topology", "against", "verdict")
-    title = f"Verdicts{suffix}" + (f" ({', '.join(same)})" if same else "")
-    table = new_table(title, [(name, name not in texts) for name in names])
+    table = _table(title, names)
     known = result["ratio"].notna()
     for _, line in result[known].sort_values(["protocol", "mtu_bytes", "pairs"], kind="stable").iterrows():
-        point = dict(zip(POINT, _point(_of(line)), strict=True))
-        table.add_row(*(point[name] for name in varying), *_cells(line))
+        table.add_row(*(_point(_of(line))[name] for name in varying), *_cells(line))
     unclear = result[known & result["word"].eq("no evidence")]
     reasons: dict[str, None] = dict.fromkeys(
-        f"{', '.join(_point(_of(line))[:1])}, pairs {_point(_of(line))[1]}: {line['sentence']}"
+        f"{_point(_of(line))['protocol']}, pairs {_point(_of(line))['pairs']}: {line['sentence']}"
         for _, line in unclear.iterrows()
     )
     for key, lines in result[~known].groupby(
         ["protocol", "mtu_bytes", "topology", "word"], sort=False, dropna=False
     ):
         topology, word = map(str, key[2:])
-        each = [dict(zip(POINT, _point(_of(line)), strict=True)) for _, line in lines.iterrows()]
+        each = [_point(_of(line)) for _, line in lines.iterrows()]
         own = [", ".join(dict.fromkeys(point[name] for point in each)) for name in varying]
         table.add_row(*own, topology, str(lines["baseline"].iloc[0]), "–", "–", "–", word)
         reasons[f"{topology}: {lines['sentence'].iloc[0]}"] = None

@@ -16,7 +16,7 @@ from synthetic_rows import rows
 from labkit import cli
 from labkit.analysis import compare_runs, verdicts, why
 from labkit.analysis.claims import JudgedClaim, Verdict
-from labkit.commands import doctor_text, terminal_tables
+from labkit.commands import console, doctor_text, terminal_tables
 from labkit.common.printable import printable, printable_json
 from labkit.measure.capabilities import Capability
 from labkit.runner.progress import Bar
@@ -85,6 +85,21 @@ def test_unknown_cpu_time_is_no_zero(
     out = capsys.readouterr().out
     assert shown in out
     assert "0.00 of 2" not in out
+
+
+def test_names_break_between_their_parts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "WIDTH", 80)
+    parts = ("existing:", "netns:", "client", "+netns:", "the_", "server")
+    whole = {"".join(parts[first:last]) for first, last in itertools.combinations(range(len(parts) + 1), 2)}
+    monkeypatch.setitem(synthetic_report.LEVEL_BPS, "".join(parts), 1e9)
+    terminal_tables.show_rows(synthetic_report.rows(("".join(parts),)))
+    lines = _printed(capsys).splitlines()
+    assert max(map(len, lines)) <= 80
+    pieces = {word for line in lines for word in line.split() if len(word) > 3 and word in "".join(parts)}
+    assert len(pieces) > 1
+    assert pieces <= whole
 
 
 def test_claims_of_two_runs(capsys: pytest.CaptureFixture[str]) -> None:
