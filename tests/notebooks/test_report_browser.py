@@ -1,7 +1,6 @@
 """The report in a real browser draws its figures, folds its code away, and makes no network request."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -100,6 +99,20 @@ def test_narrow_screen_scrolls_figures(page: Any) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
 
 
-def test_printing(page: Any, tmp_path: Path) -> None:
-    page.pdf(path=tmp_path / "report.pdf", format="A4")
-    assert (tmp_path / "report.pdf").stat().st_size > 20_000
+def test_paper_holds_every_figure(page: Any) -> None:
+    """On A4 nothing is wider than the page, which would make all of it smaller, and no page's end cuts a panel."""
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": 718, "height": 1047})
+    page.evaluate("document.querySelectorAll('.figure')[2].style.height = '2400px'")
+    count, height = page.evaluate("[document.querySelectorAll('.figure').length, document.body.scrollHeight]")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 718
+    shown = [one for one in page.query_selector_all(".scroll > *") if one.evaluate(VISIBLE)]
+    assert len(shown) > count  # one is in pieces
+    heights = [one.bounding_box()["height"] for one in shown]
+    assert all(100 < one <= 1000 for one in heights), heights
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate("[document.querySelectorAll('.figure').length, document.body.scrollHeight]") == [
+        count,
+        height,
+    ]

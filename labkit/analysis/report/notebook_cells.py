@@ -45,8 +45,12 @@ class _Renderer(mistune.HTMLRenderer):
     def link(self, text: str, url: str, title: str | None = None) -> str:
         return super().link(text, url, title) if re.match(r"#|\w+:", url) else text
 
+    def text(self, text: str) -> str:
+        """Return text in which no line begins with the sign of a number before it."""
+        return re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", super().text(text))
+
     def heading(self, text: str, level: int, **attrs: Any) -> str:
-        words = re.sub(r"<[^>]+>", "", text).strip().lower()
+        words = re.sub(r"<[^>]+>", "", text).replace("\N{NO-BREAK SPACE}", " ").strip().lower()
         anchor = re.sub(r"[^\w -]", "", words).replace(" ", "-")
         return super().heading(text, level, **{**attrs, "id": anchor})
 
