@@ -135,4 +135,7 @@ def all_verdicts(df: pd.DataFrame) -> pd.DataFrame:
     pairs = verdicts.ratios(df)
     changes = change_verdicts(df, pairs=pairs)
     table = verdicts.verdicts(df, pairs=pairs)
+    equal, change = table["word"].eq("equal"), dict(zip(df["topology"], df["change"], strict=True))
+    named = [name.removesuffix(f"+{change[name]}") for name in table.loc[equal, "topology"]]
+    table.loc[equal, "baseline"] = named  # what it equals
     return pd.concat([table, changes], ignore_index=True) if len(changes) else table

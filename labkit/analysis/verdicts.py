@@ -488,7 +488,7 @@ def _places(result: pd.DataFrame) -> list[tuple[list[str], str]]:
     places: dict[tuple[str, str], list[str]] = {}
     for name, rows in all_hosts:
         for key, group in groups(rows):
-            texts = places.setdefault((name, ", ".join(sorted(group["topology"]))), [])
+            texts = places.setdefault((name, ", ".join(sorted(set(group["topology"])))), [])
             texts.append(group_text(key, name if len(all_hosts) > 1 else ""))
     return [(texts, names) for (_, names), texts in places.items()]
 
