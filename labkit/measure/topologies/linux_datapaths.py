@@ -29,6 +29,7 @@ from labkit.measure.topologies.network.kinds import (
     around,
     headers,
     length_bytes,
+    within,
 )
 from labkit.measure.topologies.network.parts import (
     BpfHelper,
@@ -321,7 +322,8 @@ def outside_bytes(name: str, mtu_bytes: int, family: int = 4) -> int:
     if result > MAX_BYTES:
         raise BadInput(
             f"mtu_bytes={mtu_bytes} does not fit into {name}: with its {length_bytes(added)} bytes of headers it is"
-            f" {result}, but the limit of a veth is {MAX_BYTES}: {arithmetic(MAX_BYTES, 'veth', added)}"
+            f" {result}, but the limit of a veth is {MAX_BYTES}:"
+            f" {arithmetic(MAX_BYTES, 'veth', within(headers(*TUNNELS[name]), MAX_BYTES))}"
         )
     return result
 

@@ -3,7 +3,9 @@
 import pytest
 
 from labkit.common.errors import BadInput
+from labkit.measure.topologies.linux_datapaths import TUNNELS, outside_bytes
 from labkit.measure.topologies.network import kinds
+from labkit.measure.topologies.network.validate import MAX_BYTES
 
 
 @pytest.mark.parametrize(
@@ -42,3 +44,13 @@ def test_headers_and_their_arithmetic() -> None:
     assert lines == "1500 (lc1_sc2) - 20 (IPv4) - 4 (GRE) = 1476"
     with pytest.raises(BadInput, match="sit is not a kind of tunnel: choose vxlan, geneve, gre"):
         kinds.overhead_bytes("sit")
+
+
+@pytest.mark.parametrize("name", TUNNELS)
+def test_refusal_names_the_largest_mtu_that_fits(name: str) -> None:
+    with pytest.raises(BadInput, match="does not fit") as refused:
+        outside_bytes(name, 65535)
+    largest = int(str(refused.value).rpartition(" = ")[2])
+    assert outside_bytes(name, largest) <= MAX_BYTES
+    with pytest.raises(BadInput, match="does not fit"):
+        outside_bytes(name, largest + 1)
