@@ -6,11 +6,12 @@ Sources: linux/bpf.h, Documentation/bpf/standardization/instruction-set.rst.
 import ctypes
 import errno
 import struct
+from contextlib import suppress
 
 from labkit.common.errors import Unsupported
 from labkit.system.machine.bpf import call
 
-PROG_LOAD, LINK_CREATE = 5, 28
+PROG_LOAD, PROG_QUERY, LINK_CREATE = 5, 16, 28
 SCHED_CLS, XDP = 3, 6  # enum bpf_prog_type
 XDP_HAS_FRAGS = 1 << 5  # BPF_F_XDP_HAS_FRAGS (Linux 5.18): frames larger than a page
 BPF_XDP, BPF_NETKIT_PRIMARY, BPF_NETKIT_PEER = 37, 54, 55  # enum bpf_attach_type
@@ -22,6 +23,8 @@ PLACES = {
     "netkit (primary)": (BPF_NETKIT_PRIMARY, 0),
     "netkit (peer)": (BPF_NETKIT_PEER, 0),
 }
+# Hooks at which the kernel tells how many programs an interface has.
+LISTED = {46: "tcx", 47: "tcx (egress)", BPF_NETKIT_PRIMARY: "netkit", BPF_NETKIT_PEER: "netkit (peer)"}
 LOG_BYTES = 64 * 1024
 
 
@@ -75,6 +78,18 @@ def _reason(error: OSError, said: list[str]) -> str:
             " not locked down (/sys/kernel/security/lockdown), and before Linux 5.11 more locked memory (ulimit -l)"
         )
     return str(error.strerror or error)
+
+
+def hooks(index: int) -> list[str]:
+    """Return where programs are attached to the interface `index` of the calling thread's network namespace, as far as
+    bpf(2) tells: not those at XDP and of cls_bpf."""
+    result = []
+    for kind, hook in LISTED.items():
+        attributes = ctypes.create_string_buffer(struct.pack("=II", index, kind), 64)
+        with suppress(OSError):  # a kernel without the hook, or an interface of another kind
+            call(PROG_QUERY, attributes)
+            result += [hook] if struct.unpack_from("=I", attributes, 24)[0] else []
+    return result
 
 
 def attach(program: int, index: int, place: str) -> int:

@@ -289,6 +289,33 @@ def test_program_that_copies_is_a_hop(machine: Machine) -> None:
         program.communicate()
 
 
+@pytest.mark.needs("clsact")
+def test_bpf_program_that_decides_is_named(machine: Machine) -> None:
+    """Where frames go behind a BPF program is not known, and a copy lacks it."""
+    machine.make(
+        BRIDGE
+        + """
+        for one in web.cli cli.web; do
+            ip link set v-${one%.*} nomaster
+            tc qdisc add dev v-${one%.*} clsact
+            tc filter add dev v-${one%.*} ingress bpf bytecode '1,6 0 0 4294967295,' \\
+                action mirred egress redirect dev v-${one#*.}
+        done
+        """
+    )
+    drawn = machine.sandbox.labkit("draw", "netns:cli", "netns:web", "--json")
+    assert "a BPF program at tc of host v-cli decides where packets go" in one_sentence(drawn, 0)
+    assert steps(json.loads(drawn.stdout)["forward"]) == ["cli/eth0 out", "host/v-cli in"]
+    report = json.loads(machine.sandbox.labkit("check", "netns:cli", "netns:web", "--json").stdout)
+    assert report["paths"][0]["forward"]["icmp"] not in ("0/0", "0/301")
+    assert {one["where"] for one in report["findings"] if one["cause"] == "tc program"} == {
+        "host v-cli",
+        "host v-web",
+    }
+    copy = machine.sandbox.labkit("clone", "netns:cli", "netns:web").stdout
+    assert "# It lacks the BPF program at tc of v-cli of host." in copy
+
+
 def test_what_cannot_be_is_one_sentence(machine: Machine, tmp_path: Path) -> None:
     machine.make(BRIDGE + NO_NETWORK_AND_V6)
     engine = tmp_path / "bin/docker"

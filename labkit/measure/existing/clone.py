@@ -23,15 +23,17 @@ from labkit.measure import topologies
 from labkit.measure.endpoints import Namespace
 from labkit.measure.endpoints.namespace import first_sysctls
 from labkit.measure.existing.network import ExistingNetwork
+from labkit.measure.existing.spaces import programs
 from labkit.measure.topologies import Network
 from labkit.measure.topologies.network import impairments, settings
-from labkit.measure.topologies.network.kinds import cables, tunnels, uppers
+from labkit.measure.topologies.network.kinds import KINDS, cables, tunnels, uppers
 from labkit.measure.topologies.network.model import ShortNames
 from labkit.measure.topologies.network.parts import (
     Bridge,
     BridgePort,
     Cable,
     CableEnd,
+    Esp,
     Impairment,
     Node,
     OffloadName,
@@ -47,7 +49,7 @@ from labkit.measure.topologies.network.parts import (
 )
 from labkit.system import netlink
 from labkit.system.machine.settings import sysctls
-from labkit.system.netlink import ethtool
+from labkit.system.netlink import encryption, ethtool
 
 Ports = dict[str, dict[str, Any]]  # settings of bridges and their ports by the names of interfaces
 KEPT_PORT_SETTINGS = {
@@ -135,7 +137,10 @@ class _Copy:
         result += [part for order in sorted(of_kind) for part in of_kind[order]]
         for space in self._state.namespaces:
             result += self._routes(space)
-        return result
+        protected = [
+            (self.nodes[at], name) for (at, name), one in self.interfaces.items() if one.mode == "esp"
+        ]
+        return [*result, Esp(*protected)] if len(protected) == 2 else result
 
     def _is_nic(self, one: InterfaceState) -> bool:
         return one.kind in ("nic", "dummy") or (one.kind in cables() and not self._is_shown(one))
@@ -164,7 +169,8 @@ class _Copy:
             far_end = self.interfaces[there]
             both = (one.mtu_bytes, far_end.mtu_bytes)
             mtu_bytes = both if len(set(both)) > 1 else one.mtu_bytes
-            return 1, Cable(self._end(space, one), self._end(far_space, far_end), mtu_bytes, one.kind)
+            mode = str(one.mode) if KINDS[one.kind].modes else None
+            return 1, Cable(self._end(space, one), self._end(far_space, far_end), mtu_bytes, one.kind, mode)
         if one.kind in uppers() and one.lower is not None and one.mode is not None:
             lower = (self.nodes.get(one.lower.namespace, OUTSIDE), one.lower.interface)
             mac = one.mac if one.kind != "ipvlan" else None
@@ -181,10 +187,9 @@ class _Copy:
         return 4, None
 
     def _end(self, space: NamespaceState, one: InterfaceState) -> CableEnd:
+        mac = one.mac if one.mode != "l3" else None  # a netkit in layer 3 mode takes none
         hairpin = bool(self._ports[space.name].get(one.name, {}).get("hairpin"))
-        return CableEnd(
-            self.nodes[space.name], one.name, self._address(space, one), one.master, one.mac, hairpin
-        )
+        return CableEnd(self.nodes[space.name], one.name, self._address(space, one), one.master, mac, hairpin)
 
     def _address(self, space: NamespaceState, one: InterfaceState) -> str | None:
         usable = [each for each in one.addresses if not ip_interface(each).is_link_local]
@@ -210,6 +215,10 @@ class _Copy:
         [state] = (each for each in self._state.namespaces if each.name == space.name)
         links = {link.name: link for link in netlink.links(made.netlink)}
         for one in (each for each in state.interfaces if each.name in links):
+            self.lacks += [
+                f"the BPF program at {hook} of {one.name} of {space.name}"
+                for hook in programs(space, one.name, one.index)
+            ]
             if links[one.name].mtu_bytes != one.mtu_bytes:
                 self.lacks.append(f"the MTU of {one.name} of {space.name}, {one.mtu_bytes} bytes")
             if not one.up:
@@ -219,6 +228,8 @@ class _Copy:
             if one.kind != "bridge":  # it has those that its ports have in common
                 yield from self._offloads(made, one)
         yield from self._bridge_ports(space, made)
+        if encryption.associations(space.fd) and not encryption.associations(made.fd):
+            self.lacks.append(f"the encryption of {space.name} by IPsec: ip xfrm policy shows it")
         yield from self._sysctls(space, made)
         if any(name.startswith("nftables ") for name in state.rules):
             yield from self._rules(space, made)

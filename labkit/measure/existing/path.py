@@ -18,6 +18,7 @@ from ipaddress import ip_address
 
 from labkit.common.errors import BadInput, Unsupported
 from labkit.measure.existing.spaces import MASTERS, UPPERS, Place, Space, Spaces
+from labkit.measure.topologies.network.kinds import KINDS
 from labkit.measure.topologies.state.packet_path import IN, OUT
 from labkit.system import netlink
 
@@ -25,6 +26,8 @@ MAX_HOPS, MAX_PLACES = 64, 4096
 # The lists of a path, which continue where another one follows it.
 JOINED = ("places", "steps", "arrivals", "problems", "domains", "hops", "routes", "circles", "outer")
 MOST_PAIRS = 4  # of addresses in a sentence
+NEAR = 4  # interfaces of a link that are asked for programs
+SHOW_PROGRAMS = "bpftool net show dev "
 DEEPEST = 4  # tunnels within tunnels
 PRIVATE = {"private", "vepa", 1, 2}  # modes of macvlan in which two of them do not reach each other
 
@@ -309,7 +312,9 @@ def _across(spaces: Spaces, along: Path, out: Place, next_hop: str) -> Place | N
     along.hops += [(out, next_hop, one) for one in real]
     leaves = _way_out(spaces, domain, through) if along.outward and not owners else None
     begun = len(along.places), len(along.steps)
-    last = real[0] if real else leaves or next((near for near, _far in through), out)
+    # What a program does with the packets of a link is not known, but it has to be near.
+    deciding = None if real or leaves else next((one for one in list(domain)[:NEAR] if one.programs), None)
+    last = real[0] if real else leaves or deciding or next((near for near, _far in through), out)
     chain: list[tuple[Place, str]] = [(last, "")]
     while (before := domain[chain[0][0]]) is not None:
         chain = [before, *chain]  # each with how the next one is reached
@@ -321,7 +326,7 @@ def _across(spaces: Spaces, along: Path, out: Place, next_hop: str) -> Place | N
             along.places += outer.places
             along.steps += outer.steps
         along.places.append(place)
-        goes = goes or ("" if real else "tunnel")
+        goes = goes or ("" if real or deciding else "tunnel")
         # A bridge, or the device below two others, passes frames on without counting them.
         if {came, goes} != {"up", "down"}:
             along.steps.append((place, OUT if goes in ("cable", "down", "tunnel") or not came else IN))
@@ -337,7 +342,7 @@ def _across(spaces: Spaces, along: Path, out: Place, next_hop: str) -> Place | N
         along.exit = Exit(out, along.places[begun[0] :], along.steps[begun[1] :])
         along.complete = True
         return None
-    along.problems.append(_nobody(out, next_hop, apart))
+    along.problems.append(_nobody(out, next_hop, apart) if deciding is None else _programmed(deciding))
     return None
 
 
@@ -408,7 +413,13 @@ def _through(spaces: Spaces, here: Place, along: Path) -> Tunnels:
                 for place in spaces.tunnels_of(here.link.kind, there)
                 if place != here and (each := place.tunnel)
             ]
-            ends = [place for place, each in others if (each.id, each.port) == (own.id, own.port)]
+            # The ends of an encrypted tunnel may have different ports, and know each other.
+            is_encrypted = KINDS[str(here.link.kind)].is_encrypted
+            ends = [
+                place
+                for place, each in others
+                if (source in each.remotes if is_encrypted else (each.id, each.port) == (own.id, own.port))
+            ]
             if not ends:
                 has = "; ".join(
                     f"{place.name} has id {each.id} and port {each.port}" for place, each in others
@@ -455,6 +466,12 @@ def forwards(at: Space, arrived: Place, to: str) -> bool:
     if ":" in to:
         return at.number("net/ipv6/conf/all/forwarding") != 0
     return at.number(f"net/ipv4/conf/{arrived.name}/forwarding", default=1) != 0
+
+
+def _programmed(place: Place) -> Problem:
+    hooks = " and ".join(place.programs)
+    what = f"a BPF program at {hooks} of {place} decides where packets go, so what is behind it is not known"
+    return Problem("BPF program", what, str(place), place.space.command(SHOW_PROGRAMS + place.name))
 
 
 def _nobody(out: Place, next_hop: str, apart: list[Place]) -> Problem:

@@ -23,9 +23,10 @@ from labkit.measure.endpoints import Namespace
 from labkit.measure.existing import iptables
 from labkit.measure.existing.endpoints import NAMED, OWN, ExistingEndpoint
 from labkit.measure.topologies.network.kinds import cables, tunnels
-from labkit.measure.topologies.state.read import tunnel_of
-from labkit.system import machine, netlink
+from labkit.measure.topologies.state.read import encrypted, tunnel_of
+from labkit.system import bpf, machine, netlink
 from labkit.system.machine import netfilter
+from labkit.system.netlink import encryption
 
 NAMES = (NAMED, Path("/run/docker/netns"))  # where namespaces have names, also without a process
 MASTERS = ("bridge", "openvswitch", "bond", "team")
@@ -179,11 +180,20 @@ class Place:
         return self.space.details.get(self.name, {})
 
     @property
+    def programs(self) -> list[str]:
+        """The hooks at which BPF programs see its packets."""
+        return programs(self.space.namespace, self.name, self.index)
+
+    @property
     def tunnel(self) -> TunnelState | None:
         """Its encapsulation; None if it is no tunnel."""
         if self.link.kind not in tunnels():
             return None
-        return tunnel_of(self.link, [to for index, to in self.space.remotes if index == self.index])
+        leaving = [
+            one for one in encryption.associations(self.space.fd) if one.source in self.space.addresses
+        ]
+        replicated = [to for index, to in self.space.remotes if index == self.index]
+        return encrypted(self.space.fd, self.link, leaving) or tunnel_of(self.link, replicated)
 
     def __str__(self) -> str:
         return f"{self.space.name} {self.name}"
@@ -192,6 +202,20 @@ class Place:
         """Return whether it answers for an address: it is no bridge's port, and its namespace has the address."""
         index = self.space.addresses.get(address)
         return index is not None and (self.link.master is None or index == self.index)
+
+
+def programs(at: Namespace, name: str, index: int) -> list[str]:
+    """Return the hooks at which BPF programs see the packets of an interface; XDP and tc need ip and tc to be known."""
+    with netlink.inside(at.fd):
+        found = bpf.hooks(index)
+    for hook, mark, *argv in (
+        ("XDP", " prog/xdp ", "ip", "-d", "link", "show", "dev", name),
+        ("tc", " bpf ", "tc", "filter", "show", "dev", name, "ingress"),
+        ("tc (egress)", " bpf ", "tc", "filter", "show", "dev", name, "egress"),
+    ):
+        with suppress(LabkitError):
+            found += [hook] if mark in at.run(*argv).stdout else []
+    return found
 
 
 class Spaces:

@@ -8,6 +8,7 @@ from labkit.measure.existing.checks.evidence import Evidence
 from labkit.measure.existing.checks.findings import BETWEEN, LITTLE, MOST, MUCH, PRESENT, SEEN, SOME, Finding
 from labkit.measure.existing.path import Path
 from labkit.measure.topologies.network.kinds import overhead_bytes, tunnels
+from labkit.system.netlink import encryption
 
 SMALL_WINDOW = 1 << 16
 
@@ -18,7 +19,9 @@ def measured(seen: Evidence) -> Iterator[Finding]:
         mtu = probe.mtu
         if mtu is None or mtu.passes_bytes >= mtu.full_bytes or not seen.sends(path):
             continue
-        sender = path.places[0]
+        sender, ends = path.places[0], (path.source, path.destination)
+        if any((one.source, one.target) == ends for one in encryption.associations(sender.space.fd)):
+            continue  # the kernel tells TCP itself what ESP adds
         hole = mtu.told_bytes is None
         says = (
             "no ICMP error comes back, so larger ones vanish (a black hole)"

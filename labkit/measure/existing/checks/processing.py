@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from labkit.common import units
 from labkit.measure.existing.checks.evidence import Evidence
 from labkit.measure.existing.checks.findings import LITTLE, MOST, MUCH, POSSIBLE, PRESENT, SEEN, SOME, Finding
+from labkit.measure.existing.path import SHOW_PROGRAMS
 from labkit.system.machine import cpu_quota
 from labkit.system.netlink import taps
 
@@ -102,12 +103,12 @@ def captures(seen: Evidence) -> Iterator[Finding]:
                     undo=space.command("ss -0 -p  # shows the program: end it"),
                 )  # fmt: skip
     for place in seen.places:
-        mode = place.details.get("xdp")
-        if mode:
+        for hook in place.programs:
+            show = f"ip link set {place.name} xdp off" if hook == "XDP" else SHOW_PROGRAMS + place.name
             yield Finding(
-                cause="XDP program", what=f"a BPF program at XDP of {place.name} sees each packet", where=str(place),
+                cause=f"{hook.partition(' ')[0]} program", where=str(place), undo=place.space.command(show),
+                what=f"a BPF program at {hook} of {place.name} sees each packet, and may send it past other interfaces",
                 certainty=SEEN if seen.blocked or seen.lossy else POSSIBLE, weight=MOST if seen.blocked else LITTLE,
-                undo=place.space.command(f"ip link set {place.name} xdp off"),
             )  # fmt: skip
         if place.link.kind == "tun":
             programs = [f"{name} (pid {pid})" for pid, name in taps.holders(place.space.fd, place.name)]

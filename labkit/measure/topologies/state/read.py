@@ -163,7 +163,7 @@ def _namespace(one: NamespaceRead) -> Namespace:
     for link in shown:
         words = addresses.get(link.index, [])
         mode = "esp" if protected.intersection(word.partition("/")[0] for word in words) else _mode(link)
-        tunnel = _encrypted(one, link, leaving) or tunnel_of(link, replicated.get(link.index, []))
+        tunnel = encrypted(one.fd, link, leaving) or tunnel_of(link, replicated.get(link.index, []))
         interfaces.append(_interface(one, link, words, mode, tunnel))
     interfaces = [_with_lower(one.name, each, interfaces) for each in interfaces]
     routes = [] if one.name == MACHINE else [_route(one, route) for route in netlink.routes(one.kernel)]
@@ -238,13 +238,14 @@ def _mode(link: netlink.Link) -> str | None:
     return next((name for name, number in KINDS[link.kind].modes.items() if number == mode), mode)
 
 
-def _encrypted(
-    one: NamespaceRead, link: netlink.Link, leaving: list[encryption.Association]
-) -> TunnelState | None:
-    """Return the outside of a WireGuard interface or of ESP in tunnel mode, which the link itself does not have."""
+def encrypted(netns: int, link: netlink.Link, leaving: list[encryption.Association]) -> TunnelState | None:
+    """Return the outside of a WireGuard interface or of ESP in tunnel mode, which the link itself does not have.
+
+    `leaving`: the associations of packets that the namespace itself sends.
+    """
     if link.kind == "wireguard":
         with suppress(OSError, netlink.LinkError):  # another user's
-            device = encryption.wireguard(one.fd, link.index)
+            device = encryption.wireguard(netns, link.index)
             return TunnelState(remotes=device.remotes, port=device.port)
     number = link.data.get("IFLA_XFRM_IF_ID")
     for each in leaving if number else ():
