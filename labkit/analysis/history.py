@@ -291,10 +291,9 @@ def _clock_doubts(table: pd.DataFrame) -> list[str]:
         " the trend may be wrong"
         for run, time, there in runs.loc[ahead, ["run", "time", "added"]].itertuples(index=False)
     ]
-    # Runs that are added within a minute are in any order.
-    ready, minute = measured[~ahead], pd.Timedelta(seconds=CLOCKS_S)
-    times = zip(runs["run"], measured, added - minute, strict=True)
-    if late := [run for run, time, before in times if ready[added.lt(before)].gt(time).any()]:
+    ready = table.assign(measured=pd.to_datetime(table["time"], errors="coerce", utc=True))
+    ready = ready[~ready["run"].isin(runs.loc[ahead, "run"])].astype(dict.fromkeys(SERIES, object))
+    if late := list(dict.fromkeys(run for _, own in load.groups(ready, SERIES) for run in _late(own))):
         lines.append(
             f"{units.counted(len(late), 'run')} ({units.listed(late[:3])}) came into the history after a run that was"
             " measured later: if a clock went back, the place in the trend is wrong"
@@ -304,3 +303,12 @@ def _clock_doubts(table: pd.DataFrame) -> list[str]:
             f"{unknown} of {len(runs)} runs have no time of measuring, and are at the end of the trend"
         )
     return lines
+
+
+def _late(points: pd.DataFrame) -> Iterator[str]:
+    """Yield the runs of a series that were added after one that was measured later; a minute's are in any order."""
+    added = pd.to_datetime(points["added"], errors="coerce", utc=True)
+    before = added - pd.Timedelta(seconds=CLOCKS_S)
+    for run, measured, at in zip(points["run"], points["measured"], before, strict=True):
+        if points["measured"][added.lt(at)].gt(measured).any():
+            yield str(run)
