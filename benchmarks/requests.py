@@ -67,7 +67,7 @@ def measured(rounds: int) -> Results:
                     for name in GENERATORS[:: -1 if number % 2 else 1]:
                         each = result.setdefault(f"{protocol}, {ends}, {name}", [])
                         each.append(_request_s(placed, protocol, name))
-            result["punctual"].append(_punctual_share(net.pairs[0]))
+            result["punctual"].append(_punctual_share(placed))
     return result
 
 

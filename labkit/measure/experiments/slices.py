@@ -206,11 +206,14 @@ def ends_of_requests(
     """Return where the ends of requests are in each round, one after the other: values of the column ends_on.
 
     A request wakes the other end. On one CPU a round trip took 5 µs, and between two CPUs 65 µs (Linux 6.18). A ratio
-    of two datapaths differs as well, so a mean of both describes neither: each is a comparison of its own. None: the
-    scheduler chooses, or (of ping) only one end has a program.
+    of two datapaths differs as well, so a mean of both describes neither: each is a comparison of its own. A sender
+    that keeps a rate has a CPU of its own. None: the scheduler chooses, or (of ping) only one end has a program.
     """
     requests = isinstance(parameters.load_generator, RequestGenerator)
-    return ENDS_ON if requests and _places_round_trips(parameters, built_arms) else (None,)
+    if not requests or not _places_round_trips(parameters, built_arms):
+        return (None,)
+    own = [parameters, *(one.arm.parameters(parameters) for one in built_arms)]
+    return ENDS_ON if all(one.rate_rps is None for one in own) else ENDS_ON[1:]
 
 
 def place_round_trips(
@@ -232,11 +235,8 @@ def place_round_trips(
 
 
 def _places_round_trips(parameters: DatapathParameters, built_arms: Sequence[LocalArm]) -> bool:
-    """Return whether round trips have CPUs. A sender that keeps a rate needs one of its own, which labkit leaves to the
-    scheduler."""
-    timed = isinstance(parameters.load_generator, LatencyGenerator)
-    own = [parameters, *(one.arm.parameters(parameters) for one in built_arms)]
-    return timed and all(one.rate_rps is None for one in own) and _are_placed(parameters, built_arms)
+    """Return whether round trips have CPUs."""
+    return isinstance(parameters.load_generator, LatencyGenerator) and _are_placed(parameters, built_arms)
 
 
 def placements(

@@ -6,7 +6,7 @@ would have been sent meanwhile are missing.
 Open loop (under-load, with `rate_rps`): one thread sends by a schedule, another receives. A sender that is late catches
 up (src/switches.h, SwitchOnCycleDuration). The log has the time just before each send call, from which labkit works out
 when the request was due. A round trip starts then, so it includes the sender's delay. The sender waits busily and takes
-a CPU.
+a CPU; the other thread is on the server's.
 
 sockperf's own latency is half a round trip. labkit reads both times of each message from its full log (3.7;
 `tests/samples` has one).
@@ -156,6 +156,9 @@ def client_argv(parameters: LoadParameters, pair: Pair, log: Path) -> list[str]:
     rate = parameters.rate_rps
     mode = ["ping-pong"] if rate is None else ["under-load", f"--mps={rate}", "--reply-every=1"]
     mode.append("--dontwarmup")  # a sleep of 2 s
+    if rate is not None and pair.client.cpu is not None:
+        # Beside the thread that receives, or the server, the sender was punctual half as often.
+        mode += [f"--sender-affinity={pair.client.cpu}", f"--receiver-affinity={pair.server.cpu}"]
     size = SHORTEST if parameters.length_bytes is None else parameters.length_bytes
     seconds = parameters.duration_s + SPARE_S
     at = _at(parameters, pair.server_address, pair.server.port_offset)
