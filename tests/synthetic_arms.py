@@ -55,13 +55,14 @@ class MadeArm:
     """What an arm has beyond the usual.
 
     more: additional seconds by stack. effects: of its change, as rows have them. lost: share of datagrams that the
-    socket loses. foreign: share of two CPUs that other programs use, in the first foreign_rounds rounds. frames: per
-    gigabyte (TCP). closed: how often the receiver closes its window (TCP). columns: other columns of its rows.
+    server loses, at lost_at. foreign: share of two CPUs that other programs use, in the first foreign_rounds rounds.
+    frames: per gigabyte (TCP). closed: how often the receiver closes its window (TCP). columns: others of its rows.
     """
 
     more: Mapping[str, float] = field(default_factory=dict)
     effects: Sequence[Mapping[str, str]] = ()
     lost: float = 0.2
+    lost_at: str = "UDP socket"
     foreign: float = 0.0
     foreign_rounds: int = 1000
     frames: float = 30_000
@@ -162,7 +163,7 @@ def _counters(protocol: str, arm: MadeArm, chance: np.random.Generator, noise: f
         frames = arm.frames * float(np.exp(chance.normal(0, noise)))
         pair: dict[str, Any] = {"unit": "frames", "received_count": frames, "received_bytes": 1e9}
     else:
-        hops = [{"at": "server0: UDP socket", "lost_count": int(1000 * arm.lost)}]
+        hops = [{"at": f"server0: {arm.lost_at}", "lost_count": int(1000 * arm.lost)}]
         pair = {"unit": "datagrams", "sent_count": 1000, "hops": hops}
     counts = {"server0": {"mibs": {"TcpExt": {"TCPToZeroWindowAdv": arm.closed}}}}
     return {"observer": "counters", "observed": {"loss": [pair], "namespaces": counts}}

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from labkit.analysis import protocols
 from labkit.analysis.flame.significance import CLAIM_SHARE, Estimate
 from labkit.analysis.why import causes, code_paths, phrases, switch_work
-from labkit.analysis.why.environment import Setting
+from labkit.analysis.why.environment import RULES, Setting
 from labkit.analysis.why.evidence import DISTURBED_SHARE, Evidence
 from labkit.common import units
 
 FOREIGN_LOAD = "foreign load"  # the candidate of other programs
 IDLE_BELOW = 0.9  # of the time of all CPUs: a program that wants to run gets a CPU
+AT_SOCKET = ("UDP socket", "left unread in the socket")  # the ends of places where a program was too slow
 FOREIGN_AT_TIMES = "foreign load at times"  # of other programs that ran in some rounds only
 
 
@@ -267,7 +268,14 @@ def _setting_candidate(evidence: Evidence, setting: Setting) -> Iterator[Candida
 
 
 def _loss_candidate(evidence: Evidence, relevant: Sequence[Setting]) -> Iterator[Candidate]:
-    matched = tuple(one for one in relevant if any(path.name == code_paths.DROPPING for path in one.paths))
+    where = evidence.loss_by_hop[1] or evidence.loss_by_hop[0]
+    place, most = next(iter(where.items()), ("", 0.0))
+    by_rules = bool(place) and not place.endswith(AT_SOCKET)  # rules drop on the way to a socket
+    matched = tuple(
+        one
+        for one in relevant
+        if any(path.name == code_paths.DROPPING for path in one.paths) or (by_rules and RULES.match(one.name))
+    )
     spent = evidence.split.spent
     if not spent.certain or math.isnan(evidence.split.loss.estimate.half):
         return
@@ -277,9 +285,7 @@ def _loss_candidate(evidence: Evidence, relevant: Sequence[Setting]) -> Iterator
         f" ({units.percent(share[0])} → {units.percent(share[1])} lost)"
     )
     findings = [("loss", text)]
-    where = evidence.loss_by_hop[1] or evidence.loss_by_hop[0]
-    if where:
-        place, most = next(iter(where.items()))
+    if place:
         findings.append(("counters", f"{units.percent(most)} of the lost ones at {place}"))
     findings += [("environment", one.description) for one in matched]
     word, loss = "more" if spent.difference > 0 else "fewer", evidence.split.loss.estimate

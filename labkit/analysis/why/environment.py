@@ -90,7 +90,7 @@ _MTU_OF_IPV6 = re.compile(r"function sysctl net\.ipv6\.conf\.(.+)\.mtu")
 _INTERFACE_SETTINGS = re.compile(r"(number of )?(routes|rules)\b|(function )?packet sockets")
 _INTERFACE = re.compile(r"(\.(?:conf|neigh)\.)(?!all\b|default\b)[^.]+(?=\.)")
 _CONF = re.compile(r"\.conf\.(all|default|\*)\.")
-_RULES = re.compile(r"(nftables|ip6?tables) ")
+RULES = re.compile(r"(nftables|ip6?tables) ")
 _NUMBER = re.compile(r"\b(client|server|br|veth|leaf|spine|p|port|router)\d+\b")
 
 
@@ -161,8 +161,7 @@ def differences(point: ProfiledPoint) -> list[Setting]:
             for key, value in one.items()
             if key in common
             or (
-                (alike or (existing and _RULES.match(key[1])))
-                and all(key[0] in places for places in recorded)
+                (alike or (existing and RULES.match(key[1]))) and all(key[0] in places for places in recorded)
             )
         }
         for one in both

@@ -330,6 +330,15 @@ def test_slow_reader_of_tcp_fills_its_buffer(tmp_path: Path) -> None:
     assert "the CPUs were busy for" in words
 
 
+@pytest.mark.parametrize(("place", "named"), [("IP", True), ("UDP socket", False)])
+def test_rules_that_drop_packets_are_named_with_the_loss(tmp_path: Path, place: str, named: bool) -> None:
+    """A rule drops before the socket. Where the socket loses packets, other rules explain nothing."""
+    sides = two_runs(tmp_path, MadeArm(), MadeArm(lost=0.6, lost_at=place), **{"nftables ip t c": "1 rule"})
+    words = first(sides)
+    assert ("nftables ip t c (absent → 1 rule): " in words) == named, words
+    assert f"100 % of the lost ones at server: {place}, which costs 1" in words
+
+
 def test_slow_reader_of_udp_loses_packets_at_its_socket(tmp_path: Path) -> None:
     words = first(two_runs(tmp_path, MadeArm(lost=0.1), MadeArm(lost=0.75, speed=0.3)))
     assert "lost), 100 % of the lost ones at server: UDP socket" in words
