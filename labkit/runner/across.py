@@ -23,6 +23,7 @@ from labkit.measure.existing.checks import evidence, load, probes, registry
 from labkit.measure.existing.checks.findings import BETWEEN, Finding
 from labkit.measure.existing.checks.probes import Connection, OneWay
 from labkit.measure.existing.path import chosen, others_than
+from labkit.runner.two_hosts import PATIENCE_S
 
 Say = Callable[[str], None]
 
@@ -45,9 +46,11 @@ class _Here:
 
     def __init__(self, name: str, role: str, say: Say, stack: ExitStack) -> None:
         from labkit.measure.existing.half import Half  # what only an end of this machine needs
+        from labkit.measure.hosts import local
 
         self.where, self.name = "here", name
-        self._half = stack.enter_context(closing(Half(name, role, say)))
+        half = Half(name, role, lambda patience_s: local.measuring_lock(say, None, patience_s))
+        self._half = stack.enter_context(closing(half))
         self._asked: tuple[str, dict[str, Any]] = ("", {})
 
     def begin(self, ask: str, **given: Any) -> None:
@@ -216,7 +219,7 @@ def _check(
             load_s = None
         if load_s is not None:
             for side in (ends.client, ends.server):  # one after the other: they may wait for each other
-                ends.ask(side, "lock")
+                ends.ask(side, "lock", patience_s=PATIENCE_S)
         ends.both("observe")
         probed = _probed(ends, found, load_s, port, not_seen)
         given = {"probed": msgspec.to_builtins(probed)}

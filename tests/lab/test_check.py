@@ -228,6 +228,34 @@ BROKEN = {
         ROUTED + "ip netns exec mid iptables-legacy -t mangle -A FORWARD -p tcp --tcp-flags SYN,RST SYN -j TCPMSS"
         " --set-mss 500",
     ),
+    "a verdict map": (
+        "drop rule",
+        ROUTED + "ip netns exec mid nft 'add table ip f; add chain ip f w { type filter hook forward priority 0; };"
+        " add rule ip f w ip saddr vmap { 10.5.0.0/16 : accept, 10.1.0.0/24 : drop }'",
+    ),
+    "a chain that only others reach": (
+        "forwarding off",
+        ROUTED + "ip netns exec mid nft 'add table ip f; add chain ip f w { type filter hook forward priority 0; };"
+        " add chain ip f bad { reject; }; add rule ip f w ip saddr 10.77.0.0/16 goto bad';"
+        " ip netns exec mid sysctl -qw net.ipv4.ip_forward=0",
+    ),
+    "a policy behind a map of states": (
+        "drop policy",
+        ROUTED + "ip netns exec mid nft 'add table ip f;"
+        " add chain ip f w { type filter hook forward priority 0; policy drop; };"
+        " add rule ip f w ct state vmap { established : accept, related : accept, invalid : drop };"
+        " add rule ip f w ip daddr 10.2.0.0/24 meta l4proto icmp accept'",
+    ),
+    "a rule that ends the hops": (
+        "hop limit",
+        ROUTED + "ip netns exec mid nft 'add table ip f;"
+        " add chain ip f w { type filter hook prerouting priority -300; }; add rule ip f w ip ttl set 1'",
+    ),
+    "an end that answers no ARP": (
+        "ARP off",
+        BRIDGE + "ip netns exec server sysctl -qw net.ipv4.conf.all.arp_ignore=8",
+    ),
+    "a queue that drops all": ("queue drops", BRIDGE + "tc -n mid qdisc add dev port-server root blackhole"),
     "a short queue": ("short queue", BRIDGE + "tc -n client qdisc add dev eth0 root pfifo limit 2"),
 }  # fmt: skip
 SOUND = {

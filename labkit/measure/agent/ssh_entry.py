@@ -119,7 +119,9 @@ def _be_half(given: dict[str, Any], caller: Caller) -> None:
 
     asked = _Asked()
     try:
-        half = Half(given["name"], given["role"], _log)
+        half = Half(
+            given["name"], given["role"], lambda patience_s: local.measuring_lock(_log, None, patience_s)
+        )
     except OSError as error:  # `main` takes it for a caller that is gone
         raise Failed(str(error)) from None
     caller.attach(asked)

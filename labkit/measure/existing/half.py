@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from ipaddress import ip_address
 from typing import Any
 
@@ -24,17 +24,17 @@ from labkit.measure.existing.checks.rules import may_match
 from labkit.measure.existing.endpoints import resolve
 from labkit.measure.existing.path import Path, inwards, outwards, source_for, usable
 from labkit.measure.existing.spaces import Spaces
-from labkit.measure.hosts import local
-
-PATIENCE_S = 60.0  # for the measuring lock: both names may mean one machine
 
 
 class Half:
-    """An end of this machine, as `client` or `server`; close it after use. Raises the errors of `resolve`."""
+    """An end of this machine, as `client` or `server`; close it after use. Raises the errors of `resolve`.
 
-    def __init__(self, name: str, role: str, say: Callable[[str], None]) -> None:
+    locked: returns this machine's measuring lock, which a load holds, for the seconds that it may take to get it.
+    """
+
+    def __init__(self, name: str, role: str, locked: Callable[[float], AbstractContextManager[None]]) -> None:
         existing_names.parse(name)
-        self._say, self._is_client = say, role == "client"
+        self._locked, self._is_client = locked, role == "client"
         self._stack = ExitStack()
         end = self._stack.enter_context(closing(resolve(name)))
         self._spaces = self._stack.enter_context(closing(Spaces(end)))
@@ -167,9 +167,9 @@ class Half:
         """Return the ports at which programs of the server listen."""
         return self._seen.listening()
 
-    def lock(self) -> None:
+    def lock(self, patience_s: float) -> None:
         """Take this machine's measuring lock until the end. Raises Failed if another measurement keeps it."""
-        self._stack.enter_context(local.measuring_lock(self._say, patience_s=PATIENCE_S))
+        self._stack.enter_context(self._locked(patience_s))
 
     def serve(self) -> str:
         """Start the load's server; return why that fails, or ""."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from labkit.common import units
 from labkit.measure.existing.checks.evidence import Evidence
-from labkit.measure.existing.checks.findings import MOST, MUCH, PRESENT, SEEN, SOME, Finding
+from labkit.measure.existing.checks.findings import ALL, MOST, MUCH, PRESENT, SEEN, SOME, Finding
 from labkit.measure.existing.spaces import Space
 
 FAST_BPS = 40e9  # a shaper above this limits nothing here
@@ -54,7 +54,7 @@ def shapers(seen: Evidence) -> Iterator[Finding]:
                     cause="short queue" if is_short else "queue drops",
                     what=f"the queueing discipline {kind} of {name}{short}{lost}",
                     where=f"{space.name} {name}", certainty=SEEN if drops else PRESENT,
-                    weight=MUCH if drops > 10 else SOME, undo=undo,
+                    weight=ALL if kind == "blackhole" else MUCH if drops > 10 else SOME, undo=undo,
                 )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from labkit.measure.existing.checks import rules
 from labkit.measure.existing.checks.evidence import Evidence
 from labkit.measure.existing.checks.findings import (
     ALL,
@@ -22,8 +23,8 @@ from labkit.measure.existing.spaces import UPPERS, Place
 from labkit.measure.topologies.network.kinds import cables
 from labkit.system import netlink
 
-FEW_HOPS = 16
 FORWARDING = "forwarding"
+SILENT = 8  # the value of arp_ignore with which an interface answers no request
 # Options of a bridge's port (ip-link(8)) that are on by default and that ARP or the way back needs.
 PORT_OPTIONS = {"learning": "learns no addresses", "flood": "gets no frames to unknown addresses",
                 "bcast_flood": "gets no broadcasts, as ARP sends"}  # fmt: skip
@@ -82,6 +83,13 @@ def interfaces(seen: Evidence) -> Iterator[Finding]:
             yield Finding(
                 cause="no carrier", what=f"the interface {place.name} has no carrier: its other end is down",
                 where=str(place), certainty=SEEN, weight=MOST,
+            )  # fmt: skip
+        ignores = max(place.space.number(f"net/ipv4/conf/{name}/arp_ignore") for name in ("all", place.name))
+        if ignores >= SILENT and seen.blocked and seen.client.version == 4:
+            yield Finding(
+                cause="ARP off", what=f"{place.name} answers no request of ARP (arp_ignore {ignores})",
+                where=str(place), certainty=SEEN, weight=ALL,
+                undo=place.space.command("sysctl -w net.ipv4.conf.all.arp_ignore=0"),
             )  # fmt: skip
         flags = place.details.get("flags", ())
         if "NOARP" in flags and seen.blocked and link.kind in (*cables(), "bridge", "macvlan", "vlan"):
@@ -333,7 +341,7 @@ def hop_limits(seen: Evidence) -> Iterator[Finding]:
     """A first hop limit so small that packets die on the path."""
     for end in (one for one in (seen.client, seen.server) if one.space in seen.ends):
         name = "net/ipv6/conf/all/hop_limit" if end.version == 6 else "net/ipv4/ip_default_ttl"
-        if 0 < (limit := end.space.number(name, default=64)) < FEW_HOPS:
+        if 0 < (limit := end.space.number(name, default=64)) < rules.FEW_HOPS:
             yield Finding(
                 cause="hop limit", what=f"packets of {end.space.name} begin with a hop limit (TTL) of {limit}",
                 where=end.space.name, certainty=SEEN if seen.blocked else POSSIBLE, weight=MOST,

@@ -13,7 +13,7 @@ from labkit.measure.existing.checks.findings import ALL, MOST, MUCH, POSSIBLE, S
 from labkit.measure.existing.checks.probes import NOISE_SHARE
 from labkit.measure.existing.spaces import PLAIN, Space
 
-MANY_RULES = 50
+MANY_RULES, FEW_HOPS = 50, 16
 RULE_NS = 22  # what a rule that does not match costs a packet: 100 rules take 2.2 µs (README)
 EPHEMERAL = "49152"  # as ports of the probes are
 TRANSLATIONS = ("dnat", "redirect", "snat", "masquerade", "tproxy")
@@ -23,6 +23,7 @@ ALSO = {
     "icmp": ("1",), "icmpv6": ("ipv6-icmp", "58"), "tcp": ("6",), "udp": ("17",), "gretap": ("gre", "47"),
     "gre": ("47",), "ipip": ("ipencap", "4"), "sit": ("ipv6", "41"),
 }  # fmt: skip
+INVALID = ("state", "invalid")
 PROTOCOLS = ("tcp", "udp", "icmp", "icmpv6", "sctp")
 Rule = Mapping[str, Any]
 Chain = tuple[str, str, str]  # family, table, name
@@ -79,6 +80,8 @@ def _compared(left: Any, right: Any, packet: Mapping[str, str], interfaces: set[
         return results.pop() if len(results) == 1 else None  # which of them the rule sees is not known
     if field in ("sport", "dport"):
         return _holds(packet.get(field, EPHEMERAL), right)
+    if (left.get("ct", {}).get("key"), right) == INVALID and packet["protocol"] != "tcp":
+        return False  # of the others, conntrack takes each for new
     if key == "l4proto" or field in ("protocol", "nexthdr"):
         said = [_holds(name, right) for name in (packet["protocol"], *ALSO.get(packet["protocol"], ()))]
         return True if True in said else None if None in said else False
@@ -183,6 +186,7 @@ def dropping(seen: Evidence) -> Iterator[Finding]:
         if verdict is None:
             continue
         only_icmp = all(packet["protocol"].startswith("icmp") for packet in fit)
+        is_sure = hits or (seen.filtered and INVALID[1] not in str(rule["expr"]))
         if not applied(seen, space, rule["family"]) or not (
             hits or _passed(seen, space, rule, rule["chain"])
         ):
@@ -193,7 +197,7 @@ def dropping(seen: Evidence) -> Iterator[Finding]:
         yield Finding(
             cause="drop rule",
             what=f"a rule in {place} {verdict}s packets like those that were lost{counted}: {text}",
-            where=space.name, certainty=SEEN if hits or seen.filtered else POSSIBLE,
+            where=space.name, certainty=SEEN if is_sure else POSSIBLE,
             weight=SOME if only_icmp and seen.passes else ALL - 0.01,
             undo=_deletion(space, rule),
         )  # fmt: skip
@@ -359,6 +363,13 @@ def clamps(seen: Evidence) -> Iterator[Finding]:
                 yield Finding(
                     cause="segments clamped", what=f"a rule sets the TCP segment size to {size} bytes", weight=MUCH,
                     where=space.name, undo=undo,
+                )  # fmt: skip
+            field = mangle["key"].get("payload", {}).get("field") if isinstance(mangle, dict) else None
+            hops = mangle.get("value") if isinstance(mangle, dict) and field in ("ttl", "hoplimit") else None
+            if isinstance(hops, int) and hops < FEW_HOPS:
+                yield Finding(
+                    cause="hop limit", what=f"a rule sets the hop limit (TTL) to {hops}: {_text(space, rule)}",
+                    where=space.name, undo=undo, certainty=SEEN if seen.blocked else POSSIBLE, weight=ALL,
                 )  # fmt: skip
             if "queue" in one:
                 yield Finding(
