@@ -17,10 +17,10 @@ from labkit.measure.hosts import local
 NOTES = """\
 The ends are containers, namespaces or processes: container:NAME, netns:NAME, pid:N, host. Of another
 machine, ssh:MACHINE/ stands before the name, and labkit runs there; the ends may be on two machines.
-Nothing of a machine is changed. labkit reads the configuration of both ends and of every namespace between them,
-and sends small packets of its own from one end to the other: for each of at most 3 pairs of
-addresses at most 1,000 in each direction, and 256 KiB by TCP. With --load it also sends a bounded
-load, whose plan it shows first.
+Nothing of a machine is changed. labkit reads the configuration of both ends and of every namespace
+between them, and sends small packets of its own from one end to the other: for each of at most 3
+pairs of addresses at most 1,000 in each direction, and 256 KiB by TCP. With --load it also sends a
+bounded load, whose plan it shows first.
 
     labkit check container:web container:cli
     labkit check netns:blue netns:red --load --seconds 3 --yes

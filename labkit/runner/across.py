@@ -20,7 +20,7 @@ from labkit.common.topology_state import InterfaceState, Namespace, State
 from labkit.common.topology_state import Place as PlaceState
 from labkit.measure import hosts
 from labkit.measure.existing.checks import evidence, load, probes, registry
-from labkit.measure.existing.checks.findings import BETWEEN, Finding
+from labkit.measure.existing.checks.findings import ALL, BETWEEN, SEEN, Finding
 from labkit.measure.existing.checks.probes import Connection, OneWay
 from labkit.measure.existing.path import chosen, others_than
 from labkit.runner.two_hosts import PATIENCE_S
@@ -319,6 +319,7 @@ def _report(
                 count
             )
         not_seen += [f"{text} ({_shown(side)})" for text in one["not_seen"]]
+    explained += _tunnels(ends, found, probed)
     trips_ms = sorted(probed.get("round_trips_ms", []))
     return {
         "client": _end(ends.client),
@@ -344,6 +345,19 @@ def _report(
         "drops": dict(drops.most_common(20)),
         "not_seen": list(dict.fromkeys(not_seen)),
     }
+
+
+def _tunnels(ends: _Ends, found: _Found, probed: dict[str, Any]) -> Iterator[Finding]:
+    """Yield that the tunnels of both machines differ, where nothing arrives."""
+    sides = ((ends.client, found.client["tunnels"]), (ends.server, found.server["tunnels"]))
+    has = [f"{_end(side, name)} has {what}" for side, tunnels in sides for name, what in tunnels]
+    same = {what for _name, what in found.client["tunnels"]} & {
+        what for _name, what in found.server["tunnels"]
+    }
+    if all(tunnels for _side, tunnels in sides) and not same and not probed["forward_probe"].arrives:
+        yield Finding(
+            cause="tunnel ends differ", what="; ".join(has), where=BETWEEN, certainty=SEEN, weight=ALL
+        )  # fmt: skip
 
 
 def _placed(side: _Side, given: list[dict[str, Any]]) -> Iterator[Finding]:

@@ -91,6 +91,11 @@ class Half:
             "mtu_bytes": mtu_of(out),
             "narrow": least and (str(least), least.link.mtu_bytes),
             "interfaces": self._paths[0].names(),
+            "tunnels": [
+                (str(place), f"the {place.link.kind} id {tunnel.id} and port {tunnel.port}")
+                for place in out.places
+                if (tunnel := place.tunnel) is not None
+            ],
             "gap": next((one.what for one in (*out.problems, *into.problems)), None),
         }
 
