@@ -256,7 +256,7 @@ def read(folder: Path, by: str = "time") -> History:
     few = sum(len(one.points) < change_points.LEAST for one in result)
     if few:
         doubts.append(
-            f"{few} of {len(result)} have fewer than {change_points.LEAST} points, in which no"
+            f"{few} of {len(result)} series have fewer than {change_points.LEAST} points, in which no"
             " change is marked: a change needs two points on either side"
         )
     for one in result:

@@ -46,7 +46,7 @@ def figure(of: Series) -> go.Figure:
 def _cells(history: History) -> Iterator[Cell]:
     count = sum(bool(one.changes) for one in history.series)
     head = f"{count} of {len(history.series)} series changed."
-    lines = [f"- {plain(one)}" for one in sentences(history)]
+    lines = [f"- {plain(one)}" for one in sentences(history) if count]
     yield notebook_cells.prose_cell("## Changes", plain(head), "\n".join(lines))
     if history.doubts:
         yield notebook_cells.prose_cell("## Doubts", "\n".join(f"- {plain(one)}" for one in history.doubts))

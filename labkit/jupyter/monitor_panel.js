@@ -41,7 +41,7 @@ const STYLE = `
 .labkit-monitor .packets tbody tr:hover, .labkit-monitor .packets tbody tr.chosen { background: var(--jp-layout-color2, #eee); }
 .labkit-monitor pre { font: 12px monospace; color: inherit; background: var(--jp-layout-color2, #f4f4f4); padding: 6px; white-space: pre-wrap; }
 .labkit-monitor canvas { display: block; box-sizing: border-box; width: 100%; height: 140px; margin-bottom: 6px; border: 1px solid var(--jp-border-color2, #ddd); }
-@media (prefers-color-scheme: dark) {
+@media screen and (prefers-color-scheme: dark) {
   body:has(.labkit-monitor.page) {
     --jp-ui-font-color1: #ddd; --jp-ui-font-color2: #aaa; --jp-layout-color0: #111; --jp-layout-color1: #111; --jp-layout-color2: #262626;
     --jp-border-color1: #666; --jp-border-color2: #444; --jp-error-color1: #ff8a80; background: #111;

@@ -65,6 +65,7 @@ PAGES = {
     "jupyterlab": ('data-jp-theme-light="true"', 255),
     "jupyterlab-dark": ('data-jp-theme-light="false"', 0x11),
     "vscode-dark": ('class="vscode-dark"', 0x1E),
+    "a dark page on paper": ("", 255),
 }
 
 
@@ -78,8 +79,10 @@ def luminance(parts: list[float]) -> float:
 def test_text_is_readable_on_the_page(place: str, browser: Any, tmp_path: Path) -> None:
     attribute, grey = PAGES[place]
     drawn = figure.topology(bridged(1)).to_html(full_html=False, include_mathjax=False)
-    (tmp_path / "page.html").write_text(f"<body {attribute}>{theme.STYLE}{drawn}")
-    page = browser.new_page()
+    whole = f"<body {attribute}>{theme.STYLE}{drawn}" if attribute else figure.page(bridged(1))
+    (tmp_path / "page.html").write_text(whole)
+    page = browser.new_page(color_scheme="dark")
+    page.emulate_media(media=None if attribute else "print")
     page.goto((tmp_path / "page.html").as_uri())
     page.wait_for_selector(".main-svg .textpoint text")
     found = page.evaluate(COLOURS)

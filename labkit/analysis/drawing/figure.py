@@ -24,7 +24,7 @@ from labkit.common.topology_state import InterfaceState, Namespace, Place, State
 
 PAGE_STYLE = (
     f":root{{color-scheme:light dark}}body{{margin:0;background:#fff}}{theme.TEXTS}{{fill:{theme.INK}!important}}"
-    "@media (prefers-color-scheme:dark){body{background:#14171a}"
+    "@media screen and (prefers-color-scheme:dark){body{background:#14171a}"
     f"{theme.TEXTS}{{fill:{theme.LIGHT_INK}!important}}}}"
 )
 EDGE_PX, TOP_PX, LEGEND_PX = 20, 70, 50
