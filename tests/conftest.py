@@ -320,6 +320,10 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 10, 10)
 
 
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()  # DuckDB reports what is left at the end as leaks
+
+
 # Files in tests/vm whose lab VMs serve no other file, and which wait for no deadline of an emulated kernel.
 OWN_VMS = (
     "vm/test_vm_faults.py",
