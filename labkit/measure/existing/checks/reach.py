@@ -23,6 +23,7 @@ from labkit.measure.existing.spaces import UPPERS, Place
 from labkit.measure.topologies.network.kinds import cables
 from labkit.system import netlink
 
+NO_MAC = "00:00:00:00:00:00"  # of a netkit in layer 3 mode
 FORWARDING = "forwarding"
 SILENT = 8  # the value of arp_ignore with which an interface answers no request
 # Options of a bridge's port (ip-link(8)) that are on by default and that ARP or the way back needs.
@@ -273,6 +274,7 @@ def _same_macs(seen: Evidence, domain: list[Place]) -> Iterator[tuple[Place, Pla
     holders = [
         place for place in domain
         if place in seen.places and place.index in place.space.addresses.values() and place.link.kind != "ipvlan"
+        and place.link.mac != NO_MAC
     ]  # fmt: skip
     for one in holders:
         for other in domain:
