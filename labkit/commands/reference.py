@@ -79,7 +79,9 @@ def _parameters() -> Iterator[str]:
     for name in experiments.TABLE:
         experiment = experiments.find(name)
         values = experiment.parameters().asdict()
-        rows = {key: (_short(arguments.typed(values[key])), text) for key, text in experiment.help.items()}
+        rows = {
+            key: (_default_text(arguments.typed(values[key])), text) for key, text in experiment.help.items()
+        }
         yield f"## Parameters of {name}\n"
         if experiment.about:
             yield f"{experiment.about[0].upper()}{experiment.about[1:]}.\n"
@@ -127,7 +129,7 @@ def _changes() -> Iterator[str]:
     yield _table(("place", "meaning"), [(f"`{name}`", text) for name, text in changes.PLACE_WORDS.items()])
 
 
-def _short(default: str) -> str:
+def _default_text(default: str) -> str:
     if len(default) > LONGEST:
         return "see `labkit run datapaths --help`"
     return f"`{default}`" if default else ""

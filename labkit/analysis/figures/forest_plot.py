@@ -58,7 +58,7 @@ class _Texts:
         label, name, what, numbers, word = (
             max((len(text(one)) for one in lines), default=0)
             for text in (
-                _label, lambda one: _short(one["topology"]), lambda one: str(one["what"]), _numbers,
+                _label, lambda one: _without_middle(one["topology"]), lambda one: str(one["what"]), _numbers,
                 lambda one: str(one["word"]),
             )
         )  # fmt: skip
@@ -181,10 +181,10 @@ def _both_arms(one: dict[Any, Any]) -> str:
 
 
 def _label(one: dict[Any, Any]) -> str:
-    return f"{_short(one['topology'])} · {one['what']}"
+    return f"{_without_middle(one['topology'])} · {one['what']}"
 
 
-def _short(name: str) -> str:
+def _without_middle(name: str) -> str:
     """Return a name without its middle if it is long. Names of changed arms differ at the end."""
     half = LONGEST_LABEL // 2
     return name if len(name) <= LONGEST_LABEL else f"{name[: half - 1]}…{name[-half:]}"

@@ -21,7 +21,7 @@ def functions(table: pd.DataFrame) -> go.Figure:
     at: dict[str, Any] = {str(name): value for name, value in table.attrs.items()}
     scale, unit = _scale(table, at)
     figure = go.Figure()
-    names = [_short(name) for name in table["function"]]
+    names = [_truncated(name) for name in table["function"]]
     for row, (_, one) in enumerate(table.iterrows()):
         color = theme.GREY
         if one["stands_out"]:
@@ -69,7 +69,7 @@ def _scale(table: pd.DataFrame, at: dict[str, Any]) -> tuple[float, str]:
     return fit
 
 
-def _short(name: str) -> str:
+def _truncated(name: str) -> str:
     return theme.plain(name if len(name) <= LETTERS else name[: LETTERS - 1] + "…")
 
 

@@ -157,8 +157,8 @@ def graph(arm: Arm, per: str | None = None) -> Flame:
         "subtitle": f"{len(arm.rounds)} {'round' if len(arm.rounds) == 1 else 'rounds'}, {arm.event}",
         "unit_s": unit_s if of else None,
         "unit_words": f"CPU time per {of.description}" if of else "",
-        "left": _short(total[order]),
-        "own_left": _short(values(tree.own)[order]),
+        "left": _five_digits(total[order]),
+        "own_left": _five_digits(values(tree.own)[order]),
         "notes": [*_left_out(tree, order), *notes.notes(tree, [arm])],
     }
     return Flame(data)
@@ -176,7 +176,9 @@ def draw_difference(difference: Difference) -> Flame:
     there = [arm for arm in (it.left, it.right, it.control) if arm is not None]
     known = not np.isnan(spread.half).any()
     data = _frames(it.tree, order, it.left.event) | {
-        name: _short(values[order] / of.unit_s) for name, values in columns.items() if known or name != "half"
+        name: _five_digits(values[order] / of.unit_s)
+        for name, values in columns.items()
+        if known or name != "half"
     }
     data |= {
         "title": f"{it.right.name} against {it.left.name}",
@@ -233,7 +235,7 @@ def _left_out(tree: Tree, order: npt.NDArray[np.int64]) -> list[str]:
     return [f"The {count:,} smallest frames are not drawn."] if count else []
 
 
-def _short(values: npt.NDArray[np.float64]) -> list[float]:
+def _five_digits(values: npt.NDArray[np.float64]) -> list[float]:
     """Return the numbers with five digits: more precision than is visible, in less than half the length."""
     return [float(f"{value:.5g}") for value in values]
 

@@ -116,7 +116,7 @@ class BuiltArm(abc.ABC):
         report = {
             **rows.now(),
             "qdisc": self.qdisc,
-            "offloads": _short(self.offloads) or None,
+            "offloads": _enabled(self.offloads) or None,
             **self.endpoint_columns,
             "changed": self.changed(),
             "doubts": "; ".join(doubtful) or None,
@@ -251,5 +251,5 @@ def local_arm(
     )
 
 
-def _short(features: dict[str, bool]) -> str:
+def _enabled(features: dict[str, bool]) -> str:
     return " ".join(sorted(name for name, on in features.items() if on))

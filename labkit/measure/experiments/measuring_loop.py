@@ -222,7 +222,7 @@ def run(plan: Plan, run_context: RunContext, blind: Mapping[str, str]) -> Iterat
     running, history = Running(plan, run_context, usable, []), early_stop.History(parameters, [])
     for row in run_folder.read_rows(run_context.folder):
         if row["point"] in done:
-            _note([row], running, history)
+            _remember([row], running, history)
     with ExitStack() as stack:
         stack.callback(running.close)
         for point in left:
@@ -235,7 +235,7 @@ def run(plan: Plan, run_context: RunContext, blind: Mapping[str, str]) -> Iterat
                     yield progress.event(what)
                     progress.done_s += stage_s
                 rows, running.rows = running.rows, []
-                _note(rows, running, history)
+                _remember(rows, running, history)
                 if rows:
                     yield context.rows(point.name, rows)
             progress.done_s = end_s
@@ -244,7 +244,7 @@ def run(plan: Plan, run_context: RunContext, blind: Mapping[str, str]) -> Iterat
                 yield context.stopped_event(pairs, why)
 
 
-def _note(rows: list[run_folder.Row], running: Running, history: early_stop.History) -> None:
+def _remember(rows: list[run_folder.Row], running: Running, history: early_stop.History) -> None:
     """Keep what the next points and the early stop need."""
     running.remembered += filter(running.plan.remembers, rows)
     if running.plan.early_stop:

@@ -141,7 +141,7 @@ def bpf_settings() -> Settings:
         count[name] += 1
         words.setdefault(name, set()).add(f"tag {one.tag}" + "".join(f", on {place}" for place in one.places))
     return {
-        name: _short(f"{f'{count[name]} times ' if count[name] > 1 else ''}{'; '.join(sorted(words[name]))}")
+        name: _truncated(f"{f'{count[name]} times ' if count[name] > 1 else ''}{'; '.join(sorted(words[name]))}")
         for name in sorted(count)
     }
 
@@ -169,7 +169,7 @@ def _process() -> Settings:
     result |= {
         f"process {name}": value for name, value in process_status(Path("/proc/self/status"), STATUS).items()
     }
-    result |= {f"environment {name}": _short(os.environ[name]) for name in PRELOADS if os.environ.get(name)}
+    result |= {f"environment {name}": _truncated(os.environ[name]) for name in PRELOADS if os.environ.get(name)}
     return result | cgroup_limits(cgroups("self"))
 
 
@@ -237,9 +237,9 @@ def namespace_settings(netns: int) -> Settings:
         words += [f"{key} {value}" for key, value in flat(one.get("options", {}), frozenset())]
         disciplines.setdefault(str(one.get("dev")), []).append(" ".join(map(str, words)))
     disciplines.pop("lo", None)
-    result |= {f"{name} qdisc": _short("; ".join(sorted(all_of))) for name, all_of in disciplines.items()}
+    result |= {f"{name} qdisc": _truncated("; ".join(sorted(all_of))) for name, all_of in disciplines.items()}
     classes = _plain(prefix, "tc", "class", "show")
-    result |= {"traffic classes": _short(classes)} if classes else {}
+    result |= {"traffic classes": _truncated(classes)} if classes else {}
     for what, command in (("rules", "rule show"), ("rules of IPv6", "-6 rule show"),
                           ("routes", "route show table all"), ("XFRM policies", "xfrm policy")):  # fmt: skip
         result |= entries(what, _plain(prefix, "ip", *command.split()))
@@ -285,7 +285,7 @@ def vlans(report: Sequence[Mapping[str, Any]]) -> str:
     for one in report:
         last = f"-{one['vlanEnd']}" if "vlanEnd" in one else ""
         words.append(" ".join([f"{one.get('vlan')}{last}", *map(str, one.get("flags", []))]))
-    return _short("; ".join(words))
+    return _truncated("; ".join(words))
 
 
 def _filters(prefix: list[str], result: Mapping[str, str], kind: str) -> Settings:
@@ -295,7 +295,7 @@ def _filters(prefix: list[str], result: Mapping[str, str], kind: str) -> Setting
     for name in names:
         text = _plain(prefix, "tc", "filter", "show", "dev", name, kind)
         if text:
-            there[f"{name} filter {kind}"] = _short(" ".join(re.sub(r"\bid \d+\b|jited", "", text).split()))
+            there[f"{name} filter {kind}"] = _truncated(" ".join(re.sub(r"\bid \d+\b|jited", "", text).split()))
     return there
 
 
@@ -328,7 +328,7 @@ def packet_sockets(text: str) -> Settings:
             where = socket.if_indextoname(int(interface)) if int(interface) else "any interface"
             sockets[f"on {where} of protocol 0x{protocol}"] += 1
     words = [f"{count} times {name}" if count > 1 else name for name, count in sorted(sockets.items())]
-    return {"packet sockets": _short("; ".join(words))} if words else {}
+    return {"packet sockets": _truncated("; ".join(words))} if words else {}
 
 
 def _call(function: str, *arguments: Any) -> None:
@@ -376,9 +376,9 @@ def flat(value: Any, left_out: frozenset[str], above: str = "") -> Iterator[tupl
             for at, inner in enumerate(value):
                 yield from flat(inner, left_out, f"{above} {at}".strip())
         else:
-            yield above, _short(" ".join(map(str, value)))
+            yield above, _truncated(" ".join(map(str, value)))
     else:
-        yield above, _short(str(value))
+        yield above, _truncated(str(value))
 
 
 def _json(prefix: list[str], name: str, *words: str) -> list[dict[str, Any]]:
@@ -400,10 +400,10 @@ def _text(path: str | Path, limit: int = LONGEST) -> str | None:
     """Return the text of a small file; None if it is empty or cannot be read."""
     try:
         with open(path, errors="replace") as file:
-            return _short(file.read(max(limit, 1 << 14)).strip(), limit) or None
+            return _truncated(file.read(max(limit, 1 << 14)).strip(), limit) or None
     except OSError:
         return None
 
 
-def _short(text: str, limit: int = LONGEST) -> str:
+def _truncated(text: str, limit: int = LONGEST) -> str:
     return text if len(text) <= limit else f"{text[:limit]} …"
