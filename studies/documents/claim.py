@@ -4,7 +4,8 @@ A ratio **agrees** with a claim if its 95 % interval lies in the range for which
 the claim if the interval lies outside. Otherwise, and with any doubt, it decides nothing. A claim that one side has
 more may have a margin: a ratio whose interval includes 1 and lies within it is **equal** (two one-sided tests, each at
 2.5 %), which counts against the claim. A claim is confirmed if more of its ratios agree than chance explains, and
-contradicted if more contradict it than chance explains. One exact count is enough for either. It depends if both hold.
+contradicted if more contradict it than chance explains. One exact count is enough for either, and so is one ratio
+that says it at the confidence that all ratios of the claim share (Bonferroni); being equal needs several. It depends if both hold.
 It also depends if it is contradicted under conditions other than the document's; then it was not reproduced here, which
 is said beside the word. Otherwise it cannot be told here. Chance lets one of twenty intervals miss the true ratio.
 
@@ -16,7 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from scipy.special import bdtrc
+from scipy.special import bdtrc, stdtrit
 
 from labkit.analysis.stats import CONFIDENCE
 from labkit.common.units import percent
@@ -154,7 +155,7 @@ def judge(claim: Claim, results: Results, run: str | None = None) -> Judgement:
         for word in (AGREES, CONTRADICTS, EQUAL, UNDECIDED)
     }
     counts = ", ".join(_count_text(count, word, claim.margin) for word, count in numbers.items() if count)
-    yes, no = (_is_decided(judged.deciding, words) for words in ((AGREES,), (CONTRADICTS, EQUAL)))
+    yes, no = (_is_decided(claim, judged.deciding, words) for words in ((AGREES,), (CONTRADICTS, EQUAL)))
     if claim.all_points:
         yes = yes and numbers[AGREES] == sum(numbers.values())
     if all(one.run == PRINTED for one in evidence):
@@ -169,12 +170,29 @@ def judge(claim: Claim, results: Results, run: str | None = None) -> Judgement:
     return replace(judged, word=word, counts=counts, note=note)
 
 
-def _is_decided(each: Sequence[tuple[Evidence, str]], words: Sequence[str]) -> bool:
+def _is_decided(claim: Claim, each: Sequence[tuple[Evidence, str]], words: Sequence[str]) -> bool:
     """Return whether these readings decide: one exact number does, measured ratios if chance does not explain them."""
     if any(read in words and one.exact for one, read in each):
         return True
-    ratios = [read for one, read in each if not math.isnan(one.ratio) and not one.exact]
-    return beyond_chance(sum(map(ratios.count, words)), len(ratios))
+    ratios = [(one, read) for one, read in each if not math.isnan(one.ratio) and not one.exact]
+    those = [one for one, read in ratios if read in words]
+    return beyond_chance(len(those), len(ratios)) or any(
+        reading(_stretched(one, len(ratios)), claim.claimed_range or LESS) in words for one in those
+    )
+
+
+def _stretched(one: Evidence, of_count: int) -> Evidence:
+    """Return a ratio with the wider interval of which all of `of_count` hold together with 95 % (Bonferroni).
+
+    Student's t of one degree of freedom less than the set-ups leave, because some intervals give one up.
+    """
+    freedom = (one.setups_count or 0) - 2
+    if freedom < 1 or one.low <= 0:
+        return replace(one, doubt=one.doubt or "too few set-ups")
+    ends = (1 - FALSE_SHARE / 2 / of_count, 1 - FALSE_SHARE / 2)
+    factor = float(stdtrit(freedom, ends[0]) / stdtrit(freedom, ends[1]))
+    low, high = (one.ratio * (end / one.ratio) ** factor for end in (one.low, one.high))
+    return replace(one, low=low, high=high)
 
 
 def beyond_chance(count: int, of_count: int) -> bool:

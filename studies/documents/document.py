@@ -100,8 +100,8 @@ to 1, it shows no direction ("within A/A"). Where a document says that one datap
 whose interval includes 1 and lies within a margin of the claim is **equal**: two one-sided tests, each at 2.5 %,
 exclude a larger difference. The margin is that of the documents' own "close call". A tie counts against such a claim.
 
-A claim is *confirmed* if more of its ratios agree than chance explains (binomial, 5 %), *contradicted* if more
-contradict it than chance explains, and it *depends* if both hold. If measurements contradict it under conditions that
+A claim is *confirmed* if more of its ratios agree than chance explains (binomial, 5 %), or if one does at the confidence
+that all of them share (Bonferroni), *contradicted* if so many contradict it, and it *depends* if both hold. If measurements contradict it under conditions that
 differ from the document's, the word is also *depends*, and beside it stands "not reproduced here, and conditions
 differ": then no more of its ratios agree than chance explains. If measurements confirm it under such conditions, "under
 other conditions" stands beside the word. A claim about every point is confirmed only if all its ratios agree. Otherwise

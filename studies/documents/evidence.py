@@ -46,8 +46,8 @@ Filter = Mapping[str, Any]  # columns with a value each, or a tuple of allowed v
 class Evidence:
     """A ratio that answers a claim, with its 95 % interval.
 
-    run: the name of a published run. what: the point of the run. host: the kernel, and whether it is emulated. doubt:
-    why the ratio decides nothing, or "". control: the baseline against itself, in words. within_control: whether the
+    run: the name of a published run. what: the point of the run. host: the kernel, and whether it is emulated.
+    setups_count: the number of fresh set-ups behind the interval. doubt: why the ratio decides nothing, or "". control: the baseline against itself, in words. within_control: whether the
     ratio lies within the 95 % interval of the control, extended to 1, so that it shows no direction. guests_emulated:
     whether an arm has guests whose CPUs are emulated. link_full: whether both sides of the ratio fill the link between
     two hosts, which makes them equal. of: the columns by which the run's rows behind the ratio are found.
@@ -60,6 +60,7 @@ class Evidence:
     low: float = math.nan
     high: float = math.nan
     how: str = ""
+    setups_count: int | None = None
     control: str = ""
     doubt: str = ""
     within_control: bool = False
@@ -420,7 +421,10 @@ def _to_baseline(run: str, lines: pd.DataFrame, rows: pd.DataFrame, arm: str) ->
         effect = None
         if not pd.isna(line["ratio"]):
             low, high = (None if pd.isna(line[end]) else float(line[end]) for end in ("low", "high"))
-            effect = Effect(float(line["ratio"]), low, high, int(line["n_count"]), str(line["how"]))
+            effect = Effect(
+                float(line["ratio"]), low, high, int(line["n_count"]), str(line["how"]),
+                setups_count=int(line["rounds_count"]),
+            )  # fmt: skip
         key = _key(line)
         one = _evidence_without_ratio(run, f"{arm} / {line['baseline']}: {_point(key)}", line)
         one = replace(one, link_full=_fill_link(rows, key, arm, str(line["baseline"])))
@@ -502,7 +506,10 @@ def _add_effect(one: Evidence, effect: Effect | None, doubt: str) -> Evidence:
         return replace(
             one, ratio=effect.ratio, how=effect.how, doubt=doubt or "a single set-up has no interval"
         )
-    return replace(one, ratio=effect.ratio, low=effect.low, high=effect.high, how=effect.how, doubt=doubt)
+    return replace(
+        one, ratio=effect.ratio, low=effect.low, high=effect.high, how=effect.how, doubt=doubt,
+        setups_count=effect.setups_count,
+    )  # fmt: skip
 
 
 def _ratio_of_two_values(

@@ -82,10 +82,11 @@ def claimed(claimed_range: tuple[float, float], *sources: Source, conditions: st
     return Claim(*words, claimed_range, sources, conditions=conditions)
 
 
-def measured(ratio: float, how: str = "t") -> Source:
+def measured(ratio: float, how: str = "t", width: float = 1.01, setups_count: int | None = None) -> Source:
     """Return a ratio of a run, with an interval of 1 % on each side, or without noise (`how`: counted)."""
-    width = 1.0 if how == COUNTED else 1.01
-    return lambda _results: [Evidence("run", "point", "host", ratio, ratio / width, ratio * width, how)]
+    width = 1.0 if how == COUNTED else width
+    one = Evidence("run", "point", "host", ratio, ratio / width, ratio * width, how, setups_count)
+    return lambda _results: [one]
 
 
 @pytest.mark.parametrize(
@@ -127,6 +128,12 @@ def test_word_of_a_claim() -> None:
     assert judge(claimed(MORE, yes, yes, some), results).word == CONFIRMED
     assert judge(claimed(MORE, yes, some, some), results).word == UNKNOWN  # chance explains one of three
     assert judge(claimed(MORE, *[yes] * 9, no), results).word == CONFIRMED  # and one of ten
+    for width, word in (
+        (1.3, CONTRADICTED),
+        (1.9, UNKNOWN),
+    ):  # at 98.3 % for each of three: to 0.72, and to 1.21
+        far = measured(0.5, width=width, setups_count=10)
+        assert judge(claimed(MORE, far, some, some), results).word == word
     tie = judge(replace(claimed(MORE, some, some), margin=0.1), results)
     assert (tie.word, tie.counts) == (CONTRADICTED, "2 equal within 10 %")
     assert "Within 0.9091 to 1.1 it is a tie." in document.section(tie)
