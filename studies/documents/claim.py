@@ -4,10 +4,11 @@ A ratio **agrees** with a claim if its 95 % interval lies in the range for which
 the claim if the interval lies outside. Otherwise, and with any doubt, it decides nothing. A claim that one side has
 more may have a margin: a ratio whose interval includes 1 and lies within it is **equal** (two one-sided tests, each at
 2.5 %), which counts against the claim. A claim is confirmed if more of its ratios agree than chance explains, and
-contradicted if more contradict it than chance explains. One exact count is enough for either, and so is one ratio
-that says it at the confidence that all ratios of the claim share (Bonferroni); being equal needs several. It depends if both hold.
-It also depends if it is contradicted under conditions other than the document's; then it was not reproduced here, which
-is said beside the word. Otherwise it cannot be told here. Chance lets one of twenty intervals miss the true ratio.
+contradicted if more contradict it than chance explains. One exact count is enough for either, and so is one ratio that
+says it at the confidence that all ratios of the claim share (Bonferroni); being equal needs several. It depends if
+both hold. It also depends if it is contradicted under conditions other than the document's; then it was not reproduced
+here, which is said beside the word. Otherwise it cannot be told here. Chance lets one of twenty intervals miss the
+true ratio.
 
 A document's own numbers, put together, measure nothing. They never decide a claim that runs answer. A claim that only
 they answer is consistent with them or inconsistent.

@@ -100,14 +100,14 @@ to 1, it shows no direction ("within A/A"). Where a document says that one datap
 whose interval includes 1 and lies within a margin of the claim is **equal**: two one-sided tests, each at 2.5 %,
 exclude a larger difference. The margin is that of the documents' own "close call". A tie counts against such a claim.
 
-A claim is *confirmed* if more of its ratios agree than chance explains (binomial, 5 %), or if one does at the confidence
-that all of them share (Bonferroni), *contradicted* if so many contradict it, and it *depends* if both hold. If measurements contradict it under conditions that
-differ from the document's, the word is also *depends*, and beside it stands "not reproduced here, and conditions
-differ": then no more of its ratios agree than chance explains. If measurements confirm it under such conditions, "under
-other conditions" stands beside the word. A claim about every point is confirmed only if all its ratios agree. Otherwise
-it *cannot be told here*. Chance alone lets one of twenty intervals miss the true ratio. If a claim has a single ratio,
-that one decides. The points of one run share a machine and an hour, so they are less independent than the rule assumes.
-Counts of bytes have no noise, and one decides.
+A claim is *confirmed* if more of its ratios agree than chance explains (binomial, 5 %), or if one does at the
+confidence that all of them share (Bonferroni), *contradicted* if so many contradict it, and it *depends* if both hold.
+If measurements contradict it under conditions that differ from the document's, the word is also *depends*, and beside
+it stands "not reproduced here, and conditions differ": then no more of its ratios agree than chance explains. If
+measurements confirm it under such conditions, "under other conditions" stands beside the word. A claim about every
+point is confirmed only if all its ratios agree. Otherwise it *cannot be told here*. Chance alone lets one of twenty
+intervals miss the true ratio. If a claim has a single ratio, that one decides. The points of one run share a machine
+and an hour, so they are less independent than the rule assumes. Counts of bytes have no noise, and one decides.
 
 A claim that only numbers of the document itself answer is *consistent* with them or *inconsistent*. That is arithmetic,
 not measurement. [METHOD.md](METHOD.md) explains how ratios and intervals are made.

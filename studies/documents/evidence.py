@@ -47,10 +47,11 @@ class Evidence:
     """A ratio that answers a claim, with its 95 % interval.
 
     run: the name of a published run. what: the point of the run. host: the kernel, and whether it is emulated.
-    setups_count: the number of fresh set-ups behind the interval. doubt: why the ratio decides nothing, or "". control: the baseline against itself, in words. within_control: whether the
-    ratio lies within the 95 % interval of the control, extended to 1, so that it shows no direction. guests_emulated:
-    whether an arm has guests whose CPUs are emulated. link_full: whether both sides of the ratio fill the link between
-    two hosts, which makes them equal. of: the columns by which the run's rows behind the ratio are found.
+    setups_count: the number of fresh set-ups behind the interval. doubt: why the ratio decides nothing, or "".
+    control: the baseline against itself, in words. within_control: whether the ratio lies within the 95 % interval of
+    the control, extended to 1, so that it shows no direction. guests_emulated: whether an arm has guests whose CPUs
+    are emulated. link_full: whether both sides of the ratio fill the link between two hosts, which makes them equal.
+    of: the columns by which the run's rows behind the ratio are found.
     """
 
     run: str

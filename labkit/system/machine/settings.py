@@ -141,7 +141,9 @@ def bpf_settings() -> Settings:
         count[name] += 1
         words.setdefault(name, set()).add(f"tag {one.tag}" + "".join(f", on {place}" for place in one.places))
     return {
-        name: _truncated(f"{f'{count[name]} times ' if count[name] > 1 else ''}{'; '.join(sorted(words[name]))}")
+        name: _truncated(
+            f"{f'{count[name]} times ' if count[name] > 1 else ''}{'; '.join(sorted(words[name]))}"
+        )
         for name in sorted(count)
     }
 
@@ -169,7 +171,9 @@ def _process() -> Settings:
     result |= {
         f"process {name}": value for name, value in process_status(Path("/proc/self/status"), STATUS).items()
     }
-    result |= {f"environment {name}": _truncated(os.environ[name]) for name in PRELOADS if os.environ.get(name)}
+    result |= {
+        f"environment {name}": _truncated(os.environ[name]) for name in PRELOADS if os.environ.get(name)
+    }
     return result | cgroup_limits(cgroups("self"))
 
 
@@ -295,7 +299,9 @@ def _filters(prefix: list[str], result: Mapping[str, str], kind: str) -> Setting
     for name in names:
         text = _plain(prefix, "tc", "filter", "show", "dev", name, kind)
         if text:
-            there[f"{name} filter {kind}"] = _truncated(" ".join(re.sub(r"\bid \d+\b|jited", "", text).split()))
+            there[f"{name} filter {kind}"] = _truncated(
+                " ".join(re.sub(r"\bid \d+\b|jited", "", text).split())
+            )
     return there
 
 
