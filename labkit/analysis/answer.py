@@ -22,7 +22,8 @@ def question(verdicts: pd.DataFrame) -> str:
     text if there are none."""
     if not len(verdicts):
         return ""
-    own = verdicts[verdicts["baseline"].eq(verdicts["baseline"].iloc[0])]  # not those of changes
+    usual = verdicts.sort_values("word", key=lambda word: word.eq("equal"), kind="stable")["baseline"].iloc[0]
+    own = verdicts[verdicts["baseline"].eq(usual)]  # not those of changes
     arms = list(dict.fromkeys([*own["baseline"].astype(str), *own["topology"].astype(str)]))
     named = " or ".join([", ".join(arms[:-1]), arms[-1]]) if 1 < len(arms) <= NAMED_COUNT else ""
     about = [protocols.find(str(name)) for name in verdicts["protocol"].unique()]

@@ -103,7 +103,7 @@ def change_verdicts(df: pd.DataFrame, pairs: pd.DataFrame | None = None) -> pd.D
     df = complete(df)
     pairs = verdicts.ratios(df) if pairs is None else pairs
     lines: list[dict[str, Any]] = []
-    by_group = dict(groups(pairs))
+    by_group, rows_of = dict(groups(pairs)), dict(groups(df[[*GROUP, *verdicts.JUDGED]]))
     for key, group in groups(change_ratios(df, pairs)):
         of = dict(zip(GROUP, key, strict=True))
         control = functools.cache(functools.partial(verdicts.column_effect, by_group[key], "log_control"))
@@ -111,6 +111,13 @@ def change_verdicts(df: pd.DataFrame, pairs: pd.DataFrame | None = None) -> pd.D
             names, change = (str(topology), str(baseline)), mine["change"].iloc[0]
             higher = METRIC[of["protocol"]][1]
             line = verdicts.verdict_line(mine, control, *names, MARGIN, higher)
+            ends = [one.removeprefix(f"{change} on ") for one in names]
+            arms = [*ends, *(f"{one}+{change}" for one in ends if change is not None)]
+            rows = rows_of[key]
+            modes = (verdicts.two_modes(rows[rows["topology"].eq(one)]) for one in arms)
+            if why := next(filter(None, modes), None):
+                sentence = f"no evidence about {names[0]} against {names[1]}: {why}"
+                line = {"word": "no evidence", "sentence": sentence}
             if change is not None and line["word"] in ("faster", "slower"):
                 line["sentence"] = _interaction(
                     line, change, *(one.removeprefix(f"{change} on ") for one in names)
@@ -136,6 +143,10 @@ def all_verdicts(df: pd.DataFrame) -> pd.DataFrame:
     changes = change_verdicts(df, pairs=pairs)
     table = verdicts.verdicts(df, pairs=pairs)
     equal, change = table["word"].eq("equal"), dict(zip(df["topology"], df["change"], strict=True))
-    named = [name.removesuffix(f"+{change[name]}") for name in table.loc[equal, "topology"]]
-    table.loc[equal, "baseline"] = named  # what it equals
+    for row in table.index[
+        equal
+    ]:  # with one topology, the arm has the name of its change, and the baseline is right
+        name = str(table.loc[row, "topology"])
+        if name.endswith(end := f"+{change[name]}"):
+            table.loc[row, "baseline"] = name.removesuffix(end)  # what it equals
     return pd.concat([table, changes], ignore_index=True) if len(changes) else table

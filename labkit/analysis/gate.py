@@ -27,7 +27,8 @@ from labkit.common.printable import printable
 WORSE, NOT_WORSE, UNCLEAR = "worse", "not worse", "cannot tell"
 EXIT_CODES = {NOT_WORSE: 0, WORSE: 3, UNCLEAR: 4}
 SUMMARY_LINES = 6
-# What a gate of arms measures if nothing else is said: slices, or whole runs where a load has none.
+# What a gate of arms measures if nothing else is said: slices, or whole runs where a load has none (of requests, which
+# have two places in a round, it takes twice as long).
 TEN_MINUTES = ({"rounds": 120, "slices": 12, "whole_runs": 0}, {"rounds": 30})
 
 

@@ -195,6 +195,10 @@ def _migrated(df: pd.DataFrame) -> pd.DataFrame:
     cpus = df["placement"].where(df["transaction_rate"].notna()).str.extract(r"^(\d+),(\d+)$")
     ends_on = cpus[0].eq(cpus[1]).map({True: "one_cpu", False: "two_cpus"}).where(cpus[0].notna())
     df["ends_on"] = df["ends_on"].fillna(ends_on.astype(TEXT))
+    of_run = df.groupby(["folder", "protocol"])["ends_on"].transform(
+        "first"
+    )  # what has no measurement is said once
+    df["ends_on"] = df["ends_on"].mask(df["ends_on"].isna() & df["status"].ne("ok"), of_run)
     by_name = df["arm"].str.endswith(AGAIN, na=False)
     if "again" in df:
         by_name = df["again"].eq(True).where(df["again"].notna(), by_name)

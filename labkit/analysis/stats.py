@@ -277,8 +277,9 @@ def difference(
     if not a.size or not b.size:
         raise BadInput("a difference needs at least one set-up on either side")
     count, how = a.size + b.size, f"Welch's t over {a.size} and {b.size} set-ups"
-    result = Effect(math.exp(b.mean() - a.mean()), None, None, count, how, confidence)
-    if min(a.size, b.size) < 2:
+    least = min(a.size, b.size)
+    result = Effect(math.exp(b.mean() - a.mean()), None, None, count, how, confidence, setups_count=least)
+    if least < 2:
         return result
     u, v = float(a.var(ddof=1)) / a.size, float(b.var(ddof=1)) / b.size
     own = [side.size - 1 - lost_freedom(side.size, placed) for side in (a, b)]

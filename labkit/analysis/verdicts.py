@@ -166,7 +166,7 @@ def _verdicts(
                     " were not reached and nothing was compared: use a higher target, or compare latency and CPU time"
                 )
                 line |= {"word": "no evidence", "sentence": sentence}
-            elif len(mine) and (modes := _two_modes(rows) or _two_modes(base)):
+            elif len(mine) and (modes := two_modes(rows) or two_modes(base)):
                 sentence = f"no evidence about {topology} against {baseline}: {modes}"
                 line |= {"word": "no evidence", "sentence": sentence}
             elif len(mine):
@@ -191,7 +191,7 @@ def _held_targets(*arms: pd.DataFrame) -> bool:
     return all(rows.loc[rows["status"].eq("ok"), "ended"].eq(TARGET_HELD).all() for rows in arms)
 
 
-def _two_modes(rows: pd.DataFrame) -> str | None:
+def two_modes(rows: pd.DataFrame) -> str | None:
     """Return why the mean of an arm's requests, which the scheduler placed, describes nothing; None if it may describe
     them.
 

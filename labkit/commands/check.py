@@ -28,7 +28,7 @@ bounded load, whose plan it shows first.
     labkit check ssh:node1/container:web ssh:node2/container:cli
     labkit check container:web container:cli --port 8080
 
---port: a port at which a program of the second end listens, or which this machine publishes for it.
+--port: a port at which a program of the second end listens, or, for ends of one machine, which it publishes for it.
 Without it, labkit tries ports at which programs of the second end listen, if that is not host and
 takes none of labkit's own connections. Through a program that copies what arrives at a published
 port, labkit only connects.

@@ -44,7 +44,8 @@ def show_rows(df: pd.DataFrame) -> None:
         of = f" of each run's {protocols.percentile()}" if timed else ""
         console.print(_medians(f"Medians{of}{suffix}", rows))
         console.print()
-        lost = rows.groupby("arm", sort=False).filter(lambda own: not own["status"].eq("ok").any())
+        points = rows.groupby(["arm", *load.GROUP], sort=False, dropna=False)
+        lost = points.filter(lambda own: not own["status"].eq("ok").any())
         lost = lost[
             lost["role"].ne("variant") & lost["reason"].notna()
         ]  # a variant has a verdict that says why

@@ -52,6 +52,9 @@ def choose(given: object, known: Iterable[object]) -> str:
 
 def did_you_mean(given: object, known: Iterable[str], count: int = 1) -> str:
     """Return ` (did you mean A or B?)` with at most `count` known names that are close to the given one, or nothing."""
+    known = list(known)
+    if str(given).isdecimal() or given in known:  # numbers with the same digits are not close
+        return ""
     import difflib  # most processes never need it
 
     names = {name.lower(): name for name in known}

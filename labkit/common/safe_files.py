@@ -49,7 +49,7 @@ def is_root() -> bool:
 def meant(path: Path) -> str:
     """Return ` (did you mean …?)` with a name in the folder of a path that does not exist, or nothing."""
     try:
-        return did_you_mean(path.name, os.listdir(path.parent))
+        return "" if path.exists() else did_you_mean(path.name, os.listdir(path.parent))
     except OSError:
         return ""
 

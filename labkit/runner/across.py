@@ -44,12 +44,12 @@ class _Side(Protocol):
 class _Here:
     """The half of this machine, in this process."""
 
-    def __init__(self, name: str, role: str, say: Say, stack: ExitStack) -> None:
+    def __init__(self, name: str, role: str, command: str, say: Say, stack: ExitStack) -> None:
         from labkit.measure.existing.half import Half  # what only an end of this machine needs
         from labkit.measure.hosts import local
 
         self.where, self.name = "here", name
-        half = Half(name, role, lambda patience_s: local.measuring_lock(say, None, patience_s))
+        half = Half(name, role, lambda patience_s: local.measuring_lock(say, command, patience_s))
         self._half = stack.enter_context(closing(half))
         self._asked: tuple[str, dict[str, Any]] = ("", {})
 
@@ -63,9 +63,10 @@ class _Here:
 class _There:
     """The half of a machine behind ssh."""
 
-    def __init__(self, where: str, name: str, role: str, say: Say, stack: ExitStack) -> None:
+    def __init__(self, where: str, name: str, role: str, command: str, say: Say, stack: ExitStack) -> None:
         self.where, self.name, self._say = where, name, say
-        request = {"do": "existing", "question": "half", "given": {"name": name, "role": role}}
+        given = {"name": name, "role": role, "command": command}
+        request = {"do": "existing", "question": "half", "given": given}
         self._conversation = stack.enter_context(hosts.conversation(where, request, say))
         self._lines = self._conversation.lines()
         self.result()
@@ -100,8 +101,9 @@ class _Ends:
 
     def __init__(self, placed: list[tuple[str, str]], say: Say, stack: ExitStack) -> None:
         made: list[_Side] = []
+        command = os.urandom(8).hex()  # by which two names of one machine share its lock
         for (where, name), role in zip(placed, ("client", "server"), strict=True):
-            given = (name, role, say, stack)
+            given = (name, role, command, say, stack)
             made.append(_Here(*given) if where == "here" else _There(where, *given))
         self.client, self.server = made
 
@@ -117,7 +119,14 @@ class _Ends:
         self.server.begin(ask, **(server or {}))
         sides = (self.client, self.server)
         # This process is a half itself: it answers while the other one does.
-        answers = {side: side.result() for side in sorted(sides, key=lambda one: one.where != "here")}
+        answers, failed = dict[_Side, Any](), list[OSError]()
+        for side in sorted(sides, key=lambda one: one.where != "here"):
+            try:
+                answers[side] = side.result()
+            except OSError as error:  # the other one's answer is read all the same
+                failed.append(error)
+        if failed:
+            raise failed[0]
         return [answers[side] for side in sides]
 
     def far(self, side: _Side) -> _Side:
@@ -218,18 +227,24 @@ def _check(
             not_seen.append("the load was not sent: its plan was not agreed to")
             load_s = None
         if load_s is not None:
-            for side in (ends.client, ends.server):  # one after the other: they may wait for each other
-                ends.ask(side, "lock", patience_s=PATIENCE_S)
+            # Who holds one lock waits for the other with a limit: two commands may wait for each other.
+            for side, patience_s in ((ends.client, None), (ends.server, PATIENCE_S)):
+                ends.ask(side, "lock", patience_s=patience_s)
         ends.both("observe")
         probed = _probed(ends, found, load_s, port, not_seen)
         given = {"probed": msgspec.to_builtins(probed)}
         edges = ends.both("measured", given, given)
         judged = ends.both(
             "judge",
-            {"beyond": edges[1], "narrow": found.server["narrow"]},
-            {"beyond": edges[0], "narrow": found.client["narrow"]},
+            {"beyond": edges[1], "narrow": _narrow(ends.server, found.server)},
+            {"beyond": edges[0], "narrow": _narrow(ends.client, found.client)},
         )
         return _report(ends, found, probed, judged, not_seen)
+
+
+def _narrow(side: _Side, told: dict[str, Any]) -> tuple[str, int] | None:
+    """Return the interface with the smallest MTU, as the other machine names it, and this MTU."""
+    return told["narrow"] and (f"{told['narrow'][0]} of {_shown(side)}", told["narrow"][1])
 
 
 def _words(ends: _Ends, found: _Found) -> tuple[tuple[str, str], tuple[str, str]]:
@@ -312,8 +327,8 @@ def _report(
 ) -> dict[str, Any]:
     explained, others, drops = list[Finding](), list[Finding](), Counter[str]()
     for side, one in zip((ends.client, ends.server), judged, strict=True):
-        explained += _placed(side, one["explained"])
-        others += _placed(side, one["unexplained"])
+        explained += _placed(side, ends.far(side), one["explained"])
+        others += _placed(side, ends.far(side), one["unexplained"])
         for reason, function, interface, count in one["drops"]:
             drops[f"{reason} in {function}{f' at {interface}' if interface else ''} of {_shown(side)}"] += (
                 count
@@ -360,10 +375,10 @@ def _tunnels(ends: _Ends, found: _Found, probed: dict[str, Any]) -> Iterator[Fin
         )  # fmt: skip
 
 
-def _placed(side: _Side, given: list[dict[str, Any]]) -> Iterator[Finding]:
+def _placed(side: _Side, far: _Side, given: list[dict[str, Any]]) -> Iterator[Finding]:
     """Yield the findings of a machine, with its name before their places."""
     for one in msgspec.convert(given, list[Finding]):
-        known = one.where in ("path", BETWEEN) or one.where.startswith(BETWEEN)
+        known = one.where in ("path", BETWEEN) or f" of {_shown(far)} (MTU " in one.where
         yield one if known else replace(one, where=_end(side, one.where))
 
 

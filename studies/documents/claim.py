@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from scipy.special import bdtrc, stdtrit
 
-from labkit.analysis.stats import CONFIDENCE
+from labkit.analysis.stats import CONFIDENCE, LOST_FREEDOM
 from labkit.common.units import percent
 from studies.documents.evidence import PRINTED, Evidence, Source
 from studies.documents.results import Results
@@ -185,9 +185,9 @@ def _is_decided(claim: Claim, each: Sequence[tuple[Evidence, str]], words: Seque
 def _stretched(one: Evidence, of_count: int) -> Evidence:
     """Return a ratio with the wider interval of which all of `of_count` hold together with 95 % (Bonferroni).
 
-    Student's t of one degree of freedom less than the set-ups leave, because some intervals give one up.
+    Student's t with the fewest degrees of freedom that an interval over these set-ups may have (`stats.LOST_FREEDOM`).
     """
-    freedom = (one.setups_count or 0) - 2
+    freedom = (one.setups_count or 0) - 1 - LOST_FREEDOM
     if freedom < 1 or one.low <= 0:
         return replace(one, doubt=one.doubt or "too few set-ups")
     ends = (1 - FALSE_SHARE / 2 / of_count, 1 - FALSE_SHARE / 2)

@@ -60,3 +60,11 @@ def test_table_marks_broken_promises() -> None:
     assert lines[3] == "    because"
     assert lines[4].split() == ["information", "3", "s", "(information)"]
     assert lines[5].split()[-1] == "kept"
+
+
+def test_different_end_state_is_reported() -> None:
+    one = {"count": 17, "client0": {"links": [{"mtu": 1500}], "ipv6 off": "1"}}
+    assert set_up.difference(one, one) is None
+    assert "count" in str(set_up.difference(one, one | {"count": 16}))
+    other = one | {"client0": {"links": [{"mtu": 9000}], "ipv6 off": "1"}}
+    assert "{'mtu': 1500} by labkit, {'mtu': 9000} by ip" in str(set_up.difference(one, other))

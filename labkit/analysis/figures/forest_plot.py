@@ -158,7 +158,8 @@ def _lines(table: pd.DataFrame) -> pd.DataFrame:
     A line with another baseline than the first names both arms. Arms without a ratio at any number of pairs come last,
     with one line each.
     """
-    other = table["baseline"].notna() & ~table["baseline"].isin(table["baseline"].dropna().head(1))
+    measured = table.loc[table["word"].ne("equal"), "baseline"]  # what is equal names its own unchanged arm
+    other = table["baseline"].notna() & ~table["baseline"].isin(measured.dropna().head(1))
     both = [_both_arms(one) for one in table.to_dict("records")]
     table = table.assign(topology=table["topology"].mask(other, pd.Series(both, table.index, dtype=str)))
     last = set(table.loc[other, "topology"])

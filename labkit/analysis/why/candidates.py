@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from labkit.analysis import protocols
 from labkit.analysis.flame.significance import CLAIM_SHARE, Estimate
 from labkit.analysis.why import causes, code_paths, phrases, switch_work
-from labkit.analysis.why.environment import RULES, Setting
+from labkit.analysis.why.environment import ABSENT, RULES, Setting
 from labkit.analysis.why.evidence import DISTURBED_SHARE, Evidence
 from labkit.common import units
 
@@ -268,17 +268,18 @@ def _setting_candidate(evidence: Evidence, setting: Setting) -> Iterator[Candida
 
 
 def _loss_candidate(evidence: Evidence, relevant: Sequence[Setting]) -> Iterator[Candidate]:
-    where = evidence.loss_by_hop[1] or evidence.loss_by_hop[0]
-    place, most = next(iter(where.items()), ("", 0.0))
+    spent = evidence.split.spent
+    if not spent.certain or math.isnan(evidence.split.loss.estimate.half):
+        return
+    side = int(spent.difference > 0)  # the one that loses more
+    place, most = next(iter(evidence.loss_by_hop[side].items()), ("", 0.0))
     by_rules = bool(place) and not place.endswith(AT_SOCKET)  # rules drop on the way to a socket
     matched = tuple(
         one
         for one in relevant
-        if any(path.name == code_paths.DROPPING for path in one.paths) or (by_rules and RULES.match(one.name))
+        if any(path.name == code_paths.DROPPING for path in one.paths)
+        or (by_rules and RULES.match(one.name) and (one.left, one.right)[side] not in (ABSENT, "none"))
     )
-    spent = evidence.split.spent
-    if not spent.certain or math.isnan(evidence.split.loss.estimate.half):
-        return
     share = [1 - 1 / value for value in (spent.left, spent.right)]
     text = (
         f"{units.digits(spent.left)} → {units.digits(spent.right)} packets sent for each that arrived"

@@ -275,9 +275,8 @@ def _parse_side(text: str, left: Run | None) -> tuple[tuple[Path, ...] | None, s
         head, _, last = head.rpartition(",")
         name, equals, value = last.partition("=")
         if not equals:
-            arms = (
-                f": {choose(text, left.arms())}" if left else safe_files.meant(Path(text.partition(":")[0]))
-            )
+            near = safe_files.meant(Path(text.partition(":")[0]))
+            arms = near if left is None or "/" in text else f": {choose(text, left.arms())}"
             raise BadInput(f"{text} is neither the folder of a run nor FOLDER:ARM{arms}")
         if name in values:
             raise BadInput(f"{text} names {name} twice: name each parameter once")

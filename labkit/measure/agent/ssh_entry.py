@@ -120,7 +120,9 @@ def _be_half(given: dict[str, Any], caller: Caller) -> None:
     asked = _Asked()
     try:
         half = Half(
-            given["name"], given["role"], lambda patience_s: local.measuring_lock(_log, None, patience_s)
+            given["name"],
+            given["role"],
+            lambda patience_s: local.measuring_lock(_log, given["command"], patience_s),
         )
     except OSError as error:  # `main` takes it for a caller that is gone
         raise Failed(str(error)) from None

@@ -6,6 +6,7 @@ of its end, and judges what it sees; `labkit.runner.across` asks both.
 
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, closing
@@ -24,6 +25,7 @@ from labkit.measure.existing.checks.rules import may_match
 from labkit.measure.existing.endpoints import resolve
 from labkit.measure.existing.path import Path, inwards, outwards, source_for, usable
 from labkit.measure.existing.spaces import Spaces
+from labkit.measure.topologies.network import kinds
 
 
 class Half:
@@ -66,11 +68,10 @@ class Half:
             source = own or source_for(self._own, to, self._own.usable())
             if source and (":" in source) == (":" in to):
                 found = outwards(self._spaces, self._own, source, to)
-                problem = next((one.what for one in found.problems), "")
                 result.append(
                     {
-                        "source": source, "destination": to, "leaves": found.exit is not None and not problem,
-                        "problem": problem, "beside": self._own.is_beside(to), "hidden": _hidden(found),
+                        "source": source, "destination": to, "leaves": found.exit is not None and not found.problems,
+                        "beside": self._own.is_beside(to), "hidden": _hidden(found),
                         "version": ip_address(to).version,
                     }
                 )  # fmt: skip
@@ -94,7 +95,7 @@ class Half:
             "tunnels": [
                 (str(place), f"the {place.link.kind} id {tunnel.id} and port {tunnel.port}")
                 for place in out.places
-                if (tunnel := place.tunnel) is not None
+                if (tunnel := place.tunnel) is not None and not kinds.KINDS[str(place.link.kind)].is_encrypted
             ],
             "gap": next((one.what for one in (*out.problems, *into.problems)), None),
         }
@@ -172,9 +173,9 @@ class Half:
         """Return the ports at which programs of the server listen."""
         return self._seen.listening()
 
-    def lock(self, patience_s: float) -> None:
+    def lock(self, patience_s: float | None) -> None:
         """Take this machine's measuring lock until the end. Raises Failed if another measurement keeps it."""
-        self._stack.enter_context(self._locked(patience_s))
+        self._stack.enter_context(self._locked(math.inf if patience_s is None else patience_s))
 
     def serve(self) -> str:
         """Start the load's server; return why that fails, or ""."""
@@ -236,11 +237,18 @@ def _hidden(way: Path) -> str:
     packet = {"saddr": way.source, "daddr": way.destination, "protocol": "tcp"}
     for space in dict.fromkeys(place.space for place in way.arrivals):
         names = {place.name for place in way.places if place.space is space}
+        left = set[
+            tuple[str, str, str]
+        ]()  # chains that an earlier rule may have ended, as kube-proxy's without a mark
         for rule in (one["rule"] for one in space.ruleset if "rule" in one):
-            for one in rule.get("expr", ()) if may_match(rule, packet, names) else ():
+            chain = (rule["family"], rule["table"], rule["chain"])
+            for one in rule.get("expr", ()) if chain not in left and may_match(rule, packet, names) else ():
                 given = one.get("snat")
                 if isinstance(given, dict) and isinstance(given.get("addr"), str):
                     return str(given["addr"])
-                if "masquerade" in one or (one.get("xt") or {}).get("name") == "MASQUERADE":
+                target = (one.get("xt") or {}).get("name")
+                if "masquerade" in one or "snat" in one or target in ("MASQUERADE", "SNAT"):
                     return source_for(space, way.destination, space.usable())
+                if "return" in one or "accept" in one or (one.get("jump") or {}).get("target") == "RETURN":
+                    left.add(chain)
     return ""

@@ -52,13 +52,15 @@ def translations(ruleset: Listed) -> list[Translation]:
         one for table in tables.values() for base in table.bases for one in table.walk(base, Translation())
     ]
     mapped = list(dict.fromkeys(one for one in found if one.is_mapped and one.ports))
+    alike = defaultdict[tuple[str | None, tuple[int, ...]], list[str]](list)
+    for one in mapped:
+        alike[one.address, one.ports].append(one.to)
     return [
-        replace(one, others=tuple(
-            each.to for each in mapped
-            if one.is_random and each.to != one.to and (each.address, each.ports) == (one.address, one.ports)
-        ))
+        replace(one, others=tuple(to for to in alike[one.address, one.ports] if to != one.to))
+        if one.is_random
+        else one
         for one in mapped
-    ]  # fmt: skip
+    ]
 
 
 class _Table:

@@ -428,6 +428,11 @@ def _through(spaces: Spaces, here: Place, along: Path) -> Tunnels:
                     f"{here.name} has the {here.link.kind} id {own.id} and port {own.port} to {remote}, but"
                     f" {there.name} has {f'other ones: {has}' if has else 'no such tunnel'}"
                 )
+                if is_encrypted:
+                    what = (
+                        f"{here.name} is a {here.link.kind} to {remote}, but no {here.link.kind} of {there.name} has"
+                        f" {source} as its other end"
+                    )
                 outer.problems.append(Problem("tunnel ends differ", what, str(here)))
         result |= {(here, far): outer for far in ends or [None]}
     return result

@@ -62,7 +62,8 @@ class Profile(Point):
     def measure(self, running: Running) -> Stages:
         """Measure every arm under each observer, and without one."""
         parameters, measured = self.parameters, list[Measured]()
-        each_s = self.planned_s(running.usable) / (len(running.usable) * (1 + len(parameters.observe)))
+        count = len(running.usable) * (1 + len(parameters.observe)) * len(slices.ends_of_requests(parameters))
+        each_s = self.planned_s(running.usable) / count
         what = f"{counted(self.pairs, 'pair')}, profile {self.round + 1} of {parameters.profile_rounds}"
         what = f"{self.prefix}, {what}" if self.prefix else what
         for label, observer in self._measure(running, measured):
@@ -77,7 +78,11 @@ class Profile(Point):
         rng = running.rng(self)
         observers: list[str | None] = [None, *parameters.observe]
         with survey.built(parameters, run_context, self.pairs, running.usable, rng) as (built_arms, refused):
-            measured += [(arm, {**metrics, "method": OBSERVED}) for arm, metrics in refused]
+            measured += [
+                (arm, {**metrics, "method": OBSERVED, "ends_on": where})
+                for where in slices.ends_of_requests(parameters)
+                for arm, metrics in refused
+            ]
             arm_by_label = {one.arm.label: one for one in built_arms}
             bpf, ran = machine.bpf_settings(), list[Measured]()
             programs: dict[str, dict[str, dict[str, str]]] = {}  # by arm and namespace

@@ -212,7 +212,7 @@ def ends_of_requests(
     requests = isinstance(parameters.load_generator, RequestGenerator)
     if not requests or not _places_round_trips(parameters, built_arms):
         return (None,)
-    own = [parameters, *(one.arm.parameters(parameters) for one in built_arms)]
+    own = [parameters.with_change(one) for one in (None, *parameters.change)]
     return ENDS_ON if all(one.rate_rps is None for one in own) else ENDS_ON[1:]
 
 

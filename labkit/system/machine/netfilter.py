@@ -15,7 +15,8 @@ NFT_MSG_GETCHAIN, NFT_MSG_GETRULE, NFT_MSG_GETSET, NFT_MSG_GETSETELEM = 4, 7, 10
 NFTA_RULE_TABLE, NFTA_RULE_CHAIN, NFTA_RULE_HANDLE, NFTA_RULE_POSITION = 1, 2, 3, 6
 NFTA_CHAIN_TABLE, NFTA_CHAIN_NAME, NFTA_CHAIN_HOOK, NFTA_CHAIN_POLICY = 1, 3, 4, 5
 NFTA_SET_TABLE, NFTA_SET_NAME, NFTA_SET_FLAGS, NFT_SET_EVAL = 1, 2, 3, 0x20
-NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_DATA = 3, 1, 2
+NFTA_SET_ELEM_LIST_ELEMENTS = 3
+NFTA_SET_ELEM_PARTS = (1, 2, 3, 10)  # key, data, flags (the end of an interval), last key of a range
 NF_DROP = bytes(4)
 EMPTY = " without rules"
 MAX_ELEMENTS = 1 << 16  # of a set: the first ones tell two sets apart
@@ -78,9 +79,7 @@ def _sets() -> dict[str, str]:
                     break
                 for _, one in _attributes(of.get(NFTA_SET_ELEM_LIST_ELEMENTS, b"")):
                     parts = dict(_attributes(one))
-                    own.append(
-                        b":".join(parts.get(each, b"") for each in (NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_DATA))
-                    )
+                    own.append(b":".join(parts.get(each, b"") for each in NFTA_SET_ELEM_PARTS))
         # A hash has no order.
         result[f"nftables {family} {_word(table)} set {_word(name)}"] = _counted(sorted(own), "element")
     return result

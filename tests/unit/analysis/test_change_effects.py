@@ -72,6 +72,20 @@ def test_arm_that_equals_its_unchanged_arm_counts_as_one(
     assert [f" against {unchanged}: " in one for one in said] == [True]
 
 
+def test_equal_arm_of_the_only_topology_equals_the_baseline(tmp_path: Path) -> None:
+    some = [row for row in changed_rows() if "vxlan" not in row["arm"]]
+    for row in some:
+        if row["arm"] == "veth_bridge+gro":
+            row |= {
+                "status": "equal",
+                "reason": "it equals veth_bridge by construction",
+                "throughput_bps": None,
+            }
+    [said] = answer.answer(change_effects.all_verdicts(loaded(tmp_path, some)))
+    assert said.startswith("TCP throughput against veth_bridge: ")
+    assert said.endswith(" is equal by construction")
+
+
 @pytest.mark.long
 def test_nothing_is_claimed_about_nothing(tmp_path: Path) -> None:
     claims = 0

@@ -172,7 +172,7 @@ def test_missing_image(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("name", ["", "6.1", "$(id)", "-o", "../data", "6.1.0-56-amd64; id", "x\0y"])
 def test_unknown_names_are_refused(make: Make, name: str) -> None:
     make(AMD64)
-    with pytest.raises(BadInput, match=rf"\(there are {AMD64}\): run `labkit kernels get`"):
+    with pytest.raises(BadInput, match=rf"\(there are {AMD64}\).*: run `labkit kernels get`"):
         kernels.find(name)
 
 

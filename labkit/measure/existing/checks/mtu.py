@@ -43,7 +43,7 @@ def _narrowest(seen: Evidence, path: Path) -> str:
     """Return the interface with the smallest MTU on a path, of several the first."""
     place = min(path.places, key=lambda one: one.link.mtu_bytes)
     full_bytes, least_bytes = path.places[0].link.mtu_bytes, place.link.mtu_bytes
-    if seen.narrow is not None and min(seen.narrow[1], full_bytes) < least_bytes:
+    if seen.narrow is not None and seen.narrow[1] < least_bytes:
         return f"{seen.narrow[0]} (MTU {seen.narrow[1]})"
     if least_bytes == full_bytes:
         return str(path.places[0]) if seen.far is None else BETWEEN

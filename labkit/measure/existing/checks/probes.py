@@ -150,8 +150,10 @@ def _socket(kind: str, end: End, receives: bool) -> socket.socket:
         if kind == "icmp":
             _only(one, end.version, ECHO[end.version][0] if receives else None)
         # A burst of 300 packets does not fit into the usual buffer if this process does not run meanwhile.
-        with suppress(OSError):
+        try:
             one.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER_BYTES)
+        except OSError:  # root of a user namespace may have twice net.core.rmem_max
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
         one.setblocking(False)
         one.bind((end.address, 0))
     except OSError:

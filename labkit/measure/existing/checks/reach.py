@@ -85,12 +85,18 @@ def interfaces(seen: Evidence) -> Iterator[Finding]:
                 cause="no carrier", what=f"the interface {place.name} has no carrier: its other end is down",
                 where=str(place), certainty=SEEN, weight=MOST,
             )  # fmt: skip
-        ignores = max(place.space.number(f"net/ipv4/conf/{name}/arp_ignore") for name in ("all", place.name))
+        ignoring = {
+            name: place.space.number(f"net/ipv4/conf/{name}/arp_ignore") for name in ("all", place.name)
+        }
+        ignores = max(ignoring.values())
         if ignores >= SILENT and seen.blocked and seen.client.version == 4:
             yield Finding(
                 cause="ARP off", what=f"{place.name} answers no request of ARP (arp_ignore {ignores})",
                 where=str(place), certainty=SEEN, weight=ALL,
-                undo=place.space.command("sysctl -w net.ipv4.conf.all.arp_ignore=0"),
+                undo=place.space.command(" ".join(["sysctl -w", *(
+                    f"net.ipv4.conf.{name.replace('.', '/')}.arp_ignore=0"
+                    for name, value in ignoring.items() if value >= SILENT
+                )])),
             )  # fmt: skip
         flags = place.details.get("flags", ())
         if "NOARP" in flags and seen.blocked and link.kind in (*cables(), "bridge", "macvlan", "vlan"):

@@ -167,12 +167,13 @@ def dropping(seen: Evidence) -> Iterator[Finding]:
     """Rules and policies that drop packets like those that were lost."""
     packets = list(_packets(seen))
     reachable: dict[tuple[str, int], set[Chain]] = {}
+    maps = {name: maps_of.named(listed) for name, listed in seen.rulesets.items()} if packets else {}
     for space, names, rule in _rules(seen) if packets else ():
         hits = seen.hits.get(rule_key(space.name, rule))
         if hits == 0 or not any(word in one for one in rule.get("expr", ()) for word in (*VERDICTS, "vmap")):
             continue
         listed, chain = seen.rulesets[space.name], (rule["family"], rule["table"], rule["chain"])
-        known, verdict, fit = maps_of.named(listed)[chain[:2]], None, list[dict[str, str]]()
+        known, verdict, fit = maps[space.name][chain[:2]], None, list[dict[str, str]]()
         for number, packet in enumerate(packets):
             if not may_match(rule, packet, names):
                 continue
@@ -366,7 +367,8 @@ def clamps(seen: Evidence) -> Iterator[Finding]:
                 )  # fmt: skip
             field = mangle["key"].get("payload", {}).get("field") if isinstance(mangle, dict) else None
             hops = mangle.get("value") if isinstance(mangle, dict) and field in ("ttl", "hoplimit") else None
-            if isinstance(hops, int) and hops < FEW_HOPS:
+            unused = seen.hits.get(rule_key(space.name, rule)) == 0
+            if isinstance(hops, int) and hops < FEW_HOPS and not unused:
                 yield Finding(
                     cause="hop limit", what=f"a rule sets the hop limit (TTL) to {hops}: {_text(space, rule)}",
                     where=space.name, undo=undo, certainty=SEEN if seen.blocked else POSSIBLE, weight=ALL,

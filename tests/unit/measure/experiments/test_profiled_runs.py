@@ -186,3 +186,16 @@ def test_the_scheduler_places_what_cannot_be_placed_alike(live: Any, given: dict
 def test_one_cpu_leaves_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
     assert placed(1, arms(1)) == [None]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"placement": "scheduler"}, {"affinity": "0,0"}, {"streams": 2}, {"protocol": "ping", "slices": 0}],
+)
+def test_the_scheduler_places_profiled_runs_like_slices(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
+    parameters = DatapathParameters.of({"topology": "veth,veth_bridge", **given})
+    live = profiled_runs._with_moving_ends(parameters, [built(ONE), built(OTHER)], "1 1-p0", None)
+    assert [one.placements for one in live] == [None, None]

@@ -54,3 +54,19 @@ def test_counts_of_copies() -> None:
     assert mirrors.copy_columns(Copies(0, (0, 0), (None, 0)), Copies(9, (4, 5), (None, 0))) == {
         "copies_count": 9, "copies_of_mirrors": [4, 5],
     }  # fmt: skip
+
+
+def test_proof_needs_the_copies_of_each_mirror() -> None:
+    assert mirrors.missing_copies(2, 3, {"copies_count": 6, "copies_of_mirrors": [3, 3]}) is None
+    assert mirrors.missing_copies(2, 3, {"copies_count": 6}) is None
+    words = mirrors.missing_copies(2, 3, {"copies_count": 6, "copies_of_mirrors": [6, 0]})
+    assert words == "each mirror should have made 3 copies, and 6 of mirror0, 0 of mirror1 arrived"
+    words = mirrors.missing_copies(6, 1, {"copies_count": 1, "copies_of_mirrors": [1, 0, 0, 0, 0, 0]})
+    assert words == (
+        "each mirror should have made 1 copy, and 0 of mirror1, 0 of mirror2, 0 of mirror3, 0 of mirror4 and of 1 more"
+        " arrived"
+    )
+    assert (
+        mirrors.missing_copies(2, 3, {"copies_count": 5})
+        == "2 mirrors should have made 6 copies, and 5 arrived"
+    )
