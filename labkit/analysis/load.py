@@ -194,10 +194,12 @@ def _migrated(df: pd.DataFrame) -> pd.DataFrame:
     df["nodes"], df["direction"] = df["nodes"].fillna("one"), df["direction"].fillna("forward")
     cpus = df["placement"].where(df["transaction_rate"].notna()).str.extract(r"^(\d+),(\d+)$")
     ends_on = cpus[0].eq(cpus[1]).map({True: "one_cpu", False: "two_cpus"}).where(cpus[0].notna())
+    # CPU time of sockperf's requests began 2 s before the first of them, until labkit wrote ends_on.
+    was_idle = df["ends_on"].isna() & ends_on.notna() & df["generator"].eq("sockperf")
+    df.loc[was_idle, ["cpu_s", "softirq_s", "cpu_wait_s", "cpu_per_transaction_s"]] = np.nan
     df["ends_on"] = df["ends_on"].fillna(ends_on.astype(TEXT))
-    of_run = df.groupby(["folder", "protocol"])["ends_on"].transform(
-        "first"
-    )  # what has no measurement is said once
+    # What has no measurement is said once.
+    of_run = df.groupby(["folder", "protocol"])["ends_on"].transform("first")
     df["ends_on"] = df["ends_on"].mask(df["ends_on"].isna() & df["status"].ne("ok"), of_run)
     by_name = df["arm"].str.endswith(AGAIN, na=False)
     if "again" in df:

@@ -96,13 +96,17 @@ def test_requests_on_one_cpu_and_on_two_are_judged_apart(
             for number, (placement, usual, arm) in enumerate((("1,1", 0.005, on_one), ("1,0", 0.065, 1.3)))
             for row in synthetic_rows.rows(
                 {"veth": usual, "veth (again)": usual, "far": usual * arm}, rounds=6, slices=0, whole=6, noise=0.004,
-                protocol="udp_rr", placement=placement, transaction_rate=1e4, latency_p99_s=1e-3,
+                protocol="udp_rr", placement=placement, transaction_rate=1e4, latency_p99_s=1e-3, cpu_s=1.0,
             )
         ]  # fmt: skip
         return synthetic_rows.save(tmp_path / name, rows)
 
     first, second, third = run("first", 0.8), run("second", 1.3), run("third", 0.8, placement=None)
     rows = load.load(first)
+    assert (
+        rows["cpu_s"].isna().all()
+    )  # these runs have no ends_on: they counted the time before the first request
+    assert load.load(third)["cpu_s"].notna().all()
     terminal_tables.show_rows(rows)
     text = " ".join(capsys.readouterr().out.split())
     about = "UDP requests median round-trip time against veth"
