@@ -59,7 +59,8 @@ class ArmStyle:
 BASELINE = ArmStyle(GREY, "square", "solid")
 CONTROL = ArmStyle(GREY, "square-open", "dot")
 
-# A topology has the same style in all figures. Families of topologies share a colour as far as possible.
+# A topology has the same style in all figures. Families of topologies share a colour as far as possible. No symbol is
+# an arrow: plotly draws those with their tips, not their middles, at the value.
 _ARMS = {
     "loopback": ArmStyle(_OLIVE, "star", "dot"),
     "veth": ArmStyle(_SKY, "triangle-up", "dash"),
@@ -67,11 +68,11 @@ _ARMS = {
     "veth_routed": ArmStyle(_VIOLET, "triangle-down", "dashdot"),
     "veth_published_proxy": ArmStyle(_VIOLET, "star-triangle-down", "longdash"),
     "veth_published_nat": ArmStyle(_SKY, "diamond-cross", "longdashdot"),
-    "veth_redirect": ArmStyle(_OCHRE, "arrow-right", "solid"),
-    "veth_redirect_peer": ArmStyle(_GREEN, "arrow-up", "dash"),
-    "veth_redirect_neigh": ArmStyle(_OCHRE, "arrow-down", "dashdot"),
-    "veth_xdp": ArmStyle(_PURPLE, "arrow-left", "solid"),
-    "veth_xdp_generic": ArmStyle(_PURPLE, "arrow-bar-left", "dot"),
+    "veth_redirect": ArmStyle(_OCHRE, "hourglass", "solid"),
+    "veth_redirect_peer": ArmStyle(_GREEN, "octagon", "dash"),
+    "veth_redirect_neigh": ArmStyle(_OCHRE, "star-square", "dashdot"),
+    "veth_xdp": ArmStyle(_PURPLE, "triangle-left", "solid"),
+    "veth_xdp_generic": ArmStyle(_PURPLE, "star-diamond", "dot"),
     "netkit": ArmStyle(_OLIVE, "square-cross", "longdash"),
     "netkit_l3": ArmStyle(_OLIVE, "square-x", "solid"),
     "netkit_redirect": ArmStyle(_VERMILLION, "triangle-nw", "dash"),
@@ -100,9 +101,9 @@ _ARMS = {
     "esp_tunnel": ArmStyle(_VERMILLION, "triangle-down-open", "dot"),
     "macsec": ArmStyle(_GREEN, "hexagon-open", "dashdot"),
     "vxlan_wireguard": ArmStyle(_BLUE, "diamond-x", "longdash"),
-    "vxlan_esp_transport": ArmStyle(_OCHRE, "arrow-bar-up", "longdashdot"),
-    "vxlan_esp_tunnel": ArmStyle(_VERMILLION, "arrow-bar-down", "longdash"),
-    "vxlan_macsec": ArmStyle(_GREEN, "arrow-bar-right", "longdashdot"),
+    "vxlan_esp_transport": ArmStyle(_OCHRE, "triangle-ne", "longdashdot"),
+    "vxlan_esp_tunnel": ArmStyle(_VERMILLION, "triangle-ne-open", "longdash"),
+    "vxlan_macsec": ArmStyle(_GREEN, "hexagram-open", "longdashdot"),
 }
 _SYMBOLS = ("triangle-left", "triangle-ne", "hourglass", "star-square", "star-diamond", "octagon")
 _DASHES = ("dash", "dot", "longdash", "dashdot")

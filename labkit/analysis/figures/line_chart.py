@@ -1,7 +1,7 @@
 """Line charts: a quantity against an axis of counts, with a line, intervals and raw points for each arm."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Any
@@ -19,6 +19,11 @@ from labkit.common.units import counted, si
 
 PANEL_PX = 330
 STRANGE = 2.5  # times the highest median; a round beyond is drawn as an arrow at the edge
+HEADS: Sequence[Sequence[float]] = (  # the first digits of labels
+    (1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7), (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9),
+    [tenth / 10 for tenth in range(10, 100, 2)], [tenth / 10 for tenth in range(10, 100)],
+)  # fmt: skip
+FEW_LABELS = 3
 MANY_DECADES = 5
 NARROW = 1 / 25  # share of the axis: least distance of two places for shifting arms
 AXIS_PX, LETTER_PX, GAP_PX = 415, 7.5, 4  # least width of all x axes side by side (figure: 700 px); of labels
@@ -176,10 +181,14 @@ def _axes(
 
 
 def log_axis(low: float, high: float) -> dict[str, Any]:
-    """Return a logarithmic axis with labels at 1, 2 and 5 of each decade, or at 1 only for many decades."""
+    """Return a logarithmic axis with labels at 1, 2 and 5 of each decade, at 1 only for many decades, and at more
+    places if fewer than three would be seen."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    heads = (1, 2, 5) if len(decades) < MANY_DECADES else (1,)
-    at = [head * 10.0**decade for decade in decades for head in heads]
+    at = list[float]()
+    for heads in HEADS[len(decades) < MANY_DECADES :]:
+        at = [head * 10.0**decade for decade in decades for head in heads]
+        if sum(low <= value <= high for value in at) >= FEW_LABELS:
+            break
     labels = {"tickvals": at, "ticktext": [f"{value:g}" for value in at]}
     return {"type": "log", "range": [math.log10(low), math.log10(high)], **labels}
 

@@ -37,7 +37,10 @@ def requests(rows: pd.DataFrame) -> go.Figure:
         ):
             shape = log_axis(*(end / quantity.scale for end in ends[name]))
             update(title_text=quantity.title, tickangle=0, **shape, **panel.place)
-    subtitle = "right is faster, below is steadier; geometric mean of rounds, 95 % interval; small: rounds"
+    subtitle = (
+        "right is faster, below is steadier; geometric mean of rounds with 95 % interval (not drawn if longer than a"
+        " third of an axis); small: rounds"
+    )
     if lost:
         without = counted(lost, "round")
         subtitle = f"geometric mean, unless a round lost too much for a percentile ({without}); small: rounds"

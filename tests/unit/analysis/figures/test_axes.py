@@ -7,6 +7,7 @@ import pytest
 from synthetic_rows import rows
 
 from labkit.analysis import figures, load
+from labkit.analysis.figures import line_chart
 from labkit.common.errors import BadInput
 
 
@@ -53,3 +54,11 @@ def test_pairs_stay_the_axis_if_they_vary_too() -> None:
 def test_parameter_that_is_no_axis_is_refused() -> None:
     with pytest.raises(BadInput, match=r"along=congestion cannot be an axis of these rows: choose pairs, "):
         figures.throughput(swept("pairs", (1, 2)), along="congestion")
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(190, 230), (8, 14), (95, 4500), (3, 10), (1, 1e7), (0.9, 1.05), (170, 620), (200, 206)]
+)
+def test_logarithmic_axis_shows_its_scale(low: float, high: float) -> None:
+    shown = [value for value in line_chart.log_axis(low, high)["tickvals"] if low <= value <= high]
+    assert 3 <= len(shown) <= 8 or (high / low < 1.05 and len(shown) == 1)

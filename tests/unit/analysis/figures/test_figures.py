@@ -14,6 +14,7 @@ from synthetic_report import ROUNDS, SLICES
 from labkit.analysis import figures, theme
 from labkit.analysis.figures import line_chart
 from labkit.common.schema import LATENCIES
+from labkit.measure.topologies.registry import TABLE
 
 
 def lines(figure: go.Figure) -> list[go.Scatter]:
@@ -199,5 +200,7 @@ def test_legend_of_many_arms() -> None:
     drawn = {trace.name for trace in figures.throughput(rows).data if trace.showlegend}
     assert "ovs_netdev+mirrors=1<br>+output=gre<br>+uplink_bps=100000000" in drawn
     assert "veth_bridge (again)" in drawn
+    styles = [theme.arm_style(name) for name in TABLE]  # an arrow has its tip at the value
+    assert not [one for one in styles if "arrow" in one.symbol]
     styles = [theme.arm_style(f"arm {number}") for number in range(40)]
     assert len({(one.color, one.symbol) for one in styles}) >= 25
