@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -222,10 +221,7 @@ def test_second_setup_installs_nothing(need: Need) -> None:
     ours = {
         name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}
     }
-    start = time.monotonic()
     done = subprocess.run(["make", "setup"], cwd=ROOT, env=ours, capture_output=True, text=True, check=True)
-    # 0.06 s on the reference machine; the margin is for a loaded one
-    assert time.monotonic() - start < 2
     assert "nstalling" not in done.stdout + done.stderr
 
 
