@@ -72,7 +72,7 @@ _ARMS = {
     "veth_redirect_peer": ArmStyle(_GREEN, "octagon", "dash"),
     "veth_redirect_neigh": ArmStyle(_OCHRE, "star-square", "dashdot"),
     "veth_xdp": ArmStyle(_PURPLE, "triangle-left", "solid"),
-    "veth_xdp_generic": ArmStyle(_PURPLE, "star-diamond", "dot"),
+    "veth_xdp_generic": ArmStyle(_PURPLE, "triangle-left-open", "dot"),
     "netkit": ArmStyle(_OLIVE, "square-cross", "longdash"),
     "netkit_l3": ArmStyle(_OLIVE, "square-x", "solid"),
     "netkit_redirect": ArmStyle(_VERMILLION, "triangle-nw", "dash"),
@@ -101,11 +101,18 @@ _ARMS = {
     "esp_tunnel": ArmStyle(_VERMILLION, "triangle-down-open", "dot"),
     "macsec": ArmStyle(_GREEN, "hexagon-open", "dashdot"),
     "vxlan_wireguard": ArmStyle(_BLUE, "diamond-x", "longdash"),
-    "vxlan_esp_transport": ArmStyle(_OCHRE, "triangle-ne", "longdashdot"),
-    "vxlan_esp_tunnel": ArmStyle(_VERMILLION, "triangle-ne-open", "longdash"),
+    "vxlan_esp_transport": ArmStyle(_OCHRE, "diamond-wide-open", "longdashdot"),
+    "vxlan_esp_tunnel": ArmStyle(_VERMILLION, "diamond-tall-open", "longdash"),
     "vxlan_macsec": ArmStyle(_GREEN, "hexagram-open", "longdashdot"),
 }
-_SYMBOLS = ("triangle-left", "triangle-ne", "hourglass", "star-square", "star-diamond", "octagon")
+_SYMBOLS = (
+    "triangle-ne",
+    "star-diamond",
+    "bowtie-open",
+    "pentagon-open",
+    "star-triangle-up-open",
+    "diamond-cross-open",
+)
 _DASHES = ("dash", "dot", "longdash", "dashdot")
 
 # Styles of kinds of endpoints in figures that compare nothing else, and of published values.

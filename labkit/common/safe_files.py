@@ -49,9 +49,13 @@ def is_root() -> bool:
 def meant(path: Path) -> str:
     """Return ` (did you mean …?)` with a name in the folder of a path that does not exist, or nothing."""
     try:
-        return "" if path.exists() else did_you_mean(path.name, os.listdir(path.parent))
+        there = [] if path.exists() else os.listdir(path.parent)
     except OSError:
         return ""
+    stem = path.name.removesuffix(path.suffix)  # all names of one kind end alike
+    return did_you_mean(
+        path.name, [name for name in there if did_you_mean(stem, [Path(name).stem]) or stem in name]
+    )
 
 
 @contextmanager

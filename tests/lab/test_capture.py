@@ -190,7 +190,7 @@ def test_first_and_last_packet_are_captured(tmp_path: Path) -> None:
 def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     assert tried("refused", tmp_path) == [
         None,
-        ["BadInput", "client0 has no interface eth9 to capture at"],
+        ["BadInput", "client0 has no interface eth9 to capture at (did you mean eth0?)"],
         ["BadInput", "a capture needs at least one interface"],
         ["BadInput", "client0:eth0 is named twice: name each interface once"],
         [

@@ -188,7 +188,10 @@ def test_same_notes_are_shown_once() -> None:
 
 def test_drawing_page_follows_dark_mode() -> None:
     page = drawing.page(example_states.bridged(1))
-    assert "@media (prefers-color-scheme:dark){body{background:#14171a}" in page.partition("</head>")[0]
+    assert (
+        "@media screen and (prefers-color-scheme:dark){body{background:#14171a}"
+        in page.partition("</head>")[0]
+    )
 
 
 def test_titles_of_panels_fit_side_by_side() -> None:

@@ -26,7 +26,7 @@ def notebook() -> Any:
 def test_executed_elsewhere_or_beside_its_run(tmp_path: Path) -> None:
     page, resources = ReportExporter().from_notebook_node(notebook())
     assert "<title>Elsewhere" in page
-    assert "<strong>3 %</strong>" in page
+    assert "<strong>3&nbsp;%</strong>" in page
     assert resources["output_extension"] == ".html"
     folder = synthetic_rows.save(
         tmp_path / "run", synthetic_rows.rows(), parameters={"rounds": 5}, created="2026-01-02T03:04:05Z"
