@@ -22,7 +22,7 @@ CELL_PX, TOP_PX, BOTTOM_PX, LEFT_PX = 56, 60, 8, 122
 # Above the middle of the first row, in cells: for column heads and for a host's name.
 BETWEEN, NAME = 1.45, 0.4
 ENDS = {"source": "source_address", "target": "target_address"}
-NARROW = 6  # containers: cells of more have three short lines
+NARROW = 6  # containers: of more, cells have no TTL and columns no address
 TENANTS = {
     "bridges 1, 3": ("cs1", "cs2", "cs5"), "bridge 2": ("cs3", "cs4"), "X, Y": ("csX", "csY"),
     "X1, Y1": ("csX1", "csY1"), "A, B": ("csA", "csB"),
@@ -56,7 +56,8 @@ def matrix(df: pd.DataFrame) -> go.Figure:
     figure.add_traces(points)
     _axes(figure, ticks, wide, y)
     bad = sum(bool(faults(one)) for one in ok(df).to_dict("records"))
-    subtitle = "from the row's container to the column's: answered/sent, spine, TTL, round-trip time p50"
+    ttl = " TTL," * (wide <= NARROW)
+    subtitle = f"from the row's container to the column's: answered/sent, spine,{ttl} round-trip time p50"
     subtitle += f"; {WRONG}: not as expected ({bad})" if bad else "; all as expected" if len(ok(df)) else ""
     title = TITLES.get(str(df["part"].iloc[0]) if len(df) else "", TITLES["reachability"])
     return finish(figure, df, title, subtitle, _notes(df), below_px=BOTTOM_PX)
@@ -172,7 +173,8 @@ def _head(
     if host:
         marks.annotation(text=f"<b>{theme.plain(host)}</b>", y=y + 0.1, yanchor="top", **corner)
     for x, node in enumerate(order):
-        marks.annotation(text=_end(node, addresses), x=x, showarrow=False, **bottom)
+        text = _end(node, addresses if len(order) <= NARROW else {}).removesuffix("<br>")
+        marks.annotation(text=text, x=x, showarrow=False, **bottom)
     return high
 
 
@@ -187,7 +189,11 @@ def _cell(marks: Marks, one: dict[Any, Any], at: tuple[int, float], *, is_narrow
     head = f"<b>{WRONG} {', '.join(wrong)}</b>" if wrong else f"<b>{_answered(one)}</b> · {rtt}"
     lines = [head, " · ".join([*spine, *ttl])] + [f"{_answered(one)} · {rtt}"] * bool(wrong)
     if is_narrow and not wrong:
-        lines = [" ".join([f"<b>{_answered(one)}</b>", *ttl]), rtt if ttl else "", *spine]
+        lines = [
+            f"<b>{_answered(one)}</b>",
+            rtt if ttl else "",
+            *(one.replace(" then ", ", ") for one in spine),
+        ]
     marks.annotation(
         text="<br>".join(filter(None, lines)), x=x, y=y, showarrow=False, font={"size": theme.SMALL_PX}
     )
