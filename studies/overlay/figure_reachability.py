@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 from labkit.analysis import theme
 from labkit.analysis.figures.panels import Marks
 from labkit.analysis.load import hosts
+from labkit.common import units
 from studies.overlay.notes import (
     WRONG,
     finish,
@@ -189,11 +190,8 @@ def _cell(marks: Marks, one: dict[Any, Any], at: tuple[int, float], *, is_narrow
     head = f"<b>{WRONG} {', '.join(wrong)}</b>" if wrong else f"<b>{_answered(one)}</b> · {rtt}"
     lines = [head, " · ".join([*spine, *ttl])] + [f"{_answered(one)} · {rtt}"] * bool(wrong)
     if is_narrow and not wrong:
-        lines = [
-            f"<b>{_answered(one)}</b>",
-            rtt if ttl else "",
-            *(one.replace(" then ", ", ") for one in spine),
-        ]
+        took = units.si(one["rtt_p50_s"], "s") if ttl else ""
+        lines = [f"<b>{_answered(one)}</b>", took, *(name.replace(" then ", ", ") for name in spine)]
     marks.annotation(
         text="<br>".join(filter(None, lines)), x=x, y=y, showarrow=False, font={"size": theme.SMALL_PX}
     )
