@@ -88,7 +88,8 @@ def condition(text: str) -> Condition:
 def enough(conditions: Sequence[Condition]) -> float:
     """Return the half-width at which no more rounds are needed: two fifths of the smallest margin.
 
-    Then equal arms are not worse, and one that is worse by twice the margin is, in at least 19 of 20 runs each.
+    Then equal arms are not worse, and one that is worse by twice the margin is, in at least 19 of 20 runs each
+    (simulated from recorded slices).
     """
     return min(one.beyond for one in conditions) / 2.5
 

@@ -38,8 +38,9 @@ runs may drift apart, so only arms, or kernels in turn (`labkit bisect --gate`),
 
     labkit run datapaths 'change=new: program iperf3=/opt/new/bin/iperf3' --fail-if 'slower>2.5%'
 
-Without rounds= it measures until it can tell, for ten minutes at most, and finds a slowdown of twice
-the margin. docs/method/ci.md says how often it is wrong.
+Without rounds= it measures until it can tell, for at most 120 rounds (ten minutes for one point on a
+quiet machine). In simulations it then finds a slowdown of twice the margin.
+docs/method/ci.md says how often it is wrong.
 
 With --git-bisect the exit code is for `git bisect run`: 0 good (not worse), 1 bad (worse), 125 skip
 (cannot tell, or nothing could be measured, for example because the kernel does not boot), 255 stop

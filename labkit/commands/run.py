@@ -215,7 +215,7 @@ def _check_gate(given: argparse.Namespace) -> None:
 
 
 def _ten_minutes(given: argparse.Namespace, parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters with those of a gate of arms that are not given: ten minutes, or as long as it needs."""
+    """Return the parameters with those of a gate of arms that are not given: as many rounds as it needs, or a limit."""
     from labkit.analysis import gate
 
     kind = experiments.find(given.experiment).parameters

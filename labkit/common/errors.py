@@ -44,10 +44,19 @@ class NoEffect(Failed):
     """A change has no effect on its arm, which therefore equals the unchanged arm. In a sweep it is a row."""
 
 
+MANY_NAMES = 20
+
+
 def choose(given: object, known: Iterable[object]) -> str:
-    """Return `choose A, B, C`, the end of a message about an unknown name, with the name that was probably meant."""
+    """Return `choose A, B, C`, the end of a message about an unknown name, with the name that was probably meant.
+
+    Beside that name, more than MANY_NAMES are only counted.
+    """
     names = [str(one) for one in known]
-    return f"choose {', '.join(names)}{did_you_mean(given, names)}"
+    meant = did_you_mean(given, names)
+    return (
+        f"choose {f'one of {len(names)}' if meant and len(names) > MANY_NAMES else ', '.join(names)}{meant}"
+    )
 
 
 def did_you_mean(given: object, known: Iterable[str], count: int = 1) -> str:

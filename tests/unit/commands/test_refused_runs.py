@@ -38,7 +38,7 @@ container_vs_vm generator=iperf3 -> there is no parameter generator
 load_test family=6 -> there is no parameter family
 """
 DATAPATHS = f"""
-datapaths topology=vethh -> vethh is not a topology: choose loopback, veth,
+datapaths topology=vethh -> vethh is not a topology: choose one of
 datapaths mtu_bytes=1279 family=6 -> mtu_bytes=1279 is outside 1280 to 65535: what IPv6 allows
 datapaths mtu_bytes=65512 topology=veth,gre -> mtu_bytes=65512 does not fit into gre: with its 24 bytes
 datapaths mtu_bytes=65462 topology=vxlan_gre -> = 65461
