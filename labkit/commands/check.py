@@ -28,10 +28,10 @@ bounded load, whose plan it shows first.
     labkit check ssh:node1/container:web ssh:node2/container:cli
     labkit check container:web container:cli --port 8080
 
---port: a port at which a program of the second end listens, or, for ends of one machine, which it publishes for it.
-Without it, labkit tries ports at which programs of the second end listen, if that is not host and
-takes none of labkit's own connections. Through a program that copies what arrives at a published
-port, labkit only connects.
+--port: a port at which a program of the second end listens. If both ends are on one machine, it may
+also be a port that this machine publishes for the second end. Without --port, labkit connects to
+ports of the second end's programs if that end refuses labkit's own connections and is not host.
+Where a program copies what arrives at a published port, labkit only connects.
 
 The first line is the answer. Findings are ordered by how certain they are, then by how much they can
 cost.
@@ -88,15 +88,15 @@ def run(given: argparse.Namespace) -> int:
             raise BadInput("--load sends traffic: add --yes to agree to this plan")
         return agrees()
 
-    given_load: dict[str, Any] = {"load_s": seconds, "port": given.port, **existing_ends.choice(given)}
+    asked: dict[str, Any] = {"load_s": seconds, "port": given.port, **existing_ends.choice(given)}
     places = {where for where, _name in existing_names.machines(given.client, given.server)}
     if len(places) > 1 or "here" in places:
-        given_load["agreed"] = agreed
+        asked["agreed"] = agreed
     if places == {"here"}:
-        given_load["locked"] = lambda: local.measuring_lock(note)
+        asked["locked"] = lambda: local.measuring_lock(note)
     elif len(places) == 1 and given.load and not given.yes:
         raise BadInput("--load through ssh does not ask: add --yes to agree to a plan that is shown first")
-    report = existing_ends.ask("check", given.client, given.server, **given_load)
+    report = existing_ends.ask("check", given.client, given.server, **asked)
     if given.json:
         print(printable_json(json.dumps(report, indent=2, ensure_ascii=False)))
     else:

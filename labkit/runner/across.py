@@ -9,8 +9,8 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, replace
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import msgspec
 
@@ -19,75 +19,27 @@ from labkit.common.errors import Failed, Unsupported
 from labkit.common.topology_state import InterfaceState, Namespace, State
 from labkit.common.topology_state import Place as PlaceState
 from labkit.measure import hosts
-from labkit.measure.existing.checks import evidence, load, probes, registry
+from labkit.measure.existing.checks import check, evidence, load, probes, registry
 from labkit.measure.existing.checks.findings import ALL, BETWEEN, SEEN, Finding
 from labkit.measure.existing.checks.probes import Connection, OneWay
 from labkit.measure.existing.path import chosen, others_than
 from labkit.runner.two_hosts import PATIENCE_S
 
 Say = Callable[[str], None]
+Answer = Callable[[], dict[str, Any]]  # waits for the answer to a request
 
 
-class _Side(Protocol):
-    """One machine's half: `begin` a request, then take its `result`."""
+@dataclass(eq=False)
+class _Side:
+    """One machine's half. begin: sends a request, by its name (`half.ASKS`) and its parameters."""
 
     where: str
     name: str
+    begin: Callable[[str, dict[str, Any]], Answer]
 
-    def begin(self, ask: str, **given: Any) -> None:
-        """Send a request."""
-
-    def result(self) -> Any:
+    def ask(self, ask: str, /, **given: Any) -> Any:
         """Return the answer. Raises OSError with the system's words, and the errors of the other side."""
-
-
-class _Here:
-    """The half of this machine, in this process."""
-
-    def __init__(self, name: str, role: str, command: str, say: Say, stack: ExitStack) -> None:
-        from labkit.measure.existing.half import Half  # what only an end of this machine needs
-        from labkit.measure.hosts import local
-
-        self.where, self.name = "here", name
-        half = Half(name, role, lambda patience_s: local.measuring_lock(say, command, patience_s))
-        self._half = stack.enter_context(closing(half))
-        self._asked: tuple[str, dict[str, Any]] = ("", {})
-
-    def begin(self, ask: str, **given: Any) -> None:
-        self._asked = (ask, given)
-
-    def result(self) -> Any:
-        return _of(self._half.answer(*self._asked))
-
-
-class _There:
-    """The half of a machine behind ssh."""
-
-    def __init__(self, where: str, name: str, role: str, command: str, say: Say, stack: ExitStack) -> None:
-        self.where, self.name, self._say = where, name, say
-        given = {"name": name, "role": role, "command": command}
-        request = {"do": "existing", "question": "half", "given": given}
-        self._conversation = stack.enter_context(hosts.conversation(where, request, say))
-        self._lines = self._conversation.lines()
-        self.result()
-
-    def begin(self, ask: str, **given: Any) -> None:
-        self._conversation.send(msgspec.json.encode({"ask": ask, "given": given}))
-
-    def result(self) -> Any:
-        for line in self._lines:
-            event = _decoded(line)
-            if event["event"] == "error":
-                raise errors.error_by_name(event["kind"], event["text"])
-            if event["event"] == "answer":
-                return _of(event)
-            self._say(event["text"])
-        raise Failed(f"the check {self._conversation.end_reason()}")
-
-
-@errors.reading("an answer of another machine")
-def _decoded(line: bytes) -> dict[str, Any]:
-    return msgspec.json.decode(line, type=dict[str, Any])
+        return _of(self.begin(ask, given)())
 
 
 def _of(answer: dict[str, Any]) -> Any:
@@ -96,78 +48,94 @@ def _of(answer: dict[str, Any]) -> Any:
     return answer["answer"]
 
 
+def _opened(where: str, name: str, role: str, command: str, say: Say, stack: ExitStack) -> _Side:
+    """Open a half: of this machine in this process, of another one through ssh."""
+    if where == "here":
+        from labkit.measure.existing.half import Half  # what only an end of this machine needs
+        from labkit.measure.hosts import local
+
+        half = Half(name, role, lambda patience_s: local.measuring_lock(say, command, patience_s))
+        stack.enter_context(closing(half))
+        return _Side(where, name, lambda ask, given: lambda: half.answer(ask, given))
+    request = {"do": "half", "name": name, "role": role, "command": command}
+    conversation = stack.enter_context(hosts.conversation(where, request, say))
+    lines = conversation.lines()
+
+    def answer() -> dict[str, Any]:
+        for line in lines:
+            event = _decoded(line)
+            if event["event"] == "error":
+                raise errors.error_by_name(event["kind"], event["text"])
+            if event["event"] == "answer":
+                return event
+            say(event["text"])
+        raise Failed(f"the check {conversation.end_reason()}")
+
+    def begin(ask: str, given: dict[str, Any]) -> Answer:
+        conversation.send(msgspec.json.encode({"ask": ask, "given": given}))
+        return answer
+
+    answer()
+    return _Side(where, name, begin)
+
+
+@errors.reading("an answer of another machine")
+def _decoded(line: bytes) -> dict[str, Any]:
+    return msgspec.json.decode(line, type=dict[str, Any])
+
+
 class _Ends:
-    """Both halves: `client` and `server`."""
+    """Both halves: `client` and `server`. far: the other one of each."""
 
     def __init__(self, placed: list[tuple[str, str]], say: Say, stack: ExitStack) -> None:
-        made: list[_Side] = []
         command = os.urandom(8).hex()  # by which two names of one machine share its lock
-        for (where, name), role in zip(placed, ("client", "server"), strict=True):
-            given = (name, role, command, say, stack)
-            made.append(_Here(*given) if where == "here" else _There(where, *given))
-        self.client, self.server = made
-
-    def ask(self, side: _Side, ask: str, **given: Any) -> Any:
-        side.begin(ask, **given)
-        return side.result()
+        self.sides = [
+            _opened(*place, role, command, say, stack)
+            for place, role in zip(placed, ("client", "server"), strict=True)
+        ]
+        self.client, self.server = self.sides
+        self.far = {self.client: self.server, self.server: self.client}
 
     def both(
         self, ask: str, client: dict[str, Any] | None = None, server: dict[str, Any] | None = None
     ) -> list[Any]:
         """Ask both at the same time; return the answers of client and server."""
-        self.client.begin(ask, **(client or {}))
-        self.server.begin(ask, **(server or {}))
-        sides = (self.client, self.server)
+        of = zip(self.sides, (client or {}, server or {}), strict=True)
+        waiting = [(side, side.begin(ask, given)) for side, given in of]
         # This process is a half itself: it answers while the other one does.
-        answers, failed = dict[_Side, Any](), list[OSError]()
-        for side in sorted(sides, key=lambda one: one.where != "here"):
-            try:
-                answers[side] = side.result()
-            except OSError as error:  # the other one's answer is read all the same
-                failed.append(error)
-        if failed:
-            raise failed[0]
-        return [answers[side] for side in sides]
-
-    def far(self, side: _Side) -> _Side:
-        """Return the other one."""
-        return self.server if side is self.client else self.client
+        waiting.sort(key=lambda one: one[0].where != "here")
+        answers = {side: wait() for side, wait in waiting}  # both are read, even if one says that it failed
+        return [_of(answers[side]) for side in self.sides]
 
 
-class _Sender:
-    """The sending end of a burst, on the machine of a half (`probes.Sends`)."""
+class _Burst:
+    """Both ends of a burst, on the machines of two halves (`probes.Sends`, `probes.Receives`)."""
 
-    def __init__(self, ends: _Ends, side: _Side) -> None:
-        self._ends, self._side = ends, side
+    def __init__(self, sender: _Side, receiver: _Side) -> None:
+        self._sender, self._receiver = sender, receiver
 
     def send(self, number: int, length_bytes: int) -> str:
-        return str(self._ends.ask(self._side, "send", number=number, length_bytes=length_bytes))
+        return str(self._sender.ask("send", number=number, length_bytes=length_bytes))
 
     def burst(self, count: int) -> None:
-        self._ends.ask(self._side, "burst", count=count)
+        self._sender.ask("burst", count=count)
 
     def told(self) -> tuple[str, int | None]:
-        words, mtu_bytes = self._ends.ask(self._side, "told")
+        words, mtu_bytes = self._sender.ask("told")
         return words, mtu_bytes
 
-
-class _Receiver:
-    """The receiving end (`probes.Receives`)."""
-
-    def __init__(self, ends: _Ends, side: _Side) -> None:
-        self._ends, self._side = ends, side
-
     def arrived(self, wait_s: float, wanted: int) -> Collection[int]:
-        return set(self._ends.ask(self._side, "arrived", wait_s=wait_s, wanted=wanted))
+        return set(self._receiver.ask("arrived", wait_s=wait_s, wanted=wanted))
 
 
 @contextmanager
-def _channel(ends: _Ends, kind: str, sender: _Side) -> Iterator[tuple[_Sender, _Receiver]]:
+def _channel(ends: _Ends, kind: str, sender: _Side) -> Iterator[tuple[_Burst, _Burst]]:
     token = os.urandom(probes.TOKEN_BYTES).hex()
     try:
-        port = ends.ask(ends.far(sender), "receive", kind=kind, token=token)
-        ends.ask(sender, "sender", kind=kind, token=token, port=port)
-        yield _Sender(ends, sender), _Receiver(ends, ends.far(sender))
+        port = ends.far[sender].ask("receive", kind=kind, token=token)
+        sender.ask("sender", kind=kind, token=token, port=port)
+        both = _Burst(sender, ends.far[sender])
+        yield both, both
     finally:
         ends.both("done")
 
@@ -180,21 +148,15 @@ class _Found:
         own, far = ends.both("addresses", given, given)
         client, server = chosen(own, far, only)
         source = client[0] if set(client) & set(only) else None
-        ways = ends.ask(ends.client, "ways", pairs=[(source, to) for to in server])
+        ways = ends.client.ask("ways", pairs=[(source, to) for to in server])
         if not ways:
             raise Unsupported(f"{ends.client.name} and {ends.server.name} have no version of IP in common")
-        back = ends.ask(
-            ends.server, "ways", pairs=[(one["destination"], one["hidden"] or one["source"]) for one in ways]
-        )
-        order = sorted(
+        pairs = [(one["destination"], one["hidden"] or one["source"]) for one in ways]
+        back = ends.server.ask("ways", pairs=pairs)
+        there, _home = min(
             zip(ways, back, strict=True),
-            key=lambda both: (
-                not (both[0]["leaves"] and both[1]["leaves"]),
-                both[0]["version"],
-                not both[0]["beside"],
-            ),
+            key=lambda two: (not all(one["leaves"] for one in two), two[0]["version"], not two[0]["beside"]),
         )
-        there, _home = order[0]
         self.source, self.destination = there["source"], there["destination"]
         pairs = [(one["source"], one["destination"]) for one in ways]
         self.others = others_than([(self.source, self.destination)], pairs)
@@ -229,7 +191,7 @@ def _check(
         if load_s is not None:
             # Who holds one lock waits for the other with a limit: two commands may wait for each other.
             for side, patience_s in ((ends.client, None), (ends.server, PATIENCE_S)):
-                ends.ask(side, "lock", patience_s=patience_s)
+                side.ask("lock", patience_s=patience_s)
         ends.both("observe")
         probed = _probed(ends, found, load_s, port, not_seen)
         given = {"probed": msgspec.to_builtins(probed)}
@@ -272,12 +234,12 @@ def _probed(
         result["back_probe"] = probes.one_way(
             lambda kind: _channel(ends, kind, ends.server), found.server["mtu_bytes"]
         )
-    if result["forward_probe"].icmp.arrived:
-        result["round_trips_ms"] = ends.ask(ends.client, "round_trips_ms")
+    answers = result["forward_probe"].icmp.arrived
+    result["round_trips_ms"] = ends.client.ask("round_trips_ms") if answers else []
     ports = [port] if port is not None else []
     if not (ports or result["connection"].connected or ends.server.name == "host"):
-        ports = ends.ask(ends.server, "listening")[: evidence.MAX_PORTS]
-    result["ports"] = {each: ends.ask(ends.client, "refused", port=each) for each in ports}
+        ports = ends.server.ask("listening")[: evidence.MAX_PORTS]
+    result["ports"] = {each: ends.client.ask("refused", port=each) for each in ports}
     ways = (result["forward_probe"], result["back_probe"])
     not_seen += evidence.exempted(ends.server.name, result["ports"], result["connection"], ways)
     if load_s is not None and not result["connection"].connected:
@@ -290,9 +252,9 @@ def _probed(
 def _connected(ends: _Ends) -> Connection:
     """Connect with TCP, and carry what `probes.tcp` does."""
     try:
-        port = ends.ask(ends.server, "listen")
-        ends.ask(ends.client, "connect", port=port)
-        ends.ask(ends.server, "accept")
+        port = ends.server.ask("listen")
+        ends.client.ask("connect", port=port)
+        ends.server.ask("accept")
         carried = ends.both("carry")[1]
     except OSError as error:
         return Connection(False, 0, 0.0, str(error))
@@ -304,11 +266,11 @@ def _connected(ends: _Ends) -> Connection:
 def _loads(ends: _Ends, load_s: int, not_seen: list[str]) -> list[load.Load]:
     result = list[load.Load]()
     for protocol in load.PROTOCOLS:
-        if said := ends.ask(ends.server, "serve"):
+        if said := ends.server.ask("serve"):
             not_seen.append(f"the load did not run: {said}")
             return result
-        sent = ends.ask(ends.client, "load", seconds=load_s, protocol=protocol)
-        ends.ask(ends.server, "served")
+        sent = ends.client.ask("load", seconds=load_s, protocol=protocol)
+        ends.server.ask("served")
         result.append(msgspec.convert(sent, load.Load))
     return result
 
@@ -326,36 +288,22 @@ def _report(
     ends: _Ends, found: _Found, probed: dict[str, Any], judged: list[dict[str, Any]], not_seen: list[str]
 ) -> dict[str, Any]:
     explained, others, drops = list[Finding](), list[Finding](), Counter[str]()
-    for side, one in zip((ends.client, ends.server), judged, strict=True):
-        explained += _placed(side, ends.far(side), one["explained"])
-        others += _placed(side, ends.far(side), one["unexplained"])
-        for reason, function, interface, count in one["drops"]:
-            drops[f"{reason} in {function}{f' at {interface}' if interface else ''} of {_shown(side)}"] += (
-                count
-            )
+    for side, one in zip(ends.sides, judged, strict=True):
+        explained += _placed(side, ends.far[side], one["explained"])
+        others += _placed(side, ends.far[side], one["unexplained"])
+        drops.update({f"{what} of {_shown(side)}": count for what, count in one["drops"].items()})
         not_seen += [f"{text} ({_shown(side)})" for text in one["not_seen"]]
     explained += _tunnels(ends, found, probed)
-    trips_ms = sorted(probed.get("round_trips_ms", []))
+    interfaces = [
+        *(_end(ends.client, one) for one in found.client["interfaces"]),
+        BETWEEN,
+        *(_end(ends.server, one) for one in found.server["interfaces"]),
+    ]
     return {
         "client": _end(ends.client),
         "server": _end(ends.server),
         "findings": [asdict(one) for one in registry.judged(explained, others)],
-        "paths": [
-            {
-                "client": found.source,
-                "server": found.destination,
-                "interfaces": [
-                    *(_end(ends.client, one) for one in found.client["interfaces"]),
-                    BETWEEN,
-                    *(_end(ends.server, one) for one in found.server["interfaces"]),
-                ],
-                "forward": probed["forward_probe"].summary,
-                "back": probed["back_probe"].summary,
-                "tcp": probed["connection"].connected,
-                "ports": {str(port): said or "connects" for port, said in probed["ports"].items()},
-                "round_trip_ms": trips_ms[len(trips_ms) // 2] if trips_ms else None,
-            }
-        ],
+        "paths": [check.path_entry(found.source, found.destination, interfaces, probed)],
         "loads": [asdict(one) for one in probed.get("loads", [])],
         "drops": dict(drops.most_common(20)),
         "not_seen": list(dict.fromkeys(not_seen)),
@@ -392,18 +340,14 @@ def _draw(placed: list[tuple[str, str]], say: Say, port: int | None, **given: An
         ends = _Ends(placed, say, stack)
         found = _Found(ends, **given)
         told = {ends.client: found.client, ends.server: found.server}
-        states = [
-            _renamed(side, msgspec.convert(ends.ask(side, "state"), State))
-            for side in (ends.client, ends.server)
-        ]
-    one, other = states
+        one, other = (_renamed(side, msgspec.convert(side.ask("state"), State)) for side in ends.sides)
     exits = (one.forward[-1:], other.forward[:1])
     network = [
         InterfaceState(
             name=_shown(side), index=0, kind="cable", up=True, carrier=True, mtu_bytes=0,
             peer=PlaceState(step.namespace, step.interface),
         )
-        for side, steps in zip((ends.client, ends.server), exits, strict=True)
+        for side, steps in zip(ends.sides, exits, strict=True)
         for step in steps
     ]  # fmt: skip
     state = State(

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from labkit import __version__
 from labkit.common.errors import Failed, LabkitError
 from labkit.measure.hosts import local
 from labkit.measure.hosts.ssh import BEAT_S, SILENCE_S
-from labkit.system import machine, process
+from labkit.system import machine
 
 FOLDER = Path("~/.cache/labkit/run")  # stays empty on disk: only the experiment sees what is mounted on it
 
@@ -42,19 +43,19 @@ class Caller:
     """The calling side: its lines go to the experiment, and this process ends with it."""
 
     def __init__(self) -> None:
-        self._conversation: process.Conversing | _Asked | None = None
+        self._send: Callable[[bytes], None] | None = None
         self._early: list[bytes] = []
         self._lock = threading.Lock()
         signal.alarm(SILENCE_S)  # SIGALRM ends this process (signal(7)), even if the main thread is stuck
         for work in (self._listen, _beat):
             threading.Thread(target=work, daemon=True).start()
 
-    def attach(self, conversation: "process.Conversing | _Asked") -> None:
-        """Pass lines on to this conversation from now on, earlier ones first."""
+    def attach(self, send: Callable[[bytes], None]) -> None:
+        """Pass lines on to this function from now on, earlier ones first."""
         with self._lock:
-            self._conversation = conversation
+            self._send = send
             for line in self._early:
-                conversation.send(line)
+                send(line)
 
     def _listen(self) -> None:
         for line in sys.stdin.buffer:
@@ -62,8 +63,8 @@ class Caller:
             if not (text := line.strip()):
                 continue
             with self._lock:
-                if self._conversation:
-                    self._conversation.send(text)
+                if self._send:
+                    self._send(text)
                 else:
                     self._early.append(text)
         os._exit(1)
@@ -80,7 +81,7 @@ def _beat() -> None:
 
 def _answer(request: dict[str, Any], caller: Caller) -> None:
     with local.conversation(request) as conversation:
-        caller.attach(conversation)
+        caller.attach(conversation.send)
         for line in conversation.lines():
             _pass_on(line + b"\n")
         write_event({"event": "ended", "text": conversation.end_reason()})
@@ -105,38 +106,28 @@ def _measuring(request: dict[str, Any], caller: Caller) -> None:
         _answer(request, caller)
 
 
-class _Asked:
-    """The requests of a caller in the order in which they come."""
-
-    def __init__(self) -> None:
-        lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self.send, self.next = lines.put, lines.get
-
-
-def _be_half(given: dict[str, Any], caller: Caller) -> None:
+def _be_half(request: dict[str, Any], caller: Caller) -> None:
     """Answer for one end of a path to another machine, until the caller ends."""
     from labkit.measure.existing.half import Half  # no experiment needs it
 
-    asked = _Asked()
+    asked = queue.SimpleQueue[bytes]()
     try:
         half = Half(
-            given["name"],
-            given["role"],
-            lambda patience_s: local.measuring_lock(_log, given["command"], patience_s),
+            request["name"],
+            request["role"],
+            lambda patience_s: local.measuring_lock(_log, request["command"], patience_s),
         )
     except OSError as error:  # `main` takes it for a caller that is gone
         raise Failed(str(error)) from None
-    caller.attach(asked)
+    caller.attach(asked.put)
     write_event({"event": "answer", "answer": None})
     while True:
-        one = msgspec.json.decode(asked.next())
+        one = msgspec.json.decode(asked.get())
         write_event({"event": "answer", **half.answer(one["ask"], one["given"])})
 
 
-def _ask_existing(request: dict[str, Any], caller: Caller) -> None:
+def _ask_existing(request: dict[str, Any], _caller: Caller) -> None:
     """Answer a question about existing ends, which only the machine's own namespaces show."""
-    if request["question"] == "half":
-        _be_half(request["given"], caller)
     from labkit.measure.existing.questions import QUESTIONS  # no experiment needs it
 
     asking: dict[str, Any] = (
@@ -166,7 +157,7 @@ def main() -> None:
     try:
         if line.endswith(b"\n"):
             request = msgspec.json.decode(line)
-            handlers = {"existing": _ask_existing}
+            handlers = {"existing": _ask_existing, "half": _be_half}
             usual = _measuring if "git_revision" in request else _answer
             handlers.get(request["do"], usual)(request, Caller())
             code = 0

@@ -11,17 +11,18 @@ import socket
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, closing
 from ipaddress import ip_address
-from typing import Any
+from operator import attrgetter
+from typing import Any, get_type_hints
 
 import msgspec
 
 from labkit.common import existing_names
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure.existing import network
-from labkit.measure.existing.checks import load, probes, registry
+from labkit.measure.existing.checks import drops, load, probes, registry
 from labkit.measure.existing.checks.evidence import Evidence, mtu_of, observed
-from labkit.measure.existing.checks.probes import Connection, End, OneWay, Receiver, Sender
-from labkit.measure.existing.checks.rules import may_match
+from labkit.measure.existing.checks.probes import End, Receiver, Sender
+from labkit.measure.existing.checks.rules import Chain, may_match
 from labkit.measure.existing.endpoints import resolve
 from labkit.measure.existing.path import Path, inwards, outwards, source_for, usable
 from labkit.measure.existing.spaces import Spaces
@@ -50,7 +51,7 @@ class Half:
     def answer(self, ask: str, given: dict[str, Any]) -> dict[str, Any]:
         """Answer a request by its name, one of ASKS; `failed` is an error of the system, in words."""
         try:
-            return {"answer": ASKS[ask](self, **given)}
+            return {"answer": attrgetter(ASKS[ask])(self)(**given)}
         except OSError as error:
             return {"failed": error.strerror or str(error)}
 
@@ -86,7 +87,6 @@ class Half:
         into = inwards(self._spaces, out)
         self._paths = (out, into) if self._is_client else (into, out)
         self._end, self._to = End(self._own, source), destination
-        self._out = out
         least = min(into.places, key=lambda place: place.link.mtu_bytes, default=None)
         return {
             "mtu_bytes": mtu_of(out),
@@ -117,30 +117,10 @@ class Half:
         self._receiver = self._sockets.enter_context(closing(Receiver(kind, self._end, bytes.fromhex(token))))
         return self._receiver.port
 
-    def arrived(self, wait_s: float, wanted: int) -> list[int]:
-        """Return the numbers of the packets that arrived (`probes.Receives`)."""
-        return sorted(self._receiver.arrived(wait_s, wanted))
-
     def sender(self, kind: str, token: str, port: int) -> None:
         """Open a sender (`probes.Sender`)."""
         made = Sender(kind, self._end, bytes.fromhex(token), self._to, port)
         self._sender = self._sockets.enter_context(closing(made))
-
-    def send(self, number: int, length_bytes: int) -> str:
-        """Send one packet (`probes.Sends`)."""
-        return self._sender.send(number, length_bytes)
-
-    def burst(self, count: int) -> None:
-        """Send small packets (`probes.Sends`)."""
-        self._sender.burst(count)
-
-    def told(self) -> tuple[str, int | None]:
-        """Return the errors that came back (`probes.Sends`)."""
-        return self._sender.told()
-
-    def done(self) -> None:
-        """Close all sockets."""
-        self._sockets.close()
 
     def listen(self) -> int:
         """Listen for one connection of TCP; return the port."""
@@ -169,10 +149,6 @@ class Half:
         """Return why a port of the other end takes no connection (`probes.refused`)."""
         return probes.refused(self._end, self._to, port)
 
-    def listening(self) -> list[int]:
-        """Return the ports at which programs of the server listen."""
-        return self._seen.listening()
-
     def lock(self, patience_s: float | None) -> None:
         """Take this machine's measuring lock until the end. Raises Failed if another measurement keeps it."""
         self._stack.enter_context(self._locked(math.inf if patience_s is None else patience_s))
@@ -192,14 +168,11 @@ class Half:
         except Unsupported as error:
             return msgspec.to_builtins(load.Load(protocol, 0.0, 0, 0, str(error)))
 
-    def served(self) -> None:
-        """End the load's server."""
-        self._serving.close()
-
     def measured(self, probed: dict[str, Any]) -> dict[str, bool]:
         """Take what the probes of both machines showed; return what this one's edges counted (`Evidence.edges`)."""
-        for name, value in msgspec.convert(probed, dict[str, Any]).items():
-            setattr(self._seen, name, msgspec.convert(value, KINDS[name], strict=False))
+        types = get_type_hints(Evidence)
+        for name, value in probed.items():
+            setattr(self._seen, name, msgspec.convert(value, types[name], strict=False))
         self._watched.close()
         return self._seen.edges()
 
@@ -212,23 +185,23 @@ class Half:
         return {
             "explained": msgspec.to_builtins(registry.explained(self._seen)),
             "unexplained": msgspec.to_builtins(list(registry.unexplained(self._seen))),
-            "drops": [[*key, count] for key, count in self._seen.drops.most_common(20)],
+            "drops": drops.shown(self._seen.drops),
             "not_seen": self._seen.not_seen,
         }
 
 
-KINDS: dict[str, Any] = {
-    "forward_probe": OneWay, "back_probe": OneWay, "connection": Connection, "round_trips_ms": list[float],
-    "loads": list[load.Load], "load_s": int, "ports": dict[int, str],
-}  # fmt: skip
-ASKS: dict[str, Callable[..., Any]] = {
-    one.__name__: one
-    for one in (
-        Half.addresses, Half.ways, Half.follow, Half.state, Half.observe, Half.receive, Half.arrived, Half.sender,
-        Half.send, Half.burst, Half.told, Half.done, Half.listen, Half.connect, Half.accept, Half.carry,
-        Half.round_trips_ms, Half.refused, Half.listening, Half.lock, Half.serve, Half.load, Half.served, Half.measured,
-        Half.judge,
-    )
+# The requests by their names: what answers them in a half.
+ASKS = {
+    **{
+        one.__name__: one.__name__
+        for one in (
+            Half.addresses, Half.ways, Half.follow, Half.state, Half.observe, Half.receive, Half.sender, Half.listen,
+            Half.connect, Half.accept, Half.carry, Half.round_trips_ms, Half.refused, Half.lock, Half.serve, Half.load,
+            Half.measured, Half.judge,
+        )
+    },
+    "arrived": "_receiver.arrived", "send": "_sender.send", "burst": "_sender.burst", "told": "_sender.told",
+    "done": "_sockets.close", "served": "_serving.close", "listening": "_seen.listening",
 }  # fmt: skip
 
 
@@ -237,9 +210,7 @@ def _hidden(way: Path) -> str:
     packet = {"saddr": way.source, "daddr": way.destination, "protocol": "tcp"}
     for space in dict.fromkeys(place.space for place in way.arrivals):
         names = {place.name for place in way.places if place.space is space}
-        left = set[
-            tuple[str, str, str]
-        ]()  # chains that an earlier rule may have ended, as kube-proxy's without a mark
+        left = set[Chain]()  # chains that an earlier rule may have ended, as kube-proxy's without a mark
         for rule in (one["rule"] for one in space.ruleset if "rule" in one):
             chain = (rule["family"], rule["table"], rule["chain"])
             for one in rule.get("expr", ()) if chain not in left and may_match(rule, packet, names) else ():

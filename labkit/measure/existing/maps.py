@@ -41,13 +41,10 @@ def translations(ruleset: Listed) -> list[Translation]:
     """Return what maps of a ruleset, as `nft -j` prints it, translate for TCP."""
     tables: dict[tuple[str, str], _Table] = {}
     maps = named(ruleset)
-    for kind, one in (
-        (kind, one) for listed in ruleset for kind, one in listed.items() if kind != "metainfo"
-    ):
+    for kind, one in (each for listed in ruleset for each in listed.items()):
         if "table" in one:
-            tables.setdefault((one["family"], one["table"]), _Table(maps[one["family"], one["table"]])).add(
-                kind, one
-            )
+            key = one["family"], one["table"]
+            tables.setdefault(key, _Table(maps[key])).add(kind, one)
     found = [
         one for table in tables.values() for base in table.bases for one in table.walk(base, Translation())
     ]
@@ -131,13 +128,8 @@ def named(ruleset: Listed) -> defaultdict[tuple[str, str], Maps]:
 def elements(of: dict[str, Any], maps: Maps) -> Iterator[tuple[Any, Any]]:
     """Yield key and value of each element of a map that a rule uses, by its name or in place."""
     data = of.get("data")
-    found = (
-        maps.get(data[1:], [])
-        if isinstance(data, str)
-        else data.get("set", [])
-        if isinstance(data, dict)
-        else []
-    )
+    found = data.get("set", []) if isinstance(data, dict) else []
+    found = maps.get(data[1:], []) if isinstance(data, str) else found
     yield from ((one[0], one[1]) for one in found if isinstance(one, list) and len(one) == 2)
 
 
@@ -162,13 +154,9 @@ def _equal(known: Translation, left: Any, right: Any) -> Translation | None:
         return known
     field, meta = left.get("payload", {}).get("field"), left.get("meta", {}).get("key")
     if field == "dport":
-        ports = tuple(_numbers(right))
-        both = (
-            tuple(port for port in ports if port in known.ports)
-            if known.ports and ports
-            else ports or known.ports
-        )
-        return replace(known, ports=both) if both or not (ports and known.ports) else None
+        ports = tuple(_numbers(right)) or known.ports
+        both = tuple(port for port in ports if port in (known.ports or ports))
+        return replace(known, ports=both) if both or not ports else None
     if field == "daddr" and isinstance(right, str) and not right.startswith("@"):
         return replace(known, address=right) if known.address in (None, right) else None
     if meta == "l4proto" and right in ("udp", "sctp"):

@@ -85,13 +85,14 @@ class Exit:
 class Path:
     """The path from an address of `start` to another address, which `goal` should have (None: whoever has it).
 
-    depth: within how many tunnels. packet: what else is known of the packet (`rules.may_match`). places: each interface
-    in order, with those of the network below a tunnel. steps: those that count packets, each with their direction there
-    (`packet_path`). arrivals: where a packet enters each namespace that routes it, or the last one. problems: why it
-    ends or would be refused. complete: the other end was reached. domains: the interfaces of each link layer that it
-    crosses. hops: senders, the next address, and its owners. outer: the paths of the outer packets of its tunnels.
-    published: the port that it passes, and how many of `places` are before it. outward: whether the address is on
-    another machine; exit: where it then leaves this one. taken: whether the goal need not have the address.
+    depth: within how many tunnels. packet: what else is known of the packet (`rules.may_match`). places: each
+    interface in order, with those of the network below a tunnel. steps: those that count packets, each with their
+    direction there (`packet_path`). arrivals: where a packet enters each namespace that routes it, or the last one.
+    problems: why it ends or would be refused. complete: the other end was reached. domains: the interfaces of each
+    link layer that it crosses. hops: senders, the next address, and its owners. outer: the paths of the outer packets
+    of its tunnels. published: the port that it passes, and how many of `places` are before it. outward: whether the
+    address is on another machine; exit: where it then leaves this one. translated: whether a rule of the goal
+    replaces the address.
     """
 
     start: Space
@@ -111,7 +112,7 @@ class Path:
     outer: list[Path] = field(default_factory=list)
     published: tuple[int, PublishedPort] | None = None
     outward: bool = False
-    taken: bool = False
+    translated: bool = False
     exit: Exit | None = None
     complete: bool = False
 
@@ -235,9 +236,9 @@ def path(
     return _followed(spaces, Path(start, source, destination, goal), arrived)
 
 
-def taken(spaces: Spaces, start: Space, source: str, destination: str, goal: Space) -> Path:
+def path_to_rule(spaces: Spaces, start: Space, source: str, destination: str, goal: Space) -> Path:
     """Follow a packet to a namespace that need not have its address, because a rule there replaces it."""
-    return _followed(spaces, Path(start, source, destination, goal, taken=True))
+    return _followed(spaces, Path(start, source, destination, goal, translated=True))
 
 
 def outwards(spaces: Spaces, start: Space, source: str, destination: str) -> Path:
@@ -262,7 +263,7 @@ def _followed(spaces: Spaces, result: Path, arrived: Place | None = None) -> Pat
     """Follow a packet, and return its path with all that it passes."""
     at, destination = result.start, result.destination
     for _ in range(MAX_HOPS):
-        if destination in at.addresses or (result.taken and at is result.goal):
+        if destination in at.addresses or (result.translated and at is result.goal):
             result.complete = result.goal in (None, at) and (not result.outward or result.depth > 0)
             if not result.complete:
                 what = f"{at.name} has the address {destination} itself, so packets to it end there"

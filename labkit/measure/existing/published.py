@@ -12,7 +12,7 @@ from pathlib import Path as Folder
 
 from labkit.common.errors import LabkitError
 from labkit.measure.existing import iptables, maps
-from labkit.measure.existing.path import Path, PublishedPort, path, source_for, taken
+from labkit.measure.existing.path import Path, PublishedPort, path, path_to_rule, source_for
 from labkit.measure.existing.spaces import Place, Space, Spaces
 from labkit.measure.topologies.state.packet_path import IN, OUT
 from labkit.system import machine, process
@@ -21,7 +21,6 @@ from labkit.system.netlink import taps
 COUNTER = re.compile(r" ?counter packets \d+ bytes \d+")
 TARGET = re.compile(r"(?:dnat (?:ip6? )?to|--to-destination) \[?([0-9a-fA-F:.]+?)\]?(?::\d+)?(?: |$)")
 PORTS = re.compile(r"(?<!! --)dports? \{? ?(\d+(?:(?:, ?|[:-])\d+)*)")
-MOST_OF_RANGE = 64
 NOT_FROM = re.compile(r"(?:iifname !=|! -i) \"?([^\s\"]+)")
 SOURCE = re.compile(r"\b(masquerade|snat)\b", re.IGNORECASE)
 # Programs that hold the published ports of a child of theirs, and copy what arrives unless a rule takes it before.
@@ -81,11 +80,11 @@ def ports(at: Space, server: Space) -> list[PublishedPort]:
 
 
 def _numbers(rule: str) -> Iterator[int]:
-    """Yield the ports that a rule takes: of a list all, of a range the first MOST_OF_RANGE."""
+    """Yield the ports that a rule takes: of a list all, of a range the first maps.MOST_PORTS."""
     found = PORTS.search(rule)
     for part in found[1].split(",") if found else ():
         first, *last = (int(one) for one in re.split("[:-]", part))
-        yield from range(first, min(last[0] if last else first, first + MOST_OF_RANGE - 1) + 1)
+        yield from range(first, min(last[0] if last else first, first + maps.MOST_PORTS - 1) + 1)
 
 
 def _by_programs(at: Space, server: Space) -> Iterator[PublishedPort]:
@@ -163,7 +162,8 @@ def _through(spaces: Spaces, port: PublishedPort, address: str) -> Through | Non
     if client is not at:
         if not (source := source_for(client, address, client.usable())):
             return None
-        forward, back = taken(spaces, client, source, address, at), path(spaces, at, address, source, client)
+        forward = path_to_rule(spaces, client, source, address, at)
+        back = path(spaces, at, address, source, client)
     arrived = forward.arrivals[-1] if forward.arrivals else None
     alike = [one for one in server.usable() if (":" in one) == (":" in address)]
     to = port.address or next(iter(alike), "")

@@ -44,6 +44,7 @@ class Start:
 
     `path`: of the namespace; for a program that makes one, of a folder for its state. `own`, `gateway`: the addresses
     of the end behind the program, and of its gateway. `host`: the host's address, which the other end sends to.
+    `publishes`: whether the end is a server, whose port the program publishes.
     """
 
     spec: Spec
@@ -52,15 +53,16 @@ class Start:
     own: Interface
     gateway: Interface
     host: Interface
+    publishes: bool
 
 
-def pasta_argv(start: Start, *, publishes: bool) -> list[str]:
+def pasta_argv(start: Start) -> list[str]:
     """Return the command of pasta(1).
 
     As root it would become nobody, who may not enter the namespace, so it keeps its user. It maps no address of the
     host. It knows the end's MAC address, because until it has learned one it sends broadcasts, which TCP ignores.
     """
-    ports = f"{start.host.ip}/{PORT}" if publishes else "none"
+    ports = f"{start.host.ip}/{PORT}" if start.publishes else "none"
     return [
         "pasta", "--foreground", "--quiet", "--runas", "0", "--netns-only", "--no-netns-quit",
         "--netns", str(start.path), "--config-net", f"-{start.spec.family}", "-i", f"port{start.number}", "-I", TAP,
@@ -89,7 +91,7 @@ def rootlesskit_argv(start: Start, *, port_driver: str) -> list[str]:
     ids = start.path.with_suffix(".ids")
     ids.write_text(SUBORDINATE_IDS)
     script = 'mount --bind "$0" /etc/subuid && mount --bind "$0" /etc/subgid && exec rootlesskit "$@"'
-    ports = [f"{start.host.ip}:{PORT}:{PORT}/{kind}" for kind in ("tcp", "udp") if port_driver != "none"]
+    ports = [f"{start.host.ip}:{PORT}:{PORT}/{kind}" for kind in ("tcp", "udp") if start.publishes]
     return [
         "unshare", "--mount", "sh", "-c", script, str(ids), f"--state-dir={start.path}", "--net=slirp4netns",
         f"--ifname={TAP}", f"--mtu={start.spec.mtu_bytes}", "--disable-host-loopback", f"--port-driver={port_driver}",
@@ -102,18 +104,19 @@ class Program:
     """A program between the host and one end.
 
     `argv`: its command. `side`: that of the end behind it. `makes_namespace`: whether the program makes that end's
-    namespace. `interface`: at which the payload arrives there.
+    namespace. `interface`: at which the payload arrives there. `families`: the versions of IP that it carries.
     """
 
     argv: Callable[[Start], list[str]]
     side: int = CLIENTS
     makes_namespace: bool = False
     interface: str = TAP
+    families: tuple[int, ...] = (4,)
 
 
 PROGRAMS = {
-    "pasta": Program(partial(pasta_argv, publishes=False)),
-    "pasta_published": Program(partial(pasta_argv, publishes=True), SERVERS),
+    "pasta": Program(pasta_argv, families=(4, 6)),
+    "pasta_published": Program(pasta_argv, SERVERS, families=(4, 6)),
     "slirp4netns": Program(slirp4netns_argv),
     "rootlesskit": Program(partial(rootlesskit_argv, port_driver="none"), CLIENTS, True),
     # This driver hands the host a connection that it has opened in the server's namespace (pkg/port/builtin/child).
@@ -124,7 +127,7 @@ PROGRAMS = {
 
 def check_load(name: str, _pairs: int, mtu_bytes: int, family: int) -> None:
     """Raise BadInput for what a program cannot do."""
-    if family == 6 and not name.startswith("pasta"):
+    if family not in PROGRAMS[name].families:
         raise BadInput("family=6: slirp4netns has IPv6 as an experiment only; use family=4, or pasta")
     if mtu_bytes > MAX_MTU:
         raise BadInput(f"mtu_bytes={mtu_bytes}: the largest MTU of {name} is {MAX_MTU}; use that, or less")
@@ -154,7 +157,7 @@ def user_mode(name: str, spec: Spec) -> Iterator[Topology]:
             behind = names[program.side - CLIENTS]
             gateway, own = _subnet(spec, program.side, number)
             host, _ = _subnet(spec, _other(program.side), number)
-            start = Start(spec, number, folder / behind, own, gateway, host)
+            start = Start(spec, number, folder / behind, own, gateway, host, program.side == SERVERS)
             with ExitStack() as starting, netlink.inside(between.fd):
                 if not program.makes_namespace:
                     spaces[behind].netlink.do(netlink.set_link(1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import asdict
 from itertools import chain, repeat
@@ -12,7 +12,7 @@ from typing import Any
 
 from labkit.common.errors import Unsupported
 from labkit.measure.existing import published
-from labkit.measure.existing.checks import load, registry
+from labkit.measure.existing.checks import drops, load, registry
 from labkit.measure.existing.checks.evidence import Evidence, gather
 from labkit.measure.existing.checks.findings import Finding, ordered
 from labkit.measure.existing.endpoints import resolve
@@ -72,14 +72,8 @@ def check(
             seen[0].not_seen.append(
                 "programs of other users, which may hold published ports: only root sees them"
             )
-        findings = ordered(
-            [
-                finding
-                for one in seen
-                for finding in registry.judged(registry.explained(one), list(registry.unexplained(one)))
-            ]
-        )
-        return _report(client, server, seen, findings)
+        judged = (registry.judged(registry.explained(one), registry.unexplained(one)) for one in seen)
+        return _report(client, server, seen, ordered(list(chain.from_iterable(judged))))
 
 
 def _paths(
@@ -112,23 +106,25 @@ def _report(client: str, server: str, seen: list[Evidence], findings: list[Findi
         "findings": [asdict(one) for one in findings],
         "paths": [_path(one) for one in seen],
         "loads": [asdict(load) for one in seen for load in one.loads],
-        "drops": {
-            f"{reason} in {function}{f' at {name}' if name else ''}": count
-            for (reason, function, name), count in total.most_common(20)
-        },
+        "drops": drops.shown(total),
         "not_seen": list(dict.fromkeys(text for one in seen for text in one.not_seen)),
     }
 
 
 def _path(seen: Evidence) -> dict[str, Any]:
-    middle = sorted(seen.round_trips_ms)[len(seen.round_trips_ms) // 2] if seen.round_trips_ms else None
+    return path_entry(seen.client.address, seen.server.address, seen.forward.names(), vars(seen))
+
+
+def path_entry(client: str, server: str, interfaces: list[str], probed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a path for the report. probed: what the probes showed, by the fields of `Evidence`."""
+    trips_ms, own = sorted(probed["round_trips_ms"]), probed["connection"]
     return {
-        "client": seen.client.address,
-        "server": seen.server.address,
-        "interfaces": seen.forward.names(),
-        "forward": seen.forward_probe.summary,
-        "back": seen.back_probe.summary,
-        "tcp": seen.connection is not None and seen.connection.connected,
-        "ports": {str(port): said or "connects" for port, said in seen.ports.items()},
-        "round_trip_ms": middle,
+        "client": client,
+        "server": server,
+        "interfaces": interfaces,
+        "forward": probed["forward_probe"].summary,
+        "back": probed["back_probe"].summary,
+        "tcp": own is not None and own.connected,
+        "ports": {str(port): said or "connects" for port, said in probed["ports"].items()},
+        "round_trip_ms": trips_ms[len(trips_ms) // 2] if trips_ms else None,
     }

@@ -40,6 +40,14 @@ EVERYDAY = {
 Drops = Counter[tuple[str, str, str]]  # by reason, function, and the name of an interface of the path or ""
 
 
+def shown(dropped: Drops) -> dict[str, int]:
+    """Return the most frequent drops in words, each with its count."""
+    return {
+        f"{reason} in {function}{f' at {name}' if name else ''}": count
+        for (reason, function, name), count in dropped.most_common(20)
+    }
+
+
 @contextmanager
 def recorded(not_seen: list[str], interfaces: Collection[str]) -> Iterator[Drops]:
     """Yield the counts, which are there when the block has ended; add a sentence to `not_seen` if they cannot be.

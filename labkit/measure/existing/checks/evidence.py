@@ -62,9 +62,8 @@ class Evidence:
     @property
     def ends(self) -> dict[Space, str]:
         """The namespaces of the ends that are on this machine, as `client` or `server`."""
-        both = {self.client.space: "client", self.server.space: "server"}
-        own = self.server.space if self.far == "client" else self.client.space
-        return both if self.far is None else {own: "server" if self.far == "client" else "client"}
+        both = {"client": self.client.space, "server": self.server.space}
+        return {space: name for name, space in both.items() if name != self.far}
 
     def sends(self, path: Path) -> bool:
         """Return whether packets of a path begin on this machine."""

@@ -46,13 +46,13 @@ def explained(seen: Evidence) -> list[Finding]:
     return [one for check in CHECKS for one in check(seen)]
 
 
-def judged(found: list[Finding], others: list[Finding]) -> list[Finding]:
+def judged(found: list[Finding], others: Iterable[Finding]) -> list[Finding]:
     """Return all findings, the most certain and most costly first.
 
     others: where nothing explains what the probes lost, they say at least where it was lost (`unexplained`).
     """
     is_explained = any(one.certainty == SEEN and one.weight > SOME for one in found)
-    return ordered(found if is_explained else found + others)
+    return ordered(found if is_explained else [*found, *others])
 
 
 def unexplained(seen: Evidence) -> Iterator[Finding]:
@@ -116,9 +116,8 @@ def _last(seen: Evidence, path: Path, sent: int) -> tuple[str, str]:
             return str(last or place), f"they are lost between {last or path.start.name} and {place}"
         last = place
     if path.exit is not None:
-        return "" if seen.beyond.get(
-            name
-        ) else BETWEEN, f"they leave by {last} and do not enter the other machine"
+        where = "" if seen.beyond.get(name) else BETWEEN
+        return where, f"they leave by {last} and do not enter the other machine"
     return str(last or path.start.name), f"the last interface that counted them is {last or 'none'}"
 
 

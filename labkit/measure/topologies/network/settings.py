@@ -136,31 +136,23 @@ def apply(described: NetworkIndex, spaces: Mapping[str, Namespace]) -> None:
         load_rules(rules, spaces[rules.at])
 
 
+def _switched(own: Offloads | BridgePort) -> list[str]:
+    """Return each option with `on` or `off`, as ethtool(8) and bridge(8) take them."""
+    words = [word for name in own.disable for word in (name, "off")]
+    return words + [word for name in own.enable for word in (name, "on")]
+
+
 def set_offloads(own: Offloads, space: Namespace) -> None:
     """Switch offloads of an interface. Raises Unsupported with ethtool's reason if it refuses."""
-    words = [
-        word
-        for names, value in ((own.disable, "off"), (own.enable, "on"))
-        for name in names
-        for word in (name, value)
-    ]
-    ended = space.run("ethtool", "-K", own.interface, *words)
+    ended = space.run("ethtool", "-K", own.interface, *_switched(own))
     if ended.returncode:
         raise Unsupported(f"{own.interface} ({own.at}) does not take its offloads: {ended.message()}")
 
 
 def set_port(own: BridgePort, space: Namespace) -> None:
     """Set a bridge's port, or a bridge. Raises Unsupported with bridge(8)'s reason if it refuses."""
-    dev, by = ["dev", own.interface], ["self"] if own.filters_vlans else []
-    words = [
-        word
-        for names, value in ((own.disable, "off"), (own.enable, "on"))
-        for name in names
-        for word in (name, value)
-    ]
-    commands = (
-        [["ip", "link", "set", *dev, "type", "bridge", "vlan_filtering", "1"]] if own.filters_vlans else []
-    )
+    dev, by, words = ["dev", own.interface], ["self"] if own.filters_vlans else [], _switched(own)
+    commands = [["ip", "link", "set", *dev, "type", "bridge", "vlan_filtering", "1"]] if by else []
     commands += [["bridge", "link", "set", *dev, *words]] if words else []
     if own.vlans is not None:
         commands.append(["bridge", "vlan", "del", *dev, "vid", "1-4094", *by])
