@@ -67,6 +67,7 @@ def measured(rounds: int) -> Results:
                     for name in GENERATORS[:: -1 if number % 2 else 1]:
                         each = result.setdefault(f"{protocol}, {ends}, {name}", [])
                         each.append(_request_s(placed, protocol, name))
+            # The last placement: a sender that keeps a rate has a CPU of its own.
             result["punctual"].append(_punctual_share(placed))
     return result
 

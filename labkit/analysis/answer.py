@@ -7,7 +7,7 @@ import pandas as pd
 
 from labkit.analysis import load, protocols, stats
 from labkit.analysis.verdicts import ABSENT
-from labkit.common import units
+from labkit.common import schema, units
 
 FACTOR = 2.0  # from here on a ratio is said as a factor
 LEAST_FACTOR = 1.3  # of a range up to such a factor: 1.02 times faster would be read as double
@@ -22,7 +22,8 @@ def question(verdicts: pd.DataFrame) -> str:
     text if there are none."""
     if not len(verdicts):
         return ""
-    usual = verdicts.sort_values("word", key=lambda word: word.eq("equal"), kind="stable")["baseline"].iloc[0]
+    # An arm that is equal to its own unchanged arm names that one.
+    usual = verdicts["baseline"].iloc[int(verdicts["word"].eq("equal").to_numpy(bool).argmin())]
     own = verdicts[verdicts["baseline"].eq(usual)]  # not those of changes
     arms = list(dict.fromkeys([*own["baseline"].astype(str), *own["topology"].astype(str)]))
     named = " or ".join([", ".join(arms[:-1]), arms[-1]]) if 1 < len(arms) <= NAMED_COUNT else ""
@@ -58,7 +59,7 @@ def answer(verdicts: pd.DataFrame) -> list[str]:
             text = ", ".join(texts[:CLAIMS_COUNT]) + (more if len(texts) > CLAIMS_COUNT else "")
             where = f" on {host}" if len(hosts) > 1 else ""
             against = "" if str(baseline) == "nan" else f" against {baseline}"
-            ends = "" if str(ends_on) == "nan" else f", {load.ENDS_ON[str(ends_on)]}"
+            ends = "" if str(ends_on) == "nan" else f", {schema.ENDS_ON[str(ends_on)]}"
             sentences.append(f"{what.label} {what.average}{against}{where}{ends}: {text}")
     return sentences
 

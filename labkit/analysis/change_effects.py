@@ -109,19 +109,16 @@ def change_verdicts(df: pd.DataFrame, pairs: pd.DataFrame | None = None) -> pd.D
         control = functools.cache(functools.partial(verdicts.column_effect, by_group[key], "log_control"))
         for (topology, baseline), mine in group.groupby(["topology", "baseline"], sort=False):
             names, change = (str(topology), str(baseline)), mine["change"].iloc[0]
-            higher = METRIC[of["protocol"]][1]
-            line = verdicts.verdict_line(mine, control, *names, MARGIN, higher)
             ends = [one.removeprefix(f"{change} on ") for one in names]
             arms = [*ends, *(f"{one}+{change}" for one in ends if change is not None)]
             rows = rows_of[key]
             modes = (verdicts.two_modes(rows[rows["topology"].eq(one)]) for one in arms)
             if why := next(filter(None, modes), None):
-                sentence = f"no evidence about {names[0]} against {names[1]}: {why}"
-                line = {"word": "no evidence", "sentence": sentence}
+                line = verdicts.no_evidence(*names, why)
+            else:
+                line = verdicts.verdict_line(mine, control, *names, MARGIN, METRIC[of["protocol"]][1])
             if change is not None and line["word"] in ("faster", "slower"):
-                line["sentence"] = _interaction(
-                    line, change, *(one.removeprefix(f"{change} on ") for one in names)
-                )
+                line["sentence"] = _interaction(line, change, *ends)
             lines.append({**of, "topology": topology, "baseline": baseline, "change": change, **line})
     return verdicts.verdict_table(lines)
 
@@ -142,11 +139,10 @@ def all_verdicts(df: pd.DataFrame) -> pd.DataFrame:
     pairs = verdicts.ratios(df)
     changes = change_verdicts(df, pairs=pairs)
     table = verdicts.verdicts(df, pairs=pairs)
-    equal, change = table["word"].eq("equal"), dict(zip(df["topology"], df["change"], strict=True))
-    for row in table.index[
-        equal
-    ]:  # with one topology, the arm has the name of its change, and the baseline is right
+    change = dict(zip(df["topology"], df["change"], strict=True))
+    for row in table.index[table["word"].eq("equal")]:
         name = str(table.loc[row, "topology"])
+        # With one topology, the arm has the name of its change, and its baseline is right.
         if name.endswith(end := f"+{change[name]}"):
             table.loc[row, "baseline"] = name.removesuffix(end)  # what it equals
     return pd.concat([table, changes], ignore_index=True) if len(changes) else table

@@ -53,9 +53,8 @@ def changes(y: Floats, low: Floats, high: Floats) -> list[Change]:
 
 def _without_single(y: Floats) -> Floats:
     """Return the series with each point that is far from both of its neighbours replaced by the nearer one."""
-    ends = np.concatenate(
-        [y[2:3], y, y[-3:-2]]
-    )  # the first and the last point have two neighbours on one side
+    # The first and the last point have two neighbours on one side.
+    ends = np.concatenate([y[2:3], y, y[-3:-2]])
     near = np.median([ends[:-2], y, ends[2:]], axis=0)
     deviation = 1.4826 * float(np.median(np.abs(np.diff(y)))) / math.sqrt(2)
     return np.where(np.abs(y - near) > OFF * deviation, near, y)

@@ -88,12 +88,13 @@ def add(run: Path, folder: Path) -> list[tuple[Path, bool]]:
         about = run_folder.read_run(one)
         if not about.get("finished"):
             raise BadInput(f"the run {one} is not finished: repeat its command with --folder {one} first")
-        identity = [about[name] for name in ("experiment", "run", "created", "seed")]
-        # Two versions of labkit have a file each: neither replaces what only the other one can read.
-        identity += [
+        identity = [
+            *(about[name] for name in ("experiment", "run", "created", "seed")),
             protocols.percentile(),
-            *[FORMAT] * (FORMAT != "1"),
-        ]  # files of version 1 keep their names
+        ]
+        # Two versions of labkit have a file each: neither replaces what only the other one can read.
+        if FORMAT != "1":  # files of version 1 keep their names
+            identity.append(FORMAT)
         digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
         path = folder / f"{re.sub(r'[^A-Za-z0-9_.+-]', '_', str(about['run']))}-{digest}{SUFFIX}"
         is_new = not path.exists() or isinstance(_read(path), str)

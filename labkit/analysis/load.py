@@ -41,7 +41,6 @@ ENDPOINT_NAMES = {
     "shared_guest": "namespaces of one guest",
 }
 STARVED = 0.01  # share of the arm's median; a slice with less is starved
-ENDS_ON = {"one_cpu": "ends on one CPU", "two_cpus": "ends on two CPUs"}
 HEADERS = {4: 28, 6: 48}  # IP and UDP headers: the MTU minus these is the largest unfragmented payload
 # The columns of every table. Columns of the other parts of `overlay` keep their types.
 COMPARED = tuple(writer for writer in schema.WRITERS if writer != "observation")
@@ -183,6 +182,20 @@ def _is_complete(df: pd.DataFrame) -> bool:
 AGAIN = " (again)"  # the end of the name of an arm that is measured a second time
 
 
+def _migrate_ends(df: pd.DataFrame) -> None:
+    """Write where requests of older runs had their ends, as their placements say."""
+    one_cpu, two_cpus = schema.ENDS_ON
+    cpus = df["placement"].where(df["transaction_rate"].notna()).str.extract(r"^(\d+),(\d+)$")
+    ends_on = cpus[0].eq(cpus[1]).map({True: one_cpu, False: two_cpus}).where(cpus[0].notna())
+    # Until labkit wrote ends_on, CPU time of sockperf's requests began 2 s before the first of them.
+    was_idle = df["ends_on"].isna() & ends_on.notna() & df["generator"].eq("sockperf")
+    df.loc[was_idle, ["cpu_s", "softirq_s", "cpu_wait_s", "cpu_per_transaction_s"]] = np.nan
+    df["ends_on"] = df["ends_on"].fillna(ends_on.astype(TEXT))
+    # A row without a measurement has no placement: it joins the first group of its run.
+    of_run = df.groupby(["folder", "protocol"])["ends_on"].transform("first")
+    df["ends_on"] = df["ends_on"].mask(df["ends_on"].isna() & df["status"].ne("ok"), of_run)
+
+
 def _migrated(df: pd.DataFrame) -> pd.DataFrame:
     """Return the table with what rows of older runs lack, as long as labkit reads format 1.
 
@@ -192,15 +205,7 @@ def _migrated(df: pd.DataFrame) -> pd.DataFrame:
     usual = df["protocol"].map(lambda name: protocols.find(name).generator, na_action="ignore")
     df["generator"] = df["generator"].fillna(usual.astype("str"))
     df["nodes"], df["direction"] = df["nodes"].fillna("one"), df["direction"].fillna("forward")
-    cpus = df["placement"].where(df["transaction_rate"].notna()).str.extract(r"^(\d+),(\d+)$")
-    ends_on = cpus[0].eq(cpus[1]).map({True: "one_cpu", False: "two_cpus"}).where(cpus[0].notna())
-    # CPU time of sockperf's requests began 2 s before the first of them, until labkit wrote ends_on.
-    was_idle = df["ends_on"].isna() & ends_on.notna() & df["generator"].eq("sockperf")
-    df.loc[was_idle, ["cpu_s", "softirq_s", "cpu_wait_s", "cpu_per_transaction_s"]] = np.nan
-    df["ends_on"] = df["ends_on"].fillna(ends_on.astype(TEXT))
-    # What has no measurement is said once.
-    of_run = df.groupby(["folder", "protocol"])["ends_on"].transform("first")
-    df["ends_on"] = df["ends_on"].mask(df["ends_on"].isna() & df["status"].ne("ok"), of_run)
+    _migrate_ends(df)
     by_name = df["arm"].str.endswith(AGAIN, na=False)
     if "again" in df:
         by_name = df["again"].eq(True).where(df["again"].notna(), by_name)
@@ -497,7 +502,7 @@ def non_defaults(of: Mapping[str, Any]) -> list[str]:
     words += [f"{of['length_bytes']:g} bytes each"] if of["length_bytes"] is not None and not fits else []
     words += [f"{of['rate_bps'] / 1e6:g} Mbit/s"] if of["rate_bps"] is not None else []
     words += [f"{of['rate_rps']:,.0f} requests/s"] if of["rate_rps"] is not None else []
-    words += [ENDS_ON[of["ends_on"]]] if of["ends_on"] is not None else []
+    words += [schema.ENDS_ON[of["ends_on"]]] if of["ends_on"] is not None else []
     words += [f"{of['streams']:g} streams"] if of["streams"] not in (None, 1) else []
     words += [f"direction {of['direction']}"] if of["direction"] not in (None, "forward", "all") else []
     words += [f"beside {of['load']}"] if of["load"] is not None else []

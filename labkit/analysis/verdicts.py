@@ -161,14 +161,13 @@ def _verdicts(
             line["guest_accelerator"] = next(iter(rows["guest_accelerator"].dropna()), None)
             mine = ratios_here[ratios_here["topology"].eq(topology)]
             if len(mine) and _held_targets(rows, base):
-                sentence = (
-                    f"no evidence about {topology} against {baseline}: every load test held its target, so the limits"
-                    " were not reached and nothing was compared: use a higher target, or compare latency and CPU time"
+                why = (
+                    "every load test held its target, so the limits were not reached and nothing was compared: use a"
+                    " higher target, or compare latency and CPU time"
                 )
-                line |= {"word": "no evidence", "sentence": sentence}
+                line |= no_evidence(str(topology), baseline, why)
             elif len(mine) and (modes := two_modes(rows) or two_modes(base)):
-                sentence = f"no evidence about {topology} against {baseline}: {modes}"
-                line |= {"word": "no evidence", "sentence": sentence}
+                line |= no_evidence(str(topology), baseline, modes)
             elif len(mine):
                 higher = metrics[line["protocol"]][1]
                 line |= verdict_line(mine, control, str(topology), str(baseline), margin, higher)
@@ -191,12 +190,16 @@ def _held_targets(*arms: pd.DataFrame) -> bool:
     return all(rows.loc[rows["status"].eq("ok"), "ended"].eq(TARGET_HELD).all() for rows in arms)
 
 
-def two_modes(rows: pd.DataFrame) -> str | None:
-    """Return why the mean of an arm's requests, which the scheduler placed, describes nothing; None if it may describe
-    them.
+def no_evidence(topology: str, baseline: str | None, why: str) -> dict[str, Any]:
+    """Return the word and the sentence of a verdict without evidence."""
+    return {"word": "no evidence", "sentence": f"no evidence about {topology} against {baseline}: {why}"}
 
-    Their ends were on one CPU in some runs and on two in others where at least two runs took MODES times as long as all
-    of at least two others.
+
+def two_modes(rows: pd.DataFrame) -> str | None:
+    """Return why the mean of an arm's requests describes nothing, or None.
+
+    Only requests that the scheduler placed count. At least two runs took MODES times as long as all of at least two
+    others. Then the ends were on one CPU in some runs, and on two in others.
     """
     free = rows["ends_on"].isna() & rows["rate_rps"].isna() & rows["status"].eq("ok")
     known = rows.loc[free & rows["transaction_rate"].notna(), "latency_p50_s"].dropna()
@@ -223,8 +226,7 @@ def verdict_line(
     """Return the verdict about one topology from its ratios, and from the effect of the control by slices or runs."""
     slices = bool(mine["method"].eq("slice").any())
     if why := starved(mine[mine["method"].eq("slice" if slices else "whole")], slices):
-        sentence = f"no evidence about {topology} against {baseline}: {why}"
-        return {"word": "no evidence", "sentence": sentence}
+        return no_evidence(topology, baseline, why)
     effect, control = column_effect(mine, "log_ratio", slices), control_by(slices)
     assert effect is not None, "the caller has checked that there are ratios"
     verdict = stats.verdict(effect, control, margin, higher, arm=topology, baseline=baseline)

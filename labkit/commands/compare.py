@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -122,7 +123,7 @@ def show(left: Path, right: Path, given: argparse.Namespace) -> int:
 
 def written(
     judged: list[gate.Judged],
-    conditions: list[gate.Condition],
+    conditions: Sequence[gate.Condition],
     given: argparse.Namespace,
     names: tuple[str, str],
 ) -> int:

@@ -1,11 +1,13 @@
 """`labkit run`: measure one experiment."""
 
+from __future__ import annotations
+
 import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,6 +21,9 @@ from labkit.measure.hosts import local
 from labkit.runner import permissions, yaml_files
 from labkit.runner import run as running
 from labkit.runner.progress import Bar
+
+if TYPE_CHECKING:
+    from labkit.analysis.gate import Condition
 
 NOTES = """\
 `labkit run EXPERIMENT --help` lists the parameters of one experiment.
@@ -131,15 +136,16 @@ def run(given: argparse.Namespace) -> int:
 def _run(given: argparse.Namespace) -> int:
     if given.folder is None:
         arguments.refuse(given, ("keep_failed",), "without --folder")
+    conditions: Sequence[Condition] = ()
     if given.against is not None or given.fail_if is not None:
         arguments.refuse(given, ("json",), "with --against or --fail-if")
-        _check_gate(given)
+        conditions = _gate_conditions(given)
     if given.fail_if is None:
         arguments.refuse(given, ("markdown", "junit", "git_bisect"), "without --fail-if")
     # A user who types a command may name any file; a YAML file may only name files in its own folder.
     parameters = yaml_files.with_files(arguments.name_value_pairs(given.parameters), None)
-    if given.fail_if is not None and given.against is None:
-        parameters = _ten_minutes(given, parameters)
+    if conditions and given.against is None:
+        parameters = _with_gate_defaults(given.experiment, parameters, conditions)
     _agree(given, parameters)
     bar = Bar()
     if parameters.get("where", "here") == "here":
@@ -174,16 +180,14 @@ def _run(given: argparse.Namespace) -> int:
     try:
         if given.against is not None:
             return compare.show(given.against, folder, given)
-        conditions = list(map(gate.condition, given.fail_if))
         return compare.written(
             gate.judge_arms(folder, conditions), conditions, given, ("its baseline", folder.name)
         )
     except BadInput as error:
         if not given.git_bisect:
             raise
-        raise Failed(
-            str(error)
-        ) from None  # of this commit, for example without a module: another one may be judged
+        # Of this commit, for example without a module: another one may be judged.
+        raise Failed(str(error)) from None
 
 
 def _agree(given: argparse.Namespace, parameters: dict[str, Any]) -> None:
@@ -200,31 +204,33 @@ def _agree(given: argparse.Namespace, parameters: dict[str, Any]) -> None:
         permissions.allow(running.EXISTING, running.existing(requested))
 
 
-def _check_gate(given: argparse.Namespace) -> None:
-    """Raise BadInput, before anything is measured, for another run or condition than can be judged."""
+def _gate_conditions(given: argparse.Namespace) -> Sequence[Condition]:
+    """Return the conditions of --fail-if. Raises BadInput for a run or condition that cannot be judged."""
     from labkit.analysis import gate
 
     conditions = list(map(gate.condition, given.fail_if or ()))
     if given.against is None:
         gate.check_arms(conditions)
-        return
+        return conditions
     if given.folder is not None and os.path.realpath(given.folder) == os.path.realpath(given.against):
         raise BadInput(f"--against {given.against}: it is the run's own folder: name another run")
     if not (given.against / "sweep.json").exists():
         run_folder.read_run(given.against)
+    return conditions
 
 
-def _ten_minutes(given: argparse.Namespace, parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters with those of a gate of arms that are not given: as many rounds as it needs, or a limit."""
+def _with_gate_defaults(
+    experiment: str, parameters: dict[str, Any], conditions: Sequence[Condition]
+) -> dict[str, Any]:
+    """Return the parameters, with the defaults of a gate: it measures until it can tell, up to a limit of rounds."""
     from labkit.analysis import gate
 
-    kind = experiments.find(given.experiment).parameters
-    enough = {"half_width": gate.enough(list(map(gate.condition, given.fail_if)))}
+    kind = experiments.find(experiment).parameters
     for repetition in gate.TEN_MINUTES:
-        with contextlib.suppress(
-            BadInput
-        ):  # an experiment without slices or rounds, or a load without slices
-            kind.of(every := {**repetition, **enough, **parameters}).check()
+        every = {**repetition, "half_width": gate.enough(conditions), **parameters}
+        # It raises for an experiment without slices or rounds, and for a load without slices.
+        with contextlib.suppress(BadInput):
+            kind.of(every)
             return every
     return parameters
 

@@ -46,9 +46,8 @@ def show_rows(df: pd.DataFrame) -> None:
         console.print()
         points = rows.groupby(["arm", *load.GROUP], sort=False, dropna=False)
         lost = points.filter(lambda own: not own["status"].eq("ok").any())
-        lost = lost[
-            lost["role"].ne("variant") & lost["reason"].notna()
-        ]  # a variant has a verdict that says why
+        # A variant has a verdict that says why.
+        lost = lost[lost["role"].ne("variant") & lost["reason"].notna()]
         for sentence in dict.fromkeys(lost["arm"] + ": " + lost["reason"]):
             console.print(f"- {sentence}\n")
     show_verdicts(df)
@@ -171,10 +170,10 @@ def _verdicts(suffix: str, result: pd.DataFrame) -> tuple[Table, list[str]]:
     for _, line in result[known].sort_values(["protocol", "mtu_bytes", "pairs"], kind="stable").iterrows():
         table.add_row(*(_point(_of(line))[name] for name in varying), *_cells(line))
     unclear = result[known & result["word"].eq("no evidence")]
-    reasons: dict[str, None] = dict.fromkeys(
-        f"{_point(_of(line))['protocol']}, pairs {_point(_of(line))['pairs']}: {line['sentence']}"
-        for _, line in unclear.iterrows()
-    )
+    reasons = dict[str, None]()
+    for _, line in unclear.iterrows():
+        point = _point(_of(line))
+        reasons[f"{point['protocol']}, pairs {point['pairs']}: {line['sentence']}"] = None
     for key, lines in result[~known].groupby(
         ["protocol", "mtu_bytes", "topology", "word"], sort=False, dropna=False
     ):

@@ -12,6 +12,10 @@ from typing import Any, Literal
 from labkit.common.switch_options import OPTIONS
 
 TARGET_HELD = "the target was held"  # in the column `ended`: the load test reached no limit
+ENDS_ON = {
+    "one_cpu": "ends on one CPU",
+    "two_cpus": "ends on two CPUs",
+}  # values of the column ends_on, in words
 
 Type = Literal["text", "number", "integer", "flag", "list", "object"]
 Role = Literal["identifies", "parametrises", "measures", "describes"]

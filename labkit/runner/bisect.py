@@ -265,14 +265,7 @@ class Search:
         """Measure a run of both sides, unless they are there; return why the second one cannot be measured, or None."""
         for at in (0, 1) if number % 2 == 0 else (1, 0):
             try:
-                try:
-                    self._run(sides[at] / str(number), values[at])
-                except LabkitError as error:
-                    if not number:
-                        raise
-                    # It was measured before, and an emulated kernel sometimes panics.
-                    self._say(f"{values[at]}: {error}; it is measured again")
-                    self._run(sides[at] / str(number), values[at])
+                self._run(sides[at] / str(number), values[at], retries=number > 0)
             except LabkitError as error:
                 if at == 0:  # the good end: nothing can be compared without it
                     raise
@@ -281,7 +274,18 @@ class Search:
             run_folder.write_json(side / "sweep.json", {"points": list(map(str, range(number + 1)))})
         return None
 
-    def _run(self, run: Path, value: str) -> None:
+    def _run(self, run: Path, value: str, *, retries: bool) -> None:
+        """Measure a run of a value, with `retries` once more after an error. Raises as `_measure` does."""
+        try:
+            self._measure(run, value)
+        except LabkitError as error:
+            if not retries:
+                raise
+            # It was measured before, and an emulated kernel sometimes panics.
+            self._say(f"{value}: {error}; it is measured again")
+            self._measure(run, value)
+
+    def _measure(self, run: Path, value: str) -> None:
         """Measure a run of a value. Raises a LabkitError if it has no valid row."""
         running.measure(self._question.experiment, self._question.of(value), run, self._watch)
         rows = run_folder.read_rows(run)

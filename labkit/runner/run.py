@@ -8,7 +8,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +126,25 @@ def measure(
     kind = experiments.find(experiment).parameters
     parameters, sources = code_files.read(kind, parameters)
     requested = kind.of(parameters)
+    _check_allowed(experiment, requested)
+    folder = _own_folder(run_folder.new_run(experiment) if folder is None else folder)
+    earlier = None if (folder / "run.json").exists() else {*folder.rglob("*")}
+    description = _description(folder, experiment, requested.asdict())
+    keep_failed = keep_failed or bool(os.environ.get(KEEP_FAILED))
+    if not keep_failed:
+        unmeasured_point.remove(folder)
+    again = [] if keep_failed else run_folder.failed_points(folder)
+    if run_folder.is_finished(folder, description) and not again:
+        return folder
+    request = _request(description, folder) | ({"again": again} if again else {})
+    request["functions"] |= sources
+    request["companion"] = requested.companion
+    _record(request, description, folder, watch or _watcher(), earlier)
+    return folder
+
+
+def _check_allowed(experiment: str, requested: Parameters) -> None:
+    """Raise an error for a run that its host cannot do, or that the user has not allowed."""
     request_parameters = requested.asdict()
     hosts.check(request_parameters["where"])
     _check_machine_sysctls(request_parameters)
@@ -135,65 +154,59 @@ def measure(
         raise BadInput(f"{plan}: agree with --yes, or with {permissions.ALLOW}={EXISTING} in the environment")
     if _traces(request_parameters):
         hosts.check_tracing(request_parameters["where"])
-    folder = run_folder.new_run(experiment) if folder is None else folder
+
+
+def _own_folder(folder: Path) -> Path:
+    """Make a run's folder, and return its real path. Raises BadInput if the user cannot have it."""
     with run_folder.write_errors(folder):
         try:
             folder = safe_files.make_folder(folder)  # another host has another current folder and other links
         except PermissionError as error:
             raise BadInput(f"no run can be written to {folder}: {error.strerror}") from None
-    new = not (folder / "run.json").exists()
     _check_owner(folder)
-    earlier = {*folder.rglob("*")}
-    description = _description(folder, experiment, request_parameters)
-    keep_failed = keep_failed or bool(os.environ.get(KEEP_FAILED))
-    if not keep_failed:
-        unmeasured_point.remove(folder)
-    again = [] if keep_failed else run_folder.failed_points(folder)
-    if run_folder.is_finished(folder, description) and not again:
-        return folder
-    watch = watch or _watcher()
+    return folder
+
+
+def _record(
+    request: dict[str, Any],
+    description: dict[str, Any],
+    folder: Path,
+    watch: EventCallback,
+    earlier: Set[Path] | None,
+) -> None:
+    """Send a request to its host, and write the rows and run.json into the run's folder.
+
+    `earlier`: what was in the folder before a new run; None for a resumed run. A rejected new run leaves nothing else.
+    """
+    where = request["parameters"]["where"]
+    nodes = [where, *([request["peer"]] if "peer" in request else [])]
 
     def say(text: str) -> None:
         watch({"event": "log", "text": text})
 
-    if again:
-        say(
-            f"{units.counted(len(again), 'point')} with a failed row will be measured again: {', '.join(again)}"
-        )
-    request = _request(description, folder) | ({"again": again} if again else {})
-    request["functions"] |= sources
-    request["companion"] = requested.companion
-    nodes = [request_parameters["where"], *([request["peer"]] if "peer" in request else [])]
-
     def still_waits() -> None:
         watch({"event": "waiting"})
 
+    if again := request.get("again"):
+        say(
+            f"{units.counted(len(again), 'point')} with a failed row will be measured again: {', '.join(again)}"
+        )
     with hosts.measuring_lock(nodes, say, request.get("command"), still_waits):
-        others = machine.Background(hosts.shared_vm_scratch())
-        host: machine.HostLoad | None = None
-        throttling = machine.Throttling()
-        refused = False
+        surroundings, refused = _Surroundings(nodes), False
         begun_points: set[str] = set()
         begun, before = time.monotonic(), description.get("measuring_s", 0.0)
         try:
-            for number, event in enumerate(ask(request_parameters["where"], request, say)):
-                others.sample()
+            for number, event in enumerate(ask(where, request, say)):
+                surroundings.sample()
                 if not number:  # a rejected run leaves no folder
                     say(f"the run is in {run_folder.display_path(folder)}")
-                if host is None and any(one.startswith("vm:") for one in nodes):  # the lab VM has booted
-                    host = machine.HostLoad(hosts.shared_vm_scratch())
                 if event["event"] == "unfinished":
                     point = event["point"]
                     run_folder.keep_unfinished(folder, point, event["rows"], first=point not in begun_points)
                     begun_points.add(point)
                     continue
                 if event["event"] == "rows":
-                    if not all(one.startswith("ssh:") for one in nodes):
-                        here = throttling.columns() | {"host_foreign_share": others.share()}
-                        event["rows"] = [machine.with_throttling(row, here) for row in event["rows"]]
-                    if host is not None:
-                        columns = host.columns()
-                        event["rows"] = [machine.with_host_load(row, columns) for row in event["rows"]]
+                    event["rows"] = surroundings.with_columns(event["rows"])
                     run_folder.write_rows(folder, event["point"], event["rows"])
                 elif event["event"] == "stopped":
                     description["why_stopped"][str(event["pairs"])] = event["why"]
@@ -203,19 +216,45 @@ def measure(
                 "points": sorted(run_folder.finished_points(folder)),
             }
         except errors.LabkitError:  # before anything was measured, there is nothing to keep
-            refused = new and not any(
+            refused = earlier is not None and not any(
                 one.is_file() and one.name not in DESCRIPTIONS for one in {*folder.rglob("*")} - earlier
             )
             raise
         finally:
             description["measuring_s"] = before + time.monotonic() - begun
-            description["others"] = others.report()
+            description["others"] = surroundings.others.report()
             if refused:
                 _remove_refused(folder)
             else:
                 run_folder.write_json(folder / "run.json", description)
     watch({"event": "finished", "elapsed_s": time.monotonic() - begun})
-    return folder
+
+
+class _Surroundings:
+    """What else this machine did during a run on these nodes, as columns of its rows."""
+
+    def __init__(self, nodes: Sequence[str]) -> None:
+        self.others = machine.Background(hosts.shared_vm_scratch())
+        self._throttling = machine.Throttling()
+        self._host: machine.HostLoad | None = None
+        self._in_vm = any(one.startswith("vm:") for one in nodes)
+        self._elsewhere = all(one.startswith("ssh:") for one in nodes)
+
+    def sample(self) -> None:
+        """Note what other programs do. Call it for each event."""
+        self.others.sample()
+        if self._host is None and self._in_vm:  # the lab VM has booted
+            self._host = machine.HostLoad(hosts.shared_vm_scratch())
+
+    def with_columns(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the rows with the columns about the time since the previous call."""
+        if not self._elsewhere:
+            here = self._throttling.columns() | {"host_foreign_share": self.others.share()}
+            rows = [machine.with_throttling(row, here) for row in rows]
+        if self._host is not None:
+            columns = self._host.columns()
+            rows = [machine.with_host_load(row, columns) for row in rows]
+        return rows
 
 
 def existing(requested: Parameters) -> list[str]:

@@ -25,6 +25,7 @@ import msgspec
 from labkit.common import run_folder, safe_files, units
 from labkit.common.errors import BadInput, Failed, choose
 from labkit.measure import experiments, hosts
+from labkit.measure.parameters import Parameters
 from labkit.runner import papermill_run, plain_notebook, unmeasured_point, yaml_files
 from labkit.runner.progress import Bar
 from labkit.system import machine
@@ -91,8 +92,8 @@ class Sweep:
     def planned_s(self, point: SweepPoint) -> float:
         """Return the planned seconds of a point, for the estimate of the remaining time."""
         result = experiments.find(self.experiment)
-        own = _of_experiment(self.known, point, set(result.parameters.__struct_fields__))
-        return START_S + result.planned_s(result.parameters.of(own))
+        own = _experiment_parameters(self.known, point, result.parameters)
+        return START_S + result.planned_s(own)
 
 
 Measure = Callable[[Sweep, list[SweepPoint], Bar], None]  # executes the points of a sweep into its folder
@@ -208,10 +209,11 @@ def _constant(text: str) -> Any:
         return msgspec.UNSET
 
 
-def _of_experiment(known: Known, point: SweepPoint, fields: set[str]) -> dict[str, Any]:
-    """Return what an experiment with these fields is given at a point: the notebook's values, and the point's own."""
-    values = {name: one.value for name, one in known.items() if one.value is not msgspec.UNSET}
-    return {name: value for name, value in (values | point.parameters).items() if name in fields}
+def _experiment_parameters(known: Known, point: SweepPoint, kind: type[Parameters]) -> Parameters:
+    """Return an experiment's parameters at a point: the notebook's constants, then the point's own. Raises BadInput."""
+    constants = {name: one.value for name, one in known.items() if one.value is not msgspec.UNSET}
+    values = constants | point.parameters
+    return kind.of({name: value for name, value in values.items() if name in kind.__struct_fields__})
 
 
 def _points(path: Path, content: dict[str, Any]) -> Iterator[SweepPoint]:
@@ -277,8 +279,7 @@ def check(path: Path, notebook: Path, known: Known, point: SweepPoint) -> None:
             names = ", ".join(sorted(known.keys() - {"folder"}))
             raise BadInput(f"{path}: {notebook.name} has no parameter {name}; it has: {names}")
     if experiment in experiments.TABLE:
-        own = experiments.find(experiment).parameters
-        own.of(_of_experiment(known, point, set(own.__struct_fields__)))
+        _experiment_parameters(known, point, experiments.find(experiment).parameters)
 
 
 def run(

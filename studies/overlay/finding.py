@@ -109,12 +109,15 @@ def _reachability_sentences(df: pd.DataFrame) -> Iterator[str]:
         rows = result[routes, folder]
         whole = rows[rows["received_count"].eq(rows["sent_count"])]
         fine, apart = rows["as_expected"].astype(bool), rows["received_count"].eq(0)
-        lines = f"**{routes}**: of {len(rows)} pairs of containers {len(whole)} lost nothing, and"
-        lines += f" {(fine & ~apart).sum()} took an expected path; path via"
         spines = rows.loc[~apart, "spine"].fillna("no spine").value_counts()
-        lines += f" {', '.join(f'{spine} {count}' for spine, count in spines.items())}"
-        yield lines + f"; {(fine & apart).sum()} have no path, as described." * bool((fine & apart).any())
-        for one in rows[~rows["as_expected"].astype(bool)].to_dict("records"):
+        via = ", ".join(f"{spine} {count}" for spine, count in spines.items())
+        without = int((fine & apart).sum())
+        yield (
+            f"**{routes}**: of {len(rows)} pairs of containers {len(whole)} lost nothing, and"
+            f" {(fine & ~apart).sum()} took an expected path; path via {via}"
+            f"{f'; {without} have no path, as described' if without else ''}."
+        )
+        for one in rows[~fine].to_dict("records"):
             yield f"    - {one['source']} to {one['target']}: {_otherwise(one)}."
 
 

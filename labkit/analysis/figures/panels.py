@@ -13,8 +13,9 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from labkit.analysis import protocols, theme
-from labkit.analysis.load import ENDS_ON, emulated, group_similar, hosts
+from labkit.analysis.load import emulated, group_similar, hosts
 from labkit.analysis.protocols import PROTOCOLS
+from labkit.common.schema import ENDS_ON
 from labkit.common.units import si
 
 # Columns that divide a table into panels. Numbers of pairs and topologies share a panel.

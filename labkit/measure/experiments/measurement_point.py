@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from labkit.common import schema
 from labkit.common.errors import Failed, LabkitError, Unsupported
 from labkit.common.units import counted, duration
 from labkit.measure.experiments import rows as row_columns
@@ -96,7 +97,7 @@ class MeasurementPoint(Point):
         yield f"{self.what}: building {counted(len(running.usable), 'arm')}", self._set_up_s(running.usable)
         rng = running.rng(self)
         with self.built(running, rng) as (built_arms, refused):
-            loads = self._loads([one for one in built_arms if isinstance(one, LocalArm)])
+            loads = self._loads(_local(built_arms))
             for load in rng.sample(loads, len(loads)) if len(loads) > 1 else loads:
                 for one in refused:
                     self._record(running, load, one)
@@ -119,7 +120,7 @@ class MeasurementPoint(Point):
     ) -> Stages:
         if not load.parameters.slices or not built_arms:
             return
-        count, local = len(built_arms), [one for one in built_arms if isinstance(one, LocalArm)]
+        count, local = len(built_arms), _local(built_arms)
         each = f"{counted(load.parameters.slices, 'slice')} of {1e3 * slices.SLICE_S:.0f} ms"
         yield self._stage(load, f"{each} of each of {counted(count, 'arm')}"), self._slices_s(load, count)
         for one in slices.measure(load.parameters, local, rng, self._artefacts(running, load)):
@@ -128,9 +129,8 @@ class MeasurementPoint(Point):
     def _trials(self, running: Running, load: Load, built_arms: Sequence[BuiltArm]) -> Stages:
         """Measure one arm after the other; yield each label before."""
         of = {one.arm.label: one for one in built_arms}
-        local = [one for one in built_arms if isinstance(one, LocalArm)]
         seed = f"{running.run_context.seed} {self.pairs}"
-        placed = slices.place_round_trips(load.parameters, local, seed, self.round, load.ends_on)
+        placed = slices.place_round_trips(load.parameters, _local(built_arms), seed, self.round, load.ends_on)
         of |= {one.arm.label: one for one in placed}
         across = load.parameters.has_remote_servers
         for arm in running.order(self, running.usable if across else [one.arm for one in built_arms]):
@@ -159,7 +159,7 @@ class MeasurementPoint(Point):
             yield one
 
     def _stage(self, load: Load, what: str) -> str:
-        words = [load.name, (load.ends_on or "").replace("_", " "), what]
+        words = [load.name, schema.ENDS_ON.get(load.ends_on or "", ""), what]
         return f"{self.what}: {', '.join(filter(None, words))}"
 
     def _artefacts(self, running: Running, load: Load) -> Path:
@@ -168,3 +168,8 @@ class MeasurementPoint(Point):
     def _record(self, running: Running, load: Load, measured: Measured) -> None:
         arm, metrics = measured
         running.record(self, load.parameters, (arm, load.columns(arm) | metrics), keep=load.keeps_rows)
+
+
+def _local(built_arms: Sequence[BuiltArm]) -> list[LocalArm]:
+    """Return the arms with both sides on this host."""
+    return [one for one in built_arms if isinstance(one, LocalArm)]

@@ -83,11 +83,10 @@ class Profile(Point):
                 for where in slices.ends_of_requests(parameters)
                 for arm, metrics in refused
             ]
-            arm_by_label = {one.arm.label: one for one in built_arms}
             bpf, ran = machine.bpf_settings(), list[Measured]()
             programs: dict[str, dict[str, dict[str, str]]] = {}  # by arm and namespace
+            seed = f"{run_context.seed} {self.name}"
             for ends_on in slices.ends_of_requests(parameters, built_arms):
-                seed = f"{run_context.seed} {self.name}"
                 placed = _with_moving_ends(parameters, built_arms, seed, ends_on)
                 arm_by_label = {one.arm.label: one for one in placed}
                 for observer in rng.sample(observers, len(observers)):
@@ -99,8 +98,8 @@ class Profile(Point):
             # They are read after the load, because somebody may have changed them while it ran.
             bpf = _bpf_settings(bpf)
             settings_by_label = {
-                label: _settings(one, bpf, programs.get(label, {}), run_context.folder)
-                for label, one in arm_by_label.items()
+                one.arm.label: _settings(one, bpf, programs.get(one.arm.label, {}), run_context.folder)
+                for one in built_arms
             }
             measured += [(arm, {**metrics, "settings": settings_by_label[arm.label]}) for arm, metrics in ran]
 

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from labkit.common import run_folder
+from labkit.common import run_folder, schema
 from labkit.common.errors import Failed
 from labkit.measure.experiments import server_counters
 from labkit.measure.experiments.built_arm import LocalArm
@@ -43,7 +43,7 @@ ESTABLISH_S, FLOW_ESTABLISH_S = (
 NOT_SENDING = f"no data arrived at one of the servers for {SIGNAL_S:g} s after the flows went on"
 STILL_SENDING = f"data still arrived {SIGNAL_S:g} s after the flows were held: the next slice has some of it"
 Cpus = tuple[int, int]  # the CPU of a flow's client and that of its server
-ENDS_ON = ("one_cpu", "two_cpus")  # values of the column ends_on
+ONE_CPU, TWO_CPUS = schema.ENDS_ON
 
 
 def establish_s(flows_count: int) -> float:
@@ -213,7 +213,7 @@ def ends_of_requests(
     if not requests or not _places_round_trips(parameters, built_arms):
         return (None,)
     own = [parameters.with_change(one) for one in (None, *parameters.change)]
-    return ENDS_ON if all(one.rate_rps is None for one in own) else ENDS_ON[1:]
+    return (ONE_CPU, TWO_CPUS) if all(one.rate_rps is None for one in own) else (TWO_CPUS,)
 
 
 def place_round_trips(
@@ -228,14 +228,18 @@ def place_round_trips(
     fitting = (
         cpus
         for cpus in placements(parameters, built_arms, random.Random(seed))
-        if cpus is not None and ends_on in (None, ENDS_ON[cpus[0][0] != cpus[0][1]])
+        if cpus is not None and ends_on in (None, _ends_on(cpus[0]))
     )
     cpus = next(itertools.islice(fitting, number, None))
     return [replace(one, cpus=cpus, ends_on=ends_on) for one in built_arms]
 
 
+def _ends_on(cpus: Cpus) -> str:
+    return ONE_CPU if cpus[0] == cpus[1] else TWO_CPUS
+
+
 def _places_round_trips(parameters: DatapathParameters, built_arms: Sequence[LocalArm]) -> bool:
-    """Return whether round trips have CPUs."""
+    """Return whether labkit chooses the CPUs of round trips; not for other loads."""
     return isinstance(parameters.load_generator, LatencyGenerator) and _are_placed(parameters, built_arms)
 
 
@@ -261,18 +265,19 @@ def placements(
 
 
 def _are_placed(parameters: DatapathParameters, built_arms: Sequence[LocalArm]) -> bool:
-    """Return whether labkit chooses the CPUs.
+    """Return whether labkit chooses the CPUs of programs, in all arms alike.
 
-    The scheduler does with `placement=scheduler`, with one CPU, and where an arm binds its programs itself. All arms
-    must be placed alike, so it also does where a program of any arm runs in a guest. Programs of round trips start on
-    their CPUs; flows are moved while they run, which excludes several threads and containers.
+    Otherwise the scheduler does: with `placement=scheduler`, with one CPU, where an arm binds its programs itself, and
+    where a program of any arm runs in a guest. Programs of round trips start on their CPUs. Flows are moved while they
+    run, which excludes several threads and containers.
     """
     moved = not isinstance(parameters.load_generator, LatencyGenerator)
+    kinds = {"namespace"} if moved else {"namespace", "container"}
     own = [parameters, *(one.arm.parameters(parameters) for one in built_arms)]
     ends = (end for one in built_arms for pair in one.topology.pairs for end in (pair.client, pair.server))
     return (
         parameters.placement != "scheduler"
-        and {*parameters.endpoint} <= {"namespace", *["container"] * (not moved)}
+        and kinds.issuperset(parameters.endpoint)
         and len(os.sched_getaffinity(0)) > 1
         and not any(one.affinity or (moved and one.streams > 1) for one in own)
         and all(end.runtime is None or (not moved and end.kernel.is_here) for end in ends)

@@ -244,9 +244,11 @@ def namespace_settings(netns: int) -> Settings:
     result |= {f"{name} qdisc": _truncated("; ".join(sorted(all_of))) for name, all_of in disciplines.items()}
     classes = _plain(prefix, "tc", "class", "show")
     result |= {"traffic classes": _truncated(classes)} if classes else {}
-    for what, command in (("rules", "rule show"), ("rules of IPv6", "-6 rule show"),
-                          ("routes", "route show table all"), ("XFRM policies", "xfrm policy")):  # fmt: skip
-        result |= entries(what, _plain(prefix, "ip", *command.split()))
+    for what, command, in_order in (
+        ("rules", "rule show", True), ("rules of IPv6", "-6 rule show", True),
+        ("routes", "route show table all", False), ("XFRM policies", "xfrm policy", True),
+    ):  # fmt: skip
+        result |= entries(what, _plain(prefix, "ip", *command.split()), in_order)
     if any(name.endswith(" vlan_filtering") and value == "1" for name, value in result.items()):
         for one in _json(prefix, "bridge", "-j", "vlan", "show"):
             result[f"{one.get('ifname')} VLANs"] = vlans(one.get("vlans", []))
@@ -260,10 +262,11 @@ def namespace_settings(netns: int) -> Settings:
     return result | {name: str(count) for name, count in static.items()}
 
 
-def entries(what: str, text: str) -> Settings:
+def entries(what: str, text: str, in_order: bool = True) -> Settings:
     """Return a list of the kernel, as `ip` prints it, as one setting: its entries, or their number and a digest.
 
-    Lines that begin with white space continue the entry before, as those of an XFRM policy do.
+    Lines that begin with white space continue the entry before, as those of an XFRM policy do. `in_order`: whether
+    their order means something; routes of several interfaces come in any order.
     """
     result: list[str] = []
     for line in filter(str.strip, text.splitlines()):
@@ -275,8 +278,8 @@ def entries(what: str, text: str) -> Settings:
             result.append(" ".join(line.split()))
     if not result:
         return {}
-    if what == "routes":
-        result.sort()  # those of several interfaces come in any order
+    if not in_order:
+        result.sort()
     if len(shown := "; ".join(result)) <= LONGEST:
         return {what: shown}
     digest = hashlib.sha256("\n".join(result).encode()).hexdigest()[:8]
