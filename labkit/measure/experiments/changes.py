@@ -21,8 +21,8 @@ import msgspec
 
 from labkit.common.errors import BadInput, Failed, LabkitError, NoEffect, Unsupported
 from labkit.common.plain_types import wrong_type
-from labkit.measure.experiments.change_kinds import checks, registry
-from labkit.measure.experiments.change_kinds.base import Files, Place
+from labkit.measure.experiments.change_kinds import registry
+from labkit.measure.experiments.change_kinds.base import Files, Place, digest
 from labkit.measure.topologies import Topology
 from labkit.system import machine, netlink
 
@@ -66,12 +66,7 @@ class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def machine_sysctls(self) -> dict[str, str]:
         """The sysctls of the whole machine that this change sets while its arm is measured."""
-        return {
-            name: value
-            for one in self.steps
-            if one.kind == "machine_sysctl"
-            for name, value in one.options.items()
-        }
+        return self._options(lambda one: one.kind == "machine_sysctl")
 
     @property
     def programs(self) -> dict[str, dict[str, Any]]:
@@ -81,12 +76,10 @@ class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters of the experiment that this change sets."""
-        return {
-            name: value
-            for one in self.steps
-            if isinstance(registry.find(one.kind), registry.Parameter)
-            for name, value in one.options.items()
-        }
+        return self._options(lambda one: isinstance(registry.find(one.kind), registry.Parameter))
+
+    def _options(self, chosen: Callable[[Step], bool]) -> dict[str, Any]:
+        return {name: value for one in filter(chosen, self.steps) for name, value in one.options.items()}
 
 
 def parse(given: Any, files: Files | None = None) -> tuple[Change, ...]:
@@ -143,9 +136,9 @@ def _from_function(function: Callable[[Topology], object]) -> Change:
         ) from None
     if not source.startswith("def "):
         raise BadInput(f"change={name}: the function must be a plain one: write def NAME(topology)")
-    digest = checks.digest(source.encode())
-    SOURCES[digest] = source
-    return Change(name, (Step("function", "", {"name": name, "digest": digest}),))
+    known = digest(source.encode())
+    SOURCES[known] = source
+    return Change(name, (Step("function", "", {"name": name, "digest": known}),))
 
 
 def sources(changes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
@@ -328,7 +321,7 @@ def apply(change: Change, topology: Topology) -> list[dict[str, Any]]:
         if step.kind == "program":
             from labkit.measure.experiments.change_kinds.program import SWITCH  # few changes are programs
 
-            name, path, digest = (step.options[key] for key in ("name", "path", "digest"))
+            name, path, wanted = (step.options[key] for key in ("name", "path", "digest"))
             if name == SWITCH and topology.switch is None:
                 without.append(f"{topology.name} has no {name}")
                 continue
@@ -336,10 +329,10 @@ def apply(change: Change, topology: Topology) -> list[dict[str, Any]]:
             version = machine.versions([usual, path])
             if version[path] is None:
                 raise Unsupported(f"change {change.name}: {path} cannot be started")
-            if checks.digest(Path(usual).read_bytes()) == digest:
+            if digest(Path(usual).read_bytes()) == wanted:
                 without.append(f"program {path} has no effect: it is the same as {usual}")
             else:
-                now = f"{version[path]}, {path}, {digest[:19]}"
+                now = f"{version[path]}, {path}, {wanted[:19]}"
                 at = "between" if name == SWITCH else "both"
                 result[at, "program", name, str(version[usual]), now] += 1
         for place in _places(step.at, topology, kind.per_interface) if kind.placed else ():

@@ -1,14 +1,12 @@
 """Changes of an interface: offloads, rings, channels, MTU, and the CPUs of its queues."""
 
-import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from labkit.common import packages
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure.endpoints import Namespace
-from labkit.measure.experiments.change_kinds import checks
-from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
+from labkit.measure.experiments.change_kinds.base import NAMES, Kind, Place, State
 from labkit.system import netlink
 from labkit.system.netlink import big_tcp, ethtool
 
@@ -19,10 +17,8 @@ class Offload(Kind):
     """Features of an interface, by their full or short names in ethtool -k."""
 
     example = "offload gro off tso off at server"
+    form = NAMES
     takes: ClassVar = {r"[a-z][a-z0-9_-]{1,40}": "on|off"}
-
-    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
-        return checks.values_by_name("offload", text)
 
     def setting(self, option: str) -> str:
         return ethtool.SHORT_NAMES.get(option, option)
@@ -37,13 +33,9 @@ class Offload(Kind):
         return {name: "on" if on else "off" for name, on in result.items()}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        words = [word for pair in options.items() for word in pair]
+        argv = ["ethtool", "-K", place.interface, *(word for pair in options.items() for word in pair)]
         values_text = ", ".join(f"{name} {value}" for name, value in options.items())
-        checks.output_or_raise(
-            place.kernel.run("ethtool", "-K", place.interface, *words),
-            f"offload {values_text} of {place}",
-            ("could not change",),
-        )
+        place.run(f"offload {values_text} of {place}", *argv, lacking=("could not change",))
 
     def verify(self, after: State, options: Mapping[str, Any], place: Place) -> None:
         for name, value in options.items():
@@ -54,56 +46,46 @@ class Offload(Kind):
 class Counts(Kind):
     """Rings (ethtool -G) or channels (ethtool -L): numbers by name."""
 
+    form = NAMES
     takes: ClassVar = {"rx|tx|combined|other|rx-mini|rx-jumbo": r"\d{1,7}"}
 
     def __init__(self, name: str, get: str, put: str) -> None:
-        self._name, self._get, self._put = name, get, put
+        self._get, self._put = get, put
         self.example = f"{name} rx 2 tx 2 at both"
 
-    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
-        return checks.values_by_name(self._name, text)
-
-    def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
-        return {name: str(value) for name, value in given.items()}
-
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        text = checks.output_or_raise(
-            place.kernel.run("ethtool", self._get, place.interface), f"{self._name} of {place}"
-        )
+        text = place.run(f"{self.name} of {place}", "ethtool", self._get, place.interface)
         current = text.partition("Current hardware settings:")[2]
         return {
-            f"{self._name} {name.strip().lower()}": value.strip()
+            f"{self.name} {name.strip().lower()}": value.strip()
             for name, _, value in (line.partition(":") for line in current.splitlines())
             if value.strip()
         }
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = [word for pair in options.items() for word in pair]
-        report = f"{self._name} {' '.join(words)} of {place}"
-        checks.output_or_raise(place.kernel.run("ethtool", self._put, place.interface, *words), report)
+        place.run(f"{self.name} {' '.join(words)} of {place}", "ethtool", self._put, place.interface, *words)
 
     def verify(self, after: State, options: Mapping[str, Any], place: Place) -> None:
         for name, value in options.items():
-            setting = f"{self._name} {name.replace('-', ' ')}"
+            setting = f"{self.name} {name.replace('-', ' ')}"
             if (now := after.get(setting, value)) != str(int(value)):
                 raise Failed(f"{place}: the driver set {setting} to {now} instead of {value}")
 
 
 class LinkNumber(Kind):
-    """A number of an interface that ip-link(8) sets."""
+    """A number of an interface that ip-link(8) sets: the kind's only option. `shown`: its name in ip's JSON."""
 
-    def __init__(self, name: str, unit: str, setting: str, shown: str) -> None:
-        self._name, self._unit, self._setting, self._shown = name, unit, setting, shown
+    shown = ""
+    changes = ""  # the name of the setting
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        shown = place.kernel.run("ip", "-j", "link", "show", "dev", place.interface)
-        [link] = json.loads(checks.output_or_raise(shown, f"{self._name} of {place}"))
-        return {self._setting: str(link.get(self._shown, 0))}
+        return {self.changes: str(place.link(f"{self.name} of {place}").get(self.shown, 0))}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        number = str(int(options[self._unit]))
-        ended = place.kernel.run("ip", "link", "set", "dev", place.interface, self._name, number)
-        checks.output_or_raise(ended, f"{self._name} {number} of {place}")
+        [number] = (str(int(value)) for value in options.values())
+        argv = ("ip", "link", "set", "dev", place.interface, self.name, number)
+        place.run(f"{self.name} {number} of {place}", *argv)
 
 
 class Mtu(LinkNumber):
@@ -111,6 +93,7 @@ class Mtu(LinkNumber):
 
     example = "mtu 9000 at both"
     takes: ClassVar = {"bytes": range(68, 65536)}
+    changes, shown = "mtu_bytes", "mtu"
 
 
 class QueueLength(LinkNumber):
@@ -118,6 +101,7 @@ class QueueLength(LinkNumber):
 
     example = "txqueuelen 10 at client"
     takes: ClassVar = {"packets": range(1 << 20)}
+    changes, shown = "txqueuelen", "txqlen"
 
 
 class BigTcp(Kind):
@@ -158,13 +142,13 @@ class Steering(Kind):
     takes: ClassVar = {"cpus": CPUS}
 
     def __init__(self, name: str, queues: str) -> None:
-        self._name, self._queues = name, queues
+        self._queues = queues
         self.example = f"{name} 0,1 at server"
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         script = 'for file; do cpus=$(cat "$file"); echo "${file%/*} $cpus"; done'
-        lines = self._at_queues(place, f"{self._name} of {place}", script).splitlines()
-        return {f"{self._name} {queue}": cpus for queue, _, cpus in (line.partition(" ") for line in lines)}
+        lines = self._at_queues(place, f"{self.name} of {place}", script).splitlines()
+        return {f"{self.name} {queue}": cpus for queue, _, cpus in (line.partition(" ") for line in lines)}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         mask = 0
@@ -177,7 +161,7 @@ class Steering(Kind):
         text = ",".join(groups[max(0, end - 8) : end] for end in range(len(groups), 0, -8)[::-1])
         # tee says why a file cannot be written; the shell's own echo does not.
         script = f'for file; do echo {text} | tee "$file"; done'
-        self._at_queues(place, f"{self._name} {options['cpus']}", script)
+        self._at_queues(place, f"{self.name} {options['cpus']}", script)
 
     def _at_queues(self, place: Place, what: str, script: str) -> str:
         """Return the output of a shell script whose arguments are the files of the queues.
@@ -189,16 +173,14 @@ class Steering(Kind):
             "mount -t sysfs labkit /sys/kernel",  # on /sys, the same sysfs would be refused as busy
             'cd "/sys/kernel/class/net/$1/queues"',
             f"set -- {self._queues}",
-            f'[ -e "$1" ] || {{ echo "this kernel has no {self._name} for it" >&2; exit 1; }}',
+            f'[ -e "$1" ] || {{ echo "this kernel has no {self.name} for it" >&2; exit 1; }}',
             script,
         ]
         words = ("-c", 'exec unshare -m /bin/sh -c "$@"', "sh", "\n".join(lines), "sh", place.interface)
         # The kernel refuses to show xps_cpus of an interface with one queue (ENOENT).
-        return checks.output_or_raise(place.kernel.run("/bin/sh", *words), what, ("no such file", "has no"))
+        return place.run(what, "/bin/sh", *words, lacking=("no such file", "has no"))
 
 
 OFFLOAD, RING, CHANNELS = Offload(), Counts("ring", "-g", "-G"), Counts("channels", "-l", "-L")
-MTU = Mtu("mtu", "bytes", "mtu_bytes", "mtu")
-BIG_TCP = BigTcp()
-TXQUEUELEN = QueueLength("txqueuelen", "packets", "txqueuelen", "txqlen")
+MTU, TXQUEUELEN, BIG_TCP = Mtu(), QueueLength(), BigTcp()
 RPS, XPS = Steering("rps", "rx-*/rps_cpus"), Steering("xps", "tx-*/xps_cpus")

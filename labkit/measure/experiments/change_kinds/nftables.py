@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 
 from labkit.common.errors import BadInput
 from labkit.measure.endpoints import nftables
-from labkit.measure.experiments.change_kinds import checks
-from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
+from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State, digest
 
 
 class _Ruleset(Kind):
@@ -17,10 +16,14 @@ class _Ruleset(Kind):
     per_interface = False
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        listed = checks.output_or_raise(place.kernel.run("nft", "list", "ruleset"), "nftables")
+        listed = place.run("nftables", "nft", "list", "ruleset")
         rules = sum(bool(re.match(r"\t\t(?!type |\})\S", line)) for line in listed.splitlines())
-        text = f"{rules} lines of rules, {checks.digest(listed.encode())[:19]}" if listed.strip() else "none"
+        text = f"{rules} lines of rules, {digest(listed.encode())[:19]}" if listed.strip() else "none"
         return {"nftables ruleset": text}
+
+    def _load(self, place: Place, rules: str, what: str) -> None:
+        with place.kernel.file("rules.nft", rules.encode()) as path:
+            place.run(what, "nft", "-f", path, lacking=("no such file",))
 
 
 class Nftables(_Ruleset):
@@ -32,7 +35,7 @@ class Nftables(_Ruleset):
     def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         content = files.read(text)
         try:
-            return {"file": Path(text).name, "rules": content.decode(), "digest": checks.digest(content)}
+            return {"file": Path(text).name, "rules": content.decode(), "digest": digest(content)}
         except UnicodeDecodeError:
             raise BadInput(f"{text} is not a text file") from None
 
@@ -40,21 +43,16 @@ class Nftables(_Ruleset):
         if given.keys() != {"rules"}:
             return dict(given)
         rules = str(given["rules"])
-        return {"file": "rules", "rules": rules, "digest": checks.digest(rules.encode())}
+        return {"file": "rules", "rules": rules, "digest": digest(rules.encode())}
 
     def check(self, options: Mapping[str, Any]) -> None:
         super().check(options)
-        if checks.digest(options["rules"].encode()) != options["digest"]:
+        if digest(options["rules"].encode()) != options["digest"]:
             raise BadInput("nftables: the rules do not match the digest beside them")
         nftables.check_text(options["rules"], f"nftables {options['file']}")
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        _load(place, options["rules"], f"nftables {options['file']}")
-
-
-def _load(place: Place, rules: str, what: str) -> None:
-    with place.kernel.file("rules.nft", rules.encode()) as path:
-        checks.output_or_raise(place.kernel.run("nft", "-f", path), what, ("no such file",))
+        self._load(place, options["rules"], f"nftables {options['file']}")
 
 
 class Conntrack(_Ruleset):
@@ -70,7 +68,7 @@ class Conntrack(_Ruleset):
     )
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        _load(place, self.RULES, "connection tracking by nftables")
+        self._load(place, self.RULES, "connection tracking by nftables")
 
 
 class Rules(_Ruleset):
@@ -81,13 +79,13 @@ class Rules(_Ruleset):
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         # 192.0.2.0/24 is for documentation (RFC 5737), so no packet comes from there.
-        numbers = range(int(options["count"]))
         lines = [
-            f"    ip saddr 192.0.2.{number % 254 + 1} th dport {20000 + number} drop" for number in numbers
+            f"    ip saddr 192.0.2.{number % 254 + 1} th dport {20000 + number} drop"
+            for number in range(int(options["count"]))
         ]
         chain = ["  chain in {", "    type filter hook input priority 0; policy accept;", *lines, "  }"]
         text = "\n".join(["table inet labkit_rules {", *chain, "}", ""])
-        _load(place, text, f"{options['count']} nftables rules")
+        self._load(place, text, f"{options['count']} nftables rules")
 
 
 NFTABLES, RULES, CONNTRACK = Nftables(), Rules(), Conntrack()

@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 
 from labkit.common import safe_files
 from labkit.common.errors import BadInput
-from labkit.measure.experiments.change_kinds import checks
-from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
+from labkit.measure.experiments.change_kinds.base import Files, Kind, digest
 
 SWITCH = "ovs-vswitchd"
 LARGEST_PROGRAM = 64 << 20
@@ -31,12 +30,6 @@ class Program(Kind):
         name, _, path = (word.strip() for word in text.partition("="))
         return {"name": name, "path": path, "digest": _digest(path)}
 
-    def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        return {}
-
-    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        return
-
 
 def verified(options: Mapping[str, Any]) -> str:
     """Return the path of a program. Raises BadInput if the file is not the one that the change was written with."""
@@ -51,7 +44,7 @@ def verified(options: Mapping[str, Any]) -> str:
 def _digest(path: str) -> str:
     if path.startswith("/") and (reason := safe_files.untrusted(Path(path))):
         raise BadInput(f"the program {path} is not started, because {reason}")
-    return checks.digest(safe_files.read_regular(Path(path), LARGEST_PROGRAM))
+    return digest(safe_files.read_regular(Path(path), LARGEST_PROGRAM))
 
 
 PROGRAM = Program()

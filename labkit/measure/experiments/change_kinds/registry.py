@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from labkit.common.errors import BadInput, choose
 from labkit.common.extensions import Registry
-from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
+from labkit.measure.experiments.change_kinds.base import ASSIGNMENT, Files, Kind
 
 # The parameters that an arm may set itself: it is built with its own MTU, IP version and guests.
 PARAMETERS = (
@@ -18,20 +18,13 @@ class Parameter(Kind):
     """A parameter of the load or the path with its own value in this arm."""
 
     placed = False
-    example = "parameter streams=4"
+    form = ASSIGNMENT
 
-    def __init__(self, only: str | None = None, value: str = "") -> None:
-        self._only = only
-        if only:
-            self.example = f"{only} {value}"
+    def __init__(self, example: str) -> None:
+        self.example = example
 
     def parse_text(self, text: str, files: Files) -> dict[str, Any]:
-        if self._only:
-            return {self._only: text}
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise BadInput(f"parameter {text!r}: write NAME=VALUE")
-        return {name.strip(): value.strip()}
+        return super().parse_text(text, files) if self.name == "parameter" else {self.name: text}
 
     def check(self, options: Mapping[str, Any]) -> None:
         if not options:
@@ -41,12 +34,6 @@ class Parameter(Kind):
                 raise BadInput(f"parameter {name} cannot be a change: {choose(name, PARAMETERS)}")
             if not isinstance(value, (str, int, float)):
                 raise BadInput(f"parameter {name}: one value is needed")
-
-    def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        return {}
-
-    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        return
 
 
 class Function(Kind):
@@ -65,15 +52,9 @@ class Function(Kind):
     def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
         return self.parse_text("", files)
 
-    def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        return {}
 
-    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        return
-
-
-PARAMETER, AFFINITY, CONGESTION = Parameter(), Parameter("affinity", "0,1"), Parameter("congestion", "cubic")
-SOCKET, FUNCTION = Parameter("socket", "nodelay=off"), Function()
+PARAMETER, SOCKET = Parameter("parameter streams=4"), Parameter("socket nodelay=off")
+AFFINITY, CONGESTION, FUNCTION = Parameter("affinity 0,1"), Parameter("congestion cubic"), Function()
 _MODULES = {
     "sysctl": ("sysctl", "machine_sysctl"),
     "nftables": ("nftables", "rules", "conntrack"),
@@ -86,7 +67,7 @@ _MODULES = {
 }
 KINDS = Registry(
     "",  # packages add none
-    Kind,  # type: ignore[type-abstract]
+    Kind,
     {
         name: f"labkit.measure.experiments.change_kinds.{module}:{name.upper()}"
         for module, names in _MODULES.items()

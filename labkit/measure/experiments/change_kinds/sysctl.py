@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
-from labkit.measure.experiments.change_kinds import checks
-from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
+from labkit.measure.experiments.change_kinds.base import ASSIGNMENT, Files, Kind, Place, State, refused
 from labkit.system.machine import sysctl_journal
 
 NAME = r"(?!.*\.\.)net([./][A-Za-z0-9_-][A-Za-z0-9_.-]*)+"
@@ -19,13 +18,9 @@ class Sysctl(Kind):
 
     per_interface = False
     example = "sysctl net.ipv4.conf.all.rp_filter=1 at server"
+    form = ASSIGNMENT
     takes: ClassVar = {NAME: VALUE}
-
-    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise BadInput(f"sysctl {text!r}: write NAME=VALUE")
-        return {name.strip(): value.strip()}
+    allowed, others = r"(?s)net[./].*", "only net.* belongs to a namespace; use machine_sysctl for others"
 
     def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
         return {
@@ -35,10 +30,8 @@ class Sysctl(Kind):
 
     def check(self, options: Mapping[str, Any]) -> None:
         for name in options:
-            if not name.startswith(("net.", "net/")):
-                raise BadInput(
-                    f"sysctl {name}: only net.* belongs to a namespace; use machine_sysctl for others"
-                )
+            if not re.fullmatch(self.allowed, name):
+                raise BadInput(f"{self.name} {name}: {self.others}")
         super().check(options)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
@@ -95,7 +88,7 @@ def _write(place: Place, name: str, value: str) -> None:
     try:
         place.kernel.write(str(_path(name)), value.encode())
     except OSError as error:
-        raise checks.refused(error, f"sysctl {name}={value}") from None
+        raise refused(error, f"sysctl {name}={value}") from None
 
 
 class MachineSysctl(Sysctl):
@@ -107,17 +100,7 @@ class MachineSysctl(Sysctl):
     placed = False
     example = "machine_sysctl net.core.high_order_alloc_disable=1"
     takes: ClassVar = {sysctl_journal.ALLOWED: VALUE}
-
-    def check(self, options: Mapping[str, Any]) -> None:
-        for name in options:
-            if not re.fullmatch(sysctl_journal.ALLOWED, name):
-                raise BadInput(
-                    f"machine_sysctl {name}: only net.* and the scheduler's (kernel.sched_*) may be changed"
-                )
-        Kind.check(self, options)
-
-    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        return
+    allowed, others = sysctl_journal.ALLOWED, "only net.* and the scheduler's (kernel.sched_*) may be changed"
 
 
 SYSCTL, MACHINE_SYSCTL = Sysctl(), MachineSysctl()

@@ -14,7 +14,7 @@ from labkit.analysis.why import selection
 from labkit.common.errors import BadInput, Failed
 from labkit.measure import experiments
 from labkit.measure.experiments import Change, Files, changes, survey
-from labkit.measure.experiments.change_kinds.checks import digest
+from labkit.measure.experiments.change_kinds.base import digest
 from labkit.measure.experiments.change_kinds.program import verified
 from labkit.measure.experiments.change_kinds.registry import KINDS
 from labkit.measure.topologies import Spec, Topology
