@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from labkit.measure.endpoints import Endpoint, Pair, namespaces
+from labkit.measure.endpoints import Endpoint, Namespace, namespaces
 from labkit.measure.topologies.base import (
     BETWEEN,
     EDGE,
@@ -34,46 +34,53 @@ def with_containers(topology: Topology) -> Iterator[Topology]:
     """Start a container in every namespace that is an end of a pair; yield the topology with these ends."""
     from labkit.measure.endpoints.oci_container import containers  # what only containers need
 
-    spaces = {
-        id(end.namespace): end.namespace for pair in topology.pairs for end in (pair.client, pair.server)
-    }
+    ends = [end for pair in topology.pairs for end in (pair.client, pair.server)]
+    spaces = {id(end.namespace): end.namespace for end in ends}
     with containers(list(spaces.values())) as made:
         of = dict(zip(spaces, made, strict=True))
-        pairs = [
-            Pair(
-                *(
-                    dataclasses.replace(end, runtime=of[id(end.namespace)])
-                    for end in (pair.client, pair.server)
-                )
-            )
-            for pair in topology.pairs
-        ]
-        yield dataclasses.replace(topology, pairs=pairs)
+        moved = [dataclasses.replace(end, runtime=of[id(end.namespace)]) for end in ends]
+        yield dataclasses.replace(topology, pairs=paired(moved))
 
 
 @contextmanager
 def tap_bridge(name: str, spec: Spec) -> Iterator[Topology]:
     """Build a tap from every guest to one Linux bridge: `veth_bridge` with guests in place of namespaces."""
-    from labkit.measure.endpoints.guest.qemu_guest import guests  # what only guests need
-    from labkit.measure.endpoints.guest.spec import GuestAdditions, parse
-
     with namespaces([BETWEEN], family=spec.family) as [between], ExitStack() as stack:
         between.netlink.do(netlink.new_link("bridge", "bridge", index=BRIDGE, mtu_bytes=spec.mtu_bytes))
-        nics = []
-        queues = parse(spec.guest).queues
+        nics = {}
         for number in numbers(spec):
-            tap = Tap(between.fd, f"port{number}", queues)
-            stack.callback(tap.close)
-            between.netlink.do(
-                netlink.set_link(tap.index, mtu_bytes=spec.mtu_bytes), netlink.set_master(tap.index, BRIDGE)
-            )
-            nics.append(nic_of(spec, number, tap.fds))
-        made = stack.enter_context(guests(spec.guest, nics, GuestAdditions(scripts=spec.guest_files)))
-        ends = [
-            Endpoint(one.name, between, "eth0", EDGE, nic.address.partition("/")[0], one, f"port{number}")
-            for number, one, nic in zip(numbers(spec), made, nics, strict=True)
-        ]
-        yield Topology(name, spec, paired(ends), [between])
+            tap = tap_of(stack, spec, between, number)
+            between.netlink.do(netlink.set_master(tap.index, BRIDGE))
+            nics[number] = nic_of(spec, number, tap.fds)
+        ends = booted(stack, spec, between, nics)
+        yield Topology(name, spec, paired(list(ends.values())), [between])
+
+
+def tap_of(stack: ExitStack, spec: Spec, between: Namespace, number: int) -> Tap:
+    """Make the tap of the guest that is end `number`, and set it up; it exists until the stack is closed."""
+    from labkit.measure.endpoints.guest.spec import parse  # what only guests need
+
+    tap = Tap(between.fd, f"port{number}", parse(spec.guest).queues)
+    stack.callback(tap.close)
+    between.netlink.do(netlink.set_link(tap.index, mtu_bytes=spec.mtu_bytes))
+    return tap
+
+
+def booted(stack: ExitStack, spec: Spec, between: Namespace, nics: Mapping[int, Nic]) -> dict[int, Endpoint]:
+    """Boot the guest of each NIC (by the number of its tap) until the stack is closed; return them as ends."""
+    if not nics:
+        return {}
+    from labkit.measure.endpoints.guest.qemu_guest import guests  # what only guests need
+    from labkit.measure.endpoints.guest.spec import GuestAdditions
+
+    additions = GuestAdditions(scripts=spec.guest_files)
+    made = stack.enter_context(guests(spec.guest, list(nics.values()), additions))
+    return {
+        number: Endpoint(
+            nic.name, between, "eth0", EDGE, nic.address.partition("/")[0], guest, f"port{number}"
+        )
+        for (number, nic), guest in zip(nics.items(), made, strict=True)
+    }
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import msgspec
 from labkit.common import units
 from labkit.common.errors import BadInput, Failed
 from labkit.common.switch_options import TUNNELS, Datapath, SwitchOptions
-from labkit.measure.endpoints import Endpoint, Pair, RemoteEnd, RemotePair
+from labkit.measure.endpoints import Endpoint, Namespace, Pair, RemoteEnd, RemotePair
 from labkit.measure.topologies.base import (
     BETWEEN,
     MONITOR,
@@ -143,23 +143,14 @@ class Mirrors:
         self._arrived: Callable[[], Copies] = lambda: Copies(0)
         self._unread: Callable[[], tuple[int | None, ...]] = lambda: (0,) * len(self._ends)
 
-    @property
-    def _userspace(self) -> bool:
-        return self._parameters.datapath.in_userspace
-
     def bridges(self, name: str, ports: Sequence[Port]) -> list[Bridge]:
         """Return the switch with all ports, and a bridge for the outer side of tunnels if the datapath needs one."""
-        kind, _, of = (self._parameters.sampling or "").partition(":")
+        own = self._parameters
+        kind, _, of = (own.sampling or "").partition(":")
         sampling = (kind, int(of)) if kind else None
-        main = Bridge(
-            name,
-            self._parameters.datapath,
-            [*ports, *self._ports()],
-            self._mirrors(),
-            ports[0].vlan,
-            sampling,
-        )
-        if self._parameters.output in TUNNELS and self._parameters.mirrors and self._userspace:
+        every = [*ports, *self._ports()]
+        main = Bridge(name, own.datapath, every, self._mirrors(), ports[0].vlan, sampling)
+        if own.output in TUNNELS and own.mirrors and own.datapath.in_userspace:
             # Also with DPDK: the frames of tunnels are too large for its driver.
             return [main, Bridge(UNDERLAY, Datapath.SOCKETS, [Port(self._uplink[0])])]
         return [main]
@@ -252,16 +243,7 @@ class Mirrors:
     def _connect_tunnels(self, switch: Switch) -> None:
         name, uplink = self._uplink
         switch.uplink = name
-        if self._userspace:
-            # Tunnels of the userspace datapath are routed by the addresses of bridges (Documentation/howto/userspace-
-            # tunneling.rst).
-            with netlink.inside(self._between.fd):
-                index = netlink.index_of(UNDERLAY)
-            self._between.netlink.do(netlink.set_link(index), netlink.new_address(index, NEAR))
-            switch.command("tnl/arp/set", UNDERLAY, str(FAR.ip), self._remote_mac)
-        else:
-            neighbour = netlink.new_neighbour(uplink, str(FAR.ip), self._remote_mac)
-            self._between.netlink.do(netlink.new_address(uplink, NEAR), neighbour)
+        connect_underlay(switch, self._between, uplink, self._remote_mac)
         if (rate_bps := self._parameters.uplink_bps) is not None:
             tc = [*self._between.prefix, machine.program("tc"), "qdisc", "add", "dev", name, "root"]
             process.output([*tc, *machine.token_bucket(rate_bps, self._spec.mtu_bytes)])
@@ -409,6 +391,25 @@ class Mirrors:
                 none = f"the ends sent nothing that select={self._parameters.select} selects"
                 raise Failed(f"{wrong or none}: {why}")
             switch.command("revalidator/purge")
+
+
+def connect_underlay(switch: Switch, between: Namespace, uplink: int, remote_mac: str) -> int:
+    """Give the switch's end of tunnels its address, and the other end as a permanent neighbour; return the index of the
+    interface that has them.
+
+    The kernel's datapath sends by `uplink`. Tunnels of the userspace datapath are routed by the addresses of bridges
+    (Documentation/howto/userspace-tunneling.rst).
+    """
+    if not switch.kernel:
+        with netlink.inside(between.fd):
+            uplink = netlink.index_of(UNDERLAY)
+        switch.command("tnl/arp/set", UNDERLAY, str(FAR.ip), remote_mac)
+    between.netlink.do(
+        netlink.set_link(uplink),
+        netlink.new_address(uplink, NEAR),
+        netlink.new_neighbour(uplink, str(FAR.ip), remote_mac),
+    )
+    return uplink
 
 
 def copy_columns(before: Copies, now: Copies) -> dict[str, Any]:

@@ -54,9 +54,8 @@ class Connection:
             if error == errno.EAGAIN:
                 error, answer = 0, None
                 self._wait(deadline, method)
-            elif (
-                answer is not None and answer.method == "echo"
-            ):  # OVSDB asks whether we live (RFC 7047, 4.1.11)
+            elif answer is not None and answer.method == "echo":
+                # OVSDB asks whether we live (RFC 7047, 4.1.11).
                 self._rpc.send(ovs.jsonrpc.Message.create_reply(answer.params, answer.id))
                 answer = None
         if error:

@@ -8,16 +8,17 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from labkit.common import packages
 from labkit.common.errors import BadInput, Failed, Unsupported
-from labkit.common.switch_options import Datapath
+from labkit.common.switch_options import Datapath, SwitchOptions
 from labkit.measure.endpoints import Namespace
 from labkit.measure.topologies.open_vswitch import dpdk
+from labkit.measure.topologies.open_vswitch.configuration import Bridge, operations
 from labkit.measure.topologies.open_vswitch.rpc import Connection, Database
 from labkit.system import machine, process
 from labkit.system.temporary_files import in_memory, short_folder
@@ -44,9 +45,8 @@ class Switch:
     def __init__(self, space: Namespace, folder: Path, programs: list[process.Running]) -> None:
         self.space = space
         self.folder = folder
-        self._programs = (
-            programs  # of the caller, who ends them: ovsdb-server, then ovs-vswitchd, each from its start
-        )
+        # of the caller, who ends them: ovsdb-server, then ovs-vswitchd, each from its start
+        self._programs = programs
         self._database: Database | None = None
         self._control: Connection | None = None
         self._daemon: process.Running | None = None
@@ -91,25 +91,22 @@ class Switch:
         )  # fmt: skip
         self._database = Database(socket)
 
-    def start(
-        self, *operations: dict[str, Any], datapath: Datapath, program: str = DAEMON, cpu: int | None = None
-    ) -> None:
-        """Start the switch with the configuration that these operations insert into the empty database.
+    def start(self, bridges: Sequence[Bridge], options: SwitchOptions, program: str = DAEMON) -> None:
+        """Start the switch with these bridges in the empty database.
 
-        program: the ovs-vswitchd without DPDK. cpu: the CPU on which it runs; None: any. Raises as `settled`,
-        BadInput for a CPU that does not exist, and Unsupported if this kernel or this machine's Open vSwitch lacks the
-        datapath or is too old for it.
+        program: the ovs-vswitchd without DPDK. Raises as `settled`, BadInput for a CPU that does not exist, and
+        Unsupported if this kernel or this machine's Open vSwitch lacks the datapath or is too old for it.
         """
+        datapath, cpu = options.datapath, options.cpu
         program = dpdk.program() if datapath is Datapath.DPDK else program
-        kernel = not datapath.in_userspace
         if program != DAEMON:
             version(program)
         if cpu is not None and cpu not in (there := sorted(os.sched_getaffinity(0))):
             raise BadInput(f"cpu={cpu}: there is no CPU {cpu} for the switch; there are {there}")
         pinned = [] if cpu is None else ["taskset", "--cpu-list", str(cpu)]
-        self._config, self.kernel = 1, kernel
-        self.database.transact(*operations)
-        if kernel:
+        self._config, self.kernel = 1, not datapath.in_userspace
+        self.database.transact(*operations(bridges, options.flow_limit, cpu))
+        if self.kernel:
             time.sleep(max(0.0, COUNTED_CPUS_S - time.clock_gettime(time.CLOCK_BOOTTIME)))
         # The last is that of DPDK's own files.
         folders = ("OVS_RUNDIR", "OVS_DBDIR", "OVS_LOGDIR", "OVS_SYSCONFDIR", "RUNTIME_DIRECTORY")
@@ -119,7 +116,7 @@ class Switch:
             f"--unixctl={self.folder / self.CONTROL}", f"--log-file={self.folder / LOG}", "-vconsole:off",
             until=self.folder / self.CONTROL,
         )  # fmt: skip
-        if kernel:
+        if self.kernel:
             self._wait_for_datapath()
         try:
             self.settled()

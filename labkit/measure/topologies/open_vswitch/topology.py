@@ -11,11 +11,10 @@ import msgspec
 
 from labkit.common.errors import BadInput
 from labkit.common.switch_options import SwitchOptions, options
-from labkit.measure.endpoints import Endpoint, RemotePair
+from labkit.measure.endpoints import RemotePair
 from labkit.measure.topologies.base import (
     BETWEEN,
     CLIENTS,
-    EDGE,
     BuiltSide,
     Spec,
     Topology,
@@ -23,17 +22,16 @@ from labkit.measure.topologies.base import (
     numbers,
     paired,
 )
-from labkit.measure.topologies.containers_and_guests import nic_of
+from labkit.measure.topologies.containers_and_guests import booted, nic_of, tap_of
 from labkit.measure.topologies.linux_datapaths import ends_with_known_macs, network, ports
 from labkit.measure.topologies.network.build import BuiltNetwork, joined
 from labkit.measure.topologies.network.parts import Network, Nic, Node, Part
-from labkit.measure.topologies.open_vswitch.configuration import Port, operations
+from labkit.measure.topologies.open_vswitch.configuration import Port
 from labkit.measure.topologies.open_vswitch.mirrors import Mirrors, monitor_parts
 from labkit.measure.topologies.open_vswitch.switch import DAEMON, Switch, switch
 from labkit.measure.topologies.open_vswitch.use_cases import BRIDGE, use_case
 from labkit.system import netlink
 from labkit.system.netlink.ethtool import complete_packets
-from labkit.system.netlink.taps import Tap
 
 
 @contextmanager
@@ -48,9 +46,8 @@ def ovs(name: str, spec: Spec) -> Iterator[Topology]:
             yield topology
         return
     with joined(_network(name, spec), spec) as built, _start_switch(name, spec, built) as (one, mirrors):
-        topology = replace(built.topology(name, spec), switch=one)
-        with _prove_mirrors(topology, one, mirrors):
-            yield replace(topology, meter=mirrors.meter(one), doubts=mirrors.doubts())
+        with _proved(replace(built.topology(name, spec), switch=one), one, mirrors) as topology:
+            yield topology
 
 
 @contextmanager
@@ -59,11 +56,10 @@ def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
 
     Raises as `ovs`, and BadInput for guests whose packets the userspace datapath cannot carry.
     """
-    from labkit.measure.endpoints.guest.qemu_guest import guests  # what only guests need
-    from labkit.measure.endpoints.guest.spec import GuestAdditions, parse
+    from labkit.measure.endpoints.guest.spec import parse  # what only guests need
 
-    parameters, wanted = parse(spec.guest), options(name)
-    if wanted.datapath.in_userspace and parameters.offloads:
+    wanted = options(name)
+    if wanted.datapath.in_userspace and parse(spec.guest).offloads:
         raise BadInput(
             f"guest={spec.guest}: {name} receives through packet sockets, which need complete packets: use"
             f" guest={spec.guest},offloads=off"
@@ -73,22 +69,14 @@ def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
             yield topology
         return
     with joined(_network(name, spec, with_ends=False), spec) as built, ExitStack() as stack:
-        between, nics, indices = built.space[BETWEEN], [], {}
-        for number in numbers(spec):
-            tap = Tap(between.fd, f"port{number}", parameters.queues)
-            stack.callback(tap.close)
-            between.netlink.do(netlink.set_link(tap.index, mtu_bytes=spec.mtu_bytes))
-            nics.append(nic_of(spec, number, tap.fds))
-            indices[number] = tap.index
+        between = built.space[BETWEEN]
+        taps = {number: tap_of(stack, spec, between, number) for number in numbers(spec)}
+        indices = {number: tap.index for number, tap in taps.items()}
         one, mirrors = stack.enter_context(_start_switch(name, spec, built, indices))
-        booted = stack.enter_context(guests(spec.guest, nics, GuestAdditions(scripts=spec.guest_files)))
-        made = [
-            Endpoint(guest.name, between, "eth0", EDGE, nic.address.partition("/")[0], guest, f"port{number}")
-            for number, guest, nic in zip(numbers(spec), booted, nics, strict=True)
-        ]
-        topology = Topology(name, spec, paired(made), built.spaces, switch=one)
-        with _prove_mirrors(topology, one, mirrors):
-            yield replace(topology, meter=mirrors.meter(one), doubts=mirrors.doubts())
+        nics = {number: nic_of(spec, number, tap.fds) for number, tap in taps.items()}
+        ends = paired(list(booted(stack, spec, between, nics).values()))
+        with _proved(Topology(name, spec, ends, built.spaces, switch=one), one, mirrors) as topology:
+            yield topology
 
 
 @contextmanager
@@ -143,30 +131,25 @@ def _start_switch(
     Its ports are the ends' interfaces there, or those of guests (`taps`: indexes by the ends' numbers), and `more`.
     """
     parameters, between = options(name), built.space[BETWEEN]
-    datapath = parameters.datapath
-    if datapath.in_userspace and taps is None:
+    if parameters.datapath.in_userspace and taps is None:
         for number in numbers(spec):
             complete_packets(built.space[end_name(number)].fd, "eth0")
     indices = taps or {number: built.index[BETWEEN, f"port{number}"] for number in numbers(spec)}
     mirrors = Mirrors(parameters, spec, built, indices)
     ports = [Port(f"port{number}", number=number + 1, vlan=vlan_of(number, parameters)) for number in indices]
     with mirrors.uplink(), switch(between) as one:
-        configuration = operations(
-            mirrors.bridges(BRIDGE, [*ports, *more]), parameters.flow_limit, parameters.cpu
-        )
-        program = spec.programs.get(DAEMON, DAEMON)
-        one.start(*configuration, datapath=datapath, program=program, cpu=parameters.cpu)
+        one.start(mirrors.bridges(BRIDGE, [*ports, *more]), parameters, spec.programs.get(DAEMON, DAEMON))
         mirrors.connect(one)
         with mirrors.counted():
             yield one, mirrors
 
 
 @contextmanager
-def _prove_mirrors(topology: Topology, one: Switch, mirrors: Mirrors) -> Iterator[None]:
-    """Prove that mirrors copy what the pairs send; copies are read until the block ends."""
+def _proved(topology: Topology, one: Switch, mirrors: Mirrors) -> Iterator[Topology]:
+    """Prove that mirrors copy what the pairs send; yield the topology with its meter while copies are read."""
     mirrors.prove(one, topology.pairs)
     with mirrors.read():
-        yield
+        yield replace(topology, meter=mirrors.meter(one), doubts=mirrors.doubts())
 
 
 def vlan_of(number: int, parameters: SwitchOptions) -> int | None:

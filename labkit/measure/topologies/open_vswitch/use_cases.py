@@ -20,7 +20,6 @@ from labkit.measure.endpoints import Endpoint, Pair
 from labkit.measure.topologies.base import (
     BETWEEN,
     CLIENTS,
-    EDGE,
     SERVERS,
     Interface,
     Meter,
@@ -29,22 +28,29 @@ from labkit.measure.topologies.base import (
     address,
     mac,
 )
+from labkit.measure.topologies.containers_and_guests import booted, tap_of
 from labkit.measure.topologies.linux_datapaths import PORT_SIDE
 from labkit.measure.topologies.network.build import BuiltNetwork, joined
 from labkit.measure.topologies.network.kinds import headers, length_bytes
 from labkit.measure.topologies.network.parts import Cable, CableEnd, Neighbour, Network, Node, Part, Tunnel
 from labkit.measure.topologies.network.validate import MAX_BYTES
 from labkit.measure.topologies.open_vswitch import rules
-from labkit.measure.topologies.open_vswitch.configuration import Bridge, Port, operations
-from labkit.measure.topologies.open_vswitch.mirrors import FAR, NEAR, UNDERLAY, UPLINK, UPLINK_SIDE
+from labkit.measure.topologies.open_vswitch.configuration import Bridge, Port
+from labkit.measure.topologies.open_vswitch.mirrors import (
+    FAR,
+    NEAR,
+    UNDERLAY,
+    UPLINK,
+    UPLINK_SIDE,
+    connect_underlay,
+)
 from labkit.measure.topologies.open_vswitch.rules import Port as RulePort
 from labkit.measure.topologies.open_vswitch.switch import DAEMON, Switch, switch
 from labkit.system import netlink
 from labkit.system.netlink.ethtool import complete_packets
-from labkit.system.netlink.taps import Tap
 
 if TYPE_CHECKING:
-    from labkit.measure.endpoints.guest.qemu_guest import QemuGuest
+    from labkit.measure.endpoints.guest.spec import Nic
 
 BRIDGE = "switch"
 NETWORK = "network"
@@ -65,12 +71,6 @@ class _End:
     address: Interface
     openflow: int
 
-    def endpoint(self, built: BuiltNetwork, guest: QemuGuest | None = None) -> Endpoint:
-        if guest is None:
-            return built.endpoint(self.name)
-        tap = f"port{self.number}"
-        return Endpoint(self.name, built.space[BETWEEN], "eth0", EDGE, str(self.address.ip), guest, tap)
-
 
 @contextmanager
 def use_case(name: str, spec: Spec) -> Iterator[Topology]:
@@ -79,7 +79,6 @@ def use_case(name: str, spec: Spec) -> Iterator[Topology]:
     Raises BadInput for too few rules, and the errors of `switch`, of a port, and of a rule that the switch refuses.
     """
     options = switch_options.options(name)
-    datapath = options.datapath
     assert options.case is not None, "the name of the topology has a case"
     vms_count = max(spec.pairs, 2) if options.case == "vm_to_vm" else spec.pairs
     if options.rules_count < vms_count**2:
@@ -104,8 +103,9 @@ def use_case(name: str, spec: Spec) -> Iterator[Topology]:
     tunnelled = net if options.tunnel == "vxlan" else []
     described = _network(name, spec, own, [*vms, *net], {end.name: under_bytes for end in tunnelled})
     with joined(described, spec) as built, switch(built.space[BETWEEN]) as one, ExitStack() as stack:
-        fds = [_tap(stack, spec, end, built) for end in guests]
-        if datapath.in_userspace:
+        between = built.space[BETWEEN]
+        taps = {end: tap_of(stack, spec, between, end.number) for end in guests}
+        if options.datapath.in_userspace:
             for end in own:
                 complete_packets(built.space[end.name].fd, "eth0")
             for end in tunnelled:
@@ -113,53 +113,23 @@ def use_case(name: str, spec: Spec) -> Iterator[Topology]:
         ports = [
             Port(f"port{end.number}", number=end.openflow) for end in (*vms, *net) if end not in tunnelled
         ]
-        configuration = operations(
-            _bridges(datapath, ports, bool(tunnelled)), options.flow_limit, options.cpu
-        )
-        program = spec.programs.get(DAEMON, DAEMON)
-        one.start(*configuration, datapath=datapath, program=program, cpu=options.cpu)
+        bridges = _bridges(options.datapath, ports, bool(tunnelled))
+        one.start(bridges, options, spec.programs.get(DAEMON, DAEMON))
         for end in tunnelled:
-            _tunnel_switch(end, one, built, datapath)
+            _tunnel_switch(end, one, built)
         _install(options, spec, one, vms, net)
-        runtimes = _booted(stack, spec, guests, fds, [*vms, *net])
-        ends = {end.number: end.endpoint(built, runtimes.get(end.number)) for end in (*vms, *net)}
+        nics = {end.number: _nic(spec, end, tap.fds, [*vms, *net]) for end, tap in taps.items()}
+        ends = {end.number: built.endpoint(end.name) for end in own} | booted(stack, spec, between, nics)
         pairs = _pairs(options.case, spec, [ends[vm.number] for vm in vms], [ends[end.number] for end in net])
         yield Topology(name, spec, pairs, built.spaces, switch=one, meter=_meter(one))
 
 
-def _tap(stack: ExitStack, spec: Spec, end: _End, built: BuiltNetwork) -> Sequence[int]:
-    """Make the tap of a VM that is a guest; return the descriptors of its queues."""
-    from labkit.measure.endpoints.guest.spec import parse  # what only guests need
+def _nic(spec: Spec, end: _End, fds: Sequence[int], all_ends: Sequence[_End]) -> Nic:
+    """Return the NIC of the guest that is this VM."""
+    from labkit.measure.endpoints.guest.spec import Nic  # what only guests need
 
-    between = built.space[BETWEEN]
-    tap = Tap(between.fd, f"port{end.number}", parse(spec.guest).queues)
-    stack.callback(tap.close)
-    between.netlink.do(netlink.set_link(tap.index, mtu_bytes=spec.mtu_bytes))
-    return tap.fds
-
-
-def _booted(
-    stack: ExitStack, spec: Spec, ends: Sequence[_End], fds: Sequence[Sequence[int]], all_ends: Sequence[_End]
-) -> dict[int, QemuGuest]:
-    """Boot the guests of these VMs on their taps; return them by number."""
-    if not ends:
-        return {}
-    from labkit.measure.endpoints.guest.qemu_guest import guests
-    from labkit.measure.endpoints.guest.spec import GuestAdditions, Nic
-
-    nics = [
-        Nic(
-            end.name,
-            queues,
-            spec.mtu_bytes,
-            str(end.address),
-            mac(end.number, 0, spec.ours),
-            _neighbours(spec, end, all_ends),
-        )
-        for end, queues in zip(ends, fds, strict=True)
-    ]
-    made = stack.enter_context(guests(spec.guest, nics, GuestAdditions(scripts=spec.guest_files)))
-    return {end.number: guest for end, guest in zip(ends, made, strict=True)}
+    own_mac, neighbours = mac(end.number, 0, spec.ours), _neighbours(spec, end, all_ends)
+    return Nic(end.name, fds, spec.mtu_bytes, str(end.address), own_mac, neighbours)
 
 
 def _bridges(datapath: Datapath, ports: Sequence[Port], tunnelled: bool) -> list[Bridge]:
@@ -199,26 +169,20 @@ def _network(
     return Network(name, (*parts, Node(BETWEEN)), mtu_bytes=spec.mtu_bytes)
 
 
-def _tunnel_switch(end: _End, one: Switch, built: BuiltNetwork, datapath: Datapath) -> None:
+def _tunnel_switch(end: _End, one: Switch, built: BuiltNetwork) -> None:
     """Give the switch's side of the tunnel its address, and both sides each other as permanent neighbours."""
-    between, index = built.space[BETWEEN], built.index[BETWEEN, UPLINK]
-    under = built.index[end.name, "under"]
-    [remote_mac] = [link.mac for link in netlink.links(built.space[end.name].netlink) if link.index == under]
-    assert remote_mac is not None, "it is Ethernet"
-    if datapath.in_userspace:
-        with netlink.inside(between.fd):
-            index = netlink.index_of(UNDERLAY)
-        one.command("tnl/arp/set", UNDERLAY, str(FAR.ip), remote_mac)
-    between.netlink.do(
-        netlink.set_link(index),
-        netlink.new_address(index, NEAR),
-        netlink.new_neighbour(index, str(FAR.ip), remote_mac),
-    )
+    between, under = built.space[BETWEEN], built.index[end.name, "under"]
+    there = built.space[end.name].netlink
+    index = connect_underlay(one, between, built.index[BETWEEN, UPLINK], _mac_of(there, under))
     # The userspace datapath takes frames out of the tunnel only if they are for the MAC address of its bridge, and the
     # kernel would answer ARP for that address with the MAC address of `uplink`.
-    [near_mac] = [link.mac for link in netlink.links(between.netlink) if link.index == index]
-    assert near_mac is not None, "it is Ethernet"
-    built.space[end.name].netlink.do(netlink.new_neighbour(under, str(NEAR.ip), near_mac))
+    there.do(netlink.new_neighbour(under, str(NEAR.ip), _mac_of(between.netlink, index)))
+
+
+def _mac_of(kernel: netlink.Netlink, index: int) -> str:
+    [mac_text] = [link.mac for link in netlink.links(kernel) if link.index == index]
+    assert mac_text is not None, "it is Ethernet"
+    return mac_text
 
 
 def _neighbours(spec: Spec, end: _End, all_ends: Sequence[_End]) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ import pytest
 
 from labkit.common import packages
 from labkit.common.errors import Failed, Unsupported
-from labkit.common.switch_options import Datapath, SwitchOptions
+from labkit.common.switch_options import SwitchOptions
 from labkit.measure.endpoints import Namespace, Pair
 from labkit.measure.topologies import Copies, Spec
 from labkit.measure.topologies.base import BETWEEN, MONITOR
@@ -60,7 +60,7 @@ def test_version_of_the_program_with_dpdk_is_checked(tmp_path: Path, monkeypatch
     monkeypatch.setattr(switch.dpdk, "program", lambda: str(program))
     made = switch.Switch(SPACE, tmp_path, [])
     with pytest.raises(Unsupported, match=r"Open vSwitch 2.9.8 \(.*ovs-vswitchd-dpdk\) is too old"):
-        made.start(datapath=Datapath.DPDK)
+        made.start([], SwitchOptions("ovs_dpdk"))
 
 
 def test_missing_open_vswitch_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
