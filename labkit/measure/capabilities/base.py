@@ -1,5 +1,6 @@
 """A capability of a kernel or machine, found out by trying it."""
 
+import errno
 import functools
 import os
 import platform
@@ -39,7 +40,8 @@ class NotTried(Exception):
 
 
 Probe = Callable[[], str | None]
-Remedy = str | Callable[[int], str]
+Remedy = str | Callable[[int], str]  # for an error number
+DENIED = (errno.EACCES, errno.EPERM)
 
 
 def attempt(group: str, name: str, probe: Probe, lost: str, remedy: Remedy) -> Capability:
@@ -58,9 +60,9 @@ def attempt(group: str, name: str, probe: Probe, lost: str, remedy: Remedy) -> C
         )
 
 
-def refused(errno: int, text: str | None = None) -> OSError:
+def refused(number: int, text: str | None = None) -> OSError:
     """Return an error of the kernel for a probe to raise; `text` replaces the text of its number."""
-    return OSError(errno, text or os.strerror(errno))
+    return OSError(number, text or os.strerror(number))
 
 
 def kernel_with(option: str, alias: str | None = None) -> str:
@@ -75,6 +77,11 @@ def kernel_with(option: str, alias: str | None = None) -> str:
         other = f"boot another kernel, such as Debian's {debian_kernel()}"
         return f"{other}: this one has CONFIG_{option} but refuses"
     return f"boot a kernel with CONFIG_{option}; Debian's {debian_kernel()} has it"
+
+
+def remedy_for(option: str, alias: str | None = None, as_root: str = AS_ROOT) -> Callable[[int], str]:
+    """Return the function that chooses between more rights (`as_root`) and `kernel_with`, by the error's number."""
+    return lambda number: as_root if number in DENIED else kernel_with(option, alias)
 
 
 def debian_kernel() -> str:

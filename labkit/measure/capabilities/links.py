@@ -13,6 +13,7 @@ from typing import Any
 
 from labkit.measure.capabilities.base import (
     AS_ROOT,
+    DENIED,
     LOAD,
     UNKNOWN,
     Capability,
@@ -20,6 +21,7 @@ from labkit.measure.capabilities.base import (
     attempt,
     kernel_with,
     refused,
+    remedy_for,
     unloaded_module,
 )
 from labkit.measure.topologies.network.kinds import remedy
@@ -29,12 +31,8 @@ from labkit.system.netlink.sockets import attribute, request
 from labkit.system.recording.packet_ring import Ring
 
 TUNSETIFF, IFF_TUN, IFF_TAP, IFF_NO_PI = 0x400454CA, 1, 2, 0x1000  # linux/if_tun.h
-NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END, NFT_MSG_NEWTABLE, NFPROTO_INET = (
-    16,
-    17,
-    0,
-    1,
-)  # nfnetlink.h, nf_tables.h
+# linux/netfilter/nfnetlink.h, nf_tables.h
+NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END, NFT_MSG_NEWTABLE, NFPROTO_INET = 16, 17, 0, 1
 NLM_F_ACK, NLM_F_CREATE = 4, 0x400
 
 
@@ -194,9 +192,11 @@ def links(*, alone: bool = False) -> list[Capability]:
 def _all(here: Space, alone: bool) -> list[Capability]:
     result = [_try("link kinds", kind, _link(here, kind), alone) for kind in LINKS]
     lost = "no guest, and no switch in user space (OVS without its kernel part, DPDK), can be attached by {}"
+    as_root = "as root: chmod 0666 /dev/net/tun (as udev does), or run as root"
+    tun_remedy = remedy_for("TUN", "devname:net/tun", as_root)
     for name, flag in (("tun", IFF_TUN), ("tap", IFF_TAP)):
         probe = functools.partial(_tun, here, flag)
-        result.append(attempt("link kinds", name, probe, lost.format(name), _tun_remedy))
+        result.append(attempt("link kinds", name, probe, lost.format(name), tun_remedy))
     result += [_try("tunnels", kind, _link(here, kind), alone) for kind in TUNNELS]
     result += [_try("queueing disciplines", kind, _qdisc(here, kind)) for kind in QDISCS]
     result += [_try("queueing disciplines", kind, _ingress(here, kind)) for kind in INGRESS]
@@ -214,7 +214,7 @@ def _try(group: str, kind: Kind, probe: Callable[[], None], alone: bool = False)
 
 def _remedy_for(option: str, newer: str = "") -> Callable[[int], str]:
     def by_error(number: int) -> str:
-        if number in (errno.EPERM, errno.EACCES):
+        if number in DENIED:
             return AS_ROOT
         if number in (errno.EOPNOTSUPP, errno.ENOENT, errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT):
             return newer or kernel_with(option)
@@ -256,12 +256,6 @@ def _tun(here: Space, flag: int) -> None:
         fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", b"", flag | IFF_NO_PI))
     finally:
         os.close(device)
-
-
-def _tun_remedy(number: int) -> str:
-    if number in (errno.EPERM, errno.EACCES):
-        return "as root: chmod 0666 /dev/net/tun (as udev does), or run as root"
-    return kernel_with("TUN", "devname:net/tun")
 
 
 def _table(here: Space) -> None:

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from labkit.measure.capabilities.base import (
     AS_ROOT,
+    DENIED,
     Capability,
     NotTried,
     attempt,
     debian_kernel,
-    kernel_with,
     refused,
+    remedy_for,
 )
 from labkit.measure.observers.perf.control import SHOW_SYMBOLS
 from labkit.system import machine
@@ -56,7 +57,7 @@ def _counter(kind: int, config: int) -> tuple[int, str | None]:
         except OSError as error:
             if error.errno in missing:
                 raise refused(errno.ENOENT, "this machine has no such counter") from None
-            if flags or error.errno not in (errno.EACCES, errno.EPERM):
+            if flags or error.errno not in DENIED:
                 raise
     raise AssertionError
 
@@ -74,22 +75,29 @@ def _counts(kind: int, config: int) -> str | None:
     return detail
 
 
+_perf_remedy = remedy_for(
+    "PERF_EVENTS", as_root=f"{AS_ROOT}, or have root set: sysctl kernel.perf_event_paranoid=0"
+)
+
+
 def perf_events() -> list[Capability]:
     """Try hardware and software counters and machine-wide counting."""
-    lost = "{} cannot be counted, so costs are reported in CPU time and not in {}"
-    counters = {
-        "cycles": (0, lost.format("CPU cycles", "cycles per packet")),
-        "instructions": (1, lost.format("instructions", "instructions per packet")),
-        "cache-misses": (3, lost.format("misses of the last-level cache", "misses per packet")),
-    }
     result = [
-        attempt("perf events", name, functools.partial(_counts, HARDWARE, number), words, _counter_remedy)
-        for name, (number, words) in counters.items()
-    ]
-    lost = "{} cannot be sampled, so there are no CPU profiles"
-    for name, number in (("cpu-clock", 0), ("task-clock", 1)):
+        attempt(
+            "perf events", name, functools.partial(_counts, HARDWARE, number),
+            f"{what} cannot be counted, so costs are reported in CPU time and not in {unit} per packet",
+            _counter_remedy,
+        )
+        for name, number, what, unit in (
+            ("cycles", 0, "CPU cycles", "cycles"),
+            ("instructions", 1, "instructions", "instructions"),
+            ("cache-misses", 3, "misses of the last-level cache", "misses"),
+        )
+    ]  # fmt: skip
+    for number, name in enumerate(("cpu-clock", "task-clock")):
+        lost = f"{name} cannot be sampled, so there are no CPU profiles"
         probe = functools.partial(_counts, SOFTWARE, number)
-        result.append(attempt("perf events", name, probe, lost.format(name), _perf_remedy))
+        result.append(attempt("perf events", name, probe, lost, _perf_remedy))
     lost = "profiles show programs one by one, without interrupts and softirqs of others: no `perf record -a`"
     return [*result, attempt("perf events", "machine-wide", _machine_wide, lost, _perf_remedy)]
 
@@ -99,14 +107,8 @@ def _machine_wide() -> None:
     os.close(event(SOFTWARE, 0, cpu=cpu))
 
 
-def _perf_remedy(number: int) -> str:
-    if number in (errno.EACCES, errno.EPERM):
-        return f"{AS_ROOT}, or have root set: sysctl kernel.perf_event_paranoid=0"
-    return kernel_with("PERF_EVENTS")
-
-
 def _counter_remedy(number: int) -> str:
-    if number in (errno.EACCES, errno.EPERM, errno.ENOSYS):
+    if number in (*DENIED, errno.ENOSYS):
         return _perf_remedy(number)
     kind = machine.describe()["accelerator"]
     if kind == "none":
@@ -118,17 +120,17 @@ def _counter_remedy(number: int) -> str:
 
 def kprobe() -> Capability:
     """Try a probe on a kernel function through the kprobe PMU (Linux 4.17), which ends with this process."""
-
-    def probe() -> None:
-        try:
-            kind = int((_PMUS / "kprobe/type").read_text())
-        except FileNotFoundError:
-            raise refused(errno.ENOENT, "this kernel does not have it") from None
-        name = ctypes.create_string_buffer(b"ip_rcv")
-        os.close(event(kind, 0, address=ctypes.addressof(name), period=1))
-
     lost = "no value inside a kernel function can be read while it runs (perf probe, bpftrace's kprobe)"
-    return attempt("tracers", "kprobe", probe, lost, lambda number: _probe_remedy(number, "KPROBE_EVENTS"))
+    return attempt("tracers", "kprobe", _kprobe, lost, remedy_for("KPROBE_EVENTS"))
+
+
+def _kprobe() -> None:
+    try:
+        kind = int((_PMUS / "kprobe/type").read_text())
+    except FileNotFoundError:
+        raise refused(errno.ENOENT, "this kernel does not have it") from None
+    name = ctypes.create_string_buffer(b"ip_rcv")
+    os.close(event(kind, 0, address=ctypes.addressof(name), period=1))
 
 
 def tracepoint(number: int) -> None:
@@ -136,18 +138,19 @@ def tracepoint(number: int) -> None:
     os.close(event(TRACEPOINT, number, period=1))
 
 
-def _probe_remedy(number: int, option: str) -> str:
-    return AS_ROOT if number in (errno.EACCES, errno.EPERM) else kernel_with(option)
-
-
 def bpf() -> list[Capability]:
     """Try BPF and what its programs need to know about the kernel."""
-    lost = "no BPF program runs: no bpftrace, no bcc, no XDP"
-    result = [attempt("BPF", "bpf", _map, lost, lambda number: _probe_remedy(number, "BPF_SYSCALL"))]
-    lost = "BPF programs do not know the kernel's structures, and bpftrace has no kfunc"
-    result.append(attempt("BPF", "BTF", _btf, lost, lambda number: _probe_remedy(number, "DEBUG_INFO_BTF")))
-    lost = "profiles show addresses instead of kernel functions"
-    return [*result, attempt("BPF", "kernel symbols", _symbols, lost, _symbols_remedy)]
+    return [
+        attempt("BPF", *each)
+        for each in (
+            ("bpf", _map, "no BPF program runs: no bpftrace, no bcc, no XDP", remedy_for("BPF_SYSCALL")),
+            (
+                "BTF", _btf, "BPF programs do not know the kernel's structures, and bpftrace has no kfunc",
+                remedy_for("DEBUG_INFO_BTF"),
+            ),
+            ("kernel symbols", _symbols, "profiles show addresses instead of kernel functions", _symbols_remedy),
+        )
+    ]  # fmt: skip
 
 
 def _map() -> None:

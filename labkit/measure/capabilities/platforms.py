@@ -16,12 +16,15 @@ from labkit.common import packages
 from labkit.common.errors import Unsupported
 from labkit.measure.capabilities.base import (
     AS_ROOT,
+    DENIED,
     UNKNOWN,
     Capability,
+    Probe,
     Remedy,
     attempt,
     kernel_with,
     refused,
+    remedy_for,
 )
 from labkit.measure.topologies.open_vswitch import dpdk
 from labkit.system import machine, netlink, process
@@ -103,7 +106,7 @@ def kvm() -> Capability:
     def remedy(number: int) -> str:
         if number == errno.ETIMEDOUT:
             return f"remove {hung}; the next lab VM then tries again"
-        if number in (errno.EACCES, errno.EPERM):
+        if number in DENIED:
             return "join the group kvm (as root: usermod -aG kvm USER), or run as root"
         if machine.describe()["accelerator"] == "none":
             return "switch virtualization on in the firmware, and load kvm_intel or kvm_amd"
@@ -116,32 +119,26 @@ def kvm() -> Capability:
 
 def vsock() -> list[Capability]:
     """Try vsock sockets from the guest's and the host's side."""
-
-    def own() -> str:
-        with socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM) as made:
-            made.bind((socket.VMADDR_CID_ANY, socket.VMADDR_PORT_ANY))
-        with open("/dev/vsock", "rb") as device:
-            answer = fcntl.ioctl(device, IOCTL_VM_SOCKETS_GET_LOCAL_CID, bytes(4))
-        return f"as a guest: its address is {struct.unpack('I', answer)[0]}"
-
-    def host() -> None:
-        os.close(os.open("/dev/vhost-vsock", os.O_RDWR | os.O_CLOEXEC))
-
-    def remedy(option: str, node: str) -> Remedy:
-        alias = f"devname:{node}"
-        return lambda number: AS_ROOT if number in (errno.EACCES, errno.EPERM) else kernel_with(option, alias)
-
     lost = "a {} cannot be reached by vsock; labkit uses a serial port instead"
     return [
-        attempt("virtual machines", "vsock", own, lost.format("host"), remedy("VSOCKETS", "vsock")),
-        attempt(
-            "virtual machines",
-            "vhost-vsock",
-            host,
-            lost.format("guest"),
-            remedy("VHOST_VSOCK", "vhost-vsock"),
-        ),
+        attempt("virtual machines", name, probe, lost.format(side), remedy_for(option, f"devname:{name}"))
+        for name, probe, side, option in (
+            ("vsock", _vsock, "host", "VSOCKETS"),
+            ("vhost-vsock", _vhost_vsock, "guest", "VHOST_VSOCK"),
+        )
     ]
+
+
+def _vsock() -> str:
+    with socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM) as made:
+        made.bind((socket.VMADDR_CID_ANY, socket.VMADDR_PORT_ANY))
+    with open("/dev/vsock", "rb") as device:
+        answer = fcntl.ioctl(device, IOCTL_VM_SOCKETS_GET_LOCAL_CID, bytes(4))
+    return f"as a guest: its address is {struct.unpack('I', answer)[0]}"
+
+
+def _vhost_vsock() -> None:
+    os.close(os.open("/dev/vhost-vsock", os.O_RDWR | os.O_CLOEXEC))
 
 
 def hugepages() -> Capability:
@@ -171,32 +168,31 @@ def hugepages() -> Capability:
 
 def privilege() -> list[Capability]:
     """Try the privileges of this process and what depends on them."""
-    result = [
-        attempt(
-            "privilege",
-            "root",
-            _root,
-            "no machine-wide profiles, tracers, BPF, or sysctls of the machine",
+    tried: tuple[tuple[str, Probe, str, Remedy], ...] = (
+        ("root", _root, "no machine-wide profiles, tracers, BPF, or sysctls of the machine", AS_ROOT),
+        (
+            "user namespaces", _user_namespace, "without root labkit cannot run on this machine",
+            _user_namespace_remedy,
+        ),
+        (
+            "network namespaces", _namespace, "nothing can be measured: every experiment runs in its own namespaces",
+            "run as root, or allow user namespaces",
+        ),
+        (
+            "NIC as parent", _nic,
+            "macvlan and ipvlan can be put on a veth only, not on a NIC of the machine (parent=NIC)",
             AS_ROOT,
-        )
-    ]
-    lost = "without root labkit cannot run on this machine"
-    result.append(attempt("privilege", "user namespaces", _user_namespace, lost, _user_namespace_remedy))
-    lost = "nothing can be measured: every experiment runs in its own namespaces"
-    result.append(
-        attempt("privilege", "network namespaces", _namespace, lost, "run as root, or allow user namespaces")
-    )
-    lost = "macvlan and ipvlan can be put on a veth only, not on a NIC of the machine (parent=NIC)"
-    result.append(attempt("privilege", "NIC as parent", _nic, lost, AS_ROOT))
-    lost = "what is measured is the quota of this cgroup, not the datapath alone"
-    result.append(
-        attempt("privilege", "all of the CPUs", _quota, lost, "raise cpu.max of the cgroup, or leave it")
-    )
-    lost = "128 pairs at once fail for lack of file descriptors"
-    remedy = (
-        f"as root: raise the hard limit of open files to {ENOUGH_FILES} or more (ulimit -Hn, LimitNOFILE=)"
-    )
-    return [*result, attempt("privilege", "open files", _open_files, lost, remedy)]
+        ),
+        (
+            "all of the CPUs", _quota, "what is measured is the quota of this cgroup, not the datapath alone",
+            "raise cpu.max of the cgroup, or leave it",
+        ),
+        (
+            "open files", _open_files, "128 pairs at once fail for lack of file descriptors",
+            f"as root: raise the hard limit of open files to {ENOUGH_FILES} or more (ulimit -Hn, LimitNOFILE=)",
+        ),
+    )  # fmt: skip
+    return [attempt("privilege", *each) for each in tried]
 
 
 def _quota() -> str:

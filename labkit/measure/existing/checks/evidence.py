@@ -284,7 +284,7 @@ def _throttled(*ends: Space) -> dict[str, float]:
     return result
 
 
-def packets_of(rule: dict[str, Any]) -> int | None:
+def packets_of(rule: Mapping[str, Any]) -> int | None:
     """Return the packets that a rule of nftables has counted; None if it has no counter of its own."""
     for expression in rule.get("expr", ()):
         if isinstance(counter := expression.get("counter"), dict):

@@ -46,6 +46,11 @@ class End:
         """4 or 6."""
         return 6 if ":" in self.address else 4
 
+    def opened(self, kind: int, protocol: int = 0) -> socket.socket:
+        """Return a socket in its namespace, for its version of IP."""
+        with netlink.inside(self.space.fd):
+            return socket.socket(socket.AF_INET6 if self.version == 6 else socket.AF_INET, kind, protocol)
+
 
 @dataclass
 class Sent:
@@ -137,18 +142,13 @@ class Receives(Protocol):
         """Return the numbers of the packets that arrive until there are `wanted`, or for so many seconds."""
 
 
-def _socket(kind: str, end: End, receives: bool) -> socket.socket:
-    """Return a socket of an end for UDP or for ICMP echo requests."""
-    v6 = end.version == 6
-    family = socket.AF_INET6 if v6 else socket.AF_INET
-    with netlink.inside(end.space.fd):
-        if kind == "udp":
-            one = socket.socket(family, socket.SOCK_DGRAM)
-        else:
-            one = socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_ICMPV6 if v6 else socket.IPPROTO_ICMP)
+def _socket(kind: str, end: End, takes: int | None = None) -> socket.socket:
+    """Return a socket of an end for UDP, or for ICMP. takes: the type of ICMP that it receives; None: none."""
+    icmp = socket.IPPROTO_ICMPV6 if end.version == 6 else socket.IPPROTO_ICMP
+    one = end.opened(socket.SOCK_DGRAM) if kind == "udp" else end.opened(socket.SOCK_RAW, icmp)
     try:
         if kind == "icmp":
-            _only(one, end.version, ECHO[end.version][0] if receives else None)
+            _only(one, end.version, takes)
         # A burst of 300 packets does not fit into the usual buffer if this process does not run meanwhile.
         try:
             one.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER_BYTES)
@@ -162,16 +162,15 @@ def _socket(kind: str, end: End, receives: bool) -> socket.socket:
     return one
 
 
-class Receiver:
+class Receiver(Receives):
     """Takes packets with a token at an end; close it after use. `port`: of UDP."""
 
     def __init__(self, kind: str, end: End, token: bytes) -> None:
-        self._socket, self._token = _socket(kind, end, receives=True), token
+        self._socket, self._token = _socket(kind, end, ECHO[end.version][0]), token
         self.port: int = self._socket.getsockname()[1]
         self.close = self._socket.close
 
     def arrived(self, wait_s: float, wanted: int) -> set[int]:
-        """Return the numbers of the packets that arrive (`Receives.arrived`)."""
         numbers: set[int] = set()
         until = time.monotonic() + wait_s
         while len(numbers) < wanted and (left := until - time.monotonic()) > 0:
@@ -186,12 +185,12 @@ class Receiver:
         return numbers
 
 
-class Sender:
+class Sender(Sends):
     """Sends packets with a token from an end to an address, and a port of UDP; close it after use."""
 
     def __init__(self, kind: str, end: End, token: bytes, address: str, port: int) -> None:
         self._kind, self._version, self._token = kind, end.version, token
-        self._socket = _socket(kind, end, receives=False)
+        self._socket = _socket(kind, end)
         self.close = self._socket.close
         v6 = end.version == 6
         level = socket.IPPROTO_IPV6 if v6 else socket.IPPROTO_IP
@@ -205,7 +204,6 @@ class Sender:
         self._headers_bytes = (40 if v6 else 20) + 8
 
     def send(self, number: int, length_bytes: int) -> str:
-        """Send one packet (`Sends.send`)."""
         body = self._token + struct.pack("!I", number)
         body += bytes(max(length_bytes - self._headers_bytes - len(body), 0))
         if self._kind == "icmp":
@@ -219,13 +217,11 @@ class Sender:
         return said
 
     def burst(self, count: int) -> None:
-        """Send small packets (`Sends.burst`)."""
         for number in range(1, count + 1):
             self.send(number, SMALL_BYTES)
             time.sleep(GAP_S)
 
     def told(self) -> tuple[str, int | None]:
-        """Return the errors that came back (`Sends.told`)."""
         words, mtu_bytes = "", None
         while True:
             try:
@@ -336,8 +332,7 @@ def _mtu(sender: Sends, receiver: Receives, full_bytes: int, lost_share: float) 
 
 def stream(end: End) -> socket.socket:
     """Return a socket of TCP with the address of an end."""
-    with netlink.inside(end.space.fd):
-        one = socket.socket(socket.AF_INET6 if end.version == 6 else socket.AF_INET, socket.SOCK_STREAM)
+    one = end.opened(socket.SOCK_STREAM)
     try:
         one.bind((end.address, 0))
     except OSError:
@@ -365,9 +360,7 @@ def tcp(here: End, there: End) -> Connection:
 
 def refused(here: End, address: str, port: int) -> str:
     """Connect with TCP from an end to a port at which a program listens, and close; return the error, "" if none."""
-    with netlink.inside(here.space.fd):
-        one = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
-    with one:
+    with End(here.space, address).opened(socket.SOCK_STREAM) as one:
         one.settimeout(FIRST_S)
         try:
             one.connect((address, port))
@@ -397,23 +390,17 @@ def carry(client: socket.socket | None, server: socket.socket | None) -> int:
 def round_trips_ms(here: End, there: End, count: int = 20) -> list[float]:
     """Return round-trip times of echo requests, in ms; empty without an answer or the right."""
     result = []
-    with suppress(OSError), ExitStack() as stack:
-        with netlink.inside(here.space.fd):
-            v6 = here.version == 6
-            family = socket.AF_INET6 if v6 else socket.AF_INET
-            protocol = socket.IPPROTO_ICMPV6 if v6 else socket.IPPROTO_ICMP
-            one = stack.enter_context(socket.socket(family, socket.SOCK_RAW, protocol))
-        one.bind((here.address, 0))
+    answer = ECHO[here.version][1]
+    with suppress(OSError), closing(_socket("icmp", here, answer)) as one:
         one.connect((there.address, 0))
         token = os.urandom(8)
-        answer = ECHO[here.version][1]
         for number in range(count):
             begun = time.monotonic()
             one.send(_echo_request(here.version, number, token + struct.pack("!I", number)))
             while (left := begun + FIRST_S - time.monotonic()) > 0:
                 one.settimeout(left)
                 data = one.recv(2048)
-                head = data if v6 else data[(data[0] & 15) * 4 :]
+                head = data if here.version == 6 else data[(data[0] & 15) * 4 :]
                 if head[0] == answer and token + struct.pack("!I", number) in data:
                     result.append((time.monotonic() - begun) * 1e3)
                     break

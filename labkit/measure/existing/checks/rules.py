@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from ipaddress import ip_address, ip_network
 from typing import Any
 
@@ -103,24 +104,39 @@ def _verdicts(
                 yield verdict
 
 
+def _all(listed: list[dict[str, Any]], kind: str) -> list[Rule]:
+    """Return the rules or the chains of what nft lists."""
+    return [one[kind] for one in listed if kind in one]
+
+
+def _chain(one: Rule) -> Chain:
+    """Return the chain of a rule, or a chain itself."""
+    return one["family"], one["table"], one.get("chain") or one["name"]
+
+
+def _reached(starts: Iterable[Chain], calls: Callable[[Chain], Iterable[str]]) -> set[Chain]:
+    """Return these chains, and those of their tables that they call, directly or through others."""
+    reached, waiting = set[Chain](), list(starts)
+    while waiting:
+        if (chain := waiting.pop()) not in reached:
+            reached.add(chain)
+            waiting += [(*chain[:2], name) for name in calls(chain)]
+    return reached
+
+
 def _reachable(listed: list[dict[str, Any]], packet: Mapping[str, str], interfaces: set[str]) -> set[Chain]:
     """Return the chains that a packet may pass: those with a hook, and those that matching rules call."""
-    rules: dict[Chain, list[Rule]] = {}
-    for one in (each["rule"] for each in listed if "rule" in each):
-        rules.setdefault((one["family"], one["table"], one["chain"]), []).append(one)
-    chains = (each["chain"] for each in listed if "chain" in each)
-    waiting = [(one["family"], one["table"], one["name"]) for one in chains if "hook" in one]
-    reached, known = set[Chain](), maps_of.named(listed)
-    while waiting:
-        if (chain := waiting.pop()) in reached:
-            continue
-        reached.add(chain)
-        for rule in rules.get(chain, ()):
+    rules, known = defaultdict[Chain, list[Rule]](list), maps_of.named(listed)
+    for one in _all(listed, "rule"):
+        rules[_chain(one)].append(one)
+
+    def called(chain: Chain) -> Iterator[str]:
+        for rule in rules[chain]:
             calls = any(word in one for one in rule.get("expr", ()) for word in ("jump", "goto", "vmap"))
             if calls and may_match(rule, packet, interfaces):
-                verdicts = list(_verdicts(rule, known[chain[:2]], packet, interfaces))
-                waiting += [(*chain[:2], name) for name in _targets(verdicts)]
-    return reached
+                yield from _targets(list(_verdicts(rule, known[chain[:2]], packet, interfaces)))
+
+    return _reached((_chain(one) for one in _all(listed, "chain") if "hook" in one), called)
 
 
 def _packets(seen: Evidence) -> Iterator[dict[str, str]]:
@@ -160,7 +176,7 @@ def _rules(seen: Evidence) -> Iterator[tuple[Space, set[str], Rule]]:
     """Yield each rule with its namespace, and the names of the interfaces that packets pass there."""
     for space in seen.spaces:
         names = {place.name for place in seen.places if place.space is space}
-        yield from ((space, names, one["rule"]) for one in seen.rulesets[space.name] if "rule" in one)
+        yield from ((space, names, rule) for rule in _all(seen.rulesets[space.name], "rule"))
 
 
 def dropping(seen: Evidence) -> Iterator[Finding]:
@@ -172,7 +188,7 @@ def dropping(seen: Evidence) -> Iterator[Finding]:
         hits = seen.hits.get(rule_key(space.name, rule))
         if hits == 0 or not any(word in one for one in rule.get("expr", ()) for word in (*VERDICTS, "vmap")):
             continue
-        listed, chain = seen.rulesets[space.name], (rule["family"], rule["table"], rule["chain"])
+        listed, chain = seen.rulesets[space.name], _chain(rule)
         known, verdict, fit = maps[space.name][chain[:2]], None, list[dict[str, str]]()
         for number, packet in enumerate(packets):
             if not may_match(rule, packet, names):
@@ -188,16 +204,13 @@ def dropping(seen: Evidence) -> Iterator[Finding]:
             continue
         only_icmp = all(packet["protocol"].startswith("icmp") for packet in fit)
         is_sure = hits or (seen.filtered and INVALID[1] not in str(rule["expr"]))
-        if not applied(seen, space, rule["family"]) or not (
-            hits or _passed(seen, space, rule, rule["chain"])
-        ):
+        if not applied(seen, space, rule["family"]) or not (hits or _passed(seen, space, rule)):
             continue
-        place = f"{rule['family']} {rule['table']} {rule['chain']}"
-        text = _text(space, rule)
         counted = f": it counted {units.counted(hits, 'packet')} during the check" if hits else ""
         yield Finding(
             cause="drop rule",
-            what=f"a rule in {place} {verdict}s packets like those that were lost{counted}: {text}",
+            what=f"a rule in {' '.join(chain)} {verdict}s packets like those that were lost{counted}:"
+            f" {_text(space, rule)}",
             where=space.name, certainty=SEEN if is_sure else POSSIBLE,
             weight=SOME if only_icmp and seen.passes else ALL - 0.01,
             undo=_deletion(space, rule),
@@ -207,35 +220,30 @@ def dropping(seen: Evidence) -> Iterator[Finding]:
 
 
 def _policies(seen: Evidence, space: Space) -> Iterator[Finding]:
-    for chain in (one["chain"] for one in seen.rulesets[space.name] if "chain" in one):
+    for chain in _all(seen.rulesets[space.name], "chain"):
         if (
             chain.get("policy") == "drop"
             and seen.blocked
             and applied(seen, space, chain["family"])
             and not _other_family(seen, chain["family"])
-            and _passed(seen, space, chain, chain["name"])
+            and _passed(seen, space, chain)
         ):
-            place = f"{chain['family']} {chain['table']} {chain['name']}"
             yield Finding(
                 cause="drop policy",
-                what=f"the chain {place} (hook {chain.get('hook')}) drops what no rule of it accepts",
+                what=f"the chain {' '.join(_chain(chain))} (hook {chain.get('hook')}) drops what no rule of it accepts",
                 where=space.name, certainty=SEEN if seen.filtered else POSSIBLE, weight=ALL - 0.02,
                 undo="add a rule that accepts the packets of this path",
             )  # fmt: skip
 
 
-def _passed(seen: Evidence, space: Space, of: Mapping[str, Any], name: str) -> bool:
-    """Return whether packets of the path may pass a chain by its hook: ends receive and send, others forward."""
-    own = (of["family"], of["table"], name)
-    chains = (one["chain"] for one in seen.rulesets[space.name] if "chain" in one)
-    hook = next(
-        (one.get("hook") for one in chains if (one["family"], one["table"], one["name"]) == own), None
-    )
+def _passed(seen: Evidence, space: Space, of: Rule) -> bool:
+    """Return whether packets of the path may pass a rule's chain by its hook: ends receive and send, others forward."""
+    chains = _all(seen.rulesets[space.name], "chain")
+    hook = next((one.get("hook") for one in chains if _chain(one) == _chain(of)), None)
     if space in seen.ends:
         return hook != "forward"
-    tunnelled = any(
-        path.outer for path, _probe in seen.directions
-    )  # outer packets may begin and end anywhere
+    # Outer packets may begin and end anywhere.
+    tunnelled = any(path.outer for path, _probe in seen.directions)
     mtus = [probe.mtu for _path, probe in seen.directions if probe.mtu is not None]
     silent = any(one.passes_bytes < one.full_bytes and one.told_bytes is None for one in mtus)
     return tunnelled or hook not in ("input", "output") or (silent and hook == "output")  # of ICMP errors
@@ -249,7 +257,7 @@ def _is_plain(rule: Rule) -> bool:
 def _deletion(space: Space, rule: Rule) -> str | None:
     if "undo" in rule:
         return space.command(rule["undo"])
-    place = f"{rule['family']} {rule['table']} {rule['chain']}"
+    place = " ".join(_chain(rule))
     return space.command(f"nft delete rule {place} handle {rule['handle']}") if _is_plain(rule) else None
 
 
@@ -259,7 +267,7 @@ def _text(space: Space, rule: Rule) -> str:
         return str(rule["text"])
     if not _is_plain(rule):
         return f"handle {rule['handle']}"
-    ended = space.namespace.run("nft", "-a", "list", "chain", rule["family"], rule["table"], rule["chain"])
+    ended = space.namespace.run("nft", "-a", "list", "chain", *_chain(rule))
     wanted = f"# handle {rule['handle']}"
     lines = [line.strip() for line in ended.stdout.splitlines() if line.rstrip().endswith(wanted)]
     return lines[0].removesuffix(wanted).strip() if lines else f"handle {rule['handle']}"
@@ -268,25 +276,18 @@ def _text(space: Space, rule: Rule) -> str:
 def long_sets(seen: Evidence) -> Iterator[Finding]:
     """Base chains whose rules and those of the chains that they call are many."""
     for space in seen.spaces:
-        rules = [one["rule"] for one in seen.rulesets[space.name] if "rule" in one]
-        counts: dict[tuple[str, str, str], int] = {}
-        calls: dict[tuple[str, str, str], set[tuple[str, str, str]]] = {}
+        rules = _all(seen.rulesets[space.name], "rule")
+        counts, calls = Counter(map(_chain, rules)), defaultdict[Chain, set[str]](set)
         for rule in rules:
-            key = (rule["family"], rule["table"], rule["chain"])
-            counts[key] = counts.get(key, 0) + 1
-            calls.setdefault(key, set()).update((*key[:2], name) for name in _targets(rule.get("expr", ())))
+            calls[_chain(rule)].update(_targets(rule.get("expr", ())))
         total, longest = 0, ("", 0)
-        for chain in (one["chain"] for one in seen.rulesets[space.name] if "chain" in one):
-            own = (chain["family"], chain["table"], chain["name"])
-            if (
-                "hook" not in chain
-                or not applied(seen, space, chain["family"])
-                or _other_family(seen, chain["family"])
-            ):
+        for chain in _all(seen.rulesets[space.name], "chain"):
+            family = chain["family"]
+            if "hook" not in chain or not applied(seen, space, family) or _other_family(seen, family):
                 continue
-            count = sum(counts.get(one, 0) for one in _reached(own, calls))
+            count = sum(counts[one] for one in _reached([_chain(chain)], calls.__getitem__))
             total += count
-            longest = max(longest, (" ".join(own), count), key=lambda one: one[1])
+            longest = max(longest, (" ".join(_chain(chain)), count), key=lambda one: one[1])
         if total < MANY_RULES:
             continue
         hit = sum(bool(seen.hits.get(rule_key(space.name, rule))) for rule in rules)
@@ -317,17 +318,6 @@ def _targets(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for inner in value:
             yield from _targets(inner)
-
-
-def _reached(
-    start: tuple[str, str, str], calls: Mapping[tuple[str, str, str], set[tuple[str, str, str]]]
-) -> set[Any]:
-    reached, waiting = set(), [start]
-    while waiting:
-        if (one := waiting.pop()) not in reached:
-            reached.add(one)
-            waiting += calls.get(one, ())
-    return reached
 
 
 def translated(seen: Evidence) -> Iterator[Finding]:
