@@ -47,6 +47,7 @@ class BuiltArm(abc.ABC):
     """
 
     arm: Arm
+    topology: topologies.Topology | topologies.BuiltSide | None = None  # what joins the ends on this host
     offloads: dict[str, bool]
     server_offloads: dict[str, bool]
     qdisc: str
@@ -83,7 +84,7 @@ class BuiltArm(abc.ABC):
     @property
     def switch(self) -> Switch | None:
         """The Open vSwitch that joins the ends, if any."""
-        return None
+        return None if self.topology is None else self.topology.switch
 
     @property
     def shares_a_clock(self) -> bool:
@@ -104,7 +105,8 @@ class BuiltArm(abc.ABC):
     def metered(self) -> Callable[[], dict[str, Any]]:
         """Start the counters of what joins the ends (`Topology.meter`); return a function that returns their
         columns."""
-        return dict
+        meter = None if self.topology is None else self.topology.meter
+        return dict if meter is None else meter()
 
     def counted_losses(self, _family: int) -> Callable[[], list[dict[str, Any]]]:
         """Start counting; return a function that returns the loss of each pair by hop (`packet_loss`), if known."""
@@ -205,19 +207,12 @@ class LocalArm(BuiltArm):
     def own_namespaces(self) -> Sequence[Namespace]:
         return self.namespaces if self.topology.shown is None else []
 
-    @property
-    def switch(self) -> Switch | None:
-        return self.topology.switch
-
     def remote_cpu(self) -> Callable[[float], dict[str, Any]]:
         """Start measuring the CPU time of guests; return a function of the counted seconds that returns columns."""
         return guests_cpu(self._ends)
 
     def while_measured(self) -> AbstractContextManager[object]:
         return changes.while_measured(self.arm.change, self.topology)
-
-    def metered(self) -> Callable[[], dict[str, Any]]:
-        return dict if self.topology.meter is None else self.topology.meter()
 
     def counted_losses(self, family: int) -> Callable[[], list[dict[str, Any]]]:
         from labkit.measure.observers.counters import packet_loss  # only datagrams are followed

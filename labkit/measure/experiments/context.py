@@ -10,7 +10,6 @@ from labkit.common.errors import Failed
 from labkit.measure.parameters import Parameters
 
 Event = dict[str, Any]
-Answer = dict[str, Any]
 
 
 def _ignore(_event: Event) -> None:
@@ -18,9 +17,9 @@ def _ignore(_event: Event) -> None:
 
 
 class Peer:
-    """The servers' host; `channel` carries a request to it and returns its answer."""
+    """The servers' host; `channel` carries a request to it and returns the event with its answer."""
 
-    def __init__(self, channel: Callable[[dict[str, Any]], Answer]) -> None:
+    def __init__(self, channel: Callable[[dict[str, Any]], Event]) -> None:
         self._channel = channel
         self._gone = False
         self.views: dict[str, Any] = {}  # the BuiltArm of each topology that was built once
@@ -28,15 +27,15 @@ class Peer:
         self.machine: dict[str, Any] = hello["machine"]  # the columns of rows
         self.environment: dict[str, Any] = hello["environment"]
 
-    def ask(self, do: str, **more: Any) -> Answer:
-        """Send a request and return the answer. Raises the remote error, with the host's name."""
-        answer: Answer = {"gone": True} if self._gone else self._channel({"do": do, **more})
+    def ask(self, do: str, **more: Any) -> Any:
+        """Send a request and return what the other host answers. Raises its error, with the host's name."""
+        answer: Event = {"gone": True} if self._gone else self._channel({"do": do, **more})
         if answer.get("gone"):
             self._gone = True
             raise Failed("the connection to the servers' host has ended")
         if "kind" in answer:
             raise errors.error_by_name(answer["kind"], f"on the servers' host: {answer['text']}")
-        return answer
+        return answer["answer"]
 
 
 @dataclass(frozen=True)

@@ -542,21 +542,15 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         monitor: topologies.RemoteMonitor | None = None,
     ) -> topologies.Spec:
         """Return the specification of a topology, or of one side of it; `ours` and `monitor` as in topologies.Spec."""
-        if side is None:
-            # With two nodes, the NIC is that of the cable.
-            common = (
-                pairs,
-                self.mtu_bytes,
-                self.family,
-                None if self.nodes == "two" else self.parent,
-                machine_netns,
-            )
-            files = self.guest_files
-            return topologies.Spec(
-                *common, endpoint=endpoint, guest=self.guest_word, guest_files=files, monitor=monitor
-            )
-        one = (self.nic(side), machine_netns, side, ours, self.link_delay_s)
-        return topologies.Spec(pairs, self.mtu_bytes, self.family, *one)
+        load = pairs, self.mtu_bytes, self.family
+        if side is not None:
+            return topologies.Spec(*load, self.nic(side), machine_netns, side, ours, self.link_delay_s)
+        # With two nodes, the NIC is that of the cable.
+        parent = None if self.nodes == "two" else self.parent
+        return topologies.Spec(
+            *load, parent, machine_netns, endpoint=endpoint, guest=self.guest_word, guest_files=self.guest_files,
+            monitor=monitor,
+        )  # fmt: skip
 
 
 # The command line asks for parameters, and only the process that measures imports how.

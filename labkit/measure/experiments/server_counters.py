@@ -5,6 +5,7 @@ The servers may be on this host or on another one; `ServerSide` is the interface
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any, Protocol
 
 import msgspec
@@ -19,16 +20,27 @@ from labkit.system import machine
 class Window(msgspec.Struct, frozen=True, kw_only=True):
     """The counts of the servers' host in `window_s` seconds of its own clock.
 
-    The CPU time in it is that of the host that runs the clients.
+    The CPU time in it is that of the host that runs the clients. What was sent is known only if they are on this host.
     """
 
     window_s: float
     received_bytes: int
     received_count: int
+    sent_count: int | None = None
+    fragments_count: int | None = None
     cpu_s: float
     softirq_s: float
     steal_s: float
     doubts: list[str] = []
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The columns of a row: what arrived, at which rates, and the CPU time."""
+        names = ("window_s", "received_bytes", "received_count", "cpu_s", "softirq_s", "steal_s")
+        return {name: getattr(self, name) for name in names} | {
+            "throughput_bps": self.received_bytes * 8 / self.window_s,
+            "throughput_pps": self.received_count / self.window_s,
+        }
 
 
 # The shares of the time limit after which flows without data are started again; the last start has all of it. With 10 %
@@ -60,7 +72,7 @@ class ServerSide(Protocol):
         """Return further columns of the row for the window."""
 
 
-class LocalServer:
+class LocalServer(ServerSide):
     """Servers that are on this host."""
 
     def __init__(self, flows: Flows, counters: Receivers, ends: Sequence[Endpoint] = ()) -> None:
@@ -71,7 +83,6 @@ class LocalServer:
         self.begun = 0.0
 
     def idle(self) -> bool:
-        """Return whether no flow has carried data yet."""
         return not any(self._counters.carrying(self._before))
 
     def carrying(self, within_s: float) -> bool:
@@ -119,7 +130,6 @@ class LocalServer:
         return msgspec.structs.replace(seen, doubts=[*seen.doubts, *self.doubts])
 
     def pages(self) -> list[Page]:
-        """Return the reports of the servers themselves (iperf3's JSON), after they have ended."""
         return self._flows.server_pages()
 
     def report(self) -> dict[str, Any]:
@@ -170,12 +180,4 @@ def window(counters: Receivers, wait: Callable[[float], object], until: float) -
     times, start, before = machine.cpu_times(), time.monotonic(), counters.read()
     wait(until)
     now, end, total = machine.cpu_times(), time.monotonic(), counters.read()
-    used, passed = now - times, total - before
-    return Window(
-        window_s=end - start,
-        received_bytes=passed.received_bytes,
-        received_count=passed.received_count,
-        cpu_s=used.busy_s,
-        softirq_s=used.softirq_s,
-        steal_s=used.steal_s,
-    )
+    return Window(window_s=end - start, **(asdict(total - before) | (now - times).columns))

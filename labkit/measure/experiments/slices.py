@@ -34,10 +34,8 @@ SETTLE_S = 0.03
 # Programs in containers and guests get their signals by way of another process. How long they may take, and in which
 # steps labkit looks.
 SIGNAL_S, LOOK_S = 0.5, 0.01
-ESTABLISH_S, FLOW_ESTABLISH_S = (
-    10.0,
-    0.1,
-)  # for the first data on every flow; more for each flow: 128 pairs take longer
+# For the first data on every flow; more for each flow: 128 pairs take longer.
+ESTABLISH_S, FLOW_ESTABLISH_S = 10.0, 0.1
 
 
 NOT_SENDING = f"no data arrived at one of the servers for {SIGNAL_S:g} s after the flows went on"
@@ -87,31 +85,23 @@ class Sender:
         end = time.monotonic() + SLICE_S
         time.sleep(SETTLE_S)
         metered = self.built_arm.metered()
-        times, begin, before = machine.cpu_times(), time.monotonic(), self.counters.read()
-        time.sleep(max(0.01, end - time.monotonic()))
-        now, finish, total = machine.cpu_times(), time.monotonic(), self.counters.read()
+        seen = server_counters.window(self.counters, _sleep_until, end)
         joined = metered()
         self.flows.hold()
         doubts = [*self._starts, *([] if begun else [NOT_SENDING])]
         doubts += [] if self._data_stops() else [STILL_SENDING]
         self.problem = self.flows.early_end()
-        window, passed, used = finish - begin, total - before, now - times
         return self.built_arm.measured(
             {
                 "method": "slice",
                 "slice": number,
                 "placement": None if placement is None else ",".join(map(str, placement[0])),
-                "window_s": window,
-                "throughput_bps": passed.received_bytes * 8 / window,
-                "throughput_pps": passed.received_count / window,
-                "received_bytes": passed.received_bytes,
-                "received_count": passed.received_count,
-                "sent_count": passed.sent_count,
-                "fragments_count": passed.fragments_count,
-                **used.columns,
+                "sent_count": seen.sent_count,
+                "fragments_count": seen.fragments_count,
+                **seen.columns,
                 **joined,
             },
-            [*machine.stolen(used.steal_s, window), *doubts],
+            [*machine.stolen(seen.steal_s, seen.window_s), *doubts],
         )
 
     def _data_arrives(self) -> bool:
@@ -153,6 +143,10 @@ class Sender:
     def _signals_late(self) -> bool:
         """Whether a client runs in a container or guest."""
         return any(pair.client.runtime is not None for pair in self.built_arm.topology.pairs)
+
+
+def _sleep_until(end: float) -> None:
+    time.sleep(max(0.01, end - time.monotonic()))
 
 
 def measure(

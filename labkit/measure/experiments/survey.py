@@ -21,14 +21,8 @@ from labkit.measure.traffic import ping
 from labkit.system import netlink
 
 SMALL_BYTES = 128  # the size of a ping that has to pass even if a change makes the MTU smaller
-RULES = (
-    "nftables",
-    "rules",
-    "tc_filter",
-    "xdp",
-    "tc_bpf",
-    "function",
-)  # kinds of changes whose rules may drop pings
+# Kinds of changes whose rules may drop pings
+RULES = ("nftables", "rules", "tc_filter", "xdp", "tc_bpf", "function")
 LARGE_S = 2  # after small pings have passed, how long one that fills the MTU may take
 REFUSED = "refused"  # ends the name of the points (one for each number of pairs) whose rows say why an arm is missing
 TRIAL_S = 0.1  # about how long the trial of an arm with one pair takes
@@ -135,9 +129,7 @@ def _topology(
     own = arm.parameters(parameters)
     described, monitor = own.described_network(arm.topology), None
     if run_context.peer is not None and own.has_remote_monitor:
-        from labkit.measure.experiments.two_hosts.client_side import PeerMonitor  # what only two hosts need
-
-        monitor = PeerMonitor(run_context.peer, own.nic(topologies.CLIENTS))
+        monitor = topologies.RemoteMonitor(run_context.peer.ask, own.nic(topologies.CLIENTS))
     spec = own.spec(pairs, run_context.machine_netns, endpoint=arm.endpoint, monitor=monitor)
     if arm.change is not None and arm.change.programs:
         from labkit.measure.experiments.change_kinds.program import verified  # few changes are programs
@@ -268,9 +260,8 @@ def apply_change(
     # If a bridge's or a tunnel's MTU is too small for the load's packets, they vanish, and nothing says why.
     packet_bytes = _packet_bytes(own, _mtu_of_ends(topology))
     words = ping.reachable(topology.pairs, packet_bytes, own.family, LARGE_S)
-    if words and (
-        own.protocol == "tcp" or not words.endswith(")")
-    ):  # an answer of a router lets UDP fragment
+    # An answer of a router lets UDP fragment.
+    if words and (own.protocol == "tcp" or not words.endswith(")")):
         raise Failed(
             f"with the change {name} {words}, which is the size of the load's packets: give the interfaces between"
             " the ends (at between) an MTU as large, or make length_bytes smaller"

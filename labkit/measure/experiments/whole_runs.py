@@ -133,21 +133,13 @@ def _flows(
         raise Failed(problem)
     row: dict[str, Any] = {
         "method": "whole",
-        "window_s": seen.window_s,
-        "throughput_bps": seen.received_bytes * 8 / seen.window_s,
-        "throughput_pps": seen.received_count / seen.window_s,
-        "received_bytes": seen.received_bytes,
-        "cpu_s": seen.cpu_s,
-        "softirq_s": seen.softirq_s,
-        "steal_s": seen.steal_s,
+        **seen.columns,
         **there.report(),
         **joined,
-        "received_count": seen.received_count,
         **generator.metrics(result, parameters.protocol),
     }
-    if (
-        parameters.rate_bps is not None
-    ):  # a paced flow sends in blocks, and the window cuts off part of the first
+    if parameters.rate_bps is not None:
+        # A paced flow sends in blocks, and the window cuts off part of the first.
         row["throughput_bps"] = row[generator.reported_bps]
     stolen = [*machine.stolen(seen.steal_s, seen.window_s), *seen.doubts]
     # iperf3 counts a datagram that arrives twice as out of order.

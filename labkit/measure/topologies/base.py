@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -43,27 +43,30 @@ class Copies(msgspec.Struct, frozen=True):
     unread: tuple[int | None, ...] = ()
 
 
-class RemoteMonitor(Protocol):
+@dataclass(frozen=True)
+class RemoteMonitor:
     """A second host that receives what leaves this one by a cable.
 
-    `parent`: this host's NIC at the cable; None: that of a lab VM.
+    `ask`: sends it a request and returns the answer. `parent`: this host's NIC at the cable; None: that of a lab VM.
     """
 
-    @property
-    def parent(self) -> str | None:
-        """This host's NIC."""
+    ask: Callable[..., Any]
+    parent: str | None
 
     def receive(self, switch: str, mtu_bytes: int) -> str:
         """Let the other host count and read the copies of this switch (the topology's name) that arrive at its NIC.
 
         Returns the NIC's MAC address.
         """
+        return str(self.ask("monitor", switch=switch, mtu_bytes=mtu_bytes))
 
     def counts(self) -> Copies:
         """Return the copies that have arrived there."""
+        return msgspec.convert(self.ask("copies"), Copies)
 
     def stop(self) -> None:
         """Let the other host end its readers and give its NIC back."""
+        self.ask("clear")
 
 
 @dataclass(frozen=True)
@@ -189,6 +192,14 @@ def address(family: int, side: int, number: int, prefix: int | None = None) -> I
             f"10.{side}.{(number + 1) >> 8}.{(number + 1) & 255}/{8 if prefix is None else prefix}"
         )
     return ip_interface(f"fd00::{side}:{number + 1:x}/{64 if prefix is None else prefix}")
+
+
+def subnet(spec: Spec, side: int, number: int) -> tuple[Interface, Interface]:
+    """Return both addresses of a subnet of two (RFC 3021, RFC 6164) for client (side 1) or server (2) `number`: the
+    router's, which is even, and the end's."""
+    short = 31 if spec.family == 4 else 127
+    router, own = (address(spec.family, side, 2 * number + which, short) for which in (1, 2))
+    return router, own
 
 
 def mac(number: int, part: int = 0, ours: bytes = _OURS) -> str:

@@ -21,6 +21,7 @@ from labkit.measure.topologies.base import (
     mac,
     nic_mac,
     numbers,
+    subnet,
 )
 from labkit.measure.topologies.network.kinds import (
     KINDS,
@@ -51,10 +52,8 @@ from labkit.measure.topologies.network.parts import (
 from labkit.measure.topologies.network.validate import MAX_BYTES
 from labkit.system import netlink
 
-PORT_SIDE, UNDER_SIDE = (
-    1,
-    2,
-)  # `part` in the MAC addresses of ports between the ends, and of cables under tunnels
+# `part` in the MAC addresses of ports between the ends, and of cables under tunnels
+PORT_SIDE, UNDER_SIDE = 1, 2
 PARENT_MAC = mac(0, 3)
 VNI = 42
 TTL = 64
@@ -126,13 +125,10 @@ def routed(name: str, spec: Spec) -> Network:
     def mac_of(number: int, part: int = 0) -> str | None:
         return None if mode == "l3" else mac(number, part, spec.ours)
 
-    # RFC 3021: a /31 has two usable addresses, the even one is the router's; /127 likewise (RFC 6164)
-    short = 31 if spec.family == 4 else 127
     parts: list[Part] = []
     for number in numbers(spec):
-        at, side, even = end_name(number), 1 + number % 2, 2 * (number // 2) + 1
-        gateway = address(spec.family, side, even, short)
-        own = address(spec.family, side, even + 1, short)
+        at = end_name(number)
+        gateway, own = subnet(spec, 1 + number % 2, number // 2)
         port = CableEnd(BETWEEN, f"port{number}", str(gateway), mac=mac_of(number, PORT_SIDE))
         end = CableEnd(at, "eth0", str(own), mac=mac_of(number))
         parts += [Node(at, container=True), Cable(port, end, kind=kind, mode=mode)]

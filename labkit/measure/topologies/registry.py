@@ -159,11 +159,8 @@ def kind_of(topology: str | Network) -> TopologyKind:
             on_call(f"{_EXISTING}:existing"),
             check_load=on_call(f"{_EXISTING}:check_load"),
             why_no_tags=lambda _name: "labkit adds no VLAN to an existing network",
-            generators=(
-                "iperf3",
-                "ping",
-                "sockperf",
-            ),  # the others need rules or interfaces of their own at the ends
+            # The others need rules or interfaces of their own at the ends.
+            generators=("iperf3", "ping", "sockperf"),
         )
     return TABLE[topology.partition("+")[0]]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from ipaddress import IPv4Interface, IPv6Interface, ip_interface
+from ipaddress import ip_interface
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,7 +21,17 @@ from labkit.common import packages
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure.endpoints import Endpoint, Namespace, Pair
 from labkit.measure.endpoints.namespace import first_sysctls
-from labkit.measure.topologies.base import BETWEEN, CLIENTS, SERVERS, Spec, Topology, address, end_name, mac
+from labkit.measure.topologies.base import (
+    BETWEEN,
+    CLIENTS,
+    SERVERS,
+    Interface,
+    Spec,
+    Topology,
+    end_name,
+    mac,
+    subnet,
+)
 from labkit.measure.topologies.network.build import joined
 from labkit.measure.topologies.network.parts import Cable, CableEnd, Network, Node, Part, Route
 from labkit.measure.traffic.base import PORT
@@ -30,7 +40,6 @@ from labkit.system.temporary_files import short_folder
 
 START_S = 10.0
 TAP = "eth0"
-Interface = IPv4Interface | IPv6Interface
 LOOPBACK = ip_interface("127.0.0.1/8")
 MAX_MTU = 65521  # slirp4netns(1), --mtu; with more, pasta of March 2023 makes a tap of 1500 without a word
 # rootlesskit maps the user's subordinate IDs (subuid(5)), of which root has none.
@@ -155,8 +164,8 @@ def user_mode(name: str, spec: Spec) -> Iterator[Topology]:
         for number in range(spec.pairs):
             client, server = names = [end_name(2 * number), end_name(2 * number + 1)]
             behind = names[program.side - CLIENTS]
-            gateway, own = _subnet(spec, program.side, number)
-            host, _ = _subnet(spec, _other(program.side), number)
+            gateway, own = subnet(spec, program.side, number)
+            host, _ = subnet(spec, _other(program.side), number)
             start = Start(spec, number, folder / behind, own, gateway, host, program.side == SERVERS)
             with ExitStack() as starting, netlink.inside(between.fd):
                 if not program.makes_namespace:
@@ -182,23 +191,15 @@ def _other(side: int) -> int:
     return CLIENTS + SERVERS - side
 
 
-def _subnet(spec: Spec, side: int, number: int) -> tuple[Interface, Interface]:
-    """Return both addresses of a subnet of two (RFC 3021, RFC 6164): the host's or gateway's, and the end's."""
-    short = 31 if spec.family == 4 else 127
-    return address(spec.family, side, 2 * number + 1, short), address(
-        spec.family, side, 2 * number + 2, short
-    )
-
-
 def _described(name: str, spec: Spec, program: Program) -> Network:
     """Describe the namespaces behind programs, which are empty, and the host with a cable to each other end."""
     side = _other(program.side)
     # The programs copy the addresses of an interface of the host only if there is a default route.
-    parts: list[Part] = [Node(BETWEEN), Route(BETWEEN, "default", via=str(_subnet(spec, side, 0)[1].ip))]
+    parts: list[Part] = [Node(BETWEEN), Route(BETWEEN, "default", via=str(subnet(spec, side, 0)[1].ip))]
     for number in range(spec.pairs):
         names = [end_name(2 * number), end_name(2 * number + 1)]
         end = names[side - CLIENTS]
-        host, own = _subnet(spec, side, number)
+        host, own = subnet(spec, side, number)
         cable = Cable(CableEnd(BETWEEN, f"port{number}", str(host)), CableEnd(end, "eth0", str(own)))
         there = [end] if program.makes_namespace else names
         parts += [*(Node(each, container=True) for each in there), cable]

@@ -6,11 +6,12 @@ shared cores that is often not so: without this check, the same switch gave rate
 """
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from labkit.measure.endpoints import Namespace
 from labkit.measure.observers import switch as counters
@@ -31,14 +32,14 @@ MAX_FLOWS = 5000  # listing more flows takes seconds, during which the switch do
 
 @dataclass(frozen=True)
 class Conditions:
-    """The conditions of one trial.
+    """The conditions of one trial, named as the columns of its row.
 
-    `wait_s`: how long the datapath's busy thread that waited most waited for a CPU. `drops`: by interface or place.
-    `in_guests`: the generator runs in guests, whose CPUs are threads of the datapath and wait for one another.
+    `datapath_wait_s`: how long the datapath's busy thread that waited most waited for a CPU. `drops`: by interface or
+    place. `in_guests`: the generator runs in guests, whose CPUs are threads of the datapath and wait for one another.
     """
 
     slip_s: float
-    wait_s: float
+    datapath_wait_s: float
     steal_s: float
     cpu_s: float
     softirq_s: float
@@ -58,8 +59,8 @@ class Conditions:
         if trial.fault is not None or not trial.lost_count:
             return trial.fault
         allowed_s = WAITED * trial.duration_s
-        if self.wait_s > allowed_s and not self.in_guests:
-            return f"a thread of the datapath waited {1e3 * self.wait_s:.1f} ms for a CPU"
+        if self.datapath_wait_s > allowed_s and not self.in_guests:
+            return f"a thread of the datapath waited {1e3 * self.datapath_wait_s:.1f} ms for a CPU"
         if self.slip_s > allowed_s:
             return f"the sender was late by {1e3 * self.slip_s:.1f} ms"
         if self.steal_s > STOLEN * trial.duration_s * (os.cpu_count() or 1):
@@ -73,17 +74,18 @@ class Conditions:
 
     def row(self) -> dict[str, Any]:
         """Return columns of a row."""
-        return {
-            "slip_s": self.slip_s,
-            "datapath_wait_s": self.wait_s,
-            "steal_s": self.steal_s,
-            "cpu_s": self.cpu_s,
-            "softirq_s": self.softirq_s,
-            "datapath_cpu_s": self.datapath_cpu_s,
-            "softnet_drops_count": self.softnet_drops_count,
-            "socket_drops_count": self.socket_drops_count,
-            "drops": self.drops or None,
-        }
+        columns = {name: value for name, value in vars(self).items() if name != "in_guests"}
+        return columns | {"drops": self.drops or None}
+
+
+class _Moment(NamedTuple):
+    """All counters at a moment; `threads`: how long each ran and waited, in ns."""
+
+    drops: Counter[str]
+    softnet: int
+    sockets: int
+    threads: dict[str, tuple[int, int]]
+    times: machine.CpuTimes
 
 
 class ConditionsMonitor:
@@ -96,7 +98,7 @@ class ConditionsMonitor:
         self.pids = machine.descendants(os.getpid()) - generator
         self._sockets = [PacketSockets(space.fd) for space in namespaces]
         self._spaces = namespaces
-        self._before = self._now()
+        self.begin()
 
     def close(self) -> None:
         """Close the sockets."""
@@ -126,39 +128,38 @@ class ConditionsMonitor:
 
     def end(self, trial: Trial) -> Conditions:
         """Return the conditions since the start of the trial."""
-        (drops, softnet, sockets, threads, times), then = self._now(), self._before
-        used = times - then[4]
-        ran = {
-            thread: (run - then[3][thread][0], wait - then[3][thread][1])
-            for thread, (run, wait) in threads.items()
-            if thread in then[3]
-        }
-        busy = [wait for run, wait in ran.values() if run > BUSY * trial.elapsed_s * 1e9]
+        now, then = self._now(), self._before
+        used = now.times - then.times
+        ran = [
+            (run - then.threads[thread][0], wait - then.threads[thread][1])
+            for thread, (run, wait) in now.threads.items()
+            if thread in then.threads
+        ]
+        busy = [wait for run, wait in ran if run > BUSY * trial.elapsed_s * 1e9]
         return Conditions(
             slip_s=trial.slip_s,
-            wait_s=max(busy, default=0) / 1e9,
+            datapath_wait_s=max(busy, default=0) / 1e9,
             steal_s=used.steal_s if self._spaces else 0.0,  # else nothing of the datapath is on this machine
             cpu_s=used.busy_s,
             softirq_s=used.softirq_s,
-            datapath_cpu_s=sum(run for run, _ in ran.values()) / 1e9,
-            softnet_drops_count=softnet - then[1],
-            socket_drops_count=sockets - then[2],
+            datapath_cpu_s=sum(run for run, _ in ran) / 1e9,
+            softnet_drops_count=now.softnet - then.softnet,
+            socket_drops_count=now.sockets - then.sockets,
+            drops=dict(now.drops - then.drops),
             in_guests=self._in_guests,
-            drops={
-                place: count - then[0].get(place, 0)
-                for place, count in drops.items()
-                if count > then[0].get(place, 0)
-            },
         )
 
-    def _now(self) -> tuple[dict[str, int], int, int, dict[str, tuple[int, int]], machine.CpuTimes]:
-        drops = {
-            f"{space.name} {interface}": count
-            for space in self._spaces
-            for interface, count in interface_drops(space.read("/proc/net/dev")).items()
-        }
+    def _now(self) -> _Moment:
+        drops = Counter(
+            {
+                f"{space.name} {interface}": count
+                for space in self._spaces
+                for interface, count in interface_drops(space.read("/proc/net/dev")).items()
+            }
+        )
         sockets = sum(sum(one.drops().values()) for one in self._sockets)
-        return drops, softnet_drops(), sockets, machine.thread_times(self.pids), machine.cpu_times()
+        threads = machine.thread_times(self.pids)
+        return _Moment(drops, softnet_drops(), sockets, threads, machine.cpu_times())
 
 
 class SwitchState:
@@ -169,32 +170,31 @@ class SwitchState:
 
     def __init__(self, switch: Switch | None) -> None:
         self._switch = switch
-        self._flow_misses_before = self._flow_misses_count()
+        self.begin()
 
     def begin(self) -> None:
         """Start a trial."""
-        self._flow_misses_before = self._flow_misses_count()
+        self._flow_misses_before = 0 if self._switch is None else self._counts(self._switch)[0]
 
     def row(self) -> dict[str, Any]:
         """Return columns of a row: counts since the start, and the current state."""
         if self._switch is None:
             return {}
-        _ports, own, state = counters.datapaths(self._switch.command("dpctl/show"))
+        missed, state = self._counts(self._switch)
         masks = state.get("masks")
         if masks is None and state["flows"] <= MAX_FLOWS:
             masks = len(counters.masks(self._switch.command("dpctl/dump-flows")))
         return {
-            "upcalls_count": own["missed"] - self._flow_misses_before,
+            "upcalls_count": missed - self._flow_misses_before,
             "megaflows_count": state["flows"],
             "masks_count": masks,
         }
 
-    def _flow_misses_count(self) -> int:
-        """Return the packets so far for which the datapath had no flow."""
-        if self._switch is None:
-            return 0
-        _ports, own, _state = counters.datapaths(self._switch.command("dpctl/show"))
-        return own["missed"]
+    @staticmethod
+    def _counts(switch: Switch) -> tuple[int, dict[str, int]]:
+        """Return the packets so far for which the datapath had no flow, and its state."""
+        _ports, own, state = counters.datapaths(switch.command("dpctl/show"))
+        return own["missed"], state
 
 
 def give_cpus(pids: frozenset[int], apart_from: int) -> bool:

@@ -1,4 +1,4 @@
-"""The clients' side of two nodes: requests to the servers' host, arms across both hosts, and a monitor of copies there.
+"""The clients' side of two nodes: requests to the servers' host, and arms across both hosts.
 
 Clocks are not compared: each side counts its own seconds, and requests order the steps.
 """
@@ -28,13 +28,12 @@ from labkit.measure.traffic.base import Arrived, FlowGenerator, Flows, Page, Tri
 from labkit.system import machine
 
 if TYPE_CHECKING:
-    from labkit.measure.topologies.open_vswitch.switch import Switch
     from labkit.measure.traffic.packet_sender import Mix
 
 CLOCK = 1.02  # ratio of the other host's clock to this one beyond which its time is doubted
 
 
-class RemoteServer:
+class RemoteServer(ServerSide):
     """The servers of a run on the other host."""
 
     begun = 0.0
@@ -47,21 +46,18 @@ class RemoteServer:
         self._used: dict[str, Any] = {}
 
     def idle(self) -> bool:
-        """Return whether no flow has carried data yet."""
-        return bool(self._peer.ask("idle")["idle"])
+        return bool(self._peer.ask("idle"))
 
     def carrying(self, within_s: float) -> bool:
-        """Wait until data has arrived on every flow; False if not in time, or when one has ended."""
-        return bool(self._peer.ask("carrying", within_s=within_s)["carrying"])
+        return bool(self._peer.ask("carrying", within_s=within_s))
 
     def window(self, until: float) -> Window:
         """Count until `until`, minus the time of a request, so that the window ends before the first flow may end."""
         times, begun = machine.cpu_times(), time.monotonic()
         report = self._peer.ask("window", for_s=max(0.0, until - begun - self._way_s))
         passed_s, used = time.monotonic() - begun, machine.cpu_times() - times
-        seen = msgspec.convert(report["window"], Window)
-        of_theirs = ("cpu_s", "softirq_s", "steal_s")
-        self._used = {f"peer_{name}": getattr(seen, name) for name in of_theirs}
+        seen = msgspec.convert(report, Window)
+        self._used = {f"peer_{name}": getattr(seen, name) for name in used.columns}
         seen = msgspec.structs.replace(seen, **used.columns)
         # The request takes time, so the other host may count less time than this one, but not more.
         if seen.window_s > CLOCK * passed_s:
@@ -73,8 +69,7 @@ class RemoteServer:
         return seen
 
     def pages(self) -> list[Page]:
-        """Return the servers' own JSON, after they have ended."""
-        result: list[Page] = self._peer.ask("pages")["pages"]
+        result: list[Page] = self._peer.ask("pages")
         return result
 
     def report(self) -> dict[str, Any]:
@@ -96,29 +91,7 @@ class RemoteReceiving:
 
     def read(self) -> Arrived:
         """Return what has arrived since the receivers exist."""
-        report = self.peer.ask("arrived")
-        return Arrived(report["load"], report["received_count"])
-
-
-@dataclass(frozen=True)
-class PeerMonitor:
-    """A `topologies.RemoteMonitor` that asks the other one of two hosts."""
-
-    peer: Peer
-    parent: str | None
-
-    def receive(self, switch: str, mtu_bytes: int) -> str:
-        """Let the other host count and read the copies of this switch that arrive at its NIC. Return the NIC's MAC
-        address."""
-        return str(self.peer.ask("monitor", switch=switch, mtu_bytes=mtu_bytes)["mac"])
-
-    def counts(self) -> topologies.Copies:
-        """Return the copies that have arrived there."""
-        return msgspec.convert(self.peer.ask("copies")["copies"], topologies.Copies)
-
-    def stop(self) -> None:
-        """Let the other host end its readers and give its NIC back."""
-        self.peer.ask("clear")
+        return msgspec.convert(self.peer.ask("arrived"), Arrived)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,16 +100,6 @@ class Across(BuiltArm):
 
     peer: Peer
     remote_pairs: Sequence[RemotePair]
-    side: topologies.BuiltSide
-
-    @property
-    def switch(self) -> Switch | None:
-        """The Open vSwitch that joins the ends of this host with the cable, if any."""
-        return self.side.switch
-
-    def metered(self) -> Callable[[], dict[str, Any]]:
-        """Start the counters of what joins the ends of this host; return a function that returns their columns."""
-        return dict if self.side.meter is None else self.side.meter()
 
     @property
     def pairs(self) -> Sequence[RemotePair]:
@@ -146,7 +109,6 @@ class Across(BuiltArm):
     def serving(
         self, parameters: DatapathParameters, generator: FlowGenerator
     ) -> Iterator[tuple[Flows, ServerSide]]:
-        """Start servers on the other host; yield the flows and the remote counters."""
         self.peer.ask("listen")
         try:
             with generator.remote_flows(self.remote_pairs, parameters) as flows:
@@ -156,10 +118,9 @@ class Across(BuiltArm):
 
     @contextmanager
     def trials(self, generator: TrialGenerator, mix: Mix) -> Iterator[Trials]:
-        """Start a generator of trials whose receivers are on the other host."""
-        report = self.peer.ask("receive", mix=dataclasses.asdict(mix))
+        names, settle_s = self.peer.ask("receive", mix=dataclasses.asdict(mix))
         try:
-            receiving = RemoteReceiving(self.peer, report["names"], report["settle_s"])
+            receiving = RemoteReceiving(self.peer, names, settle_s)
             with generator.trials_to(self.remote_pairs, mix, receiving) as trials:
                 yield trials
         finally:
@@ -177,7 +138,7 @@ class Across(BuiltArm):
 
         def until_now(_window_s: float) -> dict[str, Any]:
             now = self.peer.ask("times")
-            return {f"peer_{name}": now[name] - begun[name] for name in ("cpu_s", "softirq_s", "steal_s")}
+            return {f"peer_{name}": now[name] - begun[name] for name in begun}
 
         return until_now
 
@@ -192,7 +153,7 @@ def across(parameters: DatapathParameters, run_context: RunContext, arm: Arm, pa
     assert peer is not None
     ours = os.urandom(2)
     with ExitStack() as stack:
-        report = peer.ask("build", topology=arm.topology, pairs=pairs, ours=ours.hex())
+        server_offloads = peer.ask("build", topology=arm.topology, pairs=pairs, ours=ours.hex())
         stack.callback(peer.ask, "clear")
         spec = parameters.spec(pairs, run_context.machine_netns, topologies.CLIENTS, ours)
         side = stack.enter_context(topologies.half(arm.topology, spec))
@@ -204,11 +165,11 @@ def across(parameters: DatapathParameters, run_context: RunContext, arm: Arm, pa
         one = Across(
             arm=arm,
             offloads=side.ends[0].kernel.offloads(side.ends[0].interface),
-            server_offloads=report["offloads"],
+            server_offloads=server_offloads,
             qdisc=side.ends[0].kernel.qdisc(side.ends[0].interface, side.ends[0].index),
             peer=peer,
             remote_pairs=made,
-            side=side,
+            topology=side,
             doubts=list(side.doubts),
         )
         peer.views.setdefault(arm.topology, one)

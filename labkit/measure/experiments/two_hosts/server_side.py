@@ -17,7 +17,7 @@ from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.observers.counters.receive_counters import Receivers
 from labkit.measure.traffic import registry
-from labkit.measure.traffic.base import FlowGenerator, Receiving, Servers, TrialGenerator
+from labkit.measure.traffic.base import Arrived, FlowGenerator, Page, Receiving, Servers, TrialGenerator
 from labkit.measure.traffic.packet_sender import Mix
 from labkit.system import machine, process
 
@@ -42,50 +42,48 @@ class ServerHost:
         self._counters: Receivers | None = None
         self._before: list[int] = []
         self._copies: Callable[[], topologies.Copies] | None = None
-        self.known = {name: getattr(self, name) for name in REQUESTS}
+        self.known: dict[str, Callable[..., Any]] = {name: getattr(self, name) for name in REQUESTS}
 
     def hello(self) -> dict[str, Any]:
         """Return the description of this host for rows and environment.json."""
         report = {**self._run_context.machine, **registry.versions()}
         return {"machine": report, "environment": {"machine": report, **self._environment}}
 
-    def build(self, topology: str, pairs: int, ours: str) -> dict[str, Any]:
-        """Build this side of an arm."""
+    def build(self, topology: str, pairs: int, ours: str) -> dict[str, bool]:
+        """Build this side of an arm; return the offloads of its first end."""
         self.clear()
         spec = self._parameters.spec(
             pairs, self._run_context.machine_netns, topologies.SERVERS, bytes.fromhex(ours)
         )
         self._ends = self._arm.enter_context(topologies.half(topology, spec)).ends
         self._remote = topologies.remote_ends(spec)
-        return {"offloads": self._ends[0].kernel.offloads(self._ends[0].interface)}
+        return self._ends[0].kernel.offloads(self._ends[0].interface)
 
-    def clear(self) -> dict[str, Any]:
+    def clear(self) -> None:
         """Remove everything that was built."""
         self.stop_servers()
         self._arm.close()
-        return {}
 
-    def listen(self) -> dict[str, Any]:
+    def listen(self) -> None:
         """Start a server at every end."""
         parameters = self._parameters
         emulated = self._run_context.machine.get("accelerator") == "tcg"
         self._servers = self._run.enter_context(self._generator.servers(self._ends, emulated=emulated))
         self._counters = Receivers(self._ends, parameters.protocol, parameters.datagram_bytes)
         self._before = self._counters.per_server()
-        return {}
 
-    def idle(self) -> dict[str, Any]:
+    def idle(self) -> bool:
         """Return whether no flow has carried data yet."""
         _servers, counters = self._listening()
-        return {"idle": not any(counters.carrying(self._before))}
+        return not any(counters.carrying(self._before))
 
-    def carrying(self, within_s: float) -> dict[str, Any]:
+    def carrying(self, within_s: float) -> bool:
         """Return whether data arrived on every flow in time."""
         servers, counters = self._listening()
         one_ended = lambda: any(program.poll() for program in servers.programs)  # noqa: E731
-        return {"carrying": server_counters.carrying(counters, self._before, within_s, one_ended)}
+        return server_counters.carrying(counters, self._before, within_s, one_ended)
 
-    def window(self, for_s: float) -> dict[str, Any]:
+    def window(self, for_s: float) -> server_counters.Window:
         """Return what arrived in `for_s` seconds, and the CPU time used here."""
         servers, counters = self._listening()
         seen = server_counters.window(
@@ -93,36 +91,35 @@ class ServerHost:
         )
         stolen = machine.stolen(seen.steal_s, seen.window_s)
         doubts = [f"on the servers' host {doubt}" for doubt in stolen]
-        return {"window": msgspec.to_builtins(msgspec.structs.replace(seen, doubts=doubts))}
+        return msgspec.structs.replace(seen, doubts=doubts)
 
-    def pages(self) -> dict[str, Any]:
+    def pages(self) -> list[Page]:
         """Return the servers' own JSON."""
         servers, _counters = self._listening()
-        return {"pages": servers.finish(time.monotonic() + self._generator.last_words_s)}
+        return servers.finish(time.monotonic() + self._generator.last_words_s)
 
-    def receive(self, mix: dict[str, Any]) -> dict[str, Any]:
-        """Count a load of frames at every end."""
+    def receive(self, mix: dict[str, Any]) -> tuple[list[str], float]:
+        """Count a load of frames at every end; return the names of the receivers, and when they have settled."""
         generator = self._parameters.load_generator
         assert isinstance(generator, TrialGenerator)
         reversed_pairs = [
             RemotePair(end, remote) for end, remote in zip(self._ends, self._remote, strict=True)
         ]
         self._receiving = self._run.enter_context(generator.receiving(reversed_pairs, Mix(**mix)))
-        return {"names": list(self._receiving.names), "settle_s": self._receiving.settle_s}
+        return list(self._receiving.names), self._receiving.settle_s
 
-    def learn(self) -> dict[str, Any]:
+    def learn(self) -> None:
         """Send a frame from each receiver, from which switches learn its port."""
         assert self._receiving is not None
         self._receiving.learn()
-        return {}
 
-    def arrived(self) -> dict[str, Any]:
+    def arrived(self) -> Arrived:
         """Return what has arrived at the receivers."""
         assert self._receiving is not None
-        return dataclasses.asdict(self._receiving.read())
+        return self._receiving.read()
 
-    def monitor(self, switch: str, mtu_bytes: int) -> dict[str, Any]:
-        """Count and read the copies of this switch that arrive at the NIC."""
+    def monitor(self, switch: str, mtu_bytes: int) -> str:
+        """Count and read the copies of this switch that arrive at the NIC; return its MAC address."""
         from labkit.measure.topologies.open_vswitch import copies  # what only a switch needs
 
         self.clear()
@@ -130,23 +127,22 @@ class ServerHost:
         # No ends are here, so the NIC keeps its MAC address.
         of_nic = dataclasses.replace(spec, mtu_bytes=mtu_bytes, side=None)
         mac, self._copies = self._arm.enter_context(copies.receiving(of_nic, switch))
-        return {"mac": mac}
+        return mac
 
-    def copies(self) -> dict[str, Any]:
+    def copies(self) -> topologies.Copies:
         """Return the copies that have arrived at the NIC."""
         assert self._copies is not None
-        return {"copies": msgspec.to_builtins(self._copies())}
+        return self._copies()
 
     @property
     def _generator(self) -> FlowGenerator:
         assert isinstance(self._parameters.load_generator, FlowGenerator)
         return self._parameters.load_generator
 
-    def stop_servers(self) -> dict[str, Any]:
+    def stop_servers(self) -> None:
         """Stop the servers."""
         self._run.close()
         self._servers = self._counters = self._receiving = None
-        return {}
 
     def times(self) -> dict[str, Any]:
         """Return the current CPU times of this host."""
@@ -174,6 +170,6 @@ def answers(
             if do == "end":
                 return
             try:
-                yield {"event": "answer", **serving_here.known[do](**request)}
+                yield {"event": "answer", "answer": msgspec.to_builtins(serving_here.known[do](**request))}
             except LabkitError as error:
                 yield {"event": "answer", "kind": type(error).__name__, "text": str(error)}

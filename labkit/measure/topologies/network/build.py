@@ -13,6 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.common.extensions import on_call
 from labkit.common.units import counted
 from labkit.measure.endpoints import Endpoint, Namespace, Pair, namespaces
 from labkit.measure.topologies.base import BuiltSide, Spec, Topology, end_name, numbers
@@ -38,6 +39,11 @@ from labkit.measure.topologies.network.parts import (
 from labkit.measure.topologies.network.validate import MAX_BYTES, Mtus
 from labkit.system import netlink
 
+# What only some networks need
+_NETWORK = "labkit.measure.topologies.network"
+_encrypt, _rejection = on_call(f"{_NETWORK}.encryption:begin"), on_call(f"{_NETWORK}.encryption:rejection")
+_redirect, _impair = on_call(f"{_NETWORK}.redirects:attach"), on_call(f"{_NETWORK}.impairments:apply")
+_set = on_call(f"{_NETWORK}.settings:apply")
 SETTLE_S = 30.0  # for a slow machine; usually a second is enough
 # No spanning tree, and a new port forwards at once.
 PLAIN_BRIDGE = {"IFLA_BR_STP_STATE": 0, "IFLA_BR_FORWARD_DELAY": 0}
@@ -226,15 +232,17 @@ def _built(
                 result.borrow(part, spec, stack)
         result.make_cables()
         result.make_uppers(stack)
-        result.encrypt(devices=False)
+        if index.is_encrypted:  # ESP, which needs no device, before there is a packet
+            _encrypt(index, result.index, result.space, False)
         result.configure()
-        result.encrypt(devices=True)
-        result.make_redirects(stack)
-        result.impair()
+        if index.is_encrypted:
+            _encrypt(index, result.index, result.space, True)
+        if index.redirects:
+            _redirect(index, result.index, result.space, stack)
+        if index.impairments:
+            _impair(index, mtus, result.space)
         if index.has_settings:
-            from labkit.measure.topologies.network import settings  # most networks have none
-
-            settings.apply(index, result.space)
+            _set(index, result.space)
         result.settle()
         yield result
 
@@ -402,40 +410,10 @@ class BuiltNetwork:
             *self._addresses(one),
         ]  # fmt: skip
 
-    @property
-    def _is_encrypted(self) -> bool:
-        return bool(self.described.esp) or any(
-            kinds.KINDS[one.kind].is_encrypted for one in self.described.tunnels
-        )
-
     def why_silent(self) -> str:
         """Return why ends cannot reach each other, if encryption is the reason."""
-        if not self._is_encrypted:
-            return ""
-        from labkit.measure.topologies.network import encryption  # what only such a network needs
-
-        return encryption.rejection(self.described, self.index, self.space)
-
-    def encrypt(self, *, devices: bool) -> None:
-        """Make new keys, and give them to the ends of ESP or of encrypting devices."""
-        if self._is_encrypted:
-            from labkit.measure.topologies.network import encryption  # what only such a network needs
-
-            encryption.begin(self.described, self.index, self.space, devices=devices)
-
-    def make_redirects(self, stack: ExitStack) -> None:
-        """Attach the programs that redirect packets; they are gone with the network."""
-        if self.described.redirects:
-            from labkit.measure.topologies.network import redirects  # what only such a network needs
-
-            redirects.attach(self.described, self.index, self.space, stack)
-
-    def impair(self) -> None:
-        """Add delays, losses and limits to the cables."""
-        if self.described.impairments:
-            from labkit.measure.topologies.network import impairments  # what only such a network needs
-
-            impairments.apply(self.described, self.mtus, self.space)
+        is_encrypted = self.described.is_encrypted
+        return str(_rejection(self.described, self.index, self.space)) if is_encrypted else ""
 
     def settle(self) -> None:
         """Wait until all bridges with ports carry.

@@ -25,9 +25,9 @@ ABSENT = (errno.EPROTONOSUPPORT, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOENT)
 
 
 def begin(
-    described: NetworkIndex, index: Mapping[Key, int], space: Mapping[str, Namespace], *, devices: bool
+    described: NetworkIndex, index: Mapping[Key, int], space: Mapping[str, Namespace], devices: bool
 ) -> None:
-    """Encrypt ESP, which needs no device and so begins before there is a packet, or what the built `devices` send.
+    """Encrypt ESP, or what the built `devices` send.
 
     Raises Unsupported if this kernel lacks a protocol or a cipher.
     """

@@ -142,6 +142,11 @@ class NetworkIndex:
         self.owner = {one.address.ip: one for one in self.interfaces.values() if one.address is not None}
 
     @cached_property
+    def is_encrypted(self) -> bool:
+        """Whether packets are encrypted anywhere in it."""
+        return bool(self.esp) or any(KINDS[one.kind].is_encrypted for one in self.tunnels)
+
+    @cached_property
     def link(self) -> dict[Key, Key]:
         """Each interface with a representative of its link, across cables, bridges and tunnels."""
         stands = {key: key for key in self.interfaces}

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from labkit.common.errors import BadInput, choose
+from labkit.common.extensions import on_call
 from labkit.common.plain_types import wrong_type
 from labkit.measure.topologies.network import kinds
 from labkit.measure.topologies.network.model import (
@@ -53,6 +54,7 @@ TAKEN = (
     "lo", "all", "default", "gre0", "gretap0", "erspan0", "tunl0", "sit0", "ip6tnl0", "ip6gre0", "ip_vti0", "ip6_vti0",
 )  # fmt: skip
 TAKEN_NODES = ("machine", "elsewhere")
+_check_settings = on_call("labkit.measure.topologies.network.settings:check")  # most networks have none
 
 
 def check(network: Network) -> tuple[NetworkIndex, Mtus]:
@@ -68,29 +70,13 @@ def _checked(network: Network) -> tuple[NetworkIndex, Mtus]:
     _masters(network)
     described = NetworkIndex(network)
     of_sense = () if network.as_is else (_addresses, _cables, _subnets)
-    for look in (
-        _pairs,
-        _kinds,
-        _redirects,
-        _impairments,
-        _esp,
-        _tunnels,
-        _uppers,
-        *of_sense,
-        _routes,
-        _settings,
-    ):
+    for look in (_pairs, _kinds, _redirects, _impairments, _esp, _tunnels, *of_sense, _routes):
         look(described)
+    if described.has_settings:
+        _check_settings(described)
     mtus = Mtus(described)
     _mtus(described, mtus)
     return described, mtus
-
-
-def _settings(described: NetworkIndex) -> None:
-    if described.has_settings:
-        from labkit.measure.topologies.network import settings  # most networks have none
-
-        settings.check(described)
 
 
 def _convert_parts(network: Network) -> Network:
@@ -318,7 +304,7 @@ def _gateway(described: NetworkIndex, route: Route, gateway: Address, subject: s
 
 
 def _kinds(described: NetworkIndex) -> None:
-    """Raise BadInput for a kind of link that this part of a network cannot have."""
+    """Raise BadInput for a kind, a mode or a lower device that this part of a network cannot have."""
     for one in described.interfaces.values():
         for part, known in (
             (Cable, kinds.cables()),
@@ -335,6 +321,12 @@ def _kinds(described: NetworkIndex) -> None:
             if end.mac is not None or end.master is not None:
                 raise BadInput(
                     f"{one} has the mode l3, without MAC addresses: leave out mac and master, or use mode l2"
+                )
+        if isinstance(one.part, UpperDevice):
+            lower = described.interfaces.get(one.part.lower)
+            if lower is None or not isinstance(lower.part, Cable) or lower.master is not None:
+                raise BadInput(
+                    f"{one} needs the end of a cable below it, which is no bridge port: name one as lower"
                 )
 
 
@@ -436,18 +428,6 @@ def _esp(described: NetworkIndex) -> None:
         if None in ends or len(versions) != 1 or any(one and one.address is None for one in ends):
             places = " and ".join(f"{name} ({at})" for at, name in (part.one, part.other))
             raise BadInput(f"ESP between {places} needs two interfaces with addresses of one IP version")
-
-
-def _uppers(described: NetworkIndex) -> None:
-    """Raise BadInput for a device on a lower device that does not exist, or in a mode that its kind lacks."""
-    for one in described.interfaces.values():
-        if not isinstance(one.part, UpperDevice):
-            continue
-        lower = described.interfaces.get(one.part.lower)
-        if lower is None or not isinstance(lower.part, Cable) or lower.master is not None:
-            raise BadInput(
-                f"{one} needs the end of a cable below it, which is no bridge port: name one as lower"
-            )
 
 
 def _redirects(described: NetworkIndex) -> None:

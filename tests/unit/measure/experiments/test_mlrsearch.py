@@ -401,7 +401,7 @@ def test_generator_that_reaches_no_or_little_load() -> None:
 def conditions(**given: float) -> Conditions:
     usual = {
         "slip_s": 0.0,
-        "wait_s": 0.0,
+        "datapath_wait_s": 0.0,
         "steal_s": 0.0,
         "cpu_s": 0.0,
         "softirq_s": 0.0,
@@ -414,10 +414,14 @@ def conditions(**given: float) -> Conditions:
     ("given", "received", "words"),
     [
         ({}, 900, None),
-        ({"wait_s": 0.003}, 900, "a thread of the datapath waited 3.0 ms for a CPU"),
+        ({"datapath_wait_s": 0.003}, 900, "a thread of the datapath waited 3.0 ms for a CPU"),
         ({"slip_s": 0.003}, 900, "the sender was late by 3.0 ms"),
-        ({"wait_s": 0.003, "slip_s": 0.003}, 1000, None),  # a trial without loss was not disturbed enough
-        ({"wait_s": 0.001, "slip_s": 0.001}, 900, None),
+        (
+            {"datapath_wait_s": 0.003, "slip_s": 0.003},
+            1000,
+            None,
+        ),  # a trial without loss was not disturbed enough
+        ({"datapath_wait_s": 0.001, "slip_s": 0.001}, 900, None),
     ],
 )
 def test_scheduling_loss_against_datapath_loss(
