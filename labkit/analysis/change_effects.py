@@ -110,10 +110,7 @@ def change_verdicts(df: pd.DataFrame, pairs: pd.DataFrame | None = None) -> pd.D
         for (topology, baseline), mine in group.groupby(["topology", "baseline"], sort=False):
             names, change = (str(topology), str(baseline)), mine["change"].iloc[0]
             ends = [one.removeprefix(f"{change} on ") for one in names]
-            arms = [*ends, *(f"{one}+{change}" for one in ends if change is not None)]
-            rows = rows_of[key]
-            modes = (verdicts.two_modes(rows[rows["topology"].eq(one)]) for one in arms)
-            if why := next(filter(None, modes), None):
+            if why := two_modes(rows_of[key], *names, change):
                 line = verdicts.no_evidence(*names, why)
             else:
                 line = verdicts.verdict_line(mine, control, *names, MARGIN, METRIC[of["protocol"]][1])
@@ -121,6 +118,14 @@ def change_verdicts(df: pd.DataFrame, pairs: pd.DataFrame | None = None) -> pd.D
                 line["sentence"] = _interaction(line, change, *ends)
             lines.append({**of, "topology": topology, "baseline": baseline, "change": change, **line})
     return verdicts.verdict_table(lines)
+
+
+def two_modes(rows: pd.DataFrame, topology: str, baseline: str | None, change: str | None) -> str | None:
+    """Return `verdicts.two_modes` of an arm that a ratio of these (`change_ratios`) is about, or None."""
+    ends = [one.removeprefix(f"{change} on ") for one in (topology, baseline) if one is not None]
+    arms = [*ends, *(f"{one}+{change}" for one in ends if change is not None)]
+    modes = (verdicts.two_modes(rows[rows["topology"].eq(one)]) for one in arms)
+    return next(filter(None, modes), None)
 
 
 def _interaction(line: Mapping[str, Any], change: str, one: str, other: str) -> str:

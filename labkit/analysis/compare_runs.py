@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis import conditions, load, stats, verdicts
-from labkit.analysis.change_effects import change_ratios
+from labkit.analysis.change_effects import change_ratios, two_modes
 from labkit.analysis.load import (
     GROUP,
     GUEST_COLUMNS,
@@ -178,20 +178,9 @@ def _side(
     # A slice's CPUs, or null if the scheduler chose.
     placement = ok["placement"].notna().map({True: "by labkit", False: "by the scheduler"})
     ok["placement"] = placement.where(ok["method"].eq("slice"))
-    points = ok[
-        [
-            *GROUP,
-            "topology",
-            "method",
-            "setup",
-            "folder",
-            "value",
-            "log",
-            "starved",
-            *verdicts.DOUBTFUL,
-            *OF_ARMS,
-        ]
-    ]
+    points = ok[[
+        *GROUP, *verdicts.JUDGED, "method", "setup", "folder", "value", "log", "starved", *verdicts.DOUBTFUL, *OF_ARMS,
+    ]]  # fmt: skip
     effects = change_ratios(rows, ratios)
     effects = effects[effects["change"].notna()]
     effects["placement"] = effects["placed"].map({True: "by labkit", False: "by the scheduler"})
@@ -363,6 +352,14 @@ def _lines(one: Common, method: str) -> Iterator[pd.DataFrame]:
                 yield rows[rows["topology"].eq(one.topology) & rows["method"].eq(method)]
 
 
+def _modes(one: Common, baseline: str | None) -> Iterator[str]:
+    """Yield why the mean of an arm's requests in one of the runs describes nothing."""
+    for name, rows, pairs in zip(one.names, one.tables("points"), one.tables("ratios"), strict=True):
+        changes = list(pairs.loc[pairs["topology"].eq(one.topology), "change"].dropna() if len(pairs) else ())
+        if why := two_modes(rows, one.topology, baseline, next(iter(changes), None)):
+            yield f"in {name} {why}"
+
+
 def with_drift(plain: stats.Effect) -> stats.Effect:
     """Return the effect with its interval widened by the drift between runs."""
     if plain.low is None or plain.high is None:
@@ -387,6 +384,7 @@ def _verdict(
     starved = (verdicts.starved(lines, method == "slice") for lines in _lines(one, method))
     if (
         why := next(filter(None, starved), None)
+        or next(_modes(one, baseline), None)
         or _taken(*one.sides, effect, one.metric[1] if baseline is None else None)
         or _no_evidence(effect, controls, baseline)
     ):

@@ -2,12 +2,15 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from synthetic_rows import PREPARED, Row, rows, save
 
+from labkit.analysis import verdicts
 from labkit.analysis.compare_runs import COLUMNS, compare
 from labkit.analysis.load import GROUP, PROVENANCE
 from labkit.common.errors import BadInput
@@ -122,6 +125,27 @@ def test_no_evidence(tmp_path: Path, ratios: dict[str, float], rounds: int, says
     table, _ = compared(tmp_path, rows(rounds=8), rows(ratios, rounds, seed=4))
     assert table.loc["macvlan_bridge", "word"] == "no evidence"
     assert says in str(table.loc["macvlan_bridge", "sentence"])
+
+
+@pytest.mark.parametrize("arm", ["macvlan_bridge", "veth_bridge (again)"])
+def test_requests_in_two_groups_are_no_evidence(arm: str, tmp_path: Path) -> None:
+    """As within a run: the mean of round trips on one CPU and on two describes neither."""
+    requests: dict[str, Any] = {
+        "protocol": "udp_rr",
+        "slices": 0,
+        "whole": 8,
+        "rounds": 8,
+        "transaction_rate": 1e4,
+    }
+    left, right = rows(**requests), rows(PREPARED | {"macvlan_bridge": 3.0}, seed=4, **requests)
+    assert compared(tmp_path / "one", left, right)[0].loc["macvlan_bridge", "word"] == "slower"
+    for row in right:
+        row["latency_p50_s"] *= 12 if row["arm"] == arm and row["round"] % 2 else 1
+    line = compared(tmp_path / "two", left, right)[0].loc["macvlan_bridge"]
+    assert line["word"] == verdicts.verdicts(pd.DataFrame(right)).iloc[0]["word"] == "no evidence"
+    assert re.search(
+        r"in tuesday a round trip took [\d.]+ ms in \d+ of \d+ runs and .* in the others", line["why"]
+    )
 
 
 @pytest.mark.parametrize("name", [PROVENANCE[0], PROVENANCE[-1]])
