@@ -1,14 +1,15 @@
 """Time round trips before, during and after a load between the same ends.
 
-A probe runs at a fixed rate all the time. The load is iperf3's: TCP as fast as the path allows, or UDP at a rate, from
-clients to servers, back, or both ways at once. One row has the round-trip times of all three phases.
+A probe runs at a fixed rate all the time: echo requests, or requests of UDP. The load is iperf3's: TCP as fast as the
+path allows, or UDP at a rate, from clients to servers, back, or both ways at once. One row has the round-trip times of
+all three phases.
 """
 
 import dataclasses
 import random
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -27,10 +28,12 @@ from labkit.measure.experiments.measurement_point import Built, Load, Measuremen
 from labkit.measure.experiments.measuring_loop import Plan, Running, shuffled
 from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.observers.counters.receive_counters import receivers
-from labkit.measure.traffic.base import latency_columns
+from labkit.measure.traffic import sockets
+from labkit.measure.traffic.base import LatencyGenerator, latency_columns
 from labkit.measure.traffic.iperf3 import GRACE_S, IPERF3
+from labkit.measure.traffic.ping import PING
 from labkit.system import machine
-from studies.latency_under_load.probes import LINGER_S, MOST_RPS, Probing, probing
+from studies.latency_under_load.probes import LENGTH_BYTES, LINGER_S, MOST_RPS, Probing, probing
 from studies.latency_under_load.recording import Recording
 
 COLUMNS = schema.names(writer=("load",))
@@ -85,7 +88,12 @@ class LatencyUnderLoad(DatapathParameters, frozen=True, kw_only=True):
         " link of 20 Mbit/s: tbf with a pfifo of 1,000 packets, alone, and with fq_codel, and cake)",
         OneOf(PRESETS),
     ] = None
-    protocol: Annotated[str, "the probe: ping (echo requests)", OneOf(("ping",))] = "ping"
+    protocol: Annotated[
+        str,
+        "the probe: ping (echo requests, which the kernel answers), or udp_rr (requests that a program answers, timed"
+        " from when each was due)",
+        OneOf(("ping", "udp_rr")),
+    ] = "ping"
     rate_rps: Annotated[int | None, "probes per second of each pair", Within(1, MOST_RPS)] = 100
     load: Annotated[str, "what loads the path: tcp, or udp at rate_bps", OneOf(("tcp", "udp"))] = "tcp"
     idle_s: Annotated[int, "how long probes run before the load, and after it", Within(1, 600)] = 2
@@ -97,6 +105,7 @@ class LatencyUnderLoad(DatapathParameters, frozen=True, kw_only=True):
         "the change whose arm is the baseline; the unchanged topology is then not measured; none: that topology",
     ] = None
     rounds: int = 5
+    placement: str = "scheduler"  # the load's flows are not moved
     omit_s: Annotated[int, "the beginning of the load, in which round-trip times do not count"] = 2
 
     @classmethod
@@ -118,6 +127,8 @@ class LatencyUnderLoad(DatapathParameters, frozen=True, kw_only=True):
             raise BadInput(
                 "load=udp needs rate_bps: without a rate UDP fills every queue, and its sender a CPU"
             )
+        if (self.protocol, self.load) == ("udp_rr", "udp"):
+            raise BadInput("protocol=udp_rr: with load=udp the load has the servers' port; use protocol=ping")
         if self.rate_rps is None:
             raise BadInput("rate_rps=none: probes run at a rate")
         if self.baseline not in (None, *(one.name for one in self.change)):
@@ -139,9 +150,19 @@ class LatencyUnderLoad(DatapathParameters, frozen=True, kw_only=True):
         return type(self).of(given | {"preset": None, "baseline": None, "change": ()} | change.parameters)
 
     @property
+    def load_generator(self) -> LatencyGenerator:
+        """What makes the probes, as rows name it."""
+        return sockets.REQUESTS if self.protocol == "udp_rr" else PING
+
+    @property
     def load_parameters(self) -> DatapathParameters:
         """The parameters of the load."""
         return DatapathParameters.like(self, protocol=self.load, rate_rps=None, change=())
+
+    @property
+    def probe_parameters(self) -> DatapathParameters:
+        """The parameters of the servers that answer probes of UDP."""
+        return DatapathParameters.like(self, length_bytes=LENGTH_BYTES, streams=1, congestion=None)
 
 
 def _is_none(value: Any) -> bool:
@@ -230,9 +251,13 @@ def measure(parameters: LatencyUnderLoad, built_arm: BuiltArm, artefact: Path) -
     The course of the measurement is written to `artefact`.
     """
     load, pairs, phases = parameters.load_parameters, built_arm.pairs, {}
-    recording = Recording(pairs, parameters.interval_s)
+    recording, udp = Recording(pairs, parameters.interval_s), parameters.protocol == "udp_rr"
     assert parameters.rate_rps is not None
-    with built_arm.serving(load, IPERF3) as (flows, there), probing(pairs, parameters.rate_rps) as probes:
+    with (
+        built_arm.serving(load, IPERF3) as (flows, there),
+        sockets.serving(pairs, parameters.probe_parameters) if udp else nullcontext(),
+        probing(pairs, parameters.rate_rps, udp) as probes,
+    ):
         idle_s = time.monotonic() + SETTLE_S
         recording.until(idle_s + parameters.idle_s)
         phases["idle"] = idle_s, time.monotonic()
@@ -278,6 +303,7 @@ def measure(parameters: LatencyUnderLoad, built_arm: BuiltArm, artefact: Path) -
     if (late := probes.late_share(*phases["loaded"])) > MANY_LATE:
         doubts.append(
             f"{units.percent(late)} of the probes under load were sent late: their sender waited for a CPU"
+            + ", which the round-trip times include" * udp
         )
     return built_arm.measured(row, doubts)
 

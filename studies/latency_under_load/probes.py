@@ -1,11 +1,15 @@
-"""Echo requests at a fixed rate, whatever comes back: when each was sent, and its round-trip time.
+"""Probes at a fixed rate, whatever comes back: when each was sent, and its round-trip time.
 
-labkit sends them itself, because ping(8) has no fixed rate: it adds up to two ticks of the kernel's clock to each
-interval. A round trip is from just before the send call to the kernel's time stamp of the answer, so the sender's wait
-for a CPU does not count.
+labkit sends them itself. ping(8) has no fixed rate: it adds up to two ticks of the kernel's clock to each interval. The
+kernel answers echo requests, and their round trip is from just before the send call to the kernel's time stamp of the
+answer, so the sender's wait for a CPU does not count. A program answers requests of UDP. Their round trip starts when
+they were due, as in every open loop of labkit, so both programs' waits for a CPU count.
 """
 
+import ctypes
 import select
+import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -14,11 +18,13 @@ from dataclasses import dataclass, field
 
 from labkit.common.errors import Failed
 from labkit.measure.endpoints import Pair, RemotePair
-from labkit.measure.traffic.ping import SEQUENCES, Echo
+from labkit.measure.traffic.base import PORT
+from labkit.measure.traffic.packet_sender import PR_SET_TIMERSLACK
+from labkit.measure.traffic.ping import SEQUENCES, SO_TIMESTAMPNS, Echo
 from labkit.system import netlink
 
 MOST_RPS = 1000
-LENGTH_BYTES = 64  # with the header of ICMP, as ping's
+LENGTH_BYTES = 64  # of ping with the header of ICMP, and of UDP without its own
 LINGER_S = 1.0  # how long answers are waited for after the last probe that counts
 LATE_S = 0.005  # a probe that is sent later than this was delayed by its sender
 CLOCK_S = 0.005  # the machine's clock may be set by this much during a measurement
@@ -26,8 +32,8 @@ CLOCK_S = 0.005  # the machine's clock may be set by this much during a measurem
 
 @dataclass(frozen=True)
 class Probe:
-    """When a probe was sent (time.monotonic()), its round-trip time in seconds (None: no answer came), and how late it
-    was sent."""
+    """When a probe began (time.monotonic()), its round-trip time in seconds (None: no answer came), and how late it was
+    sent."""
 
     sent_s: float
     rtt_s: float | None
@@ -41,7 +47,7 @@ class Probing:
     probes: list[Probe] = field(default_factory=list)
 
     def within(self, begin_s: float, end_s: float) -> tuple[list[float], int]:
-        """Return the sorted round-trip times of the probes that were sent in this window, and how many got no answer.
+        """Return the sorted round-trip times of the probes that began in this window, and how many got no answer.
 
         Raises Failed if none got one.
         """
@@ -52,41 +58,72 @@ class Probing:
         return answered, len(times) - len(answered)
 
     def late_share(self, begin_s: float, end_s: float) -> float:
-        """Return the share of the probes sent in this window that were sent late."""
+        """Return the share of the probes of this window that were sent late."""
         late = [one.late_s > LATE_S for one in self.probes if begin_s <= one.sent_s < end_s]
         return sum(late) / len(late) if late else 0.0
 
 
-class Prober(threading.Thread):
-    """A thread that sends echo requests from a client by a schedule. One that is late catches up."""
+class Datagrams:
+    """A socket that sends numbered requests of UDP and reads their responses, as `Echo` does with those of ICMP."""
 
-    def __init__(self, pair: Pair | RemotePair, rate_rps: int) -> None:
+    def __init__(self, address: str, port: int) -> None:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        self._socket.connect((address, port))
+        self.fileno, self.close, self._sequence = self._socket.fileno, self._socket.close, 0
+
+    def send(self) -> None:
+        """Send one request. Raises OSError for an error that came back."""
+        self._sequence += 1
+        self._socket.send(self._sequence.to_bytes(LENGTH_BYTES))
+
+    def answer(self) -> tuple[int, int] | None:
+        """Return the number of an answered request, and when the kernel received the response, in nanoseconds since
+        1970; None if no more have arrived. Raises OSError for an error that came back."""
+        try:
+            data, about, _flags, _from = self._socket.recvmsg(LENGTH_BYTES, 64)
+        except BlockingIOError:
+            return None
+        seconds, nanoseconds = struct.unpack("qq", about[0][2][:16])
+        return int.from_bytes(data), seconds * 1_000_000_000 + nanoseconds
+
+
+class Prober(threading.Thread):
+    """A thread that sends probes from a client by a schedule: echo requests, or `udp`. One that is late catches up."""
+
+    def __init__(self, pair: Pair | RemotePair, rate_rps: int, udp: bool) -> None:
         super().__init__(daemon=True)
         try:
             with netlink.inside(pair.client.namespace.fd):
-                self._echo = Echo(pair.server.address, LENGTH_BYTES)
+                self._socket = (
+                    Datagrams(pair.server_address, PORT + pair.server.port_offset)
+                    if udp
+                    else Echo(pair.server.address, LENGTH_BYTES)
+                )
         except OSError as error:
             raise Failed(f"{pair.client.name} cannot probe {pair.server.name}: {error.strerror}") from None
-        self._rate_rps = rate_rps
+        self._rate_rps, self._counts_delay = rate_rps, udp
         self._sent: list[tuple[float, int]] = []  # time.monotonic(), and nanoseconds since 1970
         self._rtts_s: dict[int, float] = {}
         self._begin_s, self._until_s = 0.0, float("inf")
 
     def run(self) -> None:
         """Send and receive until LINGER_S after `stop`."""
+        ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1)  # of this thread
         self._begin_s = time.monotonic()
         while (now_s := time.monotonic()) < self._until_s:
             due_s = self._begin_s + len(self._sent) / self._rate_rps
             if due_s <= now_s:
                 self._sent.append((now_s, time.time_ns()))
                 with suppress(OSError):  # an error of an earlier request: that one got no answer
-                    self._echo.send()
-            elif select.select([self._echo], [], [], due_s - now_s)[0]:
+                    self._socket.send()
+            elif select.select([self._socket], [], [], due_s - now_s)[0]:
                 self._receive()
 
     def _receive(self) -> None:
         with suppress(OSError):
-            while answer := self._echo.answer():
+            while answer := self._socket.answer():
                 sequence, received_ns = answer
                 number = len(self._sent) - (len(self._sent) - sequence) % SEQUENCES
                 self._rtts_s.setdefault(number, (received_ns - self._sent[number - 1][1]) / 1e9)
@@ -95,21 +132,21 @@ class Prober(threading.Thread):
         """End when the last answers may have come."""
         self._until_s = time.monotonic() + LINGER_S
 
-    def ended(self) -> list[Probe]:
-        """Wait for its end after `stop`, and return the probes."""
+    def ended(self) -> Iterator[Probe]:
+        """Wait for its end after `stop`, and yield the probes."""
         self.join()
-        self._echo.close()
-        due = (self._begin_s + number / self._rate_rps for number in range(len(self._sent)))
-        return [
-            Probe(sent_s, self._rtts_s.get(number), sent_s - due_s)
-            for number, ((sent_s, _), due_s) in enumerate(zip(self._sent, due, strict=True), 1)
-        ]
+        self._socket.close()
+        for number, (sent_s, _) in enumerate(self._sent):
+            late_s, rtt_s = sent_s - self._begin_s - number / self._rate_rps, self._rtts_s.get(number + 1)
+            counted_s = late_s if self._counts_delay else 0.0
+            yield Probe(sent_s - counted_s, None if rtt_s is None else rtt_s + counted_s, late_s)
 
 
 @contextmanager
-def probing(pairs: Sequence[Pair | RemotePair], rate_rps: int) -> Iterator[Probing]:
+def probing(pairs: Sequence[Pair | RemotePair], rate_rps: int, udp: bool = False) -> Iterator[Probing]:
     """Send probes from all clients at a rate until the block ends, and wait for the last answers.
 
+    `udp`: requests to the servers' PORT, at which a program answers; otherwise echo requests.
     Raises Failed if the machine's clock is set meanwhile.
     """
     result = Probing()
@@ -117,7 +154,7 @@ def probing(pairs: Sequence[Pair | RemotePair], rate_rps: int) -> Iterator[Probi
     probers: list[Prober] = []
     try:
         for pair in pairs:
-            probers.append(Prober(pair, rate_rps))
+            probers.append(Prober(pair, rate_rps, udp))
             probers[-1].start()
         yield result
     finally:

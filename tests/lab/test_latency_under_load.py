@@ -1,15 +1,23 @@
 """Round-trip times under load on a real bridge whose ports are bottlenecks: a planted queue shows under load only."""
 
+import json
+import sys
+import time
+
 import pandas as pd
 import pytest
-from sandbox import sandbox
+from sandbox import Sandbox, sandbox
 
 from labkit.analysis import load
+from labkit.measure import topologies
+from labkit.measure.traffic import sockets
 from studies.latency_under_load import finding
-from studies.latency_under_load.experiment import BLOAT
+from studies.latency_under_load.experiment import BLOAT, LatencyUnderLoad
+from studies.latency_under_load.probes import probing
 
 pytestmark = [pytest.mark.long, pytest.mark.needs("namespaces", "iperf3", "ip", "ping", "veth", "bridge")]
 QUEUE_S, RATE_BPS = 0.02, 20e6
+STALL_S, RATE_RPS = 0.3, 200
 PLANTED = "planted: qdisc tbf rate 20mbit burst 10kb latency 20ms at between:port1"
 
 
@@ -36,6 +44,45 @@ def test_planted_queue_is_in_the_loaded_percentile_only(rows: pd.DataFrame) -> N
         assert row["increase_p50_s"] == pytest.approx(row["latency_p50_s"] - row["idle_p50_s"])
         assert 0.85 * RATE_BPS < row["forward_bps"] < RATE_BPS
         assert row["sent_count"] == row["received_count"] + row["lost_count"] == pytest.approx(200, abs=5)
+
+
+def test_requests_of_udp_see_the_queue_beside_a_published_port(machine: Sandbox) -> None:
+    """A program answers them, so they pass a port that a topology publishes, which echo requests do not."""
+    words = [
+        "protocol=udp_rr",
+        "topology=veth_published_nat",
+        f"change={PLANTED}",
+        "baseline=planted",
+        "rounds=1",
+    ]
+    words += ["streams=4", "duration_s=2", "idle_s=1"]
+    done = machine.labkit("run", "latency_under_load", *words, "--json")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(row["status"], row["protocol"], row["generator"]) for row in rows] == [
+        ("ok", "udp_rr", "sockets")
+    ] * 2
+    for row in rows:
+        assert 0.5 * QUEUE_S < row["increase_p50_s"] < 1.5 * QUEUE_S
+        assert row["sent_count"] == row["received_count"] + row["lost_count"] == pytest.approx(200, abs=5)
+
+
+def test_requests_of_udp_count_from_when_they_were_due() -> None:
+    """A sender without a CPU sends late, and the open loop must show it."""
+    parameters = LatencyUnderLoad.of({"protocol": "udp_rr"}).probe_parameters
+    with (
+        topologies.build("veth", topologies.Spec()) as net,
+        sockets.serving(net.pairs, parameters),
+        probing(net.pairs, RATE_RPS, udp=True) as probes,
+    ):
+        time.sleep(STALL_S)
+        usual, begun_s = sys.getswitchinterval(), time.monotonic()
+        sys.setswitchinterval(STALL_S)  # the sender is a thread of this interpreter
+        while time.monotonic() < begun_s + STALL_S:
+            pass
+        sys.setswitchinterval(usual)
+    times, lost = probes.within(begun_s, begun_s + STALL_S)
+    assert (len(times), lost) == (pytest.approx(STALL_S * RATE_RPS, abs=2), 0)
+    assert times[len(times) // 2] == pytest.approx(STALL_S / 2, rel=0.3)
 
 
 def test_bloat_has_the_right_verdicts(rows: pd.DataFrame) -> None:

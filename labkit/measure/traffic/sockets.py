@@ -9,8 +9,8 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import labkit
@@ -60,18 +60,11 @@ class Sockets(RequestGenerator):
         counting: AbstractContextManager[object] = NOT_COUNTED,
     ) -> list[str]:
         """Let all pairs work at once; return what the clients printed. Raises Failed with the first problem."""
-        own, ends = base.local_ends(pairs)
-        transport = "udp" if parameters.protocol == "udp_rr" else "tcp"
-        with process.all_ended([]) as programs:
-            for end in ends:
-                connections = parameters.streams * sum(pair.server.name == end.name for pair in own)
-                programs.append(end.start(_argv(parameters, end.address, end, connections, serves=True)))
-            until_listening("the server of labkit's sockets", ends, programs, START_S, transport)
-            clients = []
+        own, _ends = base.local_ends(pairs)
+        with serving(pairs, parameters), process.all_ended([]) as clients:
             for pair in own:
                 argv = _argv(parameters, pair.server_address, pair.server, parameters.streams, serves=False)
                 clients.append(pair.client.start(argv))
-                programs.append(clients[-1])
             _wait_until_ready(clients)
             for client in clients:
                 client.signal(signal.SIGHUP)
@@ -109,6 +102,19 @@ class Sockets(RequestGenerator):
                 "reason": f"the clients had no free port {portless} times: the ports limited the connections",
             }
         return row
+
+
+@contextmanager
+def serving(pairs: Sequence[Pair | RemotePair], parameters: LoadParameters) -> Iterator[None]:
+    """Answer what these pairs request, until the block ends. Raises Failed if a server does not start."""
+    own, ends = base.local_ends(pairs)
+    transport = "udp" if parameters.protocol == "udp_rr" else "tcp"
+    with process.all_ended([]) as programs:
+        for end in ends:
+            connections = parameters.streams * sum(pair.server.name == end.name for pair in own)
+            programs.append(end.start(_argv(parameters, end.address, end, connections, serves=True)))
+        until_listening("the server of labkit's sockets", ends, programs, START_S, transport)
+        yield
 
 
 @errors.reading("the report of labkit's sockets")
