@@ -28,7 +28,7 @@ from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm
 from labkit.measure.experiments.slices import SETTLE_S, SLICE_S, Sender
 from labkit.measure.observers.counters.receive_counters import receivers
-from labkit.measure.traffic import iperf3
+from labkit.measure.traffic.iperf3 import IPERF3
 from labkit.system import machine
 
 WIDTH = 0.04
@@ -197,10 +197,8 @@ def _one_setup(number: int, rng: random.Random, result: Throughputs) -> None:
         run_context = RunContext("datapaths", Path(folder), 0, machine.describe())
         with survey.built(parameters, run_context, 1, [arm], rng) as ((live,), _failed):
             pairs = live.topology.pairs
-            with (
-                iperf3.flows(pairs, iperf3.Load(duration_s=3600, omit_s=0)) as flows,
-                typed(pairs[0]) as hand,
-            ):
+            endless = IPERF3.flows(pairs, parameters, endless=True)
+            with endless as flows, typed(pairs[0]) as hand:
                 sender = Sender(live, flows, receivers(pairs, "tcp", None))
                 sender.establish()
                 for place in range(SLICES):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from benchmarks.promise import Promise, inside, median, note
 from labkit.measure import topologies
 from labkit.measure.endpoints import Pair
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.traffic import iperf3, registry
 from labkit.measure.traffic.packet_sender import Mix
 
@@ -79,14 +80,15 @@ def measured(rounds: int) -> Results:
 
 def _iperf3(pair: Pair) -> float:
     """Return the received datagrams per CPU-second of client and server."""
-    with iperf3.flows([pair], iperf3.Load("udp", length_bytes=18, duration_s=1, omit_s=0)) as flows:
+    load = DatapathParameters(protocol="udp", length_bytes=18, duration_s=1, omit_s=0)
+    with iperf3.IPERF3.flows([pair], load) as flows:
         flows.stage()
         flows.go()
         reports, problem = flows.finish(time.monotonic() + 10)
         if problem is not None or flows.servers is None:
             sys.exit(problem)
         programs = [one.ended() for one in (*flows.clients, *flows.servers.programs)]
-    row = iperf3.Iperf3().metrics(reports, "udp")
+    row = iperf3.metrics(reports, "udp")
     return float(row["reported_received_count"] / sum(one.cpu_s for one in programs))
 
 

@@ -8,7 +8,7 @@ import ctypes
 import functools
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,26 @@ def _files(folder: Path) -> Iterator[dict[str, Any]]:
             )
             yield {"event": "log", "text": text}
         path.unlink()
+
+
+@contextmanager
+def covered(folder: Path) -> Iterator[bool]:
+    """Put an empty folder in memory over this one, which is made where it is missing, in the experiment's own mounts
+    alone. Yield whether that worked."""
+    with ExitStack() as stack:
+        with suppress(OSError):  # it is there already, or a user without privilege cannot make it
+            folder.mkdir()
+            stack.callback(_remove, folder)
+        words = ["mount", "-t", "tmpfs", "-o", "mode=700", "labkit", str(folder)]
+        done = folder.is_dir() and process.run(words).returncode == 0
+        if done:
+            stack.callback(process.run, ["umount", "--lazy", str(folder)])
+        yield done
+
+
+def _remove(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
 
 
 @contextmanager

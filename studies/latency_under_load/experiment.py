@@ -30,7 +30,7 @@ from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.observers.counters.receive_counters import receivers
 from labkit.measure.traffic import sockets
 from labkit.measure.traffic.base import LatencyGenerator, latency_columns
-from labkit.measure.traffic.iperf3 import GRACE_S, IPERF3
+from labkit.measure.traffic.iperf3 import IPERF3
 from labkit.measure.traffic.ping import PING
 from labkit.system import machine
 from studies.latency_under_load.probes import LENGTH_BYTES, LINGER_S, MOST_RPS, Probing, probing
@@ -282,7 +282,7 @@ def measure(parameters: LatencyUnderLoad, built_arm: BuiltArm, artefact: Path) -
         recording.until(begun_s + load.omit_s + load.duration_s, flows.wait)
         used, joined = machine.cpu_times() - times, metered()
         phases["loaded"] = loaded_s, time.monotonic()
-        recording.until(time.monotonic() + GRACE_S, flows.wait)
+        recording.until(time.monotonic() + IPERF3.grace_s, flows.wait)
         reports, problem = flows.finish(time.monotonic(), there.pages)
         if problem:
             raise Failed(problem)

@@ -215,19 +215,7 @@ def trex_columns(one: Direction) -> dict[str, Any]:
     if (latency := one.latency) is None:
         return columns
     return columns | {
-        "latency_p50_s": latency.percentile_s(0.5),
-        "latency_p90_s": latency.percentile_s(0.9),
-        "latency_p99_s": latency.percentile_s(0.99),
-        "latency_p999_s": latency.percentile_s(0.999),
-        "latency_max_s": latency.max_s,
-        "latency_mean_s": latency.mean_s,
-        "jitter_s": latency.jitter_s,
-        "latency_clock": "trex",
+        **latency.columns,
         "latency_buckets": {str(edge): count for edge, count in sorted(latency.buckets.items())},
-        "probes_sent_count": latency.sent_count,
         "probes_lost_count": min(latency.lost_count, one.lost_count + one.ring_drops_count),
-        "out_of_order_count": latency.out_of_order_count,
-        "duplicated_count": latency.duplicated_count,
-        "histogram": latency.hdr,
-        "loop": "open",
     }

@@ -139,9 +139,9 @@ def _monitor(request: Callable[[int, str], Request], finds: bool) -> Start:
         start_s = time.monotonic() - begun
 
         def stop() -> ReaderCounts:
-            report = one.close()
-            taken = report.selected_count - report.dropped_count - report.waiting_count
-            return ReaderCounts(taken, report.dropped_count, taken if finds else None)
+            counts = one.close().counts
+            taken = counts.selected_count - counts.dropped_count - counts.waiting_count
+            return ReaderCounts(taken, counts.dropped_count, taken if finds else None)
 
         try:
             yield RunningReader(one.pid, stop, start_s)

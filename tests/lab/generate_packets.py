@@ -22,6 +22,7 @@ from typing import Any
 from labkit.common.errors import LabkitError
 from labkit.measure import topologies
 from labkit.measure.endpoints import Pair
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.throughput_search import mlrsearch
 from labkit.measure.topologies.open_vswitch import rules
 from labkit.measure.traffic import iperf3, packet_agent, ping, rates, registry
@@ -353,14 +354,14 @@ def against_iperf3() -> Any:
 
 def _iperf3(pair: Pair) -> float:
     """Return datagrams per CPU-second of client and server together."""
-    load = iperf3.Load("udp", length_bytes=18, duration_s=1, omit_s=0)
-    with iperf3.flows([pair], load) as flows:
+    load = DatapathParameters(protocol="udp", length_bytes=18, duration_s=1, omit_s=0)
+    with iperf3.IPERF3.flows([pair], load) as flows:
         flows.stage()
         flows.go()
         reports, problem = flows.finish(time.monotonic() + 10)
         assert problem is None, problem
         programs = [program.ended() for program in (*flows.clients, *flows.servers.programs)]  # type: ignore[union-attr]
-    row = iperf3.Iperf3().metrics(reports, "udp")
+    row = iperf3.metrics(reports, "udp")
     return float(row["reported_received_count"] / sum(program.cpu_s for program in programs))
 
 

@@ -56,10 +56,7 @@ def answers(topology: topologies.Topology, requests: io.RawIOBase) -> Iterator[A
             "capture": captures.begin,
             "captured": captures.end,
             "monitor": monitors.begin,
-            "monitor read": monitors.read,
-            "monitor stop": monitors.stop,
-            "monitor clear": monitors.clear,
-            "monitor end": monitors.end,
+            **{f"monitor {word}": monitors.report for word in ("read", "stop", "clear", "end")},
         }
         poll = select.poll()
         poll.register(requests, select.POLLIN)
@@ -123,11 +120,9 @@ class _Programs:
         spaces = _spaces(self._topology)
         if request["at"] not in spaces:
             raise BadInput(f"{self._topology.name} has no {request['at']}: there are {', '.join(spaces)}")
-        container = next(
-            (end for end in _ends(self._topology) if end.runtime and end.name == request["at"]), None
-        )
-        if container is not None:
-            program = container.start(request["argv"])
+        containers = {end.name: end for end in _ends(self._topology) if end.runtime}
+        if request["at"] in containers:
+            program = containers[request["at"]].start(request["argv"])
         else:
             program = process.Running([*spaces[request["at"]].prefix, *request["argv"]])
         self._programs[request["number"]] = program
@@ -175,14 +170,9 @@ class _Programs:
             if waiting.ends:
                 del self._programs[number]
             ended = program.ended(timed_out=late)
-            report = {"returncode": ended.returncode, "stdout": ended.stdout, "stderr": ended.stderr}
-            yield {
-                "number": waiting.number,
-                "event": "ran",
-                **report,
-                "timed_out": ended.timed_out,
-                "text": ended.message(),
-            }
+            names = ("returncode", "stdout", "stderr", "timed_out")
+            report = {name: getattr(ended, name) for name in names} | {"text": ended.message()}
+            yield {"number": waiting.number, "event": "ran", **report}
 
     def _find(self, request: Answer) -> process.Running:
         if request["program"] not in self._programs:
@@ -249,37 +239,24 @@ class _Monitors:
         self._going[request["number"]] = Monitor(hop, msgspec.convert(request["request"], monitor.Request))
         return {"event": "monitoring", "hop": hop.name}
 
-    def read(self, request: Answer) -> Answer:
-        """Return its report, with packets that it has kept."""
-        return _answer(self._find(request).read(request["since"], request["limit"], request["before"]))
-
-    def stop(self, request: Answer) -> Answer:
-        """Stop its capture."""
-        return _answer(self._find(request).stop())
-
-    def clear(self, request: Answer) -> Answer:
-        """Empty its memory."""
-        return _answer(self._find(request).clear())
-
-    def end(self, request: Answer) -> Answer:
-        """End a monitor; its last report."""
-        result = self._find(request)
-        del self._going[request["monitor"]]
-        return _answer(result.close())
-
-    def _find(self, request: Answer) -> Monitor:
+    def report(self, request: Answer) -> Answer:
+        """Return its report: of now (with packets that it has kept), when its capture has stopped, when its memory is
+        empty, or its last one."""
         if request["monitor"] not in self._going:
             raise BadInput("this monitor has ended")
-        return self._going[request["monitor"]]
+        one = self._going[request["monitor"]]
+        asked: dict[str, Callable[[], object]] = {
+            "monitor read": lambda: one.read(request["since"], request["limit"], request["before"]),
+            "monitor stop": one.stop,
+            "monitor clear": one.clear,
+            "monitor end": lambda: self._going.pop(request["monitor"]).close(),
+        }
+        return {"event": "report", "report": asked[request["do"]]()}
 
     def close(self) -> None:
         """End all at once, without a report."""
         for one in self._going.values():
             one.kill()
-
-
-def _answer(report: monitor.Report) -> Answer:
-    return {"event": "report", "report": report}
 
 
 def _find_hop(topology: topologies.Topology, name: str) -> CapturePoint:

@@ -23,7 +23,7 @@ from labkit.common.errors import BadInput, LabkitError, Unsupported
 from labkit.common.extensions import on_call
 from labkit.common.printable import printable
 from labkit.measure import endpoints, experiments, topologies
-from labkit.system import machine, netlink, process
+from labkit.system import machine, netlink, process, temporary_files
 
 # How long the machine is looked at before the run itself makes load: 50 steps of the kernel's clock.
 BEFORE_S = 0.5
@@ -44,22 +44,13 @@ def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     machine_columns = {**here, "busy_before_share": machine.busy_share(BEFORE_S)}
     folder = Path(request["folder"])
     peer = experiments.Peer(_ask_peer) if request.get("peer") else None
-    given = (
-        request["experiment"],
-        folder,
-        request["seed"],
-        machine_columns,
-        request.get("machine_netns"),
-        peer,
-    )
     again = frozenset(request.get("again", ()))
     run_context = experiments.RunContext(
-        *given, companion_fd=request.get("companion_fd"), again=again, send=write_event
-    )
+        request["experiment"], folder, request["seed"], machine_columns, request.get("machine_netns"), peer,
+        companion_fd=request.get("companion_fd"), again=again, send=write_event,
+    )  # fmt: skip
     written = "finished" in request  # on another machine
     if written:
-        from labkit.system import temporary_files
-
         temporary_files.prepare(folder, request["finished"])
     parameters.check_programs()
     details = request.get("details") or machine.details()
@@ -130,14 +121,9 @@ def _build_requested(request: dict[str, Any]) -> Iterator[topologies.Topology]:
         raise BadInput(
             f"endpoint={endpoint} is for measuring only: build a live topology of namespaces or containers"
         )
-    spec = topologies.Spec(
-        parameters["pairs"][0],
-        parameters["mtu_bytes"],
-        parameters["family"],
-        parameters["parent"],
-        request.get("machine_netns"),
-        endpoint=endpoint,
-    )
+    own = {name: parameters[name] for name in ("mtu_bytes", "family", "parent")}
+    netns = request.get("machine_netns")
+    spec = topologies.Spec(parameters["pairs"][0], **own, machine_netns=netns, endpoint=endpoint)
     with topologies.build(parameters["topology"][0], spec) as topology:
         yield topology
 
@@ -212,26 +198,15 @@ def shell(request: dict[str, Any]) -> int:
 def _names(topology: topologies.Topology) -> Iterator[bool]:
     """Give every namespace a name for `ip netns` in this mount namespace; yield whether that worked."""
     folder = Path("/run/netns")
-    with contextlib.ExitStack() as stack:
+    with temporary_files.covered(folder) as named:
         try:
-            if not folder.exists():
-                folder.mkdir()
-                stack.callback(_remove, folder)
-            process.output(["mount", "-t", "tmpfs", "labkit", str(folder)])
-            stack.callback(process.run, ["umount", "--lazy", str(folder)])
-            for space in topology.namespaces:
+            for space in topology.namespaces if named else ():
                 (folder / space.name).touch()
                 source = f"/proc/{os.getpid()}/fd/{space.fd}"
                 process.output(["mount", "--bind", source, str(folder / space.name)])
-            named = True
         except (OSError, LabkitError):
             named = False
         yield named
-
-
-def _remove(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        folder.rmdir()
 
 
 def _answer(events: Iterator[dict[str, Any]]) -> None:

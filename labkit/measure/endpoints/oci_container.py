@@ -148,20 +148,14 @@ def config(own: Container, root: Path) -> dict[str, Any]:
         {"destination": "/run", **_TMPFS},
         {"destination": PLACE, "type": "bind", "source": str(own.folder), "options": ["bind", "rw"]},
     ]  # fmt: skip
+    program = [sys.executable, "-I", "-S", exec_server.__file__]
     return {
         "ociVersion": "1.0.2",
         "hostname": own.name,
         "root": {"path": str(root), "readonly": True},
         "process": {
             "user": {"uid": 0, "gid": 0},
-            "args": [
-                sys.executable,
-                "-I",
-                "-S",
-                exec_server.__file__,
-                "socket",
-                f"{PLACE}/{exec_client.SOCKET}",
-            ],
+            "args": [*program, "socket", f"{PLACE}/{exec_client.SOCKET}"],
             "env": [f"PATH={os.environ.get('PATH', os.defpath)}", "LC_ALL=C.UTF-8", "TMPDIR=/dev/shm"],
             "cwd": "/",
             "noNewPrivileges": True,

@@ -26,35 +26,26 @@ class Observation:
 
 
 class ObservedLoad(Protocol):
-    """The parameters of an experiment that observers read. So observers do not depend on a certain experiment."""
+    """The parameters of an experiment that observers read. So observers do not depend on a certain experiment.
+
+    `observe`: names of observers. `endpoint`: kinds of endpoints. `in_guests`: whether any endpoint is a guest.
+    `guest_word`: the description of a guest, see endpoints.guest.spec.
+    """
 
     @property
-    def observe(self) -> tuple[str, ...]:
-        """Names of observers."""
-
+    def observe(self) -> tuple[str, ...]: ...
     @property
-    def topology_names(self) -> tuple[str, ...]:
-        """Names of topologies."""
-
+    def topology_names(self) -> tuple[str, ...]: ...
     @property
-    def endpoint(self) -> tuple[str, ...]:
-        """Kinds of endpoints."""
-
+    def endpoint(self) -> tuple[str, ...]: ...
     @property
-    def in_guests(self) -> bool:
-        """Whether any endpoint is a guest."""
-
+    def in_guests(self) -> bool: ...
     @property
-    def guest_word(self) -> str:
-        """The description of a guest, see endpoints.guest.spec."""
-
+    def guest_word(self) -> str: ...
     @property
-    def protocol(self) -> str:
-        """tcp, udp or ping."""
-
+    def protocol(self) -> str: ...
     @property
-    def family(self) -> int:
-        """4 or 6."""
+    def family(self) -> int: ...
 
 
 class ArmedObserver(Protocol):

@@ -5,21 +5,23 @@ cost, masks tried by the kernel datapath, packets and drops of each port, mirror
 with their actions (ovs-appctl(8), ovs-dpctl(8)). It adds the drops at the packet sockets of the userspace datapath.
 """
 
+from __future__ import annotations
+
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 from labkit.common import errors, switch_options
 from labkit.common.errors import BadInput
-from labkit.measure import topologies
-from labkit.measure.endpoints import Namespace
-from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer
+from labkit.measure.observers.base import Observation, ObservedLoad, Observer
 from labkit.measure.observers.counters.kernel_counters import changes
 from labkit.system import netlink
 from labkit.system.netlink.packet_sockets import PacketSockets
+
+if TYPE_CHECKING:
+    from labkit.measure.topologies.open_vswitch.switch import Switch
 
 MAX_FLOWS = 10
 FULL = "upcall_flow_limit_hit"  # the coverage counter of flows that were not installed
@@ -41,28 +43,8 @@ NOT_COUNTERS = ("averages", "flows", "state")  # parts of `read` that are no cou
 Counts = dict[str, Any]
 
 
-class Database(Protocol):
-    """The configuration and state of a switch."""
-
-    def rows(self, table: str, *columns: str) -> list[dict[str, Any]]:
-        """Return these columns of all rows of a table."""
-
-
-class Switch(Protocol):
-    """The part of a switch that this module uses (`labkit.measure.topologies.open_vswitch`)."""
-
-    @property
-    def space(self) -> Namespace: ...
-    @property
-    def kernel(self) -> bool: ...
-    @property
-    def database(self) -> Database: ...
-    def command(self, name: str, *words: str) -> str:
-        """Return the output of an ovs-appctl(8) command."""
-
-
 class Switched:
-    """The changes of a switch's counters between two readings; empty without a switch."""
+    """The changes of a switch's counters since now, which `report` reads again; empty without a switch (None)."""
 
     def __init__(self, switch: Switch | None) -> None:
         self._switch = switch
@@ -70,10 +52,9 @@ class Switched:
             switch.command("dpif-netdev/pmd-stats-clear")  # its averages would be of the time before, too
         self._before = read(switch)
 
-    @contextmanager
-    def counting(self) -> Iterator[None]:
+    def counting(self) -> AbstractContextManager[None]:
         """Do nothing: a switch counts all packets, also those before the measured window."""
-        yield
+        return nullcontext()
 
     def report(self) -> Observation:
         """Return the changes since arming, by place.
@@ -100,12 +81,6 @@ class Switched:
             "not_read": OLD,
         }
         return Observation(observed, doubts=overflow(counted, after["state"]))
-
-
-@contextmanager
-def switched(switch: Switch | None) -> Iterator[Switched]:
-    """Read the counters of a switch now; `report` reads them again. Without a switch (None) there are no counters."""
-    yield Switched(switch)
 
 
 def overflow(counted: Mapping[str, Any], state: Mapping[str, Any]) -> list[str]:
@@ -265,16 +240,14 @@ def flows(text: str) -> dict[str, dict[str, Any]]:
     return result
 
 
-def _armed(
-    _parameters: ObservedLoad, topology: topologies.Topology, _stem: Path
-) -> AbstractContextManager[ArmedObserver]:
-    return switched(topology.switch)
-
-
 def _check(parameters: ObservedLoad) -> None:
     if not any(map(switch_options.is_switch, parameters.topology_names)):
         names = " or ".join(switch_options.NAMES)
         raise BadInput(f"observe=switch needs topology={names}")
 
 
-SWITCH = Observer(lambda _parameters: None, _armed, check_parameters=_check)
+SWITCH = Observer(
+    lambda _parameters: None,
+    lambda _parameters, topology, _stem: nullcontext(Switched(topology.switch)),
+    check_parameters=_check,
+)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import abc
 import math
+import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -185,8 +186,8 @@ class Latency:
     """The one-way latency of probe packets beside the load, in seconds; counts are exact, by sequence numbers.
 
     `clock`: `kernel` is from the kernel's send timestamp to its receive timestamp, `sender` from just before the send
-    call. `jitter_s`: as in RFC 3550. `histogram`: an HDR histogram of nanoseconds, as text (HdrHistogram V2,
-    compressed, base64).
+    call. `percentiles_s`: by the names of LATENCIES. `jitter_s`: as in RFC 3550. `histogram`: an HDR histogram of
+    nanoseconds, as text (HdrHistogram V2, compressed, base64).
     """
 
     sent_count: int
@@ -194,11 +195,7 @@ class Latency:
     reordered_count: int
     duplicated_count: int
     clock: str
-    p50_s: float | None
-    p90_s: float | None
-    p99_s: float | None
-    p999_s: float | None
-    max_s: float | None
+    percentiles_s: Mapping[str, float | None]
     mean_s: float | None
     jitter_s: float | None
     histogram: str | None
@@ -212,7 +209,8 @@ class Latency:
     def columns(self) -> dict[str, Any]:
         """The columns of a row."""
         return {
-            **{f"latency_{name}_s": getattr(self, f"{name}_s") for name in (*LATENCIES, "mean")},
+            **{f"latency_{name}_s": self.percentiles_s[name] for name in LATENCIES},
+            "latency_mean_s": self.mean_s,
             "jitter_s": self.jitter_s,
             "latency_clock": self.clock,
             "probes_sent_count": self.sent_count,
@@ -499,93 +497,215 @@ def until_listening(
 # How long flows that move stay on their CPUs: at least this, and this much for each flow, because binding takes time
 # that the flows do not have.
 TURN_S, FLOW_TURN_S = 0.1, 0.01
+# For a program to start; on an emulated CPU that may be stopped for long.
+START_S, EMULATED_START_S = 10.0, 60.0
 
 
-class Servers(Protocol):
-    """Servers that listen, one for each pair. `programs` are their processes."""
+def _kill(programs: list[process.Running], within_s: float) -> None:
+    """Kill programs, wait until they have ended, and remove them from the list."""
+    for program in programs:
+        program.kill()
+    process.wait(programs, time.monotonic() + within_s)
+    programs.clear()
 
-    programs: list[process.Running]
+
+class Servers:
+    """Servers that listen, one for each end. `programs` are their processes."""
+
+    def __init__(
+        self,
+        generator: FlowGenerator,
+        programs: list[process.Running],
+        ends: Sequence[Endpoint],
+        start_s: float,
+    ) -> None:
+        # The caller's list has each server from its start, so that the caller can end it.
+        self.programs = programs
+        self._generator, self._ends, self._start_s = generator, ends, start_s
+        self.start()
+
+    def start(self) -> None:
+        """Start the servers, and wait until they listen. Those that still run, for example those that wait for a lost
+        datagram, are killed before."""
+        _kill(self.programs, self._generator.last_words_s)
+        for end in self._ends:
+            self.programs.append(end.start(self._generator.server_argv(end.address, PORT + end.port_offset)))
+        until_listening(f"the {self._generator.name} server", self._ends, self.programs, self._start_s)
 
     def finish(self, deadline: float) -> list[Page]:
         """Wait until the servers end, and return the report of each.
 
         Kills those that still run at the deadline (time.monotonic()).
         """
+        for program in process.wait(self.programs, deadline):
+            program.go()
+            program.kill()
+        return [self._generator.page(program.ended().stdout) for program in self.programs]
 
 
-class Flows(Protocol):
-    """The flows of one topology: started, held, continued and ended together."""
+class Flows:
+    """The flows of one topology: started, held, continued and ended together.
+
+    `clients` are their processes on this host. `servers` is None where those are on another host.
+    """
+
+    def __init__(
+        self,
+        generator: FlowGenerator,
+        pairs: Sequence[Pair | RemotePair],
+        servers: Servers | None,
+        parameters: LoadParameters,
+        *,
+        endless: bool = False,
+        start_s: float = START_S,
+    ) -> None:
+        self._generator, self._pairs, self._parameters = generator, pairs, parameters
+        self.servers, self._endless, self._start_s = servers, endless, start_s
+        self.clients: list[process.Running] = []
+        self._placements: Iterator[Sequence[tuple[int, int]]] | None = None
 
     def stage(self) -> None:
-        """Prepare all clients, so that they start together with `go`. A single one may start at once."""
+        """Prepare all clients for `go`: each is stopped as soon as it exists, so that none starts before the others.
+
+        A single client starts at once, because to hold it takes one program more: 0.1 s on an emulated CPU.
+        """
+        held = len(self._pairs) > 1
+        for pair in self._pairs:
+            address, port = pair.server_address, PORT + pair.server.port_offset
+            argv = self._generator.client_argv(self._parameters, address, port, endless=self._endless)
+            self.clients.append(pair.client.start(argv, held=held))
+        deadline = time.monotonic() + self._start_s
+        for pair, client in zip(self._pairs, self.clients, strict=True) if held else ():
+            # `finish` reports why a client has already ended.
+            if not client.held(deadline) and not client.poll():
+                what = f"the {self._generator.name} client at {pair.client.name}"
+                raise Failed(f"{what} was not ready within {self._start_s:.0f} s")
+
+    def again(self) -> bool:
+        """Start all flows of UDP anew, and return True. Return False if they cannot be, or need not be.
+
+        iperf3 begins a flow of UDP with one datagram that the server answers with one. Neither is sent again, so if one
+        gets lost both ends wait for 30 s (iperf_udp_connect, 3.12).
+        """
+        if self._parameters.protocol != "udp" or self.servers is None:
+            return False
+        _kill(self.clients, self._generator.last_words_s)
+        self.servers.start()
+        self.stage()
+        self.go()
+        return True
 
     def go(self) -> None:
         """Let all senders send."""
-
-    def again(self) -> bool:
-        """Start all flows anew if a lost packet can have kept one from starting; return whether they were."""
+        for client in self.clients:
+            client.go()
 
     def hold(self) -> None:
         """Pause all senders until the next `go`."""
+        for client in self.clients:
+            client.hold()
 
     def bind(self, cpus: Sequence[tuple[int, int]]) -> None:
         """Bind the client and the server of each flow to these CPUs. Raises Failed for a program that has ended."""
+        assert self.servers is not None
+        for client, server, (near, far) in zip(self.clients, self.servers.programs, cpus, strict=True):
+            client.bind(near)
+            server.bind(far)
 
     def move_ends(self, placements: Iterator[Sequence[tuple[int, int]]]) -> None:
         """From now on, bind the flows to the next of these CPUs at every turn of `wait` (TURN_S, FLOW_TURN_S)."""
+        self._placements = placements
 
     def wait(self, until: float) -> bool:
         """Sleep until `until` (time.monotonic()) or until all clients end. Return whether some still run."""
+        turn_s = max(TURN_S, FLOW_TURN_S * len(self._pairs))
+        while self._placements is not None and until - time.monotonic() > turn_s:
+            with suppress(Failed):  # a program that has ended needs no CPU
+                self.bind(next(self._placements))
+            if not process.wait(self.clients, time.monotonic() + turn_s):
+                return False
+        return bool(process.wait(self.clients, until))
+
+    def interrupt(self) -> None:
+        """End the clients early; they then write what they counted."""
+        for client in self.clients:
+            client.signal(signal.SIGINT)
+        self.go()
 
     def early_end(self) -> str | None:
         """Return the error message of a flow that ended too early, or None."""
+        servers = [None] * len(self.clients) if self.servers is None else self.servers.programs
+        for client, server in zip(self.clients, servers, strict=False):  # no client is there before `stage`
+            if server is not None and server.poll():
+                ended = server.ended()
+                error = self._generator.page(ended.stdout).get("error")
+                return f"{self._generator.name} server: {error}" if error else ended.message()
+            if client.poll():
+                ended = client.ended()
+                problem = self._problem(ended, self._generator.page(ended.stdout), {})
+                return problem or f"{self._generator.name} ended before its time"
+        return None
 
-    def interrupt(self) -> None:
-        """End all flows early; `finish` still returns what they counted."""
+    def _problem(self, ended: process.Ended, near: Page, far: Page) -> str | None:
+        """Return the problem of a flow whose client has ended, from the reports of its two ends, or None."""
+        name = self._generator.name
+        if "error" in near:
+            return f"{name}: {near['error']}"
+        if "unreadable" in near:
+            if ended.returncode:
+                return ended.message()
+            return f"{name} wrote invalid JSON: {' '.join(near['unreadable'].split())[:120]!r}"
+        return f"{name} server: {far['error']}" if "error" in far else None
 
     def finish(
         self, deadline: float, served: Callable[[], list[Page]] | None = None
     ) -> tuple[list[dict[str, Any]], str | None]:
         """Wait until the flows end. Return the reports of both ends of each flow, and the first problem or None.
 
-        `served` returns the reports of servers on another host.
+        `served` returns the reports of servers on another host. Clients that still run at the deadline are interrupted
+        (they then write what they have), and killed a second later.
         """
+        generator, late = self._generator, process.wait(self.clients, deadline)
+        for program in late:
+            program.signal(signal.SIGINT)
+        words = f"{generator.name} did not end {generator.grace_s:.0f} s after its time and was ended"
+        for program in process.wait(self.clients, time.monotonic() + generator.last_words_s):
+            program.go()
+            program.kill()
+        far = (served or self.server_pages)()
+        ended = [client.ended() for client in self.clients]
+        near = [generator.page(one.stdout) for one in ended]
+        problems: Iterable[str | None] = [words] if late else map(self._problem, ended, near, far)
+        result = [{"client": one, "server": other} for one, other in zip(near, far, strict=True)]
+        return result, next(filter(None, problems), None)
 
     def server_pages(self) -> list[Page]:
-        """Return the reports of the servers that are on this host."""
+        """Return the reports of the servers that are on this host; kill those that are late."""
+        if self.servers is None:
+            return []
+        return self.servers.finish(time.monotonic() + self._generator.last_words_s)
 
 
 class FlowGenerator(Generator):
-    """A generator whose clients carry data to servers."""
+    """A generator whose clients carry data to servers: a program for each end of each pair."""
 
     reported_bps: ClassVar[str]  # the column with the throughput that the generator itself reports
-    grace_s: ClassVar[float]  # how long a run may exceed its planned time before it is killed
-    last_words_s: ClassVar[float]  # how long the other end may take to report after one end has ended
+    grace_s: ClassVar[float] = 5.0  # how long a run may exceed its planned time before it is killed
+    last_words_s: ClassVar[float] = 1.0  # how long the other end may take to report after one end has ended
 
     @abc.abstractmethod
-    def flows(
-        self,
-        pairs: Sequence[Pair],
-        parameters: LoadParameters,
-        *,
-        emulated: bool = False,
-        endless: bool = False,
-    ) -> AbstractContextManager[Flows]:
-        """Start flows whose servers already listen; all processes end with the block.
-
-        `emulated`: programs need longer to start, because the CPUs are emulated. `endless`: the flows run until they
-        are interrupted, as slices need.
-        """
+    def client_argv(
+        self, parameters: LoadParameters, address: str, port: int, *, endless: bool = False
+    ) -> list[str]:
+        """Return the client's command line. `endless`: it runs until it is interrupted."""
 
     @abc.abstractmethod
-    def remote_flows(
-        self, pairs: Sequence[RemotePair], parameters: LoadParameters
-    ) -> AbstractContextManager[Flows]:
-        """Start flows to servers that listen on another host; all processes end with the block."""
+    def server_argv(self, address: str, port: int) -> list[str]:
+        """Return the command line of a server that ends after one client."""
 
     @abc.abstractmethod
-    def servers(self, ends: Sequence[Endpoint], *, emulated: bool = False) -> AbstractContextManager[Servers]:
-        """Start servers that listen at these ends; all of them end with the block."""
+    def page(self, text: str) -> Page:
+        """Return what one end wrote: with `error`, why it failed, and with `unreadable`, text of another form."""
 
     @abc.abstractmethod
     def metrics(self, reports: Sequence[Page], protocol: str) -> dict[str, Any]:
@@ -597,3 +717,30 @@ class FlowGenerator(Generator):
     @abc.abstractmethod
     def block_bytes(self, parameters: LoadParameters) -> int:
         """Return how many bytes a sender writes at once; this much of a rate can be missing at the end."""
+
+    @contextmanager
+    def flows(
+        self,
+        pairs: Sequence[Pair | RemotePair],
+        parameters: LoadParameters,
+        *,
+        emulated: bool = False,
+        endless: bool = False,
+    ) -> Iterator[Flows]:
+        """Start flows whose servers already listen, here or on another host; all processes here end with the block.
+
+        `emulated`: programs need longer to start, because the CPUs are emulated. `endless`: the flows run until they
+        are interrupted, as slices need.
+        """
+        start_s = EMULATED_START_S if emulated else START_S
+        own = [pair.server for pair in pairs if isinstance(pair, Pair)]
+        with self.servers(own, emulated=emulated) as ready:
+            made = Flows(self, pairs, ready if own else None, parameters, endless=endless, start_s=start_s)
+            with process.all_ended(made.clients):
+                yield made
+
+    @contextmanager
+    def servers(self, ends: Sequence[Endpoint], *, emulated: bool = False) -> Iterator[Servers]:
+        """Start servers that listen at these ends; all of them end with the block."""
+        with process.all_ended([]) as programs:
+            yield Servers(self, programs, ends, EMULATED_START_S if emulated else START_S)

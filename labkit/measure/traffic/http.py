@@ -26,15 +26,7 @@ from labkit.common import errors
 from labkit.common.errors import Failed
 from labkit.measure.endpoints import Endpoint, Pair, RemotePair
 from labkit.measure.traffic import base
-from labkit.measure.traffic.base import (
-    NOT_COUNTED,
-    PORT,
-    Capabilities,
-    LoadParameters,
-    RequestGenerator,
-    closed_loop,
-    until_listening,
-)
+from labkit.measure.traffic.base import NOT_COUNTED, PORT, Capabilities, LoadParameters, RequestGenerator
 from labkit.system import machine, process
 from labkit.system.qemu import confined
 
@@ -142,7 +134,7 @@ class Http(RequestGenerator):
             for end, folder in zip(ends, folders, strict=True):
                 words = ["-p", folder, "-c", f"{folder}/nginx.conf", "-e", "stderr"]
                 programs.append(end.start([*confinement.prefix, machine.require_program("nginx"), *words]))
-            until_listening("nginx", ends, programs, START_S)
+            base.until_listening("nginx", ends, programs, START_S)
             if parameters.omit_s:
                 _requests(own, parameters, script, parameters.omit_s, programs, NOT_COUNTED)
             return _requests(own, parameters, script, parameters.duration_s, programs, counting)
@@ -162,7 +154,7 @@ class Http(RequestGenerator):
         rate = sum(report.requests_count / report.duration_s for report in measured)
         used = [report.cpu_s for report in measured if report.cpu_s is not None]
         cpu_s = sum(used) if used else None
-        row = closed_loop(counts, rate, parameters, cpu_s, len(measured), failed["timeout"], TIMEOUT_S)
+        row = base.closed_loop(counts, rate, parameters, cpu_s, len(measured), failed["timeout"], TIMEOUT_S)
         return row | ({"status": "invalid", "reason": words} if failed.total() > failed["timeout"] else {})
 
 

@@ -14,28 +14,18 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from labkit.common.errors import Unsupported
+from labkit.common.schema import LATENCIES
 from labkit.measure.endpoints import Pair
+from labkit.measure.traffic import packet_sender
 from labkit.measure.traffic.base import Latency
-from labkit.measure.traffic.packet_sender import (
-    ETH_P_8021Q,
-    FCS_BYTES,
-    PACKET_IGNORE_OUTGOING,
-    PROBE_PORT,
-    SOL_PACKET,
-    FrameAddresses,
-    Mix,
-    headers,
-    only_udp,
-    prepare_process,
-    serve,
-)
+from labkit.measure.traffic.packet_sender import PROBE_PORT, FrameAddresses, Mix
 from labkit.system import netlink
 
 RATE_PPS = 1000
 SETTLE_S = 0.05  # time for the last probe to arrive
 LONGEST_NS, DIGITS = 60_000_000_000, 3  # of the histogram
 _MARK = struct.Struct("<IQ")  # sequence number, send time in ns
-ETH_P_ALL, ETH_P_IP, ETH_P_IPV6 = 3, 0x0800, 0x86DD
+ETH_P_ALL = 3
 SO_TIMESTAMPNS, SO_TIMESTAMPING = 35, 37
 # linux/net_tstamp.h: SOFTWARE, OPT_ID, TX_SCHED, OPT_TSONLY. TX_SCHED is taken where a packet enters the sending
 # interface. TX_SOFTWARE would be taken by the lowest driver that supports it, below a tunnel.
@@ -45,51 +35,44 @@ SO_RCVBUFFORCE, RCVBUF_BYTES = 33, 8 << 20
 
 def probe_of(mix: Mix, addresses: FrameAddresses) -> Mix:
     """Return what probes are: as large as the first frame of the load, but at least as large as their mark needs."""
-    _, header_bytes, _ = headers(addresses, Mix(), PROBE_PORT)
-    return Mix((max(mix.frame_bytes[0], header_bytes + _MARK.size + FCS_BYTES),), vlan=mix.vlan)
+    _, header_bytes, _ = packet_sender.headers(addresses, Mix(), PROBE_PORT)
+    return Mix((max(mix.frame_bytes[0], header_bytes + _MARK.size + packet_sender.FCS_BYTES),), vlan=mix.vlan)
 
 
 class Prober:
     """The probe sockets, one in the client's and one in the server's namespace."""
 
     def __init__(self, pair: Pair, addresses: FrameAddresses, mix: Mix) -> None:
-        made, length, sizes = headers(addresses, probe_of(mix, addresses), PROBE_PORT)
+        made, length, sizes = packet_sender.headers(addresses, probe_of(mix, addresses), PROBE_PORT)
         self._frame = bytearray(made[:length]) + bytes(sizes[0] - length)
         self._at = length
         with netlink.inside(pair.client.namespace.fd):
             self._send = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
             self._send.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, STAMPS)
-            _enlarge(self._send)
+            packet_sender.enlarge(self._send, SO_RCVBUFFORCE, socket.SO_RCVBUF, RCVBUF_BYTES)
             self._send.bind((pair.client.interface, 0))
-            kind = ETH_P_IPV6 if ":" in addresses.source_ip else ETH_P_IP
-            kind = kind if mix.vlan is None else ETH_P_8021Q
-            self._to = (
-                pair.client.interface,
-                kind,
-                0,
-                0,
-                bytes.fromhex(addresses.target_mac.replace(":", "")),
-            )
+            target = packet_sender.mac(addresses.target_mac)
+            self._to = pair.client.interface, packet_sender.ethertype(addresses, mix), 0, 0, target
         with netlink.inside(pair.server.namespace.fd):
             self._receive = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, 0)
-            only_udp(self._receive, ":" in addresses.source_ip, (PROBE_PORT,))
+            packet_sender.only_udp(self._receive, ":" in addresses.source_ip, (PROBE_PORT,))
             self._receive.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
             # Probes of the other direction leave here.
-            self._receive.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
-            _enlarge(self._receive)
+            self._receive.setsockopt(packet_sender.SOL_PACKET, packet_sender.PACKET_IGNORE_OUTGOING, 1)
+            packet_sender.enlarge(self._receive, SO_RCVBUFFORCE, socket.SO_RCVBUF, RCVBUF_BYTES)
             # ETH_P_ALL: sockets for one protocol come after the nftables hook that drops the load.
             self._receive.bind((pair.server.interface, ETH_P_ALL))
         self._receive.setblocking(False)
-        self._mark_at = (
-            28 if ":" not in addresses.source_ip else 48
-        )  # the offset of the mark as a receiver sees it
+        # the offset of the mark as a receiver sees it
+        self._mark_at = 28 if ":" not in addresses.source_ip else 48
         self._number = self._stamped = 0
 
-    def run(self, duration_s: float, rate_pps: int) -> dict[str, Any]:
-        """Send probes for `duration_s`; return their counts and latencies in nanoseconds.
+    def answer(self, request: list[Any]) -> dict[str, Any]:
+        """Send probes for so many seconds at a rate; return their counts and latencies in nanoseconds.
 
         One extra probe is sent first and ignored: the first timestamp of a socket may be wrong by a second.
         """
+        duration_s, rate_pps = request
         self._one(time.time_ns())
         time.sleep(0.002)
         first, count = self._number, max(1, round(duration_s * rate_pps))
@@ -170,21 +153,6 @@ class Prober:
                 yield number, stamp_ns
 
 
-def _enlarge(one: socket.socket) -> None:
-    try:
-        one.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RCVBUF_BYTES)
-    except OSError:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RCVBUF_BYTES)
-
-
-def work(pair: Pair, addresses: FrameAddresses, mix: Mix, connection: socket.socket) -> None:
-    """Run the probing process beside a load of `mix`: one run per request line, until there are no more."""
-    prober = Prober(pair, addresses, mix)
-    prepare_process(None)
-    with connection.makefile("rwb") as stream:
-        serve(stream, stream, lambda request: prober.run(*request))
-
-
 def jitter_ns(latencies_ns: Sequence[int]) -> float:
     """Return the jitter of probes in the order of their arrival (RFC 3550, section 6.4.1)."""
     result = 0.0
@@ -205,23 +173,18 @@ def latency(result: dict[str, Any]) -> Latency:
     there = histogram.get_total_count() > 0
 
     longest_s = max(result["latencies_ns"]) / 1e9 if there else None
-
-    def at(percentile: float) -> float | None:
-        return (
-            None if longest_s is None else min(histogram.get_value_at_percentile(percentile) / 1e9, longest_s)
-        )
-
+    percentiles_s = {
+        name: longest_s
+        and min(histogram.get_value_at_percentile(100 * share) / 1e9, longest_s)  # None without probes
+        for name, (share, _words) in LATENCIES.items()
+    }
     return Latency(
         sent_count=result["sent"],
         received_count=result["received"],
         reordered_count=result["reordered"],
         duplicated_count=result["duplicated"],
         clock=result["clock"],
-        p50_s=at(50),
-        p90_s=at(90),
-        p99_s=at(99),
-        p999_s=at(99.9),
-        max_s=longest_s,
+        percentiles_s=percentiles_s | {"max": longest_s},
         mean_s=sum(result["latencies_ns"]) / len(result["latencies_ns"]) / 1e9 if there else None,
         jitter_s=jitter_ns(result["latencies_ns"]) / 1e9 if there else None,
         histogram=histogram.encode().decode() if there else None,

@@ -62,11 +62,6 @@ class Counter:
             self.learn()
         return {"count": self.read()}
 
-    def close(self) -> None:
-        """Close both sockets."""
-        self._socket.close()
-        self._learning.close()
-
 
 def main() -> None:
     """Run as a program whose argument is the request as JSON."""

@@ -20,14 +20,7 @@ from labkit.measure.endpoints import Endpoint, Pair, RemotePair, exec_client
 from labkit.measure.endpoints.nftables import count_at_ingress
 from labkit.measure.traffic import packet_agent, packet_sender
 from labkit.measure.traffic.base import Arrived
-from labkit.measure.traffic.packet_sender import (
-    FIRST_PORT,
-    PORT,
-    PORTS_COUNT,
-    PROBE_PORT,
-    FrameAddresses,
-    Mix,
-)
+from labkit.measure.traffic.packet_sender import FIRST_PORT, PORT, FrameAddresses, Mix
 from labkit.system import netlink, process
 from labkit.system.netlink.nft_counters import NftCounter
 from labkit.system.process import Forked
@@ -40,6 +33,7 @@ START_S, GUEST_START_S = 30.0, 180.0  # to build the frames of a million flows; 
 PATIENCE_S, GUEST_PATIENCE_S = 5.0, 60.0
 SETTLE_S, GUEST_SETTLE_S = 0.02, 0.2  # after such a pause no more frames are expected
 NO_MAC = "00:00:00:00:00:00"
+Answer = Callable[[Any], dict[str, Any]]  # to a request
 # Files whose Python modules a guest needs to be an end of the packet generator.
 AGENT = (packet_agent.__file__,)
 
@@ -52,24 +46,21 @@ def frame_addresses(pair: Pair | RemotePair) -> FrameAddresses:
     """
     client, server = pair.client, pair.server
     link = _ip(client, ["link", "show", "dev", client.interface])[0]
-    if link["link_type"] == "loopback":
-        return FrameAddresses(client.interface, NO_MAC, NO_MAC, client.address, server.address)
-    if link["link_type"] != "ether":
-        return FrameAddresses(
-            client.interface, NO_MAC, NO_MAC, client.address, server.address, ethernet=False
-        )
-    route = _ip(client, ["route", "get", server.address])[0]
-    hop = route.get("gateway", server.address)
-    known = _ip(client, ["neigh", "show", "to", hop, "dev", client.interface])
-    if not known or "lladdr" not in known[0]:
-        if "NOARP" in link["flags"]:  # ipvlan in its layer-3 modes asks nobody
-            return FrameAddresses(
-                client.interface, link["address"], link["address"], client.address, server.address
+    kind: str = link["link_type"]
+    source_mac = target_mac = NO_MAC
+    if kind == "ether":
+        hop = _ip(client, ["route", "get", server.address])[0].get("gateway", server.address)
+        known = _ip(client, ["neigh", "show", "to", hop, "dev", client.interface])
+        source_mac = link["address"]
+        # ipvlan in its layer-3 modes asks nobody
+        usual = source_mac if "NOARP" in link["flags"] else ""
+        target_mac = known[0].get("lladdr", usual) if known else usual
+        if not target_mac:
+            raise Failed(
+                f"{client.name} does not know the MAC address of {hop}, its next hop to {server.name}"
             )
-        raise Failed(f"{client.name} does not know the MAC address of {hop}, its next hop to {server.name}")
-    return FrameAddresses(
-        client.interface, link["address"], known[0]["lladdr"], client.address, server.address
-    )
+    ethernet = kind in ("ether", "loopback")
+    return FrameAddresses(client.interface, source_mac, target_mac, client.address, server.address, ethernet)
 
 
 def _ip(end: Endpoint, words: list[str]) -> list[dict[str, Any]]:
@@ -84,44 +75,38 @@ def learning_frame(addresses: FrameAddresses, mix: Mix) -> bytes:
     """
     if not addresses.ethernet:
         return b""
-    target, source = (
-        bytes.fromhex(mac.replace(":", "")) for mac in (addresses.target_mac, addresses.source_mac)
-    )
+    target, source = map(packet_sender.mac, (addresses.target_mac, addresses.source_mac))
     ips = [addresses.source_ip, addresses.target_ip]
     own, other = (socket.inet_aton(ip) if ":" not in ip else bytes(4) for ip in ips)
     tag = packet_sender.tag_of(mix)
     return (target + source + tag + ARP_REPLY + source + own + target + other).ljust(60, b"\0")
 
 
-class LearningFrameSender:
-    """Sends a learning frame from an end in a namespace."""
+@contextmanager
+def frame_sender(end: Endpoint, frame: bytes) -> Iterator[Callable[[], None]]:
+    """Yield a function that sends a frame, if it is not empty, from an end in a namespace.
 
-    def __init__(self, end: Endpoint, frame: bytes) -> None:
-        self._name, self._frame = end.name, frame
-        with netlink.inside(end.namespace.fd):
-            self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
-            self._socket.bind((end.interface, 0))
+    It raises Failed if the first hop does not take it.
+    """
+    with netlink.inside(end.namespace.fd):
+        opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
+        opened.bind((end.interface, 0))
 
-    def send(self) -> None:
-        """Send the frame, if there is one. Raises Failed if the first hop does not take it."""
-        if not self._frame:
-            return
+    def send() -> None:
         try:
-            packet_sender.send_frame(self._socket, self._frame)
+            if frame:
+                packet_sender.send_frame(opened, frame)
         except OSError as error:
-            raise Failed(f"a frame from {self._name} was refused: {error.strerror}") from None
+            raise Failed(f"a frame from {end.name} was refused: {error.strerror}") from None
 
-    def __enter__(self) -> LearningFrameSender:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
+    with opened:
+        yield send
 
 
 class Agent:
-    """`packet_agent` in the guest of an end; it ends with the connection."""
+    """`packet_agent` in the guest of an end; it ends with the stack."""
 
-    def __init__(self, end: Endpoint, request: dict[str, Any]) -> None:
+    def __init__(self, stack: ExitStack, end: Endpoint, request: dict[str, Any]) -> None:
         from labkit.measure.endpoints.guest import initramfs  # what only guests need
 
         prefix = end.prefix
@@ -134,6 +119,7 @@ class Agent:
             )
         except (OSError, exec_client.ServerDisconnected) as error:
             raise Failed(f"the guest {end.name} does not start the packet generator: {error}") from None
+        stack.callback(self._conversation.close)
 
     def send(self, line: bytes) -> None:
         """Send it a line. Raises Failed if its guest has gone."""
@@ -162,9 +148,22 @@ class Agent:
                     raise Failed(process.how_ended(int(content.split()[0]), words))
         return line
 
-    def close(self) -> None:
-        """End it."""
-        self._conversation.close()
+
+def forked(
+    stack: ExitStack, namespaces: Sequence[int], answering: Callable[[], Answer], cpu: int | None = None
+) -> Forked:
+    """Fork a process that answers requests until the stack ends. It keeps these namespaces, in which `answering` makes
+    the function that answers."""
+
+    def work(connection: socket.socket) -> None:
+        answer = answering()
+        packet_sender.prepare_process(cpu)
+        with connection.makefile("rwb") as stream:
+            packet_sender.serve(stream, stream, answer)
+
+    result = Forked(work, namespaces)
+    stack.callback(result.kill)
+    return result
 
 
 class Worker:
@@ -204,22 +203,14 @@ class SendingProcess(Worker):
         self.in_guest = not client.kernel.is_here
         if self.in_guest:
             request = {"addresses": dataclasses.asdict(addresses), "mix": dataclasses.asdict(mix)}
-            agent = Agent(client, request)
-            stack.callback(agent.close)
-            super().__init__(name, agent)
+            super().__init__(name, Agent(stack, client, request))
             return
-        namespace = client.namespace.fd
 
-        def work(connection: socket.socket) -> None:
-            with netlink.inside(namespace):
-                sender = packet_sender.Sender(addresses, mix)
-            packet_sender.prepare_process(cpu)
-            with connection.makefile("rwb") as stream:
-                packet_sender.serve(stream, stream, sender.answer)
+        def sender() -> Answer:
+            with netlink.inside(client.namespace.fd):
+                return packet_sender.Sender(addresses, mix).answer
 
-        forked = Forked(work, [namespace])
-        stack.callback(forked.kill)
-        super().__init__(name, forked)
+        super().__init__(name, forked(stack, [client.namespace.fd], sender, cpu))
 
     def ready(self) -> None:
         """Wait until the frames are built."""
@@ -254,7 +245,7 @@ class Receivers:
             ends.setdefault(id(end.kernel), end)
             frame = learning_frame(addresses, mix)
             if end.kernel.is_here:
-                self._learn.append(stack.enter_context(LearningFrameSender(end, frame)).send)
+                self._learn.append(stack.enter_context(frame_sender(end, frame)))
                 if first:
                     match = f"udp dport {{ {_load_ports(mix)} }}"
                     counter = frame_counter(end, TABLE, match, verdict="drop")
@@ -288,9 +279,7 @@ class _GuestCounter(Worker):
 
     def __init__(self, stack: ExitStack, end: Endpoint, frame: bytes) -> None:
         request = {"interface": end.interface, "v6": ":" in end.address, "frame": frame.hex()}
-        agent = Agent(end, request)
-        stack.callback(agent.close)
-        super().__init__(f"the packet counter at {end.name}", agent)
+        super().__init__(f"the packet counter at {end.name}", Agent(stack, end, request))
         self.answer(GUEST_START_S)
 
     def learn(self) -> None:
@@ -306,8 +295,9 @@ class _GuestCounter(Worker):
 
 def _load_ports(mix: Mix) -> str:
     """Return the target ports of the load and of probes, as nft(8) writes them in a set."""
-    ports = f"{PORT}, {PROBE_PORT}"
-    return f"{ports}, {FIRST_PORT}-{FIRST_PORT + PORTS_COUNT - 1}" if "target_port" in mix.vary else ports
+    ports = f"{PORT}, {packet_sender.PROBE_PORT}"
+    last = FIRST_PORT + packet_sender.PORTS_COUNT - 1
+    return f"{ports}, {FIRST_PORT}-{last}" if "target_port" in mix.vary else ports
 
 
 @contextmanager

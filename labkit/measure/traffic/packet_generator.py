@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import labkit
 from labkit.common.errors import BadInput, Unsupported, choose
@@ -30,7 +30,6 @@ from labkit.measure.traffic.base import (
 from labkit.measure.traffic.packet_ends import PATIENCE_S, START_S, Receivers, frame_addresses
 from labkit.measure.traffic.packet_sender import FCS_BYTES, Mix
 from labkit.system import machine
-from labkit.system.process import Forked
 
 # IEEE 802.3, and what a jumbo frame of 9,000 bytes is with header and FCS.
 MIN_FRAME, MAX_FRAME = 64, 9018
@@ -146,10 +145,7 @@ class PacketTrials:
     @property
     def pids(self) -> set[int]:
         """The pids of the generator's processes on this host."""
-        workers: list[packet_ends.Worker] = [
-            *self._senders,
-            *([] if self._prober is None else [self._prober]),
-        ]
+        workers = [*self._senders, *filter(None, [self._prober])]
         return {one.pid for one in workers if one.pid is not None}
 
     def trial(
@@ -176,8 +172,9 @@ class PacketTrials:
             if not isinstance(pair, Pair) or not pair.shares_a_clock:
                 raise Unsupported(NO_LATENCY)
             keep = (pair.client.namespace.fd, pair.server.namespace.fd)
-            forked = Forked(lambda connection: latency_probes.work(pair, addresses, mix, connection), keep)
-            self._stack.callback(forked.kill)
+            forked = packet_ends.forked(
+                self._stack, keep, lambda: latency_probes.Prober(pair, addresses, mix).answer
+            )
             self._prober = packet_ends.Worker("the latency prober", forked)
             self._prober.answer(START_S)
 
@@ -230,37 +227,31 @@ class PacketTrials:
 
         return ended
 
-    def _counted(self) -> _Counted:
-        sent = sum(pair.client.counters().sent_count for pair in self._sending)
-        return _Counted(self._receiving.read(), sent)
+    def _counted(self) -> tuple[Arrived, int]:
+        """Return what has arrived, and what the clients' interfaces have sent."""
+        sent_count = sum(pair.client.counters().sent_count for pair in self._sending)
+        return self._receiving.read(), sent_count
 
-    def _wait_for_arrivals(self, before: _Counted, sent: int) -> tuple[dict[str, int], dict[str, int]]:
+    def _wait_for_arrivals(
+        self, before: tuple[Arrived, int], sent: int
+    ) -> tuple[dict[str, int], dict[str, int]]:
         """Wait until everything has arrived, or nothing more does; return the load that arrived and the interfaces'
         counts."""
         deadline, quiet = time.monotonic() + DRAIN_S, time.monotonic()
-        last = self._counted()
-        while last.arrived.count - before.arrived.count < sent and time.monotonic() < deadline:
+        (earlier, left_before), (arrived, left) = before, self._counted()
+        while arrived.count - earlier.count < sent and time.monotonic() < deadline:
             time.sleep(STEP_S)
-            now = self._counted()
-            if now.arrived.count != last.arrived.count:
+            count = arrived.count
+            arrived, left = self._counted()
+            if arrived.count != count:
                 quiet = time.monotonic()
             elif time.monotonic() - quiet > self._receiving.settle_s:
                 break
-            last = now
-        counted = zip(self._receiving.names, last.arrived.load, before.arrived.load, strict=True)
-        received = last.arrived.received_count - before.arrived.received_count
+        counted = zip(self._receiving.names, arrived.load, earlier.load, strict=True)
         return {name: now - then for name, now, then in counted}, {
-            "the clients' interfaces sent": last.sent_count - before.sent_count,
-            "the receivers' interfaces received": received,
+            "the clients' interfaces sent": left - left_before,
+            "the receivers' interfaces received": arrived.received_count - earlier.received_count,
         }
-
-
-@dataclass(frozen=True)
-class _Counted:
-    """What has arrived, and what the clients' interfaces have sent."""
-
-    arrived: Arrived
-    sent_count: int
 
 
 def share(count: int, number: int, place: int) -> int:

@@ -38,9 +38,8 @@ CAPACITY = {
     "source_port": PORTS_COUNT,
     "target_port": PORTS_COUNT,
 }
-NO_END = (
-    0x04 << 40
-)  # a bit that is 0 in the MAC addresses of all ends, and is neither the multicast nor the local bit
+# a bit that is 0 in the MAC addresses of all ends, and is neither the multicast nor the local bit
+NO_END = 0x04 << 40
 MIN_MESSAGES = 1024  # prepared messages, so that a batch rarely ends early
 BATCH, BATCH_S = 64, 150e-6  # a batch has at most this many frames, and at most what is due within this time
 MAX_BURST = 1024  # frames that one call of sendmmsg(2) takes (UIO_MAXIOV)
@@ -51,7 +50,7 @@ SPIN_S, SLEEP_S = 10e-6, 30e-6  # before a frame is due: spin for so long, sleep
 REFUSED_S, RETRY_S = 1.0, 1e-3  # how long a single frame is offered again, and how often
 # linux/if_packet.h; a socket that ignores outgoing frames counts each frame of the load once
 SOL_PACKET, PACKET_QDISC_BYPASS, PACKET_IGNORE_OUTGOING = 263, 20, 23
-ETH_P_8021Q = 0x8100
+ETH_P_IP, ETH_P_IPV6, ETH_P_8021Q = 0x0800, 0x86DD, 0x8100
 SO_ATTACH_FILTER, SO_SNDBUFFORCE = 26, 32
 PR_SET_TIMERSLACK = 29
 SNDBUF_BYTES = 4 << 20
@@ -107,9 +106,8 @@ def headers(addresses: FrameAddresses, mix: Mix, port: int = PORT) -> tuple[byte
     front = b""
     if addresses.ethernet:
         tag = tag_of(mix)
-        front = (
-            _mac(addresses.target_mac) + _mac(addresses.source_mac) + tag + struct.pack("!H", ip.ethertype)
-        )
+        macs = mac(addresses.target_mac) + mac(addresses.source_mac)
+        front = macs + tag + struct.pack("!H", ip.ethertype)
         sizes = [size + len(tag) for size in sizes]
     else:
         sizes = [size - ETHERNET_BYTES for size in sizes]
@@ -118,7 +116,7 @@ def headers(addresses: FrameAddresses, mix: Mix, port: int = PORT) -> tuple[byte
     varied = dict(_varied(mix, count))
     for name in ("source_mac", "target_mac"):
         if addresses.ethernet and name in varied:
-            base = int.from_bytes(_mac(getattr(addresses, name)), "big")
+            base = int.from_bytes(mac(getattr(addresses, name)), "big")
             at = 6 if name == "source_mac" else 0
             _write_field(made, length, at, 6, [varied_mac(base, value) for value in varied[name]])
     ip.fill(made, length, len(front), [size - len(front) for size in sizes], varied)
@@ -172,7 +170,7 @@ class _Ip:
         start += b"" if self.v4 else struct.pack("!HBB", 0, 17, 64)
         self.template = start + ends + udp
         self.length = len(self.template)
-        self.ethertype = 0x0800 if self.v4 else 0x86DD
+        self.ethertype = ETH_P_IP if self.v4 else ETH_P_IPV6
 
     def fill(
         self,
@@ -256,7 +254,8 @@ def _write_field(made: bytearray, stride: int, at: int, size: int, values: Seque
         made[at + place :: stride] = every[8 - size + place :: 8]
 
 
-def _mac(text: str) -> bytes:
+def mac(text: str) -> bytes:
+    """Return the bytes of a MAC address."""
     return bytes.fromhex(text.replace(":", ""))
 
 
@@ -278,17 +277,28 @@ class Report:
     bursts_count: int
 
 
+def ethertype(addresses: FrameAddresses, mix: Mix) -> int:
+    """Return the type of what an Ethernet header of these frames announces."""
+    if mix.vlan is not None:
+        return ETH_P_8021Q
+    return ETH_P_IPV6 if ":" in addresses.source_ip else ETH_P_IP
+
+
+def enlarge(one: socket.socket, force: int, option: int, length_bytes: int) -> None:
+    """Give a socket a buffer of this length, as far as the user may: `force` is the option for root."""
+    try:
+        one.setsockopt(socket.SOL_SOCKET, force, length_bytes)
+    except OSError:
+        one.setsockopt(socket.SOL_SOCKET, option, length_bytes)
+
+
 class Sender:
     """A socket in this process's network namespace, with prepared frames. Raises OSError."""
 
-    def __init__(self, addresses: FrameAddresses, mix: Mix, bypass: bool = True) -> None:
+    def __init__(self, addresses: FrameAddresses, mix: Mix) -> None:
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
-        if bypass:
-            self._socket.setsockopt(SOL_PACKET, PACKET_QDISC_BYPASS, 1)
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, SNDBUF_BYTES)
-        except OSError:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SNDBUF_BYTES)
+        self._socket.setsockopt(SOL_PACKET, PACKET_QDISC_BYPASS, 1)
+        enlarge(self._socket, SO_SNDBUFFORCE, socket.SO_SNDBUF, SNDBUF_BYTES)
         # Bound to no protocol, so it receives nothing.
         self._socket.bind((addresses.interface, 0))
         self._block, self._repeats, self._burst = mix.block, mix.repeats, mix.burst_frames
@@ -312,11 +322,8 @@ class Sender:
         iov[3::4] = array.array("Q", [size - length for size in sizes])
         self._iov = iov
         index = socket.if_nametoindex(addresses.interface)
-        kind = 0x0800 if ":" not in addresses.source_ip else 0x86DD
-        kind = ETH_P_8021Q if mix.vlan is not None else kind
-        link = struct.pack(
-            "HHiHBB8s", socket.AF_PACKET, socket.htons(kind), index, 0, 0, 6, _mac(addresses.target_mac)
-        )
+        kind, target = socket.htons(ethertype(addresses, mix)), mac(addresses.target_mac)
+        link = struct.pack("HHiHBB8s", socket.AF_PACKET, kind, index, 0, 0, 6, target)
         self._link = ctypes.create_string_buffer(link, len(link))
         # struct mmsghdr: 64 bytes on 64-bit Linux: name, its length, iov, its length, control, its length, flags, len
         messages = array.array("Q", bytes(64 * self._count))
@@ -408,10 +415,6 @@ class Sender:
     def answer(self, request: list[Any]) -> dict[str, Any]:
         """Run a trial; the request has the arguments of `send`."""
         return asdict(self.send(*request))
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
 
 
 def serve(requests: BufferedIOBase, answers: BufferedIOBase, answer: Callable[[Any], dict[str, Any]]) -> None:

@@ -167,7 +167,7 @@ def _unanswered_by_program(
 ) -> tuple[Pair | RemotePair, str] | None:
     """Ping from containers and guests, whose sockets this process cannot open; return as `_unanswered`."""
     options = ["-c1", "-i0.2", f"-w{patience_s}", "-Mdo", f"-s{length_bytes}"]
-    programs = [_ping(pair.client, pair.server_address, options) for pair in pairs]
+    programs = [pair.client.start(argv(pair.server_address, options)) for pair in pairs]
     with process.all_ended(programs):
         process.wait(programs, time.monotonic() + patience_s + 2)
         for pair, program in zip(pairs, programs, strict=True):
@@ -179,10 +179,8 @@ def _unanswered_by_program(
 
 def silent(pair: Pair | RemotePair) -> bool:
     """Return whether small pings of one pair get no answer within 0.6 s."""
-    return (
-        process.run([*pair.client.prefix, *argv(pair.server_address, ["-c3", "-i0.2", "-W0.2"])]).returncode
-        == 1
-    )
+    words = argv(pair.server_address, ["-c3", "-i0.2", "-W0.2"])
+    return process.run([*pair.client.prefix, *words]).returncode == 1
 
 
 def answered(client: Endpoint, address: str, count: int, length_bytes: int) -> None:
@@ -194,43 +192,6 @@ def answered(client: Endpoint, address: str, count: int, length_bytes: int) -> N
         ended = process.run(command)
         if ended.returncode:
             raise Failed(f"{client.name} lost a ping to {address}: {ended.message()}")
-
-
-def latency(
-    pairs: Sequence[Pair | RemotePair], duration_s: float, length_bytes: int | None
-) -> dict[str, Any]:
-    """Measure the round-trip times of all pairs at once, with a request every 2 ms for each pair.
-
-    Returns the count, and p50, p90, p99, p99.9 and maximum in seconds. Raises Failed with ping's error message if one
-    of them fails or gets no answer at all.
-    """
-    options = [f"-c{max(1, round(duration_s / INTERVAL_S))}", f"-i{INTERVAL_S}", f"-w{int(duration_s) + 2}"]
-    options += [f"-s{56 if length_bytes is None else length_bytes}"]
-    programs = [_ping(pair.client, pair.server_address, options) for pair in pairs]
-    with process.all_ended(programs):
-        process.wait(programs, time.monotonic() + duration_s + 5)
-        for program in programs:
-            program.kill()
-        ended = [program.ended() for program in programs]
-    times: list[float] = []
-    for one in ended:
-        own = round_trip_times(one.stdout)
-        if not own:
-            raise Failed(one.message())
-        times += own
-    times.sort()
-    middle = times[len(times) // 2]
-    step = step_s(middle)
-    # Without interpolation, 4 µs against 5 µs would look like 25 %.
-    p50 = statistics.median_grouped(times, step)
-    return {
-        "loop": "closed",
-        "received_count": len(times),
-        "sent_count": _sent_by_all(one.stdout for one in ended),
-        **latency_columns(times),
-        "latency_p50_s": p50,
-        **({"doubts": [doubt]} if (doubt := _step_doubt(times, middle, step)) else {}),
-    }
 
 
 def step_s(rtt_s: float) -> float:
@@ -267,12 +228,8 @@ def argv(address: str, options: list[str]) -> list[str]:
     return ["ping", "-n", *options, address]
 
 
-def _ping(client: Endpoint, address: str, options: list[str]) -> process.Running:
-    return client.start(argv(address, options))
-
-
 class Ping(LatencyGenerator):
-    """ping as a traffic generator: round-trip times, closed-loop; and whether ends reach each other."""
+    """ping as a traffic generator."""
 
     name = "ping"
     capabilities = Capabilities(
@@ -288,8 +245,39 @@ class Ping(LatencyGenerator):
         parameters: LoadParameters,
         counting: AbstractContextManager[object] = NOT_COUNTED,
     ) -> dict[str, Any]:
-        with counting:
-            return latency(pairs, parameters.duration_s, parameters.length_bytes)
+        """Measure the round-trip times of all pairs at once, with a request every 2 ms for each pair.
+
+        Raises Failed with ping's error message if one of them fails or gets no answer at all.
+        """
+        seconds, length_bytes = parameters.duration_s, parameters.length_bytes
+        options = [f"-c{max(1, round(seconds / INTERVAL_S))}", f"-i{INTERVAL_S}", f"-w{seconds + 2}"]
+        options += [f"-s{56 if length_bytes is None else length_bytes}"]
+        with counting, process.all_ended([]) as programs:
+            for pair in pairs:
+                programs.append(pair.client.start(argv(pair.server_address, options)))
+            process.wait(programs, time.monotonic() + seconds + 5)
+            for program in programs:
+                program.kill()
+            ended = [program.ended() for program in programs]
+        times: list[float] = []
+        for one in ended:
+            own = round_trip_times(one.stdout)
+            if not own:
+                raise Failed(one.message())
+            times += own
+        times.sort()
+        middle = times[len(times) // 2]
+        step = step_s(middle)
+        doubt = _step_doubt(times, middle, step)
+        return {
+            "loop": "closed",
+            "received_count": len(times),
+            "sent_count": _sent_by_all(one.stdout for one in ended),
+            **latency_columns(times),
+            # Without interpolation, 4 µs against 5 µs would look like 25 %.
+            "latency_p50_s": statistics.median_grouped(times, step),
+            "doubts": [] if doubt is None else [doubt],
+        }
 
 
 PING = Ping()

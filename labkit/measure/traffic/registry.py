@@ -1,6 +1,6 @@
 """The traffic generators, by name. GENERATORS is the one place to add a new one."""
 
-from collections.abc import Iterator
+from contextlib import suppress
 
 from labkit.common.errors import BadInput, LabkitError, choose
 from labkit.common.extensions import Registry
@@ -55,13 +55,10 @@ def find_trial(name: str) -> TrialGenerator:
 
 def versions() -> dict[str, str | None]:
     """Return the version of every generator that carries data, by name; None if it is not installed."""
-    return dict(_versions())
-
-
-def _versions() -> Iterator[tuple[str, str | None]]:
-    for name in CARRYING_DATA:
-        if isinstance(one := GENERATORS[name], FlowGenerator):
-            try:
-                yield name, one.version()
-            except LabkitError:  # the other generators work without it
-                yield name, None
+    result: dict[str, str | None] = dict.fromkeys(
+        name for name in CARRYING_DATA if isinstance(GENERATORS[name], FlowGenerator)
+    )
+    for name in result:
+        with suppress(LabkitError):  # the other generators work without it
+            result[name] = GENERATORS[name].version()
+    return result

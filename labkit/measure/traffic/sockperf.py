@@ -29,16 +29,7 @@ from labkit.common.errors import BadInput, Failed
 from labkit.common.limits import Within
 from labkit.measure.endpoints import Pair, RemotePair
 from labkit.measure.traffic import base
-from labkit.measure.traffic.base import (
-    LARGEST_DATAGRAM,
-    NOT_COUNTED,
-    PORT,
-    Capabilities,
-    LoadParameters,
-    RequestGenerator,
-    latency_columns,
-    until_listening,
-)
+from labkit.measure.traffic.base import NOT_COUNTED, PORT, Capabilities, LoadParameters, RequestGenerator
 from labkit.system import process
 
 SHORTEST = 14  # sockperf's header
@@ -133,7 +124,7 @@ def columns(logs: Sequence[Log], duration_s: int, rate_rps: int | None) -> dict[
         "lost_count": lost,
         "out_of_order_count": sum(log.out_of_order_count for log in logs),
         "transaction_rate": len(times) / duration_s,
-        **latency_columns([1e-9 * one for one in times], lost),
+        **base.latency_columns([1e-9 * one for one in times], lost),
         "doubts": doubts,
     }
     if late > LATE_SHARE * len(times):
@@ -185,7 +176,7 @@ class Sockperf(RequestGenerator):
 
     name = "sockperf"
     capabilities = Capabilities(
-        length_bytes=dict.fromkeys(("udp_rr", "tcp_rr"), (SHORTEST, LARGEST_DATAGRAM)),
+        length_bytes=dict.fromkeys(("udp_rr", "tcp_rr"), (SHORTEST, base.LARGEST_DATAGRAM)),
         metric="latency_p50_s",
         higher_is_better=False,
         requests=True,
@@ -218,7 +209,7 @@ class Sockperf(RequestGenerator):
                 argv = ["sockperf", "server", "--uc-reuseaddr"]
                 programs.append(end.start([*argv, *_at(parameters, end.address, end.port_offset)]))
             transport = parameters.protocol.removesuffix("_rr")
-            until_listening("the sockperf server", ends, programs, START_S, transport)
+            base.until_listening("the sockperf server", ends, programs, START_S, transport)
             paths, clients = list[Path](), list[process.Running]()
             for number, pair in enumerate(own):
                 here, there = pair.client.shared_folder(Path(folder))

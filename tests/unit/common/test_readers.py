@@ -45,7 +45,7 @@ def sample(name: str) -> str:
 
 def of_iperf3(text: str) -> dict[str, Any]:
     page = json.loads(sample("iperf3-3.12-udp-client.json"))
-    return iperf3.metrics([{"client": page, "server": iperf3.parse(text)}], "udp")
+    return iperf3.metrics([{"client": page, "server": iperf3.IPERF3.page(text)}], "udp")
 
 
 def softnet(text: str) -> Any:
@@ -106,7 +106,7 @@ def trex_session() -> str:
 def trex(raw: Any) -> list[Any]:
     [direction] = readings.directions(raw, (0, 1), (0,))
     probes = direction.latency
-    return [direction.lost_count, probes and (probes.lost_count, probes.percentile_s(0.5))]
+    return [direction.lost_count, probes and (probes.lost_count, probes.percentiles_s["p50"])]
 
 
 CAPTURE = (

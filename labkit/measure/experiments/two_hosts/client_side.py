@@ -111,7 +111,7 @@ class Across(BuiltArm):
     ) -> Iterator[tuple[Flows, ServerSide]]:
         self.peer.ask("listen")
         try:
-            with generator.remote_flows(self.remote_pairs, parameters) as flows:
+            with generator.flows(self.remote_pairs, parameters) as flows:
                 yield flows, RemoteServer(self.peer)
         finally:
             self.peer.ask("stop_servers")

@@ -7,8 +7,8 @@ flight. Endpoints in guests have the same counters of the guest's kernel, except
 there shows.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,27 +27,21 @@ Counts = dict[str, Any]  # nested by place; the innermost values are numbers
 
 
 class Counters:
-    """The counter changes between two readings of these namespaces and of these endpoints in guests."""
+    """The changes since now of the counters of these namespaces, of this machine's CPUs, and of the kernels of these
+    endpoints in guests; `report` reads them again."""
 
     def __init__(self, namespaces: Sequence[Namespace], ends: Sequence[Endpoint] = ()) -> None:
         self._places = namespaces, ends
         self._before = read(*self._places)
 
-    @contextmanager
-    def counting(self) -> Iterator[None]:
+    def counting(self) -> AbstractContextManager[None]:
         """Do nothing: the kernel counts all packets, also those before the measured window."""
-        yield
+        return nullcontext()
 
     def report(self) -> Observation:
         """Return the counters that changed since the observer was armed, nested by place."""
         result = changes(self._before, read(*self._places))
         return Observation(result | {"not_read": NOT_READ} if self._places[1] else result)
-
-
-@contextmanager
-def counters(namespaces: Sequence[Namespace], ends: Sequence[Endpoint] = ()) -> Iterator[Counters]:
-    """Read the counters of these namespaces, this machine's CPUs and the guests' kernels; `report` reads them again."""
-    yield Counters(namespaces, ends)
 
 
 def read(namespaces: Sequence[Namespace], ends: Sequence[Endpoint] = ()) -> Counts:

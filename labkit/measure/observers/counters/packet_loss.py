@@ -12,10 +12,9 @@ by which a tunnel leaves the host (the uplink) did not send is a hop of its own.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import pairwise
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -23,8 +22,8 @@ from labkit.common import topology_state
 from labkit.measure import topologies
 from labkit.measure.endpoints import Endpoint, Pair
 from labkit.measure.observers import switch as switch_observer
-from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer
-from labkit.measure.observers.counters.kernel_counters import Counters, counters
+from labkit.measure.observers.base import Observation, ObservedLoad, Observer
+from labkit.measure.observers.counters.kernel_counters import Counters
 from labkit.measure.topologies.network.parts import UDP_PORTS
 from labkit.measure.topologies.state import packet_path, read
 from labkit.measure.topologies.state.packet_path import IN, OUT
@@ -117,11 +116,8 @@ def losses(
     for client, server, path in pairs:
         own = [step for step in path if step not in shared]
         if not own:
-            report: dict[str, Any] = {
-                "unit": None,
-                "reason": "the path between the endpoints is unknown",
-                "hops": [],
-            }
+            reason = "the path between the endpoints is unknown"
+            report: dict[str, Any] = {"unit": None, "reason": reason, "hops": []}
         else:
             at_ends = (own[0][0], own[-1][0])
             simple = sum(step[0] in at_ends for step in own) == 2  # in a tunnel there are more
@@ -164,7 +160,7 @@ def _frames(seen: _CounterChanges, path: Sequence[Step]) -> dict[str, Any]:
         # A queue of classes counts what its classes drop (qdisc_tree_reduce_backlog), so its count is the largest.
         refused = max(queued.values())
         sent += refused
-        hops.insert(0, {"at": f"{first[0]}: queue of {first[1]}", "lost_count": refused, "why": queued})
+        hops.insert(0, _hop(f"{first[0]}: queue of {first[1]}", refused, queued))
     received = seen.interface(last, "rx_packets" if last[2] == "in" else "tx_packets")
     received_bytes = seen.interface(last, "rx_bytes" if last[2] == "in" else "tx_bytes")
     return _loss_summary("frames", sent, received, hops) | {"received_bytes": received_bytes}
@@ -182,19 +178,19 @@ def _between(seen: _CounterChanges, path: Sequence[Step]) -> list[dict[str, Any]
             came = seen.interface(there, "rx_packets")
             dropped = _counts(seen, there, "rx_dropped", "rx_errors", "rx_fifo_errors")
         joined = f"{here[0]}:{here[1]} to {'' if here[0] == there[0] else there[0] + ':'}{there[1]}"
-        hops.append({"at": joined, "lost_count": left - came, "why": dropped})
+        hops.append(_hop(joined, left - came, dropped))
         if there[2] == "out":
             hops.append(_sent(seen, there))
     return hops
 
 
+def _hop(at: str, lost_count: int, why: Mapping[str, int] = MappingProxyType({})) -> dict[str, Any]:
+    return {"at": at, "lost_count": lost_count, "why": dict(why)}
+
+
 def _sent(seen: _CounterChanges, step: Step) -> dict[str, Any]:
-    dropped = seen.interface(step, "tx_dropped")
-    return {
-        "at": f"{step[0]}:{step[1]} sends",
-        "lost_count": dropped,
-        "why": _counts(seen, step, "tx_dropped"),
-    }
+    where = f"{step[0]}:{step[1]} sends"
+    return _hop(where, seen.interface(step, "tx_dropped"), _counts(seen, step, "tx_dropped"))
 
 
 def _counts(seen: _CounterChanges, step: Step, *names: str) -> dict[str, int]:
@@ -229,21 +225,14 @@ def _datagrams(seen: _CounterChanges, path: Sequence[Step], family: int) -> dict
     why_in: dict[str, int] = {}
     for group in (ip, "IpExt", "TcpExt"):
         why_in |= seen.report(server, group, IP_RECEIVES)
+    unread = delivered - others - received - refused
     hops = [
-        {
-            "at": f"{client}: IP to {path[0][1]}",
-            "lost_count": seen.mib(client, ip, "OutRequests") - offered,
-            "why": why_out,
-        },
+        _hop(f"{client}: IP to {path[0][1]}", seen.mib(client, ip, "OutRequests") - offered, why_out),
         *_between(seen, path),
-        {"at": f"{server}: {path[-1][1]} to IP", "lost_count": arrived - ip_received, "why": {}},
-        {"at": f"{server}: IP", "lost_count": ip_received - delivered, "why": why_in},
-        {"at": f"{server}: UDP socket", "lost_count": refused, "why": seen.report(server, udp, SOCKET)},
-        {
-            "at": f"{server}: left unread in the socket",
-            "lost_count": delivered - others - received - refused,
-            "why": {},
-        },
+        _hop(f"{server}: {path[-1][1]} to IP", arrived - ip_received),
+        _hop(f"{server}: IP", ip_received - delivered, why_in),
+        _hop(f"{server}: UDP socket", refused, seen.report(server, udp, SOCKET)),
+        _hop(f"{server}: left unread in the socket", unread),
     ]
     return _loss_summary("datagrams", sent, received, hops)
 
@@ -275,12 +264,11 @@ def _whole(
     )
     where = f"{client} to {server}: lost on the way" + ("" if simple else ", or left unread in the socket")
     hops = [
-        {"at": where, "lost_count": sent - came, "why": why},
-        {"at": f"{server}: UDP socket", "lost_count": refused, "why": seen.report(server, udp, SOCKET)},
+        _hop(where, sent - came, why),
+        _hop(f"{server}: UDP socket", refused, seen.report(server, udp, SOCKET)),
     ]
     if simple:
-        unread = came - received - refused
-        hops.append({"at": f"{server}: left unread in the socket", "lost_count": unread, "why": {}})
+        hops.append(_hop(f"{server}: left unread in the socket", came - received - refused))
     return _loss_summary("datagrams", sent, received, hops) | {"frames": _frames(seen, path)}
 
 
@@ -311,20 +299,20 @@ def lost_copies(
     seen = _CounterChanges(changed, switched)
     dropped = seen.sender_drops(space, ports)
     if uplink is None:
-        hops = [{"at": "mirrors to the monitor", "lost_count": sent - arrived, "why": dropped}]
+        hops = [_hop("mirrors to the monitor", sent - arrived, dropped)]
     else:
         # What left is counted, not what the uplink's queue refused: the userspace datapath gives up the rest of a batch
         # whose first packet was refused, and the queue has not seen that rest.
         left = seen.interface((space, uplink, OUT), "tx_packets")
         hops = [
-            {"at": f"mirrors to {space}:{uplink}", "lost_count": sent - left, "why": dropped},
-            {"at": f"{space}:{uplink} to the monitor", "lost_count": left - arrived, "why": {}},
+            _hop(f"mirrors to {space}:{uplink}", sent - left, dropped),
+            _hop(f"{space}:{uplink} to the monitor", left - arrived),
         ]
     unread = metered.get("copies_unread_count")
     if unread is None:
         unknown = dict.fromkeys(("received_count", "lost_count", "unexplained_count"))
         return {"unit": "copies", "sent_count": sent, **unknown, "hops": hops, **_mirror_counts(metered)}
-    read = {"at": "the readers' sockets", "lost_count": unread, "why": {}}
+    read = _hop("the readers' sockets", unread)
     return _loss_summary("copies", sent, arrived - unread, [*hops, read]) | _mirror_counts(metered)
 
 
@@ -346,18 +334,13 @@ def _mirror_counts(metered: Counts) -> dict[str, Any]:
 class _Losses:
     """The kernel's counters, and the packet loss on the path of each pair that follows from them."""
 
-    def __init__(
-        self,
-        parameters: ObservedLoad,
-        topology: topologies.Topology,
-        counted: Counters,
-        switched: ArmedObserver,
-    ) -> None:
-        self._parameters, self._counted, self._switched = parameters, counted, switched
+    def __init__(self, parameters: ObservedLoad, topology: topologies.Topology) -> None:
+        self._parameters, self._counted = parameters, Counters(topology.namespaces, _guests(topology))
+        self._switched = switch_observer.Switched(topology.switch)
         self._switch = topology.switch
         self._metered = topology.meter() if topology.meter is not None else dict[str, Any]
         self._pairs, self._outside = _followed(topology)
-        self.counting = counted.counting
+        self.counting = self._counted.counting
 
     def report(self) -> Observation:
         """Return the counts by place, and under `loss` the hops of each pair."""
@@ -436,13 +419,7 @@ def _pair_path(pair: Pair, steps: Sequence[topology_state.Step]) -> list[tuple[s
     return path
 
 
-@contextmanager
-def _armed(parameters: ObservedLoad, topology: topologies.Topology, _stem: Path) -> Iterator[ArmedObserver]:
-    with (
-        counters(topology.namespaces, _guests(topology)) as counted,
-        switch_observer.switched(topology.switch) as of_switch,
-    ):
-        yield _Losses(parameters, topology, counted, of_switch)
-
-
-COUNTERS = Observer(check=lambda _parameters: None, armed=_armed)
+COUNTERS = Observer(
+    check=lambda _parameters: None,
+    armed=lambda parameters, topology, _stem: nullcontext(_Losses(parameters, topology)),
+)

@@ -108,20 +108,16 @@ def receivers(
     pairs: Sequence[Pair], protocol: str, length_bytes: int | None, direction: str = "forward"
 ) -> Receivers:
     """Return the counters of the servers of these pairs, or of whoever receives in this direction."""
-    servers, clients = [pair.server for pair in pairs], [pair.client for pair in pairs]
+    flows = [(pair.client, pair.server) for pair in pairs]
     if direction != "forward":
         # Both ends may be one interface (lo), which counts both directions.
-        others = [
-            pair
-            for pair in pairs
-            if direction == "both"
-            and (pair.client.kernel is not pair.server.kernel or pair.client.index != pair.server.index)
+        there = [
+            (near, far)
+            for near, far in flows
+            if direction == "both" and (near.kernel is not far.kernel or near.index != far.index)
         ]
-        servers, clients = (
-            clients + [pair.server for pair in others],
-            servers + [pair.client for pair in others],
-        )
-    return Receivers(servers, protocol, length_bytes, clients)
+        flows = [(far, near) for near, far in flows] + there
+    return Receivers([to for _by, to in flows], protocol, length_bytes, [by for by, _to in flows])
 
 
 def _header_bytes(server: Endpoint, local: bool) -> int:

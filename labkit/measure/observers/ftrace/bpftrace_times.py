@@ -21,42 +21,11 @@ import msgspec
 from labkit.common import errors
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure.observers.base import Observation
-from labkit.measure.observers.ftrace import histogram as histogram_module
-from labkit.measure.observers.ftrace.histogram import NS
+from labkit.measure.observers.ftrace.histogram import Collected, Powers
 from labkit.system import machine, process
 
 ARMING_S = 60.0  # an emulated CPU needs 10
 ARMED = "armed"
-Bins = dict[int, int]  # lower bound in ns, a power of two or 0, to count
-
-
-class _Part:
-    """Calls of one function, on one CPU, by one process, or sums of these."""
-
-    def __init__(self) -> None:
-        self.count = self.total_ns = self.max_ns = 0
-        self.bins: Bins = {}
-
-    def add(self, other: _Part) -> None:
-        self.count += other.count
-        self.total_ns += other.total_ns
-        self.max_ns = max(self.max_ns, other.max_ns)
-        for low, count in other.bins.items():
-            self.bins[low] = self.bins.get(low, 0) + count
-
-    def report(self) -> dict[str, Any]:
-        return histogram_module.sums(self.count, self.total_ns, self.max_ns, self._quantile_s)
-
-    def histogram(self) -> list[list[float]]:
-        return [[low * NS, max(1, 2 * low) * NS, count] for low, count in sorted(self.bins.items())]
-
-    def _quantile_s(self, share: float) -> float:
-        left = share * sum(self.bins.values())
-        for low, count in sorted(self.bins.items()):
-            if count and left <= count:
-                return min(low + max(1, low) * left / count, self.max_ns) * NS
-            left -= count
-        return self.max_ns * NS
 
 
 class Times:
@@ -153,24 +122,13 @@ def parse(text: str, names: Sequence[str]) -> dict[str, Any]:
             raise Failed(f"bpftrace printed invalid JSON ({error}): {line[:80]!r}") from None
         if report["type"] in ("hist", "stats", "map"):
             maps |= report["data"]
-    whole = {name: (_Part(), {}, {}) for name in names}  # type: ignore[var-annotated]
+    result = Collected(names, Powers)
     for key, stats in maps["@t"].items():
         number, cpu, comm = key.split(",", 2)
-        one = _Part()
-        one.count, one.total_ns, one.max_ns = stats["count"], stats["total"], maps["@m"][key]
-        one.bins = {bin_["min"]: bin_["count"] for bin_ in maps["@h"][key] if bin_["count"]}
-        sums, cpus, processes = whole[names[int(number)]]
-        for part in (sums, cpus.setdefault(cpu, _Part()), processes.setdefault(comm, _Part())):
-            part.add(one)
-    return {
-        name: {
-            **sums.report(),
-            "histogram": sums.histogram(),
-            "cpus": {cpu: part.report() for cpu, part in sorted(cpus.items())},
-            "processes": {comm: part.report() for comm, part in sorted(processes.items())},
-        }
-        for name, (sums, cpus, processes) in whole.items()
-    }
+        bins = {one["min"]: one["count"] for one in maps["@h"][key]}
+        for part in result.parts(names[int(number)], cpu, comm):
+            part.merge(stats["count"], stats["total"], maps["@m"][key], bins)
+    return result.report()
 
 
 def _rename(name: str) -> None:

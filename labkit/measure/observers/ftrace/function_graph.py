@@ -17,7 +17,7 @@ from labkit.common import call_trees, run_folder, units
 from labkit.common.call_trees import Reader, Tree
 from labkit.common.errors import Unsupported
 from labkit.measure import topologies
-from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer, own_parameters
+from labkit.measure.observers.base import Observation, ObservedLoad, Observer, own_parameters
 from labkit.measure.observers.ftrace import kernel_functions
 from labkit.measure.observers.ftrace import session as tracing
 from labkit.measure.observers.parameters import GraphParameters
@@ -136,18 +136,6 @@ def _about(root: str, part: float, tree: Tree) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def function_graph(text: Path, roots: Sequence[str]) -> Iterator[Graph]:
-    """Arm function_graph for the calls of these functions and everything that they call, before the traffic.
-
-    Use `counting` around the traffic and `report` afterwards, which writes the calls to `text`. Raises what
-    `session.session` raises.
-    """
-    buffer_kib = EACH_KIB * (os.cpu_count() or 1)
-    with tracing.session(roots=roots, buffer_kib=buffer_kib, options=OPTIONS) as session:
-        yield Graph(session, roots, text)
-
-
 def roots(named: Sequence[str], protocol: str, family: int, guests: bool) -> tuple[str, ...]:
     """Return the functions whose calls are recorded: the named ones, else the usual ones for this protocol.
 
@@ -169,10 +157,15 @@ def _roots(parameters: ObservedLoad) -> tuple[str, ...]:
     return roots(names, parameters.protocol, parameters.family, "guest" in parameters.endpoint)
 
 
-def _armed(
-    parameters: ObservedLoad, _topology: topologies.Topology, stem: Path
-) -> AbstractContextManager[ArmedObserver]:
-    return function_graph(stem.with_name(f"{stem.name}.txt"), _roots(parameters))
+@contextmanager
+def _armed(parameters: ObservedLoad, _topology: topologies.Topology, stem: Path) -> Iterator[Graph]:
+    """Arm function_graph for the calls of the roots and everything that they call, before the traffic.
+
+    Raises what `session.session` raises.
+    """
+    roots, buffer_kib = _roots(parameters), EACH_KIB * (os.cpu_count() or 1)
+    with tracing.session(roots=roots, buffer_kib=buffer_kib, options=OPTIONS) as session:
+        yield Graph(session, roots, stem.with_name(f"{stem.name}.txt"))
 
 
 FUNCTION_GRAPH = Observer(

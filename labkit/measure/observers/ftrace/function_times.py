@@ -18,9 +18,8 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
 
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure import topologies
@@ -28,7 +27,7 @@ from labkit.measure.endpoints import Kernel, of_guests
 from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer, own_parameters
 from labkit.measure.observers.ftrace import bpftrace_times, kernel_functions, ring_buffer
 from labkit.measure.observers.ftrace import session as tracing
-from labkit.measure.observers.ftrace.histogram import Distribution
+from labkit.measure.observers.ftrace.histogram import Collected, Distribution
 from labkit.measure.observers.parameters import FUNCTIONS, FunctionTimesParameters
 from labkit.system import process
 
@@ -57,39 +56,9 @@ for cpu in os.listdir("/sys/kernel/tracing/per_cpu"):
         pass
 """
 
-Parts = dict[str, Distribution]
-
-
-class Collected:
-    """Calls by function, and for each function by CPU and by process."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.all: Parts = {name: Distribution() for name in names}
-        self.cpus: dict[str, Parts] = {name: {} for name in names}
-        self.processes: dict[str, Parts] = {name: {} for name in names}
-
-    def add(self, name: str, cpu: str, process: str, time_ns: int, count: int) -> None:
-        """Add `count` calls that took `time_ns` each."""
-        self.all[name].add(time_ns, count)
-        for parts, part in ((self.cpus[name], cpu), (self.processes[name], process)):
-            if part not in parts:
-                parts[part] = Distribution()
-            parts[part].add(time_ns, count)
-
-    def report(self) -> dict[str, Any]:
-        """Return the form that a row has."""
-        return {
-            name: {
-                **one.report(),
-                "cpus": {cpu: part.brief() for cpu, part in sorted(self.cpus[name].items())},
-                "processes": {of: part.brief() for of, part in sorted(self.processes[name].items())},
-            }
-            for name, one in self.all.items()
-        }
-
 
 def collect(
-    result: Collected,
+    result: Collected[Distribution],
     cpu: str,
     pages: Iterator[bytes],
     layout: ring_buffer.Layout,
@@ -105,7 +74,8 @@ def collect(
         )
         for (function, number, time_ns), count in calls.items():
             if name := name_of(function):
-                result.add(name, cpu, process_of(number), time_ns, count)
+                for part in result.parts(name, cpu, process_of(number)):
+                    part.add(time_ns, count)
 
 
 class Buffers:
@@ -172,7 +142,7 @@ class Buffers:
         except ValueError as error:
             raise Failed(f"the trace buffers of {self.name} have an unknown format: {error}") from None
 
-    def add_to(self, result: Collected) -> int:
+    def add_to(self, result: Collected[Distribution]) -> int:
         """Count the recorded calls; return the number of events that were lost."""
         names, known = tracing.process_names(self.read("saved_cmdlines")), self.addresses()
 
@@ -198,7 +168,10 @@ class OwnBuffers(Buffers):
     def __init__(self, traced: Mapping[str, str], session: tracing.Session, stack: ExitStack) -> None:
         self.traced, self.name, self.place = traced, "this kernel", ""
         self._session, self._stack = session, stack
-        self._files = {cpu.name.removeprefix("cpu"): stack.enter_context(_file()) for cpu in session.cpus()}
+        self._files = {
+            cpu.name.removeprefix("cpu"): stack.enter_context(tempfile.TemporaryFile())
+            for cpu in session.cpus()
+        }
         self._pipes = [_raw(cpu, stack) for cpu in session.cpus()]
 
     @contextmanager
@@ -247,7 +220,7 @@ class Times:
 
     def report(self) -> Observation:
         """Return for each function: count, mean_s, p50_s, p90_s, p99_s, max_s, total_s, histogram, cpus, processes."""
-        result = Collected(self._names)
+        result = Collected(self._names, Distribution)
         lost = sum(one.add_to(result) for one in self._buffers)
         window_s = statistics.fmean(one.window_s for one in self._buffers)
         doubts = []
@@ -283,14 +256,10 @@ def function_times(
         yield Times(names, [OwnBuffers(of, session, stack.enter_context(ExitStack()))])
 
 
+@functools.cache
 def check() -> str:
     """Return the usable tracer, function_graph or else bpf. Raises Unsupported, with both reasons; each is tried
     once."""
-    return _usable()
-
-
-@functools.cache
-def _usable() -> str:
     try:
         tracing.check()
         return tracing.TRACER
@@ -300,10 +269,6 @@ def _usable() -> str:
         except Unsupported as other:
             raise Unsupported(f"{error}; BPF does not work either: {other}") from None
         return "bpf"
-
-
-def _file() -> IO[bytes]:
-    return tempfile.TemporaryFile()
 
 
 def _raw(cpu: Path, stack: ExitStack) -> int:
@@ -351,27 +316,21 @@ def _page(source: int, page_bytes: int) -> bytes:
         return b""
 
 
+def _named(parameters: ObservedLoad) -> tuple[str, ...]:
+    return own_parameters(parameters, FunctionTimesParameters).functions
+
+
 def check_functions(parameters: ObservedLoad) -> None:
     """Raise BadInput if no function is named, because the tracer would then trace all functions of the kernel."""
-    if not own_parameters(parameters, FunctionTimesParameters).functions:
+    if not _named(parameters):
         observer = next(name for name in parameters.observe if name.endswith("function_times"))
         raise BadInput(f"observe={observer} needs functions=NAME,NAME")
 
 
-def _check_built(parameters: ObservedLoad) -> None:
-    kernel_functions.resolved(own_parameters(parameters, FunctionTimesParameters).functions)
-
-
-def _armed(
-    parameters: ObservedLoad, _topology: topologies.Topology, _stem: Path
-) -> AbstractContextManager[ArmedObserver]:
-    return function_times(own_parameters(parameters, FunctionTimesParameters).functions)
-
-
 FUNCTION_TIMES = Observer(
     lambda _parameters: check(),
-    _armed,
-    _check_built,
+    lambda parameters, _topology, _stem: function_times(_named(parameters)),
+    lambda parameters: kernel_functions.resolved(_named(parameters)),
     parameters=FunctionTimesParameters,
     check_parameters=check_functions,
     traces=True,
@@ -451,14 +410,6 @@ def _guests(parameters: ObservedLoad, topology: topologies.Topology) -> list[Ker
     return list(of_guests(ends).values())
 
 
-def _guests_armed(
-    parameters: ObservedLoad, topology: topologies.Topology, _stem: Path
-) -> AbstractContextManager[ArmedObserver]:
-    return guest_function_times(
-        _guests(parameters, topology), own_parameters(parameters, FunctionTimesParameters).functions
-    )
-
-
 def _check_guests(parameters: ObservedLoad) -> None:
     if not parameters.in_guests:
         raise BadInput(
@@ -474,12 +425,14 @@ def _check_traceable(parameters: ObservedLoad, topology: topologies.Topology) ->
     """
     with suppress(Unsupported, Failed):
         for one in _guests(parameters, topology)[:1]:  # all guests have the same kernel and modules
-            traced(one, own_parameters(parameters, FunctionTimesParameters).functions)
+            traced(one, _named(parameters))
 
 
 GUEST_FUNCTION_TIMES = Observer(
     lambda _parameters: None,
-    _guests_armed,
+    lambda parameters, topology, _stem: guest_function_times(
+        _guests(parameters, topology), _named(parameters)
+    ),
     check_topology=_check_traceable,
     parameters=FunctionTimesParameters,
     check_parameters=_check_guests,

@@ -1,8 +1,8 @@
 """Histograms of durations with bins of equal relative width, so that memory is bounded for any number of them."""
 
-from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 FINE_BITS, COARSE_BITS = 6, 3  # bins per power of two: 64 for quantiles (error below 1 %), 8 in a row
 NS = 1e-9
@@ -13,15 +13,6 @@ def bin_of(value: int, bits: int = FINE_BITS) -> tuple[int, int]:
     """Return the bin of a value: lower bound and width."""
     shift = max(0, value.bit_length() - bits - 1)
     return value >> shift << shift, 1 << shift
-
-
-def sums(count: int, total_ns: int, max_ns: int, quantile_s: Callable[[float], float]) -> dict[str, Any]:
-    """Return the summary of these durations in seconds; without any, mean and quantiles are None."""
-    result: dict[str, Any] = {"count": count, "mean_s": None, **dict.fromkeys(QUANTILES), "max_s": None}
-    if count:
-        result |= {"mean_s": total_ns / count * NS, "max_s": max_ns * NS}
-        result |= {name: quantile_s(share) for name, share in QUANTILES.items()}
-    return {**result, "total_s": total_ns * NS}
 
 
 class Distribution:
@@ -48,11 +39,17 @@ class Distribution:
         return self.max_ns * NS
 
     def report(self) -> dict[str, Any]:
-        """Return the summary and the histogram, in seconds."""
-        return {
-            **sums(self.count, self.total_ns, self.max_ns, self.quantile_s),
-            "histogram": self.histogram(),
+        """Return the summary and the histogram, in seconds; without any duration, mean and quantiles are None."""
+        result: dict[str, Any] = {
+            "count": self.count,
+            "mean_s": None,
+            **dict.fromkeys(QUANTILES),
+            "max_s": None,
         }
+        if self.count:
+            result |= {"mean_s": self.total_ns / self.count * NS, "max_s": self.max_ns * NS}
+            result |= {name: self.quantile_s(share) for name, share in QUANTILES.items()}
+        return {**result, "total_s": self.total_ns * NS, "histogram": self.histogram()}
 
     def brief(self) -> dict[str, Any]:
         """Return the short summary for one CPU or process."""
@@ -65,3 +62,52 @@ class Distribution:
         for (low, _width), count in self._bins.items():
             coarse[bin_of(low, COARSE_BITS)] += count
         return [[low * NS, (low + width) * NS, count] for (low, width), count in sorted(coarse.items())]
+
+
+class Powers(Distribution):
+    """Durations in bins that are powers of two: the quantiles are interpolated within them."""
+
+    def merge(self, count: int, total_ns: int, max_ns: int, bins: Mapping[int, int]) -> None:
+        """Add so many durations. `bins`: lower bound, a power of two or 0, to count."""
+        self.count += count
+        self.total_ns += total_ns
+        self.max_ns = max(self.max_ns, max_ns)
+        self._bins.update({(low, max(1, low)): number for low, number in bins.items() if number})
+
+    def quantile_s(self, share: float) -> float:
+        left = share * self._bins.total()
+        for (low, width), count in sorted(self._bins.items()):
+            if left <= count:
+                return min(low + width * left / count, self.max_ns) * NS
+            left -= count
+        return self.max_ns * NS
+
+    def histogram(self) -> list[list[float]]:
+        return [[low * NS, (low + width) * NS, count] for (low, width), count in sorted(self._bins.items())]
+
+
+Kind = TypeVar("Kind", bound=Distribution)
+
+
+class Collected(Generic[Kind]):
+    """Calls by function, and for each function by CPU and by process."""
+
+    def __init__(self, names: Sequence[str], kind: type[Kind]) -> None:
+        self.all = {name: kind() for name in names}
+        self.cpus = {name: defaultdict[str, Kind](kind) for name in names}
+        self.processes = {name: defaultdict[str, Kind](kind) for name in names}
+
+    def parts(self, name: str, cpu: str, process: str) -> tuple[Kind, Kind, Kind]:
+        """Return all that a call of this function is part of."""
+        return self.all[name], self.cpus[name][cpu], self.processes[name][process]
+
+    def report(self) -> dict[str, Any]:
+        """Return the form that a row has."""
+        return {
+            name: {
+                **one.report(),
+                "cpus": {cpu: part.brief() for cpu, part in sorted(self.cpus[name].items())},
+                "processes": {of: part.brief() for of, part in sorted(self.processes[name].items())},
+            }
+            for name, one in self.all.items()
+        }

@@ -63,22 +63,14 @@ def check(expression: str | None, fields: Sequence[str] = ()) -> None:
         empty.seek(0)
         program = process.Running(_argv(expression, fields), stdin=empty)
         ended = program.ended_within(CHECK_S)
-    if ended.timed_out:
-        raise Failed(
-            f"tshark did not check {_given(expression, fields)} within {CHECK_S:g} s: try again, or leave out"
-            " display or fields"
-        )
-    if ended.returncode == 0:
+    if ended.returncode == 0 and not ended.timed_out:
         return
-    if ended.returncode < 0:
-        raise Failed(
-            f"tshark did not check {_given(expression, fields)}: {ended.message()}: try again, or leave out"
-            " display or fields"
-        )
+    if ended.timed_out or ended.returncode < 0:
+        how = f" within {CHECK_S:g} s" if ended.timed_out else f": {ended.message()}"
+        what = f"tshark did not check {_given(expression, fields)}{how}"
+        raise Failed(f"{what}: try again, or leave out display or fields")
     if "fields aren't valid" in ended.stderr:
-        unknown = ", ".join(
-            line.strip() for line in ended.stderr.partition("fields aren't valid:")[2].split()
-        )
+        unknown = ", ".join(ended.stderr.partition("fields aren't valid:")[2].split())
         raise BadInput(
             f"tshark does not know the fields {unknown[:200]}: choose from those that `tshark -G fields` lists"
         )

@@ -210,7 +210,7 @@ class Totals:
         rows = sorted(self._conversations.items(), key=lambda one: one[1][1], reverse=True)[:limit]
         result = []
         for (name, addresses), (count, length_bytes) in rows:
-            source, destination = _ends(addresses)
+            source, destination = [str(ip_address(one)) for one in _ends(addresses)] or ("", "")
             result.append((name, source, destination, count, length_bytes))
         return result
 
@@ -222,10 +222,7 @@ class Totals:
         self._settle()
         hosts: dict[bytes, list[int]] = {}
         for (_name, addresses), (count, length_bytes) in self._conversations.items():
-            half = len(addresses) // 2
-            if half not in _ADDRESS_BYTES or len(addresses) % 2:
-                continue
-            for at, address in ((0, addresses[:half]), (2, addresses[half:])):
+            for at, address in zip((0, 2), _ends(addresses), strict=False):
                 row = hosts.setdefault(address, [0, 0, 0, 0])
                 row[at] += count
                 row[at + 1] += length_bytes
@@ -255,8 +252,7 @@ def _protocol_class(data: bytes, link_type: int, tunnel_ports: Mapping[int, str]
     )
 
 
-def _ends(addresses: bytes) -> tuple[str, str]:
+def _ends(addresses: bytes) -> list[bytes]:
+    """Return the source and the destination; nothing of a truncated packet."""
     half = len(addresses) // 2
-    if half not in _ADDRESS_BYTES or len(addresses) % 2:
-        return "", ""
-    return str(ip_address(addresses[:half])), str(ip_address(addresses[half:]))
+    return [addresses[:half], addresses[half:]] if half in _ADDRESS_BYTES and len(addresses) % 2 == 0 else []

@@ -1,19 +1,21 @@
 """A monitor of an interface for users: counts, classes, conversations, and the last packets decoded."""
 
 import threading
-from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 import msgspec
+from msgspec.structs import asdict, replace
 
 from labkit.common import packets, run_folder
 from labkit.common.errors import BadInput, LabkitError
 from labkit.common.packets import pcapng
 from labkit.measure.observers import monitor
+from labkit.measure.observers.monitor.kept import Row
+from labkit.measure.observers.monitor.monitor import MonitorCounts, Report
 
 Ask = Callable[..., dict[str, Any]]
 PAGE_COUNT = 10_000
@@ -21,43 +23,6 @@ SAVED_COUNT = 100_000  # packets that the command writes at once
 # The parameters of a monitor
 TEXTS = ("source", "destination", "port", "protocol", "inside", "expression", "sample", "display", "fields")
 NUMBERS = ("vlan", "keep_count", "snap_bytes")
-
-
-@dataclass(frozen=True)
-class MonitorCounts:
-    """Exact counts of the packets of an interface since the monitor began.
-
-    seen_count: received and sent by the interface, by its own counters; selected_count: passed the filter in the
-    kernel; dropped_count: of these, lost because the ring was full; waiting_count: not read yet, 0 at the end;
-    unsampled_count: left out by the sampler; kept_count: in memory now; forgotten_count: sampled, but pushed out of
-    memory or cleared; hidden_count: sampled, but the display filter did not match; unexamined_count: tshark was too
-    slow for them, or failed. selected = dropped + waiting + unsampled + kept + forgotten + hidden + unexamined.
-    """
-
-    seen_count: int
-    selected_count: int
-    dropped_count: int
-    waiting_count: int
-    unsampled_count: int
-    kept_count: int
-    forgotten_count: int
-    hidden_count: int
-    unexamined_count: int
-
-    @property
-    def sampled_count(self) -> int:
-        """Packets that the sampler chose and, with a display filter, tshark has judged or will never judge."""
-        return self.kept_count + self.forgotten_count + self.hidden_count + self.unexamined_count
-
-    @property
-    def hint(self) -> str | None:
-        """One sentence if packets passed and the filter selected none, else None."""
-        if self.selected_count or not self.seen_count:
-            return None
-        return (
-            f"{self.seen_count} packets passed and none was selected: leave a condition out; tagged packets need vlan=,"
-            " and a tunnel on an unusual UDP port inside=vxlan:8472 or inside=geneve:PORT"
-        )
 
 
 @dataclass(frozen=True)
@@ -89,24 +54,7 @@ class MonitoredPacket:
         return packets.stack(self.layers)
 
 
-@dataclass(frozen=True)
-class MonitorReport:
-    """The state of a monitor at one moment.
-
-    `classes`: packets and bytes by class. `conversations`: those with the most bytes (class, source, destination,
-    packets, bytes). `packets`: new since the last request. `is_gone`: the interface no longer exists. `problem`: the
-    error of the display filter's tshark. `talkers`: the hosts with the most bytes (address, packets and bytes sent,
-    packets and bytes received).
-    """
-
-    counts: MonitorCounts
-    classes: dict[str, tuple[int, int]]
-    conversations: list[tuple[str, str, str, int, int]]
-    packets: list[MonitoredPacket]
-    is_gone: bool
-    link_type: int
-    problem: str | None = None
-    talkers: list[tuple[str, int, int, int, int]] = field(default_factory=list)
+MonitorReport = Report[MonitoredPacket]
 
 
 class LiveMonitor:
@@ -190,7 +138,12 @@ class LiveMonitor:
 
     def _report(self, do: str, **more: Any) -> MonitorReport:
         answer = self._ask(do, monitor=self._number, **more)
-        return report(msgspec.convert(answer["report"], monitor.Report), dict(self.request.tunnel_ports))
+        report, ports = msgspec.convert(answer["report"], Report[Row]), dict(self.request.tunnel_ports)
+        seen = [
+            MonitoredPacket(number, time_ns, direction, length_bytes, data, report.link_type, fields, ports)
+            for number, time_ns, direction, length_bytes, data, fields in report.packets
+        ]
+        return MonitorReport(**asdict(report) | {"packets": seen})
 
     def __enter__(self) -> Self:
         return self
@@ -209,41 +162,6 @@ class LiveMonitor:
             f" {counts.sampled_count} sampled, {counts.kept_count} kept, {counts.dropped_count} dropped"
             + (f"; {counts.hint}" if counts.hint else "")
         )
-
-
-def report(answer: monitor.Report, ports: Mapping[int, str] = packets.PORTS) -> MonitorReport:
-    """Return a monitor's answer with its packets decoded from base64 and its counts completed."""
-    read = answer.selected_count - answer.dropped_count - answer.waiting_count
-    judged = answer.hidden_count + answer.unexamined_count + answer.awaiting_count
-    left_out = answer.forgotten_count + judged
-    counts = MonitorCounts(
-        answer.seen_count,
-        answer.selected_count,
-        answer.dropped_count,
-        answer.waiting_count + answer.awaiting_count,
-        read - answer.sampled_count,
-        answer.sampled_count - left_out,
-        answer.forgotten_count,
-        answer.hidden_count,
-        answer.unexamined_count,
-    )
-    rows = [
-        MonitoredPacket(
-            number, time_ns, direction, length_bytes, b64decode(data), answer.link_type, fields, ports
-        )
-        for number, time_ns, direction, length_bytes, data, fields in answer.packets
-    ]
-    classes = {name: (count, length_bytes) for name, (count, length_bytes) in answer.classes.items()}
-    return MonitorReport(
-        counts,
-        classes,
-        answer.conversations,
-        rows,
-        answer.is_gone,
-        answer.link_type,
-        answer.problem,
-        answer.talkers,
-    )
 
 
 def blocks(there: list[MonitoredPacket]) -> Iterator[bytes]:

@@ -10,9 +10,8 @@ import math
 import select
 import socket
 import time
-from base64 import b64encode
 from itertools import islice
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -43,6 +42,7 @@ BLOCKS_AT_ONCE = 8  # of about 500 packets each, before requests are answered
 ANSWER_S = 10.0
 DRAIN_S, STEP_S = 5.0, 0.01
 REPORTED_CONVERSATIONS = REPORTED_TALKERS = 20
+Packet = TypeVar("Packet")
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -74,30 +74,57 @@ def check_request(request: Request) -> None:
     Within(MIN_SNAP_BYTES, MAX_SNAP_BYTES).check("snap_bytes", request.snap_bytes)
 
 
-class Report(msgspec.Struct):
-    """The answer of a monitor: counts since its beginning, and what is new since the last request.
+class MonitorCounts(msgspec.Struct):
+    """Exact counts of the packets of an interface since the monitor began.
 
-    selected_count: passed the kernel's filter; dropped_count: of these, found the ring full; waiting_count: not read
-    yet; sampled_count: chosen by the sampler; forgotten_count: of these, no longer in memory; hidden_count: the
-    display filter did not match; unexamined_count: tshark was too slow or failed (`problem`); awaiting_count: tshark
-    has not judged them yet. `packets` are rows of number, time in ns, direction, bytes in all, the first bytes in
-    base64, and the values of the fields.
+    seen_count: received and sent by the interface, by its own counters; selected_count: passed the filter in the
+    kernel; dropped_count: of these, lost because the ring was full; waiting_count: not read or not judged yet, 0 at the
+    end; unsampled_count: left out by the sampler; kept_count: in memory now; forgotten_count: sampled, but pushed out
+    of memory or cleared; hidden_count: sampled, but the display filter did not match; unexamined_count: tshark was too
+    slow for them, or failed. selected = dropped + waiting + unsampled + kept + forgotten + hidden + unexamined.
     """
 
+    seen_count: int
     selected_count: int
     dropped_count: int
     waiting_count: int
-    sampled_count: int
+    unsampled_count: int
+    kept_count: int
     forgotten_count: int
     hidden_count: int
     unexamined_count: int
-    awaiting_count: int
-    classes: dict[str, list[int]]
+
+    @property
+    def sampled_count(self) -> int:
+        """Packets that the sampler chose and, with a display filter, tshark has judged or will never judge."""
+        return self.kept_count + self.forgotten_count + self.hidden_count + self.unexamined_count
+
+    @property
+    def hint(self) -> str | None:
+        """One sentence if packets passed and the filter selected none, else None."""
+        if self.selected_count or not self.seen_count:
+            return None
+        return (
+            f"{self.seen_count} packets passed and none was selected: leave a condition out; tagged packets need vlan=,"
+            " and a tunnel on an unusual UDP port inside=vxlan:8472 or inside=geneve:PORT"
+        )
+
+
+class Report(msgspec.Struct, Generic[Packet]):
+    """The state of a monitor at one moment.
+
+    `classes`: packets and bytes by class. `conversations`: those with the most bytes (class, source, destination,
+    packets, bytes). `packets`: new since the last request. `is_gone`: the interface no longer exists. `problem`: the
+    error of the display filter's tshark. `talkers`: the hosts with the most bytes (address, packets and bytes sent,
+    packets and bytes received).
+    """
+
+    counts: MonitorCounts
+    classes: dict[str, tuple[int, int]]
     conversations: list[tuple[str, str, str, int, int]]
-    packets: list[tuple[int, int, str, int, str, tuple[str, ...]]]
-    link_type: int = ETHERNET
-    seen_count: int = 0
-    is_gone: bool = False
+    packets: list[Packet]
+    is_gone: bool
+    link_type: int
     problem: str | None = None
     talkers: list[tuple[str, int, int, int, int]] = []
 
@@ -197,31 +224,39 @@ class _MonitorProcess:
         if request["do"] == "clear":
             self._kept.clear()
             self._totals.clear()
-        selected, dropped = self._ring.counts()
+        before = request.get("before")
         report = Report(
-            selected,
-            dropped,
-            max(0, selected - dropped - self._read),
-            self._sampled,
-            self._kept.forgotten_count,
-            self._display.hidden_count if self._display else 0,
-            self._display.unexamined_count if self._display else 0,
-            self._display.awaiting_count if self._display else 0,
-            self._totals.classes(),
+            self._counts(),
+            {name: (count, length_bytes) for name, (count, length_bytes) in self._totals.classes().items()},
             self._totals.conversations(REPORTED_CONVERSATIONS),
-            self._newest(request.get("since", -1), request.get("limit", 0), request.get("before")),
+            self._kept.newest(
+                request.get("since", -1), request.get("limit", 0), math.inf if before is None else before
+            ),
+            False,
             self._ring.link_type,
-            problem=self._display.problem if self._display else None,
-            talkers=self._totals.talkers(REPORTED_TALKERS),
+            self._display.problem if self._display else None,
+            self._totals.talkers(REPORTED_TALKERS),
         )
         return msgspec.json.encode(report)
 
-    def _newest(
-        self, since: int, limit: int, before: int | None
-    ) -> list[tuple[int, int, str, int, str, tuple[str, ...]]]:
-        """Return the newest `limit` kept packets after `since` and below `before`, in the order of their arrival."""
-        rows = self._kept.newest(since, limit, math.inf if before is None else before)
-        return [(*one[:4], b64encode(one[4]).decode(), one[5]) for one in rows]
+    def _counts(self) -> MonitorCounts:
+        """Return the counts, without those of the interface, which the caller knows."""
+        display, forgotten = self._display, self._kept.forgotten_count
+        hidden, unexamined = (display.hidden_count, display.unexamined_count) if display else (0, 0)
+        awaiting = display.awaiting_count if display else 0
+        selected, dropped = self._ring.counts()
+        waiting = max(0, selected - dropped - self._read)
+        return MonitorCounts(
+            seen_count=0,
+            selected_count=selected,
+            dropped_count=dropped,
+            waiting_count=waiting + awaiting,
+            unsampled_count=selected - dropped - waiting - self._sampled,
+            kept_count=self._sampled - forgotten - hidden - unexamined - awaiting,
+            forgotten_count=forgotten,
+            hidden_count=hidden,
+            unexamined_count=unexamined,
+        )
 
     def _drain(self) -> None:
         """Read all that the socket has received: the kernel hands over an unfilled block only after a while."""
@@ -278,39 +313,39 @@ class Monitor:
         counters = self._hop.namespace.netlink.counters(self._index)
         return counters.received_count + counters.sent_count
 
-    def _with_seen(self, line: bytes) -> Report:
+    def _with_seen(self, line: bytes) -> Report[Row]:
         try:
             if not self._is_stopped:
                 self._seen = self._passed_frames() - self._before
         except Failed:
             self._is_gone = True
-        report = msgspec.json.decode(line, type=Report)
-        report.seen_count, report.is_gone = self._seen, self._is_gone
+        report = msgspec.json.decode(line, type=Report[Row])
+        report.counts.seen_count, report.is_gone = self._seen, self._is_gone
         return report
 
-    def read(self, since: int = -1, limit: int = 0, before: int | None = None) -> Report:
+    def read(self, since: int = -1, limit: int = 0, before: int | None = None) -> Report[Row]:
         """Return the counts, and the newest `limit` kept packets after number `since` and below `before`. Raises Failed
         if the process ended."""
         return self._request({"do": "read", "since": since, "limit": limit, "before": before})
 
-    def stop(self) -> Report:
+    def stop(self) -> Report[Row]:
         """Stop capturing, and handle all captured packets; packets in memory can still be read."""
         report = self._request({"do": "stop"})
         self._is_stopped = True
         return report
 
-    def clear(self) -> Report:
+    def clear(self) -> Report[Row]:
         """Forget the kept packets and the totals of classes and conversations; the counts stay."""
         return self._request({"do": "clear"})
 
-    def _request(self, request: dict[str, Any]) -> Report:
+    def _request(self, request: dict[str, Any]) -> Report[Row]:
         try:
             self._forked.send(msgspec.json.encode(request))
             return self._with_seen(self._forked.receive(ANSWER_S))
         except Failed as error:
             raise Failed(f"the monitor of {self._hop.name} {error}: start it again") from None
 
-    def close(self) -> Report:
+    def close(self) -> Report[Row]:
         """Stop capturing, handle all captured packets, and return the last counts. Raises Failed if the process
         ended."""
         try:

@@ -19,8 +19,8 @@ from typing import IO
 from labkit.common import safe_files, units
 from labkit.common.errors import Unsupported
 from labkit.measure import topologies
-from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer, own_parameters
-from labkit.measure.observers.parameters import FREQUENCY_HZ, RecordParameters
+from labkit.measure.observers.base import Observation, ObservedLoad, Observer, own_parameters
+from labkit.measure.observers.parameters import RecordParameters
 from labkit.measure.observers.perf import control as perf_control
 from labkit.measure.observers.perf import stat
 from labkit.measure.observers.perf.control import WHOLE_MACHINE
@@ -52,7 +52,8 @@ class Record:
         return self._control.counting()
 
     def report(self) -> Observation:
-        """Return the number of samples and stacks, with the folded stacks as a gzip file."""
+        """Return the number of samples and stacks, with the folded stacks as a gzip file (NAME.folded.gz), and with
+        `keep_perf_data` also NAME.perf.data beside it."""
         self._control.end()
         with StackCounter(weighted=self._about["event"] == HARDWARE) as result:
             fold(path_of(self._data), result)
@@ -74,26 +75,6 @@ class Record:
             share = units.percent(others / numbers["samples_count"])
             doubts.append(f"programs outside the experiment had {share} of the samples")
         return Observation({**self._about, **numbers, "processes": processes}, self._folded, lost, doubts)
-
-
-@contextmanager
-def perf_record(folded: Path, *, frequency_hz: int = FREQUENCY_HZ, keep: bool = False) -> Iterator[Record]:
-    """Start perf record before the traffic, not yet sampling; use `counting` around it, and `report` afterwards.
-
-    `report` writes the folded stacks to `folded` (NAME.folded.gz); with `keep` it also leaves NAME.perf.data.
-
-    Raises what `check` raises.
-    """
-    event = check()
-    frequency_hz = allowed_hz(frequency_hz)
-    sampling = ["-e", event, "-F", str(frequency_hz), "-g", *NO_CACHE, *WHOLE_MACHINE.argv()]
-    about: dict[str, object] = {"event": event, "frequency_hz": frequency_hz, "scope": str(WHOLE_MACHINE)}
-    about |= {"note": PILES_UP} if event == CLOCK else {}
-    with (
-        tempfile.TemporaryFile() as data,  # an unnamed file, so that nothing remains in any case
-        perf_control.controlled(["record", *sampling, "-o", path_of(data)]) as control,
-    ):
-        yield Record(control, data, folded, about, keep)
 
 
 @functools.cache
@@ -155,12 +136,19 @@ def write(path: Path, result: StackCounter) -> int:
     return count
 
 
-def _armed(
-    parameters: ObservedLoad, _topology: topologies.Topology, stem: Path
-) -> AbstractContextManager[ArmedObserver]:
-    mine = own_parameters(parameters, RecordParameters)
-    folded = stem.with_name(f"{stem.name}.folded.gz")
-    return perf_record(folded, frequency_hz=mine.sample_hz, keep=mine.keep_perf_data)
+@contextmanager
+def _armed(parameters: ObservedLoad, _topology: topologies.Topology, stem: Path) -> Iterator[Record]:
+    """Start perf record before the traffic, not yet sampling. Raises what `check` raises."""
+    mine, event = own_parameters(parameters, RecordParameters), check()
+    frequency_hz = allowed_hz(mine.sample_hz)
+    sampling = ["-e", event, "-F", str(frequency_hz), "-g", *NO_CACHE, *WHOLE_MACHINE.argv()]
+    about: dict[str, object] = {"event": event, "frequency_hz": frequency_hz, "scope": str(WHOLE_MACHINE)}
+    about |= {"note": PILES_UP} if event == CLOCK else {}
+    with (
+        tempfile.TemporaryFile() as data,  # an unnamed file, so that nothing remains in any case
+        perf_control.controlled(["record", *sampling, "-o", path_of(data)]) as control,
+    ):
+        yield Record(control, data, stem.with_name(f"{stem.name}.folded.gz"), about, mine.keep_perf_data)
 
 
 PERF_RECORD = Observer(lambda _parameters: check(), _armed, parameters=RecordParameters)

@@ -55,10 +55,9 @@ class Stat:
             for name, one in counts.items()
             if (one["running_ratio"] or 1) < 1
         ]
-        words = [
-            f"events shared counters, so their counts are scaled up from a part of the time: {', '.join(shared)}"
-        ]
-        return Observation({"scope": str(self._scope), "events": counts}, doubts=words if shared else [])
+        words = "events shared counters, so their counts are scaled up from a part of the time"
+        doubts = [f"{words}: {', '.join(shared)}"] if shared else []
+        return Observation({"scope": str(self._scope), "events": counts}, doubts=doubts)
 
 
 @contextmanager
@@ -69,14 +68,7 @@ def perf_stat(events: Sequence[str] = EVENTS, scope: Scope = WHOLE_MACHINE) -> I
     """
     refused = check(tuple(events), scope)
     known = [name for name in events if name not in refused]
-    words = [
-        "stat",
-        "-x",
-        BETWEEN,
-        "--log-fd=1",
-        *(word for name in known for word in ("-e", name)),
-        *scope.argv(),
-    ]
+    words = ["stat", "-x", BETWEEN, "--log-fd=1", *_options(known), *scope.argv()]
     with perf_control.controlled(words) as control:
         yield Stat(control, events, refused, scope)
 
@@ -111,8 +103,7 @@ def try_event(event: str) -> dict[str, Any]:
 
     Raises Unsupported without perf or the privilege.
     """
-    words = ["stat", "-x", BETWEEN, "--log-fd=1", "-e", event, *WHOLE_MACHINE.argv(), "--", "true"]
-    ended = process.run([perf_control.program(), *words], perf_control.ANSWER_S)
+    ended = _try([event], WHOLE_MACHINE, "-x", BETWEEN, "--log-fd=1")
     if ended.returncode != 0:
         raise perf_control.refusal(ended)
     return event_counts(parse(ended.stdout), event)
@@ -120,14 +111,19 @@ def try_event(event: str) -> dict[str, Any]:
 
 def _try_events(events: Sequence[str], scope: Scope) -> bool:
     """Return whether perf knows all of these events. Raises the error if it knows them but cannot open them."""
-    words = [word for name in events for word in ("-e", name)]
-    ended = process.run(
-        [perf_control.program(), "stat", "--log-fd=2", *words, *scope.argv(), "--", "true"],
-        perf_control.ANSWER_S,
-    )
+    ended = _try(events, scope, "--log-fd=2")
     if ended.returncode != 0 and "event syntax error" not in ended.stderr:
         raise perf_control.refusal(ended)
     return ended.returncode == 0
+
+
+def _options(events: Sequence[str]) -> list[str]:
+    return [word for name in events for word in ("-e", name)]
+
+
+def _try(events: Sequence[str], scope: Scope, *words: str) -> process.Ended:
+    argv = [perf_control.program(), "stat", *words, *_options(events), *scope.argv(), "--", "true"]
+    return process.run(argv, perf_control.ANSWER_S)
 
 
 def _near(name: str) -> str:

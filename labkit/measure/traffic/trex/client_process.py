@@ -228,10 +228,9 @@ class Session:
         address of each port. `both`: every port sends; else only those at an even place.
         """
         frames: list[tuple[int, float]] = []
-        self._senders = [port for place, port in enumerate(self._ports) if both or place % 2 == 0]
         self._latency_pps, self._loaded = latency_pps, []
         for place, port in enumerate(self._ports):
-            if port not in self._senders:
+            if place % 2 and not both:
                 continue
             side, given = place % 2, ends[place] if ends else None
             if source is None:
@@ -260,8 +259,8 @@ class Session:
 
         `frames`: pairs of a size in bytes with FCS and its weight. `field`: what differs between the flows.
         """
-        self._senders, self._latency_pps, self._loaded = self._ports[::2], latency_pps, []
-        for port, given in zip(self._senders, ends[::2], strict=True):
+        self._latency_pps, self._loaded = latency_pps, []
+        for port, given in zip(self._ports[::2], ends[::2], strict=True):
             load = streams.mix_streams(frames, flows, field, given, udp_ports)
             probes = [streams.probes(port, 0, given, latency_pps, udp_ports)] if latency_pps else []
             self._loaded.append((port, [*load, *probes], "the streams"))
@@ -270,6 +269,7 @@ class Session:
 
     def _add_streams(self) -> None:
         """Replace all streams. Only new ones begin with counters and histograms of latency at zero."""
+        self._senders = [port for port, _load, _what in self._loaded]
         self._call(self._client.remove_all_streams, self._ports)
         for port, load, what in self._loaded:
             try:
@@ -444,12 +444,8 @@ def main() -> None:
             except InputClosed:
                 raise
             except Exception as error:
-                channel.answer(
-                    {
-                        "error": f"TRex's client failed ({type(error).__name__}: {error_text(error)})",
-                        "kind": "Failed",
-                    }
-                )
+                text = f"TRex's client failed ({type(error).__name__}: {error_text(error)})"
+                channel.answer({"error": text, "kind": "Failed"})
     except InputClosed:
         pass
     finally:

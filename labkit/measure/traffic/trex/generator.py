@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 
 from labkit.common.errors import BadInput, Unsupported
 from labkit.measure.endpoints import Pair
 from labkit.measure.traffic import rates
-from labkit.measure.traffic.base import Capabilities, Latency, LoadParameters, Trial, TrialGenerator
+from labkit.measure.traffic.base import Capabilities, LoadParameters, Trial, TrialGenerator
 from labkit.measure.traffic.packet_generator import MAX_FRAME, MIN_FRAME
 from labkit.measure.traffic.packet_sender import CAPACITY, Mix
 from labkit.measure.traffic.rates import Line
 from labkit.measure.traffic.trex import readings, server
 from labkit.measure.traffic.trex.client import FIELDS, Client, companion
-from labkit.measure.traffic.trex.readings import Direction, ProbeLatency
+from labkit.measure.traffic.trex.readings import Direction
 from labkit.measure.traffic.trex.streams import PROBE_FRAME_BYTES, PROBES_PPS
 from labkit.system import machine, process
 
@@ -137,6 +138,7 @@ class TrexTrials:
             for name, (ran, waited) in after.items()
             if name in before
         ]
+        probed = directions[0].latency  # the unit of its histogram is not that of the other generators
         refused = sum(one.refused_count for one in directions)
         sent = sum(one.sent_count for one in directions)
         reached_pps = sum(one.sent_pps for one in directions)
@@ -151,7 +153,7 @@ class TrexTrials:
             elapsed_s=sent / reached_pps if sent and reached_pps else duration_s,
             slip_s=max((waited for ran, waited in times if ran > BUSY * duration_s * 1e9), default=0) / 1e9,
             generator_cpu_s=sum(ran for ran, _waited in times) / 1e9,
-            latency=_latency(directions) if latency else None,
+            latency=replace(probed, histogram=None) if latency and probed else None,
             fault=readings.ring_drops(directions),
         )
 
@@ -180,25 +182,3 @@ def _hops(directions: Sequence[Direction]) -> Iterator[tuple[str, int]]:
         yield f"port {one.target} received", one.received_count
         if one.ring_drops_count:
             yield f"port {one.target} dropped in TRex's own ring", one.ring_drops_count
-
-
-def _latency(directions: Sequence[Direction]) -> Latency | None:
-    """Return the latency of the first direction's probes."""
-    probes: ProbeLatency | None = directions[0].latency
-    if probes is None:
-        return None
-    return Latency(
-        sent_count=probes.sent_count,
-        received_count=probes.received_count,
-        reordered_count=probes.out_of_order_count,
-        duplicated_count=probes.duplicated_count,
-        clock="trex",
-        p50_s=probes.percentile_s(0.5),
-        p90_s=probes.percentile_s(0.9),
-        p99_s=probes.percentile_s(0.99),
-        p999_s=probes.percentile_s(0.999),
-        max_s=probes.max_s,
-        mean_s=probes.mean_s,
-        jitter_s=probes.jitter_s,
-        histogram=None,  # its unit would be another one than that of the other generators
-    )

@@ -23,46 +23,53 @@ from typing import Any
 
 from labkit.common import errors
 from labkit.common.errors import Failed
+from labkit.common.schema import LATENCIES
+from labkit.measure.traffic.base import Latency
 
 ANSWER = "the answer of the TRex server"  # in messages
 OFF_BY = 1  # a count of TRex's may differ by it
 MICROSECOND = 1e-6
 NOT_COUNTED_US = 1_000_000  # no bucket counts a latency from here on
 Buckets = dict[int, int]  # from the lower edge in microseconds to a number of probes
+Readings = Mapping[str, Any]  # counters by port, or such with their time
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeLatency:
+class ProbeLatency(Latency):
     """Latency of probes in one direction, in seconds. `buckets`: numbers of probes by the lower edge of the bucket in
-    microseconds. Percentiles are upper edges of buckets, never above `max_s`, or exact from an HDR histogram."""
+    microseconds. `histogram`: an HDR histogram of microseconds."""
 
-    sent_count: int
-    received_count: int
-    out_of_order_count: int
-    duplicated_count: int
-    mean_s: float | None
-    jitter_s: float | None
-    max_s: float | None
+    clock: str = "trex"
     buckets: Buckets
-    hdr: str | None = None
 
     @property
     def lost_count(self) -> int:
         """Probes that did not arrive."""
         return max(0, self.sent_count - self.received_count)
 
-    def percentile_s(self, share: float) -> float | None:
-        """Return the latency that this share of the probes (0 to 1) does not exceed; None without probes."""
-        if self.hdr is not None:
-            return _hdr_percentile_s(self.hdr, share)
-        # No bucket counts a probe of 1 s or more, so those that arrived and are in no bucket were the slowest.
-        total = max(sum(self.buckets.values()), self.received_count - OFF_BY)
-        seen, most = 0, math.inf if self.max_s is None else self.max_s
-        for edge, count in sorted(self.buckets.items()):
+
+def percentiles_s(
+    buckets: Buckets, received_count: int, max_s: float | None, hdr: str | None = None
+) -> dict[str, float | None]:
+    """Return the latencies that shares of the probes do not exceed (LATENCIES); None without probes.
+
+    They are upper edges of buckets, never above `max_s`, or exact from an HDR histogram.
+    """
+    # No bucket counts a probe of 1 s or more, so those that arrived and are in no bucket were the slowest.
+    total = max(sum(buckets.values()), received_count - OFF_BY)
+    most = math.inf if max_s is None else max_s
+
+    def at(share: float) -> float | None:
+        if hdr is not None:
+            return _hdr_percentile_s(hdr, share)
+        seen = 0
+        for edge, count in sorted(buckets.items()):
             seen += count
             if count and seen >= share * total:
                 return min(upper_edge(edge) * MICROSECOND, most)
-        return self.max_s if total > 0 else None
+        return max_s if total > 0 else None
+
+    return {name: at(share) for name, (share, _words) in LATENCIES.items()} | {"max": max_s}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +84,6 @@ class Direction:
     received_count: int
     ring_drops_count: int
     refused_count: int
-    sent_bytes: int
     received_bytes: int
     sent_pps: float
     received_pps: float
@@ -148,34 +154,38 @@ def rate(before: Mapping[str, Any], after: Mapping[str, Any], name: str, seconds
 def directions(raw: Mapping[str, Any], ports: Sequence[int], senders: Sequence[int]) -> list[Direction]:
     """Return what a trial of the client process measured, for each port that sent to its neighbour in `ports`."""
     rest, first, last, end = raw["readings"]
-    seconds = last["time"] - first["time"]
-    result = []
-    for place, port in enumerate(ports):
-        if port not in senders:
-            continue
-        target = ports[place ^ 1]
-        tx, rx = str(port), str(target)
-
-        def counted(name: str, of: str) -> int:
-            return difference(rest["ports"][of], end["ports"][of], name)
-
-        result.append(
-            Direction(
-                source=port,
-                target=target,
-                sent_count=counted("opackets", tx),
-                received_count=counted("ipackets", rx),
-                ring_drops_count=counted("ierrors", rx),
-                refused_count=counted("oerrors", tx),
-                sent_bytes=counted("obytes", tx),
-                received_bytes=counted("ibytes", rx),
-                sent_pps=rate(first["ports"][tx], last["ports"][tx], "opackets", seconds),
-                received_pps=rate(first["ports"][rx], last["ports"][rx], "ipackets", seconds),
-                window_s=seconds,
-                latency=stateless_latency(end.get("pgid"), 1000 + port),
-            )
+    return [
+        _direction(
+            (port, ports[place ^ 1]), (rest["ports"], end["ports"]), (first, last),
+            stateless_latency(end.get("pgid"), 1000 + port),
         )
-    return result
+        for place, port in enumerate(ports)
+        if port in senders
+    ]  # fmt: skip
+
+
+def _direction(
+    ports: tuple[int, int],
+    rest: tuple[Readings, Readings],
+    running: tuple[Readings, Readings],
+    latency: ProbeLatency | None,
+) -> Direction:
+    """Return what happened from a port to another: counts from rest to rest, and rates between two readings."""
+    (source, target), (before, end), (first, last) = ports, rest, running
+    tx, rx, seconds = str(source), str(target), last["time"] - first["time"]
+    return Direction(
+        source=source,
+        target=target,
+        sent_count=difference(before[tx], end[tx], "opackets"),
+        received_count=difference(before[rx], end[rx], "ipackets"),
+        ring_drops_count=difference(before[rx], end[rx], "ierrors"),
+        refused_count=difference(before[tx], end[tx], "oerrors"),
+        received_bytes=difference(before[rx], end[rx], "ibytes"),
+        sent_pps=rate(first["ports"][tx], last["ports"][tx], "opackets", seconds),
+        received_pps=rate(first["ports"][rx], last["ports"][rx], "ipackets", seconds),
+        window_s=seconds,
+        latency=latency,
+    )
 
 
 @errors.reading(ANSWER)
@@ -193,19 +203,19 @@ def stateless_latency(answer: Mapping[str, Any] | None, group: int) -> ProbeLate
     fastest = 0 if max_us >= NOT_COUNTED_US else min(lowest, received - sum(buckets.values()))
     if fastest > 0:
         buckets[0] = fastest
-    hdr = latency.get("hdrh")
+    hdr, max_s = latency.get("hdrh"), 0.0
+    if seen:
+        max_s = _hdr_percentile_s(hdr, 1) if hdr else _max_us(max_us, buckets) * MICROSECOND
     return ProbeLatency(
         sent_count=sum(flow["tp"].values()),
         received_count=received,
-        out_of_order_count=int(wrong.get("ooo", 0)),
+        reordered_count=int(wrong.get("ooo", 0)),
         duplicated_count=int(wrong.get("dup", 0)),
         mean_s=latency["average"] * MICROSECOND or None if seen else None,
         jitter_s=latency["jit"] * MICROSECOND if seen else None,
-        max_s=(_hdr_percentile_s(hdr, 1) if hdr else _max_us(max_us, buckets) * MICROSECOND)
-        if seen
-        else None,
+        percentiles_s=percentiles_s(buckets, received, max_s if seen else None, hdr),
         buckets=buckets,
-        hdr=hdr,
+        histogram=hdr,
     )
 
 
@@ -221,15 +231,17 @@ def stateful_latency(answer: Mapping[str, Any], port: int, peer: int) -> ProbeLa
         return None
     own, stats = data[f"port-{port}"]["hist"], data[f"port-{port}"]["stats"]
     buckets = {int(one["key"]): int(one["val"]) for one in own["histogram"]}
+    received, max_s = int(stats["m_pkt_ok"]), _max_us(own["max_usec"], buckets) * MICROSECOND
     return ProbeLatency(
         sent_count=int(data[f"port-{peer}"]["stats"]["m_tx_pkt_ok"]),
-        received_count=int(stats["m_pkt_ok"]),
-        out_of_order_count=int(stats["m_seq_error"]),
+        received_count=received,
+        reordered_count=int(stats["m_seq_error"]),
         duplicated_count=0,
         mean_s=own["s_avg"] * MICROSECOND if buckets else None,
         jitter_s=stats["m_jitter"] * MICROSECOND if buckets else None,
-        max_s=_max_us(own["max_usec"], buckets) * MICROSECOND if buckets else None,
+        percentiles_s=percentiles_s(buckets, received, max_s if buckets else None),
         buckets=buckets,
+        histogram=None,
     )
 
 
@@ -295,30 +307,14 @@ def connections(raw: Mapping[str, Any]) -> Connections:
 @errors.reading(ANSWER)
 def stateful_directions(raw: Mapping[str, Any], ports: Sequence[int]) -> list[Direction]:
     """Return what a stateful test measured in each direction."""
-    before: Mapping[str, Any] = raw["before"]
     first, last, end = raw["readings"][0], raw["readings"][-2], raw["readings"][-1]
-    seconds = last["time"] - first["time"]
-    result = []
-    for place, port in enumerate(ports):
-        target = ports[place ^ 1]
-        tx, rx = str(port), str(target)
-        result.append(
-            Direction(
-                source=port,
-                target=target,
-                sent_count=difference(before[tx], end["ports"][tx], "opackets"),
-                received_count=difference(before[rx], end["ports"][rx], "ipackets"),
-                ring_drops_count=difference(before[rx], end["ports"][rx], "ierrors"),
-                refused_count=difference(before[tx], end["ports"][tx], "oerrors"),
-                sent_bytes=difference(before[tx], end["ports"][tx], "obytes"),
-                received_bytes=difference(before[rx], end["ports"][rx], "ibytes"),
-                sent_pps=rate(first["ports"][tx], last["ports"][tx], "opackets", seconds),
-                received_pps=rate(first["ports"][rx], last["ports"][rx], "ipackets", seconds),
-                window_s=seconds,
-                latency=stateful_latency(end["latency"], target, port),
-            )
+    return [
+        _direction(
+            (port, ports[place ^ 1]), (raw["before"], end["ports"]), (first, last),
+            stateful_latency(end["latency"], ports[place ^ 1], port),
         )
-    return result
+        for place, port in enumerate(ports)
+    ]  # fmt: skip
 
 
 @errors.reading(ANSWER)

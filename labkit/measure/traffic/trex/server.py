@@ -15,15 +15,15 @@ import re
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from labkit.common.errors import Failed, Unsupported
 from labkit.common.packets import ETHERNET_BYTES
 from labkit.measure.endpoints import Endpoint, Namespace, Pair, namespaces
-from labkit.measure.traffic.packet_ends import LearningFrameSender, frame_addresses, learning_frame
+from labkit.measure.traffic.packet_ends import frame_addresses, frame_sender, learning_frame
 from labkit.measure.traffic.packet_sender import FrameAddresses, Mix
 from labkit.measure.traffic.trex import client
 from labkit.measure.traffic.trex.client import Address, Client
@@ -48,7 +48,7 @@ RING_BYTES, BLOCK_BYTES = 32 << 20, 1 << 20
 RING_HEADER_BYTES = 128
 PAGE_BYTES = 4096
 FRAMES_BYTES = (2048, 4096, 8192, 9216)
-RUNTIME = Path("/var/run/dpdk")  # of DPDK programs that do not know RUNTIME_DIRECTORY
+RUNTIME = Path("/var/run/dpdk")  # where DPDK programs that do not know RUNTIME_DIRECTORY leave files
 TABLE = "labkit_trex"
 
 
@@ -72,26 +72,16 @@ def find(given: str | None = None) -> Path:
 
 
 @dataclass(frozen=True)
-class Port:
-    """A port of TRex: its interface, its MAC address and the next hop's, its address and its partner's."""
-
-    interface: str
-    source_mac: str
-    target_mac: str
-    source_ip: str
-    target_ip: str
-
-
-@dataclass(frozen=True)
 class OwnServer:
-    """A TRex server that runs, with its client's connection. `pid`: its process; `pids`: also that of the client.
+    """A TRex server that runs, with its client's connection.
 
-    `adjacent`: the ends share one Ethernet, so a device between them forwards by MAC address alone.
+    `ports`: their interfaces and addresses. `pid`: its process; `pids`: also that of the client. `adjacent`: the
+    ends share one Ethernet, so a device between them forwards by MAC address alone.
     """
 
     client: Client
-    ports: list[Port]
-    learning: list[LearningFrameSender]
+    ports: list[FrameAddresses]
+    learning: list[Callable[[], None]]
     pid: int
     pids: frozenset[int]
     adjacent: bool
@@ -103,11 +93,11 @@ class OwnServer:
 
     def announce(self) -> None:
         """Send a frame from every port's interface, so that bridges and switches know where it is."""
-        for learning in self.learning:
-            learning.send()
+        for send in self.learning:
+            send()
 
 
-def config(ports: Sequence[Port], mtu_bytes: int, prefix: str) -> str:
+def config(ports: Sequence[FrameAddresses], mtu_bytes: int, prefix: str) -> str:
     """Return TRex's configuration file for kernel interfaces: large rings, and threads that sleep (`low_end`).
 
     `prefix` tells the files of this DPDK program from those of others.
@@ -142,12 +132,8 @@ def ring_of(mtu_bytes: int) -> tuple[int, int, int]:
 def argv(folder: Path, configuration: Path, *, stateful: bool) -> list[str]:
     """Return the command line of the server. It has to run in TRex's folder, and with TRex's libraries."""
     mode = ["--astf"] if stateful else [EXACT_LATENCY]
-    start = [
-        "env",
-        f"--chdir={folder}",
-        f"LD_LIBRARY_PATH={LIBRARIES}",
-        f"RUNTIME_DIRECTORY={configuration.parent}",
-    ]
+    variables = [f"LD_LIBRARY_PATH={LIBRARIES}", f"RUNTIME_DIRECTORY={configuration.parent}"]
+    start = ["env", f"--chdir={folder}", *variables]
     return [*start, f"./{BINARY}", "-i", *mode, "--cfg", str(configuration), *ARGUMENTS]
 
 
@@ -184,14 +170,11 @@ def started(
         space.netlink.do(netlink.set_link(1))
         addresses = _addresses(pairs)
         ends = _move_interfaces(pairs, addresses, space)
-        ports = [
-            Port(end.interface, own.source_mac, own.target_mac, own.source_ip, own.target_ip)
-            for end, own in zip(ends, addresses, strict=True)
-        ]
-        stack.enter_context(_only_arp(space, ports))
+        ports = [replace(own, interface=end.interface) for end, own in zip(ends, addresses, strict=True)]
+        _only_arp(space, ports)
         own = stack.enter_context(_scratch())
         prefix = f"labkit-{secrets.token_hex(4)}"
-        stack.enter_context(_runtime_folder())
+        stack.enter_context(temporary_files.covered(RUNTIME))
         written = own / "trex_cfg.yaml"
         written.write_text(config(ports, mtu_bytes, prefix))
         server = process.Running([*space.prefix, *argv(place, written, stateful=stateful)])
@@ -202,7 +185,7 @@ def started(
         connection = Client(companion.fileno(), Address("127.0.0.1"), numbers, "that labkit started")
         stack.callback(connection.close)
         learning = [
-            stack.enter_context(LearningFrameSender(end, learning_frame(own, Mix())))
+            stack.enter_context(frame_sender(end, learning_frame(own, Mix())))
             for end, own in zip(ends, addresses, strict=True)
         ]
         pids = frozenset({server.pid, companion.pid})
@@ -253,8 +236,7 @@ def _move_interfaces(
     return result
 
 
-@contextmanager
-def _only_arp(space: Namespace, ports: Sequence[Port]) -> Iterator[None]:
+def _only_arp(space: Namespace, ports: Sequence[FrameAddresses]) -> None:
     """Let the kernel handle nothing but ARP from TRex's interfaces: it would answer load with resets and errors."""
     rules = [f"add table netdev {TABLE}"]
     for port in ports:
@@ -269,25 +251,6 @@ def _only_arp(space: Namespace, ports: Sequence[Port]) -> Iterator[None]:
             f"this kernel cannot drop frames at ingress ({ended.message()}): use a kernel with CONFIG_NETFILTER_INGRESS"
             " and nf_tables, or a TRex server elsewhere (server=HOST)"
         )
-    yield
-
-
-@contextmanager
-def _runtime_folder() -> Iterator[None]:
-    """Put an empty folder in memory over the one where DPDK leaves files, in the experiment's own mounts alone."""
-    with ExitStack() as stack:
-        with suppress(OSError):  # it is there already, or a user without privilege cannot make it
-            RUNTIME.mkdir()
-            stack.callback(_remove, RUNTIME)
-        words = ["mount", "-t", "tmpfs", "-o", "mode=700", "labkit", str(RUNTIME)]
-        if RUNTIME.is_dir() and process.run(words).returncode == 0:
-            stack.callback(process.run, ["umount", "--lazy", str(RUNTIME)])
-        yield
-
-
-def _remove(folder: Path) -> None:
-    with suppress(OSError):
-        folder.rmdir()
 
 
 @contextmanager

@@ -47,15 +47,7 @@ def error_text(error: BaseException | str) -> str:
 
 def profile_streams(profile: str, side: int, ends: Ends | None) -> list[Any]:
     """Return the streams of a named profile; without ends, addresses go through 16.0.0.1-254 and 48.0.0.1-254."""
-    from trex.stl.api import (
-        STLPktBuilder,
-        STLScVmRaw,
-        STLStream,
-        STLTXCont,
-        STLVmFixIpv4,
-        STLVmFlowVar,
-        STLVmWrFlowVar,
-    )
+    from trex.stl import api
 
     result = []
     for size, pps, delay_s in PROFILES[profile]:
@@ -63,26 +55,26 @@ def profile_streams(profile: str, side: int, ends: Ends | None) -> list[Any]:
         if ends is None and profile == "imix":
             first = [("16.0.0.1", "16.0.0.254"), ("48.0.0.1", "48.0.0.254")]
             (source, source_end), (target, target_end) = first if side == 0 else first[::-1]
-            program = STLScVmRaw(
+            program = api.STLScVmRaw(
                 [
-                    STLVmFlowVar("src", min_value=source, max_value=source_end, size=4, op="inc"),
-                    STLVmFlowVar("dst", min_value=target, max_value=target_end, size=4, op="inc"),
-                    STLVmWrFlowVar(fv_name="src", pkt_offset="IP.src"),
-                    STLVmWrFlowVar(fv_name="dst", pkt_offset="IP.dst"),
-                    STLVmFixIpv4(offset="IP"),
+                    api.STLVmFlowVar("src", min_value=source, max_value=source_end, size=4, op="inc"),
+                    api.STLVmFlowVar("dst", min_value=target, max_value=target_end, size=4, op="inc"),
+                    api.STLVmWrFlowVar(fv_name="src", pkt_offset="IP.src"),
+                    api.STLVmWrFlowVar(fv_name="dst", pkt_offset="IP.dst"),
+                    api.STLVmFixIpv4(offset="IP"),
                 ]
             )
-        packet = STLPktBuilder(pkt=_packet(side, ends, size), vm=program)
-        result.append(STLStream(isg=delay_s, packet=packet, mode=STLTXCont(pps=pps)))
+        packet = api.STLPktBuilder(pkt=_packet(side, ends, size), vm=program)
+        result.append(api.STLStream(isg=delay_s, packet=packet, mode=api.STLTXCont(pps=pps)))
     return result
 
 
 def file_streams(path: str, source: str, side: int, port: int) -> list[Any]:
     """Return the streams of a profile that is Python: code, which runs here with the user's rights. Raises BadInput."""
-    from trex.stl.api import STLProfile
+    from trex.stl import api
 
     def load(path: str) -> Any:
-        return STLProfile.load_py(path, direction=side, port_id=port)
+        return api.STLProfile.load_py(path, direction=side, port_id=port)
 
     return list(_load_from_file(path, source, "stateless", load).get_streams())
 
@@ -92,13 +84,13 @@ def mix_streams(
 ) -> list[Any]:
     """Return a stream for each frame size. `frames`: sizes in bytes with FCS, and their weights. `field`: what differs
     between the flows."""
-    from trex.stl.api import STLPktBuilder, STLStream, STLTXCont
+    from trex.stl import api
 
     program = _flows(field, flows, ends, udp_ports)
     return [
-        STLStream(
-            packet=STLPktBuilder(pkt=_packet(0, ends, size - FCS_BYTES, udp_ports), vm=program),
-            mode=STLTXCont(pps=weight),
+        api.STLStream(
+            packet=api.STLPktBuilder(pkt=_packet(0, ends, size - FCS_BYTES, udp_ports), vm=program),
+            mode=api.STLTXCont(pps=weight),
         )
         for size, weight in frames
     ]
@@ -106,11 +98,11 @@ def mix_streams(
 
 def probes(port: int, side: int, ends: Ends | None, rate_pps: float, udp_ports: Sequence[int] = ()) -> Any:
     """Return the stream of latency probes from a port."""
-    from trex.stl.api import STLFlowLatencyStats, STLPktBuilder, STLStream, STLTXCont
+    from trex.stl import api
 
-    packet = STLPktBuilder(pkt=_packet(side, ends, PROBE_BYTES, udp_ports))
-    statistics = STLFlowLatencyStats(pg_id=FIRST_PROBES + port)
-    return STLStream(packet=packet, mode=STLTXCont(pps=rate_pps), flow_stats=statistics)
+    packet = api.STLPktBuilder(pkt=_packet(side, ends, PROBE_BYTES, udp_ports))
+    statistics = api.STLFlowLatencyStats(pg_id=FIRST_PROBES + port)
+    return api.STLStream(packet=packet, mode=api.STLTXCont(pps=rate_pps), flow_stats=statistics)
 
 
 def _packet(side: int, ends: Ends | None, size: int, udp_ports: Sequence[int] = ()) -> Any:
@@ -118,19 +110,19 @@ def _packet(side: int, ends: Ends | None, size: int, udp_ports: Sequence[int] = 
 
     With UDP ports it has no UDP checksum (RFC 768), because flows may change what it covers.
     """
-    from trex.stl.api import IP, UDP, Ether  # the client's own scapy
+    from trex.stl import api  # the client's own scapy
 
     source, target = ends or OUTSIDE[side]
-    udp = UDP(dport=12, sport=1025)
+    udp = api.UDP(dport=12, sport=1025)
     if udp_ports:
-        udp = UDP(sport=udp_ports[0], dport=udp_ports[1], chksum=0)
-    head = Ether() / IP(src=source, dst=target) / udp
+        udp = api.UDP(sport=udp_ports[0], dport=udp_ports[1], chksum=0)
+    head = api.Ether() / api.IP(src=source, dst=target) / udp
     return head / (b"x" * max(0, size - len(head)))
 
 
 def _flows(field: str, flows: int, ends: Ends, udp_ports: Sequence[int]) -> Any:
     """Return the program that makes so many flows, which differ in this field; None for one flow."""
-    from trex.stl.api import STLScVmRaw, STLVmFixIpv4, STLVmFlowVar, STLVmWrFlowVar
+    from trex.stl import api
 
     if flows == 1:
         return None
@@ -141,29 +133,20 @@ def _flows(field: str, flows: int, ends: Ends, udp_ports: Sequence[int]) -> Any:
         "target_ip": ("IP.dst", 4, int(ipaddress.ip_address(ends[1]))),
     }[field]
     steps = [
-        STLVmFlowVar("flow", min_value=first, max_value=first + flows - 1, size=size, op="inc"),
-        STLVmWrFlowVar(fv_name="flow", pkt_offset=place),
+        api.STLVmFlowVar("flow", min_value=first, max_value=first + flows - 1, size=size, op="inc"),
+        api.STLVmWrFlowVar(fv_name="flow", pkt_offset=place),
     ]
-    return STLScVmRaw([*steps, *([STLVmFixIpv4(offset="IP")] if size == 4 else [])])
+    return api.STLScVmRaw([*steps, *([api.STLVmFixIpv4(offset="IP")] if size == 4 else [])])
 
 
 def connections(ends: Ends | None) -> Any:
     """Return connections like those of TRex's astf/http_simple.py: a GET, and an answer of 32 KiB.
 
     `ends`: the addresses of the client and the server; None: the ranges of that file."""
-    from trex.astf.api import (
-        ASTFIPGen,
-        ASTFIPGenDist,
-        ASTFIPGenGlobal,
-        ASTFProfile,
-        ASTFProgram,
-        ASTFTCPClientTemplate,
-        ASTFTCPServerTemplate,
-        ASTFTemplate,
-    )
+    from trex.astf import api
 
     answer = HTTP_ANSWER + b"*" * HTTP_BYTES
-    client, server = ASTFProgram(), ASTFProgram()
+    client, server = api.ASTFProgram(), api.ASTFProgram()
     client.send(HTTP_REQUEST)
     client.recv(len(answer))
     server.recv(len(HTTP_REQUEST))
@@ -171,23 +154,23 @@ def connections(ends: Ends | None) -> Any:
     clients, servers = ["16.0.0.0", "16.0.0.255"], ["48.0.0.0", "48.0.255.255"]
     if ends:
         clients, servers = [ends[0]] * 2, [ends[1]] * 2
-    addresses = ASTFIPGen(
-        glob=ASTFIPGenGlobal(ip_offset="1.0.0.0"),
-        dist_client=ASTFIPGenDist(ip_range=clients, distribution="seq"),
-        dist_server=ASTFIPGenDist(ip_range=servers, distribution="seq"),
+    addresses = api.ASTFIPGen(
+        glob=api.ASTFIPGenGlobal(ip_offset="1.0.0.0"),
+        dist_client=api.ASTFIPGenDist(ip_range=clients, distribution="seq"),
+        dist_server=api.ASTFIPGenDist(ip_range=servers, distribution="seq"),
     )
-    template = ASTFTemplate(
-        client_template=ASTFTCPClientTemplate(program=client, ip_gen=addresses, cps=HTTP_CPS),
-        server_template=ASTFTCPServerTemplate(program=server),
+    template = api.ASTFTemplate(
+        client_template=api.ASTFTCPClientTemplate(program=client, ip_gen=addresses, cps=HTTP_CPS),
+        server_template=api.ASTFTCPServerTemplate(program=server),
     )
-    return ASTFProfile(default_ip_gen=addresses, templates=template)
+    return api.ASTFProfile(default_ip_gen=addresses, templates=template)
 
 
 def connections_of_file(path: str, source: str) -> Any:
     """Return a stateful profile that is Python: code, which runs here with the user's rights. Raises BadInput."""
-    from trex.astf.api import ASTFProfile
+    from trex.astf import api
 
-    return _load_from_file(path, source, "stateful", ASTFProfile.load_py)
+    return _load_from_file(path, source, "stateful", api.ASTFProfile.load_py)
 
 
 def connection_rate(profile: Any) -> float | None:

@@ -23,7 +23,7 @@ def trial(rate_pps: float, duration_s: float) -> tuple[list[Direction], dict[str
     received = sent - 1 if rate_pps <= LOSES_ABOVE_PPS else sent * 9 // 10
     direction = Direction(
         source=0, target=1, sent_count=sent, received_count=received, ring_drops_count=0, refused_count=0,
-        sent_bytes=64 * sent, received_bytes=64 * received, sent_pps=rate_pps, received_pps=received / duration_s,
+        received_bytes=64 * received, sent_pps=rate_pps, received_pps=received / duration_s,
         window_s=duration_s,
     )  # fmt: skip
     return [direction], {}

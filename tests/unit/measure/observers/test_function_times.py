@@ -43,7 +43,7 @@ def test_ring_buffer_pages(version: str, monkeypatch: pytest.MonkeyPatch) -> Non
     kernel_functions.addresses.cache_clear()
     known = kernel_functions.addresses(FUNCTIONS)
     kernel_functions.addresses.cache_clear()
-    result, of = Collected(FUNCTIONS), layout(version)
+    result, of = Collected(FUNCTIONS, Distribution), layout(version)
     whole = io.BytesIO(content(version))
     pages = iter(lambda: whole.read(of.page_bytes), b"")
     collect(
@@ -136,7 +136,7 @@ def test_both_reasons_without_a_tracer(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(session, "check", lambda: without("no function_graph: boot another"))
     monkeypatch.setattr(bpftrace_times, "check", lambda: without("no bpftrace: install it"))
-    function_times._usable.cache_clear()
+    function_times.check.cache_clear()
     with pytest.raises(Unsupported, match="boot another; BPF does not work either: no bpftrace: install it"):
         function_times.check()
 

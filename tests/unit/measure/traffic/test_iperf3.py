@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from labkit.common.errors import Failed, Unsupported
-from labkit.measure.traffic import iperf3
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.traffic import base, iperf3
 
 SAMPLES = Path(__file__).parents[3] / "samples"
 Page = dict[str, Any]
@@ -120,27 +121,23 @@ def test_missing_json_fields(missing: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("load", "words"),
+    ("given", "words"),
     [
-        (iperf3.Load(), "-t 5 -O 1"),
-        (iperf3.Load(omit_s=0, streams=4), "-t 5 -P 4"),
-        (iperf3.Load(direction="both"), "-t 5 --bidir"),
-        (iperf3.Load("udp", length_bytes=64), "-u -b 0 -O 1 -l 64"),
-        (iperf3.Load("udp", rate_bps=2.5e6), "-u -b 2500000"),
+        ({}, "-t 5 -O 1"),
+        ({"omit_s": 0, "streams": 4}, "-t 5 -P 4"),
+        ({"direction": "both"}, "-t 5 --bidir"),
+        ({"protocol": "udp", "length_bytes": 64}, "-u -b 0 -O 1 -l 64"),
+        ({"protocol": "udp", "rate_bps": 2.5e6}, "-u -b 2500000 -l 1472"),
         (
-            iperf3.Load(
-                mss_bytes=536,
-                congestion="reno",
-                zerocopy=True,
-                affinity="0,1",
-                socket="nodelay=on sndbuf=8192 rcvbuf=8192",
-            ),
+            {"mss_bytes": 536, "congestion": "reno", "zerocopy": True, "affinity": "0,1",
+             "socket": "nodelay=on sndbuf=8192 rcvbuf=8192"},
             "-M 536 -C reno -w 8192 -A 0,1 -Z -N",
         ),
     ],
-)
-def test_client_arguments(load: iperf3.Load, words: str) -> None:
-    line = " ".join(iperf3.client_argv(load, "fd00::2:1"))
+)  # fmt: skip
+def test_client_arguments(given: dict[str, Any], words: str) -> None:
+    load = DatapathParameters(**given)
+    line = " ".join(iperf3.IPERF3.client_argv(load, "fd00::2:1", 5201))
     assert line.startswith("iperf3 -J -c fd00::2:1 ")
     for word in words.split(" -"):
         assert word in line
@@ -162,7 +159,7 @@ def test_client_arguments(load: iperf3.Load, words: str) -> None:
 def test_refused_versions(lines: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake(tmp_path, lines, monkeypatch)
     with pytest.raises(Unsupported, match=words):
-        iperf3.version()
+        iperf3.IPERF3.version()
 
 
 @pytest.mark.parametrize(
@@ -170,7 +167,7 @@ def test_refused_versions(lines: str, words: str, tmp_path: Path, monkeypatch: p
 )
 def test_accepted_versions(lines: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake(tmp_path, lines, monkeypatch)
-    assert iperf3.version() == lines.split()[1]
+    assert iperf3.IPERF3.version() == lines.split()[1]
 
 
 def fake(folder: Path, lines: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,9 +191,9 @@ def test_flows_move_while_they_run(ends_after_s: float, monkeypatch: pytest.Monk
         if len(moved) == 2:
             raise Failed("the iperf3 client ended before it was bound")
 
-    monkeypatch.setattr(iperf3, "time", SimpleNamespace(monotonic=lambda: now_s))
-    monkeypatch.setattr(iperf3.process, "wait", wait)
-    flows = iperf3.Flows([], None, iperf3.Load())
+    monkeypatch.setattr(base, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(base.process, "wait", wait)
+    flows = base.Flows(iperf3.IPERF3, [], None, DatapathParameters())
     monkeypatch.setattr(flows, "bind", bind)
     assert flows.wait(0.1)
     assert not moved
