@@ -1,48 +1,40 @@
 """Tables of published figures in data/reference: of other machines, drawn beside one's own and never compared."""
 
-from pathlib import Path
+import functools
 
 import pandas as pd
 
+from labkit.commands import new
 from labkit.common import run_folder
+from labkit.common.errors import Failed
 
 OVS_TEST_PLAN = "ovs_test_plan.csv"
-THESIS_COUNT, THESIS_UPLINK = "virtual_tap_mirror_count.csv", "virtual_tap_gre_uplink.csv"
+THESIS_COUNT = "virtual_tap_mirror_count.csv"
 THESIS_S = 60  # of each run of table 4.2
 SHARES = ["source", "test", "pps", "line_pps", "share", "verdict"]
 PUBLISHED_LINE_BPS = 1e9
 
 
-def table(name: str, path: Path | None = None) -> pd.DataFrame | None:
-    """Read a table of the project's data/reference, or of labkit's own; None if neither has it. `path`: another."""
-    roots = (run_folder.project_root(), Path(__file__).resolve().parents[1])
-    places = [path] if path else [root / "data" / "reference" / name for root in roots]
-    place = next((place for place in places if place.exists()), None)
-    return None if place is None else pd.read_csv(place, comment="#")
+def table(name: str) -> pd.DataFrame:
+    """Read a table of the project's data/reference, or else of labkit's own. Raises Failed if neither has it."""
+    own = run_folder.project_root() / "data/reference" / name
+    place = own if own.exists() else _installed().get(f"data/reference/{name}")
+    if place is None:
+        raise Failed(f"this installation of labkit lacks data/reference/{name}: install it again")
+    return pd.read_csv(place, comment="#")
 
 
-def container_vs_vm(path: Path | None = None) -> pd.DataFrame:
-    """Return the published measurements of an earlier report, one row per run. The table is empty if the file is
-    missing.
+_installed = functools.cache(new.sources)
+
+
+def container_vs_vm() -> pd.DataFrame:
+    """Return the published measurements of an earlier report, one row per run.
 
     Columns: endpoint (container, guest), length_bytes (if iperf3 chose the length: the mean of the sent datagrams),
     received_bps, received_pps, sent_count, lost_count, jitter_s, ip_rcv_s, has_report. If has_report is False, the
     receiver's losses are unknown and received_* holds what was sent.
     """
-    result = table("container_vs_vm.csv", path)
-    if result is None:
-        return pd.DataFrame(
-            columns=[
-                "endpoint",
-                "length_bytes",
-                "received_bps",
-                "received_pps",
-                "has_report",
-                "jitter_s",
-                "sent_count",
-                "lost_count",
-            ]
-        )
+    result = table("container_vs_vm.csv")
     result["endpoint"] = result["endpoint"].replace("vm", "guest")
     sizes = result["sent_bps"] * result["duration_s"] / 8 / result["sent_count"]
     result["default"] = result["length_bytes"].isna()
@@ -54,11 +46,9 @@ def container_vs_vm(path: Path | None = None) -> pd.DataFrame:
     return result
 
 
-def ovs_test_plan(path: Path | None = None) -> pd.DataFrame:
-    """Return the plan's published values: use_case, frame_bytes, total_pps, total_bps. Empty if the file is missing."""
-    result = table(OVS_TEST_PLAN, path)
-    if result is None:
-        return pd.DataFrame(columns=["use_case", "frame_bytes", "total_pps", "total_bps"])
+def ovs_test_plan() -> pd.DataFrame:
+    """Return the plan's published values: use_case, frame_bytes, total_pps, total_bps."""
+    result = table(OVS_TEST_PLAN)
     return pd.DataFrame(
         {
             "use_case": result["use_case"].str.replace("-", "_"),
@@ -69,17 +59,13 @@ def ovs_test_plan(path: Path | None = None) -> pd.DataFrame:
     )
 
 
-def thesis_count(path: Path | None = None) -> pd.DataFrame:
-    """Return table 4.1 of the thesis, a row for each number of mirrors. Empty if the file is missing.
+def thesis_count() -> pd.DataFrame:
+    """Return table 4.1 of the thesis, a row for each number of mirrors.
 
     `with ifstat` and `without ifstat` are Mbit/s. ifstat reads counters and no copy. `CPI …` are the cycles per
     instruction of ovs-vswitchd. Without mirrors there is one measurement, which stands in both columns.
     """
-    printed = table(THESIS_COUNT, path)
-    if printed is None:
-        return pd.DataFrame(
-            columns=["mirrors", "with ifstat", "without ifstat", "CPI with ifstat", "CPI without ifstat"]
-        )
+    printed = table(THESIS_COUNT)
     result = pd.DataFrame({"mirrors": sorted(printed["mirror_ports"].unique())})
     for column, before in (("bitrate_Mbps", ""), ("cpi", "CPI ")):
         for name, monitored in (("with ifstat", "True"), ("without ifstat", "False")):
@@ -88,16 +74,13 @@ def thesis_count(path: Path | None = None) -> pd.DataFrame:
     return result
 
 
-def thesis_uplink(path: Path | None = None) -> pd.DataFrame:
-    """Return table 4.2 of the thesis as rates in bit/s (offered, sent and captured), one row per offered rate. Empty if
-    the file is missing.
+def thesis_uplink() -> pd.DataFrame:
+    """Return table 4.2 of the thesis as rates in bit/s (offered, sent and captured), one row per offered rate.
 
     iperf3's GBytes have 2^30 bytes: only then does what was sent agree with what was offered. Wireshark's GBytes have
     10^9 bytes: otherwise more than 1 Gbit/s would have passed the NIC.
     """
-    printed = table(THESIS_UPLINK, path)
-    if printed is None:
-        return pd.DataFrame(columns=["offered_bps", "sent_bps", "captured_bps"])
+    printed = table("virtual_tap_gre_uplink.csv")
     return pd.DataFrame(
         {
             "offered_bps": printed["offered_Mbps"] * 1e6,
@@ -110,11 +93,9 @@ def thesis_uplink(path: Path | None = None) -> pd.DataFrame:
 def trex_shares() -> pd.DataFrame:
     """Return the published load tests with SHARES: the rate in both directions together, and what the lines carry.
 
-    For frames of several lengths the share is that of the bits on the line. Empty if the file is missing.
+    For frames of several lengths the share is that of the bits on the line.
     """
     given = table("trex_loadtests.csv")
-    if given is None:
-        return pd.DataFrame(columns=SHARES)
     measured = given["measured_pps"].astype("str")  # as printed: some are of both directions together
     pps = measured.str.partition(" ")[0].astype(float)
     directions = measured.str.contains("both directions").map({True: 2.0, False: 1.0})
@@ -133,10 +114,8 @@ def trex_shares() -> pd.DataFrame:
 
 
 def trex_histogram() -> pd.DataFrame:
-    """Return the published latency histogram: bucket_us (lower edges), direction, count. Empty if it is missing."""
-    given = table("trex_latency_histogram.csv")
-    if given is None:
-        return pd.DataFrame(columns=["bucket_us", "direction", "count"])
+    """Return the published latency histogram: bucket_us (lower edges), direction, count."""
     names = {"port0_count": "published, port 0", "port1_count": "published, port 1"}
-    long = given.rename(columns=names).melt("bucket_us", var_name="direction", value_name="count")
+    long = table("trex_latency_histogram.csv").rename(columns=names)
+    long = long.melt("bucket_us", var_name="direction", value_name="count")
     return long.dropna().reset_index(drop=True)

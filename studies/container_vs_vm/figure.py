@@ -1,9 +1,8 @@
 """Results of several kinds of endpoints: namespaces, containers and guests, a row of plots for each load."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,64 +25,51 @@ NARROW = 8.0  # least ratio of the two ends of an axis
 DECADES = 1.3  # decades from which on only powers of ten are labelled
 MAX_LABELS = 4  # labels at powers of ten
 NEAR = 0.01  # relative tolerance for equal lengths, because the report rounds
+SIGNS = ("", "m", "µ", "n")  # of seconds
 
 
-@dataclass(frozen=True)
-class Series:
-    """A quantity: its column, and its symbol (None: that of the kind of endpoints)."""
+class Plot(NamedTuple):
+    """The content of a plot: a title, the unit of its axis, its quantities, and the column with the report's values.
 
-    column: str
-    symbol: str | None = None
-
-
-@dataclass(frozen=True)
-class Plot:
-    """The content of a plot: a title, the unit of its axis, and the quantities."""
+    Each quantity is a column; its symbol is in SYMBOLS, or that of the kind of endpoints.
+    """
 
     title: str
     unit: str
-    series: Sequence[Series]
-    published: str | None = None  # the column with the report's values
+    columns: tuple[str, ...]
+    published: str | None = None
 
 
 ARRIVES = {
     "udp": [
-        Plot("throughput", "bit/s", [Series("throughput_bps")], "received_bps"),
-        Plot("datagrams received", "per second", [Series("throughput_pps")], "received_pps"),
+        Plot("throughput", "bit/s", ("throughput_bps",), "received_bps"),
+        Plot("datagrams received", "per second", ("throughput_pps",), "received_pps"),
     ],
     "tcp": [
-        Plot("throughput", "bit/s", [Series("throughput_bps")]),
-        Plot("round-trip time, measured by TCP", "s", [Series("rtt_s")]),
+        Plot("throughput", "bit/s", ("throughput_bps",)),
+        Plot("round-trip time, measured by TCP", "s", ("rtt_s",)),
     ],
     "ping": [
-        Plot("round-trip time p50", "s", [Series("latency_p50_s")]),
-        Plot("longest round-trip time", "s", [Series("latency_max_s")]),
+        Plot("round-trip time p50", "s", ("latency_p50_s",)),
+        Plot("longest round-trip time", "s", ("latency_max_s",)),
     ],
 }
 QUALITY = {
     "udp": [
-        Plot("jitter", "s", [Series("jitter_s")], "jitter_s"),
-        Plot("datagrams lost", "%", [Series("lost_percent")], "lost_percent"),
+        Plot("jitter", "s", ("jitter_s",), "jitter_s"),
+        Plot("datagrams lost", "%", ("lost_percent",), "lost_percent"),
     ]
 }
-_SIDES = [
-    Series("cpu_here", "square"),
-    Series("cpu_there", "circle-open"),
-]
-_SOFTIRQ = [
-    Series("softirq_here", "square"),
-    Series("softirq_there", "circle-open"),
-]
 COSTS = {
-    "udp": [
-        Plot("CPU time of a datagram received", "s", _SIDES),
-        Plot("of which softirq", "s", _SOFTIRQ),
-    ],
-    "tcp": [
-        Plot("CPU time of a gigabyte received", "s", _SIDES),
-        Plot("of which softirq", "s", _SOFTIRQ),
-    ],
+    protocol: [
+        Plot(f"CPU time of a {work} received", "s", ("cpu_here", "cpu_there")),
+        Plot("of which softirq", "s", ("softirq_here", "softirq_there")),
+    ]
+    for protocol, work in (("udp", "datagram"), ("tcp", "gigabyte"))
 }
+SYMBOLS = {
+    "cpu_here": "square", "cpu_there": "circle-open", "softirq_here": "square", "softirq_there": "circle-open",
+}  # fmt: skip
 
 
 def ends(rows: pd.DataFrame, published: pd.DataFrame) -> go.Figure:
@@ -175,34 +161,31 @@ def _load(panel: Panel) -> str:
 
 def _plot(figure: go.Figure, panel: Panel, plot: Plot, there: list[str], others: list[float]) -> None:
     """Draw one plot; its axis has room for the values of others, too."""
-    columns = dict.fromkeys(
-        ["endpoint", "arm", "again", "folder", "round", *(series.column for series in plot.series)]
-    )
-    ok = panel.table.loc[panel.table["status"].eq("ok"), list(columns)]
+    columns = ["endpoint", "arm", "again", "folder", "round", *plot.columns]
+    ok = panel.table.loc[panel.table["status"].eq("ok"), columns]
     prefix = _prefix(ok, plot)
     reach, nothing = [value / PREFIXES[prefix] for value in others], list[tuple[float, str]]()
     for at, endpoint in enumerate(there):
-        for number, series in enumerate(plot.series):
+        for number, column in enumerate(plot.columns):
             own = ok[ok["endpoint"].eq(endpoint)]
-            own = own.assign(
-                value=own[series.column].astype(float) / PREFIXES[prefix], unit=f"{prefix}{plot.unit}"
-            )
+            value = own[column].astype(float) / PREFIXES[prefix]
+            own = own.assign(value=value, unit=f"{prefix}{plot.unit}")
             if zeros := int(own["value"].eq(0).sum()):
                 lines = f"0 in {zeros} of {len(own)} runs: {theme.plain(own['arm'].iloc[0])}"
                 nothing.append((at + BELOW * number, lines))
             if len(own := own[own["value"] > 0]):
                 style = theme.ENDS[endpoint]
-                style = replace(style, symbol=series.symbol or style.symbol)
+                style = replace(style, symbol=SYMBOLS.get(column, style.symbol))
                 reach += _dots(figure, panel, own, style, at + BELOW * number)
     _zeros(figure, panel, nothing, min(reach, default=1.0))
     names = [theme.plain(ENDPOINT_NAMES[name]) if panel.column == 1 else "" for name in there]
-    figure.update_yaxes(
-        range=[len(there) - 0.4, -0.6],
-        tickvals=list(range(len(there))),
-        ticktext=names,
-        ticks="",
-        **panel.place,
-    )
+    axis = {
+        "range": [len(there) - 0.4, -0.6],
+        "tickvals": list(range(len(there))),
+        "ticktext": names,
+        "ticks": "",
+    }
+    figure.update_yaxes(axis, **panel.place)
     if reach and max(reach) / min(reach) < NARROW:  # so that there is room for a label or two
         middle = math.log10(max(reach) * min(reach)) / 2
         far = math.log10(NARROW) / 2
@@ -222,11 +205,9 @@ def _prefix(ok: pd.DataFrame, plot: Plot) -> str:
     """Return a suitable SI prefix for seconds; other units have prefixes at each tick."""
     if plot.unit != "s":
         return ""
-    values = pd.concat([ok[series.column].astype(float) for series in plot.series])
+    values = pd.Series(ok[list(plot.columns)].to_numpy(float).ravel())
     middle = values[values > 0].median()
-    return next(
-        (sign for sign, scale in PREFIXES.items() if scale <= middle and sign in ("", "m", "µ", "n")), ""
-    )
+    return next((sign for sign, scale in PREFIXES.items() if scale <= middle and sign in SIGNS), "")
 
 
 def _zeros(figure: go.Figure, panel: Panel, zeros: list[tuple[float, str]], least: float) -> None:
@@ -275,11 +256,7 @@ def _published_at_lengths(rows: pd.DataFrame, published: pd.DataFrame) -> pd.Dat
 
 
 def _draw_published(
-    figure: go.Figure,
-    panel: Panel,
-    column: str,
-    result: pd.DataFrame,
-    there: list[str],
+    figure: go.Figure, panel: Panel, column: str, result: pd.DataFrame, there: list[str]
 ) -> None:
     """Draw the report's values for these kinds of endpoints."""
     result = result[result["endpoint"].isin(there) & result[column].notna()]

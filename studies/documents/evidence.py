@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 import pandas as pd
@@ -76,100 +76,134 @@ class Evidence:
 
 
 Source = Callable[[Results], list[Evidence]]
+Given = ParamSpec("Given")
 
 
-def ratio_of_arms(run: str, arm: str, other: str, of: str = "speed", **only: Any) -> Source:
+def _measured(
+    find: Callable[Concatenate[Results, str, Given], Iterable[Evidence]],
+) -> Callable[Concatenate[str, Given], Source]:
+    """Make a function that yields the evidence of a run one that returns a source, which also says what is missing."""
+
+    def source_of(run: str, /, *given: Given.args, **only: Given.kwargs) -> Source:
+        def source(results: Results) -> list[Evidence]:
+            if not results.has(run):
+                return [Evidence(run, "", "", doubt=f"`labkit sweep params/findings-{run}.yaml` measures it")]
+            found = list(find(results, run, *given, **only))
+            return found or [Evidence(run, "", "", doubt="the run did not measure it")]
+
+        return source
+
+    return source_of
+
+
+@_measured
+def ratio_of_arms(
+    results: Results, run: str, /, arm: str, other: str, of: str = "speed", **only: Any
+) -> Iterator[Evidence]:
     """Return an arm's metric divided by another arm's, at each point that has `only` (columns of GROUP).
 
     The other arm may be the baseline or not: a run of somebody else may have another baseline. of: what is compared,
     a name of `results.METRICS`.
     """
-
-    def find(results: Results) -> list[Evidence]:
-        rows = rows_with(results.compared_rows(run, of), only)
-        both = results.verdicts(run, of), results.ratios(run, of)
-        lines, ratios = (rows_with(table, only) for table in both)
-        found = [
-            *_to_baseline(run, lines[lines["baseline"].eq(other)], rows, arm),
-            *_to_other(run, rows, ratios[ratios["baseline"].ne(other)], arm, other),
-        ]
-        return [replace(one, of={**only, "topology": (arm, other)}) for one in found]
-
-    return _measured_by(run, find)
+    rows = rows_with(results.compared_rows(run, of), only)
+    both = results.verdicts(run, of), results.ratios(run, of)
+    lines, ratios = (rows_with(table, only) for table in both)
+    for one in (
+        *_to_baseline(run, lines[lines["baseline"].eq(other)], rows, arm),
+        *_to_other(run, rows, ratios[ratios["baseline"].ne(other)], arm, other),
+    ):
+        yield replace(one, of={**only, "topology": (arm, other)})
 
 
+@_measured
 def ratio_of_values(
-    run: str, column: str, left: Any, right: Any, arm: str, of: str = "speed", **only: Any
-) -> Source:
+    results: Results,
+    run: str,
+    /,
+    column: str,
+    left: Any,
+    right: Any,
+    arm: str,
+    of: str = "speed",
+    **only: Any,
+) -> Iterator[Evidence]:
     """Return what one arm has with one value of a parameter (right), divided by what it has with another (left).
 
     of: `speed` (the metric), `speed_per_pair`, or `cpu_per_packet` (of the whole machine). If each round measured both
     values, the ratio is of each round. Otherwise the interval is widened by the drift between runs.
     """
+    rows, ratios = rows_with(results.rows(run), only), rows_with(results.ratios(run), only)
+    # Tables with few columns are selected and divided much faster.
+    controls = dict(load.groups(ratios[[*GROUP, *verdicts.MEASUREMENT, "setup", "log_control", "placed"]]))
 
-    def find(results: Results) -> list[Evidence]:
-        rows, ratios = rows_with(results.rows(run), only), rows_with(results.ratios(run), only)
-        found = _ratio_of_two_values(run, rows, ratios, column, (left, right), arm, of)
-        return [replace(one, of={**only, "topology": arm, column: (left, right)}) for one in found]
+    @functools.cache
+    def control_of(key: Key) -> Effect | None:
+        some = controls.get(key)
+        if some is None:
+            return None
+        return verdicts.column_effect(some, "log_control", bool(some["method"].eq("slice").any()))
 
-    return _measured_by(run, find)
+    ok = load.measured_rows(rows[rows["topology"].eq(arm)])
+    ok = ok.loc[ok["role"].ne("control"), list(dict.fromkeys([*GROUP, *POINT_COLUMNS]))]
+    if ok["method"].eq("slice").any():
+        ok = ok[ok["method"].eq("slice")]
+    differs = (column, "length_bytes") if column in ("mtu_bytes", "protocol") else (column,)
+    for _, group in load.groups(ok, [name for name in GROUP if name not in differs]):
+        sides = [group[group[column].eq(end)] for end in (left, right)]
+        if not all(map(len, sides)):
+            continue
+        placed = bool(group["method"].ne("slice").all() or group["placement"].notna().all())
+        effect = _between(*(_by_setup(side, of) for side in sides), placed=placed)
+        firsts = [side.iloc[0].to_dict() for side in sides]
+        for key in map(_key, firsts):
+            effect = effect and stats.widened(effect, control_of(key))
+        text = f"{arm}: {_point(_key(firsts[0]))} → {_value(column, right)}"
+        one = _evidence_without_ratio(run, text, firsts[0])
+        selected = {**only, "topology": arm, column: (left, right)}
+        yield _add_effect(replace(one, link_full=all(map(_fills_link, sides)), of=selected), effect, "")
 
 
+@_measured
 def ratio_of_ratios(
-    run: str, arm: str, other: str, column: str, left: Any, right: Any, **only: Any
-) -> Source:
+    results: Results, run: str, /, arm: str, other: str, column: str, left: Any, right: Any, **only: Any
+) -> Iterator[Evidence]:
     """Return an arm's ratio to another with one value of a parameter (right), divided by that with another (left).
 
     Each round must have measured both values: then what a round does to all loads cancels out.
     """
-
-    def find(results: Results) -> list[Evidence]:
-        found = rows_with(results.ratios(run), {**only, "baseline": other, "topology": arm})
-        rows = rows_with(results.rows(run), {**only, "topology": arm})
-        by = [name for name in GROUP if name != column]
-        result = []
-        for _, group in load.groups(found[found["method"].eq("slice")], by):
-            sides = [
-                group[group[column].isna() if end is None else group[column].eq(end)] for end in (left, right)
-            ]
-            logs = [
-                side.groupby("setup", sort=False)["log_ratio"].agg(
-                    lambda some: stats.centre(some.to_numpy(float))
-                )
-                for side in sides
-            ]
-            if not len(both := (logs[1] - logs[0]).dropna()):
-                continue
-            placed = bool(group["placed"].all())
-            effect = stats.effect(
-                np.asarray(both, np.float64), list(both.index), lost=stats.lost_freedom(len(both), placed)
-            )
-            point = _point(_key(sides[0].iloc[0].to_dict()))
-            what = f"{arm} / {other}: {point} → {_value(column, right)}"
-            evidence = Evidence(
-                run, what, host_of(rows), of={**only, "topology": (arm, other), column: (left, right)}
-            )
-            result.append(_add_effect(evidence, effect, ""))
-        return result
-
-    return _measured_by(run, find)
+    found = rows_with(results.ratios(run), {**only, "baseline": other, "topology": arm})
+    host = host_of(rows_with(results.rows(run), {**only, "topology": arm}))
+    of = {**only, "topology": (arm, other), column: (left, right)}
+    by = [name for name in GROUP if name != column]
+    for _, group in load.groups(found[found["method"].eq("slice")], by):
+        sides = [rows_with(group, {column: end}) for end in (left, right)]
+        logs = [_centres(side, "log_ratio") for side in sides]
+        if not len(both := (logs[1] - logs[0]).dropna()):
+            continue
+        lost = stats.lost_freedom(len(both), bool(group["placed"].all()))
+        effect = stats.effect(np.asarray(both, np.float64), list(both.index), lost=lost)
+        point = _point(_key(sides[0].iloc[0].to_dict()))
+        what = f"{arm} / {other}: {point} → {_value(column, right)}"
+        yield _add_effect(Evidence(run, what, host, of=of), effect, "")
 
 
-def function_time_ratio(run: str) -> Source:
+@_measured
+def function_time_ratio(results: Results, run: str) -> Iterator[Evidence]:
     """Return the ratio of a function's durations at the two sizes of the claim about it, for each arm."""
-
-    def find(results: Results) -> list[Evidence]:
-        profiles = results.profiles(run)
-        host = host_of(profiles)
-        judged = function_time_claim.judge_claim(function_time_claim.times(profiles))
-        return [_add_effect(Evidence(run, str(one.arm), host), one.effect, "") for one in judged]
-
-    return _measured_by(run, find)
+    profiles = results.profiles(run)
+    host = host_of(profiles)
+    for one in function_time_claim.judge_claim(function_time_claim.times(profiles)):
+        yield _add_effect(Evidence(run, str(one.arm), host), one.effect, "")
 
 
+@_measured
 def function_ratio(
-    run: str, left: tuple[str, str], right: tuple[str, str], lengths: tuple[int, int] | None = None
-) -> Source:
+    results: Results,
+    run: str,
+    left: tuple[str, str],
+    right: tuple[str, str],
+    lengths: tuple[int, int] | None = None,
+) -> list[Evidence]:
     """Return the ratio of two functions' durations (right divided by left), each (kind of endpoint, function).
 
     There is a ratio for each size of datagrams, or one of the two sizes `lengths`: the left side has the first, the
@@ -177,22 +211,17 @@ def function_ratio(
     guests' for guests. The two sides are not measured side by side, so the interval is widened by the drift between
     runs.
     """
-
-    def find(results: Results) -> list[Evidence]:
-        timed = durations(results.profiles(run))
-        sides = [
-            rows_with(timed, {"endpoint": kind, "function": function}) for kind, function in (left, right)
-        ]
-        for side, (kind, function) in zip(sides, (left, right), strict=True):
-            if not len(side):
-                doubt = f"no profile has a duration of {function} for endpoint={kind}"
-                return [Evidence(run, f"{function}, {ENDPOINT_NAMES[kind]}", "", doubt=doubt)]
-        one, other = (dict(iter(side.groupby("length_bytes", dropna=False))) for side in sides)
-        compared = [lengths] if lengths else [(size, size) for size in one]
-        found = [_duration_ratio(run, one[a], other[b]) for a, b in compared if a in one and b in other]
-        return [replace(ratio, of={"endpoint": (left[0], right[0])}) for ratio in found]
-
-    return _measured_by(run, find)
+    timed = durations(results.profiles(run))
+    sides = []
+    for kind, function in (left, right):
+        sides.append(rows_with(timed, {"endpoint": kind, "function": function}))
+        if not len(sides[-1]):
+            doubt = f"no profile has a duration of {function} for endpoint={kind}"
+            return [Evidence(run, f"{function}, {ENDPOINT_NAMES[kind]}", "", doubt=doubt)]
+    one, other = (dict(iter(side.groupby("length_bytes", dropna=False))) for side in sides)
+    compared = [lengths] if lengths else [(size, size) for size in one]
+    found = [_duration_ratio(run, one[a], other[b]) for a, b in compared if a in one and b in other]
+    return [replace(ratio, of={"endpoint": (left[0], right[0])}) for ratio in found]
 
 
 def _duration_ratio(run: str, left: pd.DataFrame, right: pd.DataFrame) -> Evidence:
@@ -212,34 +241,26 @@ def _duration_ratio(run: str, left: pd.DataFrame, right: pd.DataFrame) -> Eviden
     return _add_effect(one, compare_runs.with_drift(stats.difference(logs[1], logs[0])), "")
 
 
+def _each(source: Source, change: Callable[[Evidence], Evidence]) -> Source:
+    """Return a source whose evidence is changed."""
+    return lambda results: list(map(change, source(results)))
+
+
 def undecided_if_emulated(source: Source) -> Source:
     """Return the evidence of a source with a doubt where guests were emulated, which makes them slower."""
     doubt = "the guests were emulated, and guests on the CPU itself are faster"
-
-    def find(results: Results) -> list[Evidence]:
-        evidence = source(results)
-        return [replace(one, doubt=one.doubt or doubt) if one.guests_emulated else one for one in evidence]
-
-    return find
+    return _each(source, lambda one: replace(one, doubt=one.doubt or doubt * one.guests_emulated))
 
 
 def undecided_if_link_full(source: Source) -> Source:
     """Return the evidence of a source with a doubt where both sides fill the link, which makes any two sides equal."""
     doubt = "both sides fill the link"
-
-    def find(results: Results) -> list[Evidence]:
-        return [replace(one, doubt=one.doubt or doubt) if one.link_full else one for one in source(results)]
-
-    return find
+    return _each(source, lambda one: replace(one, doubt=one.doubt or doubt * one.link_full))
 
 
 def deviation(source: Source) -> Source:
     """Return the factor by which each ratio of a source differs from 1, in whatever direction."""
-
-    def find(results: Results) -> list[Evidence]:
-        return [_deviation(one) for one in source(results)]
-
-    return find
+    return _each(source, _deviation)
 
 
 def _deviation(one: Evidence) -> Evidence:
@@ -249,59 +270,54 @@ def _deviation(one: Evidence) -> Evidence:
     )
 
 
-def computed(what: str, number: Callable[[], float | None]) -> Source:
+def computed(what: str, number: Callable[[], float]) -> Source:
     """Return a quotient of numbers that the document itself prints, or that follow from definitions."""
 
     def find(_results: Results) -> list[Evidence]:
         value = number()
-        if value is None:
-            return [Evidence(PRINTED, what, "", doubt="the file of published numbers is missing")]
         return [Evidence(PRINTED, what, "", value, value, value, COMPUTED)]
 
     return find
 
 
+@_measured
 def ratios_of_counts(
-    run: str, part: str, find: Callable[[pd.DataFrame], Iterator[tuple[str, float]]]
-) -> Source:
+    results: Results, run: str, part: str, find: Callable[[pd.DataFrame], Iterator[tuple[str, float]]]
+) -> Iterator[Evidence]:
     """Return quotients of counts in rows of one part of a run, which have no noise."""
-
-    def source(results: Results) -> list[Evidence]:
-        rows = results.rows(run, part)
-        ok = rows[rows["status"].eq("ok")]
-        if not len(ok):
-            why = "; ".join(dict.fromkeys(rows["reason"].dropna().astype("str"))) or f"it has no part {part}"
-            return [Evidence(run, part, host_of(rows), doubt=why)]
-        return [Evidence(run, what, host_of(ok), ratio, ratio, ratio, COUNTED) for what, ratio in find(ok)]
-
-    return _measured_by(run, source)
+    rows = results.rows(run, part)
+    ok = rows[rows["status"].eq("ok")]
+    if not len(ok):
+        why = "; ".join(dict.fromkeys(rows["reason"].dropna().astype("str"))) or f"it has no part {part}"
+        yield Evidence(run, part, host_of(rows), doubt=why)
+        return
+    for what, ratio in find(ok):
+        yield Evidence(run, what, host_of(ok), ratio, ratio, ratio, COUNTED)
 
 
 def uplink_share(run: str, link_bps: float) -> Source:
     """Return the bit rate of the copies that arrived over a link (with Ethernet header, without the tunnel's),
     divided by the link's rate, for each load whose copies are more than the link carries."""
-
-    def share(rows: pd.DataFrame) -> pd.Series:
-        return _copies_bps(rows, "copies_count") / link_bps
-
-    def above(rows: pd.DataFrame) -> pd.Series[bool]:
-        return _copies_bps(rows, "copies_expected_count").gt(link_bps)
-
-    return _shares_of_mirrored_loads(run, link_bps, above, share)
+    return _shares_of_mirrored_loads(
+        run,
+        link_bps,
+        lambda rows: _copies_bps(rows, "copies_expected_count").gt(link_bps),
+        lambda rows: _copies_bps(rows, "copies_count") / link_bps,
+    )
 
 
 def arrived_share(run: str, link_bps: float) -> Source:
     """Return the copies that arrived over a link, divided by those that the mirror should have made, for each load
     whose copies the link carries."""
-
-    def share(rows: pd.DataFrame) -> pd.Series:
-        return rows["copies_count"] / rows["copies_expected_count"]
-
-    def below(rows: pd.DataFrame) -> pd.Series[bool]:
-        made_bps = _copies_bps(rows, "copies_expected_count")
-        return rows["rate_bps"].lt(link_bps) & made_bps.lt(FULL_LINK * link_bps)
-
-    return _shares_of_mirrored_loads(run, link_bps, below, share)
+    carried_bps = FULL_LINK * link_bps
+    return _shares_of_mirrored_loads(
+        run,
+        link_bps,
+        lambda rows: (
+            rows["rate_bps"].lt(link_bps) & _copies_bps(rows, "copies_expected_count").lt(carried_bps)
+        ),
+        lambda rows: rows["copies_count"] / rows["copies_expected_count"],
+    )
 
 
 def _copies_bps(rows: pd.DataFrame, column: str) -> pd.Series:
@@ -309,57 +325,34 @@ def _copies_bps(rows: pd.DataFrame, column: str) -> pd.Series:
     return rows[column] / rows["window_s"] * 8 * (rows["length_bytes"] + UDP_FRAME_BYTES)
 
 
+@_measured
 def _shares_of_mirrored_loads(
+    results: Results,
     run: str,
     link_bps: float,
     which: Callable[[pd.DataFrame], pd.Series[bool]],
     share: Callable[[pd.DataFrame], pd.Series],
-) -> Source:
+) -> Iterator[Evidence]:
     """Return a share of each load whose copies took the link, with its interval over rounds.
 
     which: selects rows, also by the bit rate of the copies that the mirror should have made, because a sender may not
     reach the rate that it was asked for. The link is that between two hosts, or else the uplink of the switch.
     """
-
-    def find(results: Results) -> list[Evidence]:
-        rows = results.rows(run)
-        uplink = (
-            rows["topology"]
-            .astype("str")
-            .str.extract(r"\+uplink_bps=(\d+(?:\.\d+)?(?:e\+?\d+)?)", expand=False)
-            .astype(float)
-        )
-        rows = rows[rows["link_rate_bps"].fillna(uplink).eq(link_bps)]
-        rows = rows[rows["status"].eq("ok") & rows["rate_bps"].notna() & rows["copies_expected_count"].gt(0)]
-        rows = rows[which(rows)]
-        result = []
-        for (topology, *key), some in load.groups(rows, ["topology", *GROUP]):
-            what = f"{topology}: {_point(tuple(key))}"
-            if (none := int(some["copies_count"].eq(0).sum())) > 0:
-                doubt = f"no copy arrived in {none} of {counted(len(some), 'row')}"
-                result.append(Evidence(run, what, host_of(some), doubt=doubt))
-                continue
-            setups = list(zip(some["folder"], some["round"], strict=True))
-            effect = stats.effect(np.log(share(some).to_numpy(float)), setups)
-            of = {
-                "topology": topology,
-                "link_rate_bps": some["link_rate_bps"].iloc[0],
-                "rate_bps": some["rate_bps"].iloc[0],
-            }
-            of = {name: None if pd.isna(value) else value for name, value in of.items()}
-            result.append(_add_effect(Evidence(run, what, host_of(some), of=of), effect, ""))
-        return result
-
-    return _measured_by(run, find)
-
-
-def _measured_by(run: str, find: Source) -> Source:
-    def source(results: Results) -> list[Evidence]:
-        if not results.has(run):
-            return [Evidence(run, "", "", doubt=f"`labkit sweep params/findings-{run}.yaml` measures it")]
-        return find(results) or [Evidence(run, "", "", doubt="the run did not measure it")]
-
-    return source
+    rows = results.rows(run)
+    names = rows["topology"].astype("str")
+    uplink = names.str.extract(r"\+uplink_bps=(\d+(?:\.\d+)?(?:e\+?\d+)?)", expand=False).astype(float)
+    rows = rows[rows["link_rate_bps"].fillna(uplink).eq(link_bps)]
+    rows = rows[rows["status"].eq("ok") & rows["rate_bps"].notna() & rows["copies_expected_count"].gt(0)]
+    for (topology, *key), some in load.groups(rows[which(rows)], ["topology", *GROUP]):
+        one = Evidence(run, f"{topology}: {_point(tuple(key))}", host_of(some))
+        if (none := int(some["copies_count"].eq(0).sum())) > 0:
+            yield replace(one, doubt=f"no copy arrived in {none} of {counted(len(some), 'row')}")
+            continue
+        setups = list(zip(some["folder"], some["round"], strict=True))
+        effect = stats.effect(np.log(share(some).to_numpy(float)), setups)
+        first = some.iloc[0]
+        of = {name: None if pd.isna(first[name]) else first[name] for name in ("link_rate_bps", "rate_bps")}
+        yield _add_effect(replace(one, of={"topology": topology, **of}), effect, "")
 
 
 def rows_with(rows: pd.DataFrame, only: Filter) -> pd.DataFrame:
@@ -513,48 +506,14 @@ def _add_effect(one: Evidence, effect: Effect | None, doubt: str) -> Evidence:
     )  # fmt: skip
 
 
-def _ratio_of_two_values(
-    run: str, rows: pd.DataFrame, ratios: pd.DataFrame, column: str, ends: tuple[Any, Any], arm: str, of: str
-) -> Iterator[Evidence]:
-    # Tables with few columns are selected and divided much faster.
-    controls = dict(load.groups(ratios[[*GROUP, *verdicts.MEASUREMENT, "setup", "log_control", "placed"]]))
-
-    @functools.cache
-    def control_of(key: Key) -> Effect | None:
-        some = controls.get(key)
-        if some is None:
-            return None
-        return verdicts.column_effect(some, "log_control", bool(some["method"].eq("slice").any()))
-
-    ok = load.measured_rows(rows[rows["topology"].eq(arm)])
-    ok = ok.loc[ok["role"].ne("control"), list(dict.fromkeys([*GROUP, *POINT_COLUMNS]))]
-    if ok["method"].eq("slice").any():
-        ok = ok[ok["method"].eq("slice")]
-    equal_columns = [
-        name
-        for name in GROUP
-        if name not in (column, "length_bytes" if column in ("mtu_bytes", "protocol") else column)
-    ]
-    for _, group in load.groups(ok, equal_columns):
-        sides = [group[group[column].eq(end)] for end in ends]
-        if not all(map(len, sides)):
-            continue
-        logs = [_by_setup(side, of) for side in sides]
-        effect = _between(
-            *logs, placed=bool(group["method"].ne("slice").all() or group["placement"].notna().all())
-        )
-        keys = [_key(side.iloc[0].to_dict()) for side in sides]
-        for key in keys:
-            effect = effect and stats.widened(effect, control_of(key))
-        text = f"{arm}: {_point(keys[0])} → {_value(column, ends[1])}"
-        evidence = _evidence_without_ratio(run, text, sides[0].iloc[0].to_dict())
-        evidence = replace(evidence, link_full=all(map(_fills_link, sides)))
-        yield _add_effect(evidence, effect, "")
-
-
 def _value(column: str, value: Any) -> str:
     words = {"mtu_bytes": "MTU {}", "pairs": "{} pairs", "length_bytes": "{} bytes each"}
     return words.get(column, "{}").format(load.value_text(value))
+
+
+def _centres(rows: pd.DataFrame, column: str) -> pd.Series[float]:
+    """Return the centre of a column of each set-up (`stats.centre`)."""
+    return rows.groupby("setup", sort=False)[column].agg(lambda some: stats.centre(some.to_numpy(float)))
 
 
 def _by_setup(rows: pd.DataFrame, of: str) -> pd.Series[float]:
@@ -563,8 +522,7 @@ def _by_setup(rows: pd.DataFrame, of: str) -> pd.Series[float]:
         sums = rows.groupby("setup", sort=False)[["cpu_s", "received_count"]].sum()
         sums = sums[sums["received_count"].gt(0) & sums["cpu_s"].gt(0)]
         return pd.Series(np.log(sums["cpu_s"] / sums["received_count"]), dtype=float)
-    known = rows[rows["log"].notna()]
-    logs = known.groupby("setup", sort=False)["log"].agg(lambda some: stats.centre(some.to_numpy(float)))
+    logs = _centres(rows[rows["log"].notna()], "log")
     shift = math.log(float(rows["pairs"].iloc[0])) if of == "speed_per_pair" else 0.0
     return logs.astype(float) - shift
 

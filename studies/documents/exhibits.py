@@ -121,8 +121,9 @@ def _down(one: Exhibit) -> str:
 
 def _tables(one: Exhibit, results: Results) -> Iterator[tuple[str, Table, pd.DataFrame]]:
     """Yield each table of an exhibit that is here: where it is from, its description and its rows."""
-    if one.printed and (printed := reference_tables.table(one.printed["file"])) is not None:
-        called = printed.replace({one.printed["down"]: one.printed.get("call", {})})
+    if one.printed:
+        called = reference_tables.table(one.printed["file"])
+        called = called.replace({one.printed["down"]: one.printed.get("call", {})})
         yield PRINTED, one.printed, rows_with(called, where_of(one.printed))
     for ours in one.ours:
         if results.has(ours["run"]):

@@ -118,10 +118,7 @@ def line_shares(rows: pd.DataFrame, own: pd.DataFrame, published: pd.DataFrame) 
         )
     figure.update_xaxes(title_text="share of the lines' rate", tickformat=".0%", range=[0, 1.02])
     figure.update_yaxes(autorange="reversed", automargin=True)
-    figure.update_layout(
-        height=EDGES_PX + 40 + LINE_PX * max(3, count),
-        legend=theme.legend_below(),
-    )
+    figure.update_layout(height=EDGES_PX + 40 + LINE_PX * max(3, count), legend=theme.legend_below())
     subtitle = "a frame of 64 bytes takes 84 on the line, with a VLAN tag 88; other machines are not compared"
     return finish(figure, rows[rows["part"].eq("cost")], "How much of the line is carried", subtitle)
 

@@ -147,17 +147,13 @@ def _complete(draw: Callable[[pd.DataFrame], go.Figure]) -> Draw:
     return drawn
 
 
-def _line_shares(rows: pd.DataFrame) -> go.Figure:
-    return line_shares(rows, shares(rows), reference_tables.trex_shares())
-
-
-def _probe_latency(rows: pd.DataFrame) -> go.Figure:
-    return probe_latency(rows, histogram(rows), reference_tables.trex_histogram())
-
-
-STATEFUL_FIGURES = {"probe_latency": _complete(_probe_latency)}
+STATEFUL_FIGURES = {
+    "probe_latency": _complete(
+        lambda rows: probe_latency(rows, histogram(rows), reference_tables.trex_histogram())
+    )
+}
 FIGURES = {
     "over_time": _complete(over_time),
-    "line_shares": _complete(_line_shares),
+    "line_shares": _complete(lambda rows: line_shares(rows, shares(rows), reference_tables.trex_shares())),
     **STATEFUL_FIGURES,
 }

@@ -2,9 +2,12 @@
 against the offered rate.
 """
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -31,28 +34,20 @@ def monitor_cost(rows: pd.DataFrame, costs: pd.DataFrame) -> go.Figure:
     )
     for reader, some in costs[costs["reader"].ne("nobody")].groupby("reader", sort=False):
         style = theme.READERS.get(str(reader)) or theme.arm_style(str(reader))
-        line = {"color": style.color, "dash": style.dash}
-        marker = {"symbol": style.symbol, "size": 8}
-        known = [isinstance(one, Estimate) for one in some["added"]]
-        estimates: list[Estimate] = list(some.loc[known, "added"])
+        common: dict[str, Any] = {
+            "mode": "lines+markers", "name": str(reader), "legendgroup": str(reader), "col": 1,
+            "line": {"color": style.color, "dash": style.dash}, "marker": {"symbol": style.symbol, "size": 8},
+        }  # fmt: skip
+        estimates, x = _estimates(some, "added")
         values = [one.value * MICRO if one.value > 0 else None for one in estimates]
-        figure.add_scatter(
-            x=some.loc[known, "offered_pps"], y=values, mode="lines+markers", name=str(reader), legendgroup=str(reader),
-            line=line, marker=marker, error_y=_bars(estimates, MICRO, above_0=True), row=1, col=1,
-        )  # fmt: skip
+        figure.add_scatter(x=x, y=values, error_y=_bars(estimates, MICRO, above_0=True), row=1, **common)
+        common["showlegend"] = False
         if some["lost_share"].notna().any():
-            figure.add_scatter(
-                x=some["offered_pps"], y=100 * some["lost_share"], mode="lines+markers", name=str(reader),
-                legendgroup=str(reader), showlegend=False, line=line, marker=marker, row=2, col=1,
-            )  # fmt: skip
-        changed = [isinstance(one, Estimate) for one in some["observed"]]
-        if any(changed):
-            changes: list[Estimate] = list(some.loc[changed, "observed"])
-            figure.add_scatter(
-                x=some.loc[changed, "offered_pps"], y=[100 * one.value for one in changes], mode="lines+markers",
-                name=str(reader), legendgroup=str(reader), showlegend=False, line=line, marker=marker,
-                error_y=_bars(changes, 100), row=3, col=1,
-            )  # fmt: skip
+            figure.add_scatter(x=some["offered_pps"], y=100 * some["lost_share"], row=2, **common)
+        changes, x = _estimates(some, "observed")
+        if changes:
+            values = [100 * one.value for one in changes]
+            figure.add_scatter(x=x, y=values, error_y=_bars(changes, 100), row=3, **common)
     figure.update_xaxes(type="log", dtick=1, title_text="offered (packets/s)")
     figure.update_yaxes(type="log", dtick=1, title_text="µs per packet", row=1, col=1)
     figure.update_yaxes(title_text="lost (%)", rangemode="tozero", row=2, col=1)
@@ -62,22 +57,21 @@ def monitor_cost(rows: pd.DataFrame, costs: pd.DataFrame) -> go.Figure:
     return finish(figure, complete(rows), "What it costs to watch an interface", subtitle)
 
 
+def _estimates(some: pd.DataFrame, column: str) -> tuple[list[Estimate], pd.Series[float]]:
+    """Return the known estimates of a column, and the rates that they are of."""
+    known = some[[isinstance(one, Estimate) for one in some[column]]]
+    return list(known[column]), known["offered_pps"]
+
+
 def _bars(estimates: Sequence[Estimate], scale: float, above_0: bool = False) -> dict[str, object]:
     """Return the error bars of estimates. above_0: the axis is logarithmic and ends there."""
-    known = [(one.value, one.low, one.high) for one in estimates]
-    low_ends = [
-        low if low is None or not above_0 else max(low, 0.01 * abs(value)) for value, low, _high in known
-    ]
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": [0 if high is None else (high - value) * scale for value, _low, high in known],
-        "arrayminus": [
-            0 if low is None else (value - low) * scale
-            for (value, _low, _high), low in zip(known, low_ends, strict=True)
-        ],
-        "thickness": 1,
-    }
+    bars: dict[str, list[float]] = {"array": [], "arrayminus": []}
+    for one in estimates:
+        low, high = (one.value if end is None else end for end in (one.low, one.high))
+        low = max(low, 0.01 * abs(one.value)) if above_0 and one.low is not None else low
+        bars["array"].append((high - one.value) * scale)
+        bars["arrayminus"].append((one.value - low) * scale)
+    return bars | {"thickness": 1}
 
 
 def selected(times_s: Sequence[float], counts: Mapping[str, Sequence[int]]) -> go.Figure:
@@ -88,10 +82,7 @@ def selected(times_s: Sequence[float], counts: Mapping[str, Sequence[int]]) -> g
     figure = go.Figure()
     for name, values in counts.items():
         style = theme.BASELINE if name == "seen" else theme.READERS["monitor"]
-        rates = [
-            (now - before) / (end - begin)
-            for (begin, end), (before, now) in zip(pairwise(times_s), pairwise(values), strict=True)
-        ]
+        rates = np.diff(values) / np.diff(times_s)
         line = {"color": style.color, "dash": "dot" if name == "seen" else "solid"}
         figure.add_scatter(x=list(times_s[1:]), y=rates, mode="lines", name=name, line=line)
     figure.update_xaxes(title_text="s")

@@ -44,33 +44,22 @@ def costs(rows: pd.DataFrame) -> pd.DataFrame:
         nobody = group[group["role"].isin(["baseline", "control"])]
         compared = ["cpu_per_sent_s", "throughput_pps", "wanted_throughput_pps"]
         usual = nobody.groupby(["folder", "round"])[compared].mean()
-        result.append(
-            {"load_pps": load_pps, "reader": "nobody", **_means(nobody), "rounds_count": len(usual)}
-        )
+        of = {"load_pps": load_pps}
+        result.append({**of, "reader": "nobody", **_means(nobody), "rounds_count": len(usual)})
         variants = group[group["role"].eq("variant")].groupby("topology", sort=False)
         for reader, own in sorted(variants, key=lambda each: _place(str(each[0]))):
             both = own.set_index(["folder", "round"]).join(usual.add_suffix("_usual"), how="inner")
-            result.append(
-                {
-                    "load_pps": load_pps,
-                    "reader": reader,
-                    **_means(own),
-                    "added": _mean(both["cpu_per_sent_s"] - both["cpu_per_sent_s_usual"]),
-                    "reader_cpu": _mean(both["reader_cpu_s"] / both["offered_count"]),
-                    "delivered": _change(both, "throughput_pps"),
-                    "observed": _change(both, "wanted_throughput_pps"),
-                    "rounds_count": len(both),
-                }
-            )
+            result.append({
+                **of, "reader": reader, **_means(own), "rounds_count": len(both),
+                "added": _mean(both["cpu_per_sent_s"] - both["cpu_per_sent_s_usual"]),
+                "reader_cpu": _mean(both["reader_cpu_s"] / both["offered_count"]),
+                "delivered": _change(both, "throughput_pps"), "observed": _change(both, "wanted_throughput_pps"),
+            })  # fmt: skip
     columns = [
         "load_pps", "reader", "offered_pps", "added", "reader_cpu", "lost_share", "late_s", "start_s", "delivered",
         "observed_pps", "observed", "rounds_count",
     ]  # fmt: skip
-    table = pd.DataFrame(result, columns=columns)
-    order = table["load_pps"].fillna(math.inf)
-    return (
-        table.assign(order=order).sort_values("order", kind="stable", ignore_index=True).drop(columns="order")
-    )
+    return pd.DataFrame(result, columns=columns).sort_values("load_pps", kind="stable", ignore_index=True)
 
 
 def _place(reader: str) -> int:
@@ -117,19 +106,17 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
     """Return `costs` as text for people, with 95 % intervals over rounds."""
     lines = []
     for one in costs(rows).to_dict("records"):
-        lines.append(
-            {
-                "offered": f"{load_words(one['load_pps'])} ({si(one['offered_pps'], 'pps')})",
-                "reader": one["reader"],
-                "CPU of the machine, added per packet": _text(one["added"]),
-                "CPU of the reader": _text(one["reader_cpu"]),
-                "lost": "" if pd.isna(one["lost_share"]) else percent(one["lost_share"]),
-                "late": "" if pd.isna(one["late_s"]) else seconds(one["late_s"]),
-                "starts in": "" if pd.isna(one["start_s"]) else seconds(one["start_s"]),
-                "watched traffic": _percent(one["delivered"]),
-                "observed flow": _flow_throughput(one),
-            }
-        )
+        lines.append({
+            "offered": f"{load_words(one['load_pps'])} ({si(one['offered_pps'], 'pps')})",
+            "reader": one["reader"],
+            "CPU of the machine, added per packet": _text(one["added"]),
+            "CPU of the reader": _text(one["reader_cpu"]),
+            "lost": "" if pd.isna(one["lost_share"]) else percent(one["lost_share"]),
+            "late": "" if pd.isna(one["late_s"]) else seconds(one["late_s"]),
+            "starts in": "" if pd.isna(one["start_s"]) else seconds(one["start_s"]),
+            "watched traffic": _percent(one["delivered"]),
+            "observed flow": _flow_throughput(one),
+        })  # fmt: skip
     return pd.DataFrame(lines)
 
 
@@ -174,10 +161,10 @@ def reductions(filtered: Any, sampled: Any) -> pd.DataFrame:
 
 def show_costs(rows: pd.DataFrame) -> None:
     """Show what each reader costs: a table, a figure, and sentences."""
-    show(table(rows), monitor_cost(rows, costs(rows)), report(rows))
+    show(table(rows), monitor_cost(rows, costs(rows)), findings(rows))
 
 
-def report(rows: pd.DataFrame) -> list[str]:
+def findings(rows: pd.DataFrame, _profiles: pd.DataFrame | None = None) -> list[str]:
     """Return a sentence for each reader and load, and how the readers compare with the reference."""
     known = costs(rows)
     return [*_sentences(known), *_ratios(known)]
@@ -239,11 +226,6 @@ def _ratios(known: pd.DataFrame) -> Iterator[str]:
             if theirs.excludes_zero and theirs.value > 0 and mine.value > 0:
                 ratio = mine.value / theirs.value
                 yield f"At {load_words(load_pps)} the monitor adds {ratio:.2g} times what {words} adds."
-
-
-def findings(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
-    """Return all findings as items of a list (`report`)."""
-    return report(rows)
 
 
 FIGURES = {"monitor_cost": of_part("cost", lambda rows: monitor_cost(rows, costs(rows)))}

@@ -36,10 +36,7 @@ def layers(what: EncapsulatedPacket | Frame) -> list[tuple[str, int]]:
     if isinstance(what, Frame):
         return [("Ethernet", kinds.ETHERNET.length_bytes), *layers(what.packet)]
     version = ip_address(what.source).version
-    own = (
-        f"IP{'' if version == 4 else 6} {what.source} > {what.target}",
-        kinds.IP[version].length_bytes,
-    )
+    own = (f"IP{'' if version == 4 else 6} {what.source} > {what.target}", kinds.IP[version].length_bytes)
     return [own, *what.headers, *(() if what.inner is None else layers(what.inner))]
 
 

@@ -8,7 +8,7 @@ compare point-to-point tunnels, as the experiment `datapaths` compares topologie
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from labkit.common import packets, run_folder
 from labkit.common.errors import BadInput, Failed, Unsupported
@@ -46,13 +46,8 @@ class Overlay(DatapathParameters, frozen=True, kw_only=True):
     ABSENT: ClassVar[tuple[str, ...]] = ("parent", *TWO_HOSTS)
 
     topology: Annotated[tuple[str, ...], "tunnels whose cost is compared; the first is the baseline"] = (
-        "veth",
-        "vxlan",
-        "gre",
-        "gretap",
-        "vxlan_gre",
-        "geneve",
-    )
+        "veth", "vxlan", "gre", "gretap", "vxlan_gre", "geneve",
+    )  # fmt: skip
     protocol: str = "udp"
     mtu_bytes: Annotated[int, "MTU of the containers, and of the endpoints whose tunnels are compared"] = 1426
     family: Annotated[
@@ -151,20 +146,13 @@ def stages(parameters: Overlay) -> list[Stage]:
     """Return the stages beside the cost, in order."""
     result: dict[str, list[Stage]] = {part: [] for part in PARTS}
 
-    def add(
-        part: str,
-        what: str,
-        seconds: float,
-        routes: str = parameters.routes[0],
-        failure: str | None = None,
-        ignores: bool = False,
-    ) -> None:
-        linkdown = "linkdown" if ignores else None
-        name = "-".join(word for word in (part, routes, failure, linkdown) if word)
-        result[part].append(Stage(name, 1, 0, parameters, part, what, seconds, routes, failure, ignores))
+    def add(part: str, what: str, seconds: float, routes: str, *failure: Any) -> None:
+        how, ignores = failure or (None, False)
+        name = "-".join(filter(None, (part, routes, how, "linkdown" * ignores)))
+        result[part].append(Stage(name, 1, 0, parameters, part, what, seconds, routes, how, ignores))
 
-    add("path", "following packets", 4)
-    add("headers", "what tunnels add", 1.0 * len(parameters.topology))
+    add("path", "following packets", 4, parameters.routes[0])
+    add("headers", "what tunnels add", 1.0 * len(parameters.topology), parameters.routes[0])
     for routes in parameters.routes:
         for part, (count, what) in REACHING.items():
             seconds = 4 + 0.1 * count * (count - 1) * parameters.pings
@@ -236,26 +224,21 @@ def _follow_pings(topology: Topology, payload_bytes: int, folder: Path) -> list[
 
 def _reachability(parameters: Overlay, run_context: RunContext, stage: Stage) -> list[Row]:
     described = parameters.network(stage.routes, of_all=stage.part == "tenants")
+    folder = run_context.folder / "artefacts" / stage.name
     with build.build(described) as topology:
-        return reachability(
-            described, topology, parameters.pings, run_context.folder / "artefacts" / stage.name
-        )
+        return reachability(described, topology, parameters.pings, folder)
 
 
 def _failure(parameters: Overlay, run_context: RunContext, stage: Stage) -> list[Row]:
     assert stage.failure is not None, "a failure has a kind"
     described = parameters.network(stage.routes)
     times = failing.Times(BEFORE_S, parameters.outage_s, AFTER_S)
+    how: dict[str, Any] = {
+        "ignores_linkdown": stage.ignores_linkdown,
+        "interval_s": parameters.probe_interval_s,
+    }
     with build.build(described) as topology:
-        result = failing.failure(
-            described,
-            topology,
-            stage.failure,
-            ignores_linkdown=stage.ignores_linkdown,
-            interval_s=parameters.probe_interval_s,
-            times=times,
-        )
-    return [result]
+        return [failing.failure(described, topology, stage.failure, times=times, **how)]
 
 
 def _headers(parameters: Overlay, run_context: RunContext, _stage: Stage) -> list[Row]:
@@ -275,7 +258,6 @@ MEASURE = {
 
 
 EXPERIMENT = measuring_loop.experiment(
-    Overlay,
-    plan,
+    Overlay, plan,
     about="an overlay network: the way and headers of packets, who reaches whom, a failing spine, the cost of tunnels",
-)
+)  # fmt: skip

@@ -56,11 +56,8 @@ def _with_header_sizes(verdicts: pd.DataFrame, added: dict[str, float]) -> pd.Da
     segment = some["mtu_bytes"] - ip - TCP_BYTES
     payload = some["length_bytes"].fillna(some["mtu_bytes"] - ip - UDP_BYTES).mask(tcp, segment)
     own = ETHERNET_BYTES + ip + np.where(tcp, TCP_BYTES, UDP_BYTES)
-    more, base = (
-        some["topology"].map(added).astype(float),
-        some["baseline"].map(added).astype(float).fillna(0.0),
-    )
-    result = some.assign(payload=payload.astype(float), own=own, more=more, base=base)
+    more, base = (some[of].map(added).astype(float) for of in ("topology", "baseline"))
+    result = some.assign(payload=payload.astype(float), own=own, more=more, base=base.fillna(0.0))
     return result.assign(efficiency=_efficiency(result, result["payload"]))
 
 
@@ -86,45 +83,25 @@ def _bars(figure: go.Figure, headers: pd.DataFrame) -> None:
         name = theme.plain(one["topology"])
         for layer in one["layers"]:
             fill, border = theme.layer_colors(layer["name"])
-            bar = go.Bar(
-                x=[layer["header_bytes"]],
-                y=[name],
-                orientation="h",
+            words = f"{layer['name']}, {layer['header_bytes']} bytes: {layer.get('source', '')}"
+            figure.add_bar(
+                x=[layer["header_bytes"]], y=[name], orientation="h", showlegend=False, row=1, col=1,
                 marker={"color": fill, "line": {"color": border, "width": 1}},
-                text=f"{theme.plain(layer['name'])}<br>{layer['header_bytes']}",
-                textposition="inside",
-                textangle=0,
-                insidetextanchor="middle",
-                textfont=theme.LAYER_TEXT,
-                hovertext=theme.folded(
-                    f"{layer['name']}, {layer['header_bytes']} bytes: {layer.get('source', '')}", 60
-                ),
-                hoverinfo="text",
-                showlegend=False,
-            )
-            figure.add_trace(bar, row=1, col=1)
-        _draw_measured(figure, one, name)
+                text=f"{theme.plain(layer['name'])}<br>{layer['header_bytes']}", textposition="inside",
+                textangle=0, insidetextanchor="middle", textfont=theme.LAYER_TEXT,
+                hovertext=theme.folded(words, 60), hoverinfo="text",
+            )  # fmt: skip
+        style = theme.arm_style(one["topology"])
+        figure.add_scatter(
+            x=[one["measured_bytes"]], y=[name], mode="markers+text", name=name, legendgroup=one["topology"],
+            text=f"measured {one['measured_bytes']:g}, computed {one['computed_bytes']:g}",
+            textposition="middle right", hoverinfo="skip", cliponaxis=False, row=1, col=1,
+            marker={"color": style.color, "symbol": style.symbol, "size": 10},
+            line={"color": style.color, "dash": style.dash},
+        )  # fmt: skip
     most = max((one["computed_bytes"] for one in rows), default=1)
     figure.update_xaxes(title_text="bytes before each packet", range=[0, most * 1.2], row=1, col=1)
     figure.update_yaxes(autorange="reversed", ticks="", showgrid=False, row=1, col=1)
-
-
-def _draw_measured(figure: go.Figure, one: dict[Any, Any], name: str) -> None:
-    style = theme.arm_style(one["topology"])
-    point = go.Scatter(
-        x=[one["measured_bytes"]],
-        y=[name],
-        mode="markers+text",
-        text=f"measured {one['measured_bytes']:g}, computed {one['computed_bytes']:g}",
-        textposition="middle right",
-        marker={"color": style.color, "symbol": style.symbol, "size": 10},
-        line={"color": style.color, "dash": style.dash},
-        name=name,
-        legendgroup=one["topology"],
-        hoverinfo="skip",
-        cliponaxis=False,
-    )
-    figure.add_trace(point, row=1, col=1)
 
 
 def _ratios(figure: go.Figure, panel: Panel, ends: tuple[float, float], seen: set[str]) -> None:
@@ -146,17 +123,13 @@ def _ratios(figure: go.Figure, panel: Panel, ends: tuple[float, float], seen: se
             **place,
         )  # fmt: skip
         low, high = (known[end].fillna(known["ratio"]) for end in ("low", "high"))
-        points = go.Scatter(
-            x=known["payload"] * 2 ** (gap * 0.6 * ((number + 0.5) / len(arms) - 0.5)),
-            y=known["ratio"],
-            error_y={"array": high - known["ratio"], "arrayminus": known["ratio"] - low},
-            mode="markers",
-            marker={"color": style.color, "symbol": style.symbol, "size": 9},
-            hoverinfo="text",
+        figure.add_scatter(
+            x=known["payload"] * 2 ** (gap * 0.6 * ((number + 0.5) / len(arms) - 0.5)), y=known["ratio"],
+            error_y={"array": high - known["ratio"], "arrayminus": known["ratio"] - low}, mode="markers",
+            marker={"color": style.color, "symbol": style.symbol, "size": 9}, hoverinfo="text",
             hovertext=[_say(one) for one in known.to_dict("records")],
-            **common | {"showlegend": arm not in seen},
-        )
-        figure.add_trace(points, **place)
+            **common | {"showlegend": arm not in seen}, **place,
+        )  # fmt: skip
         seen.add(arm)
     labels = {"tickvals": sizes, "ticktext": [f"{size:.0f}" for size in sizes], "tickangle": 0}
     span = [math.log10(curve[0]), math.log10(curve[-1])]

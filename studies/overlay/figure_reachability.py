@@ -9,15 +9,7 @@ from labkit.analysis import theme
 from labkit.analysis.figures.panels import Marks
 from labkit.analysis.load import hosts
 from labkit.common import units
-from studies.overlay.notes import (
-    WRONG,
-    finish,
-    micro,
-    ok,
-    path_lists,
-    path_text,
-    routes_order,
-)
+from studies.overlay.notes import WRONG, finish, micro, ok, path_lists, path_text, routes_order
 
 CELL_PX, TOP_PX, BOTTOM_PX, LEFT_PX = 56, 60, 8, 122
 # Above the middle of the first row, in cells: for column heads and for a host's name.

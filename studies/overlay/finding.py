@@ -4,6 +4,7 @@ They are the path of a packet, reachability, the failure of a spine, and the hea
 takes the rows of one part, and reports each host separately.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,51 +27,30 @@ FAILED = {"carrier": "its interfaces go down", "silent": "it silently stops forw
 UDP_BYTES = 8
 
 
-def path(df: pd.DataFrame) -> list[str]:
-    """Return a sentence for each captured packet: the number of interfaces, and its largest encapsulation."""
-    return _host_lines(df, _path_sentences)
-
-
-def reachability(df: pd.DataFrame) -> list[str]:
-    """Return a sentence for each kind of routes: how many pairs reach each other, and by which paths."""
-    return _host_lines(df, _reachability_sentences)
-
-
-def failure(df: pd.DataFrame) -> list[str]:
-    """Return a sentence for each failure: the lost probes, the longest outage, and the spine that carried the flow."""
-    return _host_lines(df, _failures)
-
-
-def headers(df: pd.DataFrame) -> list[str]:
-    """Return a sentence for each tunnel: the bytes that it adds, by header sizes and by the kernel's counters."""
-    return _host_lines(df, _overhead_sentences)
-
-
-SENTENCES = {
-    "path": path, "reachability": reachability, "tenants": reachability, "failure": failure, "headers": headers,
-}  # fmt: skip
-
-
 def findings(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
     """Return the sentences of all parts that were measured, as items of a list."""
     parts = ((sentences, rows[rows["part"].eq(part)]) for part, sentences in SENTENCES.items())
     return [line for sentences, own in parts if len(own) for line in sentences(own)]
 
 
-def _host_lines(df: pd.DataFrame, each: Callable[[pd.DataFrame], Iterator[str]]) -> list[str]:
-    """Return the sentences of each host, and a sentence for each reason why something was not measured."""
-    there = hosts(df[df["status"].eq("ok")])
-    lines = [f"{line} ({name})" if len(there) > 1 else line for name, rows in there for line in each(rows)]
-    missing = df[df["status"].ne("ok")]
-    return [
-        *lines,
-        *dict.fromkeys(
-            f"Not measured: {reason}." for reason in group_similar(missing["reason"].astype("str"))
-        ),
-    ]
+def _by_host(each: Callable[[pd.DataFrame], Iterator[str]]) -> Callable[[pd.DataFrame], list[str]]:
+    """Let a function return the sentences of each host, and a sentence for each reason why something is missing."""
+
+    @functools.wraps(each)
+    def lines(df: pd.DataFrame) -> list[str]:
+        there = hosts(df[df["status"].eq("ok")])
+        found = [
+            f"{line} ({name})" if len(there) > 1 else line for name, rows in there for line in each(rows)
+        ]
+        reasons = group_similar(df.loc[df["status"].ne("ok"), "reason"].astype("str"))
+        return [*found, *dict.fromkeys(f"Not measured: {reason}." for reason in reasons)]
+
+    return lines
 
 
-def _path_sentences(df: pd.DataFrame) -> Iterator[str]:
+@_by_host
+def path(df: pd.DataFrame) -> Iterator[str]:
+    """Return a sentence for each captured packet: the number of interfaces, and its largest encapsulation."""
     for _, rows in df.sort_values(["folder", "packet", "position"]).groupby(["folder", "packet"], sort=False):
         seen: Rows = rows.to_dict("records")
         large = max(seen, key=lambda one: len(one["layers"]))
@@ -103,7 +83,9 @@ def _inside(one: dict[Any, Any]) -> str:
     return ", in it ".join(result) or one["stack"]
 
 
-def _reachability_sentences(df: pd.DataFrame) -> Iterator[str]:
+@_by_host
+def reachability(df: pd.DataFrame) -> Iterator[str]:
+    """Return a sentence for each kind of routes: how many pairs reach each other, and by which paths."""
     result = dict(tuple(df.groupby(["routes", "folder"], sort=False)))
     for routes, folder in sorted(result, key=lambda key: routes_order(key[0])):
         rows = result[routes, folder]
@@ -131,7 +113,9 @@ def _otherwise(one: dict[Any, Any]) -> str:
     return lines
 
 
-def _failures(df: pd.DataFrame) -> Iterator[str]:
+@_by_host
+def failure(df: pd.DataFrame) -> Iterator[str]:
+    """Return a sentence for each failure: the lost probes, the longest outage, and the spine that carried the flow."""
     for one in sorted(df.to_dict("records"), key=_order):
         lost = one["sent_count"] - one["received_count"]
         how = f"**{one['routes']}, {one['failed']} fails ({FAILED[one['failure']]}"
@@ -149,7 +133,9 @@ def _order(one: dict[Any, Any]) -> tuple[tuple[int, str], str, bool]:
     return routes_order(one["routes"]), one["failure"], bool(one["ignores_linkdown"])
 
 
-def _overhead_sentences(df: pd.DataFrame) -> Iterator[str]:
+@_by_host
+def headers(df: pd.DataFrame) -> Iterator[str]:
+    """Return a sentence for each tunnel: the bytes that it adds, by header sizes and by the kernel's counters."""
     for one in df.to_dict("records"):
         sizes = " + ".join(f"{layer['header_bytes']:g} ({layer['name']})" for layer in one["layers"])
         computed, measured = one["computed_bytes"], one["measured_bytes"]
@@ -167,6 +153,11 @@ def _late(one: dict[Any, Any]) -> str:
         if rtt_s is not None and one["down_s"] <= sent_s < one["up_s"] <= sent_s + rtt_s
     ]
     return f", {len(late)} probes sent meanwhile were answered after the recovery" if late else ""
+
+
+SENTENCES = {
+    "path": path, "reachability": reachability, "tenants": reachability, "failure": failure, "headers": headers,
+}  # fmt: skip
 
 
 def _overhead(rows: pd.DataFrame, _profiles: Profiles) -> go.Figure:

@@ -1,5 +1,7 @@
 """The OVS test plan: rates by use case and frame size beside the plan's own results, and a ranking of factors."""
 
+from typing import Any
+
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -52,61 +54,30 @@ def use_cases(rows: pd.DataFrame, rates: pd.DataFrame, published: pd.DataFrame) 
 
 
 def _arm(figure: go.Figure, row: int, arm: str, own: pd.DataFrame) -> None:
-    style = theme.arm_style(arm)
-    limited = own["median_pps"].isna() & own["max_pps"].notna()
+    style, rates = theme.arm_style(arm), ("low_pps", "median_pps", "high_pps", "max_pps")
     for column, factor in ((1, 1.0), (2, own["frame_bytes"] * 8)):
-        middle = own["median_pps"] * factor
-        figure.add_trace(
-            go.Scatter(
-                x=own["frame_bytes"],
-                y=middle,
-                mode="lines+markers",
-                name=theme.plain(arm),
-                legendgroup=arm,
-                showlegend=column == 1,
-                line={"color": style.color, "dash": style.dash},
-                marker={"symbol": style.symbol, "size": 8},
-                error_y={
-                    "type": "data",
-                    "symmetric": False,
-                    "array": own["high_pps"] * factor - middle,
-                    "arrayminus": middle - own["low_pps"] * factor,
-                },
-            ),
-            row=row,
-            col=column,
-        )
+        low, middle, high, most = (own[name] * factor for name in rates)
+        common: dict[str, Any] = {"legendgroup": arm, "showlegend": column == 1, "row": row, "col": column}
+        figure.add_scatter(
+            x=own["frame_bytes"], y=middle, mode="lines+markers", name=theme.plain(arm),
+            line={"color": style.color, "dash": style.dash}, marker={"symbol": style.symbol, "size": 8},
+            error_y={"array": high - middle, "arrayminus": middle - low}, **common,
+        )  # fmt: skip
+        limited = middle.isna() & most.notna()
         if limited.any():
-            figure.add_trace(
-                go.Scatter(
-                    x=own.loc[limited, "frame_bytes"],
-                    y=(own["max_pps"] * factor)[limited],
-                    mode="markers",
-                    name=f"{theme.plain(arm)}: at least, generator-limited",
-                    legendgroup=arm,
-                    showlegend=column == 1,
-                    marker={"symbol": "triangle-up-open", "size": 10, "color": style.color},
-                ),
-                row=row,
-                col=column,
-            )
+            name = f"{theme.plain(arm)}: at least, generator-limited"
+            marker = {"symbol": "triangle-up-open", "size": 10, "color": style.color}
+            x, y = own.loc[limited, "frame_bytes"], most[limited]
+            figure.add_scatter(x=x, y=y, mode="markers", name=name, marker=marker, **common)
 
 
 def _readout(figure: go.Figure, row: int, readout: pd.DataFrame) -> None:
     for column, name in ((1, "total_pps"), (2, "total_bps")) if len(readout) else ():
-        figure.add_trace(
-            go.Scatter(
-                x=readout["frame_bytes"],
-                y=readout[name],
-                mode="markers",
-                name="the plan's read-out (accelerated, another machine)",
-                legendgroup="published",
-                showlegend=column == 1,
-                marker={"symbol": "star", "size": 12, "color": theme.GREY},
-            ),
-            row=row,
-            col=column,
-        )
+        figure.add_scatter(
+            x=readout["frame_bytes"], y=readout[name], mode="markers", legendgroup="published",
+            name="the plan's read-out (accelerated, another machine)", showlegend=column == 1,
+            marker={"symbol": "star", "size": 12, "color": theme.GREY}, row=row, col=column,
+        )  # fmt: skip
 
 
 def ranked_factors(rows: pd.DataFrame, table: pd.DataFrame) -> go.Figure:
@@ -132,12 +103,7 @@ def ranked_factors(rows: pd.DataFrame, table: pd.DataFrame) -> go.Figure:
             mode="markers",
             name=name,
             marker={"color": color, "size": 9},
-            error_x={
-                "type": "data",
-                "symmetric": False,
-                "array": some["high"] - some["ratio"],
-                "arrayminus": some["ratio"] - some["low"],
-            },
+            error_x={"array": some["high"] - some["ratio"], "arrayminus": some["ratio"] - some["low"]},
         )
     figure.add_vline(x=1, line={"color": theme.GREY, "width": 1})
     figure.update_xaxes(type="log", title_text="rate with the second level, as a ratio to the first")

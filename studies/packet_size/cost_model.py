@@ -8,6 +8,7 @@ fragments grow together, so that no measurement separates them. Every round is f
 arms can be compared round by round.
 """
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -67,19 +68,14 @@ def per_round(rows: pd.DataFrame) -> pd.DataFrame:
     result = grouped[["packets_count", "window_s", "cpu_s", "sent", "of_sent", "cut_count"]].sum(min_count=1)
     result = result.assign(rtt_s=grouped["rtt_s"].mean()).reset_index()
     count = result["packets_count"].where(result["packets_count"] > 0)
-    result["cpu_per_packet_s"], result["time_per_packet_s"] = (
-        result["cpu_s"] / count,
-        result["window_s"] / count,
-    )
-    result["lost_ratio"] = (1 - result["of_sent"] / result["sent"].where(result["sent"] > 0)).clip(lower=0)
+    sent = result["sent"].where(result["sent"] > 0)
+    result["cpu_per_packet_s"] = result["cpu_s"] / count
+    result["time_per_packet_s"] = result["window_s"] / count
+    result["lost_ratio"] = (1 - result["of_sent"] / sent).clip(lower=0)
     # IP counts no fragments for a datagram that is sent whole, hence the lower limit of 1.
-    result["seen_fragments_ratio"] = (result["cut_count"] / result["sent"].where(result["sent"] > 0)).clip(
-        lower=1
-    )
-    result["fragments_count"] = [
-        fragments_count(*one)
-        for one in result[["length_bytes", "mtu_bytes", "family"]].itertuples(index=False, name=None)
-    ]
+    result["seen_fragments_ratio"] = (result["cut_count"] / sent).clip(lower=1)
+    sizes = (result[name] for name in ("length_bytes", "mtu_bytes", "family"))
+    result["fragments_count"] = list(map(fragments_count, *sizes))
     return result.drop(columns=["sent", "of_sent", "cut_count"])
 
 
@@ -87,9 +83,7 @@ def per_round(rows: pd.DataFrame) -> pd.DataFrame:
 class Curve:
     """One cost of one arm as a function of size.
 
-    The estimates of PARTS are in seconds: `fixed` and `byte` for unfragmented datagrams, `first` and `fragment` (for
-    each fragment after the first) for fragmented ones. They are None without a fit. `why` is the reason for a missing
-    fit, else "".
+    `why` is the reason for a missing fit, else "".
 
     `lengths` and `fragments` have one element per size. `values` and `residuals` (relative to the mean of the size; NaN
     without a fit) are rounds x sizes. `setups` names the rounds; `coefficients` is rounds x PARTS.
@@ -107,10 +101,6 @@ class Curve:
     lost_ratio: float
     left_out: list[str]  # what was excluded from the fit, with the reason
     why: str = ""
-    fixed: Estimate | None = None
-    byte: Estimate | None = None
-    first: Estimate | None = None
-    fragment: Estimate | None = None
     coefficients: Floats = field(default_factory=lambda: np.empty((0, 0)))
     residuals: Floats = field(default_factory=lambda: np.empty((0, 0)))
     line: Fit | None = None  # unfragmented datagrams
@@ -121,14 +111,17 @@ class Curve:
         """Return the columns of BY with their values."""
         return dict(zip(BY, self.key, strict=True))
 
+    @functools.cached_property
+    def parts(self) -> dict[str, Estimate]:
+        """Return the estimates of PARTS in seconds: `fixed` and `byte` for unfragmented datagrams, `first` and
+        `fragment` (for each fragment after the first) for fragmented ones. Those without a fit are missing."""
+        return dict(zip(PARTS, map(linear_fit.mean, self.coefficients.T), strict=False))
+
     def at(self, lengths: Floats, fragments: Floats) -> Floats:
         """Return the cost in seconds that the fit predicts for other sizes; NaN where there is no fit."""
-        fixed, byte, first, fragment = (_value(getattr(self, name)) for name in PARTS)
+        values = {name: one.value for name, one in self.parts.items()}
+        fixed, byte, first, fragment = (values.get(name, math.nan) for name in PARTS)
         return np.where(fragments > 1, first + fragment * (fragments - 1), fixed + byte * lengths)
-
-
-def _value(one: Estimate | None) -> float:
-    return math.nan if one is None else one.value
 
 
 def curves(rows: pd.DataFrame) -> list[Curve]:
@@ -179,20 +172,11 @@ def _curve(key: Key, cost: str, arm: str, rows: pd.DataFrame) -> Curve:
     )
     lengths = wide.columns.to_numpy(float)
     fragments = rows.groupby("length_bytes")["fragments_count"].first()[wide.columns].to_numpy(float)
+    role, topology = (str(rows[name].iloc[0]) for name in ("role", "topology"))
+    lost_ratio = float(rows["lost_ratio"].max())
+    values, setups = wide.to_numpy(float), list(wide.index)
     return _fit(
-        Curve(
-            key=key,
-            arm=arm,
-            role=str(rows["role"].iloc[0]),
-            topology=str(rows["topology"].iloc[0]),
-            cost=cost,
-            lengths=lengths,
-            fragments=fragments,
-            values=wide.to_numpy(float),
-            setups=list(wide.index),
-            lost_ratio=float(rows["lost_ratio"].max()),
-            left_out=left_out,
-        )
+        Curve(key, arm, role, topology, cost, lengths, fragments, values, setups, lost_ratio, left_out)
     )
 
 
@@ -234,12 +218,8 @@ def _fit(curve: Curve) -> Curve:
     for which, fit in zip((whole, ~whole), fits, strict=False):
         residuals[:, which] = fit.residuals
     coefficients = np.column_stack([fit.coefficients for fit in fits])
-    result: list[Estimate | None] = [*map(linear_fit.mean, coefficients.T), None, None]
-    fixed, byte, first, fragment = result[: len(PARTS)]
-    return replace(
-        curve, fixed=fixed, byte=byte, first=first, fragment=fragment, coefficients=coefficients,
-        residuals=residuals, line=fits[0], steps=fits[1] if fits[1:] else None,
-    )  # fmt: skip
+    line, steps = [*fits, None][:2]
+    return replace(curve, coefficients=coefficients, residuals=residuals, line=line, steps=steps)
 
 
 def _line(curve: Curve, which: npt.NDArray[np.bool_], along: Floats) -> Fit:

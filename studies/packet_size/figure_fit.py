@@ -111,15 +111,8 @@ def _plots(figure: go.Figure, panel: Panel, some: list[Curve], row: int) -> None
     axis = log_axis(*(end / PREFIXES[prefix] for end in ends))
     figure.update_yaxes(title_text=f"{prefix}s", **axis, row=row, col=1)
     figure.update_yaxes(title_text="%", range=[-most * 100, most * 100], row=row + 1, col=1)
-    nought: dict[str, Any] = {
-        "type": "line",
-        "line_width": 1,
-        "opacity": 0.8,
-        "xref": "x domain",
-        "x0": 0,
-        "x1": 1,
-    }
-    figure.add_shape(y0=0, y1=0, row=row + 1, col=1, **nought)
+    nought: dict[str, Any] = {"type": "line", "line_width": 1, "opacity": 0.8, "row": row + 1, "col": 1}
+    figure.add_shape(y0=0, y1=0, xref="x domain", x0=0, x1=1, **nought)
 
 
 def _family(curve: Curve) -> int:
@@ -134,27 +127,16 @@ def _intervals(values: Floats) -> tuple[Floats, Floats]:
 
 
 def _draw_measured(
-    figure: go.Figure,
-    curve: Curve,
-    shift: float,
-    prefix: str,
-    ends: tuple[float, float],
-    row: int,
+    figure: go.Figure, curve: Curve, shift: float, prefix: str, ends: tuple[float, float], row: int
 ) -> None:
     scale, unit = PREFIXES[prefix], f"{prefix}s"
     style = theme.arm_style(curve.arm, curve.role)
     common: dict[str, Any] = {"name": theme.plain(curve.arm), "legendgroup": curve.arm, "mode": "markers"}
     marker = {"color": style.color, "symbol": style.symbol}
     rounds_count = len(curve.values)
-    points = go.Scatter(
-        x=np.tile(curve.lengths * shift, rounds_count),
-        y=curve.values.ravel() / scale,
-        marker=marker | {"size": 4},
-        opacity=0.35,
-        hoverinfo="skip",
-        showlegend=False,
-        **common,
-    )
+    x, y = np.tile(curve.lengths * shift, rounds_count), curve.values.ravel() / scale
+    faint = {"marker": marker | {"size": 4}, "opacity": 0.35, "hoverinfo": "skip", "showlegend": False}
+    points = go.Scatter(x=x, y=y, **faint, **common)
     middles, halves = _intervals(curve.values)
     lines = [
         f"<b>{theme.plain(curve.arm)}</b>, {length:.0f} bytes<br>{middle / scale:.4g} {unit} ± {half / scale:.2g},"
@@ -175,13 +157,13 @@ def _draw_measured(
 
 def _line(figure: go.Figure, curve: Curve, scale: float, places: list[float], row: int) -> None:
     """Draw the fit: the line for unfragmented sizes, and separately the steps for fragmented ones."""
-    if curve.fixed is None:
+    if not curve.parts:
         return
     mtu, family = float(str(curve.group["mtu_bytes"])), _family(curve)
     whole = largest_whole(mtu, family)
     style = theme.arm_style(curve.arm, curve.role)
     for first, last in ((places[0], min(whole, places[-1])), (whole + 1, places[-1])):
-        if last <= first or (first > whole and curve.fragment is None):
+        if last <= first or (first > whole and "fragment" not in curve.parts):
             continue
         lengths = np.unique(np.geomspace(first, last, STEPS).round())
         fragments = np.array([fragments_count(length, mtu, family) for length in lengths], float)

@@ -28,11 +28,7 @@ EACH = {
     "first": "for the first fragment of a fragmented one",
     "fragment": "for each further fragment",
 }
-BRIEF = {
-    "cpu_per_packet_s": "CPU time",
-    "time_per_packet_s": "time to the next",
-    "rtt_s": "round-trip time",
-}
+BRIEF = {"cpu_per_packet_s": "CPU time", "time_per_packet_s": "time to the next", "rtt_s": "round-trip time"}
 HEADS = {
     "fixed": "a datagram",
     "byte": "a byte of it",
@@ -83,9 +79,10 @@ def transport(rows: pd.DataFrame) -> list[str]:
 
 def same_costs(curves: Sequence[Curve]) -> list[str]:
     """Return a sentence for each point whose two costs are proportional, so that only one of them is shown."""
+    points = pd.DataFrame([one.group for one in curves])
     return [
         f"At every size and datapath about {quotient:.2g} CPUs were busy, so the CPU time of a datagram is about"
-        f" {quotient:.2g} times the time to the next: only CPU time is shown{_named(key, _points(curves))}."
+        f" {quotient:.2g} times the time to the next: only CPU time is shown{_named(key, points)}."
         for key, quotient in cost_model.proportional(curves).items()
     ]
 
@@ -101,11 +98,10 @@ def table(curves: Sequence[Curve]) -> pd.DataFrame:
     """Return the fits as a table: one row per arm and cost, with 95 % intervals."""
     lines = []
     for curve in curves:
-        parts = {HEADS[part]: interval(one) for part in PARTS if (one := getattr(curve, part)) is not None}
+        parts = {HEADS[part]: interval(one) for part, one in curve.parts.items()}
         sentences = {"cost": f"{BRIEF[curve.cost]}{_where(curve, curves)}", "datapath": curve.arm}
-        lines.append(
-            {**sentences, **parts, "does not fit": "; ".join([*_off(curve), *curve.left_out]) or curve.why}
-        )
+        why = "; ".join([*_off(curve), *curve.left_out]) or curve.why
+        lines.append(sentences | parts | {"does not fit": why})
     result = pd.DataFrame(lines, columns=["cost", "datapath", *HEADS.values(), "does not fit"])
     return result.replace("", None).dropna(axis="columns", how="all")
 
@@ -150,15 +146,6 @@ def functions(profiles: pd.DataFrame) -> list[str]:
     return [sentences, *(f"    - {_judgement_sentence(one)}{_named(one.key, among)}." for one in result)]
 
 
-def all_findings(
-    rows: pd.DataFrame, curves: Sequence[Curve], profiles: pd.DataFrame | None = None
-) -> list[str]:
-    """Return all findings."""
-    shown = cost_model.without_proportional_time(curves)
-    lines = [*transport(rows), *same_costs(curves), *fits(shown), *differences(shown)]
-    return lines if profiles is None or not len(profiles) else [*lines, *functions(profiles)]
-
-
 def _named(key: load.Key, table: pd.DataFrame) -> str:
     """Return what distinguishes a point from the others of a table, to end a sentence with; empty if nothing does."""
     varying = [name for name in function_time_claim.BY if table[name].nunique(dropna=False) > 1]
@@ -168,11 +155,7 @@ def _named(key: load.Key, table: pd.DataFrame) -> str:
 
 
 def _where(curve: Curve, among: Sequence[Curve]) -> str:
-    return _named(curve.key, _points(among))
-
-
-def _points(curves: Sequence[Curve]) -> pd.DataFrame:
-    return pd.DataFrame([one.group for one in curves])
+    return _named(curve.key, pd.DataFrame([one.group for one in among]))
 
 
 def _transport(where: str, group: pd.DataFrame) -> Iterator[str]:
@@ -240,21 +223,17 @@ def _offloads(rows: pd.DataFrame) -> list[str]:
 
 def _fit(curve: Curve, where: str) -> Iterator[str]:
     about = f"**{curve.arm}**, {COSTS[curve.cost]}{where}"
-    if curve.fixed is None or curve.byte is None:
+    if not curve.parts:
         yield f"{about}: not fitted: {'; '.join([curve.why, *curve.left_out])}."
         return
-    parts = [f"{interval(one)} {EACH[part]}" for part in PARTS if (one := getattr(curve, part)) is not None]
-    yield f"{about}: {', '.join(parts)} ({counted(curve.fixed.rounds_count, 'round')})."
-    yield from _misfits(curve)
-    yield from (f"    - {sentences}." for sentences in curve.left_out)
-
-
-def _misfits(curve: Curve) -> Iterator[str]:
+    parts = [f"{interval(one)} {EACH[part]}" for part, one in curve.parts.items()]
+    yield f"{about}: {', '.join(parts)} ({counted(curve.parts['fixed'].rounds_count, 'round')})."
     for sentences in _off(curve):
         yield (
             f"    - But {sentences}, which is more than the scatter of the rounds."
             " The numbers describe the line, not each size."
         )
+    yield from (f"    - {sentences}." for sentences in curve.left_out)
 
 
 def _off(curve: Curve) -> Iterator[str]:
@@ -309,7 +288,10 @@ def _judgement_sentence(one: function_time_claim.ClaimJudgement) -> str:
 
 def findings(rows: pd.DataFrame, profiles: pd.DataFrame) -> list[str]:
     """Return all findings about the rows and profiles of a run."""
-    return all_findings(rows, cost_model.curves(rows), profiles)
+    curves = cost_model.curves(rows)
+    shown = cost_model.without_proportional_time(curves)
+    lines = [*transport(rows), *same_costs(curves), *fits(shown), *differences(shown)]
+    return [*lines, *functions(profiles)] if len(profiles) else lines
 
 
 def _cost_fit(rows: pd.DataFrame) -> go.Figure:

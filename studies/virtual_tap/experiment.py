@@ -5,7 +5,6 @@ All arms of a round exist at once, and each load runs through every arm, in rand
 """
 
 import re
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from labkit.common.errors import BadInput
@@ -28,16 +27,9 @@ LOADS = ("tcp:64", "tcp", "udp:64", "udp:512", "udp:1472")  # the first is the t
 LOAD = r"(tcp|udp)(:\d{1,6})?(@\d+(\.\d+)?(e\d{1,2})?)?"
 
 
-@dataclass(frozen=True)
-class Cores:
-    """A preset of CPUs: that of the switch, and those of client and server as `affinity` has them."""
-
-    switch: int | None = None
-    ends: str | None = None
-
-
 USUAL = DatapathParameters.help()
-CORES = {"any": Cores(), "thesis": Cores(0, "0,1")}
+# Presets of CPUs: that of the switch, and those of client and server as `affinity` has them
+CORES: dict[str, tuple[int | None, str | None]] = {"any": (None, None), "thesis": (0, "0,1")}
 
 
 class VirtualTapParameters(DatapathParameters, frozen=True, kw_only=True):
@@ -142,7 +134,7 @@ class VirtualTapParameters(DatapathParameters, frozen=True, kw_only=True):
         return (*result, *(name for name in self.also if name not in result))
 
     def _switch(self, topology: str, count: int, reader: str) -> SwitchOptions:
-        cpu = CORES[self.cores].switch
+        cpu, _ = CORES[self.cores]
         if not count:
             return SwitchOptions(topology, cpu=cpu)
         given = {name: getattr(self, name) for name in ("select", "output", "uplink_bps", "uplink_mtu")}
@@ -150,7 +142,7 @@ class VirtualTapParameters(DatapathParameters, frozen=True, kw_only=True):
 
     def switch_parameters(self, **changed: Any) -> DatapathParameters:
         """Return the parameters of `datapaths` with the switches as topologies."""
-        affinity = {} if self.cores == "any" else {"affinity": CORES[self.cores].ends}
+        affinity = {} if self.cores == "any" else {"affinity": CORES[self.cores][1]}
         whole = {"slices": 0, "protocol": "udp"} if self.nodes == "two" else {}
         return DatapathParameters.like(self, **affinity | whole | {"topology": self.arms} | changed)
 
@@ -162,10 +154,8 @@ class VirtualTapParameters(DatapathParameters, frozen=True, kw_only=True):
             )
         what, _, rate = load.partition("@")
         protocol, _, size = what.partition(":")
-        length = int(size) if size else None
-        if not rate:
-            return self.switch_parameters(protocol=protocol, length_bytes=length, whole_runs=0)
-        return self.switch_parameters(protocol=protocol, length_bytes=length, rate_bps=float(rate), slices=0)
+        way = {"rate_bps": float(rate), "slices": 0} if rate else {"whole_runs": 0}
+        return self.switch_parameters(protocol=protocol, length_bytes=int(size) if size else None, **way)
 
 
 def plan(parameters: VirtualTapParameters, seed: int) -> Plan:

@@ -44,10 +44,7 @@ def _line(figure: go.Figure, panel: Panel, curve: str, own: pd.DataFrame) -> Non
             x=[0, *own["mirrors"]], y=[1, *own["ratio"]], mode="lines+markers", name=theme.plain(curve),
             legendgroup=curve, showlegend=True, line={"color": style.color, "dash": style.dash},
             marker={"symbol": style.symbol, "size": 8},
-            error_y={
-                "type": "data", "symmetric": False,
-                "array": [0, *(own["high"] - own["ratio"])], "arrayminus": [0, *(own["ratio"] - own["low"])],
-            },
+            error_y={"array": [0, *(own["high"] - own["ratio"])], "arrayminus": [0, *(own["ratio"] - own["low"])]},
         ),
         **panel.place,
     )  # fmt: skip

@@ -77,7 +77,7 @@ def _draw(figure: go.Figure, tax: Tax, place: tuple[int, int]) -> None:
         go.Scatter(
             x=tax.copies, y=middle, mode="markers", name=tax.curve, legendgroup=tax.curve, showlegend=True,
             marker={"color": style.color, "symbol": style.symbol, "size": 8},
-            error_y={"type": "data", "symmetric": False, "array": high - middle, "arrayminus": middle - low},
+            error_y={"array": high - middle, "arrayminus": middle - low},
         ),
         row=place[0], col=place[1],
     )  # fmt: skip

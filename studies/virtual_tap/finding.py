@@ -309,14 +309,9 @@ def _share(ratio: float) -> str:
     return "an unknown part" if math.isnan(ratio) else units.percent(ratio)
 
 
-def report(rows: pd.DataFrame) -> list[str]:
+def findings(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
     """Return all findings, for the terminal."""
     return [*tax_sentences(mirror_tax.taxes(rows)), *copies(rows)]
-
-
-def findings(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
-    """Return all findings as items of a list (`report`)."""
-    return report(rows)
 
 
 def _mirror_count(rows: pd.DataFrame) -> go.Figure:

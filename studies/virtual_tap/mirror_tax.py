@@ -83,14 +83,7 @@ def per_round(rows: pd.DataFrame) -> pd.DataFrame:
     """
     ok = _with_switch(rows)
     ok = ok.assign(setup=ok["folder"] + ":" + ok["round"].astype(str))
-    sums = [
-        "switched_count",
-        "switch_cpu_s",
-        "cpu_s",
-        "copies_count",
-        "copies_expected_count",
-        "copies_unread_count",
-    ]
+    sums = ["switched_count", "switch_cpu_s", "cpu_s", "copies_count"]
     result = ok.groupby([*GROUP, "topology", "setup"], dropna=False, sort=False)[sums].sum().reset_index()
     packets = result["switched_count"].where(result["switched_count"] > 0)
     result = result.join(switches(rows), "topology").assign(
@@ -99,12 +92,9 @@ def per_round(rows: pd.DataFrame) -> pd.DataFrame:
         switch_per_packet_s=result["switch_cpu_s"] / packets,
         cpu_per_packet_s=result["cpu_s"] / packets,
     )
-    return result.assign(
-        **{
-            cost: result[cost].mask(result["datapath"].isin(without))
-            for cost, without in WITHOUT_COST.items()
-        }
-    )
+    for cost, without in WITHOUT_COST.items():
+        result[cost] = result[cost].mask(result["datapath"].isin(without))
+    return result
 
 
 def _with_switch(rows: pd.DataFrame) -> pd.DataFrame:

@@ -1,6 +1,5 @@
 """The price list of changes: the cost of each in CPU time, per gigabyte (TCP), packet (UDP), request or connection."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -114,14 +113,9 @@ def price_sentences(prices: pd.DataFrame) -> list[str]:
         lines += [f"{load.group_text(key)}: {sentence}." for sentence in known["sentence"]]
         unknown = list(group.loc[group["word"].eq("no evidence"), "topology"])
         if unknown:
-            lines.append(
-                f"{load.group_text(key)}: no evidence that {_names(unknown)} cost more or less CPU time."
-            )
+            arms = units.listed(unknown)
+            lines.append(f"{load.group_text(key)}: no evidence that {arms} cost more or less CPU time.")
     return lines
-
-
-def _names(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def price_list(prices: pd.DataFrame) -> go.Figure:

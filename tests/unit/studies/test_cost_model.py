@@ -48,9 +48,9 @@ def test_planted_costs_are_found() -> None:
     ]
     veth, twice = of(result, "veth"), of(result, "veth", "cpu_per_packet_s")
     for part, planted in zip(cost_model.PARTS, (FIXED, BYTE, FIRST, FRAGMENT), strict=True):
-        assert getattr(veth, part).value == pytest.approx(planted, rel=0.25)
-        assert getattr(twice, part).value == pytest.approx(2 * getattr(veth, part).value), "two busy CPUs"
-    assert covers(of(result, "vxlan").byte, BYTE + 6e-9)
+        assert veth.parts[part].value == pytest.approx(planted, rel=0.25)
+        assert twice.parts[part].value == pytest.approx(2 * veth.parts[part].value), "two busy CPUs"
+    assert covers(of(result, "vxlan").parts["byte"], BYTE + 6e-9)
     assert not any(fit.misfits for one in result for fit in (one.line, one.steps) if fit is not None)
     assert veth.at(np.array([400.0, 4000.0]), np.array([1.0, 3.0])) == pytest.approx(
         [FIXED + 400 * BYTE, FIRST + 2 * FRAGMENT], rel=0.1
@@ -75,15 +75,14 @@ def test_lack_of_fit_is_reported() -> None:
 def test_too_few_sizes_and_incomplete_rounds() -> None:
     [few, *_] = cost_model.curves(synthetic_packet_sizes.rows((16, 1472, 4000)))
     assert few.why == "a line needs 3 sizes that fit the MTU, and there are 2"
-    assert few.fixed is None
+    assert not few.parts
     assert "not fitted: a line needs 3 sizes" in packet_size.fits([few])[0]
     rows = synthetic_packet_sizes.rows()
     gone = rows["length_bytes"].eq(400) & rows["round"].eq(2)
     seldom = rows["length_bytes"].eq(800) & rows["round"].gt(1)
     one = of(cost_model.curves(rows[~gone & ~seldom]), "veth")
     assert 800 not in one.lengths
-    assert one.fixed is not None
-    assert one.fixed.rounds_count == 4
+    assert one.parts["fixed"].rounds_count == 4
     assert one.left_out == [
         "800 bytes left out: measured in 2 of 5 rounds only",
         "1 of 5 rounds left out: 400 bytes were not measured",
@@ -94,7 +93,7 @@ def test_too_few_sizes_and_incomplete_rounds() -> None:
     assert packet_size.fits([one])[-1] == f"    - {one.left_out[0]}."
     assert packet_size.table([one])["does not fit"].tolist() == one.left_out
     one = of(cost_model.curves(synthetic_packet_sizes.rows((16, 400, 1472, 4000))), "veth")
-    assert (one.fragment, one.steps) == (None, None), "one number of fragments is no line"
+    assert (list(one.parts), one.steps) == (["fixed", "byte"], None), "one number of fragments is no line"
     assert np.isnan(one.at(np.array([4000.0]), np.array([3.0]))).all()
     assert cost_model.curves(synthetic_packet_sizes.rows().iloc[:0]) == []
 
@@ -146,8 +145,7 @@ def test_ping_round_trip_times() -> None:
     rows[["received_bytes", "sent_count"]] = np.nan
     result = cost_model.curves(rows)
     assert {one.cost for one in result} == {"rtt_s"}
-    assert result[0].byte is not None
-    assert result[0].byte.value == pytest.approx(1e-9)
+    assert result[0].parts["byte"].value == pytest.approx(1e-9)
     assert packet_size_figure_fit.fitted(rows, result).data
 
 
@@ -195,7 +193,7 @@ def test_proportional_costs_are_shown_once() -> None:
         "At every size and datapath about 2 CPUs were busy, so the CPU time of a datagram is about 2 times"
         " the time to the next: only CPU time is shown."
     )
-    assert not any("time from one" in line for line in packet_size.all_findings(busy, every))
+    assert not any("time from one" in line for line in packet_size.findings(busy, busy.iloc[:0]))
     idle = busy.assign(cpu_s=busy["cpu_s"].where(busy["length_bytes"] > 400, 0.8 * busy["cpu_s"]))
     every = cost_model.curves(idle)
     assert cost_model.without_proportional_time(every) == every

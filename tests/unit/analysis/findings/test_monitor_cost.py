@@ -94,7 +94,7 @@ def test_sentences_and_ratios() -> None:
     assert "watched traffic" not in tcpdump
     df = rows()
     noise = np.random.default_rng(3).normal(0, 1e-3, len(df))
-    lines = monitor_cost.report(df.assign(cpu_per_sent_s=df["cpu_per_sent_s"] + noise))
+    lines = monitor_cost.findings(df.assign(cpu_per_sent_s=df["cpu_per_sent_s"] + noise))
     silent = [line for line in lines if "no cost of" in line]
     assert (
         "10 kpps: no cost of socket, monitor is shown (each interval includes 0), and they lost nothing."
@@ -127,7 +127,7 @@ def test_table_and_figures() -> None:
     )
     none = rows().assign(status="failed", reason="no reader")
     assert len(monitor_cost.costs(none)) == 0
-    assert monitor_cost.report(none) == []
+    assert monitor_cost.findings(none) == []
     assert not monitor_cost_figure.monitor_cost(none, monitor_cost.costs(none)).data
     drawn = monitor_cost_figure.selected([0.0, 0.5, 1.0], {"seen": [0, 100, 300], "selected": [0, 10, 30]})
     assert [list(trace.y) for trace in drawn.data] == [[200, 400], [20, 40]]

@@ -105,12 +105,11 @@ def test_rates_of_each_vm_and_switch() -> None:
     assert line["median_pps"] == pytest.approx(45e3)
 
 
-def test_published_readouts_are_64_bytes(tmp_path: Path) -> None:
+def test_published_readouts_are_64_bytes() -> None:
     table = reference_tables.ovs_test_plan().set_index("use_case")
     assert list(table["frame_bytes"]) == [64, 64]
     assert table.loc["net_to_vm", "total_pps"] == 28.319e6
     assert table.loc["vm_to_net", "total_bps"] == 14.177e9
-    assert len(reference_tables.ovs_test_plan(tmp_path / "missing.csv")) == 0
 
 
 def test_figure_of_use_cases() -> None:
