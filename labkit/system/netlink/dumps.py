@@ -22,6 +22,7 @@ from labkit.system.netlink.messages import (
     RT_TABLE_MAIN,
     RTM_NEWROUTE,
     Message,
+    encoded,
 )
 from labkit.system.netlink.rtnl import ifaddrmsg, ifinfmsg, ndmsg, nsidmsg, rtmsg, tcmsg
 from labkit.system.netlink.sockets import LinkError, Netlink
@@ -29,7 +30,7 @@ from labkit.system.netlink.sockets import LinkError, Netlink
 # linux/rtnetlink.h, linux/netlink.h, linux/if_arp.h
 RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, RTM_GETNEIGH, RTM_GETQDISC, RTM_GETNSID = 18, 22, 26, 30, 38, 90
 NLM_F_DUMP = 0x300
-RTEXT_FILTER_SKIP_STATS = 8
+WITHOUT_STATS = {"IFLA_EXT_MASK": 8}  # RTEXT_FILTER_SKIP_STATS
 RTM_F_CLONED = 0x200
 RTPROT_KERNEL, RTNH_F_DEAD, RTNH_F_LINKDOWN, RTNH_F_ONLINK = 2, 1, 16, 4
 RTA_MULTIPATH = 9
@@ -92,29 +93,23 @@ class Route:
 
 def links(kernel: Netlink) -> list[Link]:
     """Return every interface of the socket's namespace."""
-    message = ifinfmsg()
-    message["attrs"] = [("IFLA_EXT_MASK", RTEXT_FILTER_SKIP_STATS)]
-    return [_link(one) for one in _dump(kernel, message, RTM_GETLINK, "list interfaces")]
+    return [_link(one) for one in _dump(kernel, ifinfmsg, RTM_GETLINK, "list interfaces", {}, WITHOUT_STATS)]
 
 
 def addresses(kernel: Netlink) -> list[tuple[int, str]]:
     """Return (interface index, address with prefix length) for every address of the socket's namespace."""
-    result = _dump(kernel, ifaddrmsg(), RTM_GETADDR, "list addresses")
+    result = _dump(kernel, ifaddrmsg, RTM_GETADDR, "list addresses")
     return [(one["index"], f"{_own_address(one)}/{one['prefixlen']}") for one in result]
 
 
 def routes(kernel: Netlink) -> list[Route]:
     """Return every route of the main table of the socket's namespace, IPv4 and IPv6."""
-    result = []
-    for family in (socket.AF_INET, socket.AF_INET6):
-        message = rtmsg()
-        message["family"] = family
-        result += [
-            _route(one)
-            for one in _dump(kernel, message, RTM_GETROUTE, "list routes")
-            if one.get_attr("RTA_TABLE", one["table"]) == RT_TABLE_MAIN and not one["flags"] & RTM_F_CLONED
-        ]
-    return result
+    return [
+        _route(one)
+        for family in (socket.AF_INET, socket.AF_INET6)
+        for one in _dump(kernel, rtmsg, RTM_GETROUTE, "list routes", {"family": family})
+        if one.get_attr("RTA_TABLE", one["table"]) == RT_TABLE_MAIN and not one["flags"] & RTM_F_CLONED
+    ]
 
 
 def route_to(kernel: Netlink, address: str, source: str | None = None, arrives_at: int = 0) -> Route:
@@ -123,17 +118,11 @@ def route_to(kernel: Netlink, address: str, source: str | None = None, arrives_a
     With `source` and `arrives_at` (the index of an interface), it forwards packets that arrive there. Raises LinkError
     without a route, or if it does not forward.
     """
-    message = rtmsg()
-    whole, message["family"] = (32, socket.AF_INET) if ":" not in address else (128, socket.AF_INET6)
-    message["dst_len"], message["attrs"] = whole, [("RTA_DST", address)]
-    if source is not None:
-        message["src_len"] = whole
-        message["attrs"].append(("RTA_SRC", source))
-    if arrives_at:
-        message["attrs"].append(("RTA_IIF", arrives_at))
+    whole, family = (32, socket.AF_INET) if ":" not in address else (128, socket.AF_INET6)
+    fields = {"family": family, "dst_len": whole, "src_len": 0 if source is None else whole}
+    attributes = {"RTA_DST": address, "RTA_SRC": source, "RTA_IIF": arrives_at or None}
     what = f"find the route to {address}"
-    [answer] = kernel.ask(_request(message, RTM_GETROUTE, 0, what))
-    found = _decode(rtmsg, answer)
+    found = _one(kernel, rtmsg, RTM_GETROUTE, what, fields, attributes)
     if (number := REFUSING.get(found["type"])) is not None:  # of IPv6, which answers with the route
         raise LinkError(what, number, "")
     return _route(found)
@@ -144,10 +133,9 @@ def static_routes(kernel: Netlink) -> list[Message]:
 
     They keep gateways and metrics. Routes that the kernel adds when an interface comes up are left out.
     """
-    message = rtmsg()
-    message["family"] = socket.AF_INET
     result = []
-    for body in kernel.ask(_request(message, RTM_GETROUTE, NLM_F_DUMP, "list routes")):
+    request = encoded(rtmsg, RTM_GETROUTE, NLM_F_DUMP, "list routes", {"family": socket.AF_INET})
+    for body in kernel.ask(request):
         route = _decode(rtmsg, body)
         if route.get_attr("RTA_TABLE", route["table"]) == RT_TABLE_MAIN and route["proto"] != RTPROT_KERNEL:
             result.append(Message(f"add route to {_route(route).to} again", _as_request(body)))
@@ -202,9 +190,7 @@ def static_forwarding(kernel: Netlink) -> list[tuple[int, int, str]]:
 
 
 def _forwarding(kernel: Netlink) -> Iterator[Any]:
-    message = ndmsg()
-    message["family"] = socket.AF_BRIDGE
-    return _dump(kernel, message, RTM_GETNEIGH, "list forwarding databases")
+    return _dump(kernel, ndmsg, RTM_GETNEIGH, "list forwarding databases", {"family": socket.AF_BRIDGE})
 
 
 def qdisc(kernel: Netlink, index: int) -> str:
@@ -212,11 +198,9 @@ def qdisc(kernel: Netlink, index: int) -> str:
 
     It is "noop" while the interface is down. Raises LinkError if there is no such interface.
     """
-    message = ifinfmsg()
-    message["index"] = index
-    message["attrs"] = [("IFLA_EXT_MASK", RTEXT_FILTER_SKIP_STATS)]
-    [answer] = kernel.ask(_request(message, RTM_GETLINK, 0, f"read the qdisc of interface {index}"))
-    return str(_decode(ifinfmsg, answer).get_attr("IFLA_QDISC") or "unknown")
+    what = f"read the qdisc of interface {index}"
+    found = _one(kernel, ifinfmsg, RTM_GETLINK, what, {"index": index}, WITHOUT_STATS)
+    return str(found.get_attr("IFLA_QDISC") or "unknown")
 
 
 def qdiscs(kernel: Netlink) -> list[tuple[int, str, dict[str, int]]]:
@@ -225,7 +209,7 @@ def qdiscs(kernel: Netlink) -> list[tuple[int, str, dict[str, int]]]:
     The counters are packets, bytes, drops, overlimits, qlen and backlog (struct tc_stats).
     """
     result = []
-    for one in _dump(kernel, tcmsg(), RTM_GETQDISC, "list queueing disciplines"):
+    for one in _dump(kernel, tcmsg, RTM_GETQDISC, "list queueing disciplines"):
         if (stats := one.get_attr("TCA_STATS")) is not None:
             name = f"{one.get_attr('TCA_KIND')} {one['handle'] >> 16:x}:"
             numbers = ("packets", "bytes", "drop", "overlimits", "qlen", "backlog")
@@ -235,24 +219,20 @@ def qdiscs(kernel: Netlink) -> list[tuple[int, str, dict[str, int]]]:
 
 def id_of(kernel: Netlink, netns: int) -> int | None:
     """Return the socket's namespace's number for the namespace `netns` (a file descriptor), None if it has none."""
-    message = nsidmsg()
-    message["attrs"] = [("NETNSA_FD", netns)]
-    [answer] = kernel.ask(_request(message, RTM_GETNSID, 0, "read the number of a namespace"))
-    result = int(_decode(nsidmsg, answer).get_attr("NETNSA_NSID"))
-    return (
-        None if result >= 1 << 31 else result
-    )  # -1 (NETNSA_NSID_NOT_ASSIGNED), of which pyroute2 makes a positive one
+    found = _one(kernel, nsidmsg, RTM_GETNSID, "read the number of a namespace", {}, {"NETNSA_FD": netns})
+    result = int(found.get_attr("NETNSA_NSID"))
+    # -1 (NETNSA_NSID_NOT_ASSIGNED), of which pyroute2 makes a positive one
+    return None if result >= 1 << 31 else result
 
 
-def _dump(kernel: Netlink, message: Any, kind: int, what: str) -> Iterator[Any]:
-    for body in kernel.ask(_request(message, kind, NLM_F_DUMP, what)):
-        yield _decode(type(message), body)
+def _dump(kernel: Netlink, form: Any, kind: int, what: str, *of: Any) -> Iterator[Any]:
+    for body in kernel.ask(encoded(form, kind, NLM_F_DUMP, what, *of)):
+        yield _decode(form, body)
 
 
-def _request(message: Any, kind: int, flags: int, what: str) -> Message:
-    message["header"]["type"], message["header"]["flags"] = kind, NLM_F_REQUEST | flags
-    message.encode()
-    return Message(what, bytes(message.data))
+def _one(kernel: Netlink, form: Any, kind: int, what: str, *of: Any) -> Any:
+    [answer] = kernel.ask(encoded(form, kind, 0, what, *of))
+    return _decode(form, answer)
 
 
 def _decode(form: Any, body: bytes) -> Any:

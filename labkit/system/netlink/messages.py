@@ -2,7 +2,7 @@
 
 import functools
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_network
 from typing import Any
@@ -12,14 +12,9 @@ from labkit.system.netlink.rtnl import ifaddrmsg, ifinfmsg, ifinfveth, ndmsg, nl
 # linux/rtnetlink.h, linux/netlink.h, linux/if.h
 RTM_NEWLINK, RTM_DELLINK, RTM_NEWADDR, RTM_NEWROUTE, RTM_NEWNEIGH, RTM_NEWQDISC = 16, 17, 20, 24, 28, 36
 RTM_NEWTFILTER = 44
-NLM_F_REQUEST, NLM_F_ACK, NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE, NLM_F_APPEND = (
-    1,
-    4,
-    0x100,
-    0x200,
-    0x400,
-    0x800,
-)
+NLM_F_REQUEST, NLM_F_ACK, NLM_F_REPLACE, NLM_F_EXCL = 1, 4, 0x100, 0x200
+NLM_F_CREATE, NLM_F_APPEND = 0x400, 0x800
+CHANGE, CREATE = NLM_F_ACK, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL
 IFF_UP, IFF_PROMISC = 1, 0x100
 NUD_NOARP, NUD_PERMANENT, NTF_SELF = 0x40, 0x80, 2  # linux/neighbour.h
 NO_MAC = "00:00:00:00:00:00"
@@ -42,11 +37,38 @@ class Message:
     kind: str | None = None
 
 
-def _encode(message: Any, type_: int, flags: int, what: str, kind: str | None = None) -> Message:
-    message["header"]["type"] = type_
-    message["header"]["flags"] = NLM_F_REQUEST | NLM_F_ACK | flags
+def encoded(
+    form: Any,
+    type_: int,
+    flags: int,
+    what: str,
+    fields: Mapping[str, Any] | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    kind: str | None = None,
+) -> Message:
+    """Return a request: a message of one of pyroute2's forms with these fields, and the attributes that are not
+    None."""
+    message = form()
+    message["header"]["type"], message["header"]["flags"] = type_, NLM_F_REQUEST | flags
+    for name, value in (fields or {}).items():
+        message[name] = value
+    message["attrs"] = nested(attributes or {})["attrs"]
     message.encode()
     return Message(what, bytes(message.data), kind)
+
+
+def nested(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an attribute that consists of these attributes, without those that are None."""
+    return {"attrs": [(name, value) for name, value in attributes.items() if value is not None]}
+
+
+def _interface(index: int, up: bool) -> dict[str, int]:
+    """Return the fields of a request about an interface, which also comes up."""
+    return {"index": index} | (dict.fromkeys(("flags", "change"), IFF_UP) if up else {})
+
+
+def _family(version: int) -> int:
+    return socket.AF_INET if version == 4 else socket.AF_INET6
 
 
 def new_link(
@@ -71,41 +93,20 @@ def new_link(
     (IFLA_INFO_DATA) with the kernel's names. `peer`: name, index and netns of the other end, under the kind's
     `peer_attribute`; it stays down, because veth_open fails before both ends exist.
     """
-    message = ifinfmsg()
-    message["index"] = index
-    if up:
-        message["flags"] = message["change"] = IFF_UP
-    attributes = _link_attributes(name, netns, mtu_bytes, mac)
-    if link is not None:
-        attributes.append(("IFLA_LINK", link))
-    if master is not None:
-        attributes.append(("IFLA_MASTER", master))
-    info: list[tuple[str, Any]] = [("IFLA_INFO_KIND", kind)]
-    inner = list((data or {}).items())
+    attributes = _link_attributes(name, mtu_bytes, netns, mac)
+    inner = dict(data or {})
     if peer is not None:
-        far = {
-            "attrs": _link_attributes(peer["name"], peer.get("netns"), mtu_bytes, peer.get("mac")),
-            "index": peer.get("index", 0),
-        }
-        inner.append((peer_attribute, far))
-    if inner:
-        info.append(("IFLA_INFO_DATA", {"attrs": inner}))
-    attributes.append(("IFLA_LINKINFO", {"attrs": info}))
-    message["attrs"] = attributes
-    return _encode(message, RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, f"create {kind} {name}", kind)
+        own = _link_attributes(peer["name"], mtu_bytes, peer.get("netns"), peer.get("mac"))
+        inner[peer_attribute] = nested(own) | {"index": peer.get("index", 0)}
+    info = {"IFLA_INFO_KIND": kind, "IFLA_INFO_DATA": nested(inner) if inner else None}
+    attributes |= {"IFLA_LINK": link, "IFLA_MASTER": master, "IFLA_LINKINFO": nested(info)}
+    return encoded(
+        ifinfmsg, RTM_NEWLINK, CREATE, f"create {kind} {name}", _interface(index, up), attributes, kind
+    )
 
 
-def _link_attributes(
-    name: str, netns: int | None, mtu_bytes: int | None, mac: str | None
-) -> list[tuple[str, Any]]:
-    attributes: list[tuple[str, Any]] = [("IFLA_IFNAME", name)]
-    if mtu_bytes is not None:
-        attributes.append(("IFLA_MTU", mtu_bytes))
-    if netns is not None:
-        attributes.append(("IFLA_NET_NS_FD", netns))
-    if mac is not None:
-        attributes.append(("IFLA_ADDRESS", mac))
-    return attributes
+def _link_attributes(name: str, mtu_bytes: int | None, netns: int | None, mac: str | None) -> dict[str, Any]:
+    return {"IFLA_IFNAME": name, "IFLA_MTU": mtu_bytes, "IFLA_NET_NS_FD": netns, "IFLA_ADDRESS": mac}
 
 
 @_remembered
@@ -124,26 +125,14 @@ def set_link(
     `master`: index of the bridge whose port it becomes. `hairpin`: a bridge port may send a frame out where it arrived
     (VEPA).
     """
-    message = ifinfmsg()
-    message["index"] = index
-    if up:
-        message["flags"] = message["change"] = IFF_UP
-    attributes: list[tuple[str, Any]] = []
-    if mtu_bytes is not None:
-        attributes.append(("IFLA_MTU", mtu_bytes))
-    if mac is not None:
-        attributes.append(("IFLA_ADDRESS", mac))
-    if master is not None:
-        attributes.append(("IFLA_MASTER", master))
-    if alias is not None:
-        attributes.append(("IFLA_IFALIAS", alias))
+    attributes: dict[str, Any] = {
+        "IFLA_MTU": mtu_bytes, "IFLA_ADDRESS": mac, "IFLA_MASTER": master, "IFLA_IFALIAS": alias,
+    }  # fmt: skip
     if hairpin is not None:
-        port = {"attrs": [("IFLA_BRPORT_MODE", int(hairpin))]}
-        attributes.append(
-            ("IFLA_LINKINFO", {"attrs": [("IFLA_INFO_SLAVE_KIND", "bridge"), ("IFLA_INFO_SLAVE_DATA", port)]})
-        )
-    message["attrs"] = attributes
-    return _encode(message, RTM_NEWLINK, 0, f"change interface {index}")
+        port = nested({"IFLA_BRPORT_MODE": int(hairpin)})
+        attributes["IFLA_LINKINFO"] = nested({"IFLA_INFO_SLAVE_KIND": "bridge", "IFLA_INFO_SLAVE_DATA": port})
+    fields = _interface(index, up)
+    return encoded(ifinfmsg, RTM_NEWLINK, CHANGE, f"change interface {index}", fields, attributes)
 
 
 def shut_link(index: int) -> Message:
@@ -152,24 +141,20 @@ def shut_link(index: int) -> Message:
     The peer of a veth loses its carrier. The kernel removes the routes over the interface (`static_routes` saves
     them).
     """
-    message = ifinfmsg()
-    message["index"], message["change"] = index, IFF_UP
-    return _encode(message, RTM_NEWLINK, 0, f"take interface {index} down")
+    fields = {"index": index, "change": IFF_UP}
+    return encoded(ifinfmsg, RTM_NEWLINK, CHANGE, f"take interface {index} down", fields)
 
 
 def not_promiscuous(index: int) -> Message:
     """Return a request that ends an interface's promiscuous mode that a program has set (its flag)."""
-    message = ifinfmsg()
-    message["index"], message["change"] = index, IFF_PROMISC
-    return _encode(message, RTM_NEWLINK, 0, f"end the promiscuous mode of interface {index}")
+    what, fields = f"end the promiscuous mode of interface {index}", {"index": index, "change": IFF_PROMISC}
+    return encoded(ifinfmsg, RTM_NEWLINK, CHANGE, what, fields)
 
 
 def set_master(index: int, master: int) -> Message:
     """Return a request that makes an interface a port of a bridge."""
-    message = ifinfmsg()
-    message["index"] = index
-    message["attrs"] = [("IFLA_MASTER", master)]
-    return _encode(message, RTM_NEWLINK, 0, f"make interface {index} a port of {master}")
+    what, attributes = f"make interface {index} a port of {master}", {"IFLA_MASTER": master}
+    return encoded(ifinfmsg, RTM_NEWLINK, CHANGE, what, {"index": index}, attributes)
 
 
 def move_link(index: int, netns: int, new_index: int = 0, name: str | None = None) -> Message:
@@ -178,34 +163,24 @@ def move_link(index: int, netns: int, new_index: int = 0, name: str | None = Non
     It keeps its index if that is free; `new_index` requests another (since Linux 5.13; older kernels ignore it).
     `name`: its new name there.
     """
-    message = ifinfmsg()
-    message["index"] = index
-    message["attrs"] = [("IFLA_NET_NS_FD", netns)]
-    if name is not None:
-        message["attrs"].append(("IFLA_IFNAME", name))
-    if new_index:
-        message["attrs"].append(("IFLA_NEW_IFINDEX", new_index))
-    return _encode(message, RTM_NEWLINK, 0, f"move interface {index}")
+    attributes = {"IFLA_NET_NS_FD": netns, "IFLA_IFNAME": name, "IFLA_NEW_IFINDEX": new_index or None}
+    return encoded(ifinfmsg, RTM_NEWLINK, CHANGE, f"move interface {index}", {"index": index}, attributes)
 
 
 def delete_link(index: int) -> Message:
     """Return a request that deletes an interface."""
-    message = ifinfmsg()
-    message["index"] = index
-    return _encode(message, RTM_DELLINK, 0, f"delete interface {index}")
+    return encoded(ifinfmsg, RTM_DELLINK, CHANGE, f"delete interface {index}", {"index": index})
 
 
 @_remembered
 def new_address(index: int, address: IPv4Interface | IPv6Interface) -> Message:
     """Return a request that adds an address without duplicate address detection, which would take 1 to 2 s."""
-    message = ifaddrmsg()
-    message["family"] = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    message["prefixlen"] = address.network.prefixlen
-    message["index"] = index
-    message["attrs"] = [("IFA_LOCAL", str(address.ip)), ("IFA_ADDRESS", str(address.ip))]
-    if address.version == 6:
-        message["attrs"].append(("IFA_FLAGS", 0x02))  # IFA_F_NODAD
-    return _encode(message, RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, f"add address {address}")
+    fields = {
+        "family": _family(address.version), "prefixlen": address.network.prefixlen, "index": index,
+    }  # fmt: skip
+    attributes: dict[str, Any] = dict.fromkeys(("IFA_LOCAL", "IFA_ADDRESS"), str(address.ip))
+    attributes |= {"IFA_FLAGS": 0x02 if address.version == 6 else None}  # IFA_F_NODAD
+    return encoded(ifaddrmsg, RTM_NEWADDR, CREATE, f"add address {address}", fields, attributes)
 
 
 @_remembered
@@ -215,11 +190,9 @@ def new_neighbour(index: int, address: str, mac: str) -> Message:
     All namespaces share one table of 1,024 learned neighbours (gc_thresh3), which four topologies of 128 pairs fill.
     Permanent entries do not count.
     """
-    message = ndmsg()
-    message["family"] = socket.AF_INET if ip_address(address).version == 4 else socket.AF_INET6
-    message["ifindex"], message["state"] = index, NUD_PERMANENT
-    message["attrs"] = [("NDA_DST", address), ("NDA_LLADDR", mac)]
-    return _encode(message, RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, f"add neighbour {address}")
+    flags, attributes = NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE, {"NDA_DST": address, "NDA_LLADDR": mac}
+    fields = {"family": _family(ip_address(address).version), "ifindex": index, "state": NUD_PERMANENT}
+    return encoded(ndmsg, RTM_NEWNEIGH, flags, f"add neighbour {address}", fields, attributes)
 
 
 def new_route(
@@ -235,29 +208,28 @@ def new_route(
     `hops` are (interface index, gateway or None); several hops have equal cost (ECMP). The kernel uses the route with
     the smallest `metric`. `mss_bytes`: the TCP segment size that is announced on it.
     """
-    message = rtmsg()
+    fields: dict[str, Any] = {"table": RT_TABLE_MAIN, "proto": RTPROT_STATIC, "type": RTN_UNICAST}
+    attributes: dict[str, Any] = {}
     if to != "default":
         network = ip_network(to)
-        family, message["dst_len"] = network.version, network.prefixlen
-        message["attrs"] = [("RTA_DST", str(network.network_address))]
-    message["family"] = socket.AF_INET if family == 4 else socket.AF_INET6
+        family, fields["dst_len"] = network.version, network.prefixlen
+        attributes["RTA_DST"] = str(network.network_address)
     behind = any(gateway for _, gateway in hops)
-    message["table"], message["proto"], message["type"] = RT_TABLE_MAIN, RTPROT_STATIC, RTN_UNICAST
-    message["scope"] = RT_SCOPE_UNIVERSE if behind or family == 6 else RT_SCOPE_LINK
-    if metric is not None:
-        message["attrs"].append(("RTA_PRIORITY", metric))
-    if mss_bytes is not None:
-        message["attrs"].append(("RTA_METRICS", {"attrs": [("RTAX_ADVMSS", mss_bytes)]}))
-    nexthops = [(index, [("RTA_GATEWAY", gateway)] if gateway else []) for index, gateway in hops]
-    if len(nexthops) == 1:
-        [(index, gateway)] = nexthops
-        message["attrs"] += [*gateway, ("RTA_OIF", index)]
+    fields["family"] = _family(family)
+    fields["scope"] = RT_SCOPE_UNIVERSE if behind or family == 6 else RT_SCOPE_LINK
+    attributes["RTA_PRIORITY"] = metric
+    attributes["RTA_METRICS"] = None if mss_bytes is None else nested({"RTAX_ADVMSS": mss_bytes})
+    gateways = [{"RTA_GATEWAY": gateway or None} for _, gateway in hops]
+    if len(hops) == 1:
+        attributes |= gateways[0] | {"RTA_OIF": hops[0][0]}
     else:
         # struct rtnexthop counts a hop's weight from 0
-        several = [{"oif": index, "hops": 0, "flags": 0, "attrs": gateway} for index, gateway in nexthops]
-        message["attrs"].append(("RTA_MULTIPATH", several))
+        nexthops = [{"oif": index, "hops": 0, "flags": 0} for index, _ in hops]
+        attributes["RTA_MULTIPATH"] = [
+            hop | nested(gateway) for hop, gateway in zip(nexthops, gateways, strict=True)
+        ]
     by = ", ".join(gateway or f"interface {index}" for index, gateway in hops)
-    return _encode(message, RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, f"add route to {to} via {by}")
+    return encoded(rtmsg, RTM_NEWROUTE, CREATE, f"add route to {to} via {by}", fields, attributes)
 
 
 def new_remote(index: int, remote: str) -> Message:
@@ -265,21 +237,18 @@ def new_remote(index: int, remote: str) -> Message:
 
     It is a forwarding database entry of the all-zeros MAC address (drivers/net/vxlan).
     """
-    message = ndmsg()
-    message["family"], message["ifindex"] = socket.AF_BRIDGE, index
-    message["state"], message["flags"] = NUD_NOARP | NUD_PERMANENT, NTF_SELF
-    message["attrs"] = [("NDA_LLADDR", NO_MAC), ("NDA_DST", remote)]
-    return _encode(message, RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_APPEND, f"add remote {remote}")
+    fields = {
+        "family": socket.AF_BRIDGE, "ifindex": index, "state": NUD_NOARP | NUD_PERMANENT, "flags": NTF_SELF,
+    }  # fmt: skip
+    flags, attributes = NLM_F_ACK | NLM_F_CREATE | NLM_F_APPEND, {"NDA_LLADDR": NO_MAC, "NDA_DST": remote}
+    return encoded(ndmsg, RTM_NEWNEIGH, flags, f"add remote {remote}", fields, attributes)
 
 
 def new_qdisc(index: int, kind: str, options: dict[str, Any] | None = None) -> Message:
     """Return a request that adds a root queueing discipline."""
-    message = tcmsg()
-    message["family"], message["index"], message["handle"], message["parent"] = 0, index, 0x10000, 0xFFFFFFFF
-    message["attrs"] = [("TCA_KIND", kind)]
-    if options:
-        message["attrs"].append(("TCA_OPTIONS", {"attrs": list(options.items())}))
-    return _encode(message, RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, f"add qdisc {kind}")
+    fields = {"index": index, "handle": 0x10000, "parent": 0xFFFFFFFF}
+    attributes = {"TCA_KIND": kind, "TCA_OPTIONS": nested(options) if options else None}
+    return encoded(tcmsg, RTM_NEWQDISC, CREATE, f"add qdisc {kind}", fields, attributes)
 
 
 def new_ingress(index: int, kind: str) -> Message:
@@ -287,15 +256,8 @@ def new_ingress(index: int, kind: str) -> Message:
 
     Their parent is TC_H_INGRESS (linux/pkt_sched.h).
     """
-    message = tcmsg()
-    message["family"], message["index"], message["handle"], message["parent"] = (
-        0,
-        index,
-        0xFFFF0000,
-        0xFFFFFFF1,
-    )
-    message["attrs"] = [("TCA_KIND", kind)]
-    return _encode(message, RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, f"add qdisc {kind}")
+    fields = {"index": index, "handle": 0xFFFF0000, "parent": 0xFFFFFFF1}
+    return encoded(tcmsg, RTM_NEWQDISC, CREATE, f"add qdisc {kind}", fields, {"TCA_KIND": kind})
 
 
 def new_bpf_filter(index: int, name: str, program: int) -> Message:
@@ -303,16 +265,11 @@ def new_bpf_filter(index: int, name: str, program: int) -> Message:
 
     The program's result decides (direct action). linux/pkt_cls.h, linux/pkt_sched.h (TC_H_MIN_INGRESS).
     """
-    message = tcmsg()
-    message["family"], message["index"], message["handle"], message["parent"] = 0, index, 0, 0xFFFFFFF2
-    message["info"] = 1 << 16 | socket.htons(3)  # preference 1, ETH_P_ALL
-    options = [
-        ("TCA_BPF_FD", program),
-        ("TCA_BPF_NAME", name),
-        ("TCA_BPF_FLAGS", 1),
-    ]  # TCA_BPF_FLAG_ACT_DIRECT
-    message["attrs"] = [("TCA_KIND", "bpf"), ("TCA_OPTIONS", {"attrs": options})]
-    return _encode(message, RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_EXCL, f"add filter bpf {name}")
+    # preference 1, ETH_P_ALL
+    fields = {"index": index, "handle": 0, "parent": 0xFFFFFFF2, "info": 1 << 16 | socket.htons(3)}
+    options = {"TCA_BPF_FD": program, "TCA_BPF_NAME": name, "TCA_BPF_FLAGS": 1}  # TCA_BPF_FLAG_ACT_DIRECT
+    attributes = {"TCA_KIND": "bpf", "TCA_OPTIONS": nested(options)}
+    return encoded(tcmsg, RTM_NEWTFILTER, CREATE, f"add filter bpf {name}", fields, attributes)
 
 
 def define_kind(kind: str, attributes: Sequence[tuple[str, str]]) -> None:
