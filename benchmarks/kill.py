@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks.promise import LABKIT, ROOT, NotMeasuredError, Promise, note, python
 from benchmarks.set_up import all_gone
 from labkit.measure.hosts import local
+from labkit.system.machine.cpu_time import descendants, process_stats
 
 PAIRS = 128
 START_S = 120.0
@@ -48,27 +49,10 @@ def _built(owner: subprocess.Popen[bytes], lines: Path) -> list[int]:
         if owner.poll() is not None or time.monotonic() > deadline:
             last = "".join(lines.read_text().strip().splitlines()[-1:])
             raise NotMeasuredError(f"{PAIRS} flows did not come to stand within {START_S:.0f} s: {last}")
-        below = _below(owner.pid)
-        if sum(name == "iperf3" for name in below.values()) == 2 * PAIRS:
+        below = descendants(owner.pid)
+        if sum(name == "iperf3" and pid in below for pid, name, _ in process_stats()) == 2 * PAIRS:
             return [os.pidfd_open(pid) for pid in below]
         time.sleep(0.2)
-
-
-def _below(root: int) -> dict[int, str]:
-    """Return the names of all descendants of a process, from /proc/PID/stat (proc(5))."""
-    parents, names = {}, {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                text = (entry / "stat").read_text()
-            except OSError:
-                continue
-            pid, (name, rest) = int(entry.name), text.split("(", 1)[1].rsplit(")", 1)
-            names[pid], parents[pid] = name, int(rest.split()[1])
-    result = {root}
-    while more := {pid for pid, parent in parents.items() if parent in result} - result:
-        result |= more
-    return {pid: names[pid] for pid in result - {root}}
 
 
 def _ended(pidfds: list[int]) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.system.machine.cpu_time import TICKS_PER_S
+from labkit.system.machine.cpu_time import TICKS_PER_S, process_stats, with_descendants
 
 MAX_PROGRAMS = 8
 MIN_SHARE = 0.005  # of the time of all CPUs
@@ -130,18 +130,12 @@ def used(
 def family(there: Mapping[Key, Process], scratch: str | None = None) -> set[int]:
     """Return the numbers of the processes of this command: this one, those that have `scratch` in their command line,
     and all their descendants."""
-    children: dict[int, list[int]] = {}
     ours = {os.getpid()}
-    for (pid, _), one in there.items():
-        children.setdefault(one.parent, []).append(pid)
+    for pid, _ in there if scratch else ():
         with suppress(OSError):
-            if scratch and scratch.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if str(scratch).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                 ours.add(pid)
-    left = list(ours)
-    while left:
-        ours.update(own := children.get(left.pop(), []))
-        left += own
-    return ours
+    return with_descendants(ours, ((pid, one.parent) for (pid, _), one in there.items()))
 
 
 def processes() -> Iterator[tuple[Key, Process]]:
@@ -149,13 +143,7 @@ def processes() -> Iterator[tuple[Key, Process]]:
 
     Kernel threads are left out, because their work may belong to the experiment.
     """
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, ValueError, IndexError):
-            head, _, rest = (folder / "stat").read_text().rpartition(")")
-            fields = rest.split()
-            if not int(fields[6]) & PF_KTHREAD:
-                used_s, children_s = (
-                    (int(fields[at]) + int(fields[at + 1])) / TICKS_PER_S for at in (11, 13)
-                )
-                name = head.partition("(")[2]
-                yield (int(folder.name), int(fields[19])), Process(int(fields[1]), name, used_s, children_s)
+    for pid, name, fields in process_stats():
+        if not int(fields[6]) & PF_KTHREAD:
+            used_s, children_s = ((int(fields[at]) + int(fields[at + 1])) / TICKS_PER_S for at in (11, 13))
+            yield (pid, int(fields[19])), Process(int(fields[1]), name, used_s, children_s)

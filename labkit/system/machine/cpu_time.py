@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,12 +29,7 @@ class CpuTimes:
     idle_s: float
 
     def __sub__(self, other: CpuTimes) -> CpuTimes:
-        return CpuTimes(
-            self.busy_s - other.busy_s,
-            self.softirq_s - other.softirq_s,
-            self.steal_s - other.steal_s,
-            self.idle_s - other.idle_s,
-        )
+        return CpuTimes(*(value - vars(other)[name] for name, value in vars(self).items()))
 
     @property
     def columns(self) -> dict[str, float]:
@@ -100,22 +96,30 @@ def cpu_s(pids: Iterable[int]) -> float:
     return sum(ran for ran, _waited in thread_times(pids).values()) / 1e9
 
 
-def descendants(pid: int) -> frozenset[int]:
-    """Return the descendants of a process."""
-    children: dict[int, list[int]] = {}
+def process_stats() -> Iterator[tuple[int, str, list[str]]]:
+    """Yield the PID, the name and the fields after it, from the state on, of each process (/proc/PID/stat, proc(5))."""
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
-            try:
-                parent = int(Path(entry.path, "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, IndexError):
-                continue
-            children.setdefault(parent, []).append(int(entry.name))
-    result, left = set(), [pid]
+            with suppress(OSError):
+                head, _, rest = Path(entry.path, "stat").read_text(errors="replace").rpartition(")")
+                yield int(entry.name), head.partition("(")[2], rest.split()
+
+
+def descendants(pid: int) -> frozenset[int]:
+    """Return the descendants of a process."""
+    return frozenset(with_descendants({pid}, ((one, int(of[1])) for one, _, of in process_stats()))) - {pid}
+
+
+def with_descendants(pids: Iterable[int], parents: Iterable[tuple[int, int]]) -> set[int]:
+    """Return these processes and their descendants. parents: each process, and its parent."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in parents:
+        children.setdefault(parent, []).append(pid)
+    result, left = set[int](), list(pids)
     while left:
-        for child in children.get(left.pop(), []):
-            result.add(child)
-            left.append(child)
-    return frozenset(result)
+        result.add(pid := left.pop())
+        left += children.get(pid, [])
+    return result
 
 
 def load1() -> float:

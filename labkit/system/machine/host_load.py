@@ -3,13 +3,11 @@
 The guest cannot see this, because an emulated CPU that waits for a real one reports no steal.
 """
 
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from labkit.common import errors, schema, units
+from labkit.common import schema, units
 from labkit.system.machine.background import family, processes
-from labkit.system.machine.cpu_time import load1
+from labkit.system.machine.cpu_time import load1, thread_times
 
 # Above this share a row gets a doubt. Two emulated CPUs on two real ones make each other wait for a few per cent.
 WAITING_LIMIT = 0.10
@@ -22,26 +20,10 @@ def qemu_times(scratch: str | None = None) -> Times:
 
     Empty if the kernel has no schedstat.
     """
-    result = {}
-    for pid in family(dict(processes()), scratch):
-        for task in _qemu_tasks(pid):
-            with suppress(OSError, errors.LabkitError):
-                result[task.name] = parse_schedstat((task / "schedstat").read_text())
-    return result
-
-
-@errors.reading("/proc/PID/schedstat")
-def parse_schedstat(text: str) -> tuple[float, float]:
-    """Parse the seconds on a CPU and the seconds waiting for one (Documentation/scheduler/sched-stats.rst)."""
-    ran, waited, _ = text.split()
-    return int(ran) / 1e9, int(waited) / 1e9
-
-
-def _qemu_tasks(pid: int) -> list[Path]:
-    with suppress(OSError):
-        if Path(f"/proc/{pid}/comm").read_text().startswith("qemu-system"):
-            return list(Path(f"/proc/{pid}/task").iterdir())
-    return []
+    there = dict(processes())
+    ours = family(there, scratch)
+    qemu = [pid for (pid, _), one in there.items() if pid in ours and one.name.startswith("qemu-system")]
+    return {task: (ran / 1e9, waited / 1e9) for task, (ran, waited) in thread_times(qemu).items()}
 
 
 class HostLoad:

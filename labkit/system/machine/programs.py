@@ -12,7 +12,7 @@ from pathlib import Path
 from labkit.common import packages
 from labkit.common.errors import LabkitError, Unsupported
 from labkit.system import process
-from labkit.system.machine.cpu_time import descendants
+from labkit.system.machine.cpu_time import descendants, process_stats
 
 # On Debian, ethtool and tc are in folders outside an ordinary user's PATH, and virtiofsd is outside everybody's.
 _MORE_PATH = ["/usr/sbin", "/sbin", "/usr/libexec", "/usr/lib/qemu"]
@@ -87,12 +87,7 @@ def pids_by_namespace() -> Iterator[tuple[int, int, str]]:
 
 def _living() -> Iterator[tuple[int, str]]:
     """Yield the PID and the name of every process that is not a zombie."""
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            with suppress(OSError):
-                _pid, name, state = re.split(r" \(|\) ", (folder / "stat").read_text(), maxsplit=2)
-                if state[0] not in "ZX":
-                    yield int(folder.name), name
+    return ((pid, name) for pid, name, fields in process_stats() if fields[0] not in "ZX")
 
 
 def kill_descendants(pids: Iterable[int]) -> None:

@@ -15,7 +15,6 @@ def test_waiting_of_the_lab_vm_is_a_doubt() -> None:
     before, now = {"7": (1.0, 0.5)}, {"7": (1.6, 0.7), "8": (0.3, 0.1)}
     assert host_load.waiting_share(before, now) == 0.25
     assert host_load.waiting_share(before, {}) is None
-    assert host_load.parse_schedstat("2500000000 500000000 17\n") == (2.5, 0.5)
     quiet = {"host_load1": 1.0, "host_waiting_share": 0.05}
     assert machine.with_host_load({"status": "ok", "doubts": None}, quiet)["doubts"] is None
     busy = {"host_load1": 20.0, "host_waiting_share": 0.6}
