@@ -58,9 +58,8 @@ class Part:
     def kernels(self) -> go.Figure | None:
         """Return the figure that compares the ratios of several kernels; None if every point has a single kernel."""
         columns = [name for name in load.GROUP if name not in load.HOST]
-        several = any(
-            len(load.hosts(group)) > 1 for _, group in load.groups(self.verdicts, [*columns, "topology"])
-        )
+        groups = load.groups(self.verdicts, [*columns, "topology"])
+        several = any(len(load.hosts(group)) > 1 for _, group in groups)
         return figures.kernels(self.verdicts) if several else None
 
     def show(self, *drawn: go.Figure | None) -> None:
@@ -122,7 +121,7 @@ class Run:
         Without an arm, the only variant is explained. processes: count their CPU time alone: a regular expression, or
         `switch` (ovs-vswitchd). Raises BadInput if the run lacks profiles of either arm.
         """
-        left, right = against or self._baseline(), arm or self._variant()
+        left, right = against or self._only("baseline"), arm or self._only("variant")
         return why_page.explain(f"{self.folder}:{left}", right, processes)
 
     def causes(self) -> None:
@@ -130,17 +129,13 @@ class Run:
         profiles = self.profiles
         arms = profiles.loc[profiles["role"].eq("variant") & profiles["observer"].notna(), "arm"].unique()
         if not len(arms):
-            display(
-                displays.markdown(
-                    "*Not measured: set `observe=perf_record,counters` to see causes and flame graphs.*"
-                )
-            )
+            _note("Not measured: set `observe=perf_record,counters` to see causes and flame graphs.")
         for arm in arms:
             display(displays.markdown(f"### {arm}"))
             try:
                 display(self.why(str(arm)))
             except LabkitError as error:
-                display(displays.markdown(f"*{arm} is not explained: {error}.*"))
+                _note(f"{arm} is not explained: {error}.")
 
     def flames(self, arm: str = "", against: str | None = None) -> list[Any]:
         """Return the differential flame graphs of `why` as widgets.
@@ -161,12 +156,6 @@ class Run:
         debug symbols.
         """
         return source_lines.function_lines(self.profiles, function)
-
-    def _baseline(self) -> str:
-        return self._only("baseline")
-
-    def _variant(self) -> str:
-        return self._only("variant")
 
     def _only(self, role: str) -> str:
         """Return the only arm with a role."""
@@ -223,7 +212,7 @@ class Run:
         """
         rows = self.part(part)
         if not len(rows):
-            display(displays.markdown(f"*Not measured: add `{part}` to the parameter `part`.*"))
+            _note(f"Not measured: add `{part}` to the parameter `part`.")
             return
         for draw in drawn:
             shown = draw(rows)
@@ -237,17 +226,13 @@ class Run:
         followed = followed[followed["status"].eq("ok")]
         if not len(followed):
             if len(reasons):
-                display(displays.markdown(f"*The network is not drawn: {'; '.join(reasons)}.*"))
+                _note(f"The network is not drawn: {'; '.join(reasons)}.")
             return None
         try:
             capture = run_folder.artefact(followed["folder"].iloc[0], followed["artefact"].iloc[0])
             state = msgspec.convert(run_folder.read_json(capture.with_name("state.json")), State)
         except (BadInput, msgspec.ValidationError):
-            display(
-                displays.markdown(
-                    "*The network is not drawn: its file was deleted, or another version of labkit wrote it.*"
-                )
-            )
+            _note("The network is not drawn: its file was deleted, or another version of labkit wrote it.")
             return None
         return drawings.topology(state)
 
@@ -431,7 +416,7 @@ def possible_observers(names: str | Sequence[str]) -> list[str]:
             registry.TABLE[name].check(experiments.DatapathParameters())
             possible.append(name)
         except (Unsupported, Failed) as error:
-            display(displays.markdown(f"*`{name}` is left out: {error}.*"))
+            _note(f"`{name}` is left out: {error}.")
     return possible
 
 
@@ -442,6 +427,11 @@ def open_run(folder: str | Path) -> Run:
     may be relative to the current folder or to the project. Raises BadInput if it is not such a folder.
     """
     return Run(run_folder.named(folder))
+
+
+def _note(text: str) -> None:
+    """Display a remark, for example why something is not shown."""
+    display(displays.markdown(f"*{text}*"))
 
 
 def _host(row: pd.Series[Any], is_elsewhere: bool) -> str:

@@ -8,7 +8,8 @@ The page shows packet contents as text, never as HTML (monitor_panel.js).
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -74,15 +75,16 @@ class MonitorPanel(anywidget.AnyWidget):
         if not names:
             raise BadInput("a panel needs an interface to watch: build a topology that has one")
         super().__init__(interfaces=names, choice={"interface": names[0], **(choice or {})})
-        self._watched, self._names = (
-            watched,
-            names,
-        )  # a page can change what it shows, but not what is watched
+        # A page can change what it shows, but not what is watched.
+        self._watched, self._names = watched, names
         self._viewers: dict[str, float] = {}
         self._lock = threading.Lock()  # protects _monitor and _since
         self._monitor: Monitored | None = None
         self._since = -1
         self._is_closed = False
+        self._is_refused = (
+            False  # the last attempt to monitor failed; the next choice or viewer may try again
+        )
         self._waits = threading.Event()
         self.on_msg(self._hear)
         threading.Thread(target=self._run, daemon=True, name="labkit monitor panel").start()
@@ -106,62 +108,49 @@ class MonitorPanel(anywidget.AnyWidget):
         elif message.get("do") == "clear":
             self._clear()
 
-    def _apply(self, choice: Any) -> None:
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Tell every page what goes wrong in the block."""
         try:
-            self.choice = check_choice(choice, self._names)
+            yield
         except LabkitError as error:
             self.send({"do": "problem", "text": str(error)})
-            return
-        self._stop()
-        self._start()
+
+    def _apply(self, choice: Any) -> None:
+        with self._told():
+            self.choice = check_choice(choice, self._names)
+            self._stop()
+            self._start()
 
     def _clear(self) -> None:
         """Forget what was seen. Every page of this panel empties itself when the monitor has done so."""
-        with self._lock:
-            if self._monitor is None:
-                return
-            try:
+        with self._lock, self._told():
+            if self._monitor is not None:
                 self._monitor.clear()
-            except LabkitError as error:
-                self.send({"do": "problem", "text": str(error)})
-                return
-            self._since = -1
-            self.send({"do": "cleared"})
+                self._since = -1
+                self.send({"do": "cleared"})
 
     def _save(self, viewer: str) -> None:
-        with self._lock:
-            if self._monitor is None:
-                return
-            try:
-                content = self._monitor.pcapng()
-            except LabkitError as error:
-                self.send({"do": "problem", "text": str(error)})
-                return
-        self.send({"do": "file", "viewer": viewer}, buffers=[content])
+        with self._told():
+            with self._lock:
+                content = None if self._monitor is None else self._monitor.pcapng()
+            if content is not None:
+                self.send({"do": "file", "viewer": viewer}, buffers=[content])
 
     def _start(self) -> None:
-        with self._lock:
+        with self._lock, self._told():
             if self._monitor is not None:
                 return
-            try:
-                choice = check_choice(self.choice, self._names)
-                self._monitor = self._watched.monitor(choice["interface"], **live_monitor.typed(choice))
-                self._since = -1
-                self._problem = None
-            except LabkitError as error:
-                self._problem = str(error)
-                self.send({"do": "problem", "text": str(error)})
+            self._is_refused = True
+            choice = check_choice(self.choice, self._names)
+            self._monitor = self._watched.monitor(choice["interface"], **live_monitor.typed(choice))
+            self._since, self._is_refused = -1, False
 
     def _stop(self) -> None:
-        with self._lock:
+        with self._lock, self._told():
             one, self._monitor = self._monitor, None
             if one is not None:
-                try:
-                    one.close()
-                except LabkitError as error:
-                    self.send({"do": "problem", "text": str(error)})
-
-    _problem: str | None = None
+                one.close()
 
     def _run(self) -> None:
         """Send reports while there are viewers."""
@@ -172,23 +161,22 @@ class MonitorPanel(anywidget.AnyWidget):
             if not self._viewers:
                 if self._monitor is not None:
                     self._stop()
-                self._problem = None
+                self._is_refused = False
                 continue
-            if self._monitor is None and self._problem is None:
+            if self._monitor is None and not self._is_refused:
                 self._start()
             self._send_report()
         self._stop()
 
     def _send_report(self) -> None:
-        with self._lock:
+        with self._lock, self._told():
             if self._monitor is None:
                 return
             try:
                 report = self._monitor.read(self._since, MAX_PACKETS)
-            except LabkitError as error:
-                self._monitor, self._problem = None, str(error)
-                self.send({"do": "problem", "text": str(error)})
-                return
+            except LabkitError:
+                self._monitor, self._is_refused = None, True
+                raise
             if report.packets:
                 self._since = report.packets[-1].number
             self.send(message(report))  # with the lock, so that no older report follows "cleared"
