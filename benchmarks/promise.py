@@ -63,14 +63,7 @@ def at_most(
 def cells(promise: Promise) -> tuple[str, ...]:
     """Return one line of the table."""
     ratio = "" if promise.ratio is None else f"{promise.ratio:.3f}"
-    return (
-        promise.what,
-        promise.measured,
-        promise.reference,
-        ratio,
-        promise.bound,
-        KEPT[promise.kept],
-    )
+    return (promise.what, promise.measured, promise.reference, ratio, promise.bound, KEPT[promise.kept])
 
 
 def table(promises: Sequence[Promise]) -> str:

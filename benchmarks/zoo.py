@@ -207,17 +207,7 @@ class Zoo:
     def _run(self, name: str, load: tuple[str, ...], *more: str) -> Path:
         note(f"zoo: {name}")
         folder = self._folder / name
-        argv = [
-            *LABKIT,
-            "run",
-            "datapaths",
-            *self._common,
-            *load,
-            *more,
-            "--json",
-            "--folder",
-            str(folder),
-        ]
+        argv = [*LABKIT, "run", "datapaths", *self._common, *load, *more, "--json", "--folder", str(folder)]
         try:
             output(argv, cwd=self._folder)
         except NotMeasuredError:  # also if this machine does not support a single arm

@@ -79,11 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    return arguments.for_git_bisect(given, lambda: _run(given))
-
-
-def _run(given: argparse.Namespace) -> int:
-    return show(given.left, given.right, given)
+    return arguments.for_git_bisect(given, lambda: show(given.left, given.right, given))
 
 
 def show(left: Path, right: Path, given: argparse.Namespace) -> int:

@@ -181,10 +181,7 @@ def add_arguments(parser: arguments.CommandParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     failed = ask_all(note) if given.ask else []
-    print(
-        printable_json(as_json()) if given.json else printable(as_text()),
-        end="",
-    )
+    print(printable_json(as_json()) if given.json else printable(as_text()), end="")
     return 2 if failed else 0
 
 

@@ -22,10 +22,7 @@ In Python, one figure with a column's width, own names and colours:
 
 PAGE_CM = 17.5  # between the margins of A4
 
-JSON = {
-    "report": "the path of the HTML report",
-    "figures": "with --images, the paths of the images",
-}
+JSON = {"report": "the path of the HTML report", "figures": "with --images, the paths of the images"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

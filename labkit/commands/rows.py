@@ -8,7 +8,7 @@ import argparse
 import csv
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,19 +62,13 @@ def parquet(rows: Sequence[Row]) -> bytes:
     return parquet_rows.encode(rows, __version__)
 
 
-FORMS = {
-    "parquet": parquet,
-    "csv": csv_text,
-    "json": json_lines,
-    "github": github_action_benchmark,
-    "bencher": bencher_metric_format,
-}
-FORM_TEXTS = {
-    "parquet": "Parquet, with units and meanings",
-    "csv": "CSV",
-    "json": "JSON, one object per line",
-    "github": "JSON for github-action-benchmark, a mean for each arm at each point",
-    "bencher": "JSON in the Bencher Metric Format, a mean for each arm at each point",
+_MEAN = "a mean for each arm at each point"
+FORMS: dict[str, tuple[Callable[[Sequence[Row]], bytes], str]] = {
+    "parquet": (parquet, "Parquet, with units and meanings"),
+    "csv": (csv_text, "CSV"),
+    "json": (json_lines, "JSON, one object per line"),
+    "github": (github_action_benchmark, f"JSON for github-action-benchmark, {_MEAN}"),
+    "bencher": (bencher_metric_format, f"JSON in the Bencher Metric Format, {_MEAN}"),
 }
 
 
@@ -86,7 +80,8 @@ def write(folder: Path, form: str, out: Path) -> int:
     rows = read(folder)
     if out == STDOUT and form == "parquet":
         raise BadInput("--parquet - is not possible, because Parquet is not text: name a file")
-    content = FORMS[form](rows)
+    encode, _ = FORMS[form]
+    content = encode(rows)
     if out != STDOUT:
         run_folder.write(out, content)
     else:
@@ -130,7 +125,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "run", type=run_folder.named, nargs="?", metavar="RUN", help="the folder of a run or a sweep"
     )
     parser.add_argument("--columns", action="store_true", help="print every column, with unit and meaning")
-    for form, text in FORM_TEXTS.items():
+    for form, (_encode, text) in FORMS.items():
         parser.add_argument(f"--{form}", type=Path, metavar="FILE", help=f"write the rows as {text}")
 
 

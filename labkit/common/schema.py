@@ -12,10 +12,8 @@ from typing import Any, Literal
 from labkit.common.switch_options import OPTIONS
 
 TARGET_HELD = "the target was held"  # in the column `ended`: the load test reached no limit
-ENDS_ON = {
-    "one_cpu": "ends on one CPU",
-    "two_cpus": "ends on two CPUs",
-}  # values of the column ends_on, in words
+# Values of the column ends_on, in words
+ENDS_ON = {"one_cpu": "ends on one CPU", "two_cpus": "ends on two CPUs"}
 
 Type = Literal["text", "number", "integer", "flag", "list", "object"]
 Role = Literal["identifies", "parametrises", "measures", "describes"]
@@ -86,9 +84,7 @@ LOAD_PHASES = {
     "idle": "before the load", "after": "after the load", "increase": "during the load, minus that before it",
 }  # fmt: skip
 
-_HOST_COLUMNS = _columns(
-    "machine",
-    "describes",
+_HOST_COLUMNS = _columns("machine", "describes",
     ("kernel", "", "text", "the kernel's release, as uname -r prints it"),
     ("kernel_build", "", "text", "the kernel's build, as uname -v prints it"),
     ("accelerator", "", "text", "what runs the CPUs: none (bare metal), kvm, tcg (emulated), or a hypervisor's name"),
@@ -96,33 +92,22 @@ _HOST_COLUMNS = _columns(
     ("cpu", "", "text", "the CPU's model"),
     use="host",
 )  # fmt: skip
-_BUILD_COLUMNS = _columns(
-    "machine",
-    "describes",
+_BUILD_COLUMNS = _columns("machine", "describes",
     ("kernel_config_digest", "", "text", "a digest of the kernel's configuration"),
     ("sysctl_digest", "", "text", "a digest of the sysctls that are known to change a throughput"),
-    (
-        "iperf3",
-        "",
-        "text",
-        "the version of this machine's iperf3; that of an arm with another one is in `changed`",
-    ),
+    ("iperf3", "", "text", "the version of this machine's iperf3; that of an arm with another one is in `changed`"),
     use="equal",
-)
-_MACHINE_COLUMNS = _columns(
-    "machine",
-    "describes",
+)  # fmt: skip
+_MACHINE_COLUMNS = _columns("machine", "describes",
     ("microcode", "", "text", "the CPU's microcode revision"),
     ("cpus_count", "1", "integer", "CPUs of the host"),
     ("labkit", "", "text", "the version of labkit"),
     ("git_revision", "", "text", "labkit's commit, with +dirty when its files were changed"),
-)
+)  # fmt: skip
 _MACHINE = (*_HOST_COLUMNS, *_BUILD_COLUMNS, *_MACHINE_COLUMNS)
 
 COLUMNS: tuple[Column, ...] = (
-    *_columns(
-        "rows",
-        "identifies",
+    *_columns("rows", "identifies",
         ("experiment", "", "text", "the experiment's name"),
         ("run", "", "text", "the run folder's name"),
         ("point", "", "text", "the point of the run, which is also the name of the file of rows"),
@@ -141,16 +126,12 @@ COLUMNS: tuple[Column, ...] = (
         ("reason", "", "text", "why the status is not ok, in a sentence"),
         ("doubts", "", "text", "what weakens the measurement, in sentences separated by '; '"),
     ),
-    *_columns(
-        "rows",
-        "parametrises",
+    *_columns("rows", "parametrises",
         ("where", "", "text", "the kernel it ran on, as requested: here, vm:KERNEL or ssh:NAME"),
         ("peer", "", "text", "the servers' host as requested, with two nodes"),
         use="host",
     ),
-    *_columns(
-        "rows",
-        "parametrises",
+    *_columns("rows", "parametrises",
         ("protocol", "", "text", "tcp, udp, ping, udp_rr, tcp_rr, tcp_crr, tcp_cc, http or http_close"),
         ("generator", "", "text", "the traffic generator"),
         ("nodes", "", "text", "one, or two: clients on one host, servers on another"),
@@ -173,14 +154,10 @@ COLUMNS: tuple[Column, ...] = (
         ("guest", "", "text", "kernel and options of the guests, as requested"),
         use="group",
     ),
-    *_columns(
-        "throughput",
-        "identifies",
+    *_columns("throughput", "identifies",
         ("part", "", "text", "the part of an experiment that has several"),
     ),
-    *_columns(
-        "throughput",
-        "parametrises",
+    *_columns("throughput", "parametrises",
         ("frame", "", "text", "the frame size, or the name of a mix of sizes"),
         ("flows_count", "1", "integer", "flows that the generator's frames belong to"),
         ("vlan", "", "integer", "the VLAN of the frames' 802.1Q tag, which frame_bytes leaves out; null: no tag"),
@@ -188,46 +165,28 @@ COLUMNS: tuple[Column, ...] = (
         ("loss_goal_ratio", "1", "number", "the share of frames that may be lost at the rate that is searched for"),
         use="group",
     ),
-    *_columns(
-        "reader",
-        "parametrises",
+    *_columns("reader", "parametrises",
         ("load_pps", "1/s", "number", "the parameter loads, in frames per second; null: as many as possible"),
         use="group",
     ),
-    *_columns(
-        "load",
-        "parametrises",
+    *_columns("load", "parametrises",
         ("load", "", "text", "the protocol of the traffic beside which round trips are timed: tcp or udp"),
         use="group",
     ),
-    *_columns(
-        "rows",
-        "parametrises",
+    *_columns("rows", "parametrises",
         ("duration_s", "s", "number", "the length of a whole run, without the warm-up"),
         ("omit_s", "s", "number", "the warm-up that a whole run leaves out"),
         ("seed", "", "integer", "the seed of every random order"),
     ),
-    *_columns(
-        "traffic",
-        "parametrises",
-        (
-            "ends_on",
-            "",
-            "text",
-            "of requests: one_cpu (the ends of each pair share one) or two_cpus; null: the scheduler chose",
-        ),
+    *_columns("traffic", "parametrises",
+        ("ends_on", "", "text",
+         "of requests: one_cpu (the ends of each pair share one) or two_cpus; null: the scheduler chose"),
         use="group",
     ),
-    *_columns(
-        "traffic",
-        "measures",
-        (
-            "throughput_bps",
-            "bit/s",
-            "number",
-            "payload that arrived in the window, by the kernel; with rate_bps, iperf3's own over its whole time; in a"
-            " search, the result",
-        ),
+    *_columns("traffic", "measures",
+        ("throughput_bps", "bit/s", "number",
+         "payload that arrived in the window, by the kernel; with rate_bps, iperf3's own over its whole time; in a"
+         " search, the result"),
         ("throughput_pps", "1/s", "number", "packets (in a search, frames) that arrived per second"),
         ("iperf3_bps", "bit/s", "number", "the throughput that iperf3 reports over its whole time"),
         ("window_s", "s", "number", "the time in which all flows ran and the kernel counted"),
@@ -261,9 +220,7 @@ COLUMNS: tuple[Column, ...] = (
         ("steal_s", "s", "number", "CPU time that the hypervisor took away in the window"),
         ("cpu_wait_s", "s", "number", "of requests: how long the experiment's programs waited for a CPU"),
     ),
-    *_columns(
-        "profile",
-        "describes",
+    *_columns("profile", "describes",
         ("observer", "", "text", "the observer beside which it was measured; null: none"),
         ("observed", "", "object", "the observer's results; each observer has its own form"),
         ("artefact", "", "text", "a file with more, relative to the run folder"),
@@ -271,52 +228,36 @@ COLUMNS: tuple[Column, ...] = (
         ("lost_samples_count", "1", "integer", "samples or events that the observer missed; null: it cannot tell"),
         ("overhead_ratio", "1", "number", "the speed with the observer, relative to the speed without one"),
     ),
-    *_columns(
-        "rows",
-        "describes",
+    *_columns("rows", "describes",
         ("changed", "", "list", "the effects of the arm's change: at, kind, setting, before, after, count"),
         ("qdisc", "", "text", "the queueing discipline of the first client's interface"),
         ("offloads", "", "text", "the offloads that are on at the first client's interface, separated by spaces"),
-        (
-            "placement",
-            "",
-            "text",
-            "the CPUs that a slice, or the round trips of a round, bound the first pair's client and server to;"
-            " balanced: a profiled run moved them from placement to placement; null: the scheduler chose",
-        ),
+        ("placement", "", "text",
+         "the CPUs that a slice, or the round trips of a round, bound the first pair's client and server to;"
+         " balanced: a profiled run moved them from placement to placement; null: the scheduler chose"),
     ),
-    *_columns(
-        "endpoint",
-        "describes",
+    *_columns("endpoint", "describes",
         ("guest_kernel", "", "text", "the guests' kernel release"),
         ("guest_accelerator", "", "text", "what runs the guests' CPUs: kvm or tcg"),
         use="equal",
     ),
-    *_columns(
-        "endpoint",
-        "describes",
+    *_columns("endpoint", "describes",
         ("guest_cpus_count", "1", "integer", "CPUs of each guest"),
         ("guest_threads_count", "1", "integer", "threads of the host that run each guest's CPUs"),
         ("guest_queues_count", "1", "integer", "queues of each guest's network device"),
         ("guest_vhost", "", "flag", "whether the host's kernel serves the guests' network devices (vhost-net)"),
         ("container_runtime", "", "text", "the OCI runtime of containers"),
     ),
-    *_columns(
-        "endpoint",
-        "measures",
+    *_columns("endpoint", "measures",
         ("guest_cpu_s", "s", "number", "CPU time in the window that the guests' kernels count"),
         ("guest_softirq_s", "s", "number", "the part of guest_cpu_s in soft interrupts"),
     ),
-    *_columns(
-        "peer",
-        "measures",
+    *_columns("peer", "measures",
         ("peer_cpu_s", "s", "number", "CPU time of the servers' host in the window"),
         ("peer_softirq_s", "s", "number", "the part of peer_cpu_s in soft interrupts"),
         ("peer_steal_s", "s", "number", "CPU time that the hypervisor took away from the servers' host"),
     ),
-    *_columns(
-        "switch",
-        "measures",
+    *_columns("switch", "measures",
         ("switch_cpu_s", "s", "number", "CPU time of the switch's own processes in the window"),
         ("switched_count", "1", "integer", "packets that the switch got from the endpoints in the window"),
         ("switch_lost_count", "1", "integer", "packets that the kernel could not hand to the switch's process"),
@@ -329,9 +270,7 @@ COLUMNS: tuple[Column, ...] = (
         ("unread_of_mirrors", "", "list", "copies of each mirror that arrived and that its reader did not take;"
          " null: mirrors share a reader, or nobody can know"),
     ),
-    *_columns(
-        "machine",
-        "describes",
+    *_columns("machine", "describes",
         ("load1", "1", "number", "the load average over one minute"),
         ("busy_before_share", "1", "number", "the busy share of all CPUs in the half second before the run"),
         ("python", "", "text", "the version of Python"),
@@ -342,22 +281,16 @@ COLUMNS: tuple[Column, ...] = (
                "host" if one.use == "host" else "")
         for one in _MACHINE
     ),
-    *_columns(
-        "runner",
-        "describes",
+    *_columns("runner", "describes",
         ("throttled_s", "s", "number", "time for which a CPU quota (cgroup) stopped the run, since the rows before"),
         ("throttled_share", "1", "number", "throttled_s as a share of that time, at most 1 (several CPUs add up)"),
         ("host_foreign_share", "1", "number", "the share of all CPU time that other programs took since then"),
     ),
-    *_columns(
-        "vm",
-        "describes",
+    *_columns("vm", "describes",
         ("host_load1", "1", "number", "the load average of the lab VM's host"),
         ("host_waiting_share", "1", "number", "the share of its time that the lab VM waited for a CPU of the host"),
     ),
-    *_columns(
-        "throughput",
-        "describes",
+    *_columns("throughput", "describes",
         ("phase", "", "text", "what a trial is for: calibration, search, cost, latency at 50 % …; warm-up, ramp, hold"),
         ("exceed_ratio", "1", "number", "the share of trials that may exceed the loss goal"),
         ("trial_s", "s", "number", "the length of a trial"),
@@ -367,9 +300,7 @@ COLUMNS: tuple[Column, ...] = (
         ("datapath_scheduling", "", "text", "how the datapath runs: fifo (polling threads: nice -20) or normal"),
         ("latency_clock", "", "text", "where a probe's send time was taken: kernel, sender or trex"),
     ),
-    *_columns(
-        "throughput",
-        "measures",
+    *_columns("throughput", "measures",
         ("frame_bytes", "byte", "number", "the mean frame length; headers: the frame without the tunnel"),
         ("requested_pps", "1/s", "number", "frames per second that the generator was to send; null: as many as it can"),
         ("offered_pps", "1/s", "number", "frames per second that it really offered: offered_count divided by the time"),
@@ -406,24 +337,18 @@ COLUMNS: tuple[Column, ...] = (
         ("duplicated_count", "1", "integer", "latency probes that arrived more than once"),
         ("histogram", "", "text", "the latencies in nanoseconds: HDR histogram V2, compressed, base64"),
     ),
-    *_columns(
-        "trex",
-        "parametrises",
+    *_columns("trex", "parametrises",
         ("mult", "1", "number", "connections per second in multiples of the profile's own"),
         use="group",
     ),
-    *_columns(
-        "trex",
-        "describes",
+    *_columns("trex", "describes",
         ("trex", "", "text", "the version of the TRex server"),
         ("trex_server", "", "text", "where the TRex server listens"),
         ("ended", "", "text", "why the load test ended"),
         ("senders_count", "1", "integer", "ports, or ends, that send"),
         ("line_pps", "1/s", "number", "frames of this length per second that fill the line, in one direction"),
     ),
-    *_columns(
-        "trex",
-        "measures",
+    *_columns("trex", "measures",
         ("connections_count", "1", "integer", "connections that were established"),
         ("connection_rate", "1/s", "number", "connections that were established per second of wall time"),
         ("active_connections_count", "1", "number", "connections that were open at the last reading"),
@@ -433,9 +358,7 @@ COLUMNS: tuple[Column, ...] = (
         ("trex_cpu_share", "1", "number", "how many CPUs the process of labkit's own TRex server used"),
         ("latency_buckets", "", "object", "probes by the lower edge of their latency's bucket in microseconds"),
     ),
-    *_columns(
-        "reader",
-        "measures",
+    *_columns("reader", "measures",
         ("cpu_per_sent_s", "s", "number", "CPU time of the whole host per frame sent, until the reader is done"),
         ("reader_cpu_s", "s", "number", "CPU time of the reader's processes; null: no reader"),
         ("reader_start_s", "s", "number", "how long the reader took until it captured"),
@@ -447,24 +370,18 @@ COLUMNS: tuple[Column, ...] = (
         ("wanted_received_count", "1", "integer", "frames of that flow that arrived, counted at the receiving end"),
         ("wanted_throughput_pps", "1/s", "number", "frames of that flow that arrived per second"),
     ),
-    *_columns(
-        "load",
-        "measures",
+    *_columns("load", "measures",
         *(
             (f"{phase}_{name}_s", "s", "number", f"the {words} {how}")
             for phase, how in LOAD_PHASES.items()
             for name, (_share, words) in LATENCIES.items()
         ),
     ),
-    *_columns(
-        "options",
-        "parametrises",
+    *_columns("options", "parametrises",
         ("datapath", "", "text", "the switch's datapath: system (the kernel), netdev (ovs-vswitchd) or dpdk"),
         *((one.column or name, one.unit, one.type, one.help) for name, one in OPTIONS.items()),
     ),
-    *_columns(
-        "observation",
-        "parametrises",
+    *_columns("observation", "parametrises",
         ("routes", "", "text", "the routes between the leaves: static, metric or ecmp"),
         ("provider", "", "text", "what carries packets from leaf to leaf: gre, ipip or routed"),
         ("fabric_mtu_bytes", "byte", "integer", "the MTU between leaves and spines; null: as packets need it"),
@@ -472,9 +389,7 @@ COLUMNS: tuple[Column, ...] = (
         ("failure", "", "text", "how the spine fails: carrier or silent"),
         ("interval_s", "s", "number", "the time between probes"),
     ),
-    *_columns(
-        "observation",
-        "identifies",
+    *_columns("observation", "identifies",
         ("packet", "1", "integer", "path: the packet's number, from 0"),
         ("position", "1", "integer", "path: the number of this sighting of the packet, from 0"),
         ("hop", "", "text", "path: where the packet was seen, namespace:interface"),
@@ -486,9 +401,7 @@ COLUMNS: tuple[Column, ...] = (
         ("target_address", "", "text", "reachability: the address of target"),
         ("failed", "", "text", "failure: the spine that fails"),
     ),
-    *_columns(
-        "observation",
-        "measures",
+    *_columns("observation", "measures",
         ("computed_bytes", "byte", "integer", "headers: what the tunnel adds to a packet, by the standards"),
         ("measured_bytes", "byte", "number", "headers: what the tunnel adds to a packet, measured"),
         ("layers", "", "list", "headers: the tunnel's headers; path: the packet's headers, from the outside in"),

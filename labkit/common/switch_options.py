@@ -53,10 +53,7 @@ ANY_NAME = f"{', '.join(_first)} or {_last}"
 # Of datapaths whose buffers have one size: what has them, and the largest MTU. The driver of DPDK 22.11 takes frames of
 # 1514 bytes (max_rx_pktlen in rte_eth_af_packet.c). A frame of AF_XDP has one chunk of 4,096 bytes without the headroom
 # of XDP, 256, and that of Open vSwitch, 128 (lib/xdpsock.h).
-LARGEST_MTUS = {
-    Datapath.DPDK: ("DPDK's driver af_packet", 1500),
-    Datapath.AF_XDP: ("a port of AF_XDP", 3698),
-}
+LARGEST_MTUS = {Datapath.DPDK: ("DPDK's driver af_packet", 1500), Datapath.AF_XDP: ("a port of AF_XDP", 3698)}
 CASES = ("net_to_vm", "vm_to_net", "vm_to_vm")
 KINDS = ("l2", "l3")  # of rules
 MAX_MIRRORS = 32  # MAX_MIRRORS of Open vSwitch (ofproto/ofproto-dpif-mirror.h): a bit of 32 for each

@@ -56,10 +56,7 @@ Decoder = Callable[[bytes, int], Decoded]
 
 
 def layers(
-    frame: bytes,
-    link_type: int = ETHERNET,
-    ports: Mapping[int, str] = PORTS,
-    length_bytes: int | None = None,
+    frame: bytes, link_type: int = ETHERNET, ports: Mapping[int, str] = PORTS, length_bytes: int | None = None
 ) -> list[Layer]:
     """Return the layers of a frame.
 

@@ -296,10 +296,7 @@ class Forked:
     """
 
     def __init__(
-        self,
-        work: Callable[[socket.socket], None],
-        keep: Iterable[int] = (),
-        stderr: IO[bytes] | None = None,
+        self, work: Callable[[socket.socket], None], keep: Iterable[int] = (), stderr: IO[bytes] | None = None
     ) -> None:
         self._stderr = stderr
         self._ours, theirs = socket.socketpair()
