@@ -180,11 +180,8 @@ def _plot(figure: go.Figure, panel: Panel, plot: Plot, there: list[str], others:
     _zeros(figure, panel, nothing, min(reach, default=1.0))
     names = [theme.plain(ENDPOINT_NAMES[name]) if panel.column == 1 else "" for name in there]
     axis = {
-        "range": [len(there) - 0.4, -0.6],
-        "tickvals": list(range(len(there))),
-        "ticktext": names,
-        "ticks": "",
-    }
+        "range": [len(there) - 0.4, -0.6], "tickvals": list(range(len(there))), "ticktext": names, "ticks": "",
+    }  # fmt: skip
     figure.update_yaxes(axis, **panel.place)
     if reach and max(reach) / min(reach) < NARROW:  # so that there is room for a label or two
         middle = math.log10(max(reach) * min(reach)) / 2
@@ -192,13 +189,10 @@ def _plot(figure: go.Figure, panel: Panel, plot: Plot, there: list[str], others:
         figure.update_xaxes(range=[middle - far, middle + far], **panel.place)
     decades = math.log10(max(reach) / min(reach)) if reach else 0.0
     figure.update_xaxes(
-        type="log",
-        tickformat=",~g" if plot.unit in ("s", "%") else "~s",
-        dtick=math.ceil(decades / MAX_LABELS) if decades > DECADES else "D2",
-        tickangle=0,
-        title_text=f"{prefix}{plot.unit}",
-        **panel.place,
-    )
+        type="log", tickformat=",~g" if plot.unit in ("s", "%") else "~s",
+        dtick=math.ceil(decades / MAX_LABELS) if decades > DECADES else "D2", tickangle=0,
+        title_text=f"{prefix}{plot.unit}", **panel.place,
+    )  # fmt: skip
 
 
 def _prefix(ok: pd.DataFrame, plot: Plot) -> str:

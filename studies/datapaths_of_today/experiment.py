@@ -12,14 +12,9 @@ class DatapathsOfToday(several_loads.SeveralLoads, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths` with several loads."""
 
     topology: several_loads.Compared = (
-        "veth_bridge",
-        "macvlan_bridge",
-        "veth_routed",
-        "veth_redirect",
-        "veth_redirect_peer",
-        "veth_redirect_neigh",
-        "veth_xdp",
-    )
+        "veth_bridge", "macvlan_bridge", "veth_routed", "veth_redirect", "veth_redirect_peer",
+        "veth_redirect_neigh", "veth_xdp",
+    )  # fmt: skip
     loads: tuple[str, ...] = ("tcp", "udp:64", "udp:512", "udp:1472", "udp_rr")
     rounds: int = 5
     slices: int = 6

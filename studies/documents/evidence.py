@@ -371,11 +371,8 @@ def host_of(rows: pd.DataFrame) -> str:
 
 
 def _host_words(row: Mapping[Any, Any]) -> str:
-    guest = (
-        ", guests emulated"
-        if row.get("guest_accelerator") == "tcg" and row.get("accelerator") != "tcg"
-        else ""
-    )
+    of_guests = row.get("guest_accelerator") == "tcg" and row.get("accelerator") != "tcg"
+    guest = ", guests emulated" * of_guests
     emulated = ", emulated" if "tcg" in (row.get("accelerator"), row.get("peer_accelerator")) else ""
     return f"Linux {row['kernel']}{emulated}{guest}"
 
@@ -556,19 +553,11 @@ def durations(profiles: pd.DataFrame) -> pd.DataFrame:
         is_guest = "guest" in kind
         place = (report.get("guest") if is_guest else report) or {}
         emulated = is_guest and row["guest_accelerator"] == "tcg"
-        host = (
-            f"guests with Linux {row['guest_kernel']}{', emulated' * emulated}"
-            if is_guest
-            else _host_words(row)
-        )
+        guests = f"guests with Linux {row.get('guest_kernel')}{', emulated' * emulated}"
+        host = guests if is_guest else _host_words(row)
         for function, one in place.get("functions", {}).items():
             if one.get("p50_s"):
-                lines.append(
-                    {
-                        "endpoint": kind, "function": function, "length_bytes": row["length_bytes"],
-                        "p50_s": one["p50_s"], "log": math.log(one["p50_s"]),
-                        "setup": f"{row['folder']}:{row['round']}", "host": host, "guest_emulated": emulated,
-                        "what": f"{function}, {ENDPOINT_NAMES[kind]}",
-                    }
-                )  # fmt: skip
+                times = (one["p50_s"], math.log(one["p50_s"]), f"{row['folder']}:{row['round']}")
+                what = f"{function}, {ENDPOINT_NAMES[kind]}"
+                lines.append((kind, function, row["length_bytes"], *times, host, emulated, what))
     return pd.DataFrame(lines, columns=DURATIONS)

@@ -45,12 +45,9 @@ from studies.documents.evidence import Source
 Table = Mapping[str, Any]
 TABLE: Table = tomllib.loads((Path(__file__).parent / "claims.toml").read_text())
 RANGES: dict[str, Range] = {
-    "more": MORE,
-    "less": LESS,
-    "exact": EXACT,
-    "within 10 %": WITHIN_10_PERCENT,
+    "more": MORE, "less": LESS, "exact": EXACT, "within 10 %": WITHIN_10_PERCENT,
     "within 25 %": WITHIN_25_PERCENT,
-}
+}  # fmt: skip
 UNLESS: dict[str, Callable[[Source], Source]] = {
     "link_full": evidence.undecided_if_link_full,
     "emulated": evidence.undecided_if_emulated,

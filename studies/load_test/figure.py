@@ -105,17 +105,14 @@ def line_shares(rows: pd.DataFrame, own: pd.DataFrame, published: pd.DataFrame) 
         some = table[table["share"].notna()]
         count += len(some)
         figure.add_bar(
-            x=some["share"],
-            y=[theme.plain(f"{test}") for test in some["test"]],
-            orientation="h",
-            name=name,
+            x=some["share"], y=[theme.plain(f"{test}") for test in some["test"]], orientation="h", name=name,
             marker={"color": color},
             text=[
                 f"{si(pps, 'pps')} of {si(line, 'pps')}"
                 for pps, line in some[["pps", "line_pps"]].itertuples(index=False, name=None)
             ],
             textposition="auto",
-        )
+        )  # fmt: skip
     figure.update_xaxes(title_text="share of the lines' rate", tickformat=".0%", range=[0, 1.02])
     figure.update_yaxes(autorange="reversed", automargin=True)
     figure.update_layout(height=EDGES_PX + 40 + LINE_PX * max(3, count), legend=theme.legend_below())
@@ -140,14 +137,10 @@ def probe_latency(rows: pd.DataFrame, own: pd.DataFrame, published: pd.DataFrame
     for name, table, color, dash in lines:
         ordered = table.sort_values("bucket_us")
         figure.add_scatter(
-            x=ordered["bucket_us"].clip(lower=1) / 1e6,
-            y=ordered["count"] / ordered["count"].sum(),
-            mode="lines+markers",
-            name=theme.plain(name),
-            line={"color": color, "dash": dash, "shape": "hv"},
-            marker={"size": 5},
-            hovertemplate="from %{x:.3s}s: %{y:.2%} of the probes<extra></extra>",
-        )
+            x=ordered["bucket_us"].clip(lower=1) / 1e6, y=ordered["count"] / ordered["count"].sum(),
+            mode="lines+markers", name=theme.plain(name), line={"color": color, "dash": dash, "shape": "hv"},
+            marker={"size": 5}, hovertemplate="from %{x:.3s}s: %{y:.2%} of the probes<extra></extra>",
+        )  # fmt: skip
     figure.update_xaxes(type="log", title_text="lower edge of the bucket (s)", exponentformat="SI")
     figure.update_yaxes(type="log", title_text="share of the probes", tickformat=".2~p")
     figure.update_layout(height=EDGES_PX + 330, legend=theme.legend_below())

@@ -17,17 +17,14 @@ from studies.load_test.figure import line_shares, over_time, probe_latency
 def shares(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a line for each load test that found a rate, with SHARES. rows: those of `load_test`."""
     own = rows[rows["part"].eq("cost") & rows["status"].eq("ok") & rows["throughput_pps"].notna()]
-    lines = [
-        {
-            "source": "here",
-            "test": f"{row['frame']} through {_device(row)}, test {int(row['round']) + 1}",
-            "pps": row["throughput_pps"],
-            "line_pps": _lines_pps(row),
-            "share": row["throughput_pps"] / _lines_pps(row) if _lines_pps(row) else None,
-            "verdict": row["ended"],
-        }
-        for _, row in own.iterrows()
-    ]
+    lines = []
+    for _, row in own.iterrows():
+        test, pps = (
+            f"{row['frame']} through {_device(row)}, test {int(row['round']) + 1}",
+            row["throughput_pps"],
+        )
+        share = pps / _lines_pps(row) if _lines_pps(row) else None
+        lines.append(("here", test, pps, _lines_pps(row), share, row["ended"]))
     return pd.DataFrame(lines, columns=reference_tables.SHARES)
 
 

@@ -54,12 +54,9 @@ def hops(df: pd.DataFrame, packet: int | None = None, flow: int = 0) -> go.Figur
     marks.add()
     _bars(figure, drawn)
     figure.update_yaxes(
-        tickvals=list(ticks),
-        ticktext=list(ticks.values()),
-        range=[y - 0.4, 0.2],
-        ticks="",
+        tickvals=list(ticks), ticktext=list(ticks.values()), range=[y - 0.4, 0.2], ticks="",
         ticklabelstandoff=8,
-    )
+    )  # fmt: skip
     figure.update_yaxes(showgrid=False, showline=False, automargin=False, visible=bool(followed))
     figure.update_xaxes(visible=False, range=[-_widest(drawn), 0])
     margin = {"l": LEFT_PX, "r": RIGHT_PX, "t": TOP_PX, "b": BOTTOM_PX}
@@ -174,17 +171,12 @@ def _bars(figure: go.Figure, drawn: list[tuple[float, dict[Any, Any], Layer]]) -
         room = byte_px * _shown_bytes(own[0][2])
         texts = [_label(layer, room) for _, _, layer in own]
         bars = go.Bar(
-            orientation="h",
-            y=[y for y, _, _ in own],
-            base=[_start(one, layer) for _, one, layer in own],
-            x=[_shown_bytes(layer) for _, _, layer in own],
-            name=theme.plain(name),
-            marker={"color": fill, "line": {"color": border, "width": 1}},
-            text=texts,
-            textangle=-90 if room - PAD_PX < SHRUNK * CHAR_PX * len(name) else 0,
-            hoverinfo="text",
+            orientation="h", y=[y for y, _, _ in own], base=[_start(one, layer) for _, one, layer in own],
+            x=[_shown_bytes(layer) for _, _, layer in own], name=theme.plain(name),
+            marker={"color": fill, "line": {"color": border, "width": 1}}, text=texts,
+            textangle=-90 if room - PAD_PX < SHRUNK * CHAR_PX * len(name) else 0, hoverinfo="text",
             hovertext=[_hover(one, layer) for _, one, layer in own],
-        )
+        )  # fmt: skip
         figure.add_trace(
             bars.update(textposition="inside", insidetextanchor="middle", textfont=theme.LAYER_TEXT)
         )

@@ -83,32 +83,14 @@ def matrix_table(df: pd.DataFrame) -> pd.DataFrame:
     """
     lines = []
     for one in [one for *_, rows in matrices(df) for one in rows.to_dict("records")]:
-        wrong = faults(one)
-        if wrong:
-            at = {
-                "routes": one.get("routes"),
-                "from": one["source"],
-                "to": one["target"],
-                "answered": _answered(one),
-                "TTL": _ttl(one["ttl"]),
-            }
-            expected = {"expected TTL": _ttl(one["expected_ttl"]), "path": path_text(one["path"])}
-            expected |= {"expected path": " or ".join(map(path_text, path_lists(one["expected_paths"])))}
+        if wrong := faults(one):
+            expected = " or ".join(map(path_text, path_lists(one["expected_paths"])))
             rtt = None if pd.isna(one["rtt_p50_s"]) else one["rtt_p50_s"] * 1e6
-            lines.append(at | expected | {"p50, µs": rtt, "not as expected": ", ".join(wrong)})
-    columns = [
-        "routes",
-        "from",
-        "to",
-        "answered",
-        "TTL",
-        "expected TTL",
-        "path",
-        "expected path",
-        "p50, µs",
-        "not as expected",
-    ]
-    return pd.DataFrame(lines, columns=columns)
+            ends = (one.get("routes"), one["source"], one["target"], _answered(one))
+            ttls = (_ttl(one["ttl"]), _ttl(one["expected_ttl"]))
+            lines.append((*ends, *ttls, path_text(one["path"]), expected, rtt, ", ".join(wrong)))
+    columns = ["routes", "from", "to", "answered", "TTL", "expected TTL", "path", "expected path"]
+    return pd.DataFrame(lines, columns=[*columns, "p50, µs", "not as expected"])
 
 
 def faults(one: dict[Any, Any]) -> list[str]:

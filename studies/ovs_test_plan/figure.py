@@ -98,13 +98,10 @@ def ranked_factors(rows: pd.DataFrame, table: pd.DataFrame) -> go.Figure:
     ):
         some = table[part]
         figure.add_scatter(
-            x=some["ratio"],
-            y=[one for one, chosen in zip(names, part, strict=True) if chosen],
-            mode="markers",
-            name=name,
-            marker={"color": color, "size": 9},
+            x=some["ratio"], y=[one for one, chosen in zip(names, part, strict=True) if chosen], mode="markers",
+            name=name, marker={"color": color, "size": 9},
             error_x={"array": some["high"] - some["ratio"], "arrayminus": some["ratio"] - some["low"]},
-        )
+        )  # fmt: skip
     figure.add_vline(x=1, line={"color": theme.GREY, "width": 1})
     figure.update_xaxes(type="log", title_text="rate with the second level, as a ratio to the first")
     figure.update_yaxes(autorange="reversed", categoryorder="array", categoryarray=names, automargin=False)

@@ -22,16 +22,10 @@ SWITCH = ["datapath", "use_case", "rules", "rules_count", "tunnel"]
 # The factors that may matter, and their names. For numbers, the least level is compared with the greatest. For text,
 # the first level is compared with each other one.
 FACTORS = {
-    "datapath": "datapath",
-    "use_case": "use case",
-    "rules": "rules match",
-    "rules_count": "number of rules",
-    "tunnel": "tunnel",
-    "flows_count": "flows of a sender",
-    "frame_bytes": "frame size (bytes)",
-    "pairs": "VMs",
+    "datapath": "datapath", "use_case": "use case", "rules": "rules match", "rules_count": "number of rules",
+    "tunnel": "tunnel", "flows_count": "flows of a sender", "frame_bytes": "frame size (bytes)", "pairs": "VMs",
     "endpoint": "crossing into",
-}
+}  # fmt: skip
 CONTROL = "the same switch again (A/A)"
 
 
@@ -106,25 +100,16 @@ def by_vm(rows: pd.DataFrame) -> pd.DataFrame:
         bps = pps * float(known["frame_bytes"].iloc[0]) * 8
         total = by.sum(axis=1).to_numpy(float) * known["window_s"].to_numpy(float)
         arm, frame, flows, goal = (str(part) for part in key)
-        lines.append(
-            {
-                "switch": arm,
-                "frame": frame,
-                "flows": f"{float(flows):g}",
-                "goal": loss_rates.goal_name(float(goal)),
-                "each receiver, packets/s": _range(pps, "pps"),
-                "each receiver, bit/s": _range(bps, "bit/s"),
-                "spread": percent(float(pps.max() / pps.min() - 1))
-                if pps.min() > 0
-                else "a receiver got no packets",
-                "upcalls": known["upcalls_count"].median(),
-                "megaflows": known["megaflows_count"].median(),
-                "masks": known["masks_count"].median(),
-                "CPU ns per packet, machine": (known["cpu_per_packet_s"].median() * 1e9),
-                "CPU ns per packet, switch": float(np.median(known["datapath_cpu_s"].to_numpy(float) / total))
-                * 1e9,
-            }
-        )
+        is_known = pps.min() > 0
+        line = {"switch": arm, "frame": frame, "flows": f"{float(flows):g}"}
+        line |= {"goal": loss_rates.goal_name(float(goal)), "each receiver, packets/s": _range(pps, "pps")}
+        line["each receiver, bit/s"] = _range(bps, "bit/s")
+        line["spread"] = percent(pps.max() / pps.min() - 1) if is_known else "a receiver got no packets"
+        counts = {name: known[f"{name}_count"].median() for name in ("upcalls", "megaflows", "masks")}
+        of_switch = np.median(known["datapath_cpu_s"].to_numpy(float) / total)
+        for name, value in (("machine", known["cpu_per_packet_s"].median()), ("switch", of_switch)):
+            counts[f"CPU ns per packet, {name}"] = float(value) * 1e9
+        lines.append(line | counts)
     return pd.DataFrame(lines)
 
 

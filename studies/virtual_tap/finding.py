@@ -128,17 +128,12 @@ def _tax(tax: Tax, among: Sequence[load.Key]) -> str:
 def table(taxes: Sequence[Tax]) -> pd.DataFrame:
     """Return the taxes as a table: one row per load, switch and cost, with 95 % intervals."""
     among = [one.key for one in taxes]
-    lines = [
-        {
-            "load": load_label(one.key, among),
-            "switch": one.curve,
-            "cost of": mirror_tax.CPU_TIME_OF[one.cost],
-            "a packet": "" if one.fixed is None else interval(one.fixed),
-            "each copy": "" if one.copy is None else interval(one.copy),
-            "line": one.why or ("no" if one.line is not None and one.line.misfits else "yes"),
-        }
-        for one in taxes
-    ]
+    lines = []
+    for one in taxes:
+        packet, copy = ("" if cost is None else interval(cost) for cost in (one.fixed, one.copy))
+        line = one.why or ("no" if one.line is not None and one.line.misfits else "yes")
+        cost_of = mirror_tax.CPU_TIME_OF[one.cost]
+        lines.append((load_label(one.key, among), one.curve, cost_of, packet, copy, line))
     return pd.DataFrame(lines, columns=["load", "switch", "cost of", "a packet", "each copy", "line"])
 
 
@@ -206,17 +201,11 @@ def drops(rows: pd.DataFrame, compared: pd.DataFrame) -> pd.DataFrame:
     """
     lines = against_none(rows, compared)
     lines = lines[lines["mirrors"].eq(lines["mirrors"].min())] if len(lines) else lines
-    result = [
-        {
-            "load": line["load"],
-            "switch": line["topology"],
-            "drop": f"{_drop(line['ratio'])} [{_drop(line['high'])}, {_drop(line['low'])}] %"
-            if not pd.isna(line["ratio"])
-            else line["sentence"],
-            "thesis": THESIS_DROP if _is_of_thesis(line) else "",
-        }
-        for _at, line in lines.sort_values(["protocol", "length_bytes", "rate_bps"]).iterrows()
-    ]
+    result = []
+    for _at, line in lines.sort_values(["protocol", "length_bytes", "rate_bps"]).iterrows():
+        drop, low, high = (f"{100 * (1 - line[name]):.1f}" for name in ("ratio", "high", "low"))
+        text = line["sentence"] if pd.isna(line["ratio"]) else f"{drop} [{low}, {high}] %"
+        result.append((line["load"], line["topology"], text, THESIS_DROP if _is_of_thesis(line) else ""))
     return pd.DataFrame(result, columns=["load", "switch", "drop", "thesis"])
 
 
@@ -224,10 +213,6 @@ def _is_of_thesis(line: pd.Series[Any]) -> bool:
     """Whether a line is of the load of figure 4.11: `iperf3 -l 1024` over TCP, without -b, and one mirror."""
     of_load = line["protocol"] == "tcp" and pd.isna(line["rate_bps"])
     return bool(of_load and line["length_bytes"] == THESIS_DROP_BYTES and line["mirrors"] == 1)
-
-
-def _drop(ratio: float) -> str:
-    return f"{100 * (1 - ratio):.1f}"
 
 
 def cycles_per_instruction(profiles: pd.DataFrame) -> tuple[pd.DataFrame, str]:
