@@ -195,13 +195,7 @@ def _wrapped(texts: Mapping[str, str]) -> str:
 class Folder(argparse.Action):
     """A folder argument that may occur once and must not be empty, because Path("") is the current folder."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        value: Any,
-        option: str | None = None,
-    ) -> None:
+    def __call__(self, parser: Any, namespace: Any, value: Any, option: str | None = None) -> None:
         if not value:
             written = f"{option} " if option else ""
             raise BadInput(
@@ -225,6 +219,14 @@ def refuse(given: argparse.Namespace, options: Sequence[str], where: str) -> Non
         if getattr(given, name) is not None and getattr(given, name) is not False:
             shown = "RUN" if name == "run" else f"--{name.replace('_', '-')}"
             raise BadInput(f"{shown} does nothing {where}: leave it out")
+
+
+def add(
+    parser: argparse._ActionsContainer, name: str, text: str, metavar: str | None = None, **more: Any
+) -> None:
+    """Add an argument: its name, its help, and what its help calls its value. An option without a value is a flag."""
+    how = {"metavar": metavar} if metavar or more else {"action": "store_true"}
+    parser.add_argument(name, help=text, **how, **more)
 
 
 def add_run(
@@ -257,13 +259,7 @@ def add_keep_failed(parser: argparse.ArgumentParser) -> None:
 class _JudgePercentile(argparse.Action):
     """Judge latencies by the given percentile, in this process and in the notebooks that it executes."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        given: argparse.Namespace,
-        value: Any,
-        option: str | None = None,
-    ) -> None:
+    def __call__(self, parser: Any, given: argparse.Namespace, value: Any, option: str | None = None) -> None:
         os.environ[schema.PERCENTILE] = value
 
 

@@ -23,14 +23,10 @@ from labkit.system.qemu import kernels
 
 # The capabilities in which kernels differ: the column's title, and the group and name in the doctor's answer.
 CAPABILITIES = {
-    "ipvlan": ("link kinds", "ipvlan"),
-    "gre": ("tunnels", "gre"),
-    "netem": ("queueing disciplines", "netem"),
-    "Open vSwitch": ("Open vSwitch", "kernel datapath"),
-    "function_graph": ("tracers", "function_graph"),
-    "kprobe": ("tracers", "kprobe"),
-    "BTF": ("BPF", "BTF"),
-}
+    "ipvlan": ("link kinds", "ipvlan"), "gre": ("tunnels", "gre"), "netem": ("queueing disciplines", "netem"),
+    "Open vSwitch": ("Open vSwitch", "kernel datapath"), "function_graph": ("tracers", "function_graph"),
+    "kprobe": ("tracers", "kprobe"), "BTF": ("BPF", "BTF"),
+}  # fmt: skip
 OF_THE_LIST = ("ask", "json")  # options that `get` and `install` cannot use
 _YES_NO = {True: "yes", False: "no", None: "?"}
 _COLUMNS = ("release", "flavour", "from", "size", *CAPABILITIES)

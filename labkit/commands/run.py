@@ -97,13 +97,7 @@ def add_arguments(parser: arguments.CommandParser) -> None:
 class _Chosen(argparse.Action):
     """The experiment. A --help behind it is about this experiment alone."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        value: Any,
-        _option: str | None = None,
-    ) -> None:
+    def __call__(self, parser: Any, namespace: Any, value: Any, _option: str | None = None) -> None:
         setattr(namespace, self.dest, value)
         if value in experiments.TABLE and isinstance(parser, arguments.CommandParser):
             parser.late_notes = lambda: _experiment(value)

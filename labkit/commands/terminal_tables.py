@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,15 @@ ROLES = {"baseline": 0, "control": 1}  # the arms that come first
 def show_observations(df: pd.DataFrame) -> pd.DataFrame:
     """Print the doubts about the parts of an experiment that are not compared, and return the rows that are."""
     is_cost = df["part"].fillna("cost").eq("cost")
-    console = new_console()
-    for doubt in registry.doubts(df[~is_cost]):
-        console.print(f"- {doubt}")
+    _list(registry.doubts(df[~is_cost]))
     return df[is_cost]
+
+
+def _list(sentences: Iterable[str]) -> None:
+    """Print sentences as the items of a list."""
+    console = new_console()
+    for sentence in sentences:
+        console.print(f"- {sentence}")
 
 
 def show_rows(df: pd.DataFrame) -> None:
@@ -51,8 +56,7 @@ def show_rows(df: pd.DataFrame) -> None:
         for sentence in dict.fromkeys(lost["arm"] + ": " + lost["reason"]):
             console.print(f"- {sentence}\n")
     show_verdicts(df)
-    for sentence in verdicts.contradicting_medians(df):
-        console.print(f"- {sentence}")
+    _list(verdicts.contradicting_medians(df))
 
 
 def show_findings(df: pd.DataFrame, profiles: pd.DataFrame) -> None:
@@ -70,16 +74,12 @@ def _plain(sentence: str) -> str:
 
 def show_profiles(profiles: pd.DataFrame) -> None:
     """Print a sentence for each failure under observers, and for each observer that this machine cannot use."""
-    console = new_console()
     failed = profiles[profiles["status"].eq("failed") & profiles["observer"].notna()]
     of = failed["topology"] + ": " + failed["reason"].fillna("no reason was recorded").astype("str")
     seen = load.group_similar(of).value_counts(sort=False).items()
-    for sentence in profile_doubts.not_set_up(profiles):
-        console.print(f"- {sentence}")
-    for words, count in seen:
-        console.print(f"- {words} ({units.counted(count, 'profile')} failed)")
-    for sentence in profile_doubts.without_results(profiles[profiles["status"].ne("failed")]):
-        console.print(f"- {sentence}")
+    _list(profile_doubts.not_set_up(profiles))
+    _list(f"{words} ({units.counted(count, 'profile')} failed)" for words, count in seen)
+    _list(profile_doubts.without_results(profiles[profiles["status"].ne("failed")]))
 
 
 def _hosts(df: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
@@ -147,15 +147,12 @@ def show_verdicts(df: pd.DataFrame) -> None:
         table, reasons = _verdicts(suffix, result)
         console.print(table)
         console.print()
-        for reason in reasons:
-            console.print(f"- {reason}")
+        _list(reasons)
         if reasons:
             console.print()
     first, rest = verdicts.weightiest(verdicts.doubts(df, table=every))
-    for doubt in first:
-        console.print(f"- {doubt}")
-    if rest:
-        console.print(f"- and {units.counted(len(rest), 'lesser doubt')}: `labkit report RUN` lists them")
+    more = [f"and {units.counted(len(rest), 'lesser doubt')}: `labkit report RUN` lists them"] * bool(rest)
+    _list([*first, *more])
 
 
 def _verdicts(suffix: str, result: pd.DataFrame) -> tuple[Table, list[str]]:
@@ -196,11 +193,7 @@ def _cells(line: pd.Series[Any]) -> list[str]:
 
 def show_comparison(df: pd.DataFrame, sentences: Sequence[str]) -> None:
     """Print the comparison of two runs: a sentence for each point, then the general ones."""
-    console = new_console()
-    for sentence in df.get("sentence", []):
-        console.print(f"- {sentence}")
-    for sentence in sentences:
-        console.print(f"- {sentence}")
+    _list([*df.get("sentence", []), *sentences])
 
 
 def show_claims(claims: Sequence[JudgedClaim], left: Path, right: Path) -> None:

@@ -3,14 +3,9 @@
 import re
 
 _TYPES = {
-    "int": "a whole number",
-    "float": "a number",
-    "str": "a text",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "a mapping with names and values",
-    "null": "none",
-}
+    "int": "a whole number", "float": "a number", "str": "a text", "bool": "true or false", "array": "a list",
+    "object": "a mapping with names and values", "null": "none",
+}  # fmt: skip
 _SENTENCES = (
     (re.compile(r"Object missing required field (`.*`)"), r"\1 is missing"),
     (re.compile(r"Object contains unknown field (`.*`)"), r"there is no field \1"),

@@ -105,27 +105,17 @@ def prepared(
         )
     port, token = _free_port(wanted_port), secrets.token_urlsafe(24)
     settings: dict[str, Any] = {
-        "token": token,
-        "ip": ADDRESS,
-        "port": port,
-        "port_retries": 0,
-        "open_browser": False,
-        "autoreload": False,
-        "connection_dir_root": str(folder),
-        "tornado_settings": {"headers": HEADERS},
-    }
+        "token": token, "ip": ADDRESS, "port": port, "port_retries": 0, "open_browser": False,
+        "autoreload": False, "connection_dir_root": str(folder), "tornado_settings": {"headers": HEADERS},
+    }  # fmt: skip
     # The server would drop a file of packets that is larger than what it allows a cell to print.
     connection = {"limit_rate": False}
     # Every user of the machine can connect to the ports of the page's kernels; packets are for the token's owner alone.
     kernels = {"transport_encryption": "required"}
     cell: dict[str, Any] = {
-        "cell_type": "code",
-        "id": "panel",
-        "metadata": {},
-        "source": SOURCE,
-        "outputs": [],
+        "cell_type": "code", "id": "panel", "metadata": {}, "source": SOURCE, "outputs": [],
         "execution_count": None,
-    }
+    }  # fmt: skip
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook = {"cells": [cell], "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
     (folder / "monitor.ipynb").write_text(json.dumps(notebook))

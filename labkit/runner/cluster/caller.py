@@ -44,12 +44,8 @@ def measure(address: str, sweep: Sweep, points: list[SweepPoint], bar: Bar) -> N
     """
     # What the library logs is part of labkit's own messages.
     for name in (
-        "distributed",
-        "distributed.client",
-        "distributed.core",
-        "distributed.comm",
-        "tornado.application",
-    ):
+        "distributed", "distributed.client", "distributed.core", "distributed.comm", "tornado.application",
+    ):  # fmt: skip
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     try:
         asyncio.get_running_loop()

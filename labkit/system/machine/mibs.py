@@ -14,13 +14,8 @@ INTERFACE = (
     "multicast", "tx_bytes", "tx_packets", "tx_errors", "tx_dropped", "tx_fifo_errors", "collisions",
     "tx_carrier_errors", "tx_compressed",
 )  # fmt: skip
-SOFTNET = {
-    0: "processed",
-    1: "dropped",
-    2: "time_squeeze",
-    9: "received_rps",
-    10: "flow_limit",
-}  # hexadecimal
+# The columns of /proc/net/softnet_stat, whose numbers are hexadecimal
+SOFTNET = {0: "processed", 1: "dropped", 2: "time_squeeze", 9: "received_rps", 10: "flow_limit"}
 SOFTNET_CPU = 12  # the column with the CPU's number (Linux 5.10); earlier, lines are CPUs in order
 
 

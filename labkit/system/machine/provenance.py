@@ -204,15 +204,8 @@ def revision_of(root: Path) -> str | None:
     if not (root / ".git").exists():
         return None
     git = [
-        "git",
-        "--no-optional-locks",
-        "-c",
-        "safe.directory=*",
-        "-c",
-        "core.fsmonitor=false",
-        "-C",
-        str(root),
-    ]
+        "git", "--no-optional-locks", "-c", "safe.directory=*", "-c", "core.fsmonitor=false", "-C", str(root),
+    ]  # fmt: skip
     packages = ["labkit", *extensions.own_packages()]
     try:
         text = process.output([*git, "status", "--porcelain=v2", "--branch", "--", *packages], timeout_s=2)

@@ -31,18 +31,13 @@ SPEED_AT, SPEED_HIGH_AT, SET_BYTES = 12, 28, 44  # of struct ethtool_cmd
 
 # ethtool's group names, with the kernel features that each covers.
 GROUPS = {
-    "rx-checksumming": "rx-checksum",
-    "tx-checksumming": "tx-checksum-*",
-    "scatter-gather": "tx-scatter-gather*",
-    "tcp-segmentation-offload": "tx-tcp*-segmentation",
-    "generic-segmentation-offload": "tx-generic-segmentation",
-    "generic-receive-offload": "rx-gro",
-    "large-receive-offload": "rx-lro",
-    "rx-vlan-offload": "rx-vlan-hw-parse",
-    "tx-vlan-offload": "tx-vlan-hw-insert",
-    "ntuple-filters": "rx-ntuple-filter",
+    "rx-checksumming": "rx-checksum", "tx-checksumming": "tx-checksum-*",
+    "scatter-gather": "tx-scatter-gather*", "tcp-segmentation-offload": "tx-tcp*-segmentation",
+    "generic-segmentation-offload": "tx-generic-segmentation", "generic-receive-offload": "rx-gro",
+    "large-receive-offload": "rx-lro", "rx-vlan-offload": "rx-vlan-hw-parse",
+    "tx-vlan-offload": "tx-vlan-hw-insert", "ntuple-filters": "rx-ntuple-filter",
     "receive-hashing": "rx-hashing",
-}
+}  # fmt: skip
 SHORT_NAMES = {
     "rx": "rx-checksumming", "tx": "tx-checksumming", "sg": "scatter-gather", "tso": "tcp-segmentation-offload",
     "gso": "generic-segmentation-offload", "gro": "generic-receive-offload", "lro": "large-receive-offload",

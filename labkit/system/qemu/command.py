@@ -65,12 +65,9 @@ def virtiofsd(share: Share, socket: Path) -> list[str]:
         return [path, "-f", f"--socket-path={socket}", "-o", options]
     words = [path, f"--socket-path={socket}", f"--shared-dir={share.source}", f"--cache={cache}"]
     return [
-        *words,
-        "--sandbox=chroot",
-        "--log-level=error",
-        f"--{WITHOUT}",
+        *words, "--sandbox=chroot", "--log-level=error", f"--{WITHOUT}",
         *(["--readonly"] if share.readonly else []),
-    ]
+    ]  # fmt: skip
 
 
 def tsc_khz() -> int | None:
@@ -113,11 +110,8 @@ def _emulation_parameters() -> list[str]:
     """
     rate = tsc_khz()
     return [
-        "no_timer_check",
-        "maxcpus=1",
-        NO_CMPXCHG16B,
-        *([] if rate is None else [f"tsc_early_khz={rate}"]),
-    ]
+        "no_timer_check", "maxcpus=1", NO_CMPXCHG16B, *([] if rate is None else [f"tsc_early_khz={rate}"]),
+    ]  # fmt: skip
 
 
 def threads_count(shape: Shape, *, kvm: bool) -> int:
