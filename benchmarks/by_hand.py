@@ -71,13 +71,11 @@ def _whole() -> Promise:
         (page,) = json.loads(gzip.decompress(next(folder.glob("artefacts/*/*.json.gz")).read_bytes()))
     lines = page["client"]["end"]["sum_received"]["bits_per_second"]
     return Promise(
-        "a whole run: the kernel's counters and iperf3",
-        f"{row['throughput_bps']:.0f} bit/s",
-        f"iperf3's JSON: {lines:.0f} bit/s",
-        row["throughput_bps"] / lines,
+        "a whole run: the kernel's counters and iperf3", f"{row['throughput_bps']:.0f} bit/s",
+        f"iperf3's JSON: {lines:.0f} bit/s", row["throughput_bps"] / lines,
         "within ±5%, and iperf3's sum is iperf3's",
         row["iperf3_bps"] == lines and abs(row["throughput_bps"] / lines - 1) <= 0.05,
-    )
+    )  # fmt: skip
 
 
 class Typed:

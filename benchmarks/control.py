@@ -66,15 +66,13 @@ def promises(quick: bool) -> Iterator[Promise]:
                 f"equal arms with a verdict, {source.name}"
                 if equal
                 else f"ratio {ratio:g} found, {source.name}",
-                f"{one.widened:.1%}",
-                "",
-                one.widened,
+                f"{one.widened:.1%}", "", one.widened,
                 f"<= {ALARMS:.0%} or as a veto" if equal else "as many as with a veto",
                 one.widened <= max(ALARMS, one.vetoed + 0.01) if equal else one.widened >= one.vetoed - 0.01,
                 f"with a veto {one.vetoed:.1%}, with neither {one.without:.1%}; the control differs from itself in"
                 f" {one.differs:.1%}; intervals contain the ratio: {one.covered:.1%}, widened"
                 f" {one.covered_widened:.1%}",
-            )
+            )  # fmt: skip
 
 
 def simulation(disagreement: float) -> Source:

@@ -113,16 +113,8 @@ def _large(seconds: int) -> Promise:
             return Promise(what, "not measured", more=f"{scratch} has no room for {ROOM_BYTES / 1e9:.0f} GB")
         data = Path(scratch) / "perf.data"
         options = [
-            "-e",
-            "cpu-clock",
-            "--call-graph",
-            "dwarf,65528",
-            "-F",
-            "5000",
-            "--no-buildid",
-            "-o",
-            str(data),
-        ]
+            "-e", "cpu-clock", "--call-graph", "dwarf,65528", "-F", "5000", "--no-buildid", "-o", str(data),
+        ]  # fmt: skip
         loop = ["timeout", str(seconds), "sh", "-c", "while :; do :; done"]
         try:  # perf exits with the status of the loop, which timeout ends
             output(["sh", "-c", '"$@" || [ $? = 124 ]', "sh", "perf", "record", *options, "--", *loop])

@@ -15,12 +15,8 @@ WIDTH, WITHIN_S = 0.04, 60.0
 ROUNDS, SLICES = 14, 12
 ARMS = ("veth_bridge", "veth_bridge (again)", "macvlan_bridge")
 PARAMETERS = (
-    "topology=veth_bridge,macvlan_bridge",
-    "pairs=1",
-    f"slices={SLICES}",
-    "whole_runs=0",
-    "half_width=0",
-)
+    "topology=veth_bridge,macvlan_bridge", "pairs=1", f"slices={SLICES}", "whole_runs=0", "half_width=0",
+)  # fmt: skip
 
 
 def promises(quick: bool) -> Iterator[Promise]:
@@ -33,14 +29,11 @@ def promises(quick: bool) -> Iterator[Promise]:
         width, reference = stats.half_width(effect), stats.half_width(usual)
         yield Promise(
             f"half-width, macvlan_bridge to veth_bridge, one {protocol.upper()} flow each",
-            f"{width:.1%} in {seconds:.0f} s",
-            f"placed by the scheduler: {reference:.1%}",
-            width / reference,
-            f"<= {WIDTH:.0%} in {WITHIN_S:.0f} s",
-            None if quick else width <= WIDTH and seconds <= WITHIN_S,
+            f"{width:.1%} in {seconds:.0f} s", f"placed by the scheduler: {reference:.1%}", width / reference,
+            f"<= {WIDTH:.0%} in {WITHIN_S:.0f} s", None if quick else width <= WIDTH and seconds <= WITHIN_S,
             f"{described(effect)}, A/A {described(again)};"
             f" placed by the scheduler {described(usual)}, A/A {described(usual_control)}",
-        )
+        )  # fmt: skip
 
 
 def reached(rounds: int, *parameters: str) -> tuple[stats.Effect, stats.Effect, float]:

@@ -25,12 +25,8 @@ from labkit.common.errors import BadInput
 ROUNDS, QUICK_ROUNDS, SLICES = 252, 20, 4
 PROTOCOLS = ("tcp", "udp")
 PARAMETERS = (
-    "topology=veth_bridge,macvlan_bridge",
-    "pairs=1,8",
-    f"slices={SLICES}",
-    "whole_runs=0",
-    "half_width=0",
-)
+    "topology=veth_bridge,macvlan_bridge", "pairs=1,8", f"slices={SLICES}", "whole_runs=0", "half_width=0",
+)  # fmt: skip
 FEW = (5, 10)  # rounds of a quick and of a normal run
 ALARMS, COVERED = 0.05, 0.93
 UNLIKELY = 0.05
@@ -101,16 +97,12 @@ def evaluated(folder: Path) -> Iterator[Promise]:
             covered.append(coverage(ratios, rounds))
             drawn = coverage(ratios, rounds, np.random.default_rng(rounds))
             yield Promise(
-                f"{rounds} rounds contain the long-run ratio, {name}",
-                str(covered[-1]),
-                "",
-                covered[-1].share,
-                f">= {COVERED:.0%}",
-                covered[-1].is_at_least(COVERED),
+                f"{rounds} rounds contain the long-run ratio, {name}", str(covered[-1]), "", covered[-1].share,
+                f">= {COVERED:.0%}", covered[-1].is_at_least(COVERED),
                 f"half-width ±{covered[-1].half_width:.1%} (median); rounds drawn at random: {drawn.share:.1%};"
                 f" A/A alarms {alarms[-1]}, half-width ±{alarms[-1].half_width:.1%};"
                 f" all {ratios['round'].nunique()} rounds: {long_run(ratios)}",
-            )
+            )  # fmt: skip
         if alarms:
             total, contained = sum(alarms[1:], alarms[0]), sum(covered[1:], covered[0])
             yield Promise(

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.promise import NotMeasuredError, Promise, inside, median, note
+from benchmarks.promise import NotMeasuredError, Promise, at_most, inside, median, note
 from labkit.common.errors import LabkitError
 from labkit.measure import topologies
 from labkit.measure.endpoints import Endpoint
@@ -48,27 +48,21 @@ def promises(quick: bool) -> Iterator[Promise]:
     noise = median(map(abs, result["none"]["apart_s"]))
     is_known = min(ours, bare) > 0
     yield Promise(
-        "the monitor with a kernel filter, CPU per packet",
-        f"{1e9 * ours:.0f} ns",
-        f"bare packet socket: {1e9 * bare:.0f} ns",
-        ours / bare if is_known else None,
-        f"<= {WITHIN}",
+        "the monitor with a kernel filter, CPU per packet", f"{1e9 * ours:.0f} ns",
+        f"bare packet socket: {1e9 * bare:.0f} ns", ours / bare if is_known else None, f"<= {WITHIN}",
         ours <= WITHIN * bare if is_known else None,
         f"two measurements of a frame without a reader ({1e9 * median(result['none']['frame_s']):.0f} ns) differ by"
         f" {1e9 * noise:.0f} ns"
         + ("" if is_known else ", which hides the readers: repeat on a quiet machine"),
-    )
+    )  # fmt: skip
     if "tshark" in result:
         theirs, least = median(result["tshark"]["paced_s"]), max(ours, median(result["monitor"]["own_s"]))
         yield Promise(
-            "the same against a display filter on everything",
-            f"{1e9 * least:.0f} ns",
-            f"tshark -Y at {PACED_PPS / 1e3:.0f} kpps: {1e6 * theirs:.1f} µs",
-            least / theirs,
-            f"<= {FIFTIETH:g}",
-            least <= FIFTIETH * theirs,
+            "the same against a display filter on everything", f"{1e9 * least:.0f} ns",
+            f"tshark -Y at {PACED_PPS / 1e3:.0f} kpps: {1e6 * theirs:.1f} µs", least / theirs,
+            f"<= {FIFTIETH:g}", least <= FIFTIETH * theirs,
             "of tshark only the CPU time of its own processes counts here",
-        )
+        )  # fmt: skip
     start_s = median(result["monitor"]["start_s"])
     other = f"tshark: {median(result['tshark']['start_s']):.2f} s" if "tshark" in result else ""
     yield Promise(
@@ -76,15 +70,8 @@ def promises(quick: bool) -> Iterator[Promise]:
     )
     if "dumpcap" in result:
         everything, theirs = (median(result[name]["paced_s"]) for name in ("monitor_all", "dumpcap"))
-        yield Promise(
-            "every packet, CPU of the reader per packet",
-            f"{1e6 * everything:.2f} µs",
-            f"dumpcap -w: {1e6 * theirs:.2f} µs",
-            everything / theirs,
-            "<= 1",
-            everything <= theirs,
-            f"at {PACED_PPS / 1e3:.0f} kpps",
-        )
+        what, more = "every packet, CPU of the reader per packet", f"at {PACED_PPS / 1e3:.0f} kpps"
+        yield at_most(what, 1e6 * everything, 1e6 * theirs, "dumpcap -w", 1, more, "{:.2f} µs")
     yield from _for_information(result)
     uncounted = max(map(abs, result["monitor_all"]["uncounted"]))
     yield Promise(
@@ -110,11 +97,10 @@ def _for_information(result: Results) -> Iterator[Promise]:
     }
     yield Promise(
         f"CPU of the whole machine per packet at {PACED_PPS / 1e3:.0f} kpps, added by the monitor",
-        f"{1e6 * added['monitor']:+.2f} µs",
-        f"without a reader: {1e6 * nobody:.2f} µs",
+        f"{1e6 * added['monitor']:+.2f} µs", f"without a reader: {1e6 * nobody:.2f} µs",
         more="added by others: "
         + ", ".join(f"{name} {1e6 * value:+.2f} µs" for name, value in added.items() if name != "monitor"),
-    )
+    )  # fmt: skip
     alone, beside = (median(result[name]["observed_pps"]) for name in ("none", "monitor"))
     yield Promise(
         "the observed flow beside the monitor, as fast as possible",
@@ -177,9 +163,8 @@ def _slow(own: dict[str, list[float]], traffic: _Traffic, name: str) -> None:
     before = server.counters()
     try:
         with _reading(name, server) as running:
-            pid = (
-                running.pid or os.getpid()
-            )  # without a reader this process stands in, so that looking costs the same
+            # Without a reader this process stands in, so that looking costs the same.
+            pid = running.pid or os.getpid()
             pids = frozenset({pid, *(machine.descendants(pid) if running.pid else ())})
             before_bytes = _resident_bytes(pid)
             trial, used_s, machine_s = _trial(traffic, pids, PACED_PPS, PACED_S, experiment.SETTLE_S)

@@ -22,23 +22,12 @@ from labkit.measure.experiments.slices import SLICE_S
 
 BOUND_S = 0.5
 PARAMETERS = {
-    "topology": ["veth_bridge", "macvlan_bridge"],
-    "mtu_bytes": 1500,
-    "pairs": [1, 2, 8],
-    "rounds": 3,
-    "slices": 6,
-    "whole_runs": 1,
-    "duration_s": 1,
-    "omit_s": 0,
-    "half_width": 0,
-}
+    "topology": ["veth_bridge", "macvlan_bridge"], "mtu_bytes": 1500, "pairs": [1, 2, 8], "rounds": 3,
+    "slices": 6, "whole_runs": 1, "duration_s": 1, "omit_s": 0, "half_width": 0,
+}  # fmt: skip
 EMPTY_CELL: dict[str, object] = {
-    "cell_type": "code",
-    "source": "",
-    "metadata": {},
-    "outputs": [],
-    "execution_count": None,
-}
+    "cell_type": "code", "source": "", "metadata": {}, "outputs": [], "execution_count": None,
+}  # fmt: skip
 
 
 def promises(quick: bool) -> Iterator[Promise]:
@@ -63,16 +52,12 @@ def promises(quick: bool) -> Iterator[Promise]:
     each_s = (measure_s - windows_s) / points
     beside_s = whole_s - measure_s
     yield Promise(
-        "seconds of a sweep that are not measuring, per point",
-        f"{each_s:.3f} s",
-        f"papermill, empty notebook: {start_s:.2f} s",
-        each_s / start_s,
-        f"<= {BOUND_S} s",
-        each_s <= BOUND_S,
+        "seconds of a sweep that are not measuring, per point", f"{each_s:.3f} s",
+        f"papermill, empty notebook: {start_s:.2f} s", each_s / start_s, f"<= {BOUND_S} s", each_s <= BOUND_S,
         f"{points} points in {whole_s:.1f} s: {windows_s:.1f} s measuring, {measure_s - windows_s:.1f} s between,"
         f" {beside_s:.1f} s once for two notebooks (papermill, imports, figures) and the report;"
         f" with these, {(whole_s - windows_s) / points:.2f} s a point",
-    )
+    )  # fmt: skip
 
 
 def _empty_notebook_s(scratch: Path) -> float:

@@ -28,23 +28,15 @@ def promises(quick: bool) -> Iterator[Promise]:
     result: Results = inside("benchmarks.packets", QUICK if quick else ROUNDS)
     ours, theirs = median(result["packets"]), median(result["iperf3"])
     yield Promise(
-        "packets per CPU-second",
-        f"{ours / 1e3:.0f} k",
-        f"iperf3, UDP: {theirs / 1e3:.0f} k",
-        theirs / ours,
-        f"<= {BOUND:.3f}",
-        theirs / ours <= BOUND,
-        "64-byte frames; the reference's ratio to ours",
-    )
+        "packets per CPU-second", f"{ours / 1e3:.0f} k", f"iperf3, UDP: {theirs / 1e3:.0f} k", theirs / ours,
+        f"<= {BOUND:.3f}", theirs / ours <= BOUND, "64-byte frames; the reference's ratio to ours",
+    )  # fmt: skip
     max_pps = median(result["max_pps"])
     yield Promise(
-        "packets per second, 64-byte frames",
-        f"{max_pps / 1e3:.0f} k",
-        f"TRex on two cores: {TREX_PPS / 1e3:.0f} k",
-        max_pps / TREX_PPS,
-        ">= 1",
+        "packets per second, 64-byte frames", f"{max_pps / 1e3:.0f} k",
+        f"TRex on two cores: {TREX_PPS / 1e3:.0f} k", max_pps / TREX_PPS, ">= 1",
         more="the reference is from another machine, so this line does not decide",
-    )
+    )  # fmt: skip
     off = worst(result["off"])
     words = f"{100 * off:.2f} % off at the worst rate"
     yield Promise("requested rate, 1 kpps to 80 %", words, "the requested rate", off, f"<= {MET}", off <= MET)

@@ -42,22 +42,14 @@ KEPT = {True: "kept", False: "BROKEN", None: "(information)"}
 
 
 def at_most(
-    what: str, measured_s: float, reference_s: float, reference: str, bound: float, more: str = ""
+    what: str, own: float, other: float, name: str, bound: float, more: str = "", form: str = "{:.3f} s"
 ) -> Promise:
-    """Return the promise that something takes at most `bound` times as long as its reference.
+    """Return the promise that something takes at most `bound` times as much, by default of time, as its reference.
 
-    Absolute seconds never decide, because they depend on the machine. If some were promised, `more` has them.
+    Absolute numbers never decide, because they depend on the machine. If some were promised, `more` has them.
     """
-    ratio = measured_s / reference_s
-    return Promise(
-        what,
-        f"{measured_s:.3f} s",
-        f"{reference}: {reference_s:.3f} s",
-        ratio,
-        f"<= {bound:g}",
-        ratio <= bound,
-        more,
-    )
+    shown = form.format(own), f"{name}: {form.format(other)}"
+    return Promise(what, *shown, own / other, f"<= {bound:g}", own / other <= bound, more)
 
 
 def cells(promise: Promise) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.promise import Promise, inside, median, note
+from benchmarks.promise import Promise, at_most, inside, median, note
 from labkit.measure import topologies
 from labkit.measure.endpoints import Pair
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
@@ -35,14 +35,8 @@ def promises(quick: bool) -> Iterator[Promise]:
     for protocol in PROTOCOLS:
         for ends in ENDS:
             ours, theirs = (median(result[f"{protocol}, {ends}, {name}"]) for name in GENERATORS)
-            yield Promise(
-                f"client's CPU time for a request of {protocol}, {ends}",
-                f"{1e6 * ours:.2f} µs",
-                f"sockperf: {1e6 * theirs:.2f} µs",
-                ours / theirs,
-                f"<= {BOUND}",
-                ours / theirs <= BOUND,
-            )
+            what = f"client's CPU time for a request of {protocol}, {ends}"
+            yield at_most(what, 1e6 * ours, 1e6 * theirs, "sockperf", BOUND, form="{:.2f} µs")
     punctual = median(result["punctual"])
     yield Promise(
         f"requests sent within {1e6 * PUNCTUAL_S:.0f} µs, {RATE_RPS:,.0f} a second",

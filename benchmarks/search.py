@@ -39,12 +39,10 @@ def promises(quick: bool) -> Iterator[Promise]:
     for loss, rates_pps in rates(rows).items():
         far = spread(rates_pps)
         yield Promise(
-            f"{goal_name(loss)} of {count} searches, from their median",
-            f"{far:.1%}",
-            bound=f"<= {MAX_SPREAD:.0%}",
-            kept=None if quick else len(rates_pps) == count and far <= MAX_SPREAD,
+            f"{goal_name(loss)} of {count} searches, from their median", f"{far:.1%}",
+            bound=f"<= {MAX_SPREAD:.0%}", kept=None if quick else len(rates_pps) == count and far <= MAX_SPREAD,
             more=", ".join(units.si(pps, "pps") for pps in rates_pps),
-        )
+        )  # fmt: skip
 
 
 def rates(rows: Sequence[run_folder.Row]) -> dict[float, list[float]]:

@@ -30,14 +30,11 @@ def promises(quick: bool) -> Iterator[Promise]:
     (few_s, few), (many_s, many) = (_besides(count) for count in rounds)
     each_s = (many_s - few_s) / (many - few)
     yield Promise(
-        "seconds that a further row of virtual_tap costs beside its slices",
-        f"{each_s:.3f} s",
-        f"its slices: {4 * SLICE_S:.1f} s",
-        each_s / (4 * SLICE_S),
-        f"<= {ROW_BOUND_S} s",
+        "seconds that a further row of virtual_tap costs beside its slices", f"{each_s:.3f} s",
+        f"its slices: {4 * SLICE_S:.1f} s", each_s / (4 * SLICE_S), f"<= {ROW_BOUND_S} s",
         each_s <= ROW_BOUND_S,
         f"{few} and {many} rows in {rounds[0]} and {rounds[1]} rounds, {few_s:.1f} and {many_s:.1f} s besides",
-    )
+    )  # fmt: skip
 
 
 def _besides(rounds: int) -> tuple[float, int]:

@@ -144,11 +144,8 @@ class Zoo:
     def __init__(self, folder: Path, omit_s: int = 1, rounds: int = ROUNDS) -> None:
         self._folder, self._usual = folder, dict[tuple[str, ...], Path]()
         self._common = (
-            *COMMON,
-            f"omit_s={omit_s}",
-            "observe=perf_record,counters",
-            f"profile_rounds={rounds}",
-        )
+            *COMMON, f"omit_s={omit_s}", "observe=perf_record,counters", f"profile_rounds={rounds}",
+        )  # fmt: skip
         rules = " ".join(f"udp dport {20_000 + number} counter drop;" for number in range(RULES_COUNT))
         (folder / "zoo.nft").write_text(
             (RULES % rules).replace(";", "\n").replace("{", "{\n").replace("}", "\n}\n")
