@@ -1,66 +1,31 @@
 """`python -m benchmarks [NAMES…] [--quick] [--check]`: one line for each promise, and whether it is kept."""
 
 import argparse
+import importlib
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks import (
-    by_hand,
-    control,
-    folding,
-    gate,
-    guest,
-    half_width,
-    imports,
-    intervals,
-    kill,
-    monitor,
-    overhead,
-    packets,
-    requests,
-    search,
-    set_up,
-    switch,
-    vm,
-    zoo,
-)
 from benchmarks.promise import NotMeasuredError, Promise, note, table
 
-Benchmark = Callable[[bool], Iterator[Promise]]
-TABLE: dict[str, Benchmark] = {
-    "set-up": set_up.promises,
-    "by-hand": by_hand.promises,
-    "overhead": overhead.promises,
-    "imports": imports.promises,
-    "half-width": half_width.promises,
-    "intervals": intervals.promises,
-    "gate": gate.promises,
-    "control": control.promises,
-    "kill": kill.promises,
-    "folding": folding.promises,
-    "packets": packets.promises,
-    "requests": requests.promises,
-    "switch": switch.promises,
-    "search": search.promises,
-    "monitor": monitor.promises,
-    "vm": vm.promises,
-    "guest": guest.promises,
-    "zoo": zoo.promises,
+NAMES = (
+    "set-up", "by-hand", "overhead", "imports", "half-width", "intervals", "gate", "control", "kill", "folding",
+    "packets", "requests", "switch", "search", "monitor", "vm", "guest", "zoo",
+)  # fmt: skip
+TABLE: dict[str, Callable[..., Iterator[Promise]]] = {
+    name: importlib.import_module(f"benchmarks.{name.replace('-', '_')}").promises for name in NAMES
 }
 # Benchmarks that can also evaluate a run that was measured before.
-RUN_EVALUATIONS: dict[str, Callable[[bool, Path], Iterator[Promise]]] = {
-    "intervals": intervals.promises, "gate": gate.promises,
-}  # fmt: skip
+RUN_EVALUATIONS = ("intervals", "gate")
 
 
 def measured(name: str, quick: bool, run: Path | None = None) -> Iterator[Promise]:
     """Return the lines of one benchmark, of a `run` that was measured before if there is one. If it fails, return a
     broken promise with the reason, so that the others continue."""
     try:
-        yield from TABLE[name](quick) if run is None else RUN_EVALUATIONS[name](quick, run)
+        yield from TABLE[name](quick) if run is None else TABLE[name](quick, run)
     except (NotMeasuredError, OSError) as error:
         yield Promise(name, "not measured", kept=False, more=str(error))
 
@@ -70,12 +35,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of: {', '.join(TABLE)}; default: all")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions: shorter, and less sure")
-    parser.add_argument(
-        "--run",
-        type=Path,
-        metavar="FOLDER",
-        help=f"evaluate this run instead of measuring: {', '.join(RUN_EVALUATIONS)}",
-    )
+    text = f"evaluate this run instead of measuring: {', '.join(RUN_EVALUATIONS)}"
+    parser.add_argument("--run", type=Path, metavar="FOLDER", help=text)
     parser.add_argument("--check", action="store_true", help="exit code 1 if a promise is broken")
     parameters = parser.parse_args()
     if unknown := [name for name in parameters.names if name not in TABLE]:

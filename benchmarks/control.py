@@ -130,16 +130,9 @@ def rates(source: Source, ratio: float, draws: int) -> Rates:
         own = stats.effect(control, setups, source.slices)
         differs = stats.differs_from_itself(own)
         found = _is_found(effect, QUIET, ratio)
-        each.append(
-            (
-                found,
-                not differs and _is_found(effect, own, ratio),
-                _is_found(effect, own, ratio),
-                differs,
-                _contains(effect, ratio),
-                _contains(stats.widened(effect, own), ratio),
-            )
-        )
+        beside = _is_found(effect, own, ratio)
+        covered = (_contains(one, ratio) for one in (effect, stats.widened(effect, own)))
+        each.append((found, not differs and beside, beside, differs, *covered))
     return Rates(*(float(share) for share in np.mean(each, axis=0)))
 
 

@@ -46,19 +46,9 @@ class Monitor:
         self._ours, self.qemus = socket.socketpair()
         self._lines = self._ours.makefile("rb")
         self.arguments = (
-            *(
-                "-chardev",
-                f"socket,id=monitor,fd={self.qemus.fileno()}",
-                "-mon",
-                "chardev=monitor,mode=control",
-            ),
-            *(
-                "-netdev",
-                "user,id=notebook,restrict=on,ipv6=off",
-                "-device",
-                "virtio-net-pci,netdev=notebook",
-            ),
-        )
+            "-chardev", f"socket,id=monitor,fd={self.qemus.fileno()}", "-mon", "chardev=monitor,mode=control",
+            "-netdev", "user,id=notebook,restrict=on,ipv6=off", "-device", "virtio-net-pci,netdev=notebook",
+        )  # fmt: skip
 
     def close(self) -> None:
         """Close the connection."""
