@@ -173,3 +173,23 @@ def concluded(left: Path | str, right: Path | str) -> conclusion.Conclusion:
     """Return the conclusion about the only point of two sides."""
     [point] = selection.points(selection.select_sides(str(left), str(right)))
     return conclusion.conclude(point)
+
+
+def within(
+    folder: Path, arm: MadeArm, seed: int = 3, protocol: str = "udp", base: MadeArm = MadeArm(),
+    again: MadeArm | None = None, **more: Any,
+) -> conclusion.Conclusion:  # fmt: skip
+    """Return the conclusion about an arm beside the baseline, measured in one run; `again` is the control."""
+    control = {f"{BASELINE} (again)": again} if again else {}
+    made = run(folder / "run", {BASELINE: base, **control, "x": arm}, seed, protocol, **more)
+    return concluded(f"{made}:{BASELINE}", arm.columns.get("arm", "x"))
+
+
+def two_runs(
+    folder: Path, left: MadeArm, right: MadeArm, protocol: str = "udp", **settings: str
+) -> tuple[str, str]:
+    """Write two runs of one arm each; `settings` are those of the right one's machine."""
+    return (
+        str(run(folder / "left", {BASELINE: left}, 1, protocol)),
+        str(run(folder / "right", {BASELINE: right}, 2, protocol, settings=settings)),
+    )

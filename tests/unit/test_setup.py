@@ -32,14 +32,9 @@ LOCK = (ROOT / "requirements.lock").read_text()
 
 # Packages whose import name differs from their own.
 IMPORTED_AS = {
-    "ipython": "IPython",
-    "jupyter-client": "jupyter_client",
-    "pytest-xdist": "xdist",
-    "pyyaml": "yaml",
-    "mlrsearch": "MLRsearch",
-    "hdrhistogram": "hdrh",
-    "lbr-trex-client": "lbr_trex_client",
-}
+    "ipython": "IPython", "jupyter-client": "jupyter_client", "pytest-xdist": "xdist", "pyyaml": "yaml",
+    "mlrsearch": "MLRsearch", "hdrhistogram": "hdrh", "lbr-trex-client": "lbr_trex_client",
+}  # fmt: skip
 # lbr-trex-client also brings trex; jupyter-client brings zmq; ipykernel brings psutil
 BROUGHT = {"trex", "zmq", "psutil"}
 # Packages that no line imports: for the build, programs, types, and what other packages load.

@@ -103,13 +103,11 @@ def test_power_on_recorded_effect(slice_s: float) -> None:
         result = stats.verdict(effect, again)
         assert result.word == "faster"
     assert stats.half_width(stats.effect(arm, slices=True)) < 0.04
-
-
-def test_recorded_effect_in_words() -> None:
-    arm, control = (stats.effect(x, slices=True) for x in recorded(0.1))
-    assert stats.verdict(arm, control, arm="macvlan_bridge", baseline="veth_bridge").sentence == (
-        "macvlan_bridge is 9.9 % faster than veth_bridge [6.7 %, 13 %] (Hodges-Lehmann over 150 slices)"
-    )
+    if slice_s == 0.1:
+        pooled, again = (stats.effect(one, slices=True) for one in (arm, control))
+        assert stats.verdict(pooled, again, arm="macvlan_bridge", baseline="veth_bridge").sentence == (
+            "macvlan_bridge is 9.9 % faster than veth_bridge [6.7 %, 13 %] (Hodges-Lehmann over 150 slices)"
+        )
 
 
 def setups_effects(
@@ -159,8 +157,6 @@ def test_coverage_in_two_regimes(rng: np.random.Generator, setups: int, least: f
         drawn = rng.choice(75, setups, replace=False)
         result = stats.effect(np.concatenate([series[one] for one in drawn]), labels, slices=True)
         again = stats.effect(np.concatenate([control[one] for one in drawn]), labels, slices=True)
-        assert result.low is not None
-        assert result.high is not None
         hits += math.log(result.low) <= truth <= math.log(result.high)
         alarms += not holds_one(again)
     assert hits / 1000 >= least
@@ -220,8 +216,6 @@ def test_interval_agrees_with_the_signed_rank_test(rng: np.random.Generator, n: 
     """Wilcoxon's test (scipy's) does not reject at 5 % just inside the interval, and rejects just outside it."""
     x = 0.2 * rng.standard_t(3, n) + 0.1
     result = stats.effect(x, slices=True)
-    assert result.low
-    assert result.high
 
     def p(shift: float) -> float:
         exact = n <= stats.EXACT_UP_TO
@@ -355,7 +349,6 @@ def test_small_disagreement_does_not_hide_a_large_effect() -> None:
         found = effect(ratio, ratio * 0.93, ratio * 1.07)
         assert stats.verdict(found, differs).word == word
         wide = stats.widened(found, differs)
-        assert wide.low is not None
         assert wide.low == pytest.approx(ratio * 0.93 / 1.013**12.706, rel=1e-3)
 
 

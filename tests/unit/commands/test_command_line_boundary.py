@@ -1,6 +1,5 @@
 """The command line in unusual surroundings: every failure is one sentence and an exit code."""
 
-import contextlib
 import json
 import os
 import socket
@@ -90,22 +89,6 @@ def test_invalid_folder_names(
         assert len(refused(capsys, *command, folder)) < 700
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (("--folder", ""), "--folder '' names no folder: write --folder FOLDER"),
-        (("--folder=",), "--folder '' names no folder"),
-        (("--folder", "a", "--folder", "b"), "--folder is given twice: keep one of them"),
-    ],
-)
-def test_folder_option_is_given_once_with_a_name(
-    words: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # The unknown parameter ends the command even if the option is accepted.
-    line = refused(capsys, "run", "datapaths", "nonesuch=1", *words)
-    assert line.startswith(f"labkit: {expected}")
-
-
 def test_one_run_named_twice_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,29 +120,6 @@ def test_unknown_arguments_are_quoted_safely(text: str, capsys: pytest.CaptureFi
     assert "unrecognized arguments: --nonesuch" in lines
     assert "\x1b" not in lines
     assert max(map(len, lines.splitlines())) < 2100
-
-
-@pytest.mark.parametrize(
-    ("line", "meant"),
-    [
-        ("repot data", "report"),
-        ("report data --percentle p99", "--percentile"),
-        ("run datapath", "datapaths"),
-        ("run datapaths topology=VXLAM", "vxlan"),
-        ("run datapaths placement=balancd", "balanced"),
-        ("report labkit/comands", "commands"),
-        ("compare labkit/comands labkit", "commands"),
-        ("sweep params/overlai.yaml", "overlay.yaml"),
-        ("monitor veth_brige", "veth_bridge"),
-    ],
-)
-def test_a_typo_is_named_with_what_was_meant(
-    line: str, meant: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(run_folder.project_root())
-    with contextlib.suppress(SystemExit):
-        assert cli.main(line.split()) == 2
-    assert f"(did you mean {meant}?)" in capsys.readouterr().err
 
 
 def test_sweep_files_are_bounded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -263,28 +223,6 @@ def test_conversations_in_one_language_and_their_ends(monkeypatch: pytest.Monkey
         "is not permitted to create a namespace: run labkit as root, or allow user namespaces"
     )
     conversation.end()
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (
-            ("monitor", "veth", "--serve", "--seconds", "1"),
-            "--seconds does nothing with --serve: leave it out",
-        ),
-        (("monitor", "veth", "--port", "8866"), "--port does nothing without --serve: leave it out"),
-        (("monitor", "veth", "--serve", "--port", "99999999"), "--port 99999999: choose 1024 to 65535"),
-        (("rows", "--columns", "--csv", "x"), "--csv does nothing with --columns: leave it out"),
-        (("rows", "run", "--columns"), "RUN does nothing with --columns: leave it out"),
-        (("kernels", "--json", "install"), "--json does nothing with install: leave it out"),
-        (("run", "datapaths", "--keep-failed"), "--keep-failed does nothing without --folder: leave it out"),
-        (("publish", "run", ""), "'' names no folder: write FOLDER, for example results"),
-    ],
-)
-def test_options_that_would_do_nothing(
-    words: tuple[str, ...], line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert refused(capsys, *words) == f"labkit: {line}"
 
 
 @pytest.mark.needs("namespaces", "veth")

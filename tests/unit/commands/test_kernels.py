@@ -203,7 +203,6 @@ def test_packages_of_apt() -> None:
         debian_kernels.read_show((ROOT / f"tests/samples/apt-cache-show-2.6.1-{kind}.txt").read_text())
         for kind in ("meta", "image")
     )
-    assert meta is not None
     assert (meta.image, meta.version) == ("linux-image-6.1.0-56-cloud-amd64", "6.1.192-2")
     assert package == debian_kernels.Package(meta.image, "6.1.192-2", 26713492, 105548 * 1024, None)
     assert debian_kernels.read_show("") is None

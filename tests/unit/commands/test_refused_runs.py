@@ -1,10 +1,12 @@
-"""What no run can measure is refused in one sentence before anything is built: a command, and what it says."""
+"""What cannot be is refused in one sentence before anything is built: a command, and what it says."""
 
 import shlex
+from pathlib import Path
 
 import pytest
 
 from labkit import cli
+from labkit.common import run_folder
 
 CABLE = "nodes=two peer=here parent=nic0,nic1"
 VMS = "nodes=two where=vm:debian"
@@ -137,6 +139,12 @@ throughput max_rate=2Mpps line_rate_bps=1e9 -> max_rate=2Mpps is more than the l
 throughput max_rate=50% -> give line_rate_bps as well
 throughput max_rate=1kpps -> max_rate=1kpps is not above min_rate=1kpps
 throughput min_rate=1500 -> min_rate=1500: write for example
+throughput min_rate=fast -> write for example 100kpps
+throughput min_rate=-5kpps -> write for example 100kpps
+throughput min_rate=0pps -> above 0
+throughput max_rate=101% line_rate_bps=1e9 -> more than the link carries
+throughput frame_bytes=63 -> a frame of 63 bytes is outside 64 to 1518
+throughput vary= -> vary needs at least one
 throughput vary=ttl -> vary=ttl is not a field: choose source_mac
 throughput flows=100000 -> flows=100000: source_port can distinguish 64512 flows
 throughput vary=target_mac pairs=2 -> vary=target_mac needs pairs=1
@@ -164,6 +172,29 @@ load_test generator=iperf3 -> generator=iperf3 cannot run trials at a frame rate
 load_test server=host profile=imixx -> there are imix, 64b, or the name of a file
 load_test server=host loss_limit=1 -> a ratio, not per cent
 trex_stateful server=host mult=1,1 -> mult needs at least one value
+"""
+CHANGES = """
+offload gro off at server -> form
+x: magic 1 at server -> no kind of change 'magic'
+x: mtu 1400 at nowhere -> at='nowhere'
+x: mtu 1400 -> at=''
+x: parameter streams=4 at server -> is not applied at a place
+x: parameter pairs=4 -> pairs cannot be a change
+x y: mtu 1400 at both -> a name has
+x: sysctl net/../kernel/core_pattern=1 at server -> is not valid: write for example `sysctl net
+x: sysctl kernel.core_pattern=1 at server -> belongs to a namespace; use machine_sysctl
+x: sysctl net.ipv4.ip_forward=1|sh at server -> '1|sh' is not valid
+x: qdisc netem distribution /etc/passwd at client -> 'distribution' is not allowed
+x: tc_filter ingress bpf obj x.o at client -> 'bpf' is not allowed
+x: tc_filter ingress u32 match u32 0 0 action bpf object-file x.o at client -> 'bpf' is not allowed
+x: neighbour 10.0.0.1 here at client -> neighbour mac 'here' is not valid
+x: offload gro maybe at client -> choose on, off
+x: rps all at client -> write for example `rps 0,1
+x: rules many at client -> rules=many is not a whole number from 1 to 10000
+x: neighbour 10.0.0.1 at client -> neighbour lacks mac
+x: monitor some at client -> sample='some' is no way to sample: choose all
+x: program sh=/bin/sh -> program name 'sh' is not valid: write for example `program iperf3=
+x: program iperf3=/none/iperf3 -> is not started, because /none cannot be read
 """
 STUDIES = f"""
 container_vs_vm loads=sctp -> loads=sctp is not a load: write tcp, udp, ping
@@ -216,6 +247,7 @@ ovs+case=vm_to_net+mirrors=1 -> a case does not use mirrors
 """
 RUNS = [*(VALUES + DATAPATHS + GENERATORS + ENDPOINTS + SEARCHES + STUDIES).split("\n")]
 RUNS += [f"datapaths topology={line}" for line in SWITCHES.strip().split("\n")]
+RUNS += ["datapaths 'change={}' -> {}".format(*line.split(" -> ")) for line in CHANGES.strip().split("\n")]
 
 
 @pytest.mark.parametrize("line", [line for line in RUNS if line])
@@ -227,3 +259,53 @@ def test_run_is_refused_in_one_sentence(line: str, capsys: pytest.CaptureFixture
     [sentence] = err.splitlines()
     assert (code, out) == (2, "")
     assert words in sentence
+
+
+# Options that would do nothing, folders that are none, typos, and what a bisect cannot search
+COMMANDS = """
+monitor veth --serve --seconds 1 -> labkit: --seconds does nothing with --serve: leave it out
+monitor veth --port 8866 -> labkit: --port does nothing without --serve: leave it out
+monitor veth --serve --port 99999999 -> labkit: --port 99999999: choose 1024 to 65535
+rows --columns --csv x -> labkit: --csv does nothing with --columns: leave it out
+rows run --columns -> labkit: RUN does nothing with --columns: leave it out
+kernels --json install -> labkit: --json does nothing with install: leave it out
+run datapaths --keep-failed -> labkit: --keep-failed does nothing without --folder: leave it out
+publish run '' -> labkit: '' names no folder: write FOLDER, for example results
+run datapaths nonesuch=1 --folder '' -> labkit: --folder '' names no folder: write --folder FOLDER
+run datapaths nonesuch=1 --folder= -> labkit: --folder '' names no folder
+run datapaths nonesuch=1 --folder a --folder b -> labkit: --folder is given twice: keep one of them
+repot data -> (did you mean report?)
+report data --percentle p99 -> (did you mean --percentile?)
+run datapath -> (did you mean datapaths?)
+run datapaths topology=VXLAM -> (did you mean vxlan?)
+run datapaths placement=balancd -> (did you mean balanced?)
+report labkit/comands -> (did you mean commands?)
+compare labkit/comands labkit -> (did you mean commands?)
+sweep params/overlai.yaml -> (did you mean overlay.yaml?)
+monitor veth_brige -> (did you mean veth_bridge?)
+bisect datapaths topology=veth --over pairs=1 -> at least two values
+bisect datapaths topology=veth --over pairs=1,2 --most-pairs 1 -> --most-pairs 1: choose 2 to 30
+bisect datapaths pairs=1 --over pairs=1,2 -> leave out pairs=
+bisect datapaths --over pairs=1,none_such -> pairs=none_such
+bisect datapaths --over protocol=tcp,udp -> no common metric
+bisect datapaths --over pairs=1,2 --fail-if 'loss>1%' -> are not paired
+bisect datapaths --over pairs=1,2 --good 3 -> is none of the values
+bisect datapaths --over kernels 6.1.0-none 6.1.0-other -> labkit kernels get
+"""
+
+
+@pytest.mark.parametrize("line", COMMANDS.strip().split("\n"))
+def test_command_is_refused(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run_folder.project_root())
+    monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
+    command, _, words = line.partition(" -> ")
+    try:
+        code: object = cli.main(shlex.split(command))
+    except SystemExit as ended:  # of argparse, after its usage
+        code = ended.code
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert words in err
+    assert "usage: " in err or len(err.splitlines()) == 1

@@ -85,7 +85,7 @@ def test_doctor_uses_the_table() -> None:
 @pytest.mark.parametrize("manager", ["dnf", "pacman"])
 @pytest.mark.usefixtures("without_apt")
 def test_installation_page_names_the_same_packages(manager: str) -> None:
-    optional = {
+    optional = [
         "docker",
         "podman",
         "crun",
@@ -95,7 +95,7 @@ def test_installation_page_names_the_same_packages(manager: str) -> None:
         "nginx",
         "wrk",
         "unshare",
-    }
+    ]
     wanted = packages.install(*(name for name in packages.PROGRAMS if name not in optional))
     [command] = [way for way in wanted.split(" or ") if way.startswith(manager)]
     page = (ROOT / "docs/INSTALL.md").read_text()

@@ -34,26 +34,6 @@ def test_rows_of_an_unfinished_point_are_kept_and_replaced(tmp_path: Path) -> No
     assert sorted(os.listdir(tmp_path / "rows")) == ["64b-r0.jsonl", "64b-r1.jsonl"]
 
 
-def test_a_finished_point_that_is_measured_again_keeps_its_rows_until_then(tmp_path: Path) -> None:
-    run_folder.write_rows(tmp_path, "1-r0", [{"status": "failed"}])
-    run_folder.keep_unfinished(tmp_path, "1-r0", ROWS, first=True)
-    assert run_folder.read_rows(tmp_path) == [{"status": "failed"}]
-    assert run_folder.failed_points(tmp_path) == ["1-r0"]
-
-
-def test_failed_row_of_an_unfinished_point_is_no_failed_point(tmp_path: Path) -> None:
-    run_folder.keep_unfinished(tmp_path, "1-r0", [{"status": "failed"}], first=True)
-    assert run_folder.has_rows(tmp_path)
-    assert run_folder.failed_points(tmp_path) == []
-
-
-def test_half_a_line_of_an_unfinished_point_is_left_out(tmp_path: Path) -> None:
-    run_folder.keep_unfinished(tmp_path, "1-r0", ROWS, first=True)
-    with open(tmp_path / "rows" / "1-r0.unfinished", "ab") as file:
-        file.write(b'{"half": 1')
-    assert run_folder.read_rows(tmp_path) == ROWS
-
-
 def test_unfinished_rows_follow_no_link(tmp_path: Path) -> None:
     (tmp_path / "rows").mkdir()
     (tmp_path / "foreign").write_text("")
@@ -142,3 +122,17 @@ def test_concurrent_runs_have_different_folders(tmp_path: Path, monkeypatch: pyt
     assert len(made) == 20
     assert {path.parent for path in made} == {tmp_path / "datapaths"}
     assert os.listdir(tmp_path) == []
+
+
+def test_unfinished_rows_decide_nothing(tmp_path: Path) -> None:
+    """A failed one is no failed point, half of one is left out, and finished rows of the point stay until then."""
+    run_folder.keep_unfinished(tmp_path, "1-r0", [{"status": "failed"}], first=True)
+    with open(tmp_path / "rows" / "1-r0.unfinished", "ab") as file:
+        file.write(b'{"half": 1')
+    assert run_folder.has_rows(tmp_path)
+    assert run_folder.read_rows(tmp_path) == [{"status": "failed"}]
+    assert run_folder.failed_points(tmp_path) == []
+    run_folder.write_rows(tmp_path, "1-r0", [{"status": "failed"}])
+    run_folder.keep_unfinished(tmp_path, "1-r0", ROWS, first=True)
+    assert run_folder.read_rows(tmp_path) == [{"status": "failed"}]
+    assert run_folder.failed_points(tmp_path) == ["1-r0"]

@@ -376,6 +376,13 @@ def test_link_that_takes_the_place_of_a_new_folder_is_found(
     assert list((tmp_path / "precious").iterdir()) == []
 
 
+def let_others_in(path: Path) -> None:
+    """Let other users pass the folders of pytest and of its workers (popen-)."""
+    for folder in (path, *path.parents):
+        if folder == path or folder.name.startswith(("pytest-", "popen-")):
+            folder.chmod(0o755)
+
+
 EXCHANGER = """
 import ctypes, os, sys
 os.setresuid(65533, 65533, 65533)
@@ -407,9 +414,7 @@ while time.monotonic() < end:
 def test_links_that_others_exchange_meanwhile_are_not_followed(tmp_path: Path, need: Need) -> None:
     """A user who is not root writes into a folder of another one, who exchanges it and a link to the user's files."""
     need("root")
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder == tmp_path or folder.name.startswith(("pytest-", "popen-")):
-            folder.chmod(0o755)
+    let_others_in(tmp_path)
     own = tmp_path / "own/rows"
     for made in (own, tmp_path / "theirs/run/rows"):
         made.mkdir(parents=True)
@@ -453,10 +458,7 @@ run_folder.write(Path(sys.argv[1]), b"rows")
 def test_root_of_a_user_namespace_writes_for_its_user(tmp_path: Path, need: Need) -> None:
     """There, the machine's root and every other user look like one and the same."""
     need("root", "user namespaces")
-    for folder in (tmp_path, *tmp_path.parents):
-        # popen-: of pytest-xdist
-        if folder == tmp_path or folder.name.startswith(("pytest-", "popen-")):
-            folder.chmod(0o755)
+    let_others_in(tmp_path)
     (tmp_path / "link").symlink_to("own")
     (tmp_path / "own").mkdir()
     os.chown(tmp_path / "own", NOBODY, NOBODY)
@@ -483,19 +485,6 @@ def test_no_folder_is_made_where_a_link_of_others_leads(tmp_path: Path, need: Ne
         with pytest.raises((Failed, OSError), match="link is a link of another user"):
             make()
         assert [*(tmp_path / "precious").iterdir()] == []
-
-
-def test_run_is_not_written_where_a_link_of_others_leads(tmp_path: Path, need: Need) -> None:
-    """labkit resolves the path itself, so fs.protected_symlinks does not help."""
-    need("root")
-    (tmp_path / "precious").mkdir()
-    tmp_path.chmod(0o1777)
-    (tmp_path / "new").symlink_to("precious")
-    os.chown(tmp_path / "new", NOBODY, NOBODY, follow_symlinks=False)
-    for folder in (tmp_path / "new", tmp_path / "new/run"):
-        with pytest.raises(BadInput, match="new is a link of another user"):
-            run.measure("datapaths", {"duration_s": 1}, folder)
-    assert list((tmp_path / "precious").iterdir()) == []
 
 
 def test_named_project_is_trusted(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -532,9 +521,20 @@ def test_run_is_not_written_through_a_link(part: str, tmp_path: Path) -> None:
     assert not [*(tmp_path / "elsewhere").iterdir()]
 
 
-def test_run_is_not_written_to_another_users_folder(tmp_path: Path, need: Need) -> None:
+def test_run_is_not_written_where_others_decide(tmp_path: Path, need: Need) -> None:
+    """labkit resolves the path itself, so fs.protected_symlinks does not help."""
     need("root")
-    (tmp_path / "run").mkdir()
-    os.chown(tmp_path / "run", NOBODY, NOBODY)
-    with pytest.raises(BadInput, match="run belongs to nobody"):
-        run.measure("datapaths", {"topology": "veth"}, tmp_path / "run")
+    for name in ("precious", "theirs"):
+        (tmp_path / name).mkdir()
+    tmp_path.chmod(0o1777)
+    (tmp_path / "new").symlink_to("precious")
+    for name in ("new", "theirs"):
+        os.chown(tmp_path / name, NOBODY, NOBODY, follow_symlinks=False)
+    for name, words in (
+        ("new", "new is a link of another user"),
+        ("new/run", "new is a link of another user"),
+        ("theirs", "theirs belongs to nobody"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            run.measure("datapaths", {"topology": "veth"}, tmp_path / name)
+    assert [*(tmp_path / "precious").iterdir(), *(tmp_path / "theirs").iterdir()] == []

@@ -11,7 +11,6 @@ from IPython.core.interactiveshell import InteractiveShell
 from synthetic_why_run import run as profiled_run
 
 from labkit import notebook
-from labkit.analysis.why import Explanation
 from labkit.common import run_folder
 from labkit.measure import topologies
 from labkit.notebook import Run
@@ -91,7 +90,6 @@ def test_cell_and_line_are_parameters(
     monkeypatch.setattr(notebook.running, "measure", measure)
     cell = "%%labkit run datapaths rounds=5 --folder here\ntopology: [veth, vxlan]\npairs: 2\n"
     result = shell.run_cell(cell).result
-    assert isinstance(result, Run)
     assert len(result.rows) == 180
     assert measured == [
         ("datapaths", {"topology": ["veth", "vxlan"], "pairs": 2, "rounds": "5"}, Path("here"))
@@ -116,7 +114,6 @@ def test_why_is_displayed(
 ) -> None:
     folder = profiled_run(tmp_path / "run")
     result = shell.run_cell(f"%labkit why {folder}:veth_bridge macvlan_bridge").result
-    assert isinstance(result, Explanation)
     assert result.flames
     assert not (folder / "why.html").exists()
     page = tmp_path / "page.html"

@@ -111,7 +111,6 @@ def test_start_stop_resume(panel: panels.Panel, monkeypatch: pytest.MonkeyPatch)
     panel.wait()
     assert seen[0] == seen[1], "the same parameters in the same folder"
     assert seen[0][1]["rounds"] == "3"
-    assert panel.run is not None
     assert len(panel.run.rows) == 180
     assert "panel.run" in panel.text.value
     assert panel.stop.disabled

@@ -160,31 +160,6 @@ def test_the_order_and_the_kernels_of_a_folder(tmp_path: Path) -> None:
     assert [Path(one).name for one in bisect.kernels_of(tmp_path)] == ["0", "2", "1"]
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["topology=veth", "--over", "pairs=1"], "at least two values"),
-        (["topology=veth", "--over", "pairs=1,2", "--most-pairs", "1"], "--most-pairs 1: choose 2 to 30"),
-        (["pairs=1", "--over", "pairs=1,2"], "leave out pairs="),
-        (["--over", "pairs=1,none_such"], "pairs=none_such"),
-        (["--over", "protocol=tcp,udp"], "no common metric"),
-        (["--over", "pairs=1,2", "--fail-if", "loss>1%"], "are not paired"),
-        (["--over", "pairs=1,2", "--good", "3"], "is none of the values"),
-        (["--over", "kernels", "6.1.0-none", "6.1.0-other"], "labkit kernels get"),
-    ],
-)
-def test_what_cannot_be_searched_is_refused(
-    words: list[str],
-    says: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
-    assert cli.main(["bisect", "datapaths", *words]) == 2
-    assert says in capsys.readouterr().err
-
-
 def test_a_damaged_state_is_named(tmp_path: Path, measured: Any) -> None:
     measured(lambda number, _: 0.9 if number >= 107 else 1.0, 0.002)
     answer = search(tmp_path / "b")

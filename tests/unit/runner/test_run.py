@@ -1,45 +1,18 @@
-"""What a run leaves in its folder when its host fails."""
+"""What a run says of its folder: other parameters, and rows that are kept."""
 
 import contextlib
 import json
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from labkit.common import errors, run_folder
+from labkit.common import run_folder
 from labkit.common.errors import BadInput, Failed
-from labkit.measure import experiments, hosts
+from labkit.measure import experiments
 from labkit.runner import run
-
-PARAMETERS = {"topology": "veth", "pairs": 1}
-
-
-def measured(folder: Path, monkeypatch: pytest.MonkeyPatch, *, begun: bool) -> None:
-    """Measure with a host that fails, before or after it has described its machine."""
-
-    def ask(_where: str, request: dict[str, Any], _say: object) -> Iterator[dict[str, Any]]:
-        if begun:
-            (Path(request["folder"]) / "environment.json").write_text("{}")
-            yield {"event": "progress"}
-        raise errors.Failed("the kernel did not boot")
-
-    monkeypatch.setattr(run, "ask", ask)
-    monkeypatch.setattr(hosts, "measuring_lock", lambda *_given: nullcontext())
-    monkeypatch.setattr(run, "_check_machine_sysctls", lambda _parameters: None)
-    with pytest.raises(errors.Failed):
-        run.measure("datapaths", PARAMETERS, folder, watch=lambda _event: None)
-
-
-@pytest.mark.parametrize("begun", [False, True])
-def test_nothing_is_left_of_a_host_that_failed_before_the_first_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
-) -> None:
-    measured(tmp_path / "run", monkeypatch, begun=begun)
-    assert not (tmp_path / "run").exists()
 
 
 def test_parameters_that_an_older_run_lacks_have_their_defaults(tmp_path: Path) -> None:

@@ -288,7 +288,6 @@ def test_unreachable_reasons(name: str) -> None:
     made, target, why = DEAD_ENDS[name]
     assert paths(made, "box", target) == []
     result = no_path(made, "box", target)
-    assert result is not None
     assert result.startswith(why) or (name == "ring" and "routing loop" in result)
 
 

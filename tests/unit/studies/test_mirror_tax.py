@@ -58,12 +58,7 @@ def of(taxes: list[mirror_tax.Tax], cost: str) -> mirror_tax.Tax:
 def test_cost_of_a_packet_and_a_copy() -> None:
     result = of(mirror_tax.taxes(rounds()), "switch_per_packet_s")
     assert list(result.copies) == list(MIRRORS)
-    assert result.fixed is not None
-    assert result.copy is not None
-    assert result.line is not None
     for estimate, true in ((result.fixed, FIXED_S), (result.copy, COPY_S)):
-        assert estimate.low is not None
-        assert estimate.high is not None
         assert estimate.low < true < estimate.high
         assert estimate.value == pytest.approx(true, rel=0.1)
     assert not result.line.misfits
@@ -72,7 +67,6 @@ def test_cost_of_a_packet_and_a_copy() -> None:
 
 def test_misfits_and_emulation_are_said() -> None:
     result = of(mirror_tax.taxes(rounds(bend=0.2)), "switch_per_packet_s")
-    assert result.line is not None
     assert result.line.misfits
     assert "the points do not lie on a line" in virtual_tap.tax_sentences([result])[0]
     sentences = virtual_tap.tax_sentences(mirror_tax.taxes(rounds(accelerator="tcg")))
@@ -88,7 +82,6 @@ def test_counted_copies_decide() -> None:
     )
     result = of(mirror_tax.taxes(halved), "switch_per_packet_s")
     assert list(result.copies) == [mirrors / 2 for mirrors in MIRRORS]
-    assert result.copy is not None
     assert result.copy.value == pytest.approx(2 * COPY_S, rel=0.1)
 
 
@@ -173,6 +166,5 @@ def test_figure_panels() -> None:
     lines = [trace for trace in figure.data if trace.mode == "lines"]
     assert len(lines) == len(taxes) == 4
     for trace, tax in zip(lines, taxes, strict=True):
-        assert tax.copy is not None
         slope = (trace.y[1] - trace.y[0]) / (trace.x[1] - trace.x[0])
         assert slope * 1e-6 == pytest.approx(tax.copy.value)

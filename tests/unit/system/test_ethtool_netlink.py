@@ -6,31 +6,6 @@ from labkit.common.errors import Failed
 from labkit.system.netlink import ethtool, sockets
 
 
-def test_a_group_is_on_where_one_of_its_features_is() -> None:
-    kernel = {
-        "tx-checksum-ipv4": False,
-        "tx-checksum-ip-generic": True,
-        "tx-tcp-segmentation": False,
-        "tx-tcp-ecn-segmentation": False,
-        "tx-udp-segmentation": True,
-        "rx-gro": True,
-        "rx-gro-list": False,
-        "highdma": True,
-    }
-    assert ethtool.grouped(kernel) == {
-        "tx-checksumming": True,
-        "tx-checksum-ipv4": False,
-        "tx-checksum-ip-generic": True,
-        "tcp-segmentation-offload": False,
-        "tx-tcp-segmentation": False,
-        "tx-tcp-ecn-segmentation": False,
-        "generic-receive-offload": True,  # a group of one feature has that feature's value
-        "tx-udp-segmentation": True,
-        "rx-gro-list": False,
-        "highdma": True,
-    }
-
-
 def test_an_interface_that_is_not_there_is_named() -> None:
     with pytest.raises(Failed, match="features of none0 cannot be read: No such device"):
         ethtool.features("none0")

@@ -67,7 +67,6 @@ def test_dies_with_its_parent() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", BEGIN + text], cwd=ROOT, stdout=subprocess.PIPE, text=True
     ) as parent:
-        assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         assert os.path.exists(f"/proc/{pid}")
         parent.kill()

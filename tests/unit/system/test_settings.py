@@ -209,7 +209,6 @@ def test_settings_of_a_running_program() -> None:
     here = {os.stat("/proc/self/ns/net").st_ino: "client0"}
     with subprocess.Popen(command, stdout=subprocess.PIPE) as program:
         try:
-            assert program.stdout is not None
             program.stdout.readline()
             before = load_programs.program_settings(here)["client0"]
             os.setpriority(os.PRIO_PROCESS, program.pid, 7)

@@ -109,7 +109,6 @@ def test_root_waits_for_root_alone() -> None:
     with subprocess.Popen(
         [*SOMEBODY, TAKES_THE_LOCK, "60"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
-        assert other.stdout is not None
         assert other.stdout.readline() == "taken\n"
         lines: list[str] = []
         with local.measuring_lock(lines.append, patience_s=0.2):

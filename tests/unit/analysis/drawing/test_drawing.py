@@ -70,16 +70,6 @@ def test_tree() -> None:
     assert drawing.mermaid(overlay()).count("== tunnel ===") == 2
 
 
-def test_omitted_pairs_omit_their_nodes() -> None:
-    state, more = drawing.first(drawing.simplify(bridged(128)), 3)
-    assert more == 125
-    assert [space.name for space in state.namespaces][-3:] == ["client2", "server2", "between"]
-    assert [one.name for one in state.namespaces[-1].interfaces] == [
-        "bridge",
-        *(f"port{n}" for n in range(6)),
-    ]
-
-
 def overlap(one: TextBox, other: TextBox) -> bool:
     return one.x < other.right and other.x < one.right and one.y < other.bottom and other.y < one.bottom
 

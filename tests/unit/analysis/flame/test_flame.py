@@ -90,8 +90,13 @@ def test_tree_sums_by_round_and_recursion() -> None:
     assert one.functions()["function"].tolist()[:1] == ["all"]
 
 
-def test_function_table_adds_up_as_printed() -> None:
-    one = flame.difference(made.arm("a", 1), made.arm("b", 2, planted={"process1;planted_[k]": 2e-5}))
+@pytest.fixture(scope="module")
+def planted() -> flame.Difference:
+    return flame.difference(made.arm("a", 1), made.arm("b", 2, planted={"process1;planted_[k]": 2e-5}))
+
+
+def test_function_table_adds_up_as_printed(planted: flame.Difference) -> None:
+    one = planted
     for rows in (1, 12, 5000):
         table = one.functions(rows)
         *_, rest, whole = table.index
@@ -103,7 +108,6 @@ def test_function_table_adds_up_as_printed() -> None:
         [sum(each.stacks.values()) * each.period_s / (each.received_count or 0) for each in one.right.rounds]
     )
     assert table["right_s"][whole] == pytest.approx(measured, rel=1e-12)
-    one = flame.difference(made.arm("a", 1), made.arm("b", 2, planted={"process1;planted_[k]": 2e-5}))
     shown = flame.functions_as_text(one)
     numbers = shown.iloc[:, :3].map(lambda text: float(text.split(" ")[0].replace(",", "")))
     assert (numbers.iloc[:-1].sum() == numbers.iloc[-1]).all()
@@ -292,9 +296,8 @@ def test_speedscope_file_is_valid(tmp_path: Path) -> None:
         assert stacks == {stack.replace("_[k]", ""): count for stack, count in one.stacks.items()}
 
 
-def test_function_figure_matches_the_table() -> None:
-    one = flame.difference(made.arm("a", 1), made.arm("b", 2, planted={"process1;planted_[k]": 2e-5}))
-    table = one.functions()
+def test_function_figure_matches_the_table(planted: flame.Difference) -> None:
+    table = planted.functions()
     figure = figures.functions(table)
     assert [trace.x[0] for trace in figure.data] == pytest.approx((table["difference_s"] * 1e6).tolist())
     assert figure.layout.yaxis.ticktext[0] == "planted"

@@ -3,7 +3,6 @@
 import importlib
 import json
 import re
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +108,6 @@ def test_figures_are_data(page: str) -> None:
 
 def test_page_fetches_and_runs_nothing_of_others(page: str) -> None:
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page)
-    assert policy is not None
     assert policy[1].startswith("default-src 'none'")
     assert "http" not in policy[1]
     assert not re.findall(r"""(?:src|href)\s*=\s*["']?+(?!data:|#)""", page)
@@ -117,7 +115,6 @@ def test_page_fetches_and_runs_nothing_of_others(page: str) -> None:
     assert "MathJax" not in page
     assert "require" not in page
     nonce = re.search(r"script-src 'nonce-([\w-]+)'", page)
-    assert nonce is not None
     scripts = re.findall(r"<script[^>]*>", page)
     assert set(scripts) == {'<script type="application/json">', f'<script nonce="{nonce[1]}">'}
     # This covers parameters, errors, tracebacks, computed prose, standard error, and a figure's data.
@@ -218,18 +215,10 @@ def test_kernel_from_rows(tmp_path: Path) -> None:
     assert "<strong>emulated CPU" in page
 
 
-def test_sweep_shows_common_parameters_once(tmp_path: Path) -> None:
-    for mtu in (1500, 9000):
-        run_folder(tmp_path / f"tcp-{mtu}", RUN | {"parameters": RUN["parameters"] | {"mtu_bytes": mtu}})
-    (tmp_path / "sweep.json").write_text(json.dumps({"points": ["tcp-1500", "tcp-9000", "not-yet"]}))
-    page = reported(tmp_path, v4.new_notebook(cells=[v4.new_markdown_cell("# A sweep")]))
-    words = re.sub(r"<[^>]+>|\s+", " ", page[page.index("<footer>") :])
-    assert re.search(r"mtu_bytes +tcp-1500: +1500 +tcp-9000: +9000", words)
-    assert words.count("veth_bridge, macvlan_bridge") == 1
-    assert "not-yet" not in words
-
-
 def test_several_notebooks_on_one_page(tmp_path: Path) -> None:
+    page = reported(tmp_path, v4.new_notebook(cells=[v4.new_markdown_cell("no heading")]))
+    assert "<title>notebook</title>" in page
+    assert "parameters and provenance are not known" in page
     paths = []
     for name in ("one", "two"):
         folder = run_folder(tmp_path / name)
@@ -241,12 +230,6 @@ def test_several_notebooks_on_one_page(tmp_path: Path) -> None:
     assert "<title>one</title>" in page
     assert "the one" in page
     assert '<h1 id="two">two</h1>' in page
-
-
-def test_notebook_without_run_folder(tmp_path: Path) -> None:
-    page = reported(tmp_path, v4.new_notebook(cells=[v4.new_markdown_cell("no heading")]))
-    assert "<title>notebook</title>" in page
-    assert "parameters and provenance are not known" in page
 
 
 def test_page_size(tmp_path: Path) -> None:
@@ -267,35 +250,6 @@ def test_invalid_notebook_is_one_sentence(tmp_path: Path, content: str | None) -
 
 
 # --- images ---
-
-
-def program(path: Path, source: str) -> str:
-    path.write_text(f"#!/bin/sh\n{source}\n")
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return str(path)
-
-
-def no_browser(tmp_path: Path) -> str:
-    return str(tmp_path / "none")
-
-
-def hung_browser(tmp_path: Path) -> str:
-    return program(tmp_path / "hung", "exec sleep 600")
-
-
-@pytest.mark.parametrize(
-    ("browser", "why"),
-    [(no_browser, "there is no browser"), (hung_browser, "drew no image")],
-)
-def test_images_without_a_browser(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], browser: Any, why: str
-) -> None:
-    monkeypatch.setenv("BROWSER_PATH", browser(tmp_path))
-    figure = figures.throughput(synthetic_report.rows(pairs=(1,)))
-    written = report.images(figure, tmp_path / "figures" / "throughput.v1", deadline_s=1.5)
-    assert written == [tmp_path / "figures" / "throughput.v1.html"]
-    assert figure.layout.title.text in written[0].read_text()
-    assert why in capfd.readouterr().err
 
 
 @pytest.mark.long
@@ -321,17 +275,6 @@ def test_lesser_doubts_are_folded(tmp_path: Path) -> None:
     assert "<b>" not in prose.partition("<footer>")[0]
 
 
-def test_other_programs_are_one_table(tmp_path: Path) -> None:
-    for number, share in enumerate((0.12, 0.37)):
-        others = {"others": [{"name": "cc1", "cpu_share": share}]}
-        run_folder(tmp_path / str(number), RUN | others)
-    (tmp_path / "sweep.json").write_text(json.dumps({"points": ["0", "1"]}))
-    page = reported(tmp_path, v4.new_notebook(cells=[v4.new_markdown_cell("# A sweep")]))
-    words = " ".join(re.sub(r"<[^>]+>", " ", page[page.index("<footer>") :]).split())
-    assert "other programs, at most cc1 37 %" in words
-    assert words.count("cc1") == 1
-
-
 def general(folder: Path, tags: list[str], **columns: Any) -> str:
     rows = synthetic_rows.rows({"veth": 1.0, "vxlan": 1.5, "veth (again)": 1.0}, **columns)
     synthetic_rows.save(folder, rows, parameters={})
@@ -351,15 +294,6 @@ def test_a_report_asks_what_its_run_asked(tmp_path: Path) -> None:
     order = [page.index(words) for words in ('class="answer"', "the forest", "how to read it", "some prose")]
     assert order == sorted(order), "the answer, the figure that shows it, and the rest"
     assert "<h1>Any question</h1>" in general(tmp_path / "own", [])
-
-
-def test_a_sweep_is_about_what_its_file_says(tmp_path: Path) -> None:
-    run_folder(tmp_path / "a")
-    (tmp_path / "sweep.json").write_text(json.dumps({"points": ["a"], "about": f"Ours. {EVIL}"}))
-    page = reported(tmp_path, v4.new_notebook(cells=[v4.new_markdown_cell("# A sweep")]))
-    [about] = re.findall('<p class="about">(.*?)</p>', page)
-    assert about.startswith("Ours. ")
-    assert EVIL not in about
 
 
 @pytest.mark.long
@@ -401,3 +335,44 @@ def test_figures_without_a_browser_stay(
     assert path.read_bytes() == before
     assert len(capfd.readouterr().err.splitlines()) == 1
     assert "figures need JavaScript" in report.html(path, tmp_path / "report.html").read_text()
+
+
+def test_a_sweep_shows_what_is_common_once_and_what_its_file_says(tmp_path: Path) -> None:
+    for mtu, share in ((1500, 0.12), (9000, 0.37)):
+        others = {"others": [{"name": "cc1", "cpu_share": share}]}
+        given = RUN | others | {"parameters": RUN["parameters"] | {"mtu_bytes": mtu}}
+        run_folder(tmp_path / f"tcp-{mtu}", given)
+    about = {"points": ["tcp-1500", "tcp-9000", "not-yet"], "about": f"Ours. {EVIL}"}
+    (tmp_path / "sweep.json").write_text(json.dumps(about))
+    page = reported(tmp_path, v4.new_notebook(cells=[v4.new_markdown_cell("# A sweep")]))
+    words = " ".join(re.sub(r"<[^>]+>", " ", page[page.index("<footer>") :]).split())
+    assert re.search(r"mtu_bytes tcp-1500: 1500 tcp-9000: 9000", words)
+    assert words.count("veth_bridge, macvlan_bridge") == 1
+    assert "not-yet" not in words
+    assert "other programs, at most cc1 37 %" in words
+    assert words.count("cc1") == 1
+    [about] = re.findall('<p class="about">(.*?)</p>', page)
+    assert about.startswith("Ours. ")
+    assert EVIL not in about
+
+
+@pytest.mark.parametrize(
+    ("script", "why"), [(None, "there is no browser"), ("exec sleep 600", "drew no image")]
+)
+def test_images_without_a_browser(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    script: str | None,
+    why: str,
+) -> None:
+    program = tmp_path / "browser"
+    if script:
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("BROWSER_PATH", str(program))
+    figure = figures.throughput(synthetic_report.rows(pairs=(1,)))
+    written = report.images(figure, tmp_path / "figures" / "throughput.v1", deadline_s=1.5)
+    assert written == [tmp_path / "figures" / "throughput.v1.html"]
+    assert figure.layout.title.text in written[0].read_text()
+    assert why in capfd.readouterr().err

@@ -130,7 +130,6 @@ def test_names_of_points(folder: Path, monkeypatch: pytest.MonkeyPatch, left: st
     [point] = selection.points(result)
     assert point.label == "udp, 1 pair, MTU 1500"
     for rows, size in zip(point.rows, (400, 800, 400), strict=True):
-        assert rows is not None
         assert set(rows["length_bytes"]) == {size}
 
 
@@ -227,29 +226,22 @@ def test_different_pair_counts(tmp_path: Path) -> None:
         list(selection.points(parameters))
 
 
+def sides(*arms: tuple[str, tuple[int, ...], int]) -> list[selection.ProfiledPoint]:
+    """Return the points of two arms, each with its numbers of pairs and the size of its datagrams."""
+    made: list[Any] = []
+    for arm, pairs, size in arms:
+        rows = [synthetic_rows.ROW | {"arm": arm, "pairs": one, "length_bytes": size} for one in pairs]
+        table = loading.complete(pd.DataFrame(rows))
+        made.append(selection.ProfiledArm(arm, Path(), arm, {}, table, table))
+    return list(selection.points((*made, None)))
+
+
 @pytest.mark.parametrize("pairs", [(1,), (1, 8)])
 def test_arms_whose_change_sets_a_parameter_share_their_other_points(pairs: tuple[int, ...]) -> None:
-    sides = []
-    for arm, size in (("usual", 512), ("small", 64)):
-        rows = loading.complete(
-            pd.DataFrame(
-                [synthetic_rows.ROW | {"arm": arm, "pairs": one, "length_bytes": size} for one in pairs]
-            )
-        )
-        sides.append(selection.ProfiledArm(arm, Path(), arm, {}, rows, rows))
-    result = list(selection.points((sides[0], sides[1], None)))
+    result = sides(("usual", pairs, 512), ("small", pairs, 64))
     assert [[int(rows["pairs"].iloc[0]) for rows in one.rows[:2] if rows is not None] for one in result] == [
         [one, one] for one in pairs
     ]
     assert [one.rows[1]["length_bytes"].iloc[0] for one in result] == [64] * len(pairs)
-
-
-def test_sides_without_a_common_number_of_pairs_are_refused() -> None:
-    sides = []
-    for arm, pairs in (("usual", (1, 2)), ("other", (4, 8))):
-        rows = loading.complete(
-            pd.DataFrame([synthetic_rows.ROW | {"arm": arm, "pairs": one} for one in pairs])
-        )
-        sides.append(selection.ProfiledArm(arm, Path(), arm, {}, rows, rows))
     with pytest.raises(BadInput, match="no point in common"):
-        list(selection.points((sides[0], sides[1], None)))
+        sides(("usual", (1, 2), 512), ("other", (4, 8), 512))

@@ -7,7 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from synthetic_arms import BASELINE, READ, RECEIVE, SOFTIRQ, USUAL, WRITE, MadeArm, concluded, effect, run
+from synthetic_arms import (
+    BASELINE,
+    READ,
+    RECEIVE,
+    SOFTIRQ,
+    USUAL,
+    WRITE,
+    MadeArm,
+    concluded,
+    effect,
+    run,
+    within,
+)
 
 from labkit.analysis.why import arms, conclusion, environment, phrases
 from labkit.cli import main
@@ -44,8 +56,7 @@ def test_small_effects_are_still_found(tmp_path: Path, seed: int) -> None:
 
 def test_claims_of_many_arms_are_corrected(tmp_path: Path) -> None:
     names = [f"x{at}" for at in range(30)]
-    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x0": MadeArm(effects=FILTER)}, 1)
-    plain = concluded(f"{folder}:{BASELINE}", "x0")
+    plain = within(tmp_path, MadeArm(effects=FILTER), 1)
     made = [
         arms.ArmConclusion(name, "", replace(plain, claims=name == "x0", p=0.04 if name == "x0" else 0.5))
         for name in names
@@ -76,8 +87,7 @@ def test_claims_of_many_arms_are_corrected(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_tcp_changes(tmp_path: Path, arm: MadeArm, start: str, cause: str) -> None:
-    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": arm}, 3, "tcp")
-    result = concluded(f"{folder}:{BASELINE}", "x")
+    result = within(tmp_path, arm, protocol="tcp")
     assert result.claims
     assert result.cause == cause
     first = result.sentence.partition(". ")[0]
@@ -87,19 +97,7 @@ def test_tcp_changes(tmp_path: Path, arm: MadeArm, start: str, cause: str) -> No
     cost = re.search(
         r"^Each frame that arrived took (\d+)[.\d]* µs of CPU time in", "\n".join(result.notes), re.MULTILINE
     )
-    assert cost is not None
     assert 40 <= int(cost[1]) <= 80, "1.65 s for a gigabyte of 30,000 frames"
-
-
-def test_more_loss_in_an_arm_is_named_with_its_share(tmp_path: Path) -> None:
-    small = effect("sysctl", "net.ipv4.udp_rmem_min", "4096", "1")
-    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": MadeArm(effects=[small], lost=0.6)}, 3)
-    result = concluded(f"{folder}:{BASELINE}", "x")
-    assert result.claims
-    assert "net.ipv4.udp_rmem_min" in result.sentence.partition(". ")[0]
-    loss = next(each for each in result.candidates if each.name == "more packets are lost")
-    numbers = re.findall(r"[\d.]+", dict(loss.evidence)["loss"])
-    assert [float(each) for each in numbers] == pytest.approx([1.25, 2.5, 20, 60], rel=0.1)
 
 
 @pytest.mark.parametrize(("lost", "named"), [(0.6, True), (0.201, False), (0.0, False)])
@@ -113,10 +111,7 @@ def test_loss_is_named_only_if_it_explains_the_difference(tmp_path: Path, lost: 
         lost=lost,
         columns={"topology": "veth_routed", "arm": "veth_routed"},
     )
-    folder = run(
-        tmp_path / "run", {BASELINE: MadeArm(), AGAIN: MadeArm(), "x": costly}, 4, rounds=8, noise=0.01
-    )
-    result = concluded(f"{folder}:{BASELINE}", "veth_routed")
+    result = within(tmp_path, costly, 4, again=MadeArm(), rounds=8, noise=0.01)
     assert result.claims
     losses = [each for each in result.candidates if each.name.endswith("packets are lost")]
     assert any(each.strength > 0 for each in losses) == named
@@ -139,26 +134,8 @@ def test_frames_of_another_size_in_the_control_too_are_no_cause(
     again: float, named: bool, tmp_path: Path
 ) -> None:
     other = MadeArm(frames=90_000, columns={"arm": "veth", "topology": "veth"})
-    made = {BASELINE: MadeArm(), AGAIN: MadeArm(frames=again), "veth": other}
-    folder = run(tmp_path / "run", made, 3, "tcp")
-    there = [one.name for one in concluded(f"{folder}:{BASELINE}", "veth").candidates]
-    assert ("smaller frames" in there) == named
-
-
-def test_container_against_guest_names_the_code_that_differs(tmp_path: Path) -> None:
-    virtual = f"{RECEIVE['udp']};tun_net_xmit_[k];tun_get_user_[k]"
-    folder = run(
-        tmp_path / "run",
-        {
-            BASELINE: MadeArm(columns={"endpoint": "container"}),
-            "guest": MadeArm({virtual: 5e-6}, columns={"endpoint": "guest", "arm": "veth_bridge@guest"}),
-        },
-        3,
-    )
-    result = concluded(f"{folder}:{BASELINE}", "veth_bridge@guest")
-    assert result.claims
-    assert result.cause == "a TAP device"
-    assert result.sentence.startswith("A TAP device costs")
+    result = within(tmp_path, other, protocol="tcp", again=MadeArm(frames=again))
+    assert ("smaller frames" in [one.name for one in result.candidates]) == named
 
 
 @pytest.mark.parametrize("effective", [True, False])
@@ -188,26 +165,6 @@ def test_traffic_of_other_programs_is_no_cause(tmp_path: Path, both: bool) -> No
     result = concluded(left, right)
     assert not result.claims
     assert "TCP" not in result.sentence
-
-
-IPI = "swapper;sysvec_call_function_single_[k];__flush_smp_call_function_queue_[k]"
-WAKE = f"{RECEIVE['udp']};ip_rcv_[k];udp_rcv_[k];sock_def_readable_[k];try_to_wake_up_[k]"
-
-
-@pytest.mark.parametrize("stack", [IPI, WAKE])
-def test_code_of_a_placement_is_no_cause_between_two_runs(tmp_path: Path, stack: str) -> None:
-    """The scheduler may place the ends on one CPU in one run, and on two in the other."""
-    left, right = one(tmp_path / "left", MadeArm(), 1), one(tmp_path / "right", MadeArm({stack: 1.5e-6}), 2)
-    result = concluded(left, right)
-    assert not result.claims, result.sentence
-
-
-def test_new_code_of_something_else_is_a_cause_between_two_runs(tmp_path: Path) -> None:
-    new = f"{RECEIVE['udp']};packet_rcv_[k];skb_clone_[k]"
-    left, right = one(tmp_path / "left", MadeArm(), 1), one(tmp_path / "right", MadeArm({new: 1.5e-6}), 2)
-    result = concluded(left, right)
-    assert result.claims
-    assert result.sentence.startswith("A packet capture costs")
 
 
 LOADS = [
@@ -287,29 +244,14 @@ def test_code_that_moved_is_no_new_cost(tmp_path: Path) -> None:
                  for stack, seconds in usual.items()}  # fmt: skip
     gone = {stack: -seconds for stack, seconds in usual.items()}
     added = {f"{queue};veth_xdp_rcv_[k];napi_gro_receive_[k];dev_gro_receive_[k]": 1e-6}
-    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": MadeArm(
-        elsewhere | gone | added, [effect("offload", "generic-receive-offload", "off", "on")])}, 3)  # fmt: skip
-    result = concluded(f"{folder}:{BASELINE}", "x")
+    step = effect("offload", "generic-receive-offload", "off", "on")
+    result = within(tmp_path, MadeArm(elsewhere | gone | added, [step]))
     code = next(each.cause for each in result.candidates if each.cause is not None)
     assert code.name == "merging received segments (GRO)"
     assert code.difference_s == pytest.approx(1.25e-6, rel=0.2)
     assert not [
         each.name for each in result.candidates if each.cause is not None and each.cause.change == "gone"
     ]
-
-
-def test_bridge_without_which_an_arm_is_faster_is_named_whole(tmp_path: Path) -> None:
-    """A bridge passes its packets through netfilter, where the kernel has that built in: it is still the bridge."""
-    passed = (
-        "br_handle_frame_[k];br_nf_pre_routing_[k];nf_hook_slow_[k];br_handle_frame_finish_[k];br_forward_[k]"
-    )
-    bridged = {f"{RECEIVE['udp']};{passed}": 2e-6}
-    other = MadeArm(columns={"arm": "macvlan_bridge", "topology": "macvlan_bridge"})
-    gone = replace(other, more={f"{RECEIVE['udp']};br_handle_frame_[k]": -1e-6})
-    folder = run(tmp_path / "run", {BASELINE: MadeArm(bridged), "macvlan_bridge": gone}, 3)
-    result = concluded(f"{folder}:{BASELINE}", "macvlan_bridge")
-    assert result.cause == "the bridge"
-    assert result.sentence.startswith("The bridge saves")
 
 
 def version_6(more: float) -> dict[str, float]:
@@ -341,16 +283,6 @@ def test_code_that_replaces_similar_code_counts_net(tmp_path: Path, more: float)
         )
 
 
-def test_parameters_of_two_runs_are_named_before_new_code(tmp_path: Path) -> None:
-    left = one(tmp_path / "one", MadeArm(), 1, "tcp")
-    right = one(
-        tmp_path / "eight", MadeArm({f"{WRITE};tcp_sendmsg_[k];strange_[k]": 0.4}), 2, "tcp", streams=8
-    )
-    result = concluded(left, right)
-    assert result.claims
-    assert result.sentence.startswith("The only known difference between the sides is streams (1 → 8): ")
-
-
 def test_two_topologies_of_two_runs_are_explained_by_their_code(tmp_path: Path) -> None:
     bridge = {f"{RECEIVE['udp']};br_handle_frame_[k]": 4e-6}
     veth = dict.fromkeys(("topology", "arm", "built_topology"), "veth")
@@ -373,18 +305,6 @@ def test_two_topologies_of_two_runs_are_explained_by_their_code(tmp_path: Path) 
 
 
 QUOTA = "cgroup level 1 cpu.max"
-
-
-def test_differing_limit_precedes_unexplained_code(tmp_path: Path) -> None:
-    left = one(tmp_path / "free", MadeArm(), 1, settings={"cgroup level 0 cpu.weight": "100"})
-    slower = {stack: 1.2 * seconds for stack, seconds in USUAL["udp"].items()}
-    limited = {QUOTA: "50000 100000", "cgroup level 1 memory.max": "max"}
-    right = one(tmp_path / "limited", MadeArm(slower, speed=0.4), 2, settings=limited)
-    result = concluded(left, right)
-    assert result.claims
-    assert result.sentence.startswith(
-        f"The only known difference between the sides is {QUOTA} (absent → 50000"
-    )
 
 
 def test_small_buffer_is_named_with_its_loss(tmp_path: Path) -> None:
@@ -432,7 +352,6 @@ def test_another_kernel_without_effect_has_the_bound_of_the_whole_cost(tmp_path:
     result = concluded(left, right)
     assert not result.claims
     assert "no effect was seen: its cost is below " in result.sentence
-    assert result.split is not None
     total = result.split.total
     bound = float(re.search(r"below ([\d.]+) µs", result.sentence)[1]) * 1e-6  # type: ignore[index]
     assert bound == pytest.approx(max(abs(total.low), abs(total.high)), rel=0.02)
@@ -453,13 +372,6 @@ def test_other_programs_never_have_more_than_all_cpus(tmp_path: Path) -> None:
     assert 50 < int(share) <= 100
 
 
-def test_modules_that_touch_no_packets_are_no_suspects(tmp_path: Path) -> None:
-    left = one(tmp_path / "left", MadeArm(), 1)
-    slower = {stack: 2 * seconds for stack, seconds in USUAL["udp"].items()}
-    right = one(tmp_path / "right", MadeArm(slower), 2, settings={"module loop": "loaded"})
-    assert "module" not in concluded(left, right).sentence
-
-
 @pytest.mark.parametrize("several", [False, True])
 def test_values_in_sentences_are_short(tmp_path: Path, several: bool) -> None:
     filters = " | ".join(f"filter protocol ip pref {at} u32 chain 0" for at in range(30))
@@ -469,8 +381,7 @@ def test_values_in_sentences_are_short(tmp_path: Path, several: bool) -> None:
         (one_step, one_step | {"before": filters, "after": f"{filters} | last"}) if several else (one_step,)
     )
     changed = MadeArm({tc: 5e-6}, steps)
-    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": changed}, 3)
-    first = concluded(f"{folder}:{BASELINE}", "x").sentence.partition(". ")[0]
+    first = within(tmp_path, changed).sentence.partition(". ")[0]
     assert "a filter of traffic control (tc) costs" in first
     assert " from none to filter protocol ip pref 0 " in first
     assert len(first) < 300
@@ -483,22 +394,10 @@ def test_long_values_that_begin_alike_are_shown_where_they_differ() -> None:
     assert phrases.setting(one) == "mem (server: … 212995 → … 212996)"
 
 
-def test_shared_callees_do_not_name_a_new_path(tmp_path: Path) -> None:
-    """A new path that allocates memory is not the memory's allocation."""
-    new = f"{WRITE};strange_[k]"
-    made = {f"{new};alloc_skb_with_frags_[k]": 3e-6, new: 2e-6}
-    left, right = one(tmp_path / "left", MadeArm(), 1), one(tmp_path / "right", MadeArm(made), 2)
-    result = concluded(left, right)
-    assert result.cause == "strange"
-    assert "page allocation" not in result.sentence
-
-
 def test_command_for_a_search_is_that_of_a_search(tmp_path: Path) -> None:
     """datapaths takes neither frame sizes nor numbers of flows."""
     veth = dict.fromkeys(("topology", "arm", "built_topology"), "veth")
-    made = {BASELINE: MadeArm(), "veth": MadeArm(columns=veth)}
-    folder = run(tmp_path / "run", made, 1, frame="64", flows_count=8)
-    steps = concluded(f"{folder}:{BASELINE}", "veth").next
+    steps = within(tmp_path, MadeArm(columns=veth), 1, frame="64", flows_count=8).next
     commands = [step.partition("labkit run ")[2] for step in steps if "labkit run " in step]
     assert commands
     for words in commands:
@@ -506,3 +405,24 @@ def test_command_for_a_search_is_that_of_a_search(tmp_path: Path) -> None:
         assert experiment == "throughput"
         assert {"frame_bytes=64", "flows=8"} <= set(given)
         Throughput.of(dict(one.split("=", 1) for one in given))
+
+
+def test_more_loss_in_an_arm_is_named_with_its_share(tmp_path: Path) -> None:
+    small = effect("sysctl", "net.ipv4.udp_rmem_min", "4096", "1")
+    result = within(tmp_path, MadeArm(effects=[small], lost=0.6))
+    assert result.claims
+    assert "net.ipv4.udp_rmem_min" in result.sentence.partition(". ")[0]
+    loss = next(each for each in result.candidates if each.name == "more packets are lost")
+    numbers = re.findall(r"[\d.]+", dict(loss.evidence)["loss"])
+    assert [float(each) for each in numbers] == pytest.approx([1.25, 2.5, 20, 60], rel=0.1)
+
+
+def test_parameters_of_two_runs_are_named_before_new_code(tmp_path: Path) -> None:
+    new = MadeArm({f"{WRITE};tcp_sendmsg_[k];strange_[k]": 0.4})
+    left, right = (
+        one(tmp_path / "one", MadeArm(), 1, "tcp"),
+        one(tmp_path / "eight", new, 2, "tcp", streams=8),
+    )
+    assert concluded(left, right).sentence.startswith(
+        "The only known difference between the sides is streams (1 → 8): "
+    )

@@ -48,8 +48,6 @@ def test_guest_words_become_options() -> None:
     assert "=off" not in qemu_guest.nic_words(parse("debian"), NIC, vhost=False)[3]
     parameters = parse("debian,cpus=2")
     assert GuestAdditions(32).of(parameters).machine.cpus == 64
-    with pytest.raises(BadInput, match=r"one guest for 33 endpoints needs cpus=66,.*choose fewer pairs"):
-        GuestAdditions(33).of(parameters)
 
 
 def test_boot_timeout_shows_the_console(tmp_path: Path) -> None:

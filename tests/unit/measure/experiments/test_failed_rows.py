@@ -90,43 +90,8 @@ def test_rows_of_the_point_that_a_run_measured_when_it_ended(
     assert [path.name for path in (tmp_path / "run" / "rows").iterdir()] == ["1-r0.jsonl"]
 
 
-@pytest.mark.parametrize("by", ["flag", "variable"])
-def test_failed_rows_can_be_kept(
-    by: str, sent_requests: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measure(tmp_path / "run")
-    if by == "variable":
-        monkeypatch.setenv(run.KEEP_FAILED, "1")
-    rows = measure(tmp_path / "run", **({"keep_failed": True} if by == "flag" else {}))
-    assert len(sent_requests) == 1
-    assert [one["status"] for one in rows] == ["ok", "failed"]
-
-
-@pytest.mark.parametrize(("options", "code"), [([], 0), (["--keep-failed"], 2)])
-def test_exit_code_of_failed_rows(
-    options: list[str],
-    code: int,
-    sent_requests: list[Row],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    command = ["run", "datapaths", "topology=veth", "--json", "--folder", str(tmp_path / "run")]
-    assert cli.main(command) == 2
-    assert "labkit: veth: it broke" in capsys.readouterr().err
-    for _again in range(2):
-        assert cli.main(command + options) == code
-    assert len(sent_requests) == (2 if not options else 1)
-
-
 def run_context(folder: Path, *again: str) -> RunContext:
     return RunContext("datapaths", folder, 1, {}, again=frozenset(again))
-
-
-def test_failed_points_are_not_finished(tmp_path: Path) -> None:
-    for point in ("1-r0", "1-r1"):
-        run_folder.write_rows(tmp_path, point, [row("veth")])
-    assert run_context(tmp_path).done() == {"1-r0", "1-r1"}
-    assert run_context(tmp_path, "1-r1").done() == {"1-r0"}
 
 
 def test_recovered_arm_is_measured_everywhere(tmp_path: Path) -> None:
@@ -137,6 +102,9 @@ def test_recovered_arm_is_measured_everywhere(tmp_path: Path) -> None:
         tmp_path, "1-r1", [row(arm, point="1-r1") for arm in ("veth", "veth (again)", "vxlan")]
     )
     assert run_folder.failed_points(tmp_path) == ["1-refused"]
+    assert run_context(tmp_path, "1-r1").done() == {"1-refused", "1-r0"}, (
+        "a point that is measured again is not done"
+    )
     there = run_context(tmp_path, "1-refused")
     assert survey.incomplete_points(there, usable, {}) == {"1-r0"}
     assert survey.incomplete_points(there, usable, {"1-r0": usable[:1]}) == set(), "a point of one arm"
@@ -274,28 +242,6 @@ def test_sweep_uses_its_own_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert ran.outputs[0].text.strip() == sys.executable
 
 
-@pytest.mark.parametrize("kind", [BadInput, Unsupported])
-def test_refused_run_leaves_no_folder(
-    kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    events: list[Row] = []
-
-    def ask(*_: Any) -> Iterator[Any]:
-        raise kind("not here")
-        yield
-
-    monkeypatch.setattr(run, "ask", ask)
-    with pytest.raises(kind, match="not here"):
-        run.measure("datapaths", {"topology": "veth"}, tmp_path / "new", events.append)
-    assert not (tmp_path / "new").exists()
-    assert "new" not in str(events), "nobody needs the name of a folder that is not there"
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old/mine.txt").touch()
-    with pytest.raises(kind, match="not here"):
-        measure(tmp_path / "old")
-    assert [path.name for path in (tmp_path / "old").iterdir()] == ["mine.txt"]
-
-
 # Only this machine can reach a TRex server, so TRex experiments need no kernel to boot.
 @pytest.mark.parametrize("name", [one for one in experiments.TABLE if not one.startswith("trex")])
 def test_unbootable_kernel_of_each_experiment(
@@ -309,3 +255,52 @@ def test_unbootable_kernel_of_each_experiment(
     terminal_tables.show_verdicts(terminal_tables.show_observations(table))
     terminal_tables.show_findings(table, load.profiles(tmp_path))
     assert why in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "variable", "code"), [([], "", 0), (["--keep-failed"], "", 2), ([], "1", 2)]
+)
+def test_exit_code_of_failed_rows_that_are_measured_again_or_kept(
+    options: list[str],
+    variable: str,
+    code: int,
+    sent_requests: list[Row],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    command = ["run", "datapaths", "topology=veth", "--json", "--folder", str(tmp_path / "run")]
+    assert cli.main(command) == 2
+    assert "labkit: veth: it broke" in capsys.readouterr().err
+    monkeypatch.setenv(run.KEEP_FAILED, variable)
+    for _again in range(2):
+        assert cli.main(command + options) == code
+    assert len(sent_requests) == (1 if code else 2)
+    there = [one["status"] for one in run_folder.read_rows(tmp_path / "run")]
+    assert there == ["ok", "failed" if code else "ok"]
+
+
+@pytest.mark.parametrize("kind", [BadInput, Unsupported, Failed])
+def test_run_without_rows_leaves_no_folder(
+    kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was refused, or its host failed after it had described its machine."""
+    events: list[Row] = []
+
+    def ask(_where: str, request: Row, _say: Any) -> Iterator[Any]:
+        if kind is Failed:
+            (Path(request["folder"]) / "environment.json").write_text("{}")
+            yield {"event": "progress"}
+        raise kind("not here")
+
+    monkeypatch.setattr(run, "ask", ask)
+    with pytest.raises(kind, match="not here"):
+        run.measure("datapaths", {"topology": "veth"}, tmp_path / "new", events.append)
+    assert not (tmp_path / "new").exists()
+    if kind is not Failed:
+        assert "new" not in str(events), "nobody needs the name of a folder that is not there"
+        (tmp_path / "old").mkdir()
+        (tmp_path / "old/mine.txt").touch()
+        with pytest.raises(kind, match="not here"):
+            measure(tmp_path / "old")
+        assert [path.name for path in (tmp_path / "old").iterdir()] == ["mine.txt"]

@@ -140,7 +140,6 @@ def test_loss_at_every_load_alike_has_no_rate(loss: float, settings: mlrsearch.S
         ndr, pdr = searched_lossy(LossyDevice(seed, loss), settings)
         for one in (ndr, pdr) if loss > 0.005 else (ndr,):
             assert (one.rate_pps, one.lower_pps) == (None, None), (seed, one)
-            assert one.constant_loss is not None
             assert one.constant_loss.loss_ratio == pytest.approx(loss, rel=0.15)
             assert one.constant_loss.min_pps == one.upper_pps
             assert one.constant_loss.min_pps <= 2e3
@@ -148,28 +147,6 @@ def test_loss_at_every_load_alike_has_no_rate(loss: float, settings: mlrsearch.S
         if loss < 0.005:
             assert pdr.constant_loss is None
             assert (pdr.rate_pps, pdr.upper_pps) == (pytest.approx(400e3 * (1 - loss), rel=0.01), None)
-
-
-def test_loss_at_every_load_up_to_a_capacity() -> None:
-    """The PDR is the capacity, and the loss below it is the same down to the lowest load."""
-    for seed in range(20):
-        ndr, pdr = searched_lossy(LossyDevice(seed, 0.002, 120e3))
-        assert ndr.rate_pps is None
-        assert ndr.constant_loss is not None
-        assert ndr.constant_loss.loss_ratio == pytest.approx(0.002, rel=0.2)
-        assert 60e3 <= ndr.constant_loss.max_pps <= 121e3
-        assert pdr.rate_pps == pytest.approx(120e3, rel=0.06)
-        assert pdr.constant_loss is None
-
-
-def test_loss_that_rises_slowly_has_no_rate_without_loss() -> None:
-    """From 0.2 % almost without load to 1 % at the highest: no loss-free rate, and a PDR where the loss is 0.5 %."""
-    for seed in range(20):
-        ndr, pdr = searched_lossy(LossyDevice(seed, 0.002, rising_pps=100e3))
-        assert ndr.rate_pps is None
-        assert ndr.constant_loss is not None
-        assert 0.0015 < ndr.constant_loss.loss_ratio < 0.005
-        assert pdr.rate_pps == pytest.approx(150e3, rel=0.15)
 
 
 @pytest.mark.parametrize(
@@ -324,26 +301,24 @@ def one_pass(rate: float | None, upper: float | None) -> mlrsearch.FoundRate:
     return mlrsearch.FoundRate(0.0, rate, rate, upper)
 
 
-def test_mean_of_passes() -> None:
-    one = mlrsearch.mean([one_pass(100.0, 105.0), one_pass(400.0, 420.0)])
-    assert (one.rate_pps, one.lower_pps, one.upper_pps) == pytest.approx((200.0, 200.0, 210.0))
-    assert one.passes_pps == (100.0, 400.0)
-
-
 @pytest.mark.parametrize(
     ("passes", "middle", "open_count"),
     [
+        ([one_pass(100.0, 105.0), one_pass(400.0, 420.0)], one_pass(200.0, 210.0), 0),
         ([one_pass(100.0, 105.0), one_pass(130.0, None), one_pass(125.0, None)], one_pass(125.0, None), 2),
         ([one_pass(100.0, 105.0), one_pass(130.0, None), one_pass(110.0, 115.0)], one_pass(110.0, 115.0), 1),
         ([one_pass(None, 50.0), one_pass(None, 50.0), one_pass(60.0, 63.0)], one_pass(None, 50.0), 2),
     ],
 )
-def test_passes_without_a_rate_or_an_upper_bound_are_not_averaged(
+def test_mean_of_passes_or_their_middle_where_one_is_open(
     passes: list[mlrsearch.FoundRate], middle: mlrsearch.FoundRate, open_count: int
 ) -> None:
-    rates = tuple(one.rate_pps for one in passes)
-    expected = dataclasses.replace(middle, passes_pps=rates, open_count=open_count)
-    assert mlrsearch.mean(passes) == expected
+    one = mlrsearch.mean(passes)
+    assert (one.rate_pps, one.lower_pps, one.upper_pps) == pytest.approx(
+        (middle.rate_pps, middle.lower_pps, middle.upper_pps)
+    )
+    assert one.passes_pps == tuple(each.rate_pps for each in passes)
+    assert one.open_count == open_count
 
 
 def test_pass_whose_generator_reaches_no_load_is_left_out() -> None:
@@ -437,3 +412,23 @@ def test_late_trials_and_drops() -> None:
     assert not trial(100_000, 0.2, 100_000, 99_500).generator_limited
     text = "Inter-|\n face |\n  eth0: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n    lo: 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
     assert interface_drops(text) == {"eth0": 4 + 12, "lo": 0}
+
+
+@pytest.mark.parametrize(
+    ("given", "loss", "max_pps", "pdr_pps"),
+    [
+        # The PDR is the capacity, and the loss below it is the same down to the lowest load.
+        ({"capacity_pps": 120e3}, (0.0016, 0.0024), (60e3, 121e3), pytest.approx(120e3, rel=0.06)),
+        # From 0.2 % almost without load to 1 % at the highest: a PDR where the loss is 0.5 %
+        ({"rising_pps": 100e3}, (0.0015, 0.005), (0, 400e3), pytest.approx(150e3, rel=0.15)),
+    ],
+)
+def test_no_rate_is_loss_free_and_the_pdr_is_one(
+    given: dict[str, float], loss: tuple[float, float], max_pps: tuple[float, float], pdr_pps: float
+) -> None:
+    for seed in range(10):
+        ndr, pdr = searched_lossy(LossyDevice(seed, 0.002, **given))
+        assert ndr.rate_pps is None
+        assert loss[0] <= ndr.constant_loss.loss_ratio <= loss[1]
+        assert max_pps[0] <= ndr.constant_loss.max_pps <= max_pps[1]
+        assert (pdr.rate_pps, pdr.constant_loss) == (pdr_pps, None)

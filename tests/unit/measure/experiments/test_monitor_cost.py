@@ -31,7 +31,6 @@ Packets received/dropped on interface 'eth0': 199000/1000 (pcap:900/dumpcap:100/
 def test_nobody_is_the_baseline_and_its_own_control() -> None:
     parameters = MonitorCost.of({"readers": "none,monitor,socket"})
     [point, *_] = experiment.plan(parameters, 0).points_of([])
-    assert isinstance(point, experiment.Round)
     made = point.arms([Arm("veth", "baseline")])
     assert [(one.role, one.label) for one in made] == [
         ("baseline", "veth"),

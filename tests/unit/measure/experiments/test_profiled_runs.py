@@ -169,23 +169,21 @@ def test_pairs_are_spread_over_the_cpus() -> None:
             assert sorted(side) == [0, 0, 2, 2, 4, 4, 6, 6]
 
 
-@pytest.mark.usefixtures("four_cpus")
 @pytest.mark.parametrize(
-    ("live", "given"),
+    ("live", "given", "cpus"),
     [
-        (arms(1), {"placement": "scheduler"}),
-        (arms(1, affinity="0,0"), {}),
-        (arms(1, streams=2), {}),
-        (arms(1, runtime=object()), {}),
+        (arms(1), {"placement": "scheduler"}, 4),
+        (arms(1, affinity="0,0"), {}, 4),
+        (arms(1, streams=2), {}, 4),
+        (arms(1, runtime=object()), {}, 4),
+        (arms(1), {}, 1),  # one CPU leaves no choice
     ],
 )
-def test_the_scheduler_places_what_cannot_be_placed_alike(live: Any, given: dict[str, Any]) -> None:
+def test_the_scheduler_places_what_cannot_be_placed_alike(
+    live: Any, given: dict[str, Any], cpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(cpus)))
     assert placed(2, live, **given) == [None, None]
-
-
-def test_one_cpu_leaves_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
-    assert placed(1, arms(1)) == [None]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ def test_remedy_for_flows_that_ran_apart(pairs: int, ends: str) -> None:
     live: Any = SimpleNamespace(pairs=[None] * pairs)
     generator: Any = SimpleNamespace(reported_bps="iperf3_bps")
     result = whole_runs._invalid(DatapathParameters(duration_s=1), generator, live, ROW, None)
-    assert result is not None
     assert result.startswith("the flows ran together for only 0.20 of 1 s: ")
     assert result.endswith(ends)
     nothing = whole_runs._invalid(

@@ -135,45 +135,6 @@ def test_duplicates_are_located() -> None:
     assert whole_runs._duplicates([usual]) == []
 
 
-def test_fragment_losses_in_datagrams() -> None:
-    """Of 1,000 datagrams of three fragments each, 2 miss a fragment, the socket drops 100, and 8 are not read.
-
-    A fragment that arrives alone is not a datagram.
-    """
-    mibs = {"Ip": {"InDelivers": 998 + 13, "ReasmFails": 2}, "Tcp": {"InSegs": 13},
-            "Udp": {"InDatagrams": 890, "InErrors": 100, "RcvbufErrors": 100}}  # fmt: skip
-    sender = {"Ip": {"FragCreates": 3000}, "Udp": {"OutDatagrams": 1000}}
-    frames = {"client0": {"eth0": {"tx_packets": 3013}}, "server0": {"eth0": {"rx_packets": 3011}},
-              "between": {"port0": {"rx_packets": 3013}, "port1": {"tx_packets": 3011}}}  # fmt: skip
-    changed = {"namespaces": {name: {"interfaces": links} for name, links in frames.items()}}
-    changed["namespaces"]["client0"]["mibs"], changed["namespaces"]["server0"]["mibs"] = sender, mibs
-    result = losses(changed)
-    assert [result[name] for name in ("unit", "sent_count", "received_count", "lost_count")] == [
-        "datagrams", 1000, 890, 110
-    ]  # fmt: skip
-    assert [(hop["lost_count"], hop["why"]) for hop in result["hops"]] == [
-        (2, {"Ip ReasmFails": 2}), (100, {"Udp RcvbufErrors": 100, "Udp InErrors": 100}), (8, {})
-    ]  # fmt: skip
-    assert result["unexplained_count"] == 0
-    assert (result["frames"]["sent_count"], result["frames"]["lost_count"]) == (3013, 2)
-
-
-def test_tunnel_datagrams_are_not_the_load() -> None:
-    way = [(f"{end}0", name, way) for end, names, way in (("client", ("eth0", "under"), "out"),
-           ("server", ("under", "eth0"), "in")) for name in names]  # fmt: skip
-    links = {"eth0": {"rx_packets": 990, "rx_bytes": 90_000}, "under": {"rx_packets": 990}}
-    mibs = {"Ip": {"InDelivers": 2 * 990}, "Udp": {"InDatagrams": 990 + 900, "InErrors": 60}}
-    spaces = {
-        "server0": {"interfaces": links, "mibs": mibs},
-        "client0": {"mibs": {"Udp": {"OutDatagrams": 1000}}},
-    }
-    outside = [("client0", "eth0"), ("server0", "eth0")]
-    [result] = packet_loss.losses({"namespaces": spaces}, [("client0", "server0", way)], "udp", 4, outside)
-    assert (result["sent_count"], result["received_count"], result["unexplained_count"]) == (1000, 900, 0)
-    assert [hop["lost_count"] for hop in result["hops"]] == [40, 60]
-    assert result["frames"]["received_bytes"] == 90_000
-
-
 def test_losses_between_guests() -> None:
     """The client's tap receives what leaves the client. The server's tap sends what the server receives."""
     answers = {"port0": {"tx_packets": 10}, "port1": {"rx_packets": 10}}

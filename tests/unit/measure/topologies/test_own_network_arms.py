@@ -107,13 +107,6 @@ def test_what_is_no_network_or_place_is_refused() -> None:
         check_place("../x:eth0")
 
 
-def test_yaml_tag_runs_nothing(tmp_path: Path) -> None:
-    (tmp_path / "my.yaml").write_text(f"name: !!python/object/apply:os.mkdir [{tmp_path}/made]\n")
-    with pytest.raises(BadInput, match="not a valid YAML file"):
-        of(tmp_path, "my.yaml")
-    assert not (tmp_path / "made").exists()
-
-
 def test_routed_path_drops_tags() -> None:
     """A tunnel between bridges carries frames with a VLAN tag; a router between two subnets drops them."""
     topologies.check_tags(ROUTED, 7)

@@ -45,32 +45,6 @@ def test_names_and_columns_round_trip(given: SwitchOptions) -> None:
     assert set(given.columns) == set(switch_options.columns("veth"))
 
 
-@pytest.mark.parametrize(
-    ("select", "arriving", "leaving"),
-    [
-        ("client0", [0], [0]),
-        ("client1:in", [2], []),
-        ("server1:out", [], [3]),
-        ("all", [0, 1, 2, 3], []),
-        ("vlan:2", [2, 3], []),
-    ],
-)
-def test_mirror_output(select: str, arriving: list[int], leaving: list[int]) -> None:
-    """A mirror copies a packet once even if it selects both the input and the output port."""
-    parameters = SwitchOptions(mirrors=1, select=select, vlans=2)
-    assert selected(parameters, topologies.Spec(pairs=2)) == (arriving, leaving)
-
-
-@pytest.mark.parametrize(
-    ("select", "arriving", "leaving"),
-    [("client0", [0], [0]), ("client1:out", [], [2]), ("all", [0, 2], [0, 2]), ("vlan:2", [2], [2])],
-)
-def test_mirror_output_on_the_clients_host(select: str, arriving: list[int], leaving: list[int]) -> None:
-    """The servers' ports are on another switch, so a packet passes the port of one end only."""
-    parameters = SwitchOptions(mirrors=1, select=select, vlans=2)
-    assert selected(parameters, topologies.Spec(pairs=2, side=topologies.CLIENTS)) == (arriving, leaving)
-
-
 def test_mirror_of_an_endpoint_that_is_not_here() -> None:
     spec = topologies.Spec(pairs=2, side=topologies.CLIENTS)
     with pytest.raises(BadInput, match=r"select=server1: server1 is on the other host.* choose client0"):
@@ -132,3 +106,24 @@ def test_older_rows_get_the_columns() -> None:
     given = rows.loc["ovs_netdev+mirrors=8+readers=count"]
     assert tuple(given[["datapath", "mirrors", "readers", "output"]]) == ("netdev", 8, "count", "veth")
     assert rows.loc["ovs_netdev", "mirrors"] == 0
+
+
+@pytest.mark.parametrize(
+    ("select", "arriving", "leaving", "side"),
+    [
+        ("client0", [0], [0], None),
+        ("client1:in", [2], [], None),
+        ("server1:out", [], [3], None),
+        ("all", [0, 1, 2, 3], [], None),
+        ("vlan:2", [2, 3], [], None),
+        # The servers' ports are on another switch, so a packet passes the port of one end only.
+        ("client0", [0], [0], topologies.CLIENTS),
+        ("client1:out", [], [2], topologies.CLIENTS),
+        ("all", [0, 2], [0, 2], topologies.CLIENTS),
+        ("vlan:2", [2], [2], topologies.CLIENTS),
+    ],
+)
+def test_mirror_output(select: str, arriving: list[int], leaving: list[int], side: str | None) -> None:
+    """A mirror copies a packet once even if it selects both the input and the output port."""
+    spec = topologies.Spec(pairs=2, **({"side": side} if side else {}))
+    assert selected(SwitchOptions(mirrors=1, select=select, vlans=2), spec) == (arriving, leaving)

@@ -52,7 +52,6 @@ def last_latency(name: str, group: str = "5") -> ProbeLatency:
         if method == "get_pgid_stats" and result.get("latency", {}).get(group)
     ]
     latency = readings.stateless_latency(answers[-1], int(group))
-    assert latency is not None
     return latency
 
 
@@ -80,7 +79,6 @@ def test_ring_drops_are_no_loss_of_the_device() -> None:
     assert direction.sent_count - direction.received_count == direction.ring_drops_count
     assert direction.lost_count == 0
     problem = sides.problem_of([direction], 100_000, 3)
-    assert problem is not None
     assert problem.startswith(f"TRex's own receive ring dropped {direction.ring_drops_count} of ")
 
 
@@ -129,9 +127,6 @@ def test_maximum_is_not_below_the_highest_bucket(name: str) -> None:
     assert some
     for one in some:
         p50, p999, longest_s = (one.percentiles_s[name] for name in ("p50", "p999", "max"))
-        assert longest_s is not None
-        assert p50 is not None
-        assert p999 is not None
         assert max(one.buckets) * 1e-6 <= longest_s
         assert 0 < p50 <= p999 <= longest_s
         assert one.mean_s is None or one.mean_s > 0
@@ -143,7 +138,6 @@ def test_hdr_histogram_gives_exact_percentiles() -> None:
     assert exact.histogram is not None
     value = exact.percentiles_s["p50"]
     edge = readings.percentiles_s(exact.buckets, exact.received_count, exact.percentiles_s["max"])["p50"]
-    assert value is not None
     assert edge == pytest.approx(200e-6)
     assert 100e-6 <= value <= 200e-6
 
@@ -175,7 +169,6 @@ def test_frames_above_the_mtu_raise_only_oerrors() -> None:
     direction = whole("stl_ramp64", 1.0, 4.61)
     refused = Direction(**{**vars(direction), "refused_count": 3000, "sent_count": 0, "received_count": 0})
     problem = sides.problem_of([refused], 1000, 3)
-    assert problem is not None
     assert "refused 3000 frames (oerrors): are they longer than the MTU" in problem
     fields = counters("stl_ramp64", 0)[-1]
     assert fields["oerrors"] == 0
@@ -185,8 +178,6 @@ def test_sent_latency_of_a_stateful_port_is_the_peer() -> None:
     """7: Port 1 received what port 0 sent, and the error counter of other protocols counts the probes."""
     answer = [result for _, method, _, result in calls("astf_http_own") if method == "get_latency_stats"][-1]
     to_one, to_zero = readings.stateful_latency(answer, 1, 0), readings.stateful_latency(answer, 0, 1)
-    assert to_one is not None
-    assert to_zero is not None
     assert (to_one.sent_count, to_one.received_count) == (5134, 5133)
     assert (to_zero.sent_count, to_zero.received_count) == (4377, 4377)
     assert answer["data"]["port-0"]["hist"]["min_usec"] == answer["data"]["port-1"]["hist"]["min_usec"] == 10
@@ -206,7 +197,6 @@ def test_maximum_that_the_server_has_not_counted_yet() -> None:
     first = next(result for _, method, _, result in calls("astf_http_own") if method == "get_latency_stats")
     assert first["data"]["port-1"]["hist"]["max_usec"] == 0
     latency = readings.stateful_latency(first, 1, 0)
-    assert latency is not None
     assert latency.percentiles_s["max"] == pytest.approx(2000e-6)
     assert latency.percentiles_s["p50"] == pytest.approx(600e-6)
 
@@ -235,9 +225,7 @@ def test_bytes_include_the_fcs_and_per_cent_are_of_a_given_line() -> None:
     assert direction.received_bytes == 64 * direction.received_count
     system = next(result for _, method, _, result in calls("stl_ramp64") if method == "get_port_status")
     assert system["attr"]["speed"] == 10.0
-    assert Line(1e9).max_pps(64) == pytest.approx(1_488_095, abs=1)
     assert Line(1e9).arithmetic(56).startswith("64 + 20 = 84 bytes on the line")  # shorter frames are padded
-    assert Line(1e9, ("vlan",)).max_pps(64) == pytest.approx(1_420_455, abs=1)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +236,6 @@ def test_key_0_of_an_earlier_start_is_no_sample(received: int, max_us: int, samp
     own = {"lat": {"histogram": histogram, "total_max": max_us, "average": 1.0, "jit": 1.0}, "er": {}}
     answer = {"flow_stats": {"5": {"rp": {"1": received}, "tp": {"0": 300}}}, "latency": {"5": own}}
     latency = readings.stateless_latency(answer, 5)
-    assert latency is not None
     assert sum(latency.buckets.values()) == samples
     assert (latency.percentiles_s["max"] is None, latency.jitter_s is None) == (
         (True, True) if not received else (False, False)

@@ -31,7 +31,9 @@ def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_parameter_comes_before_the_environment(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parameter_comes_before_the_environment(
+    release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(server.FOLDER_VARIABLE, "/nowhere/at/all")
     assert server.find(str(release)) == release
     with pytest.raises(
@@ -40,17 +42,11 @@ def test_parameter_comes_before_the_environment(release: Path, monkeypatch: pyte
         server.find()
     monkeypatch.setenv(server.FOLDER_VARIABLE, str(release))
     assert server.find() == release
-
-
-def test_file_that_is_no_program_is_not_taken(release: Path) -> None:
-    (release / server.BINARY).chmod(0o644)
+    scripts = release.rename(tmp_path / "scripts")  # of a source tree
+    assert server.find(str(tmp_path)) == scripts
+    (scripts / server.BINARY).chmod(0o644)
     with pytest.raises(Unsupported, match=r"LABKIT_TREX=/path/of/v3\.08"):
-        server.find(str(release))
-
-
-def test_scripts_folder_of_a_source_tree(release: Path, tmp_path: Path) -> None:
-    release.rename(tmp_path / "scripts")
-    assert server.find(str(tmp_path)) == tmp_path / "scripts"
+        server.find(str(scripts))
 
 
 def test_configuration_is_that_of_a_measured_server() -> None:
@@ -126,7 +122,6 @@ def test_search_takes_trex_from_the_registry() -> None:
 def test_doctor(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [tool] = [one for one in tools.tools(dict.fromkeys(tools.TOOLS)) if one.name == "trex"]
     assert (tool.available, tool.detail) == (False, "not installed")
-    assert tool.remedy is not None
     assert tool.remedy.startswith("unpack a TRex release")
     monkeypatch.setenv(server.FOLDER_VARIABLE, "/nowhere")
     [tool] = [one for one in tools.tools(dict.fromkeys(tools.TOOLS)) if one.name == "trex"]

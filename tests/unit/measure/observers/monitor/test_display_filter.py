@@ -1,6 +1,7 @@
 """Display filters: a tshark that hangs, and tables of bounded size."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,18 +15,27 @@ from labkit.measure.observers.monitor.kept import Row
 from labkit.system.machine import programs
 
 
+@pytest.fixture
+def tshark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return a function that makes a shell script the program tshark."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    def replace(script: str) -> None:
+        (tmp_path / "tshark").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "tshark").chmod(0o755)
+
+    return replace
+
+
 @pytest.mark.parametrize(
     "script",
     ["exec sleep 60", "while :; do echo 'Frame 1: \\t60 bytes'; sleep 0.02; done"],
     ids=["hangs", "of another version"],
 )
 def test_tshark_without_an_answer_is_given_up(
-    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: str, tshark: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = tmp_path / "tshark"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    tshark(script)
     monkeypatch.setattr(display_filter, "SILENT_S", 0.2)
     one = Tshark("ip", ETHERNET)
     one.add([(0, 0, "in", 60, bytes(60), ())])
@@ -96,11 +106,10 @@ def test_fields_are_checked_and_their_values_are_texts() -> None:
         assert message.isprintable()
 
 
-def test_packets_beyond_the_pipe_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "tshark"
-    program.write_text("#!/bin/sh\nexec sleep 60\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+def test_packets_beyond_the_pipe_are_counted(
+    tshark: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tshark("exec sleep 60")
     monkeypatch.setattr(display_filter, "MAX_PENDING_BYTES", 10_000)
     one = Tshark("ip", ETHERNET)
     for number in range(100):
@@ -122,13 +131,10 @@ def test_what_tshark_answers_to_a_check_is_one_sentence(
     expression: str | None,
     fields: tuple[str, ...],
     what: str,
-    tmp_path: Path,
+    tshark: Callable[[str], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    program = tmp_path / "tshark"
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    program.write_text("#!/bin/sh\necho 'tshark: No memory.' >&2; exit 1\n")
-    program.chmod(0o755)
+    tshark("echo 'tshark: No memory.' >&2; exit 1")
     with pytest.raises(BadInput, match=f"^tshark refuses {what}: No memory$"):
         display_filter.check(expression, fields)
     for nonsense, reason in (
@@ -136,16 +142,16 @@ def test_what_tshark_answers_to_a_check_is_one_sentence(
         ("echo; exit 3", "tshark gives no reason"),
         (r"printf '\377\033[2J\n     ^\n' >&2; exit 3", r"\S*\\x1b\[2J \(at character 2\)"),
     ):
-        program.write_text(f"#!/bin/sh\n{nonsense}\n")
+        tshark(nonsense)
         with pytest.raises(BadInput, match=f"^tshark refuses {what}: {reason}$") as raised:
             display_filter.check(expression, fields)
         assert str(raised.value).isprintable()
-    program.write_text("#!/bin/sh\nkill -9 $$\n")
+    tshark("kill -9 $$")
     with pytest.raises(
         Failed, match=f"^tshark did not check {what}: .*tshark was ended by SIGKILL: try again"
     ):
         display_filter.check(expression, fields)
-    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    tshark("exec sleep 60")
     monkeypatch.setattr(display_filter, "CHECK_S", 0.05)
     with pytest.raises(Failed, match=f"^tshark did not check {what} within 0.05 s: try again"):
         display_filter.check(expression, fields)

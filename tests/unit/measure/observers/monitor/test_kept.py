@@ -10,7 +10,7 @@ from example_frames import ip as ip_frame
 from monitored_frames import MACS, ip, mutants
 
 from labkit.common.packets import ETHERNET, RAW_IP
-from labkit.measure.observers.monitor.flows import MAX_CONVERSATIONS, Totals, identify
+from labkit.measure.observers.monitor.flows import MAX_CONVERSATIONS, OTHERS, Totals, identify
 from labkit.measure.observers.monitor.kept import KeptPackets, Row, row
 from labkit.system.recording import packet_ring
 from labkit.system.recording.packet_ring import OUTGOING, STATUS_VLAN, Block
@@ -99,6 +99,7 @@ def test_more_conversations_than_the_table_holds() -> None:
         totals.add_block(block(frames))
     rows = totals.conversations(10**6)
     assert len(rows) == MAX_CONVERSATIONS + 1
+    assert rows[0][0] == OTHERS
     assert sum(one[3] for one in rows) == 2 * len(frames)
 
 
