@@ -59,17 +59,15 @@ SET_UP = (
     # A kprobe of perf or tracefs and a BPF program on a function or LSM hook share this code; the settings tell them
     # apart.
     _path("a probe on a function (kprobe or fentry)", r"kprobe_.*|kretprobe_.*|.*_kprobe|aggr_pre_handler"
-          r"|opt_pre_handler|optimized_callback|bpf_trampoline.*|__bpf_prog_enter.*|__bpf_prog_exit.*"
-          r"|arch_rethook.*"
-          r"|rethook_.*|bpf_fprobe_.*|fprobe_.*|kprobe_multi_.*", r"BPF program (kprobe|tracing|lsm)|kprobe events",
-          observes=True),
+          r"|opt_pre_handler|optimized_callback|bpf_trampoline.*|__bpf_prog_enter.*|__bpf_prog_exit.*|arch_rethook.*"
+          r"|rethook_.*|bpf_fprobe_.*|fprobe_.*", r"BPF program (kprobe|tracing|lsm)|kprobe events", observes=True),
     _path("a BPF program on a tracepoint", r"trace_call_bpf|bpf_trace_run\d+|__bpf_trace_.*",
           r"BPF program (tracepoint|raw_tracepoint)", observes=True),
     # Every perf event on a tracepoint runs perf_trace_run_bpf_submit, with a BPF program or without one.
     _path("recording of tracepoints (perf)", r"perf_tp_event.*|perf_swevent_(event|overflow)|perf_trace_.*"
           r"|perf_syscall_(enter|exit)", observes=True),
-    _path("recording of trace events (tracefs)", r"trace_event_raw_event_.*|trace_event_buffer_.*"
-          r"|ftrace_syscall_.*", r"trace events", observes=True),
+    _path("recording of trace events (tracefs)", r"trace_event_raw_event_.*|trace_event_buffer_.*|ftrace_syscall_.*",
+          r"trace events", observes=True),
     # Each sample of a profile runs it, so only another profile beside labkit's own makes a difference.
     _path("sampling (perf)", r"perf_swevent_hrtimer|__perf_event_overflow|perf_event_(overflow|output).*"
           r"|perf_prepare_sample|perf_callchain.*|get_perf_callchain|perf_output_.*",
@@ -77,28 +75,24 @@ SET_UP = (
     _path("kernel debugging (KASAN, KCSAN, lockdep)", r"_?_?kasan_.*|__asan_.*|_?_?kcsan_.*|__tsan_.*"
           r"|lock_(acquire|release)|__lock_(acquire|release)|lockdep_.*|debug_object_.*|debug_lock.*"),
     _path("a function tracer", r"ftrace_(?!regs_).*|function_trace_call|function_graph_.*|trace_function"
-          r"|trace_graph_.*"
-          r"|prepare_ftrace_return|return_to_handler|ring_buffer_.*", r"^tracer:", observes=True),
+          r"|trace_graph_.*|prepare_ftrace_return|return_to_handler|ring_buffer_.*", r"^tracer:", observes=True),
     # veth calls veth_xdp_rcv* for GRO as well, so these functions do not show an XDP program.
     _path("an XDP program", r"bpf_prog_run_generic_xdp|do_xdp_generic|netif_receive_generic_xdp|xdp_do_.*"
-          r"|generic_xdp_.*|bpf_prog_run_xdp|bpf_xdp_redirect|bpf_dispatcher_xdp.*|veth_convert_skb_to_xdp_buff|veth_xdp_(tx|flush).*"
-          r"|skb_pp_cow_data|skb_cow_data_for_xdp", r"\bxdp\b"),
+          r"|generic_xdp_.*|bpf_prog_run_xdp|bpf_xdp_redirect|bpf_dispatcher_xdp.*|veth_convert_skb_to_xdp_buff"
+          r"|veth_xdp_(tx|flush).*|skb_pp_cow_data|skb_cow_data_for_xdp", r"\bxdp\b"),
     _path("the BPF interpreter", r"___bpf_prog_run|__bpf_prog_run\d+", r"bpf_jit_enable"),
     _path("redirecting by BPF", r"skb_do_redirect|_*bpf_redirect\w*|bpf_out_neigh_v[46]|__bpf_tx_skb"),
     _path("a filter of traffic control (tc)", r"ifb_.*|tcf_.*|cls_bpf_.*|tcx_run|sch_handle_(in|e)gress|u32_classify"
-          r"|fl_classify"
-          r"|basic_classify|mall_classify|__tcf_.*", r"\bfilters? (ingress|egress|root)|clsact|ingress ffff"
-          r"|BPF program sched_(cls|act)"),
-    _path("a socket or cgroup BPF program", r"__cgroup_bpf_.*|sk_filter_trim_cap|bpf_prog_run_save_cb"
-          r"|cgroup_bpf_.*|bpf_prog_run_array_cg|bpf_sk_lookup_.*|bpf_flow_dissect.*|tcp_bpf_.*|sk_psock_.*|bpf_skops_.*",
+          r"|fl_classify|basic_classify|mall_classify|__tcf_.*",
+          r"\bfilters? (ingress|egress|root)|clsact|ingress ffff|BPF program sched_(cls|act)"),
+    _path("a socket or cgroup BPF program", r"__cgroup_bpf_.*|sk_filter_trim_cap|bpf_prog_run_save_cb|cgroup_bpf_.*"
+          r"|bpf_prog_run_array_cg|bpf_sk_lookup_.*|bpf_flow_dissect.*|tcp_bpf_.*|sk_psock_.*|bpf_skops_.*",
           r"BPF program (cgroup|socket_filter|sock_ops|sk_|flow_dissector)"),
     _path("connection tracking", r"nf_conntrack_.*|nf_ct_.*|__nf_conntrack_.*|__nf_ct_.*|resolve_normal_ct"
-          r"|ipv4_conntrack_.*"
-          r"|ipv6_conntrack_.*|nf_confirm|ipv4_confirm|nf_conncount_.*|nf_synproxy_.*|synproxy_.*"
+          r"|ipv4_conntrack_.*|ipv6_conntrack_.*|nf_confirm|ipv4_confirm|nf_conncount_.*|nf_synproxy_.*|synproxy_.*"
           r"|(hash|init|early_drop)_conntrack.*|early_drop(_list)?|get_l4proto|gc_worker",
           r"conntrack|\bct state|nf_ct"),
-    _path("address translation (NAT)", r"nf_nat_.*|__nf_nat_.*|nft_nat_.*|nf_nat_ipv4_.*", r"nftables .*nat\b"
-          r"|\bip6?tables nat"),
+    _path("address translation (NAT)", r"nf_nat_.*|__nf_nat_.*|nft_nat_.*", r"nftables .*nat\b|\bip6?tables nat"),
     _path("logging of packets (netfilter)", r"nf_log_.*|nft_log_.*|nfulnl_.*|__nfulnl_.*"),
     _path("the queue to a program (NFQUEUE)", r"nfqnl_.*|__nfqnl_.*|nf_reinject|nf_queue.*|nft_queue_.*",
           r"module nfnetlink_queue"),
@@ -118,25 +112,21 @@ SET_UP = (
     _path("the reverse path check", r"__?fib_validate_source|fib_validate_source|l3mdev_update_flow.*",
           r"rp_filter|src_valid_mark|accept_local"),
     _path("fragmentation", r"ip_do_fragment|ip_fragment.*|ip_frag_.*|ip_defrag|inet_frag_.*|ip6_fragment"
-          r"|ip_finish_output_gso"
-          r"|ip6_frag_.*|ipv6_frag_.*", r"\bmtu\b|ipfrag|length_bytes|mtu_bytes"),
+          r"|ip_finish_output_gso|ip6_frag_.*|ipv6_frag_.*", r"\bmtu\b|ipfrag|length_bytes|mtu_bytes"),
     _path("segmentation in software", r"skb_segment.*|__skb_gso_segment|skb_gso_segment|skb_mac_gso_segment"
-          r"|inet_gso_segment"
-          r"|tcp_gso_segment|tcp4_gso_segment|tcp6_gso_segment|__udp_gso_segment|validate_xmit_skb.*"
-          r"|skb_udp_segment"
-          r"|__udpv?4?_gso_segment_list_csum", r"offload .*(segmentation|scatter-gather)|gso_max|tso_max|gso_min"),
+          r"|inet_gso_segment|tcp_gso_segment|tcp4_gso_segment|tcp6_gso_segment|__udp_gso_segment|validate_xmit_skb.*"
+          r"|skb_udp_segment|__udpv?4?_gso_segment_list_csum",
+          r"offload .*(segmentation|scatter-gather)|gso_max|tso_max|gso_min"),
     _path("merging received segments (GRO)", r".*_gro_receive|napi_gro_.*|dev_gro_.*|gro_.*|skb_gro_.*"
-          r"|.*_gro_complete"
-          r"|gro_cell.*|inet_gro_.*", r"receive-offload|(?<![a-z])gro(?!up)"),
+          r"|.*_gro_complete|inet_gro_.*", r"receive-offload|(?<![a-z])gro(?!up)"),
     _path("veth's own receive queue (of GRO or XDP)", r"veth_poll|veth_xdp_rcv.*", r"offload generic-receive|\bxdp\b"),
     _path("checksums in software", r"csum_partial.*|skb_checksum.*|__skb_checksum.*|do_csum|csum_and_copy.*"
           r"|skb_copy_and_csum.*|ip_compute_csum|udp4?_csum.*|csum_.*_copy.*", r"offload .*checksum|udp_csum"),
     _path("receive packet steering (RPS) to another CPU", r"get_rps_cpu|net_rps_.*|rps_.*", r"rps_|xps_|rfs"),
     _path("an IPsec policy", r"xfrm_.*|esp_.*|esp6_.*|ah_.*|__xfrm.*", r"XFRM|xfrm"),
     _path("MACsec", r"macsec_.*", r"info_kind:.*\bmacsec\b|module macsec", interface=True),
-    _path("a tunnel", r"vxlan_.*|geneve_.*|gre_.*|gretap_.*|ipip_.*|iptunnel_.*|ip_tunnel_.*|udp_tunnel_.*"
-          r"|wg_.*|gue_.*|fou_.*",
-          r"info_kind:.*\b(vxlan|geneve|gre|gretap|ipip|wireguard)\b", interface=True),
+    _path("a tunnel", r"vxlan_.*|geneve_.*|gre_.*|gretap_.*|ipip_.*|iptunnel_.*|ip_tunnel_.*|udp_tunnel_.*|wg_.*"
+          r"|gue_.*|fou_.*", r"info_kind:.*\b(vxlan|geneve|gre|gretap|ipip|wireguard)\b", interface=True),
     _path("a tunnel of a route (lightweight tunnel)", r"lwtunnel_.*|bpf_lwt_.*|bpf_(xmit|output)|seg6_.*|mpls_.*",
           r"\bencap |BPF program lwt|seg6|mpls"),
     # Only the tunnel that calls it shows what is encrypted.
@@ -144,11 +134,10 @@ SET_UP = (
     _path("an emulated link (netem)", r"netem_.*", r"netem"),
     _path("a rate limit (traffic shaping)", r"tbf_.*|htb_.*|hfsc_.*|cake_.*|police_.*|tcf_police.*|qfq_.*|cbs_.*",
           r"qdisc.*(tbf|htb|hfsc|cake|police)|maxrate|traffic classes"),
-    _path("a queueing discipline", r"fq_codel_.*|fq_.*|pfifo_.*|sfq_.*|codel_.*|prio_.*|drr_.*|red_.*|pie_.*"
-          r"|mq_.*|noop_.*|(mqprio|taprio|etf|ets|hhf|choke|sfb|plug|skbprio|multiq|gred|dualpi2)_.*"
-          r"|sch_direct_xmit|__qdisc_run|qdisc_.*|__dev_xmit_skb|dev_qdisc_.*|dequeue_skb|bfifo_.*|tfifo_.*"
-          r"|net_tx_action"
-          r"|__netif_schedule", r"qdisc|txqlen|tx_queue_len"),
+    _path("a queueing discipline", r"fq_.*|pfifo_.*|sfq_.*|codel_.*|prio_.*|drr_.*|red_.*|pie_.*|mq_.*|noop_.*"
+          r"|(mqprio|taprio|etf|ets|hhf|choke|sfb|plug|skbprio|multiq|gred|dualpi2)_.*|sch_direct_xmit|__qdisc_run"
+          r"|qdisc_.*|__dev_xmit_skb|dev_qdisc_.*|dequeue_skb|bfifo_.*|tfifo_.*|net_tx_action|__netif_schedule",
+          r"qdisc|txqlen|tx_queue_len"),
     _path("the bridge", r"br_.*|__br_.*|nbp_.*", r"bridge|info_data|stp|vlan_filtering|VLANs", interface=True),
     _path("a VLAN interface", r"vlan_dev_.*|vlan_do_receive|vlan_skb_.*", r"info_kind:.*\bvlan\b", interface=True),
     _path("a bond of interfaces", r"bond_.*|__bond_.*|team_.*", r"info_kind:.*\b(bond|team)\b", interface=True),
@@ -157,127 +146,99 @@ SET_UP = (
     _path("ipvlan", r"ipvlan_.*|ipvl_.*", interface=True),
     _path("Open vSwitch", r"ovs_.*|do_execute_actions|masked_flow_lookup", interface=True),
     _path("a TAP device", r"tun_.*|tap_.*|vhost_.*|virtnet_.*|virtqueue_.*", interface=True),
-    _path("an audit, security or system call filter", r"security_.*|apparmor_.*|selinux_.*|aa_.*|smack_.*"
-          r"|seccomp_.*"
+    _path("an audit, security or system call filter", r"security_.*|apparmor_.*|selinux_.*|aa_.*|smack_.*|seccomp_.*"
           r"|__seccomp_.*|audit_.*|__audit_.*|syscall_trace_enter|syscall_exit_work|ptrace_.*|bpf_lsm_.*",
           r"[sS]eccomp|audit|lsm"),
     _path("timestamps of packets", r"net_enable_timestamp|__net_timestamp|skb_tstamp_tx|__skb_tstamp_tx"
-          r"|sock_recv_timestamp"
-          r"|__sock_recv_timestamp|sock_.*timestamp.*", r"tstamp|timestamp", observes=True),
+          r"|sock_recv_timestamp|__sock_recv_timestamp|sock_.*timestamp.*", r"tstamp|timestamp", observes=True),
 )  # fmt: skip
 PATHS = (
     *SET_UP,
     _path("page allocation", r"__?alloc_pages.*|alloc_pages_.*|__alloc_frozen_pages.*|get_page_from_freelist"
-          r"|rmqueue.*"
-          r"|__rmqueue.*|skb_page_frag_refill|sk_page_frag_refill|page_frag_.*|__page_frag_.*|free_unref_.*"
-          r"|__free_pages.*"
-          r"|free_frozen_.*|free_pcppages_.*|__free_frozen.*|prep_new_page|page_pool_.*|alloc_skb_with_frags"
-          r"|__alloc_skb"
-          r"|alloc_frozen_pages.*|clear_page.*|skb_release_data|__folio_put|put_page|skb_release_.*"
-          r"|___free_pages.*",
-          r"high_order_alloc|min_free_kbytes|transparent huge|zone_reclaim|percpu_pagelist|optmem|memory\.(max"
-          r"|high|limit)"
-          r"|watermark|page_lock|compaction"),
-    _path(DROPPING, r"kfree_skb(_reason|_list.*)?|(__)?sk_skb_reason_drop|.*_skb_drop"
-          r"|drop_monitor.*|net_dm_.*|trace_kfree_skb_hit|trace_drop_common",
-          r"core\.[rw]mem|udp_[rw]?mem|max_backlog|qdisc|police|txqlen|tx_queue_len",
-          depends_on_timing=True),
+          r"|rmqueue.*|__rmqueue.*|skb_page_frag_refill|sk_page_frag_refill|page_frag_.*|__page_frag_.*|free_unref_.*"
+          r"|__free_pages.*|free_frozen_.*|free_pcppages_.*|__free_frozen.*|prep_new_page|page_pool_.*"
+          r"|alloc_skb_with_frags|__alloc_skb|alloc_frozen_pages.*|clear_page.*|__folio_put|put_page|skb_release_.*"
+          r"|___free_pages.*", r"high_order_alloc|min_free_kbytes|transparent huge|zone_reclaim|percpu_pagelist"
+          r"|optmem|memory\.(max|high|limit)|watermark|page_lock|compaction"),
+    _path(DROPPING, r"kfree_skb(_reason|_list.*)?|(__)?sk_skb_reason_drop|.*_skb_drop|drop_monitor.*|net_dm_.*"
+          r"|trace_kfree_skb_hit|trace_drop_common",
+          r"core\.[rw]mem|udp_[rw]?mem|max_backlog|qdisc|police|txqlen|tx_queue_len", depends_on_timing=True),
     _path("the slab allocator", r"kmem_cache_.*|__kmem_.*|kmalloc_.*|__kmalloc.*|kfree|___slab_.*|__slab_.*|slab_.*"
-          r"|kmalloc_reserve|build_skb.*|skb_free_head|kfree_skbmem|kfree_skb_partial|consume_skb|napi_alloc_.*",
+          r"|build_skb.*|skb_free_head|kfree_skbmem|kfree_skb_partial|consume_skb|napi_alloc_.*",
           r"slab|mem_pcpu_rsv|skb_defer"),
     _path("copying data", r"copy_.*|_copy_.*|rep_movs.*|memcpy.*|__memcpy.*|__pi_memcpy|skb_copy_.*"
-          r"|__skb_datagram_iter"
-          r"|csum_and_copy.*|pskb_copy.*|skb_copy|__pskb_.*|pskb_expand_head|simple_copy_to_iter|ip_generic_getfrag"
-          r"|_copy_to_iter|_copy_from_iter|memcpy_orig|raw_copy_.*|zerocopy_.*|skb_splice.*|memmove.*",
-          r"zerocopy|length_bytes|copybreak"),
+          r"|__skb_datagram_iter|csum_and_copy.*|pskb_copy.*|skb_copy|__pskb_.*|pskb_expand_head|simple_copy_to_iter"
+          r"|ip_generic_getfrag|raw_copy_.*|zerocopy_.*|skb_splice.*|memmove.*", r"zerocopy|length_bytes|copybreak"),
     _path("TCP congestion control and pacing", r"bictcp_.*|cubictcp_.*|bbr_.*|tcp_reno_.*|dctcp_.*|tcp_cong_.*"
-          r"|tcp_pace_.*"
-          r"|tcp_update_pacing_rate|tcp_vegas_.*|tcp_cdg_.*|htcp_.*|hybla_.*|westwood_.*", r"congestion|pacing"
-          r"|tcp_.*cubic|BPF program struct_ops (?!scx)"),
+          r"|tcp_pace_.*|tcp_update_pacing_rate|tcp_vegas_.*|tcp_cdg_.*|htcp_.*|hybla_.*|westwood_.*",
+          r"congestion|pacing|tcp_.*cubic|BPF program struct_ops (?!scx)"),
     # Which segments are lost depends on when programs run, so this is what another cause has done.
-    _path("retransmission and loss recovery", r"tcp_retransmit.*|__tcp_retransmit.*|tcp_fastretrans.*"
-          r"|tcp_sacktag_.*"
+    _path("retransmission and loss recovery", r"tcp_retransmit.*|__tcp_retransmit.*|tcp_fastretrans.*|tcp_sacktag_.*"
           r"|tcp_rack_.*|tcp_enter_.*|tcp_xmit_retransmit.*|tcp_rearm_rto|tcp_send_loss_probe|tcp_ofo_queue"
-          r"|tcp_data_queue_ofo|tcp_write_timer.*|tcp_retransmit_timer", r"tcp_(sack|dsack|recovery"
-          r"|early_retrans|retries)", depends_on_timing=True),
+          r"|tcp_data_queue_ofo|tcp_write_timer.*", r"tcp_(sack|dsack|recovery|early_retrans|retries)",
+          depends_on_timing=True),
     # A receiver that reads too slowly fills its buffer as well, so only a setting says more.
     _path("a full receive buffer of TCP", r"tcp_collapse.*|tcp_prune.*|tcp_clamp_window|tcp_try_rmem_schedule"
           r"|tcp_can_ingest", r"tcp_r?mem|core\.rmem|adv_win_scale|moderate_rcvbuf", depends_on_timing=True),
     _path("the search for a socket", r"__udp4_lib_lookup.*|udp4_lib_lookup.*|__inet_lookup.*|inet_ehashfn"
-          r"|udp_v4_early_demux"
-          r"|tcp_v4_early_demux|reuseport_.*|ip_rcv_finish_core|udp_ehashfn|inet6?_lookup.*", r"early_demux"
-          r"|reuseport|hash_entries"),
+          r"|udp_v4_early_demux|tcp_v4_early_demux|reuseport_.*|ip_rcv_finish_core|udp_ehashfn|inet6?_lookup.*",
+          r"early_demux|reuseport|hash_entries"),
     _path("routing", r"fib4?_.*|__fib_.*|ip_route_.*|rt_.*|ip6_route_.*|fib6_.*|ip6_pol_.*|__mkroute_.*"
-          r"|inet_lookup.*route",
-          r"routes|number of rules|^rules\b|rules \d|route"),
+          r"|inet_lookup.*route", r"routes|number of rules|^rules\b|rules \d|route"),
     _path("neighbour resolution", r"neigh_.*|__neigh_.*|arp_.*|ndisc_.*", r"neigh|arp_"),
     _path("memory accounting of sockets", r"__sk_mem_.*|sk_mem_.*|__udp_enqueue_schedule_skb|udp_rmem_.*"
-          r"|mem_cgroup_.*"
-          r"|__mem_cgroup_.*|try_charge.*|refill_stock|sock_rfree|sock_wfree|tcp_mem.*|udp_rmem_release"
-          r"|sk_forced_mem.*",
+          r"|mem_cgroup_.*|__mem_cgroup_.*|try_charge.*|refill_stock|sock_rfree|sock_wfree|tcp_mem.*|sk_forced_mem.*",
           r"(tcp|udp)_mem|memory\.(max|high|(kmem\.tcp\.)?limit)|rmem|wmem"),
-    _path("busy polling", r"napi_busy_loop.*|sk_busy_loop.*|__napi_busy_loop|busy_poll.*", r"busy_(poll|read)"
-          r"|napi_defer|gro_flush"),
+    _path("busy polling", r"napi_busy_loop.*|sk_busy_loop.*|__napi_busy_loop|busy_poll.*",
+          r"busy_(poll|read)|napi_defer|gro_flush"),
     _path("a scheduler of BPF (sched_ext)", r"scx_.*|bpf_scx_.*|.*_scx", r"BPF program struct_ops"),
     _path("waking programs and switching between them", r"try_to_wake_up|ttwu_.*|wake_up_.*|__wake_up.*"
-          r"|default_wake_function"
-          r"|schedule|__schedule|pick_next_.*|enqueue_task.*|dequeue_task.*|sock_def_readable"
-          r"|sock_def_write_space|ep_poll.*"
-          r"|autoremove_wake_function|woken_wake_function|pollwake|schedule_.*|select_task_rq.*|sched_.*"
-          r"|update_curr.*"
-          r"|enqueue_entity|dequeue_entit.*|do_sched_.*|place_entity|psi_.*|context_switch"
-          r"|switch_.*"
-          r"|reweight_entity|load_balance.*|sched_balance.*|newidle_balance|preempt_schedule.*"
-          r"|poll_schedule_timeout"
-          r"|prepare_to_wait.*|finish_wait|(add|remove)_wait_queue.*|__skb_wait_for_more_packets|sk_wait_data|wait_woken"
-          r"|sk_stream_wait_.*|sock_wait_for_wmem"
-          r"|schedule_hrtimeout.*|yield_.*|(un)?throttle_cfs.*|.*_cfs_rq_runtime|.*_cfs_bandwidth.*",
-          r"kernel\.sched|scheduler |CPUs (allowed|online|isolated)|\bnice\b|scheduling|affinity|preemption|numa"
-          r"|cgroup .*cpu(\.|set)", depends_on_timing=True),
-    _path("waiting for events (select, poll, epoll)", r"do_select|core_sys_select|do_pselect.*"
-          r"|__x64_sys_pselect6|do_sys_poll"
-          r"|poll_freewait|sock_poll|(tcp|udp|datagram)_poll|do_epoll.*|ep_.*|__pollwait", r"rmem|streams",
+          r"|default_wake_function|schedule|__schedule|pick_next_.*|enqueue_task.*|dequeue_task.*|sock_def_readable"
+          r"|sock_def_write_space|ep_poll.*|autoremove_wake_function|woken_wake_function|pollwake|schedule_.*"
+          r"|select_task_rq.*|sched_.*|update_curr.*|enqueue_entity|dequeue_entit.*|do_sched_.*|place_entity|psi_.*"
+          r"|context_switch|switch_.*|reweight_entity|load_balance.*|newidle_balance|preempt_schedule.*"
+          r"|poll_schedule_timeout|prepare_to_wait.*|finish_wait|(add|remove)_wait_queue.*"
+          r"|__skb_wait_for_more_packets|sk_wait_data|wait_woken|sk_stream_wait_.*|sock_wait_for_wmem|yield_.*"
+          r"|(un)?throttle_cfs.*|.*_cfs_rq_runtime|.*_cfs_bandwidth.*", r"kernel\.sched|scheduler "
+          r"|CPUs (allowed|online|isolated)|\bnice\b|scheduling|affinity|preemption|numa|cgroup .*cpu(\.|set)",
           depends_on_timing=True),
+    _path("waiting for events (select, poll, epoll)", r"do_select|core_sys_select|do_pselect.*|__x64_sys_pselect6"
+          r"|do_sys_poll|poll_freewait|sock_poll|(tcp|udp|datagram)_poll|do_epoll.*|ep_.*|__pollwait", r"rmem"
+          r"|streams", depends_on_timing=True),
     _path("reading the clock", r"read_hpet|acpi_pm_read|pvclock_.*|clock_gettime.*|__vdso_.*|posix_get_.*"
           r"|__x64_sys_clock_gettime|do_hres.*", r"clocksource"),
-    _path("interrupts and idle CPUs", r"asm_sysvec_.*|sysvec_.*|irq_.*|__irq_.*|hrtimer_.*|tick_.*|do_idle"
-          r"|cpuidle_.*|haltpoll.*"
-          r"|__sysvec_.*|default_idle.*|cpu_startup_entry|timer_.*|run_timer.*|native_apic_.*|pv_.*|kvm_.*"
+    _path("interrupts and idle CPUs", r"asm_sysvec_.*|sysvec_.*|irq_.*|__irq_.*|hrtimer_.*|tick_.*|do_idle|cpuidle_.*"
+          r"|haltpoll.*|__sysvec_.*|default_idle.*|cpu_startup_entry|timer_.*|run_timer.*|native_apic_.*|pv_.*|kvm_.*"
           r"|enter_from_.*|x2apic_.*|.*smp_call_function.*|csd_.*|generic_exec_single|.*call_function_single_ipi"
-          r"|.*send_IPI.*", r"idle driver|haltpoll|cpuidle|timer_migration|nohz|governor|turbo|boost|SMT"
-          r"|perf_pct|energy_",
+          r"|.*send_IPI.*",
+          r"idle driver|haltpoll|cpuidle|timer_migration|nohz|governor|turbo|boost|SMT|perf_pct|energy_",
           depends_on_timing=True),
     # Packets wait there while a program has the socket locked.
     _path("the backlog of a socket", r"(__)?release_sock|(__)?sk_backlog_rcv|(__)?lock_sock.*|tcp_add_backlog",
           depends_on_timing=True),
     _path("Multipath TCP", r"mptcp_.*|__mptcp_.*", r"mptcp"),
-    _path("TCP's acknowledgements and segments", r"tcp_.*|__tcp_.*", r"tcp_|mss_bytes|streams|\bmtu\b|mtu_bytes"
-          r"|^(parameter )?family"),
+    _path("TCP's acknowledgements and segments", r"tcp_.*|__tcp_.*",
+          r"tcp_|mss_bytes|streams|\bmtu\b|mtu_bytes|^(parameter )?family"),
     _path("UDP", r"udp_.*|__udp.*|udpv6_.*", r"^(parameter )?family"),
     _path("IP", r"ip_.*|__ip_.*|ip6_.*|ipv6_.*|__ipv6_.*|inet6?_.*", r"net\.ipv[46]\.ip_|^(parameter )?family"),
     _path("the virtual cable (netkit)", r"netkit_.*", r"info_kind:.*\bnetkit\b"),
     _path("the virtual cable (veth)", r"veth_.*", r"info_kind:.*\bveth\b"),
     _path("the backlog of received packets", r"process_backlog|enqueue_to_backlog|__?netif_rx.*|__napi_poll"
-          r"|net_rx_action"
-          r"|napi_.*|flush_backlog|__netif_receive_skb.*|netif_receive_skb.*", r"netdev_max_backlog"
-          r"|netdev_budget|dev_weight|flow_limit"
-          r"|threaded|backlog_threaded"),
-    _path("sending to an interface", r"__?dev_queue_xmit.*|dev_hard_start_xmit|xmit_one.*|dev_.*|netdev_.*"),
+          r"|net_rx_action|napi_.*|flush_backlog|__netif_receive_skb.*|netif_receive_skb.*",
+          r"netdev_max_backlog|netdev_budget|dev_weight|flow_limit|threaded|backlog_threaded"),
+    _path("sending to an interface", r"__?dev_queue_xmit.*|xmit_one.*|dev_.*|netdev_.*"),
     _path("sockets", r"sock_.*|__sock_.*|sk_.*|__sk_.*|__sys_(send|recv).*|___sys_.*|skb_.*|__skb_.*"),
 )  # fmt: skip
 # Helpers that code calls everywhere. They do not identify a cause; their callers do.
 HELPERS = re.compile(
     r"_?_?_?raw_.*(lock|unlock).*|native_queued_spin_.*|queued_spin_.*|mutex_.*|__?rcu_.*|rcu_.*|__local_bh_.*"
-    r"|local_bh_.*"
-    r"|do_softirq.*|__do_softirq|handle_softirqs|irq_exit.*|exit_to_user_mode.*|syscall_.*|entry_SYSCALL.*"
-    r"|do_syscall_64"
-    r"|finish_task_switch.*|__x64_sys_.*|x64_sys_call|asm_.*|read_tsc|ktime_.*|kvm_clock_.*|memset.*|__memset.*"
-    r"|all|invoke_syscall"
-    r"|ksys_.*|vfs_.*|el0.*|__pi_.*|srso_.*|__x86_.*|retbleed.*|list_.*|strlen|memcmp|__fentry__|\[.*\]"
-    r"|migrate_.*able"
-    r"|__cond_resched|preempt_count_.*|__preempt_.*"
-    r"|ret_from_fork.*|kthread|worker_thread|process_one_work|process_scheduled_works|kthread_worker_fn|smpboot_thread_fn"
-    r"|common_startup_64|secondary_startup_64.*|start_secondary|x86_64_start_\w+|start_kernel|rest_init|__pfx_\w+"
+    r"|local_bh_.*|do_softirq.*|__do_softirq|handle_softirqs|irq_exit.*|exit_to_user_mode.*|syscall_.*"
+    r"|entry_SYSCALL.*|do_syscall_64|finish_task_switch.*|__x64_sys_.*|x64_sys_call|asm_.*|read_tsc|ktime_.*"
+    r"|kvm_clock_.*|memset.*|__memset.*|all|invoke_syscall|ksys_.*|vfs_.*|el0.*|__pi_.*|srso_.*|__x86_.*|retbleed.*"
+    r"|list_.*|strlen|memcmp|__fentry__|\[.*\]|migrate_.*able|__cond_resched|preempt_count_.*|__preempt_.*"
+    r"|ret_from_fork.*|kthread|worker_thread|process_one_work|process_scheduled_works|kthread_worker_fn"
+    r"|smpboot_thread_fn|common_startup_64|secondary_startup_64.*|start_secondary|x86_64_start_\w+|start_kernel"
+    r"|rest_init|__pfx_\w+"
 )
 
 
