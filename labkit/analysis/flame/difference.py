@@ -78,19 +78,16 @@ class Difference:
     def _foreign(self) -> Bools:
         """Return which frames are of programs that do not belong to the load."""
         tree = self.tree
-        tops = np.flatnonzero(tree.depth == 1)
-        names = [tree.names[tree.name[frame]] for frame in tops]
+        tops = tree.depth == 1
         result = np.zeros(len(tree), dtype=bool)
-        result[tops] = processes.foreign(names)
-        for frame in np.flatnonzero(tree.depth > 1):  # parents precede their children
-            result[frame] = result[tree.parent[frame]]
-        return result
+        result[tops] = processes.foreign([tree.names[at] for at in tree.name[tops]])
+        return tree.inside(result)
 
     def _others(self, foreign: Bools) -> pd.DataFrame:
         """Return one row for all programs that do not belong to the load, or an empty table if there are none."""
         tree = self.tree
-        tops = [frame for frame in np.flatnonzero(tree.depth == 1) if foreign[frame]]
-        if not tops:
+        tops = np.flatnonzero((tree.depth == 1) & foreign)
+        if not len(tops):
             return pd.DataFrame()
         most = sorted(tops, key=lambda frame: -int(tree.total[frame].sum()))
         names = ", ".join(folded_stacks.plain(tree.names[tree.name[frame]]) for frame in most[:3])

@@ -6,11 +6,14 @@ thousands of frames: its columns are numpy arrays, and parents precede their chi
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from labkit.analysis.flame import folded_stacks
+from labkit.analysis.flame.significance import Bools
 
 Ints = npt.NDArray[np.int64]
 
@@ -31,8 +34,8 @@ class Tree:
     """A tree of frames. Frame 0 is the root, which holds all others.
 
     names: every name once. name, parent, depth: per frame; name is an index into names, and depth is 0 for the root and
-    1 for a process. own, total: samples [frame, round] in the frame itself, and with all its callees. idle: samples
-    [round] of idle CPUs, which the tree leaves out.
+    1 for a process. own: samples [frame, round] in the frame itself. idle: samples [round] of idle CPUs, which the tree
+    leaves out.
     """
 
     names: list[str]
@@ -40,13 +43,33 @@ class Tree:
     parent: Ints
     depth: Ints
     own: Ints
-    total: Ints
     idle: Ints
 
     def __len__(self) -> int:
         return len(self.name)
 
-    def outermost(self) -> npt.NDArray[np.bool_]:
+    @cached_property
+    def total(self) -> Ints:
+        """The samples [frame, round] of each frame with all its callees."""
+        return self.sum_below(self.own)
+
+    def sum_below(self, own: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the sum of each frame's own values and those of all frames below it."""
+        total = own.copy()
+        for level in range(int(self.depth.max()), 0, -1):
+            there = np.flatnonzero(self.depth == level)
+            np.add.at(total, self.parent[there], total[there])
+        return total
+
+    def inside(self, marked: Bools) -> Bools:
+        """Return for each frame whether it, or a frame above it, is marked."""
+        result = marked.copy()
+        for level in range(1, int(self.depth.max()) + 1):
+            there = np.flatnonzero(self.depth == level)
+            result[there] |= result[self.parent[there]]
+        return result
+
+    def outermost(self) -> Bools:
         """Return for each frame whether no frame above it has the same name, so that recursion does not count callees
         twice."""
         first = np.ones(len(self), dtype=bool)
@@ -57,11 +80,11 @@ class Tree:
             above.append(upper | {own} if first[frame] else upper)
         return first
 
-    def by_name(self, samples: Ints, frames: npt.NDArray[np.bool_] | None = None) -> Ints:
-        """Return samples [frame, round] summed over the frames of each name, as [name, round]."""
-        result = np.zeros((len(self.names), samples.shape[1]), dtype=np.int64)
+    def by_name(self, values: npt.NDArray[Any], frames: Bools | None = None) -> npt.NDArray[Any]:
+        """Return values [frame, round] summed over the frames of each name, as [name, round]."""
+        result = np.zeros((len(self.names), values.shape[1]), dtype=values.dtype)
         chosen = np.arange(len(self)) if frames is None else np.flatnonzero(frames)
-        np.add.at(result, self.name[chosen], samples[chosen])
+        np.add.at(result, self.name[chosen], values[chosen])
         return result
 
 
@@ -92,24 +115,4 @@ def build_tree(rounds: Sequence[folded_stacks.Stacks], idle: bool = False) -> Tr
     own = np.zeros((len(name), len(rounds)), dtype=np.int64)
     for frame, number, count in samples:
         own[frame, number] += count
-    levels = np.array(depth)
-    return Tree(
-        ["all", *list(names)[1:]],
-        np.array(name),
-        np.array(parent),
-        levels,
-        own,
-        _summed(own, np.array(parent), levels),
-        rested,
-    )
-
-
-def _summed(own: Ints, parent: Ints, depth: Ints) -> Ints:
-    """Return the samples of each frame and of all frames below it, computed level by level from the deepest."""
-    total = own.copy()
-    order = np.argsort(depth, kind="stable")
-    ends = np.searchsorted(depth[order], np.arange(depth.max() + 2))
-    for level in range(int(depth.max()), 0, -1):
-        there = order[ends[level] : ends[level + 1]]
-        np.add.at(total, parent[there], total[there])
-    return total
+    return Tree(["all", *list(names)[1:]], np.array(name), np.array(parent), np.array(depth), own, rested)

@@ -123,19 +123,27 @@ def beyond_controls(
 
 
 def estimate(
-    left: Floats, right: Floats, variation: RunVariation | None, floors: tuple[float, float] = (0.0, 0.0)
+    left: Floats,
+    right: Floats,
+    variation: RunVariation | None,
+    floors: Sequence[float] = (0.0, 0.0, 0.0),
+    again: Floats | None = None,
 ) -> Estimate:
     """Return right minus left of one value per round, by Welch's t-test with degrees of freedom of both
     sides.
 
     Between runs, the test compares run means if both sides have at least two runs: their variance is then a weighted
     mean of what these runs show and of `variation.share` (moderated t-test; G. Smyth, 2004). Otherwise
-    `variation.share` alone widens the interval. floors: the least variance of each mean, from sample counting.
+    `variation.share` alone widens the interval. again: left measured again; what two or more rounds of it show as well
+    is no difference (`beyond_control`). floors: the least variance of each mean, from sample counting.
     """
-    a, b = estimate_many(
-        left[None, :], right[None, :], variation, (np.array([floors[0]]), np.array([floors[1]]))
+    (a, b), (half, p) = estimate_many(
+        left[None, :], right[None, :], variation, (np.array(floors[:1]), np.array(floors[1:2]))
     )
-    return Estimate(float(a[0][0]), float(a[1][0]), float(a[1][0] - a[0][0]), float(b[0][0]), float(b[1][0]))
+    size = Estimate(float(a[0]), float(b[0]), float(b[0] - a[0]), float(half[0]), float(p[0]))
+    if again is None or len(again) < 2:
+        return size
+    return beyond_control(size, estimate(left, again, None, (floors[0], floors[-1])))
 
 
 def paired_mean(differences: Floats) -> Estimate:

@@ -89,9 +89,8 @@ def explain_run(folder: Path, processes: str = load_profiles.WITHIN) -> Arms:
     baselines, variants = _arms_with_role(profiles, "baseline"), _arms_with_role(profiles, "variant")
     if not baselines:
         return Arms(folder, "", ())
-    return Arms(
-        folder, baselines[0], judge_together(list(conclusions(folder, baselines[0], variants, processes)))
-    )
+    concluded = list(conclusions(folder, baselines[0], variants, processes))
+    return Arms(folder, baselines[0], judge_together(concluded))
 
 
 def conclusions(
@@ -113,18 +112,14 @@ def judge_together(arms: Sequence[ArmConclusion]) -> list[ArmConclusion]:
     kept = iter(stats.discoveries(np.array([one.p for one in known])))
     result = []
     for one in arms:
-        states_difference = one.conclusion is not None and (
-            one.conclusion.claims or one.conclusion.has_effect
-        )
-        if one.conclusion is not None and not next(kept) and states_difference:
+        of = one.conclusion
+        if of is not None and not next(kept) and (of.claims or of.has_effect):
             text = (
                 "No cause is claimed, because chance alone may show one like it among"
                 f" {len(known)} comparisons. Without the others the conclusion would be: {one.sentence}"
             )
-            withheld = replace(one.conclusion, sentence=text, cause=None, claims=False)
-            result.append(replace(one, conclusion=withheld))
-        else:
-            result.append(one)
+            one = replace(one, conclusion=replace(of, sentence=text, cause=None, claims=False))
+        result.append(one)
     return result
 
 

@@ -96,7 +96,7 @@ def _code_candidate(evidence: Evidence, cause: causes.Cause, matched: tuple[Sett
     size = f"{phrases.interval(cause.size)} {phrases.per_unit(evidence)}"
     findings = [("profile", f"{words} {cause.function}{caller}{inner}: {size}")]
     findings += [("environment", one.description) for one in matched]
-    findings += [("profile", f"{cause.samples_count:,} samples, p = {cause.p:.2g}")]
+    findings += [("profile", f"{cause.samples_count:,} samples, p = {cause.size.p:.2g}")]
     strength = 3 if matched else 2 if cause.change != "changed" else 1
     strength = strength if acts_along(evidence, matched, cause.difference_s) else 0
     return Candidate(cause.name, strength, tuple(findings), cause.size, matched, cause)
@@ -231,31 +231,23 @@ def _expected_causes(evidence: Evidence, settings: Sequence[Setting]) -> list[ca
         return []
     paths = {path.name: path for one in settings if one.requested for path in one.paths}
     made = (causes.path_cause(evidence.frames, path) for path in paths.values())
-    corrected = [replace(one, p=min(one.p * len(paths), 1.0)) for one in made if one is not None]
-    return sorted(
-        (one for one in corrected if one.p < CLAIM_SHARE and evidence.matters(one.difference_s)),
-        key=lambda one: one.p,
-    )
+    there = [one for one in made if one is not None]
+    corrected = [replace(one, size=replace(one.size, p=min(one.size.p * len(paths), 1.0))) for one in there]
+    shown = [one for one in corrected if one.size.certain and evidence.matters(one.difference_s)]
+    return sorted(shown, key=lambda one: one.size.p)
 
 
 def _setting_candidate(evidence: Evidence, setting: Setting) -> Iterator[Candidate]:
     """Yield the candidate of a setting whose code does not stand out among all functions; its code is tested by
     itself."""
-    best: Estimate | None = None
-    where = ""
-    tested = 0
-    for path in setting.paths if not evidence.polls else ():
-        one = causes.part(evidence.frames, path, evidence.run_variation)
-        if one.left or one.right:
-            tested += 1
-            if best is None or one.p < best.p:
-                best, where = one, path.name
-    # The smallest p value of several settings and of their paths is small by chance more often (Bonferroni).
-    count = tested * max(len(evidence.settings), 1)
-    if best is not None:
-        best = replace(best, p=min(best.p * count, 1.0))
+    paths = setting.paths if not evidence.polls else ()
+    sizes = [(causes.part(evidence.frames, path), path.name) for path in paths]
+    tested = [one for one in sizes if one[0].left or one[0].right]
+    best, where = min(tested, key=lambda one: one[0].p, default=(None, ""))
     findings = [("environment", setting.description)]
     if best is not None:
+        # The smallest p value of several settings and of their paths is small by chance more often (Bonferroni).
+        best = replace(best, p=min(best.p * len(tested) * max(len(evidence.settings), 1), 1.0))
         findings.append(("profile", f"{where}: {phrases.interval(best)} {phrases.per_unit(evidence)}"))
     certain = best is not None and best.certain and evidence.matters(best.difference)
     # A bound on the CPU time of its code says nothing about a setting that makes packets wait.
@@ -269,7 +261,7 @@ def _setting_candidate(evidence: Evidence, setting: Setting) -> Iterator[Candida
 
 def _loss_candidate(evidence: Evidence, relevant: Sequence[Setting]) -> Iterator[Candidate]:
     spent = evidence.split.spent
-    if not spent.certain or math.isnan(evidence.split.loss.estimate.half):
+    if not spent.certain or math.isnan(evidence.split.loss.half):
         return
     side = int(spent.difference > 0)  # the one that loses more
     place, most = next(iter(evidence.loss_by_hop[side].items()), ("", 0.0))
@@ -289,7 +281,7 @@ def _loss_candidate(evidence: Evidence, relevant: Sequence[Setting]) -> Iterator
     if place:
         findings.append(("counters", f"{units.percent(most)} of the lost ones at {place}"))
     findings += [("environment", one.description) for one in matched]
-    word, loss = "more" if spent.difference > 0 else "fewer", evidence.split.loss.estimate
+    word, loss = "more" if spent.difference > 0 else "fewer", evidence.split.loss
     clear = evidence.matters(loss.difference)
     strength = (3 if matched else 1) if clear and explains_direction(evidence, loss.difference) else 0
     yield Candidate(f"{word} packets are lost", strength, tuple(findings), loss, matched)
@@ -301,9 +293,7 @@ def effect_of_loss(evidence: Evidence) -> tuple[float, str] | None:
     one = next(_loss_candidate(evidence, ()), None)
     if one is None or one.size is None or one.strength == 0:
         return None
-    verb = "costs" if one.size.difference > 0 else "saves"
-    size = f"{phrases.amount(one.size)} {phrases.per_unit(evidence)}{phrases.share(one.size, evidence)}"
-    return one.size.difference, f"{one.name}, which {verb} {size}"
+    return one.size.difference, f"{one.name}, which {phrases.effect(evidence, one.size)}"
 
 
 def _frames_candidate(evidence: Evidence, settings: Sequence[Setting]) -> Iterator[Candidate]:

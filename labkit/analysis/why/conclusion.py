@@ -52,13 +52,8 @@ SEARCHED = {
     "family": "family", "frame_bytes": "frame", "flows": "flows_count", "vlan": "vlan",
     "burst_frames": "burst_frames",
 }  # fmt: skip
-USUAL_GENERATORS = (
-    "iperf3",
-    "ping",
-    "sockperf",
-    "connections",
-    "wrk",
-)  # each is the usual one of its protocols
+# Each is the usual one of its protocols.
+USUAL_GENERATORS = ("iperf3", "ping", "sockperf", "connections", "wrk")
 VALUE = r"[A-Za-z0-9_ .,:-]{1,200}"
 OBSERVED = "observe=perf_record,counters"
 
@@ -192,7 +187,7 @@ def _at_times(evidence: Evidence, order: Sequence[Candidate]) -> Candidate | Non
 def _further_p_values(evidence: Evidence, one: Candidate) -> Iterator[float]:
     """Yield the p values of tests that a candidate's claim rests on and that are not among those of `evidence.p`."""
     if one.cause is not None and one.cause.expected:
-        yield TESTS_COUNT * one.cause.p
+        yield TESTS_COUNT * one.cause.size.p
     if one.part is not None:
         yield TESTS_COUNT * len(evidence.parts) * one.part.size.p
     if one.place and one.size is not None:
@@ -223,7 +218,7 @@ def _rank(evidence: Evidence, one: Candidate) -> float:
 
 def _is_largest_loss(evidence: Evidence, one: Candidate) -> bool:
     """Return whether a candidate is the loss, and the loss the largest part of the difference."""
-    loss, stages = evidence.split.loss.estimate, [part.estimate for part in evidence.split.stages]
+    loss, stages = evidence.split.loss, evidence.split.stages.values()
     return one.size is loss and all(abs(loss.difference) > abs(each.difference) for each in stages)
 
 
@@ -305,7 +300,7 @@ def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
     code, whole = None if _is_waiting(evidence) else best.cause, phrases.difference(evidence)
     setting = best.settings[0] if best.settings else None
     opening = "The only known difference between the sides" if _only(evidence, best) else "The first suspect"
-    named = "" if setting is None else phrases.setting(setting) + phrases.further_settings(best.settings)
+    named = phrases.settings(best.settings)
     if code is not None:
         # Of two topologies the code is the answer.
         answer = setting is not None and setting.requested and not candidates.explains_all(setting)
@@ -330,11 +325,10 @@ def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
             yield f"It is explained by {named}"
         yield phrases.total_difference(whole)
     elif best.size is not None and best.name.endswith("lost"):
-        verb = "costs" if best.size.difference > 0 else "saves"
-        made = f"{phrases.amount(best.size)} {phrases.per_unit(evidence)}{phrases.share(best.size, evidence)}"
         start = best.name if setting is None else f"{opening} is {named}"
         places = [text for source, text in best.evidence if source == "counters"]
-        yield f"{start}: {', '.join([best.evidence[0][1], *places])}, which {verb} {made}"
+        what = ", ".join([best.evidence[0][1], *places])
+        yield f"{start}: {what}, which {phrases.effect(evidence, best.size)}"
         yield phrases.total_difference(whole)
     elif setting is not None:
         yield f"{opening} is {named}{f': {whole}' if whole else ''}"
@@ -394,74 +388,73 @@ def _only(evidence: Evidence, best: Candidate) -> bool:
 
 def _besides(evidence: Evidence) -> str:
     """Return the setting that also differs and whose effect cannot be judged, or an empty text."""
-    differ = [one for one in evidence.settings if one.can_affect_result]
-    words = phrases.setting(differ[0]) if differ else ""
-    return f"The setting {words} also differs, and its effect cannot be separated" if differ else ""
+    setting = next((phrases.setting(one) for one in evidence.settings if one.can_affect_result), "")
+    return f"The setting {setting} also differs, and its effect cannot be separated" if setting else ""
 
 
 def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
     """Return a conclusion that names no cause but states what is known."""
-    differ = [one for one in evidence.settings if one.relevant]
+    claims = (
+        evidence.has_effect
+        and not (evidence.contradicts_verdict or evidence.is_disturbed or evidence.is_repetition)
+        and evidence.run_variation is None
+    )
     weak = phrases.capitalised(phrases.disturbance(evidence))
+    return Conclusion(phrases.join_sentences([_what_is_known(evidence, order), weak]), None, claims)
+
+
+def _what_is_known(evidence: Evidence, order: list[Candidate]) -> str:
+    """Return the sentences of `_withheld`."""
+    differ = [one for one in evidence.settings if one.relevant]
+    may_act = [one for one in differ if one.can_affect_result]
+    there = [one for one in evidence.causes if evidence.matters(one.difference_s)]
+    unexplained = f"does not explain it ({phrases.cost(evidence, there[0])})" if there else ""
     if evidence.has_effect:
-        runs = " between two runs at different times" if evidence.run_variation is not None else ""
-        setting_words = (
-            "no recorded setting of the experiment"
-            if any(not one.can_affect_result for one in differ)
-            else "no recorded setting"
-        )
-        differ = [one for one in differ if one.can_affect_result]
-        there = [one for one in evidence.causes if evidence.matters(one.difference_s)]
-        chance = "is a small part of a round trip" if _is_waiting(evidence) else "may do so by chance"
-        if there and not any(candidates.acts_along(evidence, differ, one.difference_s) for one in there):
-            chance = f"does not explain it ({phrases.cost(evidence, there[0])})"
-        code = f"the code that stands out {chance}" if there else f"no code path stands out{runs}"
-        named = phrases.setting(differ[0]) + phrases.further_settings(differ) if differ else ""
-        nothing = f"{code}, though {named} differs" if differ else f"{setting_words} differs and {code}"
-        if evidence.is_repetition:
-            nothing = "both sides are one arm, measured twice, so other differences of this run may be chance as well"
         facts = ", ".join([phrases.difference(evidence), *phrases.known(evidence)])
         if evidence.contradicts_verdict and evidence.verdict is not None:
-            text = f"No cause is named: {facts}, but the measuring rounds say otherwise: {evidence.verdict.sentence}"
-            return Conclusion(phrases.join_sentences([text, weak]), None, False)
-        text = phrases.join_sentences([f"No cause is named: {facts}, but {nothing}", _measured(evidence)])
-        claims = not evidence.is_disturbed and evidence.run_variation is None and not evidence.is_repetition
-        return Conclusion(phrases.join_sentences([text, weak]), None, claims)
+            return f"No cause is named: {facts}, but the measuring rounds say otherwise: {evidence.verdict.sentence}"
+        runs = " between two runs at different times" if evidence.run_variation is not None else ""
+        chance = "is a small part of a round trip" if _is_waiting(evidence) else "may do so by chance"
+        if not any(candidates.acts_along(evidence, may_act, one.difference_s) for one in there):
+            chance = unexplained
+        code = f"the code that stands out {chance}" if there else f"no code path stands out{runs}"
+        where = " of the experiment" if len(differ) > len(may_act) else ""
+        nothing = f"no recorded setting{where} differs and {code}"
+        if may_act:
+            nothing = f"{code}, though {phrases.settings(may_act)} differs"
+        if evidence.is_repetition:
+            nothing = "both sides are one arm, measured twice, so other differences of this run may be chance as well"
+        return phrases.join_sentences([f"No cause is named: {facts}, but {nothing}", _measured(evidence)])
     if evidence.verdict is not None:
-        words = phrases.setting(differ[0]) + phrases.further_settings(differ) if differ else ""
-        named = f", though {words} differs" if differ else ""
-        code = "no code path stands out"
-        if there := [one for one in evidence.causes if evidence.matters(one.difference_s)]:
-            code = f"the code that stands out does not explain it ({phrases.cost(evidence, there[0])})"
-        text = (
+        named = f", though {phrases.settings(differ)} differs" if differ else ""
+        code = f"the code that stands out {unexplained}" if there else "no code path stands out"
+        return (
             f"No cause is named: {evidence.verdict.sentence}, but the profiled rounds do not show it:"
             f" {phrases.bounds(evidence)}, and {code}{named}"
         )
-        return Conclusion(phrases.join_sentences([text, weak]), None, False)
-    if differ:
-        differ = [one for one in differ if one.can_affect_result] or differ
-        if not differ[0].can_affect_result:
-            text = (
-                f"The setting {phrases.setting(differ[0])}{phrases.further_settings(differ)} differs in the machine's"
-                f" own network namespace only, and no effect on the experiment was seen: {phrases.bounds(evidence)}"
-            )
-            return Conclusion(phrases.join_sentences([text, weak]), None, False)
-        first = next((one for one in order if one.settings and one.settings[0] in differ), None)
-        setting = first.settings[0] if first is not None else differ[0]
-        more = phrases.further_settings(differ)
-        size = first.size if first is not None else None
-        if first is not None and first.place and size is not None and np.isfinite(size.half):
-            bound, where = max(size.high, -size.low), f" ({first.place})"
-        else:
-            bound, where = max(abs(evidence.split.total.low), abs(evidence.split.total.high)), ""
-        verb, whose = ("differ", "their") if more else ("differs", "its")
-        seen = f"no effect was seen: {whose} cost{where} is below {seconds(bound)}"
-        if where and size is not None and abs(size.difference) > size.half:
-            seen = f"{whose} effect is not certain: {whose} cost{where} is {phrases.interval(size)}"
-        text = f"The setting {phrases.setting(setting)}{more} {verb}, but {seen} {phrases.per_unit(evidence)}"
-        return Conclusion(phrases.join_sentences([text, weak]), None, False)
-    text = f"No difference between {evidence.names[1]} and {evidence.names[0]} was seen: no recorded setting differs"
-    return Conclusion(phrases.join_sentences([f"{text}, and {phrases.bounds(evidence)}", weak]), None, False)
+    if not differ:
+        names = evidence.names
+        text = f"No difference between {names[1]} and {names[0]} was seen: no recorded setting differs"
+        return f"{text}, and {phrases.bounds(evidence)}"
+    if not may_act:
+        return (
+            f"The setting {phrases.settings(differ)} differs in the machine's own network namespace only, and no effect"
+            f" on the experiment was seen: {phrases.bounds(evidence)}"
+        )
+    first = next((one for one in order if one.settings and one.settings[0] in may_act), None)
+    setting = first.settings[0] if first is not None else may_act[0]
+    more = phrases.further_settings(may_act)
+    verb, whose = ("differ", "their") if more else ("differs", "its")
+    if first is not None and first.place and first.size is not None and np.isfinite(first.size.half):
+        size, where = first.size, f" ({first.place})"
+        bound = max(size.high, -size.low)
+    else:
+        size, where = evidence.split.total, ""
+        bound = max(abs(size.low), abs(size.high))
+    seen = f"no effect was seen: {whose} cost{where} is below {seconds(bound)}"
+    if where and abs(size.difference) > size.half:
+        seen = f"{whose} effect is not certain: {whose} cost{where} is {phrases.interval(size)}"
+    return f"The setting {phrases.setting(setting)}{more} {verb}, but {seen} {phrases.per_unit(evidence)}"
 
 
 def _notes(evidence: Evidence) -> Iterator[str]:
@@ -541,18 +534,12 @@ def _again(evidence: Evidence, options: str) -> str:
 def _command(evidence: Evidence, sides: Sequence[int]) -> str:
     """Return the command that measures these sides as arms of one run."""
     values = {"topology": ",".join(dict.fromkeys(_topology(evidence, at) for at in sides))}
-    search = any(rows["frame"].notna().any() for rows in evidence.point.rows[:2] if "frame" in rows)
+    rows = evidence.point.rows[:2]
+    search = any(one["frame"].notna().any() for one in rows if "frame" in one)
     columns = SEARCHED if search else {name: name for name in PARAMETERS}
     for name, column in columns.items():
-        of = dict.fromkeys(
-            text
-            for at in sides
-            for text in (
-                load.values(evidence.point.rows[:2][at][column].dropna())
-                if column in evidence.point.rows[:2][at]
-                else ()
-            )
-        )
+        there = (rows[at][column].dropna() for at in sides if column in rows[at])
+        of = dict.fromkeys(text for values in there for text in load.values(values))
         several = name in ("endpoint", "pairs")
         text = (",".join(of) if several else next(iter(of))) if of else ""
         if text and text != USUAL.get(name) and not (name == "generator" and text in USUAL_GENERATORS):

@@ -6,9 +6,9 @@ Ratios of perf's events (cycles per instruction, miss rates) have a table of the
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,6 @@ from labkit.common.loss_places import without_pair_number
 Table = tuple[str, str, pd.DataFrame | None]  # title, words, table
 # The sides are left, right, and left measured again (A/A), which may have no rounds.
 Observed = list[list[tuple[dict[str, Any], pd.Series]]]  # [side][round]: the observer's report and the row
-Counted = list[list[tuple[Mapping[str, float], float]]]  # [side][round]: counts and the work
 MAX_ROWS = 15
 REPEATS = 0.02  # counters agree if their values relative to their means differ by at most this in every round
 SHOWN = 6  # names listed in a sentence
@@ -44,7 +43,6 @@ LEFT_OUT = " Left out, because nothing arrived or the amount is unknown: {}."
 IN_GUESTS = ("guest", "shared_guest")  # endpoints
 LONGER = "On both sides, the counters include what came before and after the measured window, so they are too large."
 NOT = "Not recorded: run it with observe={}."
-RoundValues = Mapping[tuple[str, int], Mapping[str, float]]  # by folder and round
 # Event, divisor and name of each ratio, with perf's event names (perf-list(1)); the modifier (`:k`) is kept
 RATIOS = (
     (r"cycles(:\w+)?", r"instructions\1", "cycles per instruction"),
@@ -53,6 +51,17 @@ RATIOS = (
     (r"branch-misses(:\w+)?", r"branches\1", ""),
     (r"cache-misses(:\w+)?", r"cache-references\1", ""),
 )
+
+
+class Counted(NamedTuple):
+    """What was counted in a round, by name, the work that was done meanwhile, and the round's row."""
+
+    counts: Mapping[str, float]
+    work: float
+    row: pd.Series
+
+
+Sides = list[list[Counted]]  # as Observed
 
 
 def kernel(point: ProfiledPoint) -> Iterator[Table]:
@@ -87,9 +96,10 @@ def observed_by(point: ProfiledPoint, observer: str) -> Observed:
     return result
 
 
-def between_runs(seen: Sequence[Sequence[tuple[Any, pd.Series]]]) -> RunVariation | None:
-    """Return the variation between the runs of both sides' rounds, or None if all are of one run."""
-    left, right = ([str(row["folder"]) for _, row in rounds] for rounds in seen[:2])
+def between_runs(sides: Sequence[Sequence[tuple[Any, ...]]]) -> RunVariation | None:
+    """Return the variation between the runs of both sides' rounds, or None if all are of one run. A round ends with its
+    row."""
+    left, right = ([str(one[-1]["folder"]) for one in rounds] for rounds in sides[:2])
     return run_variation(left, right)
 
 
@@ -100,54 +110,52 @@ def events(point: ProfiledPoint) -> Iterator[Table]:
     if not all(seen[:2]):
         yield title, NOT.format("perf_stat"), None
         return
-    counts: Counted = []
-    for rounds in seen:
-        known = [
-            {
-                f"{name}{CLOCK}" if one.get("unit") == "s" else name: one["count"]
-                for name, one in report.get("events", {}).items()
-                if one["count"] is not None
-            }
-            for report, _ in rounds
-        ]
-        work = work_unit(point).work
-        counts.append([(each, row[work]) for each, (_, row) in zip(known, rounds, strict=True)])
-    reported = [report.get("events", {}) for rounds in seen[:2] for report, _ in rounds]
-    absent = {name: one["reason"] for each in reported for name, one in each.items() if one["count"] is None}
-    # An event that one round did not count is missing, not 0 (METHOD: missing is null).
-    of_each = [report.keys() for rounds in counts[:2] for report, _ in rounds]
-    everywhere = set(of_each[0]).intersection(*of_each)
-    for name in dict.fromkeys(name for names in of_each for name in names):
-        if name not in everywhere:
-            absent.setdefault(name.removesuffix(CLOCK), "it was not requested in every round")
-    complete = [at for at, (report, _) in enumerate(counts[2]) if everywhere <= report.keys()]
-    seen[2], counts[2] = [seen[2][at] for at in complete], [counts[2][at] for at in complete]
-    shared: Counted = [
-        [({name: report[name] for name in everywhere}, work) for report, work in rounds] for rounds in counts
-    ]
     scopes = {
         "scope" in report and report["scope"].startswith("processes")
         for rounds in seen
         for report, _ in rounds
     }
     if len(scopes) > 1:
-        yield (
-            title,
-            "Not compared: some are of ovs-vswitchd alone (events_of=switch), others of the machine.",
-            None,
-        )
+        text = "Not compared: some are of ovs-vswitchd alone (events_of=switch), others of the machine."
+        yield title, text, None
         return
+    work, absent = work_unit(point).work, dict[str, str]()
+    sides: Sides = []
+    for side, rounds in enumerate(seen):
+        sides.append([])
+        for report, row in rounds:
+            reported = report.get("events", {}).items()
+            counts = {
+                f"{name}{CLOCK}" if one.get("unit") == "s" else name: one["count"]
+                for name, one in reported
+                if one["count"] is not None
+            }
+            sides[-1].append(Counted(counts, row[work], row))
+            if side < 2:
+                absent |= {name: one["reason"] for name, one in reported if one["count"] is None}
+    # An event that one round did not count is missing, not 0 (METHOD: missing is null).
+    both = [one.counts for rounds in sides[:2] for one in rounds]
+    everywhere = set(both[0]).intersection(*both)
+    for name in dict.fromkeys(name for counts in both for name in counts):
+        if name not in everywhere:
+            absent.setdefault(name.removesuffix(CLOCK), "it was not requested in every round")
+    sides[2] = [one for one in sides[2] if everywhere <= one.counts.keys()]
     whose = ["The events are those of ovs-vswitchd alone."] if scopes == {True} else []
     text = " ".join([f"{_units(point)[1]}.", *whose, *point.doubts("perf_stat")])
     for why in dict.fromkeys(absent.values()):
         names = [name for name, reason in absent.items() if reason == why]
         text += f" Not counted: {', '.join(names)}: {why}."
-    table, left_out = _compared(point, seen, shared, everything=True)
+    shared = _recounted(sides, lambda counts: {name: counts[name] for name in everywhere})
+    table, left_out = _compared(point, shared, everything=True)
     yield title, text + left_out, table if everywhere else None
-    both = [_by_round(own, [each for each, _ in rounds]) for own, rounds in zip(seen, counts, strict=True)]
-    followed = ratio_table(_heads(point), both, between_runs(seen))
+    followed = _mean_table(_heads(point), _recounted(sides, lambda counts: dict(_event_ratios(counts))))
     if len(followed):
         yield "What follows from them", "Mean of the rounds with its 95 % interval.", followed
+
+
+def _recounted(sides: Sides, of: Callable[[Mapping[str, float]], Mapping[str, float]]) -> Sides:
+    """Return the sides with other counts, made of their own."""
+    return [[one._replace(counts=of(one.counts)) for one in rounds] for rounds in sides]
 
 
 def _event_ratios(events: Mapping[str, float]) -> Iterator[tuple[str, float]]:
@@ -162,40 +170,32 @@ def _event_ratios(events: Mapping[str, float]) -> Iterator[tuple[str, float]]:
                 yield f"{name}{modifier}" if name else f"{event} / {by}", count / events[by]
 
 
-def _by_round(seen: Sequence[tuple[Any, pd.Series]], values: Sequence[Mapping[str, float]]) -> RoundValues:
-    """Return the values of each round. seen: the report and the row of each."""
-    return {(str(row["folder"]), int(row["round"])): of for (_, row), of in zip(seen, values, strict=True)}
+def _mean_table(heads: list[str], sides: Sides) -> pd.DataFrame:
+    """Return a table of means over rounds with half their 95 % intervals, one row per value that both sides have in
+    every round.
 
-
-def ratio_table(
-    heads: list[str], sides: Sequence[RoundValues], variation: RunVariation | None
-) -> pd.DataFrame:
-    """Return a table of means over rounds with half their 95 % intervals, one row per ratio.
-
-    sides: left, right, and left measured again (A/A), which may have no rounds. The column `ratio` is right divided by
-    left with its interval. Within one run it is of the rounds that both sides have; between runs its interval includes
-    their variation.
+    The column `ratio` is right divided by left with its interval. Within one run it is of the rounds that both sides
+    have; between runs its interval includes their variation.
     """
-    of = [{at: dict(_event_ratios(events)) for at, events in rounds.items()} for rounds in sides]
-    return _mean_table(heads, of, variation)
-
-
-def _mean_table(
-    heads: list[str], sides: Sequence[RoundValues], variation: RunVariation | None
-) -> pd.DataFrame:
-    """Return the table of `ratio_table` for values that both sides have in every round."""
-    both = [each for rounds in sides[:2] for each in rounds.values()]
+    both = [one.counts for rounds in sides[:2] for one in rounds]
     result = {}
     for name in (name for name in both[0] if all(name in each for each in both)):
-        values = [
-            pd.Series({at: each[name] for at, each in rounds.items() if name in each}, dtype=float)
+        left, right, again = (
+            pd.Series(
+                {
+                    (str(one.row["folder"]), int(one.row["round"])): one.counts[name]
+                    for one in rounds
+                    if name in one.counts
+                },
+                dtype=float,
+            )
             for rounds in sides
-        ]
+        )
         own = {
             head: units.plus_minus(float(of.mean()), half_interval(np.asarray(of, dtype=np.float64)))
-            for head, of in zip(heads, values[:2], strict=True)
+            for head, of in zip(heads, (left, right), strict=True)
         }
-        result[name] = {**own, "ratio": _ratio_text(values[0], values[1], values[2], variation)}
+        result[name] = {**own, "ratio": _ratio_text(left, right, again, between_runs(sides))}
     return pd.DataFrame(result).T
 
 
@@ -220,18 +220,17 @@ def _counters(point: ProfiledPoint) -> Table:
     seen = observed_by(point, "counters")
     if not all(seen[:2]):
         return title, NOT.format("counters"), None
-    counts: Counted = [
-        [(_flat(report), _work(point, report, row)) for report, row in rounds] for rounds in seen
+    sides = [
+        [Counted(_flat(report), _work(point, report, row), row) for report, row in rounds] for rounds in seen
     ]
-    table, left_out = _compared(point, seen, counts, everything=False)
+    table, left_out = _compared(point, sides, everything=False)
     text = (
         f"{_units(point)[1]}: the counters that differ by more than the spread between rounds, largest"
         " difference first."
     )
     if not len(table):
-        text = (
-            "No counter differs by more than the spread between rounds." if all(_usable(counts)[:2]) else ""
-        )
+        known = all(_usable(sides)[:2])
+        text = "No counter differs by more than the spread between rounds." if known else ""
     longer = [LONGER] * (work_unit(point) in (PER["request"], PER["connection"]))
     text = " ".join([f"{text}{left_out}{in_guests(seen[:2])}".strip(), *longer, *point.doubts("counters")])
     return title, text, table if len(table) else None
@@ -243,9 +242,9 @@ def _cpu_time(point: ProfiledPoint) -> Table:
     seen = observed_by(point, "counters")
     if not all(seen[:2]):
         return title, NOT.format("counters"), None
-    counts: Counted = []
+    sides: Sides = []
     for rounds in seen:
-        counts.append([])
+        sides.append([])
         for report, row in rounds:
             work = _work(point, report, row)
             busy_s = work / row[of.work] * row["cpu_s"] if has_known_work(row[of.work]) else math.nan
@@ -257,8 +256,8 @@ def _cpu_time(point: ProfiledPoint) -> Table:
             for guest, its in report.get("guests", {}).items():
                 own_s = sum(kinds.get("softirq_s", 0.0) for kinds in its["cpus"].values())
                 times[f"softirq in the guest {without_pair_number(guest)}{CLOCK}"] += own_s
-            counts[-1].append((times, work if has_known_work(busy_s) else math.nan))
-    table, left_out = _compared(point, seen, counts, everything=True, one=of.one, unit_s=of.unit_s)
+            sides[-1].append(Counted(times, work if has_known_work(busy_s) else math.nan, row))
+    table, left_out = _compared(point, sides, everything=True, amount=of.one, unit_s=of.unit_s)
     table.index = [str(name).replace(CLOCK, f", {of.unit}") for name in table.index]
     text = f"Per {of.description}. The kernel counts CPU time in steps of a clock tick.{left_out}"
     return title, text, table if len(table) else None
@@ -270,23 +269,24 @@ def switch(point: ProfiledPoint) -> Iterator[Table]:
     seen = observed_by(point, "switch")
     if not any(report for side in seen for report, _ in side):
         return
-    title = "Open vSwitch"
-    counts: Counted = []
+    title, heads = "Open vSwitch", _heads(point)
+    sides: Sides = []
     for rounds in seen:
-        own = [(_flatten_switch(report), report.get("datapath", {})) for report, _ in rounds]
-        counts.append([(flat, sum(of.get(name, 0) for name in ("hit", "missed"))) for flat, of in own])
-    number_texts = [_actions(name, rounds) for name, rounds in zip(_heads(point), seen[:2], strict=True)]
-    if all(_usable(counts)[:2]):
-        table, left_out = _compared(point, seen, counts, everything=False, one=float(THOUSAND))
+        sides.append([])
+        for report, row in rounds:
+            looked_up = sum(report.get("datapath", {}).get(name, 0) for name in ("hit", "missed"))
+            sides[-1].append(Counted(_flatten_switch(report), looked_up, row))
+    actions = " ".join(_actions(name, rounds) for name, rounds in zip(heads, seen[:2], strict=True))
+    if all(_usable(sides)[:2]):
+        table, left_out = _compared(point, sides, everything=False, amount=float(THOUSAND))
         text = (
-            f"Per 1,000 packets that the switch looked up: the counters that differ most.{left_out}"
-            f" {' '.join(number_texts)}"
+            f"Per 1,000 packets that the switch looked up: the counters that differ most.{left_out} {actions}"
         )
         yield title, text, table if len(table) else None
     else:
-        yield title, " ".join(number_texts), None
-    of_threads = [_by_round(own, [report.get("averages", {}) for report, _ in own]) for own in seen]
-    if all(of_threads[:2]) and len(shown := _mean_table(_heads(point), of_threads, between_runs(seen))):
+        yield title, actions, None
+    of_threads = [[Counted(report.get("averages", {}), 1.0, row) for report, row in own] for own in seen]
+    if all(of_threads[:2]) and len(shown := _mean_table(heads, of_threads)):
         text = (
             "Of the userspace datapath; mean of the rounds with its 95 % interval. Cycles are those of the CPU's time"
             " stamp counter."
@@ -338,9 +338,9 @@ def has_known_work(work: Any) -> bool:
     return work is not None and bool(np.isfinite(float(work))) and work > 0
 
 
-def _usable(counts: Counted) -> Counted:
+def _usable(sides: Sides) -> Sides:
     """Return each side's rounds whose work is known."""
-    return [[(report, work) for report, work in rounds if has_known_work(work)] for rounds in counts]
+    return [[one for one in rounds if has_known_work(one.work)] for rounds in sides]
 
 
 def _flat(report: dict[str, Any]) -> dict[str, int]:
@@ -377,38 +377,29 @@ def in_guests(seen: Observed) -> str:
 
 
 def _compared(
-    point: ProfiledPoint,
-    seen: Observed,
-    counts: Counted,
-    everything: bool,
-    one: float | None = None,
-    unit_s: float = 1.0,
+    point: ProfiledPoint, sides: Sides, everything: bool, amount: float | None = None, unit_s: float = 1.0
 ) -> tuple[pd.DataFrame, str]:
     """Return a table of both sides' counts per unit of work, and a text on which rounds are left out.
 
-    The table has the counts that stand out, or all of them (`everything`). A count that a round lacks is 0. unit_s is
-    the unit for times (names that end in CLOCK), in seconds.
+    The table has the counts that stand out, or all of them (`everything`). A count that a round lacks is 0. amount: the
+    work that counts refer to, unless that of `_units`. unit_s: the unit for times (names that end in CLOCK).
     """
     heads = _heads(point)
-    left_out = _left_out(heads, counts)
-    used = [
-        [each for each, (_, work) in zip(rounds, own, strict=True) if has_known_work(work)]
-        for rounds, own in zip(seen, counts, strict=True)
-    ]
-    counts = _usable(counts)
-    names, one_sided = _on_both(counts)
+    left_out = _left_out(heads, sides)
+    sides = _usable(sides)
+    names, one_sided = _on_both(sides)
     left_out += one_sided
-    if not names or not all(counts[:2]):
+    if not names or not all(sides[:2]):
         return pd.DataFrame(), left_out
     finer = np.array([NS if name.endswith(CLOCK) else 1.0 for name in names])
     matrices = [
-        np.rint(np.array([[report.get(name, 0) for report, _ in rounds] for name in names]) * finer[:, None])
-        for rounds in counts
+        np.rint(np.array([[one.counts.get(name, 0) for one in rounds] for name in names]) * finer[:, None])
+        for rounds in sides
     ]
-    each = [np.array([(one or _units(point)[0]) / work for _, work in rounds]) for rounds in counts]
+    each = [np.array([(amount or _units(point)[0]) / one.work for one in rounds]) for rounds in sides]
     samples = [matrix.astype(np.int64) for matrix in matrices]
     control = samples[2], each[2]
-    result = compared(samples[0], each[0], samples[1], each[1], between_runs(used), control)
+    result = compared(samples[0], each[0], samples[1], each[1], between_runs(sides), control)
     by = np.where(finer > 1, finer * unit_s, 1.0)
     table = pd.DataFrame(
         {
@@ -453,12 +444,12 @@ def _with_repeats(names: Sequence[str], at: int, others: Sequence[int]) -> str:
     return f"{names[at]} (equal: {shown}{more})"
 
 
-def _on_both(counts: Counted) -> tuple[list[str], str]:
+def _on_both(sides: Sides) -> tuple[list[str], str]:
     """Return the names of the counters that can be compared, and a text on the places that one side lacks.
 
     An interface that one side lacks has no counter there, so its counters cannot stand out.
     """
-    left, right = ({name for report, _ in rounds for name in report} for rounds in counts[:2])
+    left, right = ({name for one in rounds for name in one.counts} for rounds in sides[:2])
     places = [{_place(name) for name in side} for side in (left, right)]
     lacking = sorted(places[0] ^ places[1]) if left and right else []
     names = sorted(name for name in left | right if _place(name) not in lacking)
@@ -478,10 +469,10 @@ def _heads(point: ProfiledPoint) -> list[str]:
     return [side.name for side in point.sides[:2] if side is not None]
 
 
-def _left_out(heads: Sequence[str], counts: Counted) -> str:
+def _left_out(heads: Sequence[str], sides: Sides) -> str:
     result = [
         f"{len(rounds) - len(kept)} of {len(rounds)} rounds of {head}"
-        for head, rounds, kept in zip(heads, counts[:2], _usable(counts)[:2], strict=True)
+        for head, rounds, kept in zip(heads, sides[:2], _usable(sides)[:2], strict=True)
         if len(kept) < len(rounds)
     ]
     return LEFT_OUT.format(" and ".join(result)) if result else ""
@@ -498,7 +489,12 @@ def others(point: ProfiledPoint, known: Set[str]) -> Iterator[Table]:
     for observer in sorted({str(name) for _, rows in sides for name in rows["observer"].dropna()} - known):
         result: dict[str, dict[str, str]] = {}
         for (side, _), rounds in zip(sides, observed_by(point, observer)[:2], strict=True):
-            numbers = pd.DataFrame([_numbers(report) for report, _ in rounds])
+            numbers = pd.DataFrame(
+                [
+                    {name: value for name, value in report.items() if type(value) in (int, float)}
+                    for report, _ in rounds
+                ]
+            )
             for name in numbers:
                 result.setdefault(str(name), {})[side] = f"{numbers[name].median():,.6g}"
         title = f"What {re.sub(r'[^a-z0-9_]', ' ', observer)} saw"
@@ -508,25 +504,15 @@ def others(point: ProfiledPoint, known: Set[str]) -> Iterator[Table]:
             yield title, "It reported no numbers.", None
 
 
-def _numbers(report: Mapping[str, Any]) -> dict[str, float]:
-    return {
-        name: value
-        for name, value in report.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    }
-
-
 def overhead(point: ProfiledPoint) -> Table:
     """Return the table of the overhead of observation: throughput (or rate of pings) relative to that without the
     observer."""
     result: dict[str, dict[str, str]] = {}
     for name, rows in list(point.named_sides())[:2]:
         for observer, own in rows[rows["overhead_ratio"].notna()].groupby("observer"):
-            ratios = np.log(own["overhead_ratio"].astype(float).to_numpy())
-            effect = stats.effect(ratios)
-            result.setdefault(str(observer), {})[name] = stats.ratio_text(
-                effect.ratio, effect.low, effect.high
-            )
+            effect = stats.effect(np.log(own["overhead_ratio"].astype(float).to_numpy()))
+            text = stats.ratio_text(effect.ratio, effect.low, effect.high)
+            result.setdefault(str(observer), {})[name] = text
     if not result:
         return "What the observers cost", "Not known.", None
     return (

@@ -155,17 +155,12 @@ def differences(point: ProfiledPoint) -> list[Setting]:
     # and the rules of a network that is there already: whoever made it may have forgotten them.
     common = both[0].keys() & both[1].keys()
     recorded = [{place for place, _ in one} for one in both]
-    both = [
-        {
-            key: value
-            for key, value in one.items()
-            if key in common
-            or (
-                (alike or (existing and RULES.match(key[1]))) and all(key[0] in places for places in recorded)
-            )
-        }
-        for one in both
-    ]
+
+    def is_compared(place: str, name: str) -> bool:
+        may_lack = alike or (existing and RULES.match(name) is not None)
+        return (place, name) in common or (may_lack and all(place in places for places in recorded))
+
+    both = [{key: value for key, value in one.items() if is_compared(*key)} for one in both]
     result: dict[tuple[str, str, str], list[str]] = {}
     for place, name in sorted(both[0].keys() | both[1].keys()):
         one, other = (side.get((place, name), ABSENT) for side in both)
@@ -323,13 +318,13 @@ def _settings(rows: pd.DataFrame) -> dict[tuple[str, str], str]:
     `or`."""
     result: dict[tuple[str, str], dict[str, None]] = {}
 
-    def take(place: str, settings: Any) -> None:
+    def take(place: str, settings: Any, kind: str = "") -> None:
         for name, value in settings.items() if isinstance(settings, Mapping) else ():
             if value is not None:
                 is_limit = "cgroup " in str(name)
                 text = UNLIMITED if is_limit and _NO_LIMIT.fullmatch(f"{name}: {value}") else str(value)
                 text = _TIMES.sub("", text) if str(name).startswith("BPF program ") else text
-                result.setdefault((place, generic(str(name))), {})[text] = None
+                result.setdefault((place, generic(f"{kind}{name}")), {})[text] = None
 
     def take_all(name: str, column: pd.Series) -> None:
         for value in load.values(column.dropna()):
@@ -338,15 +333,11 @@ def _settings(rows: pd.DataFrame) -> dict[tuple[str, str], str]:
     for folder in sorted(set(rows["folder"].dropna())):
         environment = _object(Path(folder) / "environment.json")
         take("machine", environment.get("settings"))
-        take(
-            "machine",
-            {f"mitigation {name}": one for name, one in _mapping(environment, "mitigations").items()},
-        )
-        take("machine", {f"version of {name}": one for name, one in _mapping(environment, "tools").items()})
+        take("machine", environment.get("mitigations"), "mitigation ")
+        take("machine", environment.get("tools"), "version of ")
         if "settings" not in environment:  # the run is of an older labkit
-            take("machine", {f"sysctl {name}": one for name, one in _mapping(environment, "sysctls").items()})
-            space = _mapping(environment, "namespace_sysctls")
-            take("namespace", {f"sysctl {name}": one for name, one in space.items()})
+            take("machine", environment.get("sysctls"), "sysctl ")
+            take("namespace", environment.get("namespace_sysctls"), "sysctl ")
     for folder, name in rows[["folder", "settings"]].dropna().drop_duplicates().itertuples(index=False):
         for place, settings in _object(run_folder.artefact(folder, name)).items():
             if place == "machine" and any(key[0] == "machine" and key[1].startswith("BPF") for key in result):
@@ -359,11 +350,6 @@ def _settings(rows: pd.DataFrame) -> dict[tuple[str, str], str]:
     if "settings" not in rows or rows["settings"].isna().all():
         take_all("sysctl_digest", rows["sysctl_digest"])
     return {key: " or ".join(sorted(values)) for key, values in result.items()}
-
-
-def _mapping(report: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    result = report.get(name)
-    return result if isinstance(result, Mapping) else {}
 
 
 def _object(path: Path) -> dict[str, Any]:

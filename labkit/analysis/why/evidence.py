@@ -94,23 +94,20 @@ class Evidence:
     @property
     def cut(self) -> Setting | None:
         """Return the setting that cuts off the stacks of one side's profiles, or None."""
-        for one in self.settings:
-            if (
-                one.name == "sysctl kernel.perf_event_max_stack"
-                and one.left.isdigit()
-                and one.right.isdigit()
-            ):
-                at = int(int(one.right) < int(one.left))
-                limit = min(int(one.left), int(one.right)) - 1
-                own = [
-                    (stack.count(";"), samples)
-                    for each in self.rounds[at]
-                    for stack, samples in each.stacks.items()
-                    if not stack.startswith(f"{work.OUTSIDE};")
-                ]
-                at_limit = sum(samples for depth, samples in own if depth >= limit)
-                return one if at_limit > CUT_SHARE * sum(samples for _, samples in own) else None
-        return None
+        name = "sysctl kernel.perf_event_max_stack"
+        one = next((each for each in self.settings if each.name == name), None)
+        if one is None or not (one.left.isdigit() and one.right.isdigit()):
+            return None
+        at = int(int(one.right) < int(one.left))
+        limit = min(int(one.left), int(one.right)) - 1
+        own = [
+            (stack.count(";"), samples)
+            for each in self.rounds[at]
+            for stack, samples in each.stacks.items()
+            if not stack.startswith(f"{work.OUTSIDE};")
+        ]
+        at_limit = sum(samples for depth, samples in own if depth >= limit)
+        return one if at_limit > CUT_SHARE * sum(samples for _, samples in own) else None
 
     @property
     def windows_differ(self) -> bool:
@@ -288,8 +285,8 @@ def _frames(point: ProfiledPoint, variation: RunVariation | None) -> Estimate | 
         return None
     runs = tuple(run for run, _ in left), tuple(run for run, _ in right)
     a, b, control = (np.array(list(side.values())) for side in (left, right, again))
-    size = estimate(a, b, None if variation is None else RunVariation(runs, FRAMES_SHARE / 2))
-    return size if len(control) < 2 else beyond_control(size, estimate(a, control, None))
+    assumed = None if variation is None else RunVariation(runs, FRAMES_SHARE / 2)
+    return estimate(a, b, assumed, again=control)
 
 
 def _frames_by_round(

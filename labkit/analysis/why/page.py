@@ -12,8 +12,7 @@ import pandas as pd
 from labkit.analysis import displays, figures, flame, report
 from labkit.analysis.flame import load_profiles, speedscope
 from labkit.analysis.flame.significance import CLAIM_SHARE, Estimate
-from labkit.analysis.report import notebook_cells
-from labkit.analysis.report.notebook_cells import Cell, plain
+from labkit.analysis.report.notebook_cells import Cell, document, plain, prose_cell, shown_cell
 from labkit.analysis.why import conclusion, selection, verdict
 from labkit.analysis.why.candidates import Candidate
 from labkit.analysis.why.conclusion import Conclusion
@@ -29,19 +28,35 @@ STRENGTHS = {3: "strong", 2: "good", 1: "weak", 0: "none"}
 
 
 @dataclass(frozen=True)
+class ExplainedPoint:
+    """A point for which both sides have profiles: its conclusion, and its compared profiles, or None with the reason in
+    why_not."""
+
+    point: ProfiledPoint
+    conclusion: Conclusion
+    difference: flame.Difference | None
+    why_not: str = ""
+
+    @classmethod
+    def of(cls, point: ProfiledPoint, processes: str) -> "ExplainedPoint":
+        """Explain a point. processes: as of `explain`."""
+        concluded = conclusion.conclude(point, processes)
+        try:
+            compared = load_profiles.compared(point.profiled_sides(), point.protocol, processes)
+        except BadInput as error:
+            return cls(point, concluded, None, str(error))
+        return cls(point, concluded, compared)
+
+
+@dataclass(frozen=True)
 class Explanation:
     """The findings about why two sides differ. A notebook displays them as conclusions and flame graphs.
 
-    sides: left, right, and the control of left or None. points: the points for which both sides have profiles.
-    conclusions, differences and refusals have one entry per point: its conclusion; its compared profiles, or None with
-    the reason in refusals. verdicts, notes: sentences from the measuring rounds.
+    sides: left, right, and the control of left or None. verdicts, notes: sentences from the measuring rounds.
     """
 
     sides: selection.Sides
-    points: list[ProfiledPoint]
-    conclusions: list[Conclusion]
-    differences: list[flame.Difference | None]
-    refusals: list[str]
+    points: list[ExplainedPoint]
     verdicts: list[str]
     notes: list[str]
 
@@ -51,16 +66,25 @@ class Explanation:
         return f"{self.sides[1].name} against {self.sides[0].name}"
 
     @property
+    def conclusions(self) -> list[Conclusion]:
+        """Return the conclusion of each point."""
+        return [one.conclusion for one in self.points]
+
+    @property
     def flames(self) -> list[flame.Flame]:
         """Return the differential flame graph of each point that has profiles of both sides."""
-        return [flame.draw_difference(one) for one in self.differences if one is not None]
+        return [flame.draw_difference(one.difference) for one in self.points if one.difference is not None]
+
+    @property
+    def _headed(self) -> bool:
+        return len(self.points) > 1
 
     def sentences(self) -> list[str]:
         """Return the findings as sentences: for each point its conclusion, its notes and the next steps."""
         result = []
-        for point, one in zip(self.points, self.conclusions, strict=True):
-            head = f"{point.label}: " if len(self.points) > 1 else ""
-            result += [f"{head}{one.sentence}", *one.notes, *(f"next: {step}" for step in one.next)]
+        for one in self.points:
+            head, of = f"{one.point.label}: " if self._headed else "", one.conclusion
+            result += [f"{head}{of.sentence}", *of.notes, *(f"next: {step}" for step in of.next)]
         return result
 
     def as_json(self) -> dict[str, Any]:
@@ -70,34 +94,39 @@ class Explanation:
             "right": self.sides[1].name,
             "verdicts": self.verdicts,
             "notes": self.notes,
-            "points": [
-                conclusion_as_json(point.label, one)
-                for point, one in zip(self.points, self.conclusions, strict=True)
-            ],
+            "points": [conclusion_as_json(one.point.label, one.conclusion) for one in self.points],
         }
 
     def write(self, out: Path | None = None) -> Path:
         """Write the page, by default why.html in left's folder, and return its path."""
-        several = len(self.points) > 1
-        cells: list[Cell] = []
-        for point, one in zip(self.points, self.conclusions, strict=True):
-            cells += _conclusion_cells(point, one, headed=several)
+        cells = [cell for one in self.points for cell in _conclusion_cells(one, self._headed)]
         lines = "\n".join(f"- {plain(one)}" for one in self.verdicts)
-        cells.append(notebook_cells.prose_cell("## Verdict", lines, *map(plain, self.notes)))
-        each = zip(self.points, self.conclusions, self.differences, self.refusals, strict=True)
-        for point, one, difference, why_not in each:
-            cells += _cells(point, one, difference, why_not, headed=several)
-        document = notebook_cells.document(cells)
+        cells.append(prose_cell("## Verdict", lines, *map(plain, self.notes)))
+        cells += [cell for one in self.points for cell in _cells(one, self._headed)]
         path = out or self.sides[0].folder / "why.html"
         folders = list(dict.fromkeys(side.folder for side in self.sides if side is not None))
         # The title is not a Markdown heading, because it may contain the name of a folder.
-        report.page([document], folders, path, f"Why do they differ? {self.title}")
+        report.page([document(cells)], folders, path, f"Why do they differ? {self.title}")
         return path
 
     def export(self, folder: Path) -> str:
-        """Write the stacks of each side to a folder, folded (.folded) and for speedscope, and return a sentence that
-        names the files."""
-        return _export(folder, [one for one in self.differences if one is not None])
+        """Write the stacks of each side and of the control of every point to a folder, folded (.folded) and for
+        speedscope, and return a sentence that names the files."""
+        written = []
+        differences = [one.difference for one in self.points if one.difference is not None]
+        for number, one in enumerate(differences, 1):
+            for arm in filter(None, (one.left, one.right, one.control)):
+                point = f"-{number}" if len(differences) > 1 else ""
+                stem = re.sub(r"[^\w.+-]+", "_", arm.name).strip("_") + point
+                run_folder.write(folder / f"{stem}.folded", flame.text(arm.stacks()).encode())
+                speedscope.write([arm], folder / f"{stem}.speedscope.json")
+                written.append(stem)
+        if not written:
+            return f"nothing to export to {folder}: there are no profiles"
+        return (
+            f"{folder} has {', '.join(written)}: .folded for flamegraph.pl and the Firefox Profiler,"
+            " .speedscope.json for speedscope"
+        )
 
     def __repr__(self) -> str:
         return "\n".join(f"- {sentence}" for sentence in self.sentences())
@@ -105,11 +134,10 @@ class Explanation:
     def _ipython_display_(self) -> None:
         from IPython.display import display
 
-        for number, (point, one) in enumerate(zip(self.points, self.conclusions, strict=True)):
-            lines = _conclusion_lines(point, one, headed=len(self.points) > 1, level="####")
-            display(displays.markdown("\n\n".join(lines)))
-            if (difference := self.differences[number]) is not None:
-                display(flame.draw_difference(difference))
+        for one in self.points:
+            display(displays.markdown("\n\n".join(_conclusion_lines(one, self._headed, level="####"))))
+            if one.difference is not None:
+                display(flame.draw_difference(one.difference))
 
 
 def explain(left: str, right: str | None, processes: str = load_profiles.WITHIN) -> Explanation:
@@ -118,106 +146,62 @@ def explain(left: str, right: str | None, processes: str = load_profiles.WITHIN)
     left, right: `FOLDER[:ARM][,name=value…]`, that is a run's folder, one of its arms, and values of the parameters of
     its points (`load.GROUP`). A value that only one side names holds for both. right may also be `ARM[,…]` or values
     alone; they then refer to left's run. Without right, the run's baseline is compared with its only variant.
-
     processes: a regular expression, or `switch`, the threads of ovs-vswitchd; only the time of matching processes
     counts. Raises BadInput if the sides cannot be compared or were not profiled.
     """
     flame.process_pattern(processes)  # reject an invalid pattern; else the page would only lack its profiles
     sides = selection.select_sides(left, right)
-    points = list(selection.points(sides))
-    compared = [_differences(point, processes) for point in points]
-    return Explanation(
-        sides,
-        points,
-        [conclusion.conclude(point, processes) for point in points],
-        [difference for difference, _ in compared],
-        [why_not for _, why_not in compared],
-        *verdict.sentences(sides),
-    )
+    points = [ExplainedPoint.of(point, processes) for point in selection.points(sides)]
+    return Explanation(sides, points, *verdict.sentences(sides))
 
 
-def _export(folder: Path, differences: list[flame.Difference]) -> str:
-    """Write the stacks of each side and of the control of every point, and return a sentence that names the files."""
-    written = []
-    for number, one in enumerate(differences, 1):
-        for arm in filter(None, (one.left, one.right, one.control)):
-            point = f"-{number}" if len(differences) > 1 else ""
-            stem = re.sub(r"[^\w.+-]+", "_", arm.name).strip("_") + point
-            run_folder.write(folder / f"{stem}.folded", flame.text(arm.stacks()).encode())
-            speedscope.write([arm], folder / f"{stem}.speedscope.json")
-            written.append(stem)
-    if not written:
-        return f"nothing to export to {folder}: there are no profiles"
-    return (
-        f"{folder} has {', '.join(written)}: .folded for flamegraph.pl and the Firefox Profiler,"
-        " .speedscope.json for speedscope"
-    )
-
-
-def _conclusion_lines(
-    point: ProfiledPoint, one: Conclusion, headed: bool, level: str = "##"
-) -> Iterator[str]:
+def _conclusion_lines(one: ExplainedPoint, headed: bool, level: str = "##") -> Iterator[str]:
     """Yield the paragraphs of a conclusion as Markdown. In a notebook its heading is below that of the arm."""
-    yield f"{level} Conclusion{f': {plain(point.label)}' if headed else ''}"
-    yield f"**{plain(one.sentence)}.**"
-    yield from map(plain, one.notes)
-    if one.next:
+    of = one.conclusion
+    yield f"{level} Conclusion{f': {plain(one.point.label)}' if headed else ''}"
+    yield f"**{plain(of.sentence)}.**"
+    yield from map(plain, of.notes)
+    if of.next:
         yield "What would decide next:"
-        yield "\n".join(f"- {plain(step)}" for step in one.next)
+        yield "\n".join(f"- {plain(step)}" for step in of.next)
 
 
-def _conclusion_cells(point: ProfiledPoint, one: Conclusion, headed: bool) -> Iterator[Cell]:
+def _conclusion_cells(one: ExplainedPoint, headed: bool) -> Iterator[Cell]:
     """Yield the cells of a conclusion: the conclusion first, then the tables that support it."""
-    yield notebook_cells.prose_cell(*_conclusion_lines(point, one, headed))
-    makes = [
-        candidates_table,
-        settings_table,
-        *[round_trip_table] * (one.round_trips is not None),
-        work_table,
-    ]
-    for make in [*makes, switch_table] if one.parts else makes:
-        title, words, table = make(one)
-        yield notebook_cells.prose_cell(f"### {title}", plain(words))
+    yield prose_cell(*_conclusion_lines(one, headed))
+    of = one.conclusion
+    makes = [candidates_table, settings_table, *[round_trip_table] * (of.round_trips is not None), work_table]
+    for make in [*makes, switch_table] if of.parts else makes:
+        title, words, table = make(of)
+        yield prose_cell(f"### {title}", plain(words))
         if table is not None:
-            yield notebook_cells.shown_cell(table)
+            yield shown_cell(table)
 
 
-def _differences(point: ProfiledPoint, processes: str) -> tuple[flame.Difference | None, str]:
-    """Return the comparison of a point's profiles, or None and the reason why they cannot be compared."""
-    try:
-        return load_profiles.compared(point.profiled_sides(), point.protocol, processes), ""
-    except BadInput as error:
-        return None, str(error)
-
-
-def _cells(
-    point: ProfiledPoint, of: Conclusion, difference: flame.Difference | None, why_not: str, headed: bool
-) -> Iterator[Cell]:
-    heading = f"## Where the time goes{f': {plain(point.label)}' if headed else ''}"
-    if difference is None:
-        yield notebook_cells.prose_cell(heading, f"{plain(why_not)}.")
+def _cells(one: ExplainedPoint, headed: bool) -> Iterator[Cell]:
+    """Yield the cells of a point's profiles, and of what its observers saw."""
+    heading = f"## Where the time goes{f': {plain(one.point.label)}' if headed else ''}"
+    if (difference := one.difference) is None:
+        yield prose_cell(heading, f"{plain(one.why_not)}.")
     else:
-        doubts = point.doubts(load_profiles.OBSERVER)
-        text = flame.sentence(difference, None if of.split is None else of.split.total)
-        yield notebook_cells.prose_cell(
-            heading, plain(" ".join([re.sub("^no ", "No ", f"{text}."), *doubts]))
-        )
-        yield notebook_cells.shown_cell(flame.draw_difference(difference))
-        yield notebook_cells.shown_cell(figures.functions(difference.functions()))
-        yield notebook_cells.prose_cell(
-            "### By function: self time", "The rows above the total add up to it."
-        )
-        yield notebook_cells.shown_cell(flame.functions_as_text(difference))
-        yield notebook_cells.prose_cell("### By function: callees included")
-        yield notebook_cells.shown_cell(flame.functions_as_text(difference, inclusive=True))
-    for title, pieces in parts(point):
-        yield notebook_cells.prose_cell(f"## {title}")
+        split = one.conclusion.split
+        text = f"{flame.sentence(difference, None if split is None else split.total)}."
+        words = " ".join([re.sub("^no ", "No ", text), *one.point.doubts(load_profiles.OBSERVER)])
+        yield prose_cell(heading, plain(words))
+        yield shown_cell(flame.draw_difference(difference))
+        yield shown_cell(figures.functions(difference.functions()))
+        about = "The rows above the total add up to it."
+        yield prose_cell("### By function: self time", about)
+        yield shown_cell(flame.functions_as_text(difference))
+        yield prose_cell("### By function: callees included")
+        yield shown_cell(flame.functions_as_text(difference, inclusive=True))
+    for title, pieces in parts(one.point):
+        yield prose_cell(f"## {title}")
         for piece in pieces:
-            yield (
-                notebook_cells.prose_cell(plain(piece))
-                if isinstance(piece, str)
-                else notebook_cells.shown_cell(piece)
-            )
+            if isinstance(piece, str):
+                yield prose_cell(plain(piece))
+            else:
+                yield shown_cell(piece)
 
 
 def candidates_table(of: Conclusion) -> Table:
@@ -267,19 +251,17 @@ def work_table(of: Conclusion) -> Table:
     split = of.split
     sent = [f"{units.digits(count)} sent" for count in (split.spent.left, split.spent.right)]
     lines = {
-        "packets that were lost": _line(split, split.loss.estimate, *sent),
-        **{part.name: _line(split, part.estimate, *_costs(split, part.left_s, part.right_s)) for part in split.stages},
-        "in all": _line(split, split.total, *_costs(split, split.total.left, split.total.right)),
-    }  # fmt: skip
+        "packets that were lost": _line(split, split.loss, *sent),
+        **{name: _line(split, size) for name, size in split.stages.items()},
+        "in all": _line(split, split.total),
+    }
     text = (
         f"Cost per {split.unit.description} = packets sent for each that arrived × CPU time of each stage for a"
         " packet that passes it. The differences add up: each factor is weighted by the mean of the other factor over"
         f" both sides. Several questions are asked of the same rounds, so a difference needs"
         f" p < {units.percent(CLAIM_SHARE)}; it is unsure where only its 95 % interval excludes 0."
     )
-    table = pd.DataFrame(lines).T
-    table.columns.name = "stage"
-    return title, text, table
+    return title, text, pd.DataFrame(lines).T.rename_axis(columns="stage")
 
 
 def round_trip_table(of: Conclusion) -> Table:
@@ -288,51 +270,37 @@ def round_trip_table(of: Conclusion) -> Table:
     assert of.round_trips is not None
     parts = of.round_trips
     named = {
-        "CPU time": parts.cpu,
-        "waiting for a CPU": parts.wait,
-        "the rest": parts.rest,
-        "in all": parts.whole,
-    }
-    lines = {
-        name: _line(of.split, size, *_costs(of.split, size.left, size.right))
-        for name, size in named.items()
-        if size is not None
-    }
-    table = pd.DataFrame(lines).T
-    table.columns.name = "part"
+        "CPU time": parts.cpu, "waiting for a CPU": parts.wait, "the rest": parts.rest, "in all": parts.whole,
+    }  # fmt: skip
+    lines = {name: _line(of.split, size) for name, size in named.items() if size is not None}
     text = (
         "The mean round trip of a closed loop of one connection, 1 / rate. CPU time is what a"
         " request costs; a part of it may pass while the response is on its way, so the rest is the least time in"
         " which nothing of the round trip runs: sleep, wake-up, softirq delay."
     )
-    return "Where the time of a round trip goes", text, table
+    return "Where the time of a round trip goes", text, pd.DataFrame(lines).T.rename_axis(columns="part")
 
 
 def switch_table(of: Conclusion) -> Table:
     """Return the CPU time of each kind of a switch's work, largest difference first."""
     assert of.split is not None, "there are profiles of both sides"
-    unit = of.split.unit
     lines = {
-        part.name: _line(of.split, part.size, *_costs(of.split, part.size.left, part.size.right))
+        part.name: _line(of.split, part.size)
         | {"for each copy": "–" if part.each_copy_s is None else f"{part.each_copy_s * NS:+,.0f} ns"}
         for part in of.parts
     }
-    text = f"CPU time per {unit.description}, by what it is spent on. Every sample counts once."
-    table = pd.DataFrame(lines).T
-    table.columns.name = "kind of work"
-    return "Where the switch's work goes", text, table
+    text = f"CPU time per {of.split.unit.description}, by what it is spent on. Every sample counts once."
+    return "Where the switch's work goes", text, pd.DataFrame(lines).T.rename_axis(columns="kind of work")
 
 
-def _costs(split: Split, *values: float) -> list[str]:
-    return [f"{units.digits(value / split.unit.unit_s)} {split.unit.unit}" for value in values]
-
-
-def _line(split: Split, size: Estimate, left: str, right: str) -> dict[str, str]:
-    by = split.unit.unit_s
+def _line(split: Split, size: Estimate, *shown: str) -> dict[str, str]:
+    """Return a row of a table. shown: the texts of both sides, if these are no times."""
+    unit, by = split.unit.unit, split.unit.unit_s
+    left, right = shown or (f"{units.digits(value / by)} {unit}" for value in (size.left, size.right))
     return {
         "left": left,
         "right": right,
-        f"difference, {split.unit.unit}": units.plus_minus(size.difference / by, size.half / by, sign=True),
+        f"difference, {unit}": units.plus_minus(size.difference / by, size.half / by, sign=True),
         "differs": "yes" if size.certain else "unsure" if abs(size.difference) > size.half else "no",
     }
 

@@ -183,9 +183,20 @@ def code_path(evidence: Evidence, code: causes.Cause) -> str:
 def cost(evidence: Evidence, code: causes.Cause) -> str:
     """Return `page allocation costs 2 µs [1, 3] more per packet that arrived, 40 % of the difference`."""
     several = code.path is not None and code.path.plural
-    verb = ("cost" if code.difference_s > 0 else "save") + "s" * (not several)
-    added = " more" if code.change == "changed" and code.difference_s > 0 else ""
-    return f"{code.name} {verb} {amount(code.size)}{added} {per_unit(evidence)}{share(code.size, evidence)}"
+    return f"{code.name} {effect(evidence, code.size, 'more' * (code.change == 'changed'), several)}"
+
+
+def effect(evidence: Evidence, size: Estimate, more: str = "", several: bool = False) -> str:
+    """Return `costs 2 µs [1, 3] per packet that arrived, 40 % of the difference`. more: a word for a size that adds to
+    what was there. several: whether the subject is a plural."""
+    adds = size.difference > 0
+    words = [
+        ("cost" if adds else "save") + "s" * (not several),
+        amount(size),
+        more * adds,
+        per_unit(evidence),
+    ]
+    return f"{' '.join(filter(None, words))}{share(size, evidence)}"
 
 
 def place(code: causes.Cause) -> str:
@@ -240,8 +251,7 @@ def _values(one: Setting) -> tuple[str, str]:
 def switch_part(evidence: Evidence, of: switch_work.Part) -> str:
     """Return `sending packets through packet sockets costs 2 µs [1, 3] more per packet that arrived, 40 % of the
     difference, 1 µs for each copy`."""
-    verb, added = ("costs", " more") if of.size.difference > 0 else ("saves", "")
-    result = f"{of.name} {verb} {amount(of.size)}{added} {per_unit(evidence)}{share(of.size, evidence)}"
+    result = f"{of.name} {effect(evidence, of.size, 'more')}"
     return result if of.each_copy_s is None else f"{result}, {seconds(of.each_copy_s)} for each copy"
 
 
@@ -259,6 +269,11 @@ def frames_sentence(evidence: Evidence) -> str:
     if count is None or frames(evidence) is None:
         return ""
     return f"Each gigabyte that arrived had {units.digits(count.right)} frames instead of {units.digits(count.left)}"
+
+
+def settings(all_of_them: Sequence[Setting]) -> str:
+    """Return the first of some settings, and how many more there are, or an empty text without any."""
+    return setting(all_of_them[0]) + further_settings(all_of_them) if all_of_them else ""
 
 
 def further_settings(settings: Sequence[Setting]) -> str:

@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 from labkit.analysis import figures, flame, protocols
 from labkit.analysis.flame import load_profiles
 from labkit.analysis.flame.load_profiles import observed
-from labkit.analysis.flame.significance import beyond_control, compared, estimate, half_interval
+from labkit.analysis.flame.significance import compared, estimate, half_interval
 from labkit.analysis.protocols import CostUnit
 from labkit.analysis.why import counter_tables, work
 from labkit.analysis.why.counter_tables import (
@@ -156,13 +156,9 @@ def loss_answer(point: ProfiledPoint) -> tuple[str, str, float] | None:
     rounds = [work.followed_datagrams(rows) for rows in point.rows if rows is not None]
     if min(map(len, rounds[:2])) < 2:
         return None
-    (left, floor), *others = (
-        (np.array([_lost_share(pairs) for pairs in side]), _sampling_variance(side))
-        for side in rounds
-        if len(side) > 1
-    )
-    size, *control = (estimate(left, shares, None, (floor, least)) for shares, least in others)
-    size = beyond_control(size, control[0] if control else None)
+    left, right, *again = (np.array([_lost_share(pairs) for pairs in side]) for side in rounds)
+    floors = [_sampling_variance(side) for side in rounds if side]
+    size = estimate(left, right, None, floors, again[0] if again else None)
     alike = {str(folder) for rows in point.rows[:2] for folder in rows["folder"].unique()}
     least = work.MIN_SHARE if len(alike) == 1 else work.LOSS_SHARE
     if not (size.certain and abs(size.difference) > least):
@@ -176,12 +172,6 @@ def loss_answer(point: ProfiledPoint) -> tuple[str, str, float] | None:
     return f"{'more' if more else 'fewer'} packets are lost", f"{text}{where}", size.p
 
 
-def loss_tables(point: ProfiledPoint) -> Iterator[Table]:
-    """Yield the table of losses, and that of each mirror's copies if there are several mirrors."""
-    yield loss_table(point)
-    yield from _copies_of_mirrors(point)
-
-
 def _copies_of_mirrors(point: ProfiledPoint) -> Iterator[Table]:
     """Yield the table of what became of the copies of each mirror, if a side has several that are told apart."""
     columns: dict[str, dict[str, str]] = {}
@@ -189,10 +179,11 @@ def _copies_of_mirrors(point: ProfiledPoint) -> Iterator[Table]:
         reports = [report.get("copies", {}).get("mirrors", {}) for report, _ in rounds]
         for mirror in dict.fromkeys(one for report in reports for one in report):
             counts = [report[mirror] for report in reports if report.get(mirror, {}).get("sent_count")]
-            for what, column in (
-                ("did not arrive", _lost_count),
-                ("not read", lambda one: one["unread_count"]),
-            ):
+            columns_of: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+                "did not arrive": lambda one: one["sent_count"] - one["arrived_count"],
+                "not read": lambda one: one["unread_count"],
+            }
+            for what, column in columns_of.items():
                 shares = [column(one) / one["sent_count"] for one in counts if column(one) is not None]
                 if shares:
                     mean, half = 100 * np.mean(shares), 100 * half_interval(np.array(shares))
@@ -206,10 +197,6 @@ def _copies_of_mirrors(point: ProfiledPoint) -> Iterator[Table]:
             " not read at the same moment, so a share may be slightly below 0.",
             shown,
         )
-
-
-def _lost_count(one: Mapping[str, Any]) -> int:
-    return int(one["sent_count"] - one["arrived_count"])
 
 
 def _share_base(unit_of: Mapping[str, str]) -> str:
@@ -372,7 +359,9 @@ SECTIONS = (
     Section(("counters",), _tables(counter_tables.kernel), slows=False),
     Section(("switch",), _tables(counter_tables.switch)),
     Section(("kprobe",), _tables(_kprobe_tables)),
-    Section(("counters",), _tables(loss_tables), slows=False),
+    Section(
+        ("counters",), _tables(lambda point: [loss_table(point), *_copies_of_mirrors(point)]), slows=False
+    ),
     Section(
         ("function_times", "guest_function_times"),
         lambda point: [("Function times", list(function_times(point)))],

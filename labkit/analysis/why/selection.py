@@ -198,16 +198,14 @@ def by_host(sides: Sides) -> list[tuple[str, Sides]]:
 def _on_host(sides: Sides, key: load.Key) -> Sides:
     """Return the sides with the rows of one host."""
 
-    def only(rows: pd.DataFrame) -> pd.DataFrame:
-        return dict(load.groups(rows, load.HOST)).get(key, rows.iloc[:0])
+    def only(side: ProfiledArm) -> ProfiledArm:
+        rows, profiles = (
+            dict(load.groups(one, load.HOST)).get(key, one.iloc[:0]) for one in (side.rows, side.profiles)
+        )
+        return replace(side, rows=rows, profiles=profiles)
 
-    one, other, again = (
-        None if side is None else replace(side, rows=only(side.rows), profiles=only(side.profiles))
-        for side in sides
-    )
-    assert one is not None
-    assert other is not None
-    return one, other, again
+    left, right, again = sides
+    return only(left), only(right), None if again is None else only(again)
 
 
 def points(sides: Sides) -> Iterator[ProfiledPoint]:

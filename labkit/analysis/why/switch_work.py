@@ -18,7 +18,7 @@ from labkit.analysis import protocols
 from labkit.analysis.flame import folded_stacks
 from labkit.analysis.flame.frame_tree import IDLE
 from labkit.analysis.flame.processes import FORWARDING, HANDLING, READER
-from labkit.analysis.flame.significance import Estimate, RunVariation, beyond_control, estimate
+from labkit.analysis.flame.significance import Estimate, RunVariation, estimate
 from labkit.analysis.why.selection import ProfiledPoint
 from labkit.analysis.why.work import MIN_SHARE, OUTSIDE, SOFTIRQ, Round
 
@@ -128,35 +128,26 @@ def parts(
     """
     if not _datapaths(point):
         return []
-    counts = [[_count_copies(one) for one in side] for side in rounds]
-    names = dict.fromkeys(name for side in counts for each in side for name in each)
+    sides = (*rounds, control)
+    counts = [[_work_by_kind(one) for one in side] for side in sides]
+    worth = [np.array([one.period_s / one.arrived for one in side]) for side in sides]
+    names = dict.fromkeys(name for side in counts[:2] for each in side for name in each)
     copies = _copies(point, 1) - _copies(point, 0)
-    again = [_count_copies(one) for one in control]
-    result = []
-    for name in names:
-        size = _estimate(name, rounds, counts, variation)
-        if len(control) > 1:
-            size = beyond_control(size, _estimate(name, (rounds[0], control), [counts[0], again], None))
-        result.append(Part(name, size, copies))
+
+    def size(name: str) -> Estimate:
+        samples = [np.array([float(each[name]) for each in side]) for side in counts]
+        left, right, again = (count * each for count, each in zip(samples, worth, strict=True))
+        floors = [
+            float((count * each**2).sum()) / max(len(count), 1) ** 2
+            for count, each in zip(samples, worth, strict=True)
+        ]
+        return estimate(left, right, variation, floors, again)
+
+    result = [Part(name, size(name), copies) for name in names]
     return sorted(result, key=lambda one: -abs(one.size.difference))
 
 
-def _estimate(
-    name: str,
-    rounds: tuple[Sequence[Round], Sequence[Round]],
-    counts: Sequence[Sequence[Counter[str]]],
-    variation: RunVariation | None,
-) -> Estimate:
-    values, floors = [], []
-    for side, of in zip(rounds, counts, strict=True):
-        worth = np.array([one.period_s / one.arrived for one in side])
-        samples = np.array([float(each[name]) for each in of])
-        values.append(samples * worth)
-        floors.append(float((samples * worth**2).sum()) / len(side) ** 2)
-    return estimate(values[0], values[1], variation, (floors[0], floors[1]))
-
-
-def _count_copies(one: Round) -> Counter[str]:
+def _work_by_kind(one: Round) -> Counter[str]:
     result: Counter[str] = Counter()
     for stack, count in one.stacks.items():
         if (name := kind_of(stack)) is not None:

@@ -1,6 +1,7 @@
 """State what the measuring rounds say about both sides of `labkit why`. Profiles are not part of it (METHOD,
 "Profiles")."""
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -58,13 +59,7 @@ def of_point(point: ProfiledPoint) -> MeasuredVerdict | None:
     Of several, one that says faster or slower comes first.
     """
     left, right = point.sides[:2]
-    if selection.differing(point.sides):
-        return None
-    try:
-        result = _compare(left, right)
-    except BadInput:
-        return None
-    if result is None:
+    if selection.differing(point.sides) or (result := _compare(left, right)) is None:
         return None
     # A third arm may be the baseline of both, also within each of two runs: its ratios say nothing about these two.
     if left.folder == right.folder:
@@ -87,45 +82,36 @@ def of_point(point: ProfiledPoint) -> MeasuredVerdict | None:
 
 def _arm_verdicts(left: ProfiledArm, right: ProfiledArm) -> Iterator[str]:
     """Yield the verdicts about two arms or two runs at the same points."""
-    try:
-        result = _compare(left, right)
-    except BadInput:  # two runs differ in more than time; the conclusion names the differences
-        return
-    if result is not None:
+    if (result := _compare(left, right)) is not None:
         yield from result[result["topology"].isin([left.topology, right.topology])]["sentence"]
 
 
 def _compare(left: ProfiledArm, right: ProfiledArm) -> pd.DataFrame | None:
-    if left.folder == right.folder:
-        return verdicts.verdicts(left.rows)
-    if left.topology == right.topology:
-        return selection.rows_with(compare_runs.compare(left.folder, right.folder)[0], left.values)
+    """Return the verdicts about both sides, None if nothing compares them."""
+    with contextlib.suppress(
+        BadInput
+    ):  # two runs differ in more than time; the conclusion names the differences
+        if left.folder == right.folder:
+            return verdicts.verdicts(left.rows)
+        if left.topology == right.topology:
+            return selection.rows_with(compare_runs.compare(left.folder, right.folder)[0], left.values)
     return None
 
 
 def _point_ratios(sides: Sides, resized: bool) -> Iterator[str]:
     """Yield the ratio of right to left at points that differ, as measured on each host of one run or sweep."""
+    names, shared = [side.name for side in sides[:2] if side is not None], selection.shared_parameters(sides)
     for host, own in selection.by_host(sides):
-        for sentence in _point_ratios_on_host(own, resized):
-            yield f"{host}: {sentence}" if host else sentence
-
-
-def _point_ratios_on_host(sides: Sides, resized: bool) -> Iterator[str]:
-    names, both = [], []
-    for side in sides[:2]:
-        assert side is not None
-        ok = load.measured_rows(side.rows)
-        names.append(side.name)
-        both.append(dict(load.groups(ok[ok["arm"].eq(side.arm)], selection.shared_parameters(sides))))
-    for key in both[0]:
-        if key not in both[1]:
-            continue
-        one, other = both[0][key], both[1][key]
-        protocol = protocols.find(str(one["protocol"].iloc[0]))
-        metric = protocol.work_metric if resized else protocol.metric
-        words = f"{protocol.packet}s a second" if metric == protocols.PACKET_RATE else protocol.average
-        about = f"{words} of {names[1]} to that of {names[0]}"
-        yield f"{selection.label(sides, key)}: {about}: {_ratio(one, other, metric)}"
+        ok = [(side.arm, load.measured_rows(side.rows)) for side in own[:2] if side is not None]
+        both = [dict(load.groups(rows[rows["arm"].eq(arm)], shared)) for arm, rows in ok]
+        for key in (key for key in both[0] if key in both[1]):
+            one, other = both[0][key], both[1][key]
+            protocol = protocols.find(str(one["protocol"].iloc[0]))
+            metric = protocol.work_metric if resized else protocol.metric
+            words = f"{protocol.packet}s a second" if metric == protocols.PACKET_RATE else protocol.average
+            about = f"{words} of {names[1]} to that of {names[0]}"
+            start = f"{host}: " if host else ""
+            yield f"{start}{selection.label(sides, key)}: {about}: {_ratio(one, other, metric)}"
 
 
 def _ratio(left: pd.DataFrame, right: pd.DataFrame, metric: str) -> str:

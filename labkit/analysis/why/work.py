@@ -20,7 +20,7 @@ from labkit.analysis import protocols
 from labkit.analysis.flame import folded_stacks
 from labkit.analysis.flame.frame_tree import IDLE
 from labkit.analysis.flame.load_profiles import OBSERVER, WITHIN, arm, observed
-from labkit.analysis.flame.significance import Estimate, RunVariation, beyond_control, estimate
+from labkit.analysis.flame.significance import Estimate, Floats, RunVariation, beyond_control, estimate
 from labkit.analysis.protocols import CostUnit
 from labkit.analysis.why.selection import ProfiledPoint
 from labkit.common import loss_places
@@ -28,6 +28,7 @@ from labkit.common import loss_places
 SEND, RECEIVE, READ, REST = "sending", "receiving in the kernel", "reading by the program", "everything else"
 STAGES = (SEND, RECEIVE, READ, REST)
 MIN_SHARE = 0.02  # of a side's cost: a smaller part is not named as a cause
+LOSS_SHARE = 0.05  # relative standard deviation between runs of packets sent per packet that arrived
 OUTSIDE = "elsewhere"  # processes outside the experiment (labkit.measure.observers.perf.fold_stacks)
 # Functions where the kernel starts to receive from a queue, whichever process the interrupt hit.
 SOFTIRQ = r"net_rx_action|process_backlog|napi_threaded_poll\w*|net_tx_action"
@@ -65,21 +66,9 @@ _NIC = re.compile(
 )
 MACHINE = re.compile(r"kernel|swapper|ksoftirqd.*")  # processes that work for the whole machine
 ROUND_COLUMNS = [
-    "folder",
-    "protocol",
-    "nodes",
-    "parent",
-    "window_s",
-    "cpus_count",
-    "steal_s",
-    "sent_count",
-    "lost_count",
-    "loop",
-    "transaction_rate",
-    "pairs",
-    "streams",
-    "cpu_wait_s",
-]
+    "folder", "protocol", "nodes", "parent", "window_s", "cpus_count", "steal_s", "sent_count", "lost_count", "loop",
+    "transaction_rate", "pairs", "streams", "cpu_wait_s",
+]  # fmt: skip
 _KTHREADS = "kernel"  # the process name of the kernel's threads (labkit.measure.observers.perf.fold_stacks)
 
 
@@ -182,8 +171,7 @@ def _in_own_call(names: Sequence[str]) -> bool:
 
 def rounds(point: ProfiledPoint, side: int, processes: str = WITHIN) -> list[Round]:
     """Return the profiled rounds of a side. Raises BadInput if there is none."""
-    named_sides = list(point.named_sides())
-    name, rows = named_sides[side]
+    name, rows = list(point.named_sides())[side]
     unit = protocols.find(point.protocol).unit
     own = rows[rows["observer"].eq(OBSERVER) & rows["status"].eq("ok") & rows["artefact"].notna()]
     profile = arm(rows, name, ".*")
@@ -239,12 +227,9 @@ def _passed_packets(row: Mapping[Any, Any], before: float) -> dict[str, float]:
     """
     sent, lost = row.get("sent_count"), row.get("lost_count")
     whole = dict.fromkeys(STAGES, 1.0)
-    if (
-        protocols.find(row["protocol"]).work != "packet"
-        or pd.isna(sent)
-        or pd.isna(lost)
-        or not 0 <= lost < sent
-    ):
+    if protocols.find(row["protocol"]).work != "packet" or pd.isna(sent) or pd.isna(lost):
+        return whole
+    if not 0 <= lost < sent:
         return whole
     spent = float(sent / (sent - lost))
     return whole | {SEND: spent, RECEIVE: 1 + (spent - 1) * (1 - before), REST: spent}
@@ -275,24 +260,17 @@ def _lost_before(rows: pd.DataFrame) -> float:
 
 
 @dataclass(frozen=True)
-class Part:
-    """A part of the difference in cost per unit that arrived: the loss, or the CPU time of one stage."""
-
-    name: str
-    left_s: float
-    right_s: float
-    estimate: Estimate
-
-
-@dataclass(frozen=True)
 class Split:
-    """The difference in cost per unit that arrived, in seconds, and its parts, which add up to it."""
+    """The difference in cost per unit that arrived, in seconds, and its parts, which add up to it: loss and stages.
+
+    spent: packets sent for each that arrived. stages: each with the CPU time of a packet that passes it on either side.
+    """
 
     unit: CostUnit
     total: Estimate
     spent: Estimate
-    loss: Part
-    stages: Sequence[Part]
+    loss: Estimate
+    stages: Mapping[str, Estimate]
 
 
 @dataclass(frozen=True)
@@ -327,8 +305,7 @@ def round_trips(
 
     def compared(value: Callable[[Round], float]) -> Estimate:
         sides = [np.array([value(one) for one in side]) for side in (left, right, control)]
-        size = estimate(sides[0], sides[1], variation)
-        return size if len(control) < 2 else beyond_control(size, estimate(sides[0], sides[2], None))
+        return estimate(sides[0], sides[1], variation, again=sides[2])
 
     return RoundTrips(
         compared(lambda one: one.round_trip_s),
@@ -351,76 +328,48 @@ def split(
 
     Each factor is weighted by the mean of both sides of the other factor, so that the parts add up to the difference.
     """
-    sides = (left, right)
-    count = {
-        (at, stage): np.array([sum(one.samples[stage].values()) for one in side], dtype=float)
-        for at, side in enumerate(sides)
-        for stage in STAGES
-    }
-    passed = {
-        (at, stage): np.array([one.passed[stage] for one in side])
-        for at, side in enumerate(sides)
-        for stage in STAGES
-    }
-    cost = {
-        (at, stage): count[at, stage] * np.array([one.seconds_per_sample(stage) for one in side])
-        for at, side in enumerate(sides)
-        for stage in STAGES
-    }
-    middle = {stage: (cost[0, stage].mean() + cost[1, stage].mean()) / 2 for stage in STAGES}
-    weight = {stage: (passed[0, stage].mean() + passed[1, stage].mean()) / 2 for stage in STAGES}
-    total = [sum(cost[at, stage] * passed[at, stage] for stage in STAGES) for at in (0, 1)]
-    # The least variance of each mean: that of counting samples (Poisson), each worth `cost / count`.
-    least = {
-        (at, stage): float((cost[at, stage] ** 2 / np.maximum(count[at, stage], 1)).sum()) / len(side) ** 2
-        for at, side in enumerate(sides)
-        for stage in STAGES
-    }
-    floors = [sum(weight[stage] ** 2 * least[at, stage] for stage in STAGES) for at in (0, 1)]
-    loss = [sum(middle[stage] * passed[at, stage] for stage in STAGES) for at in (0, 1)]
-    spent = estimate(
-        passed[0, SEND],
-        passed[1, SEND],
-        None if variation is None else RunVariation(variation.runs, LOSS_SHARE),
-    )
-    parts = [
-        Part(
-            stage, float(cost[0, stage].mean()), float(cost[1, stage].mean()),
-            estimate(
-                weight[stage] * cost[0, stage],
-                weight[stage] * cost[1, stage],
-                variation,
-                (weight[stage] ** 2 * least[0, stage], weight[stage] ** 2 * least[1, stage]),
-            ),
-        )
-        for stage in STAGES
-    ]  # fmt: skip
+
+    def by_stage(value: Callable[[Round, str], float]) -> list[Floats]:
+        """Return the values [stage, round] of both sides."""
+        return [
+            np.array([[value(one, stage) for one in side] for stage in STAGES], dtype=float)
+            for side in (left, right)
+        ]
+
+    samples = by_stage(lambda one, stage: sum(one.samples[stage].values()))
+    worth = by_stage(Round.seconds_per_sample)
+    passed = by_stage(lambda one, stage: one.passed[stage])
+    cost = [count * each for count, each in zip(samples, worth, strict=True)]
+    middle, weight = ((one.mean(axis=1) + other.mean(axis=1)) / 2 for one, other in (cost, passed))
+    total = [(one * by).sum(axis=0) for one, by in zip(cost, passed, strict=True)]
+    loss = [(middle[:, None] * by).sum(axis=0) for by in passed]
+    # The least variance of each mean: that of counting samples (Poisson).
+    least = [
+        (count * each**2).sum(axis=1) / count.shape[1] ** 2
+        for count, each in zip(samples, worth, strict=True)
+    ]
+
+    def of_stage(at: int) -> Estimate:
+        one, other = (weight[at] * side[at] for side in cost)
+        size = estimate(one, other, variation, [float(weight[at] ** 2 * side[at]) for side in least])
+        return replace(size, left=float(cost[0][at].mean()), right=float(cost[1][at].mean()))
+
+    sending = STAGES.index(SEND)
+    of_loss = None if variation is None else RunVariation(variation.runs, LOSS_SHARE)
     result = Split(
         unit,
-        estimate(np.asarray(total[0]), np.asarray(total[1]), variation, (floors[0], floors[1])),
-        spent,
-        Part(
-            "packets that were lost",
-            spent.left,
-            spent.right,
-            estimate(np.asarray(loss[0]), np.asarray(loss[1]), variation),
-        ),
-        parts,
+        estimate(total[0], total[1], variation, [float((weight**2 * one).sum()) for one in least]),
+        estimate(passed[0][sending], passed[1][sending], of_loss),
+        estimate(loss[0], loss[1], variation),
+        {stage: of_stage(at) for at, stage in enumerate(STAGES)},
     )
-    return _beyond_control(result, split(left, control, unit, None)) if len(control) > 1 else result
-
-
-def _beyond_control(of: Split, control: Split) -> Split:
-    def part(one: Part, again: Part) -> Part:
-        return replace(one, estimate=beyond_control(one.estimate, again.estimate))
-
-    return replace(
-        of,
-        total=beyond_control(of.total, control.total),
-        spent=beyond_control(of.spent, control.spent),
-        loss=part(of.loss, control.loss),
-        stages=[part(*pair) for pair in zip(of.stages, control.stages, strict=True)],
+    if len(control) < 2:
+        return result
+    again = split(left, control, unit, None)
+    return Split(
+        unit,
+        beyond_control(result.total, again.total),
+        beyond_control(result.spent, again.spent),
+        beyond_control(result.loss, again.loss),
+        {stage: beyond_control(size, again.stages[stage]) for stage, size in result.stages.items()},
     )
-
-
-LOSS_SHARE = 0.05  # relative standard deviation between runs of packets sent per packet that arrived

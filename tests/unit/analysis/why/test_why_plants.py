@@ -780,9 +780,9 @@ def test_more_loss_is_not_more_cpu(tmp_path: Path) -> None:
     [point] = selection.points(selection.select_sides(*map(str, sides)))
     split = work.split(work.rounds(point, 0), work.rounds(point, 1), PER["packet"], None)
     assert split.total.certain
-    assert split.loss.estimate.difference == pytest.approx(split.total.difference, rel=0.1)
-    assert not any(part.estimate.certain and abs(part.estimate.difference) > 2e-7 for part in split.stages)
-    parts = split.loss.estimate.difference + sum(one.estimate.difference for one in split.stages)
+    assert split.loss.difference == pytest.approx(split.total.difference, rel=0.1)
+    assert not any(one.certain and abs(one.difference) > 2e-7 for one in split.stages.values())
+    parts = split.loss.difference + sum(one.difference for one in split.stages.values())
     assert parts == pytest.approx(split.total.difference, rel=0.05)
 
 
