@@ -30,20 +30,8 @@ from labkit.analysis.protocols import CARRYING, PROTOCOLS
 from labkit.common import units
 
 __all__ = [
-    "cost",
-    "cpu_per_gigabyte",
-    "forest",
-    "function_durations",
-    "function_times",
-    "functions",
-    "kernels",
-    "load_loss",
-    "over_time",
-    "percentiles",
-    "rates",
-    "requests",
-    "slices",
-    "throughput",
+    "cost", "cpu_per_gigabyte", "forest", "function_durations", "function_times", "functions", "kernels", "load_loss",
+    "over_time", "percentiles", "rates", "requests", "slices", "throughput",
 ]  # fmt: skip
 
 SLICES_PX = 250

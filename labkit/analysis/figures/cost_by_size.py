@@ -1,6 +1,6 @@
 """Throughput, packet rate and CPU time per packet against size."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pandas as pd
@@ -32,33 +32,50 @@ def cost(rows: pd.DataFrame) -> go.Figure:
     The rows of a panel are of one host and differ only in arm and length; they may come from several runs of a sweep.
     Raises BadInput if they differ in PROVENANCE.
     """
-    return _against_size(rows, "What a packet costs, by its size", _quantities)
+    cpu = "CPU time of a {} received, whole machine"
+    return _against_size(rows, "What a packet costs, by its size", cpu, "s", "packets")
 
 
 def rates(rows: pd.DataFrame) -> go.Figure:
     """Draw throughput, packet rate and busy CPUs of the whole machine against `length_bytes`, like `cost`."""
-    return _against_size(rows, "Throughput, packets and busy CPUs, by size", _rates)
+    cpu = "CPUs of the machine that are busy"
+    return _against_size(rows, "Throughput, packets and busy CPUs, by size", cpu, "CPUs", "window_s")
 
 
-def _against_size(
-    rows: pd.DataFrame, title: str, quantities: Callable[[Panel], list[tuple[Panel, Quantity]]]
-) -> go.Figure:
+def _against_size(rows: pd.DataFrame, title: str, cpu: str, unit: str, per: str) -> go.Figure:
+    """Draw how fast packets arrive, and the CPU time per something. cpu, unit, per: its title, unit and divisor."""
     sized = part(complete(rows), "cost")
     sized = sized[sized["length_bytes"].notna()]
-    drawn: list[tuple[Panel, Quantity]] = []
+    plots: list[tuple[Panel, Quantity]] = []
     # In rows of labkit 0.1, `received_count` of a whole UDP run is iperf3's, over iperf3's own period.
     datagrams = sized["received_bytes"] / sized["length_bytes"]
     sized = sized.assign(packets=sized["received_count"].mask(sized["protocol"].eq("udp"), datagrams))
     for panel in panels(sized, columns_count=1, by_pairs=sized["pairs"].nunique() > 1, along=SIZE.column):
-        _alike(panel)
-        for one, quantity in quantities(panel):
-            drawn.append((replace(one, row=len(drawn) + 1), quantity))
-    figure = grid([panel for panel, _ in drawn], PANEL_PX)
-    for panel, quantity in drawn:
+        for name, values in differing(panel.table[panel.table["status"].eq("ok")], PROVENANCE).items():
+            one, other = (str(value) for value in values[:2])
+            raise BadInput(f"rows that differ in {name} are not drawn on one axis: {one} and {other}")
+        protocol = protocols.find(panel.protocol)
+        if panel.protocol in protocols.CARRYING:
+            plots += [
+                plot(panel, protocol.quantity, "bit/s", value="throughput_bps"),
+                plot(panel, f"{protocol.packet}s received", "pps", value="throughput_pps"),
+                plot(panel, cpu.format(protocol.packet), unit, value="cpu_s", part="softirq_s", weight=per),
+            ]
+        else:
+            of = "" if protocol.higher_is_better else f" {protocols.percentile()}"
+            plots.append(plot(panel, f"{protocol.quantity}{of}", protocol.metric_unit, value=protocol.metric))
+    subtitle = f"geometric mean of rounds, 95 % interval (open triangle: it continues); dotted: softirq alone; {FAINT}"
+    return finish(below_each_other(plots, PANEL_PX), sized, title, subtitle)
+
+
+def below_each_other(plots: Sequence[tuple[Panel, Quantity]], panel_px: int) -> go.Figure:
+    """Draw quantities against size, one below the other."""
+    parts = [replace(panel, row=row) for row, (panel, _) in enumerate(plots, 1)]
+    figure = grid(parts, panel_px)
+    for panel, (_, quantity) in zip(parts, plots, strict=True):
         draw(figure, panel, quantity, SIZE)
         mark_mtu(figure, panel)
-    subtitle = f"geometric mean of rounds, 95 % interval (open triangle: it continues); dotted: softirq alone; {FAINT}"
-    return finish(figure, sized, title, subtitle)
+    return figure
 
 
 def say_size(size: float, panel: Panel) -> str:
@@ -85,37 +102,6 @@ def mark_mtu(figure: go.Figure, panel: Panel) -> None:
         figure.add_shape(
             x0=largest + 0.5, x1=largest + 0.5, y0=0, y1=1, yref="y domain", **RULE, **panel.place
         )
-
-
-def _alike(panel: Panel) -> None:
-    for name, values in differing(panel.table[panel.table["status"].eq("ok")], PROVENANCE).items():
-        one, other = (str(value) for value in values[:2])
-        raise BadInput(f"rows that differ in {name} are not drawn on one axis: {one} and {other}")
-
-
-def _quantities(panel: Panel) -> list[tuple[Panel, Quantity]]:
-    """Return the plots of a panel from top to bottom."""
-    packet = protocols.find(panel.protocol).packet
-    cpu = {"value": "cpu_s", "part": "softirq_s", "weight": "packets"}
-    return _speeds(panel, plot(panel, f"CPU time of a {packet} received, whole machine", "s", **cpu))
-
-
-def _rates(panel: Panel) -> list[tuple[Panel, Quantity]]:
-    cpu = {"value": "cpu_s", "part": "softirq_s", "weight": "window_s"}
-    return _speeds(panel, plot(panel, "CPUs of the machine that are busy", "CPUs", **cpu))
-
-
-def _speeds(panel: Panel, cpu: tuple[Panel, Quantity]) -> list[tuple[Panel, Quantity]]:
-    """Return the plots of how fast packets arrive, and `cpu`; of a protocol of requests, only its metric."""
-    protocol = protocols.find(panel.protocol)
-    if panel.protocol not in protocols.CARRYING:
-        of = "" if protocol.higher_is_better else f" {protocols.percentile()}"
-        return [plot(panel, f"{protocol.quantity}{of}", protocol.metric_unit, value=protocol.metric)]
-    return [
-        plot(panel, protocol.quantity, "bit/s", value="throughput_bps"),
-        plot(panel, f"{protocol.packet}s received", "pps", value="throughput_pps"),
-        cpu,
-    ]
 
 
 def plot(panel: Panel, what: str, unit: str, **columns: str) -> tuple[Panel, Quantity]:

@@ -227,17 +227,12 @@ def _line(figure: go.Figure, marks: Marks, panel: Panel, one: dict[Any, Any], te
     if not pd.isna(ratio):
         low, high = (ratio if pd.isna(one[end]) else one[end] for end in ("low", "high"))
         symbol = style.symbol.removesuffix("-open") + ("-open" if low <= 1 <= high else "")
-        point = go.Scatter(
-            x=[ratio],
-            y=[one["y"]],
-            error_x={"array": [high - ratio], "arrayminus": [ratio - low]},
-            mode="markers",
-            marker={"color": style.color, "symbol": symbol, "size": 9},
-            name=theme.plain(one["topology"]),
-            hoverinfo="text",
-            hovertext=theme.folded(one["sentence"], 60),
-        )
-        figure.add_trace(point, **panel.place)
+        figure.add_scatter(
+            x=[ratio], y=[one["y"]], error_x={"array": [high - ratio], "arrayminus": [ratio - low]},
+            mode="markers", marker={"color": style.color, "symbol": symbol, "size": 9},
+            name=theme.plain(one["topology"]), hoverinfo="text", hovertext=theme.folded(one["sentence"], 60),
+            **panel.place,
+        )  # fmt: skip
     word = f"<b>{word}</b>" if word in ("faster", "slower") else word
     at = {"xref": "x domain", "x": 1, "xanchor": "left", "y": one["y"], "showarrow": False, **panel.place}
     if texts.stacked:

@@ -4,7 +4,6 @@ Each ratio is measured on one host; hosts are compared by such ratios only.
 """
 
 import math
-import textwrap
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -34,7 +33,11 @@ def kernels(verdicts: pd.DataFrame) -> go.Figure:
     figure = grid(parts, PANEL_PX)
     room = WIDTH_PX / columns / max(len(there), 1)
     turned = room < MIN_LETTERS * LETTER_PX
-    labels = [_fold_label(name, 40 if turned else int(room / LETTER_PX) - 1) for name, _ in there]
+    letters = 40 if turned else int(room / LETTER_PX) - 1  # of a line
+    labels = [
+        "<br>".join(theme.folded(part, letters) for part in name.removeprefix("Linux ").split(", "))
+        for name, _ in there
+    ]
     ticks = {"tickvals": list(range(len(there))), "ticktext": labels, "tickangle": -40 if turned else 0}
     figure.update_xaxes(range=[-0.5, len(there) - 0.5], showgrid=False, **ticks)
     low, high = drawn_range(verdicts)
@@ -59,12 +62,6 @@ def kernels(verdicts: pd.DataFrame) -> go.Figure:
         "The ratios of several kernels side by side. Speeds of different kernels or machines never share an axis,"
         " because labkit compares only within one kernel on one machine.",
     )
-
-
-def _fold_label(name: str, width: int) -> str:
-    """Return a host's name as a tick label with at most `width` letters per line."""
-    parts = name.removeprefix("Linux ").split(", ")
-    return "<br>".join(theme.plain(line) for part in parts for line in textwrap.wrap(part, width))
 
 
 def _controls(figure: go.Figure, panel: Panel) -> None:

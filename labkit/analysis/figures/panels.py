@@ -99,11 +99,9 @@ def _panels(
     wrap = columns_count or (2 if len(columns) > MAX_COLUMNS or has_holes else None)
     result = []
     for place, (one, part) in enumerate(groups):
-        row, column = (
-            divmod(place, wrap)
-            if wrap
-            else (mtus.index(one.get("mtu_bytes", 0)), columns.index(_order(one)[:-1]))
-        )
+        row, column = mtus.index(one.get("mtu_bytes", 0)), columns.index(_order(one)[:-1])
+        if wrap:
+            row, column = divmod(place, wrap)
         title = _title(one, varying[one["protocol"]])
         result.append(Panel(part, one["protocol"], title, row + 1, column + 1))
     return result
@@ -168,10 +166,8 @@ def _title(one: dict[str, Any], varying: list[str]) -> str:
 
 def grid(parts: list[Panel], panel_px: int) -> go.Figure:
     """Return an empty figure with a titled place for every panel, each `panel_px` high (plot and axis)."""
-    rows, columns = (
-        max((part.row for part in parts), default=1),
-        max((part.column for part in parts), default=1),
-    )
+    rows = max((part.row for part in parts), default=1)
+    columns = max((part.column for part in parts), default=1)
     parts = [replace(part, title=wrapped(part.title, TITLES_WIDTH // columns)) for part in parts]
     more_px = HOST_PX * max((part.titled.count("<br>") for part in parts), default=0)
     between, top = BETWEEN_PX + more_px, TOP_PX + more_px
@@ -202,9 +198,8 @@ def titled_grid(titles: dict[tuple[int, int], str], **grid: Any) -> go.Figure:
     specs: list[list[dict[str, Any] | None]] = [
         [{} if place in titles else None for place in row] for row in places
     ]
-    bold = [
-        titles[place] for row in places for place in row if place in titles
-    ]  # plotly expects a title for each existing plot only
+    # plotly expects a title for each existing plot only.
+    bold = [titles[place] for row in places for place in row if place in titles]
     figure = make_subplots(specs=specs if titles else None, subplot_titles=bold, **grid)
     # Without plotly's own font size, so that the template's applies; above the label of a tick at the upper edge.
     figure.update_annotations(font=None, yshift=TITLE_SHIFT_PX)
@@ -302,11 +297,8 @@ def gaps(table: pd.DataFrame) -> list[str]:
         reasons.setdefault((topology, status), []).append(f"{scope}: {reason or status}")
     topologies: dict[str, list[str]] = {}
     for (topology, _), lines in reasons.items():
-        more = (
-            [f": … and {len(lines) - MAX_REASONS} more reasons of that kind"]
-            if len(lines) > MAX_REASONS
-            else []
-        )
+        left_out = len(lines) - MAX_REASONS
+        more = [f": … and {left_out} more reasons of that kind"] if left_out > 0 else []
         for sentence in lines[:MAX_REASONS] + more:
             topologies.setdefault(sentence, []).append(topology)
     return [", ".join(names) + sentence for sentence, names in topologies.items()]

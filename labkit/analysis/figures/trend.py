@@ -30,16 +30,8 @@ def trend(
     edges = [0, *places, len(points)]
     for begin, end in itertools.pairwise(edges):
         level = float(shown["y"].iloc[begin:end].mean())
-        figure.add_shape(
-            type="line",
-            x0=begin - 0.5,
-            x1=end - 0.5,
-            y0=level,
-            y1=level,
-            line_width=2,
-            line_color=theme.GREY,
-            opacity=0.8,
-        )
+        line = {"line_color": theme.GREY, "line_width": 2, "opacity": 0.8}
+        figure.add_shape(type="line", x0=begin - 0.5, x1=end - 0.5, y0=level, y1=level, **line)
     for place, text in zip(places, texts, strict=True):
         line = {"line_color": theme.GREY, "line_dash": "dash", "line_width": 1.5, "opacity": 0.9}
         figure.add_shape(type="line", x0=place - 0.5, x1=place - 0.5, yref="y domain", y0=0, y1=1, **line)
