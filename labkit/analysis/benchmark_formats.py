@@ -36,12 +36,8 @@ def arm_means(ok: pd.DataFrame) -> Iterator[tuple[Key, str, pd.DataFrame, stats.
         for arm, each in group.groupby("topology", sort=False):
             slices = each[each["method"].eq("slice")]
             used = slices if len(slices) else each
-            yield (
-                key,
-                str(arm),
-                used,
-                stats.effect(np.log(used["value"].to_numpy(float)), list(used["setup"])),
-            )
+            mean = stats.effect(np.log(used["value"].to_numpy(float)), list(used["setup"]))
+            yield key, str(arm), used, mean
 
 
 def github_action_benchmark(rows: Sequence[dict[str, Any]]) -> bytes:
@@ -50,19 +46,12 @@ def github_action_benchmark(rows: Sequence[dict[str, Any]]) -> bytes:
     each = list(_series(rows))
     if len({more for _, _, more, _ in each}) > 1:
         raise BadInput("throughput and round-trip times have no common direction: export two runs")
-    return msgspec.json.format(
-        msgspec.json.encode(
-            [
-                {
-                    "name": name,
-                    "unit": BY_NAME[metric].unit,
-                    "value": mean.ratio,
-                    **({} if mean.low is None else {"range": f"{mean.low:.4g} to {mean.high:.4g}"}),
-                }
-                for name, metric, _, mean in each
-            ]
-        )
-    )
+    points = [
+        {"name": name, "unit": BY_NAME[metric].unit, "value": mean.ratio}
+        | ({} if mean.low is None else {"range": f"{mean.low:.4g} to {mean.high:.4g}"})
+        for name, metric, _, mean in each
+    ]
+    return msgspec.json.format(msgspec.json.encode(points))
 
 
 def bencher_metric_format(rows: Sequence[dict[str, Any]]) -> bytes:

@@ -206,7 +206,8 @@ def _refuse(left: RunSide, right: RunSide) -> None:
 
 def _common(left: RunSide, right: RunSide, in_turn: bool) -> list[Common]:
     """Return the common points: on the same host, or else on hosts requested alike, or else on any hosts."""
-    names = _host_names(left, right)
+    both = pd.concat([side.ok[HOST] for side in (left, right)], ignore_index=True)
+    names = {key: name for name, rows in hosts(both) for key, _ in groups(rows, HOST)}
     common = []
     for equal_counts in ((len(HOST), REQUESTED), (0,)):
         for one, other in _matching(left, right, equal_counts):
@@ -252,11 +253,6 @@ def _matching(left: RunSide, right: RunSide, equal_counts: tuple[int, ...]) -> I
         candidates = [other for other in right.points if other[len(HOST) :] == one[len(HOST) :]]
         tiers = ([other for other in candidates if other[:count] == one[:count]] for count in equal_counts)
         yield from ((one, other) for other in next(filter(None, tiers), []))
-
-
-def _host_names(left: RunSide, right: RunSide) -> dict[Key, str]:
-    both = pd.concat([side.ok[HOST] for side in (left, right)], ignore_index=True)
-    return {key: name for name, rows in hosts(both) for key, _ in groups(rows, HOST)}
 
 
 def _nothing(common: list[Common]) -> str:

@@ -36,15 +36,8 @@ CLOCKS_S = 60.0
 SERIES = ["experiment", "arm", "baseline", "point", "metric", "machine_class"]
 # What may explain a change, in the order in which it is named.
 PROVENANCE = [
-    "kernel",
-    "kernel_build",
-    "kernel_config_digest",
-    "sysctl_digest",
-    "iperf3",
-    "labkit",
-    "git_revision",
-    "machine",
-]
+    "kernel", "kernel_build", "kernel_config_digest", "sysctl_digest", "iperf3", "labkit", "git_revision", "machine",
+]  # fmt: skip
 COLUMNS: dict[str, tuple[str, str]] = {
     "experiment": ("string", "the experiment"),
     "arm": ("string", "the arm: what verdicts name"),

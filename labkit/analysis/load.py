@@ -250,15 +250,10 @@ def _parameters_of_points(df: pd.DataFrame) -> pd.DataFrame:
     for row, effects in df["changed"].items():
         for one in effects if isinstance(effects, list) else ():
             if one["kind"] == "parameter" and one["setting"] in GROUP:
-                usual = one["before"]
-                is_number = one["setting"] in NUMBERS
-                df.loc[row, one["setting"]] = (
-                    (np.nan if usual == "None" else float(usual))
-                    if is_number
-                    else None
-                    if usual == "None"
-                    else usual
-                )
+                usual = None if one["before"] == "None" else one["before"]
+                if one["setting"] in NUMBERS:
+                    usual = np.nan if usual is None else float(usual)
+                df.loc[row, one["setting"]] = usual
     return df
 
 

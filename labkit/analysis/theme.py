@@ -106,13 +106,8 @@ _ARMS = {
     "vxlan_macsec": ArmStyle(_GREEN, "hexagram-open", "longdashdot"),
 }
 _SYMBOLS = (
-    "triangle-ne",
-    "star-diamond",
-    "bowtie-open",
-    "pentagon-open",
-    "star-triangle-up-open",
-    "diamond-cross-open",
-)
+    "triangle-ne", "star-diamond", "bowtie-open", "pentagon-open", "star-triangle-up-open", "diamond-cross-open",
+)  # fmt: skip
 _DASHES = ("dash", "dot", "longdash", "dashdot")
 
 # Styles of kinds of endpoints in figures that compare nothing else, and of published values.

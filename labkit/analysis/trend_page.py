@@ -16,8 +16,7 @@ import plotly.graph_objects as go
 from labkit.analysis import compare_runs, report, why
 from labkit.analysis.figures.trend import trend
 from labkit.analysis.history import PROVENANCE, History, Series
-from labkit.analysis.report import notebook_cells
-from labkit.analysis.report.notebook_cells import Cell, plain
+from labkit.analysis.report.notebook_cells import Cell, document, plain, prose_cell, shown_cell
 from labkit.common.errors import LabkitError
 
 
@@ -26,7 +25,7 @@ def write(history: History, out: Path) -> Path:
     shown = [run for one in history.series for change in one.changes for run in one.beside(change)]
     shown += [one.points.iloc[-1] for one in history.series if len(one.points)]
     folders = dict.fromkeys(folder for run in shown if (folder := Path(str(run["folder"]))).is_dir())
-    report.page([notebook_cells.document(list(_cells(history)))], list(folders), out, "Trends")
+    report.page([document(list(_cells(history)))], list(folders), out, "Trends")
     return out
 
 
@@ -47,19 +46,18 @@ def _cells(history: History) -> Iterator[Cell]:
     count = sum(bool(one.changes) for one in history.series)
     head = f"{count} of {len(history.series)} series changed."
     lines = [f"- {plain(one)}" for one in sentences(history) if count]
-    yield notebook_cells.prose_cell("## Changes", plain(head), "\n".join(lines))
+    yield prose_cell("## Changes", plain(head), "\n".join(lines))
     if history.doubts:
-        yield notebook_cells.prose_cell("## Doubts", "\n".join(f"- {plain(one)}" for one in history.doubts))
-    yield notebook_cells.prose_cell("## Series")
+        yield prose_cell("## Doubts", "\n".join(f"- {plain(one)}" for one in history.doubts))
+    yield prose_cell("## Series")
     for one in history.series:
-        yield notebook_cells.shown_cell(figure(one))
+        yield shown_cell(figure(one))
         for change in one.changes:
             before, after = one.beside(change)
-            yield notebook_cells.prose_cell(f"### {plain(one.sentence(change))}")
-            yield notebook_cells.shown_cell(_beside(before, after))
-            yield notebook_cells.prose_cell(
-                "\n".join(f"- {plain(line)}" for line in explained(one, before, after))
-            )
+            yield prose_cell(f"### {plain(one.sentence(change))}")
+            yield shown_cell(_beside(before, after))
+            lines = [f"- {plain(line)}" for line in explained(one, before, after)]
+            yield prose_cell("\n".join(lines))
 
 
 def _beside(before: pd.Series[Any], after: pd.Series[Any]) -> pd.DataFrame:

@@ -62,13 +62,8 @@ def _add_lines(figure: go.Figure, places: Layout | Levels) -> None:
             points += [*line, (None, None)] if join.kind == join_kind else []
         if points:
             x, y = zip(*points, strict=True)
-            common = {
-                "mode": "lines",
-                "hoverinfo": "skip",
-                "line": theme.JOINS[join_kind],
-                "showlegend": True,
-            }
-            figure.add_trace(go.Scatter(x=x, y=y, name=name, **common))
+            look: dict[str, Any] = {"mode": "lines", "line": theme.JOINS[join_kind], "hoverinfo": "skip"}
+            figure.add_trace(go.Scatter(x=x, y=y, name=name, showlegend=True, **look))
 
 
 def _add_words(figure: go.Figure, state: State, places: Layout | Levels) -> None:

@@ -87,24 +87,18 @@ def simplify(state: State) -> State:
         kept = [address for address in one.addresses if _global(address)]
         return msgspec.structs.replace(one, addresses=kept)
 
-    return _with(
-        state,
-        [
-            msgspec.structs.replace(
-                space, interfaces=[brief(one) for one in space.interfaces if is_shown(space, one)]
-            )
-            for space in state.namespaces
-        ],
-    )
+    spaces = [
+        msgspec.structs.replace(
+            space, interfaces=[brief(one) for one in space.interfaces if is_shown(space, one)]
+        )
+        for space in state.namespaces
+    ]
+    return msgspec.structs.replace(state, namespaces=spaces)
 
 
 def _global(address: str) -> bool:
     ip = ip_interface(address).ip
     return not ip.is_link_local and not ip.is_loopback
-
-
-def _with(state: State, namespaces: list[Namespace]) -> State:
-    return msgspec.structs.replace(state, namespaces=namespaces)
 
 
 def first(state: State, pairs: int = FEW) -> tuple[State, int]:
@@ -124,7 +118,7 @@ def first(state: State, pairs: int = FEW) -> tuple[State, int]:
         for space in state.namespaces
         if space.name not in gone
     ]
-    return msgspec.structs.replace(_with(state, spaces), pairs=kept), len(rest)
+    return msgspec.structs.replace(state, namespaces=spaces, pairs=kept), len(rest)
 
 
 def kind(one: InterfaceState) -> str:
@@ -165,13 +159,7 @@ def outside(one: TunnelState) -> str:
 def route_line(route: Route) -> str:
     """Return a route as `ip route` writes it."""
     hops = (
-        " ".join(
-            [
-                *([f"via {hop.via}"] if hop.via else []),
-                f"dev {hop.interface}",
-                *([hop.state] if hop.state else []),
-            ]
-        )
+        " ".join(filter(None, (hop.via and f"via {hop.via}", f"dev {hop.interface}", hop.state)))
         for hop in route.hops
     )
     metric = f" metric {route.metric}" if route.metric is not None else ""

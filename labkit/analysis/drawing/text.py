@@ -16,7 +16,7 @@ from labkit.analysis.drawing.graph import (
     simplify,
     title,
 )
-from labkit.common.topology_state import InterfaceState, Namespace, Place, State, TunnelState
+from labkit.common.topology_state import InterfaceState, Place, State, TunnelState
 
 # Those that are usually on, so that it matters where one is off.
 USUAL_OFFLOADS = (
@@ -48,7 +48,8 @@ def tree(state: State) -> str:
         for one in space.interfaces:
             start = f"  {one.name.ljust(names)}  {kind(one).ljust(kinds)}  MTU {one.mtu_bytes or '–':<5}"
             lines.append("  ".join([start, "; ".join(_facts(one))]).rstrip())
-        lines += [f"  route {line}" for line in _routes(space)]
+        # The other routes follow from the addresses.
+        lines += [f"  route {route_line(route)}" for route in space.routes if not route.connected]
         lines += [f"  {name}: {what}" for name, what in space.rules.items()]
         lines += [f"  {sentence}" for sentence in space.published]
     for name, steps in (("forward", state.forward), ("back", state.back)):
@@ -81,13 +82,6 @@ def _facts(one: InterfaceState) -> Iterator[str]:
 def _tunnel(tunnel: TunnelState) -> str:
     peers = ", ".join(map(_at, tunnel.peers))
     return f"tunnel {outside(tunnel)}{f' ({peers})' if peers else ''}"
-
-
-def _routes(space: Namespace) -> Iterator[str]:
-    """Yield the configured routes. The others follow from the addresses."""
-    for route in space.routes:
-        if not route.connected:
-            yield route_line(route)
 
 
 def _at(place: Place) -> str:

@@ -52,17 +52,9 @@ def sentence(difference: Difference, total: Estimate | None = None) -> str:
     table = difference.functions()
     whole, named = table.iloc[-1].copy(), table.iloc[:-2]
     if total is not None:
-        names = (
-            "left_s",
-            "right_s",
-            "difference_s",
-            "difference_low_s",
-            "difference_high_s",
-            "p",
-            "stands_out",
-        )
-        values = (total.left, total.right, total.difference, total.low, total.high, total.p, total.certain)
-        whole = pd.Series({**whole, **dict(zip(names, values, strict=True))})
+        known = {"left_s": total.left, "right_s": total.right, "p": total.p, "stands_out": total.certain}
+        ends = {"difference_low_s": total.low, "difference_high_s": total.high}
+        whole = pd.Series({**whole, "difference_s": total.difference, **known, **ends})
     left, right, per = difference.left.name, difference.right.name, difference.per.description
     sides = f"{seconds(whole['left_s'])} → {seconds(whole['right_s'])}"
     if pd.isna(whole["p"]):

@@ -25,18 +25,9 @@ def document(arms: list[Arm]) -> dict[str, Any]:
             for stack, count in sorted(one.stacks.items()):
                 samples.append([frames.setdefault(name, len(frames)) for name in stack.split(";")])
                 weights.append(round(count * one.period_s * 1e9))
-            name = f"{arm.name}, round {number}"
+            profile = {"type": "sampled", "name": f"{arm.name}, round {number}", "unit": "nanoseconds"}
             ends = {"startValue": 0, "endValue": sum(weights)}
-            profiles.append(
-                {
-                    "type": "sampled",
-                    "name": name,
-                    "unit": "nanoseconds",
-                    **ends,
-                    "samples": samples,
-                    "weights": weights,
-                }
-            )
+            profiles.append(profile | ends | {"samples": samples, "weights": weights})
     shared = {"frames": [{"name": folded_stacks.plain(name)} for name in frames]}
     return {"$schema": _SCHEMA, "exporter": "labkit", "shared": shared, "profiles": profiles}
 

@@ -4,7 +4,7 @@ Of several runs (the points of a sweep), equal values are shown once, and differ
 """
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ def summarize_provenance(folders: Iterable[Path]) -> ProvenanceSummary:
     """Return all known facts about the runs in these folders, each a run or a sweep. Unreadable files count as
     absent."""
     result = {run.name: run for folder in folders for run in _runs(folder)}
-    descriptions = {name: _description(run) for name, run in result.items()}
+    descriptions = {name: _known(run_folder.read_begun, run) for name, run in result.items()}
     machines = {name: _environment(run) for name, run in result.items()}
     accelerators = sorted({str(m["accelerator"]) for m in machines.values() if m.get("accelerator")})
     kernels = sorted({str(m["kernel"]) for m in machines.values() if m.get("kernel")})
@@ -50,11 +50,10 @@ def summarize_provenance(folders: Iterable[Path]) -> ProvenanceSummary:
     summary = [dates[0].replace("T", " ").replace("Z", " UTC")] if dates else []
     summary += [f"kernel {kernel}" for kernel in kernels]
     summary += [f"accelerator: {accelerator}" for accelerator in accelerators]
+    others = ("parameters", "others")
     own = {
-        name: {
-            key: _plain_value(key, value) for key, value in d.items() if key not in ("parameters", "others")
-        }
-        for name, d in descriptions.items()
+        name: {key: _plain_value(key, value) for key, value in one.items() if key not in others}
+        for name, one in descriptions.items()
     }
     return ProvenanceSummary(
         summary,
@@ -73,28 +72,22 @@ def _others(runs: Iterable[Path]) -> Table:
 
 
 def _runs(folder: Path) -> list[Path]:
-    points = _object(folder / "sweep.json").get("points")
+    points = _known(run_folder.read_object, folder / "sweep.json").get("points")
     if isinstance(points, list):
         return [folder / str(point) for point in points if (folder / str(point)).is_dir()]
     return [folder] if (folder / "run.json").exists() else []
 
 
-def _description(run: Path) -> dict[str, Any]:
+def _known(read: Callable[[Path], dict[str, Any]], path: Path) -> dict[str, Any]:
+    """Return what a function reads, or an empty object if it cannot be read."""
     with contextlib.suppress(BadInput):
-        return run_folder.read_begun(run)
-    return {}
-
-
-def _object(path: Path) -> dict[str, Any]:
-    with contextlib.suppress(BadInput):
-        content = run_folder.read_json(path)
-        return content if isinstance(content, dict) else {}
+        return read(path)
     return {}
 
 
 def _environment(run: Path) -> dict[str, Any]:
     """Return environment.json with kernel and accelerators at its top, taken from its machines or else from a row."""
-    content = _object(run / "environment.json")
+    content = _known(run_folder.read_object, run / "environment.json")
     machine, peer = content.get("machine"), content.get("peer")
     facts = content | (machine if isinstance(machine, dict) else {})
     other = peer.get("machine") if isinstance(peer, dict) else None
