@@ -43,7 +43,8 @@ example of a network of your own as an arm.
     LABKIT_TREX=FOLDER labkit run throughput generator=trex topology=veth_bridge
 
 existing:END+END is a network that is there already: container:NAME, netns:NAME, pid:NUMBER, or host
-for this machine itself. The load runs between these two ends only, and nothing there is changed.
+for this machine itself; on another machine ssh:NAME/ before it, and the machines may be two. The load
+runs between these two ends only, and nothing there is changed.
 
 where= chooses the kernel. vm:KERNEL boots a lab VM within seconds. The lab VM sees this machine's
 files read-only. Without KVM its CPU is emulated, and every number says so. KERNEL is debian, a

@@ -24,10 +24,6 @@ def parse(text: str) -> tuple[str, str]:
     kind, _, name = text.partition(":")
     if text == HOST:
         return HOST, ""
-    if kind == SSH:
-        raise BadInput(
-            f"{text[:100]} is on another machine: `labkit run` takes that machine as where=ssh:NAME"
-        )
     if kind not in FORMS:
         raise BadInput(
             f"{text[:100]!r} names nothing that exists{did_you_mean(kind, [*FORMS, HOST])}: write {EXAMPLE}"
@@ -45,13 +41,13 @@ def parse(text: str) -> tuple[str, str]:
 def machines(client: str, server: str) -> list[tuple[str, str]]:
     """Return the machine of each of two ends (`here`, or `ssh:NAME`), and its name there.
 
-    Raises BadInput for an invalid name.
+    Raises BadInput for an invalid name, and for one end twice.
     """
     placed = [_placed(each) for each in (client, server)]
     for _where, name in placed:
         parse(name)
-    if placed[0][0] == placed[1][0]:
-        network(placed[0][1], placed[1][1])
+    if placed[0] == placed[1]:
+        raise BadInput(f"{client} is named twice: name two different ends")
     return placed
 
 
@@ -67,10 +63,7 @@ def _placed(text: str) -> tuple[str, str]:
 
 def network(client: str, server: str) -> str:
     """Return the name of the network between two ends, as a topology. Raises BadInput."""
-    for each in (client, server):
-        parse(each)
-    if client == server:
-        raise BadInput(f"{client} is named twice: name two different ends")
+    machines(client, server)
     return f"{PREFIX}{client}+{server}"
 
 
@@ -85,5 +78,13 @@ def ends(topology: str) -> tuple[str, str]:
     if not plus:
         example = f"{PREFIX}container:web+container:cli"
         raise BadInput(f"{topology[:200]!r} is not a network between two ends: write for example {example}")
-    network(client, server)
+    machines(client, server)
     return client, server
+
+
+def decided(topology: str) -> dict[str, str]:
+    """Return the parameters that the machines of an existing network's ends decide; none if they name no machine."""
+    (client, _own), (server, _name) = machines(*ends(topology))
+    if client != server:
+        return {"where": client, "nodes": "two", "peer": server}
+    return {} if client == "here" else {"where": client}

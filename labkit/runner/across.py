@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import msgspec
 
-from labkit.common import errors
+from labkit.common import errors, existing_names
 from labkit.common.errors import Failed, Unsupported
 from labkit.common.topology_state import InterfaceState, Namespace, State
 from labkit.common.topology_state import Place as PlaceState
@@ -141,7 +141,10 @@ def _channel(ends: _Ends, kind: str, sender: _Side) -> Iterator[tuple[_Burst, _B
 
 
 class _Found:
-    """The path that was chosen: both addresses, what each half told of it, and whether the client is hidden."""
+    """The path that was chosen: both addresses, what each half told of it, and whether the client is hidden.
+
+    `addresses`: its own and the other one of each half (`Half.follow`).
+    """
 
     def __init__(self, ends: _Ends, family: int | None, only: Collection[str]) -> None:
         given = {"family": family}
@@ -161,11 +164,23 @@ class _Found:
         pairs = [(one["source"], one["destination"]) for one in ways]
         self.others = others_than([(self.source, self.destination)], pairs)
         self.hidden: str = there["hidden"]
-        self.client, self.server = ends.both(
-            "follow",
+        self.addresses = (
             {"source": self.source, "destination": self.destination},
             {"source": self.destination, "destination": self.hidden or self.source},
         )
+        self.client, self.server = ends.both("follow", *self.addresses)
+
+
+def addresses(
+    names: Iterable[str], family: int, say: Say
+) -> tuple[dict[str, dict[str, str]], dict[str, dict[str, str]]]:
+    """Return between which addresses load runs in existing networks, for the clients' machine and for the servers'."""
+    result: tuple[dict[str, dict[str, str]], dict[str, dict[str, str]]] = ({}, {})
+    for name in names:
+        with ExitStack() as stack:
+            ends = _Ends(existing_names.machines(*existing_names.ends(name)), say, stack)
+            result[0][name], result[1][name] = _Found(ends, family, ()).addresses
+    return result
 
 
 def _check(

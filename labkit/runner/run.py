@@ -79,6 +79,8 @@ def one_topology(topology: str | Network, given: Mapping[str, Any]) -> dict[str,
         )
     if len(request_parameters["endpoint"]) > 1:
         raise BadInput(f"endpoint={given['endpoint']}: one topology is built, so name one kind of endpoint")
+    if request_parameters["nodes"] == "two":
+        raise BadInput("nodes=two is for measuring only: build a live topology on one host, with nodes=one")
     hosts.check(request_parameters["where"])
     return {"parameters": request_parameters}
 
@@ -196,6 +198,12 @@ def _record(
         begun_points: set[str] = set()
         begun, before = time.monotonic(), description.get("measuring_s", 0.0)
         try:
+            names = map(str, request["parameters"].get("topology", ()))
+            if apart := [one for one in names if _is_apart(one)]:
+                from labkit.runner import across  # only ends on two machines need it
+
+                family = request["parameters"]["family"]
+                request = request | {"addresses": across.addresses(apart, family, say)}
             for number, event in enumerate(ask(where, request, say)):
                 surroundings.sample()
                 if not number:  # a rejected run leaves no folder
@@ -228,6 +236,11 @@ def _record(
             else:
                 run_folder.write_json(folder / "run.json", description)
     watch({"event": "finished", "elapsed_s": time.monotonic() - begun})
+
+
+def _is_apart(topology: str) -> bool:
+    """Return whether the ends of an existing network are on two machines."""
+    return existing_names.is_network(topology) and "peer" in existing_names.decided(topology)
 
 
 class _Surroundings:
@@ -271,9 +284,9 @@ def traffic_plan(experiment: str, requested: Parameters) -> str | None:
     seconds = units.duration(experiments.find(experiment).planned_s(requested))
     paced = [units.si(requested.rate_bps, "bit/s")] if requested.rate_bps else []
     paced += [f"{requested.rate_rps} requests a second"] if requested.rate_rps else []
-    there = "" if requested.where == "here" else f" on {requested.where}"
     rate = paced[0] if paced else "as fast as the path carries it"
     pairs = units.listed([" to ".join(existing_names.ends(name)) for name in names])
+    there = "" if requested.where == "here" or "ssh:" in pairs else f" on {requested.where}"
     return (
         f"this run sends {requested.protocol} traffic from {pairs}{there}, {rate}, in turns with the other arms, for"
         f" {seconds} in all, and changes nothing there"

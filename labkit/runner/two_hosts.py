@@ -33,6 +33,8 @@ def conversation(
     first = all(name.startswith("ssh:") for name in (where, peer))
     serve |= {"do": "serve", "command": request["command"], "patience_s": None if first else PATIENCE_S}
     asks = {**request, "peer": peer, "patience_s": PATIENCE_S}
+    if "addresses" in request:
+        asks["addresses"], serve["addresses"] = request["addresses"]
     with ExitStack() as stack:
         parameters = request["parameters"]
         link = (parameters["parent"], parameters["link_rate_bps"], parameters["mtu_bytes"])

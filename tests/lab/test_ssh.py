@@ -410,6 +410,7 @@ Host b
 """
 ALONE = ("unshare", "--kill-child", "--mount", "--pid", "--fork", "--mount-proc")
 TRANSIT = ("ssh:a/netns:web", "ssh:b/netns:cli")
+BETWEEN = f"topology=existing:{TRANSIT[0]}+{TRANSIT[1]}"
 STATE = """for n in '' $(ls /run/netns); do
     ${n:+ip netns exec $n} sh -c 'ip -d link; ip -4 address; ip route; nft list ruleset; tc qdisc
         grep -rs . /proc/sys/net/ipv4/conf'
@@ -460,6 +461,29 @@ def test_ends_on_two_machines(two: Lab) -> None:
     state = json.loads(two.labkit("draw", *TRANSIT, "--json").stdout)
     steps = [f"{one['namespace']} {one['interface']}" for one in state["forward"]]
     assert steps == [one for one in path["interfaces"] if one != "the network between"]
+    assert everything(two) == before
+    # The same path as an arm, beside a program at the usual port, and ends of this machine and another one.
+    assert two.run("ssh", "b", "ip netns exec cli iperf3 -s -D").returncode == 0
+    [row] = two.rows(BETWEEN, "duration_s=1", "omit_s=0", "--yes")
+    [busy] = two.pids(lambda words: words[:2] == ["iperf3", "-s"])
+    os.kill(busy, signal.SIGKILL)
+    assert (row["status"], row["where"], row["peer"], row["nodes"]) == ("ok", "ssh:a", "ssh:b", "two"), row
+    assert row["throughput_bps"] > 1e6
+    mixed = f"topology=existing:host+{TRANSIT[1]},existing:host+ssh:b/host"
+    rows = two.rows(mixed, "protocol=udp", "rate_bps=1e7", "duration_s=1", "omit_s=0", "--yes")
+    assert [(row["status"], row["where"], row["peer"]) for row in rows] == [("ok", "here", "ssh:b")] * 3, rows
+    assert all(row["received_count"] > 500 for row in rows)
+    for words, sentence in {
+        (BETWEEN, "where=ssh:b"): f"{BETWEEN.removeprefix('topology=')} decides where, nodes, peer",
+        (f"{BETWEEN},veth_bridge",): "nodes=two needs parent=NIC,NIC",
+        (BETWEEN, "parent=nic0,nic0"): "existing ends are joined already",
+        (
+            BETWEEN.replace("cli", "no"),
+            "--yes",
+        ): "on b: netns:no does not exist, or has just ended; there are cli",
+        (BETWEEN,): "this run sends tcp traffic from ssh:a/netns:web to ssh:b/netns:cli, as fast",
+    }.items():
+        assert sentence in one_sentence(two.labkit("run", "datapaths", *words)), words
     assert everything(two) == before
     # This machine is one of two, in a process that sees no others.
     two.words = list(ALONE)

@@ -11,10 +11,11 @@ from typing import Any
 
 import msgspec
 
+from labkit.common import existing_names
 from labkit.common.errors import BadInput, Failed, Unsupported
-from labkit.measure.endpoints import Endpoint, Namespace, Pair
+from labkit.measure.endpoints import Endpoint, Namespace, Pair, RemoteEnd
 from labkit.measure.existing.handing import Handed, HandedEnd
-from labkit.measure.topologies.base import Spec, Topology
+from labkit.measure.topologies.base import CLIENTS, BuiltSide, Spec, Topology
 from labkit.measure.traffic.base import PORT
 from labkit.system import netlink
 
@@ -42,26 +43,49 @@ def existing(name: str, spec: Spec) -> Iterator[Topology]:
 
     Raises Unsupported if its ends do not have the MTU that the other arms have, and Failed if one of them has ended.
     """
+    handed = _handed(name)
+    with _entered(handed, spec, handed.client, handed.server) as (spaces, ends):
+        yield Topology(
+            name,
+            spec,
+            [Pair(*ends)],
+            spaces,
+            doubts=tuple(_others(ends)),
+            shown=handed.shown,
+            steps=(handed.forward, handed.back),
+        )
+
+
+@contextmanager
+def side(name: str, spec: Spec) -> Iterator[BuiltSide]:
+    """Stand at the end that is on this machine, as `existing` does; the other end is on another one."""
+    handed, (client, server) = _handed(name), existing_names.ends(name)
+    own, far, far_name = handed.server, handed.client, client
+    if spec.side == CLIENTS:
+        own, far, far_name = handed.client, handed.server, server
+    with _entered(handed, spec, own) as (_spaces, ends):
+        yield BuiltSide(ends, [RemoteEnd(far_name, far.address)], doubts=tuple(_others(ends)))
+
+
+def _handed(name: str) -> Handed:
     if name not in _HANDED:
         raise Unsupported(f"{name} is on this machine: measure it with where=here, on one host")
-    handed = _HANDED[name]
+    return _HANDED[name]
+
+
+@contextmanager
+def _entered(
+    handed: Handed, spec: Spec, *wanted: HandedEnd
+) -> Iterator[tuple[list[Namespace], list[Endpoint]]]:
+    """Yield the namespaces of the path, and these ends of it; the last one's port is free of others."""
     with ExitStack() as stack:
         spaces: dict[str, Namespace] = {}
         for at, fd in handed.namespaces.items():
             with netlink.inside(fd):
                 spaces[at] = Namespace(at, os.dup(fd), netlink.Netlink())
             stack.callback(spaces[at].close)
-        offset = _free_port(spaces[handed.server.namespace], stack)
-        ends = [_end(one, spaces, spec, offset) for one in (handed.client, handed.server)]
-        yield Topology(
-            name,
-            spec,
-            [Pair(*ends)],
-            list(spaces.values()),
-            doubts=tuple(_others(ends)),
-            shown=handed.shown,
-            steps=(handed.forward, handed.back),
-        )
+        offset = _free_port(spaces[wanted[-1].namespace], stack)
+        yield list(spaces.values()), [_end(one, spaces, spec, offset) for one in wanted]
 
 
 def _end(one: HandedEnd, spaces: Mapping[str, Namespace], spec: Spec, offset: int) -> Endpoint:

@@ -100,11 +100,14 @@ class Half:
             "gap": next((one.what for one in (*out.problems, *into.problems)), None),
         }
 
+    def described(self) -> network.ExistingNetwork:
+        """Return the path that was chosen; the other end is represented by the interface that leads there."""
+        name = self._own.name
+        return network.described(name, self._spaces, *self._paths, self._processes, keeps=True)
+
     def state(self) -> Any:
         """Return the drawing's state of the path that was chosen."""
-        name = self._own.name
-        found = network.described(name, self._spaces, *self._paths, self._processes, keeps=True)
-        return msgspec.to_builtins(found.state)
+        return msgspec.to_builtins(self.described().state)
 
     def observe(self) -> None:
         """Remember counters, until `measured`."""

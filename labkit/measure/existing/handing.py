@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, nullcontext
 from typing import Any
 
 import msgspec
 
 from labkit.common import existing_names
 from labkit.common.topology_state import Step
-from labkit.measure.existing import between
+from labkit.measure.existing import ExistingNetwork, between
 
 
 class HandedEnd(msgspec.Struct, frozen=True):
@@ -29,7 +29,10 @@ class HandedEnd(msgspec.Struct, frozen=True):
 
 
 class Handed(msgspec.Struct, frozen=True):
-    """An existing network: a descriptor of each namespace on its path, both ends, and the path (`ExistingNetwork`)."""
+    """An existing network: a descriptor of each namespace on its path, both ends, and the path (`ExistingNetwork`).
+
+    An end on another machine has its address, and the interface that leads there.
+    """
 
     namespaces: dict[str, int]
     client: HandedEnd
@@ -42,6 +45,9 @@ class Handed(msgspec.Struct, frozen=True):
 def hand_over(request: Mapping[str, Any], stack: ExitStack) -> tuple[dict[str, Any], list[int]]:
     """Find the existing networks among the topologies of a request; they stay open until the stack closes.
 
+    `addresses` in the request: those of each network between two machines (`Half.follow`). Its server is here if the
+    request is to serve, else its client.
+
     Returns what the request needs beside it, and the descriptors that the process must inherit. Raises the errors of
     `existing.between`.
     """
@@ -49,7 +55,12 @@ def hand_over(request: Mapping[str, Any], stack: ExitStack) -> tuple[dict[str, A
     handed: dict[str, Handed] = {}
     for name in parameters.get("topology", ()):
         if isinstance(name, str) and existing_names.is_network(name):
-            handed[name] = _handed(name, parameters["family"], stack)
+            (_where, client), (_there, server) = existing_names.machines(*existing_names.ends(name))
+            if (addresses := request.get("addresses", {}).get(name)) is None:
+                path = stack.enter_context(between(client, server, parameters["family"]))
+            else:
+                path = _half(client, server, request["do"] == "serve", addresses, stack)
+            handed[name] = _handed(path, stack)
     fds = [fd for one in handed.values() for fd in one.namespaces.values()]
     fds += [
         end.process for one in handed.values() for end in (one.client, one.server) if end.process is not None
@@ -57,9 +68,18 @@ def hand_over(request: Mapping[str, Any], stack: ExitStack) -> tuple[dict[str, A
     return ({"existing": msgspec.to_builtins(handed)} if handed else {}), fds
 
 
-def _handed(name: str, family: int, stack: ExitStack) -> Handed:
-    names = existing_names.ends(name)
-    path = stack.enter_context(between(*names, family))
+def _half(
+    client: str, server: str, serves: bool, addresses: Mapping[str, str], stack: ExitStack
+) -> ExistingNetwork:
+    from labkit.measure.existing.half import Half  # the largest part, which one machine does not need
+
+    name, role = (server, "server") if serves else (client, "client")
+    half = stack.enter_context(closing(Half(name, role, lambda _patience_s: nullcontext())))
+    half.follow(**addresses)
+    return half.described()
+
+
+def _handed(path: ExistingNetwork, stack: ExitStack) -> Handed:
     processes: dict[str, int] = {}
     for end, pid in path.processes.items():
         processes[end] = os.pidfd_open(pid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import ChainMap
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
@@ -80,7 +81,8 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
     topology: Annotated[
         tuple[str | Network, ...],
         "topologies to compare; the first is the baseline; FILE.yaml is your own network (docs/network.yaml);"
-        " existing:END+END is one that is there, for example existing:container:web+container:cli",
+        " existing:END+END is one that is there, for example existing:container:web+container:cli;"
+        " an END on another machine has ssh:NAME/ before it",
         Offered(topologies.TABLE),
     ] = ("veth_bridge",)
     endpoint: Annotated[
@@ -229,11 +231,11 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         """Return the parameters from names and values, as Parameters.of does.
 
         A generator that does not support the default protocol sets its own; a described network sets its MTU and IP
-        version.
+        version, and an existing one whose ends name machines sets these.
         """
         if "topology" in given:
             parsed = _topologies(given["topology"])
-            own = next((topologies.usual(one) for one in parsed if isinstance(one, Network)), {})
+            own = ChainMap(*map(topologies.usual, parsed))
             given = {
                 **{name: own[name] for name in own if name not in cls.ABSENT},
                 **given,
@@ -256,6 +258,14 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
                 f"where={self.where}: {self.existing_networks[0]} is not in a lab VM: leave where out, or name its"
                 " machine, where=ssh:NAME"
             )
+        for name in self.existing_networks:
+            own = topologies.usual(name)
+            apart = "peer" in own and self.has_remote_monitor
+            if apart or any(getattr(self, key) != value for key, value in own.items()):
+                raise BadInput(
+                    f"{name} decides {', '.join(own)}: leave these out, and networks of other machines or with copies;"
+                    " an experiment without peer takes ends of one machine"
+                )
         twice = "labkit itself measures the baseline twice" if self.topology else ""
         UniqueItems(twice).check("topology", self.topology_names)
         Within(MIN_MTU[self.family], 65535, f"what IPv{self.family} allows").check(
@@ -450,6 +460,10 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
                 raise BadInput(
                     f"{name}={value}: labkit limits only the cable that it makes itself; leave {name} out, or parent"
                 )
+        if self.topology_names == tuple(self.existing_networks):
+            if self.parent is not None:
+                raise BadInput(f"parent={self.parent}: existing ends are joined already; leave parent out")
+            return
         if self.parent is None:
             raise BadInput(
                 "nodes=two needs parent=NIC,NIC: the NICs of the clients' and the servers' host, joined by a cable"
@@ -463,7 +477,8 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
     @property
     def has_own_cable(self) -> bool:
         """Whether labkit makes the cable between two nodes: between lab VMs, or on this machine."""
-        return self.nodes == "two" and self.parent is None and not self.servers_host.startswith("ssh:")
+        by_ssh = any(one.startswith("ssh:") for one in (self.where, self.servers_host))
+        return self.nodes == "two" and self.parent is None and not by_ssh
 
     @property
     def has_remote_servers(self) -> bool:

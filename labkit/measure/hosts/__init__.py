@@ -97,9 +97,9 @@ def join_nodes(
 ) -> AbstractContextManager[tuple[Any, Any]]:
     """Lay a cable between two lab VMs or two nodes of this kernel; yield each node's end for `conversation`.
 
-    Yields (None, None) for hosts that a cable joins already: those of `parent`.
+    Yields (None, None) for hosts that a cable joins already: those of `parent`, and other machines.
     """
-    if parent is not None:
+    if parent is not None or any(where.startswith("ssh:") for where in nodes):
         return nullcontext((None, None))
     if all(where == "here" for where in nodes):
         from labkit.measure.hosts import cable

@@ -12,7 +12,6 @@ from labkit.measure.topologies.base import (
     RemoteMonitor,
     Spec,
     Topology,
-    remote_ends,
 )
 from labkit.measure.topologies.network.build import build as build_network
 from labkit.measure.topologies.network.build import check as check_network
@@ -34,5 +33,5 @@ from labkit.measure.topologies.registry import (
 __all__ = [
     "ACROSS", "CLIENTS", "ENDPOINTS", "IN_GUESTS", "MACHINE", "SERVERS", "TABLE", "BuiltSide", "Copies", "Network",
     "RemoteMonitor", "Spec", "Topology", "build", "build_network", "check", "check_names", "check_network",
-    "check_tags", "half", "kind_of", "remote_ends", "usual",
+    "check_tags", "half", "kind_of", "usual",
 ]  # fmt: skip

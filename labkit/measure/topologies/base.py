@@ -137,12 +137,13 @@ ONE_HOST, KERNEL_SPACE, USER_SPACE, EBPF, HARDWARE = NETWORKING_MODELS = (
 
 @dataclass(frozen=True)
 class BuiltSide:
-    """One side of a topology across two hosts: its ends.
+    """One side of a topology across two hosts: its ends, and those of the other side as it knows them (`far`).
 
     `switch`, `meter` and `doubts` are those of a `Topology`. `begin`: starts what needs both sides, with the pairs.
     """
 
     ends: list[Endpoint]
+    far: list[RemoteEnd]
     switch: Switch | None = None
     meter: Meter | None = None
     doubts: tuple[str, ...] = ()

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from labkit.common import existing_names, extensions, switch_options
 from labkit.common.errors import BadInput, choose
@@ -161,6 +162,7 @@ def kind_of(topology: str | Network) -> TopologyKind:
             why_no_tags=lambda _name: "labkit adds no VLAN to an existing network",
             # The others need rules or interfaces of their own at the ends.
             generators=("iperf3", "ping", "sockperf"),
+            side=on_call(f"{_EXISTING}:side") if "peer" in existing_names.decided(topology) else None,
         )
     return TABLE[topology.partition("+")[0]]
 
@@ -205,9 +207,12 @@ def check_tags(topology: str | Network, vlan: int) -> None:
         )
 
 
-def usual(topology: str | Network) -> dict[str, int]:
-    """Return the parameters that a network of one's own decides (MTU, IP version); none for other topologies."""
-    return network_builder.usual(topology) if isinstance(topology, Network) else {}
+def usual(topology: str | Network) -> dict[str, Any]:
+    """Return the parameters that a topology decides: a network of one's own MTU and IP version, an existing one the
+    machines; none for others."""
+    if isinstance(topology, Network):
+        return network_builder.usual(topology)
+    return existing_names.decided(topology) if existing_names.is_network(topology) else {}
 
 
 @contextmanager

@@ -153,24 +153,25 @@ def across(parameters: DatapathParameters, run_context: RunContext, arm: Arm, pa
     assert peer is not None
     ours = os.urandom(2)
     with ExitStack() as stack:
-        server_offloads = peer.ask("build", topology=arm.topology, pairs=pairs, ours=ours.hex())
+        there = peer.ask("build", topology=arm.topology, pairs=pairs, ours=ours.hex())
         stack.callback(peer.ask, "clear")
         spec = parameters.spec(pairs, run_context.machine_netns, topologies.CLIENTS, ours)
         side = stack.enter_context(topologies.half(arm.topology, spec))
         made = [
-            RemotePair(end, far) for end, far in zip(side.ends, topologies.remote_ends(spec), strict=True)
+            RemotePair(end, dataclasses.replace(far, port_offset=there["port_offset"]))
+            for end, far in zip(side.ends, side.far, strict=True)
         ]
         _check_path(made, parameters)
         side.begin(made)
         one = Across(
             arm=arm,
             offloads=side.ends[0].kernel.offloads(side.ends[0].interface),
-            server_offloads=server_offloads,
+            server_offloads=there["offloads"],
             qdisc=side.ends[0].kernel.qdisc(side.ends[0].interface, side.ends[0].index),
             peer=peer,
             remote_pairs=made,
             topology=side,
-            doubts=list(side.doubts),
+            doubts=list(dict.fromkeys((*side.doubts, *there["doubts"]))),
         )
         peer.views.setdefault(arm.topology, one)
         yield one

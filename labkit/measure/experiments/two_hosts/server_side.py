@@ -49,15 +49,17 @@ class ServerHost:
         report = {**self._run_context.machine, **registry.versions()}
         return {"machine": report, "environment": {"machine": report, **self._environment}}
 
-    def build(self, topology: str, pairs: int, ours: str) -> dict[str, bool]:
-        """Build this side of an arm; return the offloads of its first end."""
+    def build(self, topology: str, pairs: int, ours: str) -> dict[str, Any]:
+        """Build this side of an arm; return its doubts, and what its first end has."""
         self.clear()
         spec = self._parameters.spec(
             pairs, self._run_context.machine_netns, topologies.SERVERS, bytes.fromhex(ours)
         )
-        self._ends = self._arm.enter_context(topologies.half(topology, spec)).ends
-        self._remote = topologies.remote_ends(spec)
-        return self._ends[0].kernel.offloads(self._ends[0].interface)
+        side = self._arm.enter_context(topologies.half(topology, spec))
+        self._ends, self._remote = side.ends, side.far
+        first = self._ends[0]
+        offloads = first.kernel.offloads(first.interface)
+        return {"offloads": offloads, "port_offset": first.port_offset, "doubts": list(side.doubts)}
 
     def clear(self) -> None:
         """Remove everything that was built."""

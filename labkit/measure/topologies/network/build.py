@@ -16,7 +16,7 @@ from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.common.extensions import on_call
 from labkit.common.units import counted
 from labkit.measure.endpoints import Endpoint, Namespace, Pair, namespaces
-from labkit.measure.topologies.base import BuiltSide, Spec, Topology, end_name, numbers
+from labkit.measure.topologies.base import BuiltSide, Spec, Topology, end_name, numbers, remote_ends
 from labkit.measure.topologies.network import kinds, validate
 from labkit.measure.topologies.network.model import (
     DescribedInterface,
@@ -201,7 +201,7 @@ def joined(network: Network, spec: Spec) -> Iterator[BuiltNetwork]:
 def one_side(describe: Describe, name: str, spec: Spec) -> Iterator[BuiltSide]:
     """Build the ends of one side of a topology, which a cable between NICs joins with those of another host."""
     with joined(describe(name, spec), spec) as network:
-        yield BuiltSide([network.endpoint(end_name(number)) for number in numbers(spec)])
+        yield BuiltSide([network.endpoint(end_name(number)) for number in numbers(spec)], remote_ends(spec))
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from labkit.measure.topologies.base import (
     end_name,
     numbers,
     paired,
+    remote_ends,
 )
 from labkit.measure.topologies.containers_and_guests import booted, nic_of, tap_of
 from labkit.measure.topologies.linux_datapaths import ends_with_known_macs, network, ports
@@ -100,7 +101,7 @@ def side(name: str, spec: Spec) -> Iterator[BuiltSide]:
             stack.enter_context(mirrors.read())
 
         made = [built.endpoint(end_name(number)) for number in numbers(spec)]
-        yield BuiltSide(made, one, mirrors.meter(one), mirrors.doubts(), begin)
+        yield BuiltSide(made, remote_ends(spec), one, mirrors.meter(one), mirrors.doubts(), begin)
 
 
 def _network(name: str, spec: Spec, *, with_ends: bool = True) -> Network:
