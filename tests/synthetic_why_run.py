@@ -59,7 +59,7 @@ def run(folder: Path, arms: dict[str, str] = ARMS, **changes: Any) -> Path:
     """Write a run folder with five rounds of profiles."""
     rows = synthetic_rows.rows(dict.fromkeys(arms, 1.0), protocol="udp", length_bytes=64)
     for seed, (arm, role) in enumerate(arms.items()):
-        profiled = made.arm(arm, seed, planted=PLANTED if role == "variant" else None)
+        profiled = made.arm(arm, seed, planted=PLANTED if role == "variant" else None, frames=350)
         for number, each in enumerate(profiled.rounds):
             for observer in (None, "perf_record", "perf_stat", "counters", "function_times"):
                 path = f"artefacts/1-p{number}/{seed}.folded.gz"

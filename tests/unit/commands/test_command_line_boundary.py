@@ -46,10 +46,10 @@ def test_full_standard_output(words: tuple[str, ...]) -> None:
     assert "standard output cannot be written: No space left on device" in lines
 
 
-def test_standard_streams_may_be_full_closed_or_ascii(tmp_path: Path) -> None:
+def test_standard_streams_may_be_full_closed_or_ascii() -> None:
     """Nothing can be written, but the exit code still tells."""
     with open("/dev/full", "w") as full:
-        assert labkit("rows", str(tmp_path / "none"), "--csv", "-", stderr=full).returncode == 2
+        assert labkit("run", "nonesuch", stderr=full).returncode == 2
     ended = labkit("kernels", script='exec "$@" >&-')
     assert (ended.returncode, ended.stderr) == (0, "")
     ended = labkit("run", "--help", stdout=subprocess.PIPE, environment={"PYTHONIOENCODING": "ascii"})
@@ -171,11 +171,13 @@ def finished_run(folder: Path) -> Path:
     return folder
 
 
-def test_report_needs_a_run_of_a_project(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_needs_a_run_of_a_project(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = finished_run(tmp_path / "run")
-    away = {name: value for name, value in os.environ.items() if name != run_folder.PROJECT}
-    lines = sentence(labkit("report", str(run), cwd=tmp_path, env=away))
-    assert lines.endswith("name that folder with LABKIT_PROJECT=FOLDER")
+    monkeypatch.delenv(run_folder.PROJECT, raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert refused(capsys, "report", str(run)).endswith("name that folder with LABKIT_PROJECT=FOLDER")
     line = refused(capsys, "report", "/etc/passwd")
     assert "there is no run folder /etc/passwd" in line
 

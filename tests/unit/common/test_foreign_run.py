@@ -172,7 +172,7 @@ def no_log() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_log")
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_no_mutated_file_of_a_run_is_a_fault(seed: int, tmp_path: Path) -> None:
     """Foreign notebooks, run.json and captures are read, or refused in one sentence; 100 of each."""
     rng = random.Random(seed)

@@ -82,7 +82,11 @@ class TestPrograms:
         assert programs.version_in(text) == version
 
     @pytest.mark.parametrize(
-        ("sleep_s", "deadline", "version"), [(2.1, {}, "1.2"), (60, {"deadline_s": 0.2}, "?")]
+        ("sleep_s", "deadline", "version"),
+        [
+            pytest.param(2.1, {}, "1.2", marks=pytest.mark.long),
+            (60, {"deadline_s": 0.2}, "?"),
+        ],
     )
     def test_slow_tool_has_a_version_and_a_hanging_one_none(
         self, sleep_s: float, deadline: Any, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -36,7 +36,7 @@ def test_false_discoveries_of_an_arm_against_itself(common: float) -> None:
     assert sum(int(one.frames.stands_out.sum()) for one in result) < 0.02 * frames
 
 
-@pytest.mark.parametrize("share", [0.02, 0.2])
+@pytest.mark.parametrize("share", [0.02, pytest.param(0.2, marks=pytest.mark.long)])
 def test_planted_cause_is_named_first(share: float) -> None:
     """A planted cost, relative to a packet's time, is named first in nearly all of 20 comparisons.
 

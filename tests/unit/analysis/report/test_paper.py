@@ -36,12 +36,12 @@ def test_column_of_a_paper(forest: go.Figure, tmp_path: Path) -> None:
     assert "rgb(18, 52, 86)" in text
     assert "font-family: Courier" in text
     assert "#767676" not in re.sub(r"<path[^>]*>", "", text)  # texts are black
-    assert "Ratios to the baseline" in labkit.paper(forest, tmp_path / "titled.svg", title=True).read_text()
     assert json.loads(str(forest.to_json())) == before, "the figure stays as it is"
 
 
 @pytest.mark.long
-def test_pdf_has_the_width_in_points(forest: go.Figure, tmp_path: Path) -> None:
+def test_pdf_has_the_width_in_points_and_a_title_on_request(forest: go.Figure, tmp_path: Path) -> None:
+    assert "Ratios to the baseline" in labkit.paper(forest, tmp_path / "titled.svg", title=True).read_text()
     content = labkit.paper(forest, tmp_path / "ratios.pdf", width_cm=17.5).read_bytes()
     [width] = re.findall(rb"/MediaBox \[0 0 ([0-9.]+) [0-9.]+\]", content)
     assert float(width) == pytest.approx(17.5 / 2.54 * 72, abs=1)

@@ -357,7 +357,11 @@ def test_a_sweep_shows_what_is_common_once_and_what_its_file_says(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("script", "why"), [(None, "there is no browser"), ("exec sleep 600", "drew no image")]
+    ("script", "why"),
+    [
+        (None, "there is no browser"),
+        pytest.param("exec sleep 600", "drew no image", marks=pytest.mark.long),
+    ],
 )
 def test_images_without_a_browser(
     tmp_path: Path,

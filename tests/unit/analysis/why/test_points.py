@@ -89,7 +89,7 @@ def test_page_about_two_points(folder: Path, tmp_path: Path, capsys: pytest.Capt
     written = tmp_path / "page.html"
     assert main(["why", f"{folder}:{ARM},length_bytes=400", "length_bytes=800", "--out", str(written)]) == 0
     lines = capsys.readouterr().out
-    assert lines.startswith("- The cause is the change of length_bytes from 400 to 800: planted costs 33.")
+    assert lines.startswith("- The cause is the change of length_bytes from 400 to 800: planted costs 30.")
     assert "of the difference. The code path is new: planted below function3. In all, " in lines
     text = words(written)
     for part in (

@@ -34,8 +34,8 @@ def test_page_content(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert [each["name"] for each in document["profiles"]] == [
         f"macvlan_bridge, round {number}" for number in range(1, 6)
     ]
-    assert lines.startswith("- planted costs 33.")
-    assert "100 % of the difference. The code path is new: planted below function3" in lines
+    assert lines.startswith("- planted costs 32.")
+    assert "91 % of the difference. The code path is new: planted below function3" in lines
     written = folder / "why.html"
     assert str(written.name) in lines
     text = words(written)
