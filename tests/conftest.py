@@ -11,6 +11,7 @@ experiments in one namespace wait for each other. One worker runs all tests with
 import functools
 import gc
 import importlib.util
+import json
 import os
 import shutil
 import signal
@@ -54,6 +55,11 @@ def link(kind: str, *links: str) -> tuple[Callable[[], bool], str]:
         f"no {kind} link can be made: the kernel has none (CONFIG_{kind.upper()}), or this user no namespace"
     )
     return lambda: works(*IN_A_NAMESPACE, "ip", "-batch", "-", stdin=lines), why
+
+
+def program(*argv: str, package: str = "") -> tuple[Callable[[], bool], str]:
+    """Return the need for a program, which this command starts, and the Debian package that has it."""
+    return lambda: works(*argv), f"there is no {argv[0]} (Debian package {package or argv[0]})"
 
 
 @functools.cache
@@ -114,29 +120,29 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         lambda: AS_ROOT and bool(cpu_cgroups()),
         "no cgroup with the CPU controller can be made here (/sys/fs/cgroup)",
     ),
-    "iperf3": (lambda: works("iperf3", "--version"), "there is no iperf3 (Debian package iperf3)"),
-    "ip": (lambda: works("ip", "-V"), "there is no ip (Debian package iproute2)"),
-    "ping": (lambda: works("ping", "-V"), "there is no ping (Debian package iputils-ping)"),
-    "sockperf": (lambda: works("sockperf", "--version"), "there is no sockperf (Debian package sockperf)"),
+    "iperf3": program("iperf3", "--version"),
+    "ip": program("ip", "-V", package="iproute2"),
+    "ping": program("ping", "-V", package="iputils-ping"),
+    "sockperf": program("sockperf", "--version"),
     "wrk": (
         lambda: works("nginx", "-v") and shutil.which("wrk") is not None,
         "there is no nginx or wrk (Debian packages nginx-light and wrk)",
     ),
-    "ethtool": (lambda: works("ethtool", "--version"), "there is no ethtool (Debian package ethtool)"),
-    "tcpdump": (lambda: works("tcpdump", "--version"), "there is no tcpdump (Debian package tcpdump)"),
-    "tshark": (lambda: works("tshark", "--version"), "there is no tshark (Debian package tshark)"),
-    "wg": (lambda: works("wg", "--version"), "there is no wg (Debian package wireguard-tools)"),
-    "jq": (lambda: works("jq", "--version"), "there is no jq (Debian package jq)"),
+    "ethtool": program("ethtool", "--version"),
+    "tcpdump": program("tcpdump", "--version"),
+    "tshark": program("tshark", "--version"),
+    "wg": program("wg", "--version", package="wireguard-tools"),
+    "jq": program("jq", "--version"),
     "duckdb": (
         lambda: importlib.util.find_spec("duckdb") is not None,
         "there is no duckdb (pip install 'labkit[dev]')",
     ),
-    "nft": (lambda: works("nft", "--version"), "there is no nft (Debian package nftables)"),
+    "nft": program("nft", "--version", package="nftables"),
     "perf": (
         lambda: works("perf", "stat", "--all-cpus", "-e", "cpu-clock", "true"),
         "there is no perf (Debian package linux-perf), or this user may not watch the whole machine",
     ),
-    "bpftrace": (lambda: works("bpftrace", "--version"), "there is no bpftrace (Debian package bpftrace)"),
+    "bpftrace": program("bpftrace", "--version"),
     "perf-tools": (
         lambda: shutil.which("kprobe-perf") is not None,
         "there are no perf-tools (Debian package perf-tools-unstable)",
@@ -145,7 +151,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         lambda: works("ssh", "-V") and Path("/usr/sbin/sshd").exists(),
         "there is no sshd (Debian package openssh-server)",
     ),
-    "chromium": (lambda: works("chromium", "--version"), "there is no browser (Debian package chromium)"),
+    "chromium": program("chromium", "--version"),
     "trex client": (
         lambda: importlib.util.find_spec("lbr_trex_client") is not None and sys.version_info < (3, 12),
         "there is no lbr-trex-client (pip install 'labkit[trex]'), or Python is newer than 3.11",
@@ -175,10 +181,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         lambda: works(*IN_A_NAMESPACE, "ip", "tuntap", "add", "name", "one", "mode", "tap"),
         "no tap can be made: the kernel has none (CONFIG_TUN), or /dev/net/tun is not for this user",
     ),
-    "openvswitch": (
-        lambda: works("ovs-vswitchd", "--version"),
-        "there is no Open vSwitch (Debian package openvswitch-switch)",
-    ),
+    "openvswitch": program("ovs-vswitchd", "--version", package="openvswitch-switch"),
     "ovs kernel": (ovs_in_kernel, "this kernel has no Open vSwitch datapath (CONFIG_OPENVSWITCH)"),
     "german locale": (
         lambda: works("localedef", "--version") and Path("/usr/share/i18n/locales/de_DE").exists(),
@@ -189,14 +192,11 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         "there is no Podman with CNI plugins (Debian packages podman, containernetworking-plugins), or this user is not"
         " root",
     ),
-    "runc": (lambda: works("runc", "--version"), "there is no runc (Debian package runc)"),
+    "runc": program("runc", "--version"),
     "apt": (lists_can_be_fetched, "there is no apt here, or its sources do not answer"),
-    "depmod": (lambda: works("/usr/sbin/depmod", "--version"), "there is no depmod (Debian package kmod)"),
-    "qemu": (
-        lambda: works("qemu-system-x86_64", "--version"),
-        "there is no QEMU (Debian package qemu-system-x86)",
-    ),
-    "busybox": (lambda: works("busybox", "true"), "there is no busybox (Debian package busybox-static)"),
+    "depmod": program("/usr/sbin/depmod", "--version", package="kmod"),
+    "qemu": program("qemu-system-x86_64", "--version", package="qemu-system-x86"),
+    "busybox": program("busybox", "true", package="busybox-static"),
     "lab kernel": (
         lambda: kernel("cloud") is not None,
         "Debian's cloud kernel is not here (`labkit kernels get cloud`)",
@@ -264,6 +264,25 @@ class SharedVm(NamedTuple):
     where: str
     folder: Path
 
+    def run(self, experiment: str, *words: str, timeout: float = 400) -> Path:
+        """Run an experiment in it with the command line; return the run's folder."""
+        from sandbox import LABKIT
+
+        folder = Path(tempfile.mkdtemp(dir=self.folder)) / experiment
+        argv = [*LABKIT, "run", experiment, f"where={self.where}", *words, "--folder", str(folder)]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout, check=False)
+        assert done.returncode == 0, done.stderr
+        return folder
+
+
+def printed_at(where: str, program: str, *words: str, timeout_s: float = 400) -> Any:
+    """Return the JSON that a program of the tests prints in a lab VM, in namespaces like an experiment's."""
+    from labkit import live
+
+    argv = ["env", f"PYTHONPATH={ROOT}", sys.executable, str(ROOT / "tests" / program), *words]
+    with live.build("veth", where=where) as net:
+        return json.loads(net.client0.run(*argv, timeout_s=timeout_s))
+
 
 @pytest.fixture(scope="session")
 def shared_vm(full_kernel: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedVm]:
@@ -314,6 +333,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(stack.close)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out what `make test` selects nothing of: each worker would import Jupyter, Dask and a browser's driver."""
+    if "not long" not in config.option.markexpr or collection_path.suffix != ".py":
+        return None
+    long = (
+        collection_path.parent.name in ("vm", "notebooks") and "mark.smoke" not in collection_path.read_text()
+    )
+    return True if long else None
+
+
 def pytest_collection_finish() -> None:
     """Take what is imported by now out of garbage collection, which otherwise walks through it again and again."""
     gc.freeze()
@@ -337,8 +366,7 @@ OWN_VMS = (
 class Scheduling(LoadFileScheduling):
     """Run the tests of a file in one worker, one after the other, and likewise nearly all tests in tests/vm that boot.
 
-    Emulated kernels that share two cores miss deadlines, and one lab VM serves many tests. The files of OWN_VMS come
-    last: they fill the time until the other worker is done with tests/vm.
+    Emulated kernels that share two cores miss deadlines, and one lab VM serves many tests.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -354,7 +382,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Schedulin
 
 # Files that take a minute or more. At the end, such a file would leave the other workers idle.
 LONGEST = (
-    "lab/test_zoo.py", "lab/test_readme.py", "unit/test_docs_site.py", "lab/test_existing.py", "lab/test_requests.py",
+    "lab/test_zoo.py", "lab/test_readme.py", "unit/test_docs_site.py", "lab/test_open_vswitch.py", "lab/test_check.py",
+    "lab/test_existing.py", "lab/test_ssh.py", "lab/test_trex.py", "lab/test_two_hosts.py", "lab/test_throughput.py",
+    "lab/test_requests.py", "lab/test_changes_applied.py",
 )  # fmt: skip
 
 
@@ -365,12 +395,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     paths = {item: item.path.relative_to(ROOT / "tests") for item in items}
     folders = {item: path.parts[0] for item, path in paths.items()}
-    order = {"vm": 0, **dict.fromkeys(LONGEST, 1), "notebooks": 2, **dict.fromkeys(OWN_VMS, 5)}
+    order = {"vm": 0, **dict.fromkeys(LONGEST, 1), "notebooks": 2, **dict.fromkeys(OWN_VMS, 3)}
     at = {}
     for folder in {*folders.values()}:
         files = list(dict.fromkeys(path for path in paths.values() if path.parts[0] == folder))
         at |= {path: number / len(files) for number, path in enumerate(files)}
-    items.sort(key=lambda item: (order.get(str(paths[item]), order.get(folders[item], 3)), at[paths[item]]))
+    items.sort(key=lambda item: (order.get(str(paths[item]), order.get(folders[item], 4)), at[paths[item]]))
     for item, folder in folders.items():
         if folder in ("vm", "notebooks") and not item.get_closest_marker("smoke"):
             item.add_marker("long")

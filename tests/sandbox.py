@@ -139,8 +139,15 @@ class Sandbox:
         self.data = project / "data"
         return project
 
-    def run(self, *argv: str, cwd: Path | None = None, timeout: float = 120, **environment: str) -> Done:
-        """Run a program to its end."""
+    def run(
+        self,
+        *argv: str,
+        cwd: Path | None = None,
+        timeout: float = 120,
+        code: int | None = None,
+        **environment: str,
+    ) -> Done:
+        """Run a program to its end. If an exit code is given, assert it."""
         process = self.start(*argv, cwd=cwd, **environment)
         try:
             out, err = process.communicate(timeout=timeout)
@@ -148,11 +155,20 @@ class Sandbox:
             process.kill()
             process.communicate()
             raise
+        assert code in (None, process.returncode), (process.returncode, err, out)
         return Done(argv, process.returncode, out, err)
 
-    def labkit(self, *words: str, cwd: Path | None = None, timeout: float = 120, **environment: str) -> Done:
-        """Run labkit to its end."""
-        return self.run(*LABKIT, *words, cwd=cwd, timeout=timeout, **environment)
+    def labkit(self, *words: str, **options: Any) -> Done:
+        """Run labkit to its end, with the options of `run`."""
+        return self.run(*LABKIT, *words, **options)
+
+    def shell(self, script: str, *words: str) -> Done:
+        """Return what `labkit shell` prints for commands on its standard input."""
+        argv = [*self.prefix, *LABKIT, "shell", *words]
+        return subprocess.run(
+            argv, input=script, cwd=self.folder / "here", env=self.environment | {"SHELL": "/bin/bash"},
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
 
     def commands(
         self, *lines: str, cwd: Path | None = None, timeout: float = 120, **environment: str
@@ -168,20 +184,17 @@ class Sandbox:
 
     def sweep(self, name: str, timeout: float, **environment: str) -> str:
         """Run `labkit sweep` for a file of `project`, and return what it prints."""
-        file = f"params/{name}.yaml"
-        done = self.labkit("sweep", file, cwd=self.folder / "project", timeout=timeout, **environment)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        options = {"cwd": self.folder / "project", "timeout": timeout, "code": 0, **environment}
+        return self.labkit("sweep", f"params/{name}.yaml", **options).stdout
 
     def swept(self, experiment: str, name: str) -> Path:
         """Return the folder of the only sweep of a file of `project`."""
         [result] = (self.data / experiment).glob(f"{name}-*")
         return result
 
-    def rows(self, *words: str, code: int = 0, timeout: float = 120, **environment: str) -> list[Row]:
-        """Return the rows of `labkit run datapaths`; assert the exit code."""
-        done = self.labkit("run", "datapaths", *words, "--json", timeout=timeout, **environment)
-        assert done.returncode == code, done.stderr
+    def rows(self, *words: str, experiment: str = "datapaths", code: int = 0, **options: Any) -> list[Row]:
+        """Return the rows of a run, with the options of `run`."""
+        done = self.labkit("run", experiment, *words, "--json", code=code, **options)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     def processes(self) -> dict[int, list[str]]:

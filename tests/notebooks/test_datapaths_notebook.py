@@ -3,17 +3,15 @@ run."""
 
 import json
 import re
-import shutil
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 import synthetic_rows
 from conftest import ROOT
-from sandbox import Done, Sandbox, only_run, rows_on_disk, sandbox
+from executed_notebook import Shown, copied
+from executed_notebook import papermill as command
+from sandbox import Done, Sandbox, only_run, rows_on_disk
 from synthetic_rows import HOSTS, save
 
 from labkit.common import run_folder
@@ -24,50 +22,26 @@ SMALL = {"topology": "veth,veth_bridge,ipvlan_l2", "pairs": "1", "rounds": "1", 
          "duration_s": "1", "omit_s": "0", "seed": "9"}  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with sandbox(tmp_path_factory.mktemp("machine")) as made:
-        shutil.copytree(ROOT / "notebooks", made.folder / "notebooks", ignore=shutil.ignore_patterns(".*"))
-        yield made
-
-
-def papermill(machine: Sandbox, out: str, parameters: dict[str, str]) -> Done:
-    """Run `papermill 01_datapaths.ipynb OUT -p name value …` in the folder of the notebooks."""
+def papermill(machine: Sandbox, out: str, parameters: dict[str, str]) -> tuple[Done, Path]:
+    """Run `papermill 01_datapaths.ipynb OUT -p name value …`; return how it ended, and the file."""
     words = [word for name, value in parameters.items() for word in ("-p", name, value)]
-    words = ["01_datapaths.ipynb", str(machine.folder / out), *words, "--no-progress-bar"]
-    return machine.run(sys.executable, "-m", "papermill", *words, cwd=machine.folder / "notebooks")
-
-
-def texts(path: Path, kind: str = "text/markdown") -> str:
-    """Return all outputs of an executed notebook of one MIME type."""
-    notebook = nbformat.read(path, as_version=4)
-    outputs: list[Any] = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    return "\n".join(str(output["data"][kind]) for output in outputs if kind in output.get("data", {}))
-
-
-def figure_titles(path: Path) -> list[str]:
-    cells = nbformat.read(path, as_version=4).cells
-    outputs: list[Any] = [output for cell in cells for output in cell.get("outputs", [])]
-    drawn = [output["data"].get("application/vnd.plotly.v1+json") for output in outputs if "data" in output]
-    return [figure["layout"]["title"]["text"] for figure in drawn if figure]
+    path = machine.folder / out
+    return machine.run(*command("01_datapaths", path, *words), cwd=copied(machine.folder)), path
 
 
 @pytest.fixture(scope="module")
-def executed(machine: Sandbox) -> Path:
+def executed(machine: Sandbox) -> Shown:
     """Execute the notebook with all its parameters as papermill's -p passes them, some of them as text."""
-    done = papermill(machine, "out.ipynb", SMALL)
+    done, path = papermill(machine, "out.ipynb", SMALL)
     assert done.returncode == 0, done.stderr
-    return machine.folder / "out.ipynb"
+    return Shown(path)
 
 
-def test_rows_of_the_executed_notebook(executed: Path, machine: Sandbox) -> None:
+def test_rows_of_the_executed_notebook(executed: Shown, machine: Sandbox) -> None:
     folder = only_run(machine)
     rows = run_folder.read_rows(folder)
-    assert run_folder.read_json(folder / "run.json")["parameters"]["topology"] == [
-        "veth",
-        "veth_bridge",
-        "ipvlan_l2",
-    ]
+    topologies = run_folder.read_json(folder / "run.json")["parameters"]["topology"]
+    assert topologies == ["veth", "veth_bridge", "ipvlan_l2"]
     measured = {(row["arm"], row["method"], row["status"]) for row in rows if row["topology"] != "ipvlan_l2"}
     assert measured == {
         (arm, method, "ok")
@@ -77,8 +51,8 @@ def test_rows_of_the_executed_notebook(executed: Path, machine: Sandbox) -> None
     assert {row["seed"] for row in rows} == {9}
 
 
-def test_prose_matches_the_rows(executed: Path, machine: Sandbox) -> None:
-    prose = texts(executed)
+def test_prose_matches_the_rows(executed: Shown, machine: Sandbox) -> None:
+    prose = executed.texts()
     rows = run_folder.read_rows(only_run(machine))
     ok = [row for row in rows if row["status"] == "ok"]
     assert f"Linux {rows[0]['kernel']} on {rows[0]['cpu']}" in prose
@@ -92,27 +66,21 @@ def test_prose_matches_the_rows(executed: Path, machine: Sandbox) -> None:
 
 
 @pytest.mark.smoke
-def test_figures_and_no_failed_cell(executed: Path) -> None:
-    notebook = nbformat.read(executed, as_version=4)
-    drawn = [
-        output for cell in notebook.cells for output in cell.get("outputs", [])
-        if "application/vnd.plotly.v1+json" in output.get("data", {})
-    ]  # fmt: skip
-    assert len(drawn) >= 3
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    assert not [output for output in outputs if output["output_type"] == "error"]
-    lines = "".join(output["text"] for output in outputs if output.get("name") == "stderr")
+def test_figures_and_no_failed_cell(executed: Shown) -> None:
+    assert len(executed.titles()) >= 3
+    assert not [output for output in executed.outputs if output["output_type"] == "error"]
+    lines = "".join(output["text"] for output in executed.outputs if output.get("name") == "stderr")
     assert all(line.startswith("labkit: ") for line in lines.splitlines()), lines
 
 
-def test_existing_run_is_shown(executed: Path, machine: Sandbox) -> None:
+def test_existing_run_is_shown(executed: Shown, machine: Sandbox) -> None:
     folder = only_run(machine)
     before = rows_on_disk(folder), (folder / "run.json").read_bytes()
-    done = papermill(machine, "again.ipynb", SMALL | {"folder": str(folder)})
+    done, path = papermill(machine, "again.ipynb", SMALL | {"folder": str(folder)})
     assert done.returncode == 0, done.stderr
     assert (rows_on_disk(folder), (folder / "run.json").read_bytes()) == before
     assert only_run(machine) == folder
-    assert texts(machine.folder / "again.ipynb") == texts(executed)
+    assert Shown(path).texts() == executed.texts()
 
 
 def test_several_hosts_side_by_side(machine: Sandbox) -> None:
@@ -126,9 +94,9 @@ def test_several_hosts_side_by_side(machine: Sandbox) -> None:
         parameters = {"protocol": "tcp", "mtu_bytes": 1500, "where": changes.get("where", "here")}
         save(sweep / name, synthetic_rows.rows(**counts, run=name), parameters=parameters)
     (sweep / "sweep.json").write_text(json.dumps({"points": list(points)}))
-    done = papermill(machine, "hosts.ipynb", {"folder": str(sweep)})
+    done, path = papermill(machine, "hosts.ipynb", {"folder": str(sweep)})
     assert done.returncode == 0, done.stderr
-    prose, titles = texts(machine.folder / "hosts.ipynb"), figure_titles(machine.folder / "hosts.ipynb")
+    prose, titles = Shown(path).texts(), Shown(path).titles()
     assert "Only ratios are compared between hosts, never speeds" in prose
     assert (
         prose.index("### Local: one node")
@@ -142,14 +110,6 @@ def test_several_hosts_side_by_side(machine: Sandbox) -> None:
     switched = titles[titles.index(f"Ratios to the baseline {emulated}") :]
     assert switched[1] == f"{scaling} {emulated}"
     assert not any(title.startswith((kernels, "Every slice")) for title in switched), "one kernel, no slices"
-
-
-def test_bad_value_stops_the_notebook(machine: Sandbox) -> None:
-    before = set((machine.data / "datapaths").iterdir()) if machine.data.exists() else set()
-    done = papermill(machine, "bad.ipynb", SMALL | {"mtu_bytes": "20"})
-    assert done.returncode != 0
-    assert "BadInput: mtu_bytes=20 is outside 68 to 65535" in done.stderr
-    assert (set((machine.data / "datapaths").iterdir()) if machine.data.exists() else set()) == before
 
 
 def test_parameter_names_and_help() -> None:

@@ -1,12 +1,9 @@
 """The notebooks about the datapaths of today and about requests, small and for real: several loads in one run."""
 
-import shutil
-import sys
 from pathlib import Path
 
-import nbformat
 import pytest
-from conftest import ROOT
+from executed_notebook import Shown, copied, papermill
 from sandbox import sandbox
 
 from labkit.analysis import load
@@ -37,19 +34,13 @@ def test_several_loads_in_one_run(
     name: str, loads: str, expected: dict[tuple[str, str], int], titles: set[str], tmp_path: Path
 ) -> None:
     with sandbox(tmp_path) as machine:
-        shutil.copytree(ROOT / "notebooks", machine.folder / "notebooks", ignore=shutil.ignore_patterns(".*"))
         out = machine.folder / "out.ipynb"
-        words = [f"{name}.ipynb", str(out), "-y", f"{SMALL}{loads}", "--no-progress-bar"]
-        done = machine.run(
-            sys.executable, "-m", "papermill", *words, cwd=machine.folder / "notebooks", timeout=300
-        )
-        assert done.returncode == 0, done.stderr
+        argv = papermill(name, out, "-y", f"{SMALL}{loads}")
+        machine.run(*argv, cwd=copied(machine.folder), timeout=300, code=0)
         [folder] = (machine.data / name.partition("_")[2]).iterdir()
         rows = load.load(folder)
     assert set(rows["status"]) == {"ok"}
     counts = rows.groupby(["protocol", "method", "arm"]).size()
     arms = ("veth_bridge", "veth_bridge (again)", "veth_routed")
     assert counts.to_dict() == {(*key, arm): count for key, count in expected.items() for arm in arms}
-    outputs = [one for cell in nbformat.read(out, as_version=4).cells for one in cell.get("outputs", [])]
-    drawn = [one["data"].get("application/vnd.plotly.v1+json") for one in outputs if "data" in one]
-    assert titles <= {figure["layout"]["title"]["text"] for figure in drawn if figure}
+    assert titles <= set(Shown(out).titles())

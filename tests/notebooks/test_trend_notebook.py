@@ -1,14 +1,11 @@
 """The notebook of trends draws a history, and says what is beside each change."""
 
 import json
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
-import nbformat
 import pytest
-from conftest import ROOT
+from executed_notebook import PLOTLY, Shown, copied, papermill
 from synthetic_rows import rows, save
 
 from labkit.analysis import history
@@ -27,19 +24,12 @@ def test_trend(tmp_path: Path) -> None:
             "why_stopped": {},
         }
         history.add(save(tmp_path / name, made, **about), tmp_path / "track")
-    shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks", ignore=shutil.ignore_patterns(".*"))
     out = tmp_path / "out.ipynb"
-    words = ["-p", "folder", str(tmp_path / "track"), "--no-progress-bar"]
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "papermill", "14_trend.ipynb", str(out), *words],
-        cwd=tmp_path / "notebooks", capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+    argv = papermill("14_trend", out, "-p", "folder", str(tmp_path / "track"))
+    done = subprocess.run(argv, cwd=copied(tmp_path), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    outputs = [
-        output for cell in nbformat.read(out, as_version=4).cells for output in cell.get("outputs", [])
-    ]
-    shown = json.dumps([output.get("data", {}) for output in outputs])
-    assert shown.count("application/vnd.plotly.v1+json") == 2
+    shown = json.dumps(Shown(out).data)
+    assert shown.count(PLOTLY) == 2
     assert "vxlan to veth" in shown
     assert "from r4 to r5" in shown
     assert "labkit compare" in shown

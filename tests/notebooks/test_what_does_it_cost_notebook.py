@@ -1,15 +1,12 @@
 """The notebook of prices, small and for real: it lists every change with its effect or with the reason why there is
 none."""
 
-import shutil
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import nbformat
 import pytest
 from conftest import ROOT
-from sandbox import Sandbox, sandbox
+from executed_notebook import Shown, copied, papermill
+from sandbox import Sandbox
 
 from labkit.analysis import load
 
@@ -30,36 +27,15 @@ omit_s: 0
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with sandbox(tmp_path_factory.mktemp("machine")) as made:
-        shutil.copytree(ROOT / "notebooks", made.folder / "notebooks", ignore=shutil.ignore_patterns(".*"))
-        yield made
+def shown(machine: Sandbox) -> Shown:
+    out = machine.folder / "out.ipynb"
+    argv = papermill("09_what_does_it_cost", out, "-y", SMALL)
+    machine.run(*argv, cwd=copied(machine.folder), timeout=300, code=0)
+    return Shown(out)
 
 
-@pytest.fixture(scope="module")
-def outputs(machine: Sandbox) -> list[dict[str, object]]:
-    """Return the outputs of the executed notebook, by MIME type."""
-    words = [
-        "09_what_does_it_cost.ipynb",
-        str(machine.folder / "out.ipynb"),
-        "-y",
-        SMALL,
-        "--no-progress-bar",
-    ]
-    done = machine.run(
-        sys.executable, "-m", "papermill", *words, cwd=machine.folder / "notebooks", timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    cells = nbformat.read(machine.folder / "out.ipynb", as_version=4).cells
-    return [one["data"] for cell in cells for one in cell.get("outputs", []) if "data" in one]
-
-
-def texts(outputs: list[dict[str, object]]) -> str:
-    return "\n".join(str(one["text/markdown"]) for one in outputs if "text/markdown" in one)
-
-
-def test_all_changes_are_measured_with_both_loads(outputs: list[dict[str, object]], machine: Sandbox) -> None:
-    assert outputs
+def test_all_changes_are_measured_with_both_loads(shown: Shown, machine: Sandbox) -> None:
+    assert shown.data
     [folder] = (machine.data / "what_does_it_cost").iterdir()
     rows = load.load(folder)
     ok = rows[rows["status"].eq("ok")]
@@ -71,24 +47,16 @@ def test_all_changes_are_measured_with_both_loads(outputs: list[dict[str, object
     assert set(ok["mtu_bytes"]) == {1500}  # the point's MTU; the arm's own is in `changed`
 
 
-def test_prices_and_effects_are_shown(outputs: list[dict[str, object]]) -> None:
-    lines = texts(outputs)
-    for name in ("rules-10", "mtu-1280"):
-        assert name in lines
-    assert "tcp, 1 pair" in lines
-    assert "udp, 1 pair" in lines
-    assert "No profiles were taken" in lines
-    tables = "\n".join(str(one.get("text/html", "")) for one in outputs)
+def test_prices_and_effects_are_shown(shown: Shown) -> None:
+    lines, tables = shown.texts(), shown.texts("text/html")
+    for words in ("rules-10", "mtu-1280", "tcp, 1 pair", "udp, 1 pair", "No profiles were taken"):
+        assert words in lines
     assert "10 lines of rules" in tables
     assert "change nothing: offload at server0:eth0 has no effect" in tables
 
 
-def test_both_figures_are_drawn(outputs: list[dict[str, object]]) -> None:
-    drawn = [
-        one["application/vnd.plotly.v1+json"] for one in outputs if "application/vnd.plotly.v1+json" in one
-    ]
-    titles = [figure["layout"]["title"]["text"] for figure in drawn]  # type: ignore[index]
-    assert titles == [
+def test_both_figures_are_drawn(shown: Shown) -> None:
+    assert shown.titles() == [
         "CPU time for each GB (TCP), packet (UDP), request and connection",
         "Ratios to the baseline",
     ]
