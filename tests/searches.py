@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from sandbox import Sandbox
-
-from labkit.common import run_folder
-
-Row = dict[str, Any]
+from sandbox import Row, Sandbox
 
 
 def searched(machine: Sandbox, *words: str) -> tuple[list[Row], list[Row]]:
@@ -16,12 +10,8 @@ def searched(machine: Sandbox, *words: str) -> tuple[list[Row], list[Row]]:
 
     What was sent was offered, what arrived was sent, and no latency is computed from two clocks.
     """
-    folder = machine.folder / "run"
-    done = machine.labkit(
-        "run", "throughput", *words, "rounds=1", "sum_s=0.4", "passes=1", "--folder", str(folder), timeout=400
-    )
-    assert done.returncode == 0, done.stderr
-    rows = run_folder.read_rows(folder)
+    short = ("rounds=1", "sum_s=0.4", "passes=1")
+    rows = machine.rows(*words, *short, experiment="throughput", timeout=400)
     trials = [row for row in rows if row["method"] == "trial"]
     assert len(trials) > 5
     for row in trials:

@@ -89,20 +89,9 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 @pytest.mark.long
 @pytest.mark.needs("root", "bridge", "macvlan", "ping", "busybox")
 def test_a_running_container_gets_interfaces(machine: Machine, tmp_path: Path) -> None:
-    given = (
-        "--address",
-        "10.9.0.2/24",
-        "--gateway",
-        "10.9.0.1",
-        "--mac",
-        "02:00:00:00:00:77",
-        "--mtu",
-        "1400",
-    )
-    assert (
-        machine.attach("web", "--veth", "br0", *given)
-        == f"web: eth1 10.9.0.2/24; on this machine: {machine.ports()[0]}"
-    )
+    given = "--address 10.9.0.2/24 --gateway 10.9.0.1 --mac 02:00:00:00:00:77 --mtu 1400"
+    said = machine.attach("web", "--veth", "br0", *given.split())
+    assert said == f"web: eth1 10.9.0.2/24; on this machine: {machine.ports()[0]}"
     [link] = json.loads(machine.inside("web", "ip", "-j", "link", "show", "dev", "eth1"))
     assert (link["address"], link["mtu"]) == ("02:00:00:00:00:77", 1400)
     assert "default via 10.9.0.1" in machine.inside("web", "ip", "route")

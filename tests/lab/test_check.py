@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, Need, cpu_cgroups
-from sandbox import until
+from sandbox import LABKIT, TOGETHER, ended_together, until
 
 pytestmark = pytest.mark.needs("root", "namespaces", "ip", "nft", "ethtool", "veth", "bridge")
 
@@ -321,7 +321,7 @@ def checked(script: str, *options: str) -> dict[str, list[dict[str, str]]]:
     """Return the report of a check of a network, which it must not change."""
     with network(script) as words:
         before = run([*words, "sh", "-c", STATE])
-        check = [sys.executable, "-P", "-m", "labkit.cli", "check", "netns:client", "netns:server", "--json"]
+        check = [*LABKIT, "check", "netns:client", "netns:server", "--json"]
         report: dict[str, list[dict[str, str]]] = json.loads(run([*words, *check, *options]))
         after = run([*words, "sh", "-c", STATE])
         assert after == before
@@ -361,7 +361,7 @@ CLONED = {
 
 def of_original_and_clone(script: str, file: Path) -> list[list[tuple[str, str]]]:
     """Return cause and place of what a check finds in a network and in its clone, and write the clone's file."""
-    check = [sys.executable, "-P", "-m", "labkit.cli", "check", "netns:client", "netns:server", "--json"]
+    check = [*LABKIT, "check", "netns:client", "netns:server", "--json"]
     with network(script) as words:
         reports = [run([*words, *check])]
         file.write_text(run([*words, *check[:4], "clone", "netns:client", "netns:server"]))
@@ -446,11 +446,13 @@ def test_what_cannot_be_checked_is_one_sentence() -> None:
     with network(ENDS) as words:
         server = "netns:client netns:server"
         others = ("netns:client netns:client", "netns:client netns:none", "--x;id host", f"{server} --port 0")
-        for line in (*others, server, f"{server} --seconds 3", f"{server} --load --seconds 99"):
-            argv = [*words, sys.executable, "-P", "-m", "labkit.cli", "check", *line.split()]
-            done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
-            assert done.returncode == 2, line
-            assert "Traceback" not in done.stderr, line
+        lines = [*others, server, f"{server} --seconds 3", f"{server} --load --seconds 99"]
+        argvs = json.dumps([["check", *line.split()] for line in lines])
+        argv = [*words, sys.executable, "-P", "-c", TOGETHER, argvs]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+    for line, ended in zip(lines, ended_together(done, lines), strict=True):
+        assert ended.returncode == 2, line
+        assert "Traceback" not in ended.stderr, line
 
 
 @pytest.mark.needs("iperf3")
@@ -458,7 +460,7 @@ def test_a_load_is_agreed_to_and_counted() -> None:
     """Without an agreement nothing is sent. With it, the shaper's drops are in the first line."""
     script = BRIDGE + "tc -n mid qdisc add dev port-server root tbf rate 5mbit burst 10kb latency 5ms"
     with network(script) as words:
-        check = [sys.executable, "-P", "-m", "labkit.cli", "check", "netns:client", "netns:server", "--load"]
+        check = [*LABKIT, "check", "netns:client", "netns:server", "--load"]
         argv = [*words, *check]
         refused = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
         assert refused.returncode == 2

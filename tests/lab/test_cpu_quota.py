@@ -46,18 +46,10 @@ def run(before: list[str], *words: str) -> str:
 @pytest.mark.long
 @pytest.mark.needs("root", "cpu cgroup", "namespaces", "veth", "iperf3", "ethtool")
 def test_a_quota_is_a_doubt_everywhere(tmp_path: Path) -> None:
-    words = (
-        "run",
-        "datapaths",
-        "topology=veth,veth_bridge",
-        "rounds=2",
-        "duration_s=1",
-        "omit_s=0",
-        "--folder",
-    )
-    run([], *words, str(tmp_path / "free"))
+    words = "run datapaths topology=veth,veth_bridge rounds=2 duration_s=1 omit_s=0 --folder"
+    run([], *words.split(), str(tmp_path / "free"))
     with quota() as joined:
-        run(joined, *words, str(tmp_path / "limited"))
+        run(joined, *words.split(), str(tmp_path / "limited"))
         told = json.loads(run(joined, "doctor", "--json"))
     rows = run_folder.read_rows(tmp_path / "limited")
     assert max(row["throttled_share"] for row in rows) > 0.05

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -156,9 +157,9 @@ class Machine:
         return state
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    with sandbox(tmp_path, user=False) as made:
+@contextmanager
+def started(folder: Path) -> Iterator[Machine]:
+    with sandbox(folder, user=False) as made:
         names = made.start(
             "unshare", "--mount", "sh", "-ec",
             "for at in /run/netns /var/lib/cni; do mkdir -p $at; mount -t tmpfs names $at; done; echo; exec sleep 1000",
@@ -168,6 +169,22 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         yield Machine(made, names)
         names.kill()
         names.communicate()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    with started(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def bridged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """Make the bridge and its ends once, for tests that must leave all of it as it is."""
+    with started(tmp_path_factory.mktemp("bridged")) as made:
+        made.make(BRIDGE + NO_NETWORK_AND_V6)
+        before = made.everything()
+        yield made
+        assert made.everything() == before
 
 
 def steps(of: list[dict[str, str]]) -> list[str]:
@@ -186,7 +203,7 @@ def interfaces(state: dict[str, Any]) -> list[tuple[str, int | None, list[str]]]
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["bridge", "vxlan", *each_long("routed", "macvlan", "ipvlan")])
+@pytest.mark.parametrize("name", ["bridge", *each_long("routed", "macvlan", "ipvlan", "vxlan")])
 def test_path_is_followed(name: str, machine: Machine, need: Need) -> None:
     if name in ("macvlan", "ipvlan", "vxlan"):
         need(name)
@@ -220,7 +237,8 @@ def test_drawings_say_what_is_set(machine: Machine) -> None:
         nft 'add rule ip nat in tcp dport {{ 8080, 9000-9002 }} counter dnat to 10.77.0.3:80'
         """
     )
-    done = machine.sandbox.labkit("draw", "netns:web", "netns:cli")
+    ends = "netns:web netns:cli"
+    done, through = machine.sandbox.commands(f"draw {ends}", f"draw {ends} --port 9001").values()
     lines = {line.strip() for line in done.stdout.splitlines()}
     [web] = (line for line in lines if "10.77.0.2/24" in line)
     assert "MTU 1400" in web
@@ -229,30 +247,27 @@ def test_drawings_say_what_is_set(machine: Machine) -> None:
     assert "nftables ip nat in: 1 rule, digest" in done.stdout
     assert "nftables: tcp dport { 8080, 9000-9002 } dnat to 10.77.0.3:80" in lines
     assert "forward: netns:web/eth0 > host/v-web > host/v-cli > netns:cli/eth0" in lines
-    through = machine.sandbox.labkit("draw", "netns:web", "netns:cli", "--port", "9001").stdout.splitlines()
     passed = "host/v-web > host/br0 > host/nftables dnat 9001 to 10.77.0.3 > host/br0 > host/v-cli"
-    assert f"forward: netns:web/eth0 > {passed} > netns:cli/eth0" in through
+    assert f"forward: netns:web/eth0 > {passed} > netns:cli/eth0" in through.stdout.splitlines()
     # As kube-proxy writes rules: a map chooses the chain of a service, which chooses the chain of an endpoint.
-    done = machine.sandbox.run("sh", "-c", SERVICE + SECOND)
-    assert done.returncode == 0, done.stderr
-    through = machine.sandbox.labkit("draw", "netns:web", "netns:cli", "--port", "80")
+    done = machine.sandbox.run("sh", "-c", SERVICE + SECOND, code=0)
+    through, checked, done, asked, mermaid = machine.sandbox.commands(
+        f"draw {ends} --port 80", f"check {ends} --port 80 --json", f"draw {ends}",
+        f"check {ends} --address 10.78.0.3 --json", "draw netns:web host --mermaid",
+    ).values()  # fmt: skip
     passed = "host/v-web > host/br0 > host/nftables dnat 80 to 10.77.0.3 > host/br0 > host/v-cli"
     assert f"forward: netns:web/eth0 > {passed} > netns:cli/eth0" in through.stdout.splitlines()
     map_leads = "a map leads port 80 of 10.96.0.10 through service, one to 10.77.0.3"
     assert f"  nftables: {map_leads}; or, chosen at random, to 10.77.0.9" in through.stdout.splitlines()
-    report = machine.sandbox.labkit("check", "netns:web", "netns:cli", "--port", "80", "--json").stdout
-    assert any("paths to 10.77.0.9" in text for text in json.loads(report)["not_seen"])
+    assert any("paths to 10.77.0.9" in text for text in json.loads(checked.stdout)["not_seen"])
     # Both ends have further addresses, of which one can be asked for.
-    done = machine.sandbox.labkit("draw", "netns:web", "netns:cli")
     assert "10.78.0.2 to 10.78.0.3: --address chooses" in done.stderr
-    asked = ("check", "netns:web", "netns:cli", "--address", "10.78.0.3", "--json")
-    [path] = json.loads(machine.sandbox.labkit(*asked).stdout)["paths"]
+    [path] = json.loads(asked.stdout)["paths"]
     assert (path["client"], path["server"], path["tcp"]) == ("10.78.0.2", "10.78.0.3", True)
-    assert (
-        'subgraph n0["netns:web"]' in machine.sandbox.labkit("draw", "netns:web", "host", "--mermaid").stdout
-    )
+    assert 'subgraph n0["netns:web"]' in mermaid.stdout
 
 
+@pytest.mark.long
 @pytest.mark.needs("user-mode networks")
 def test_program_that_copies_is_a_hop(machine: Machine) -> None:
     """An end behind pasta is reached by a published port only, through the program: in the drawing and in the check."""
@@ -303,21 +318,20 @@ def test_bpf_program_that_decides_is_named(machine: Machine) -> None:
         done
         """
     )
-    drawn = machine.sandbox.labkit("draw", "netns:cli", "netns:web", "--json")
+    lines = [f"{what} netns:cli netns:web" for what in ("draw --json", "check --json", "clone")]
+    drawn, checked, copy = machine.sandbox.commands(*lines).values()
     assert "a BPF program at tc of host v-cli decides where packets go" in one_sentence(drawn, 0)
     assert steps(json.loads(drawn.stdout)["forward"]) == ["cli/eth0 out", "host/v-cli in"]
-    report = json.loads(machine.sandbox.labkit("check", "netns:cli", "netns:web", "--json").stdout)
+    report = json.loads(checked.stdout)
     assert report["paths"][0]["forward"]["icmp"] not in ("0/0", "0/301")
     assert {one["where"] for one in report["findings"] if one["cause"] == "tc program"} == {
         "host v-cli",
         "host v-web",
     }
-    copy = machine.sandbox.labkit("clone", "netns:cli", "netns:web").stdout
-    assert "# It lacks the BPF program at tc of v-cli of host." in copy
+    assert "# It lacks the BPF program at tc of v-cli of host." in copy.stdout
 
 
-def test_what_cannot_be_is_one_sentence(machine: Machine, tmp_path: Path) -> None:
-    machine.make(BRIDGE + NO_NETWORK_AND_V6)
+def test_what_cannot_be_is_one_sentence(bridged: Machine, tmp_path: Path) -> None:
     engine = tmp_path / "bin/docker"
     engine.parent.mkdir()
     engine.write_text('#!/bin/sh\nfor last; do :; done\ncase $last in idle) echo 0;; own) echo $PPID;;'
@@ -348,11 +362,9 @@ def test_what_cannot_be_is_one_sentence(machine: Machine, tmp_path: Path) -> Non
         "run datapaths topology=existing:netns:web+netns:six family=6 rounds=1 duration_s=1 --yes":
             "netns:web has no address of IPv6: use family=4",
     }  # fmt: skip
-    before = machine.everything()
     path = f"{engine.parent}:{os.environ['PATH']}"
-    for line, done in machine.sandbox.commands(*said, PATH=path).items():
+    for line, done in bridged.sandbox.commands(*said, PATH=path).items():
         assert one_sentence(done).startswith(said[line]), line
-    assert machine.everything() == before
 
 
 def test_no_rights_is_one_sentence(tmp_path: Path) -> None:
@@ -384,18 +396,9 @@ def test_existing_network_is_an_arm(machine: Machine) -> None:
     listens = lambda: machine.sandbox.run("ip", "netns", "exec", "cli", "ss", "-Hltn", "sport", "5201").stdout  # noqa: E731
     assert until(listens, 20)
     before = machine.everything()
-    words = (
-        "rounds=1",
-        "slices=3",
-        "whole_runs=1",
-        "duration_s=1",
-        "omit_s=0",
-        "observe=counters",
-        "profile_rounds=1",
-        "--yes",
-    )
+    words = "rounds=1 slices=3 whole_runs=1 duration_s=1 omit_s=0 observe=counters profile_rounds=1 --yes"
     change = "change=gro: offload gro on at both"
-    rows = machine.sandbox.rows(f"topology={NETWORK},veth_bridge", change, *words)
+    rows = machine.sandbox.rows(f"topology={NETWORK},veth_bridge", change, *words.split())
     of = {name: [row for row in rows if row["arm"] == name] for name in {row["arm"] for row in rows}}
     for name in (NETWORK, f"{NETWORK} (again)", "veth_bridge"):
         assert [row["status"] for row in of[name]] == ["ok"] * 6, of[name]
@@ -423,30 +426,29 @@ def test_existing_network_is_an_arm(machine: Machine) -> None:
 
 
 @pytest.mark.needs("iperf3", "ping")
-def test_killed_run_leaves_the_network_as_it_was(machine: Machine) -> None:
-    machine.make(BRIDGE)
-    before = machine.everything()
-    running = machine.sandbox.start(
+def test_killed_run_leaves_the_network_as_it_was(bridged: Machine) -> None:
+    before = bridged.everything()
+    running = bridged.sandbox.start(
         *LABKIT, "run", "datapaths", f"topology={NETWORK},veth", "duration_s=60", "--yes"
     )
-    assert until(lambda: machine.sandbox.pids(lambda words: words[0] == "iperf3" and "-c" in words), 60)
+    assert until(lambda: bridged.sandbox.pids(lambda words: words[0] == "iperf3" and "-c" in words), 60)
     os.kill(running.pid, signal.SIGKILL)
     running.communicate()
-    assert until(lambda: not machine.sandbox.pids(lambda words: "iperf3" in words[0]), 20)
-    assert machine.everything() == before
+    assert until(lambda: not bridged.sandbox.pids(lambda words: "iperf3" in words[0]), 20)
+    assert bridged.everything() == before
 
 
+@pytest.mark.long
 @pytest.mark.needs("ping")
-def test_end_that_ends_is_a_reason(machine: Machine) -> None:
+def test_end_that_ends_is_a_reason(bridged: Machine) -> None:
     """An end that goes away in the middle of a run fails its arm, with the reason, and no other one."""
-    machine.make(BRIDGE)
-    end = machine.sandbox.start("ip", "netns", "exec", "cli", "sleep", "1000")
+    end = bridged.sandbox.start("ip", "netns", "exec", "cli", "sleep", "1000")
     network = f"existing:netns:web+pid:{end.pid}"
-    running = machine.sandbox.start(
+    running = bridged.sandbox.start(
         *LABKIT, "run", "datapaths", f"topology=veth,{network}", "protocol=ping", "rounds=2", "duration_s=2", "--yes",
         "--json",
     )  # fmt: skip
-    assert until(lambda: machine.sandbox.pids(lambda words: words[0] == "ping" and "10.77.0.3" in words), 60)
+    assert until(lambda: bridged.sandbox.pids(lambda words: words[0] == "ping" and "10.77.0.3" in words), 60)
     end.kill()
     end.communicate()
     out, err = running.communicate(timeout=120)

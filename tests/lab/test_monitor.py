@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from monitored_tunnels import inner_addresses_select
-from sandbox import TOGETHER, ended_together, one_sentence
+from sandbox import LABKIT, TOGETHER, ended_together, one_sentence
 
 from labkit import live
 from labkit.common import packets
@@ -294,18 +294,7 @@ def test_what_cannot_be_watched_is_refused(net: live.LiveTopology) -> None:
 @pytest.mark.needs("root")
 def test_command_on_an_interface_of_this_machine(tmp_path: Path) -> None:
     path = tmp_path / "seen.pcapng"
-    argv = [
-        sys.executable,
-        "-P",
-        "-m",
-        "labkit.cli",
-        "monitor",
-        "lo",
-        "protocol=icmp",
-        "--json",
-        "--pcapng",
-        str(path),
-    ]
+    argv = [*LABKIT, "monitor", "lo", "protocol=icmp", "--json", "--pcapng", str(path)]
     running = subprocess.Popen([*argv, "--seconds", "4"], stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 50
     # Wait for a packet socket for all protocols.
@@ -326,7 +315,7 @@ def test_without_the_capability_one_sentence() -> None:
     """Namespaces and interfaces can be made, but no packet socket."""
     without = ["setpriv", "--bounding-set", "-net_raw", "--"]
     words = ["monitor", "veth", "interface=client0:eth0", "protocol=icmp", "--seconds", "1"]
-    argv = [*without, sys.executable, "-P", "-m", "labkit.cli", *words]
+    argv = [*without, *LABKIT, *words]
     ended = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
     assert ended.stderr.splitlines() == [
@@ -342,7 +331,7 @@ def test_full_disk_is_one_sentence(tmp_path: Path) -> None:
     """The packets are written while they come, and the disk has room for a few of them."""
     small = tmp_path / "small"
     small.mkdir()
-    argv = [sys.executable, "-P", "-m", "labkit.cli", "monitor", "veth", "interface=client0:eth0", "--ping"]
+    argv = [*LABKIT, "monitor", "veth", "interface=client0:eth0", "--ping"]
     words = [*argv, "--seconds", "5", "--pcapng", str(small / "seen.pcapng")]
     ended = subprocess.run(
         ["unshare", "--mount", "sh", "-c", SMALL_DISK, str(small), *words],

@@ -141,29 +141,24 @@ def test_network_from_a_file(tmp_path: Path, need: Need) -> None:
         twice = described | {"parts": [*described["parts"], {**described["parts"][-1], "name": "tun_b"}]}
         for name, text in (("good", described), ("bad", described | {"mtu_bytes": 1400}), ("twice", twice)):
             (tmp_path / "here" / f"{name}.yaml").write_text(json.dumps(text))  # JSON is YAML
-        drawn = machine.labkit("draw", "good.yaml")
-        assert drawn.returncode == 0, drawn.stderr
-        assert drawn.stdout.startswith("routed, 1 pair, Linux ")
-        assert "vxlan 30  MTU 1450" in drawn.stdout
-        assert one_sentence(machine.labkit("draw", "bad.yaml")) == (
-            "the MTU 1450 of eth0 (c1) does not fit through tun (n1) on the same link:"
-            " 1400 (up) - 20 (IPv4) - 8 (UDP) - 8 (VXLAN) - 14 (Ethernet) = 1350"
-        )
-        assert one_sentence(machine.labkit("draw", "twice.yaml")) == (
-            "create vxlan tun_b in n2: File exists (A VXLAN device with the specified VNI already exists):"
-            " leave it out, or change its name, number or metric"
-        )
-        lab = machine.labkit("draw", str(ROOT / "tests/samples/every-link.clab.yml"))
-        assert lab.returncode == 0, lab.stderr
-        assert lab.stderr.startswith(
-            "labkit: every-link is a file of containerlab, of which labkit reads nodes and"
-        )
-        assert all(
-            name in lab.stdout for name in ("srl", "br-clab", "mgmt-net", "vxlan 100", "macvlan bridge")
-        )
-        words = one_sentence(machine.labkit("draw", "good.yaml", "pairs=2"))
-        assert words == "the network routed has its own values of all parameters but where: leave out pairs"
-        assert one_sentence(machine.labkit("draw", "none.yaml")) == "there is no file none.yaml"
+        lab_file = ROOT / "tests/samples/every-link.clab.yml"
+        says = {
+            "bad.yaml": "the MTU 1450 of eth0 (c1) does not fit through tun (n1) on the same link:"
+            " 1400 (up) - 20 (IPv4) - 8 (UDP) - 8 (VXLAN) - 14 (Ethernet) = 1350",
+            "twice.yaml": "create vxlan tun_b in n2: File exists (A VXLAN device with the specified VNI already"
+            " exists): leave it out, or change its name, number or metric",
+            "good.yaml pairs=2": "the network routed has its own values of all parameters but where: leave out pairs",
+            "none.yaml": "there is no file none.yaml",
+        }
+        drawn = machine.commands("draw good.yaml", f"draw {lab_file}", *(f"draw {words}" for words in says))
+    good, lab = drawn["draw good.yaml"], drawn[f"draw {lab_file}"]
+    assert good.stdout.startswith("routed, 1 pair, Linux ")
+    assert "vxlan 30  MTU 1450" in good.stdout
+    assert lab.stderr.startswith(
+        "labkit: every-link is a file of containerlab, of which labkit reads nodes and"
+    )
+    assert all(name in lab.stdout for name in ("srl", "br-clab", "mgmt-net", "vxlan 100", "macvlan bridge"))
+    assert {words: one_sentence(drawn[f"draw {words}"]) for words in says} == says
 
 
 @pytest.mark.long
@@ -189,8 +184,7 @@ def test_own_network_is_measured(tmp_path: Path) -> None:
         assert {row["arm"] for row in rows if row["method"] == "profile" and row["status"] == "ok"} >= {
             "routed"
         }
-        page = machine.labkit("why", "run:routed", "veth")
-        assert page.returncode == 0, page.stderr
+        page = machine.labkit("why", "run:routed", "veth", code=0)
         assert "routed" in page.stdout
         assert "routed" in (tmp_path / "here/run/why.html").read_text()
         path.write_text(json.dumps(described | {"mtu_bytes": 1600}))
@@ -212,30 +206,24 @@ def test_containers_at_the_ends_of_an_own_network(tmp_path: Path) -> None:
 
 def test_overlay_drawing_or_unsupported(tmp_path: Path) -> None:
     with sandbox(tmp_path) as machine:
-        done = machine.labkit("draw", "overlay")
-        if met("gre"):
-            assert (
-                "gretun-cont  gre       MTU 1550   tunnel 26.0.0.2 to 28.0.0.2 (lc2/gretun-cont)"
-                in done.stdout
-            )
-        else:
-            assert one_sentence(done) == (
-                "this kernel has no gre (CONFIG_NET_IPGRE is not set and no module was found):"
-                " use a kernel that has it (where=vm:debian boots one in a lab VM)"
-            )
+        words = ("pairs=2", "family=6", "mtu_bytes=65500")
+        done, *refused = machine.commands(
+            "draw overlay", *(f"draw overlay {word}" for word in words)
+        ).values()
+    if met("gre"):
         assert (
-            one_sentence(machine.labkit("draw", "overlay", "pairs=2"))
-            == "pairs=2: overlay has one pair, cs1 and cs5: use pairs=1"
+            "gretun-cont  gre       MTU 1550   tunnel 26.0.0.2 to 28.0.0.2 (lc2/gretun-cont)" in done.stdout
         )
-        assert (
-            one_sentence(machine.labkit("draw", "overlay", "family=6"))
-            == "family=6: overlay has IPv4 addresses only"
+    else:
+        assert one_sentence(done) == (
+            "this kernel has no gre (CONFIG_NET_IPGRE is not set and no module was found):"
+            " use a kernel that has it (where=vm:debian boots one in a lab VM)"
         )
-        too_large = one_sentence(machine.labkit("draw", "overlay", "mtu_bytes=65500"))
-        assert too_large.startswith(
-            "mtu_bytes=65500 does not fit into overlay: 65535 (a veth) - 20 (IPv4) - 4 (GRE)"
-        )
-        assert too_large.endswith("= 65461")
+    pairs, family, mtu = map(one_sentence, refused)
+    assert pairs == "pairs=2: overlay has one pair, cs1 and cs5: use pairs=1"
+    assert family == "family=6: overlay has IPv4 addresses only"
+    assert mtu.startswith("mtu_bytes=65500 does not fit into overlay: 65535 (a veth) - 20 (IPv4) - 4 (GRE)")
+    assert mtu.endswith("= 65461")
 
 
 def test_interrupted_capture_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

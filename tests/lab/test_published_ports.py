@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from sandbox import Sandbox, each_long, one_sentence
+from sandbox import Sandbox, each_long
 
 from labkit.measure.topologies.base import address
 from labkit.measure.topologies.published_ports import HOST
@@ -46,9 +46,3 @@ def test_slices_of_many_pairs(machine: Sandbox) -> None:
     sliced = [row for row in rows if row["method"] == "slice" and row["status"] == "ok"]
     assert {row["topology"] for row in sliced} == {"veth_bridge", *NAMES}
     assert all(row["throughput_bps"] > 0 for row in sliced)
-
-
-def test_load_that_would_go_past_the_host_is_refused(machine: Sandbox) -> None:
-    for words in (("run", "datapaths", "protocol=ping"), ("run", "throughput")):
-        done = machine.labkit(*words, f"topology={NAMES[0]}")
-        assert one_sentence(done).startswith(f"{NAMES[0]} takes the load of iperf3, sockperf")

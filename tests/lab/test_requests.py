@@ -23,6 +23,7 @@ from labkit.system.machine.cpu_time import descendants
 
 pytestmark = pytest.mark.needs("root", "veth", "sockperf", "ping", "wrk")
 STALL_S = 0.3
+SHORT = ("duration_s=1", "omit_s=0")
 SERVERS = {
     "udp_rr": b"sockperf\0server",
     "tcp_crr": b'"serves": true',
@@ -50,7 +51,7 @@ def machine(tmp_path: Path) -> Iterator[Sandbox]:
 def test_verdict(
     protocol: str, percentile: str | None, judged: str, machine: Sandbox, tmp_path: Path
 ) -> None:
-    words = ("topology=veth,veth_bridge", f"protocol={protocol}", "length_bytes=100", "duration_s=1")
+    words = ("topology=veth,veth_bridge", f"protocol={protocol}", "length_bytes=100", *SHORT)
     folder = tmp_path / "run"
     options = () if percentile is None else ("--percentile", percentile)
     done = machine.labkit("run", "datapaths", *words, *options, "--folder", str(folder))
@@ -115,14 +116,14 @@ def end(server: int) -> None:
 
 @pytest.mark.parametrize("protocol", ["udp_rr", *each_long("tcp_crr", "http")])
 def test_closed_loop_hides_a_stall(protocol: str) -> None:
-    row, _ = measured(stall, protocol=protocol, duration_s=3)
+    row, _ = measured(stall, protocol=protocol, duration_s=2)
     assert row["latency_p99_s"] < 0.5 * STALL_S < row["latency_max_s"]
 
 
 def test_open_loop_shows_a_stall() -> None:
-    row, _ = measured(stall, protocol="udp_rr", rate_rps=500, duration_s=3)
-    assert row["sent_count"] == pytest.approx(1500, rel=0.05)
-    # 10 % of the requests were due during the stall, and waited for half of it in the mean.
+    row, _ = measured(stall, protocol="udp_rr", rate_rps=500, duration_s=2)
+    assert row["sent_count"] == pytest.approx(1000, rel=0.05)
+    # 15 % of the requests were due during the stall, and waited for half of it in the mean.
     assert row["latency_p50_s"] < 0.5 * STALL_S < row["latency_p99_s"]
 
 
@@ -166,19 +167,20 @@ def test_server_that_ends() -> None:
 @pytest.mark.needs("runc")
 @pytest.mark.parametrize("protocol", ["http", *each_long("udp_rr", "tcp_crr")])
 def test_containers(protocol: str, machine: Sandbox) -> None:
-    words = (f"protocol={protocol}", "topology=veth_bridge", "endpoint=container", "pairs=2", "duration_s=1")
+    words = (f"protocol={protocol}", "topology=veth_bridge", "endpoint=container", "pairs=2", *SHORT)
     for row in machine.rows(*words):
         assert (row["status"], row["reason"], row["endpoint"]) == ("ok", None, "container")
         assert row["received_count"] > 100
 
 
+@pytest.mark.long
 def test_nagle_with_small_writes_shows_the_delayed_acknowledgement(machine: Sandbox) -> None:
     """Linux delays it by 40 ms. An option that the kernel cuts is not measured."""
     usual = "socket writes=2"
     changes = (
         f"nagle: {usual} nodelay=off; acked: {usual} nodelay=off quickack=on; huge: {usual} sndbuf=268435456"
     )
-    words = ("topology=veth", "protocol=tcp_rr", "generator=sockets", "socket=writes=2", "duration_s=1")
+    words = ("topology=veth", "protocol=tcp_rr", "generator=sockets", "socket=writes=2", *SHORT)
     rows = {row["arm"]: row for row in machine.rows(*words, f"change={changes}", code=2)}
     assert rows["veth"]["latency_p50_s"] < 0.005
     assert rows["veth+nagle"]["latency_p50_s"] == pytest.approx(0.04, rel=0.5)
@@ -189,6 +191,7 @@ def test_nagle_with_small_writes_shows_the_delayed_acknowledgement(machine: Sand
     assert (changed["setting"], changed["after"]) == ("socket", "writes=2 nodelay=off")
 
 
+@pytest.mark.long
 def test_lost_request_is_counted() -> None:
     """Its time is longer than all others, so nobody knows the maximum; the loop goes on with the next one."""
 
@@ -208,7 +211,7 @@ def test_lost_request_is_counted() -> None:
 
 def test_http_server_has_no_rights() -> None:
     seen: list[str] = []
-    measured(lambda pid: seen.append(Path(f"/proc/{pid}/status").read_text()), protocol="http", duration_s=3)
+    measured(lambda pid: seen.append(Path(f"/proc/{pid}/status").read_text()), protocol="http", duration_s=2)
     assert seen
     for text in seen:
         assert re.search(r"^Uid:(\t65534){4}$", text, re.MULTILINE)
@@ -218,9 +221,7 @@ def test_http_server_has_no_rights() -> None:
 @pytest.mark.long
 def test_ends_of_a_round_are_on_the_same_cpus_in_all_arms(machine: Sandbox) -> None:
     """The scheduler's choice would be larger than any difference of datapaths. Each round has both kinds."""
-    rows = machine.rows(
-        "topology=veth,veth_bridge", "protocol=udp_rr", "slices=0", "rounds=2", "duration_s=1", "omit_s=0"
-    )
+    rows = machine.rows("topology=veth,veth_bridge", "protocol=udp_rr", "slices=0", "rounds=2", *SHORT)
     placed = {(row["round"], row["ends_on"], row["placement"]) for row in rows}
     assert len(placed) == 4  # in each round one placement of a kind for all arms
     assert all(

@@ -22,21 +22,8 @@ SEED = int(os.environ.get("LABKIT_TEST_SEED", "0")) or random.SystemRandom().ran
 def searched(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
     """Return the rows of one search of an unlimited bridge and of one whose port is limited."""
     with sandbox(tmp_path_factory.mktemp("searched"), user=False) as made:
-        folder = made.folder / "run"
-        words = [
-            "frame_bytes=512",
-            "rounds=1",
-            "sum_s=1",
-            "passes=1",
-            "limit_s=30",
-            "burst_frames=4",
-            LIMITED,
-            "--folder",
-            str(folder),
-        ]
-        done = made.labkit("run", "throughput", *words, timeout=300)
-        assert done.returncode == 0, done.stderr
-        return run_folder.read_rows(folder)
+        words = "frame_bytes=512 rounds=1 sum_s=1 passes=1 limit_s=30 burst_frames=4"
+        return made.rows(*words.split(), LIMITED, experiment="throughput", timeout=300)
 
 
 def test_planted_limit_is_the_ndr(searched: list[Row]) -> None:
@@ -78,13 +65,8 @@ def lossy(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
         changes = "; ".join(
             f"{name}: nftables {made.folder / name}.nft at between" for name in ("fifth", "percent")
         )
-        words = ["rounds=1", "sum_s=1", "passes=1", "limit_s=40", "max_rate=60kpps", "latency=false"]
-        folder = made.folder / "run"
-        done = made.labkit(
-            "run", "throughput", *words, f"change={changes}", "--folder", str(folder), timeout=300
-        )
-        assert done.returncode == 0, done.stderr
-        return run_folder.read_rows(folder)
+        words = "rounds=1 sum_s=1 passes=1 limit_s=40 max_rate=60kpps latency=false"
+        return made.rows(*words.split(), f"change={changes}", experiment="throughput", timeout=300)
 
 
 @pytest.mark.parametrize(("change", "loss"), [("fifth", 0.002), ("percent", 0.01)])
@@ -132,21 +114,12 @@ def test_latency_at_three_shares_of_the_rate(searched: list[Row]) -> None:
 
 def test_killed_search_keeps_every_finished_trial_and_leaves_nothing(tmp_path: Path) -> None:
     """It is killed at a random moment of the second round, after a trial of that round; then it is resumed."""
-    words = (
-        "topology=veth",
-        "rounds=3",
-        "trial_s=0.1",
-        "sum_s=0.1",
-        "passes=1",
-        "limit_s=2",
-        "max_rate=20kpps",
-        "latency=false",
-    )
+    words = "topology=veth rounds=3 trial_s=0.1 sum_s=0.1 passes=1 limit_s=2 max_rate=20kpps latency=false"
     moment_s = random.Random(SEED).random()
     print(f"LABKIT_TEST_SEED={SEED}")
     with sandbox(tmp_path) as made:
         folder = made.folder / "run"
-        running = made.start(*LABKIT, "run", "throughput", *words, "--folder", str(folder))
+        running = made.start(*LABKIT, "run", "throughput", *words.split(), "--folder", str(folder))
         assert until(lambda: rows_on_disk(folder), 60), made.processes()
         time.sleep(moment_s)
         kept = rows_on_disk(folder)  # before the next trial is looked for: its round may end meanwhile
@@ -161,8 +134,7 @@ def test_killed_search_keeps_every_finished_trial_and_leaves_nothing(tmp_path: P
         assert {row["method"] for row in rows} == {"search", "trial"}
         assert all(row in rows for row in trials)
         assert len({row["round"] for row in rows}) > len(kept)
-        done = made.labkit("run", "throughput", *words, "--folder", str(folder), timeout=120)
-        assert done.returncode == 0, done.stderr
+        made.labkit("run", "throughput", *words.split(), "--folder", str(folder), code=0)
         assert kept.items() <= rows_on_disk(folder).items()
         assert len(rows_on_disk(folder)) == 3
         assert not [*folder.glob("rows/*.unfinished")]
@@ -175,18 +147,10 @@ def test_why_explains_two_searched_arms(tmp_path: Path) -> None:
     """A router costs CPU time at the same rate; the profiles say where."""
     with sandbox(tmp_path, user=False) as made:
         folder = made.folder / "run"
-        words = [
-            "topology=veth,veth_routed",
-            "rounds=1",
-            "sum_s=0.4",
-            "passes=1",
-            "limit_s=20",
-            "latency=false",
-        ]
-        observed = ["observe=perf_record", "profile_rounds=3", "max_rate=60kpps"]
-        done = made.labkit("run", "throughput", *words, *observed, "--folder", str(folder), timeout=300)
-        assert done.returncode == 0, done.stderr
-        profiles = [row for row in run_folder.read_rows(folder) if row["method"] == "profile"]
+        words = "topology=veth,veth_routed rounds=1 sum_s=0.4 passes=1 limit_s=20 latency=false"
+        observed = ("observe=perf_record", "profile_rounds=3", "max_rate=60kpps", "--folder", str(folder))
+        rows = made.rows(*words.split(), *observed, experiment="throughput", timeout=300)
+        profiles = [row for row in rows if row["method"] == "profile"]
         assert len(profiles) == 3 * 3 * 2  # two arms and a control, with and without the observer
         [rate_pps] = {row["requested_pps"] for row in profiles}
         assert 0 < rate_pps <= 30e3
@@ -194,8 +158,7 @@ def test_why_explains_two_searched_arms(tmp_path: Path) -> None:
             assert row["status"] in ("ok", "invalid"), row["reason"]
             assert row["received_count"] > 0
             assert row["cpu_s"] > 0
-        explained = made.labkit("why", f"{folder}:veth", "veth_routed", timeout=120)
-        assert explained.returncode == 0, explained.stderr
+        made.labkit("why", f"{folder}:veth", "veth_routed", code=0)
         # On a busy machine, trials may not be what they should, and no arm has a cost then.
         if all(row["status"] == "ok" for row in profiles):
             assert "per packet" in (folder / "why.html").read_text()

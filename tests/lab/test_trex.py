@@ -6,13 +6,13 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sandbox import LABKIT, Row, Sandbox, one_sentence, sandbox, until
+from sandbox import LABKIT, Done, Row, Sandbox, one_sentence, sandbox, until
 from trex_server import Plan, argv
 
 from labkit.common import run_folder
@@ -53,9 +53,12 @@ def rates(log: Path) -> list[float]:
 
 
 def released(log: Path) -> bool:
-    """Return whether all acquired ports were stopped and released."""
+    """Return whether all acquired ports were released, and those with stateless traffic were stopped."""
     methods = calls(log)
-    return methods.count("acquire") == methods.count("release") == 2 and "remove_all_streams" in methods
+    stopped = "remove_all_streams" in methods and methods.count("acquire") == 2
+    return methods.count("acquire") == methods.count("release") and (
+        stopped or "start_traffic" not in methods
+    )
 
 
 def go_on(made: Sandbox) -> None:
@@ -63,18 +66,28 @@ def go_on(made: Sandbox) -> None:
     os.kill(int((made.folder / "server.pid").read_text()), signal.SIGCONT)
 
 
-def stateful(made: Sandbox, name: str, *words: str, **plan: Any) -> tuple[Any, list[Row], str]:
-    """Run a stateful test against a server of this plan; return how it ended, its rows, and the server's name."""
+def against(
+    made: Sandbox, name: str, experiment: str, usual: Sequence[str], *words: str, **plan: Any
+) -> tuple[Done, list[Row], str, list[str]]:
+    """Run an experiment against a server of this plan; `words` replace the usual ones of the same name.
+
+    Return how it ended, its rows, the server's name, and the called methods. A server that lives on is left released.
+    """
     folder = made.folder / name
-    given = dict(word.split("=", 1) for word in (*STATEFUL, *words))
-    with served(made, **ASTF | plan) as (server, log):
+    given = dict(word.split("=", 1) for word in (*usual, *words))
+    with served(made, **plan) as (server, log):
         options = [f"server={server}", *(f"{key}={value}" for key, value in given.items())]
-        done = made.labkit("run", "trex_stateful", *options, "--folder", str(folder), timeout=120)
+        done = made.labkit("run", experiment, *options, "--folder", str(folder), timeout=150)
         if plan.get("silent_at"):
             go_on(made)
-        if not (plan.get("dies_at") or plan.get("dies_after") or plan.get("silent")):
-            assert until(lambda: calls(log).count("acquire") == calls(log).count("release"), 5), calls(log)
-    return done, run_folder.read_rows(folder) if folder.exists() else [], server
+        if not {"dies_at", "dies_after", "silent"} & plan.keys():
+            assert until(lambda: released(log), 5), calls(log)
+        return done, run_folder.read_rows(folder) if folder.exists() else [], server, calls(log)
+
+
+def stateful(made: Sandbox, name: str, *words: str, **plan: Any) -> tuple[Done, list[Row], str]:
+    """Run a stateful test; return how it ended, its rows, and the server's name."""
+    return against(made, name, "trex_stateful", STATEFUL, *words, **ASTF | plan)[:3]
 
 
 @pytest.fixture(scope="module")
@@ -91,12 +104,9 @@ def words_of(server: str, *words: str) -> list[str]:
 
 def load_test(made: Sandbox, name: str, *words: str, **plan: Any) -> tuple[list[Row], str]:
     """Return the rows of a load test and what labkit printed."""
-    folder = made.folder / name
-    with served(made, **plan) as (server, log):
-        done = made.labkit("run", "load_test", *words_of(server, *words), "--folder", str(folder), timeout=60)
-        assert until(lambda: released(log), 5), calls(log)
+    done, rows, _, _ = against(made, name, "load_test", SHORT, *words, **plan)
     assert done.returncode == 0, done.stderr
-    return run_folder.read_rows(folder), done.stdout
+    return rows, done.stdout
 
 
 def result_of(rows: list[Row]) -> Row:
@@ -174,53 +184,36 @@ def test_generator_fault_makes_the_row_invalid(box: Sandbox, plan: dict[str, Any
     assert words in result["reason"]
 
 
+OWNED = "port 0 of the TRex server {} is owned by alice: wait until it is released, or take"
+OTHER_API = "has another version of the API than lbr-trex-client"
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("plan", "words", "sentence"),
+    ("experiment", "plan", "words", "sentence"),
     [
-        (
-            {"owner": "alice"},
-            (),
-            "port 0 of the TRex server {} is owned by alice: wait until it is released, or take",
-        ),
-        ({"silent": True}, (), "no TRex server answers at {}"),
-        ({"api": (4, 1)}, (), "has another version of the API than lbr-trex-client"),
-        ({"api": (6, 0)}, (), "has another version of the API than lbr-trex-client"),
-        ({"mode": "ASTF", "recorded": "astf_http_own"}, (), "runs in another mode: start it without --astf"),
-        ({}, ("ports=0,7",), "has no port 7; it has 0, 1"),
-        ({"line_bps": 1e6}, (), "target=30kpps is more than the link carries"),
-        ({}, ("line_rate_bps=1e9", "target=120%"), "target=120% is more than the link carries"),
+        ("load_test", {"owner": "alice"}, (), OWNED),
+        ("load_test", {"silent": True}, (), "no TRex server answers at {}"),
+        ("load_test", {"api": (4, 1)}, (), OTHER_API),
+        ("load_test", {"api": (6, 0)}, (), OTHER_API),
+        ("load_test", ASTF | {"api": (5, 1)}, (), "runs in another mode: start it without --astf"),
+        ("load_test", {}, ("ports=0,7",), "has no port 7; it has 0, 1"),
+        ("load_test", {"line_bps": 1e6}, (), "target=30kpps is more than the link carries"),
+        ("load_test", {}, ("line_rate_bps=1e9", "target=120%"), "target=120% is more than the link carries"),
+        ("trex_stateful", ASTF | {"silent": True}, STATEFUL, "no TRex server answers at {}"),
+        ("trex_stateful", {"recorded": "stl_errors"}, STATEFUL, "runs in another mode: start it with --astf"),
     ],
 )
 def test_servers_that_cannot_be_used(
-    box: Sandbox, plan: dict[str, Any], words: tuple[str, ...], sentence: str
+    box: Sandbox, experiment: str, plan: dict[str, Any], words: tuple[str, ...], sentence: str
 ) -> None:
+    before = {*box.data.glob("trex_stateful/*")}
     with served(box, **plan) as (server, log):
-        done = box.labkit("run", "load_test", *words_of(server, *words), timeout=60)
+        given = words_of(server, *words) if experiment == "load_test" else [f"server={server}", *words]
+        done = box.labkit("run", experiment, *given, timeout=60)
         assert until(lambda: calls(log).count("acquire") == calls(log).count("release"), 5)
-    assert done.returncode in (1, 2)
     assert sentence.format(server) in one_sentence(done)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("plan", "words", "sentence"),
-    [
-        ({"silent": True}, (), "no TRex server answers at {}"),
-        (
-            {"mode": "STL", "recorded": "stl_errors", "api": (5, 1)},
-            (),
-            "runs in another mode: start it with --astf",
-        ),
-    ],
-)
-def test_servers_that_cannot_be_used_for_connections(
-    box: Sandbox, plan: dict[str, Any], words: tuple[str, ...], sentence: str
-) -> None:
-    done, _, server = stateful(box, f"stateful-{len(sentence)}", *words, **plan)
-    assert done.returncode == 2
-    assert sentence.format(server) in one_sentence(done)
-    assert not (box.folder / f"stateful-{len(sentence)}").exists()
+    assert {*box.data.glob("trex_stateful/*")} == before
 
 
 @pytest.mark.long
@@ -269,16 +262,19 @@ def test_an_ended_labkit_leaves_a_stateful_server_stopped_and_released(box: Sand
         assert calls(log).count("acquire") == calls(log).count("start") == calls(log).count("stop") == 1
 
 
+def unheard(server: str) -> str:
+    """Return the doubt about a server whose events cannot be heard."""
+    port = int(server.rpartition(":")[2])
+    return f"nothing listens at port {port - 1} of 127.0.0.1, the publisher of the TRex server"
+
+
 @pytest.mark.long
 def test_a_publisher_that_does_not_listen_is_a_doubt(box: Sandbox) -> None:
     """TRex's client asks for events twice a second anyway, so tests are right without it."""
-    for name, publishes in (("publishes", True), ("mute", False)):
-        done, rows, server = stateful(box, name, "test_s=6", publishes=publishes)
-        assert done.returncode == 0, done.stderr
-        port = int(server.rpartition(":")[2])
-        sentence = f"nothing listens at port {port - 1} of 127.0.0.1, the publisher of the TRex server"
-        assert [sentence in str(row["doubts"]) for row in rows] == [not publishes] * 3
-        assert (rows[0]["status"], rows[0]["connections_count"]) == ("ok", 501)
+    done, rows, server = stateful(box, "mute", "test_s=6", publishes=False)
+    assert done.returncode == 0, done.stderr
+    assert [unheard(server) in str(row["doubts"]) for row in rows] == [True] * 3
+    assert (rows[0]["status"], rows[0]["connections_count"]) == ("ok", 501)
     rows, _ = load_test(box, "mute-ramp", capacity_pps=22_000, line_bps=1e9, publishes=False)
     assert result_of(rows)["throughput_pps"] == pytest.approx(42_000, rel=0.05)
 
@@ -286,24 +282,19 @@ def test_a_publisher_that_does_not_listen_is_a_doubt(box: Sandbox) -> None:
 SEARCH = ["rounds=1", "loss=0", "width=0.1", "sum_s=0.5", "passes=1", "limit_s=60"]
 
 
-def search(made: Sandbox, name: str, *words: str, **plan: Any) -> tuple[Any, list[Row], str, list[str]]:
-    """Search through the device of this plan; return how it ended, the rows, the server's name and what it was
-    asked."""
-    folder = made.folder / name
-    given = dict(word.split("=", 1) for word in (*SEARCH, *words))
-    with served(made, **plan) as (server, log):
-        options = [f"server={server}", *(f"{key}={value}" for key, value in given.items())]
-        done = made.labkit("run", "throughput", *options, "--folder", str(folder), timeout=150)
-        if not plan.get("dies_after"):
-            assert until(lambda: released(log), 5), calls(log)
-        return done, run_folder.read_rows(folder) if folder.exists() else [], server, calls(log)
-
-
 @pytest.mark.long
 def test_search_with_a_server_elsewhere(box: Sandbox) -> None:
     """TRex sends 100 kpps at most, and the device forwards 22 kpps, loses 0.2 % of them, and has no topology."""
-    done, rows, server, _ = search(
-        box, "search", "loss=0,0.005", "sum_s=1", max_pps=100_000, capacity_pps=22_000, loss_ratio=0.002
+    done, rows, server, _ = against(
+        box,
+        "search",
+        "throughput",
+        SEARCH,
+        "loss=0,0.005",
+        "sum_s=1",
+        max_pps=100_000,
+        capacity_pps=22_000,
+        loss_ratio=0.002,
     )
     assert done.returncode == 0, done.stderr
     ndr, pdr = [row for row in rows if row["method"] == "search"]
@@ -328,7 +319,7 @@ def test_search_with_a_server_elsewhere(box: Sandbox) -> None:
 
 @pytest.mark.long
 def test_search_whose_device_carries_the_whole_line(box: Sandbox) -> None:
-    done, rows, _, _ = search(box, "line", line_bps=20_000 * 84 * 8)
+    done, rows, _, _ = against(box, "line", "throughput", SEARCH, line_bps=20_000 * 84 * 8)
     assert done.returncode == 0, done.stderr
     [ndr] = [row for row in rows if row["method"] == "search"]
     assert (ndr["status"], ndr["throughput_pps"]) == ("ok", pytest.approx(20_000, rel=0.01)), ndr["reason"]
@@ -336,7 +327,9 @@ def test_search_whose_device_carries_the_whole_line(box: Sandbox) -> None:
 
 @pytest.mark.long
 def test_search_keeps_its_trials_when_the_server_dies(box: Sandbox) -> None:
-    done, rows, server, _ = search(box, "search-dies", "rounds=3", max_pps=100_000, dies_after=9)
+    done, rows, server, _ = against(
+        box, "search-dies", "throughput", SEARCH, "rounds=3", max_pps=100_000, dies_after=9
+    )
     assert done.returncode == 2
     assert f"the TRex server {server} does not answer any more" in one_sentence(done)
     assert [row["method"] for row in rows] == ["trial"] * 8 + ["search"]
@@ -345,26 +338,18 @@ def test_search_keeps_its_trials_when_the_server_dies(box: Sandbox) -> None:
 
 @pytest.mark.long
 def test_a_server_that_is_stopped_in_a_step_has_a_deadline_and_releases_the_ports_later(box: Sandbox) -> None:
-    folder = box.folder / "silent"
-    with served(box, silent_at="start_traffic") as (server, log):
-        begun = time.monotonic()
-        done = box.labkit("run", "load_test", *words_of(server), "--folder", str(folder), timeout=120)
-        go_on(box)
-        assert until(lambda: released(log), 5), calls(log)
+    begun = time.monotonic()
+    done, rows, server, _ = against(box, "silent", "load_test", SHORT, silent_at="start_traffic")
     assert time.monotonic() - begun < 90
     words = one_sentence(done)
     assert f"the TRex server {server} does not answer any more" in words or "did not" in words
-    rows = run_folder.read_rows(folder)
     assert [row["status"] for row in rows if row["part"] == "steps"] == ["failed"]
 
 
 @pytest.mark.long
 def test_a_server_that_dies_keeps_the_steps_before(box: Sandbox) -> None:
-    folder = box.folder / "dies"
-    with served(box, dies_after=5) as (server, _):
-        done = box.labkit("run", "load_test", *words_of(server), "--folder", str(folder), timeout=90)
+    done, rows, server, _ = against(box, "dies", "load_test", SHORT, dies_after=5)
     assert f"the TRex server {server} does not answer any more" in one_sentence(done)
-    rows = run_folder.read_rows(folder)
     steps = [row for row in rows if row["part"] == "steps" and row["direction"] == "all"]
     assert [row["status"] for row in steps] == ["ok", "ok", "failed"]
     assert result_of(rows)["status"] == "invalid"
@@ -409,44 +394,35 @@ def test_own_profile_runs_where_it_is_named(box: Sandbox) -> None:
     assert (result["status"], result["frame_bytes"]) == ("ok", 128)
 
 
+WRONG_PROFILES = {
+    "is not valid Python": "def register(:\n",
+    "RuntimeError: broken here": "raise RuntimeError('broken here')\n",
+    "a stateless profile: it ends Python (sys.exit) instead of returning a": "import sys\nsys.exit(3)\n",
+    "TRex cannot take it as a stateless profile": "x = 1\n",
+    "IndexError": PROFILE.replace("direction, **more", "port_id, **more").replace(
+        "packet =", "[0, 1][port_id + 1]; packet ="
+    ),
+}
+
+
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("def register(:\n", "is not valid Python"),
-        ("raise RuntimeError('broken here')\n", "RuntimeError: broken here"),
-        (
-            "import sys\nsys.exit(3)\n",
-            "a stateless profile: it ends Python (sys.exit) instead of returning a",
-        ),
-        ("x = 1\n", "TRex cannot take it as a stateless profile"),
-        (
-            PROFILE.replace("direction, **more", "port_id, **more").replace(
-                "packet =", "[0, 1][port_id + 1]; packet ="
-            ),
-            "IndexError",
-        ),
-    ],
-)
-def test_invalid_profile_is_refused(box: Sandbox, text: str, sentence: str) -> None:
-    path = box.folder / "none.py"
-    path.write_text(text)
+def test_invalid_profile_is_refused(box: Sandbox) -> None:
     with served(box) as (server, _):
-        done = box.labkit("run", "load_test", *words_of(server, f"profile={path}"), timeout=60)
-    assert done.returncode == 2
-    assert sentence in one_sentence(done)
+        lines = {}
+        for number, (sentence, text) in enumerate(WRONG_PROFILES.items()):
+            path = box.folder / f"wrong{number}.py"
+            path.write_text(text)
+            lines[" ".join(["run load_test", *words_of(server, f"profile={path}")])] = sentence
+        for line, done in box.commands(*lines).items():
+            assert lines[line] in one_sentence(done), line
 
 
 @pytest.mark.long
 def test_stateful_traffic_of_the_transcript(box: Sandbox) -> None:
     """The server replays the recorded counters: 8,140 packets one way and 16,902 the other."""
-    folder = box.folder / "stateful"
-    with served(box, mode="ASTF", recorded="astf_http_own", api=(2, 3)) as (server, log):
-        words = [f"server={server}", "mult=10", "test_s=6", "--folder", str(folder)]
-        done = box.labkit("run", "trex_stateful", *words, timeout=60)
-        assert until(lambda: calls(log).count("acquire") == calls(log).count("release") == 1, 5)
+    done, rows, server = stateful(box, "stateful", "test_s=6")
     assert done.returncode == 0, done.stderr
-    rows = run_folder.read_rows(folder)
+    assert not any(unheard(server) in str(row["doubts"]) for row in rows)
     [result] = [row for row in rows if row["part"] == "cost"]
     there, back = [row for row in rows if row["part"] == "directions"]
     assert (result["status"], result["mult"], result["connections_count"]) == ("ok", 10, 501)

@@ -15,16 +15,7 @@ from labkit.common import run_folder
 
 pytestmark = pytest.mark.needs("namespaces", "veth", "bridge", "nft", "trex client")
 
-SHORT = [
-    "generator=trex",
-    "profile=64b",
-    "warmup_s=0.3",
-    "ramp_s=0.8",
-    "hold_s=0",
-    "step_s=0.4",
-    "target=20kpps",
-    "latency=false",
-]
+SHORT = "generator=trex profile=64b warmup_s=0.3 ramp_s=0.8 hold_s=0 step_s=0.4 target=20kpps latency=false"
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +53,7 @@ def no_server_left(made: Sandbox) -> bool:
 @pytest.mark.long
 def test_load_test_of_two_topologies(box: Sandbox) -> None:
     """A bridge and a router: the stand-in's own frames arrive, so addresses and interfaces are right."""
-    rows, logged, out = own(box, "two", "load_test", "topology=veth_bridge,veth_routed", *SHORT)
+    rows, logged, out = own(box, "two", "load_test", "topology=veth_bridge,veth_routed", *SHORT.split())
     by_name = results(rows)
     assert {name: row["status"] for name, row in by_name.items()} == {
         "veth_bridge": "ok",
@@ -91,7 +82,7 @@ def test_load_test_of_two_topologies(box: Sandbox) -> None:
 
 @pytest.mark.long
 def test_own_server_that_dies_is_named(box: Sandbox) -> None:
-    rows, _, _ = own(box, "dies", "load_test", "topology=veth", *SHORT, code=2, dies_after=5)
+    rows, _, _ = own(box, "dies", "load_test", "topology=veth", *SHORT.split(), code=2, dies_after=5)
     reason = results(rows)["veth"]["reason"]
     assert "the TRex server that labkit started does not answer any more: Port 0 : [RPC] - Failed" in reason
 
@@ -99,13 +90,13 @@ def test_own_server_that_dies_is_named(box: Sandbox) -> None:
 @pytest.mark.long
 def test_large_frames_have_larger_places_in_the_ring(box: Sandbox) -> None:
     where = f"trex={box.folder}/v3.08"
-    _, logged, _ = own(box, "large", "load_test", "topology=veth", "mtu_bytes=9000", where, *SHORT)
+    _, logged, _ = own(box, "large", "load_test", "topology=veth", "mtu_bytes=9000", where, *SHORT.split())
     start = logged[0][1]
     assert "blocksz=1032192,framesz=9216,framecnt=3584" in start["config"]["interfaces"][0]
 
 
 def test_without_trex(box: Sandbox) -> None:
-    done = box.labkit("run", "load_test", *SHORT, LABKIT_TREX=str(box.folder / "none"))
+    done = box.labkit("run", "load_test", *SHORT.split(), LABKIT_TREX=str(box.folder / "none"))
     words = one_sentence(done)
     assert f"{box.folder}/none has no program _t-rex-64" in words
     assert "unpack a TRex release" in words
@@ -115,7 +106,7 @@ def test_without_trex(box: Sandbox) -> None:
 @pytest.mark.long
 def test_server_that_does_not_start(box: Sandbox) -> None:
     rows, _, _ = own(
-        box, "broken", "load_test", *SHORT, code=2, ends="ERROR: You don't have enough physical cores"
+        box, "broken", "load_test", *SHORT.split(), code=2, ends="ERROR: You don't have enough physical cores"
     )
     row = results(rows)["veth_bridge"]
     assert row["status"] == "failed"
@@ -123,7 +114,7 @@ def test_server_that_does_not_start(box: Sandbox) -> None:
         "the TRex server ended before it was ready: ERROR: You don't have enough physical cores"
     )
     words = "eth_dev_init: call to mmap failed on AF_PACKET socket for trex0"
-    rows, _, _ = own(box, "locked", "load_test", *SHORT, code=2, ends=words)
+    rows, _, _ = own(box, "locked", "load_test", *SHORT.split(), code=2, ends=words)
     assert results(rows)["veth_bridge"]["reason"].endswith("fit into locked memory: ulimit -l unlimited")
     assert no_server_left(box)
 
@@ -151,22 +142,15 @@ def test_stateful_traffic(box: Sandbox) -> None:
     assert (row["status"], row["connections_count"]) == ("ok", 501), row["reason"]
 
 
-SEARCH = [
-    "throughput",
-    "generator=trex",
-    "rounds=1",
-    "loss=0",
-    "width=0.1",
-    "sum_s=0.5",
-    "passes=1",
-    "limit_s=60",
-]
+SEARCH = "throughput generator=trex rounds=1 loss=0 width=0.1 sum_s=0.5 passes=1 limit_s=60"
 
 
 @pytest.mark.long
 def test_search_finds_what_the_device_carries(box: Sandbox) -> None:
     """The stand-in sends at most 100 kpps, and its device carries 22 kpps."""
-    rows, _, _ = own(box, "search", *SEARCH, "topology=veth_bridge", max_pps=100_000, capacity_pps=22_000)
+    rows, _, _ = own(
+        box, "search", *SEARCH.split(), "topology=veth_bridge", max_pps=100_000, capacity_pps=22_000
+    )
     row = results(rows)["veth_bridge"]
     assert row["status"] == "ok", row["reason"]
     assert row["generator"] == "trex"
@@ -181,7 +165,7 @@ def test_search_finds_what_the_device_carries(box: Sandbox) -> None:
 @pytest.mark.long
 def test_search_whose_ring_drops_is_invalid(box: Sandbox) -> None:
     """TRex's own ring drops half of the frames, which is no loss of the device and says nothing about it."""
-    rows, _, _ = own(box, "ring", *SEARCH, "topology=veth_bridge", max_pps=30_000, ring_pps=15_000)
+    rows, _, _ = own(box, "ring", *SEARCH.split(), "topology=veth_bridge", max_pps=30_000, ring_pps=15_000)
     row = results(rows)["veth_bridge"]
     assert row["status"] == "invalid"
     trials = [row for row in rows if row["method"] == "trial"]

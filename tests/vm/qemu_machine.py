@@ -80,6 +80,14 @@ class Machine:
         """Return the content of a file."""
         return self.run("cat", path).stdout
 
+    def host_status(self) -> dict[str, str]:
+        """Return /proc/PID/status of the QEMU process, which has its console in the machine's scratch folder."""
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            words = path.read_bytes().split(b"\0")
+            if b"qemu-system" in words[0] and f"file:{self._guest.scratch}/console".encode() in words:
+                return dict(line.split(":", 1) for line in path.with_name("status").read_text().splitlines())
+        raise AssertionError("QEMU does not run")
+
     def close(self) -> None:
         """Close the connection."""
         self._answers.close()
@@ -87,13 +95,13 @@ class Machine:
 
 
 @contextmanager
-def machine(where: str) -> Iterator[Machine]:
-    """Boot the machine of a lab VM's parameters, emulated. One of two boots may fail."""
+def machine(where: str, folder: Path | None = None) -> Iterator[Machine]:
+    """Boot the machine of a lab VM's parameters, emulated. It writes into `folder` only. One of two boots may fail."""
     parameters = vm_spec.parse(where)
     kernel = kernels.find(parameters.kernel)
     first = [sys.executable, str(Path(__file__).with_name("guest_init.py"))]
     for last in (False, True):
-        with vm.started(where, parameters, kernel, None, None, False, first) as guest:
+        with vm.started(where, parameters, kernel, folder, None, False, first) as guest:
             made = Machine(guest)
             try:
                 try:

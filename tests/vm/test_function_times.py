@@ -1,10 +1,11 @@
 """function_times and function_graph on a kernel that can trace and that is `here` for labkit, as on a user's machine.
 
-All tests share one boot, also the one about containers in a VLAN.
+All tests share one boot, also those about containers in a VLAN, and about what root in a lab VM may do here.
 """
 
 import json
 import re
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,8 +75,14 @@ except BadInput as error:
 
 
 @pytest.fixture(scope="module")
-def emulated(lab_kernel: str) -> Iterator[Machine]:
-    with machine(f"vm:{lab_kernel},cpus=1,profile=tracing") as made:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the only folder of this machine that the emulated one may write."""
+    return tmp_path_factory.mktemp("shared")
+
+
+@pytest.fixture(scope="module")
+def emulated(lab_kernel: str, shared: Path) -> Iterator[Machine]:
+    with machine(f"vm:{lab_kernel},cpus=1,profile=tracing", shared) as made:
         before = state(made)
         yield made
         assert state(made) == before
@@ -207,6 +214,42 @@ def test_attach_with_vlan(emulated: Machine) -> None:
     assert "via 9.9.9.9" in lines[0]
     assert "via 9.9.9.9" in lines[1]
     assert "macvlan on nic0" in lines[2]
+
+
+PYTHON = "python3 -c 'import os; os.umask(0); os."
+BAD = (
+    "mknod disk b 8 0",
+    "mknod mem c 1 1",
+    "cp /bin/true suid; chmod 4755 suid",
+    "cp /bin/true sgid; chmod 2755 sgid",
+    f'{PYTHON}open("made", os.O_CREAT | os.O_WRONLY, 0o4777)\'',
+    f'{PYTHON}mknod("made by mknod", 0o104777)\'',
+    "cp /bin/true theirs; chown 1000 theirs; chmod 6755 theirs",
+    "install -m 4755 /bin/true installed",
+)
+GOOD = "touch ordinary; chmod 640 ordinary; mkdir below && echo x > below/file && mv below/file moved; mkfifo pipe"
+
+
+def test_guest_root_makes_no_setuid_file_or_device(emulated: Machine, shared: Path) -> None:
+    """It has the shared folder only, and QEMU runs without any right."""
+    done = emulated.run("sh", "-c", f"cd {shared} && {GOOD}")
+    assert done.returncode == 0, done.stderr
+    for script in BAD:
+        emulated.run("sh", "-c", f"cd {shared} && {script}")
+    result = {path.name: path.lstat().st_mode for path in shared.rglob("*")}
+    assert {"ordinary", "below", "pipe", "moved", "suid", "theirs"} <= result.keys()
+    assert stat.S_IMODE(result["ordinary"]) == 0o640
+    for name, mode in result.items():
+        assert not mode & (stat.S_ISUID | stat.S_ISGID), name
+        assert stat.S_IFMT(mode) not in (stat.S_IFBLK, stat.S_IFCHR), name
+    mounted = emulated.run("grep", f" {shared} ", "/proc/mounts").stdout
+    assert {"nodev", "nosuid"} <= set(mounted.split()[3].split(","))
+    status = emulated.host_status()
+    assert set(status["Uid"].split()) == set(status["Gid"].split()) == {"65534"}
+    assert status["Groups"].strip() == ""
+    for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        assert int(status[name], 16) == 0
+    assert status["NoNewPrivs"].strip() == "1"
 
 
 def pids(there: Machine, word: str) -> list[int]:

@@ -107,6 +107,8 @@ datapaths protocol=tcp_rr family=6 -> family=6: sockperf 3.7 has no IPv6; use ge
 datapaths protocol=http mss_bytes=900 -> mss_bytes=900: wrk has no mss_bytes; leave it out
 datapaths protocol=tcp_crr rate_rps=9 -> rate_rps=9: connections keeps no rate of requests
 datapaths protocol=tcp_rr endpoint=guest -> endpoint=guest: sockperf does not run in guests
+datapaths topology=veth_published_proxy protocol=ping -> veth_published_proxy takes the load of iperf3, sockperf
+throughput topology=veth_published_proxy -> veth_published_proxy takes the load of iperf3, sockperf
 throughput generator=iperf3 -> generator=iperf3 cannot run trials at a frame rate
 """
 ENDPOINTS = """
@@ -244,6 +246,9 @@ ovs+rules=l3 -> rules needs a case: add case=net_to_vm|vm_to_net|vm_to_vm
 ovs+case=vm_to_net+rules=l4 -> rules=l4: choose l2, l3
 ovs+case=vm_to_vm+tunnel=vxlan -> vm_to_vm has no network behind a tunnel
 ovs+case=vm_to_net+mirrors=1 -> a case does not use mirrors
+ovs_netdev+mirrors=1+select=client7 -> there is no client7; the last one is client0
+ovs_netdev endpoint=shared_guest -> ovs_netdev does not support endpoint=shared_guest: choose veth_bridge
+ovs_netdev endpoint=guest guest=debian -> which need complete packets: use guest=debian,offloads=off
 """
 RUNS = [*(VALUES + DATAPATHS + GENERATORS + ENDPOINTS + SEARCHES + STUDIES).split("\n")]
 RUNS += [f"datapaths topology={line}" for line in SWITCHES.strip().split("\n")]
