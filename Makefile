@@ -14,6 +14,9 @@ PARAMS := params/datapaths-quick.yaml
 PYTEST :=
 ENVIRONMENT := environment.yml
 
+# Some containers set it. Each worker of pytest would compile all tests anew, and each program that they start labkit.
+unexport PYTHONDONTWRITEBYTECODE
+
 # pyproject.toml says what the markers `long` and `alone` mean. make ends with 2 whatever failed, so pytest's own exit
 # code is left in a file.
 define run-pytest
@@ -26,7 +29,7 @@ endef
 # One worker more than CPUs: an experiment waits for nearly half of its time.
 PARALLEL := --numprocesses=$(shell echo $$(($$(nproc) + 1))) --dist=loadfile --no-loadscope-reorder
 
-.PHONY: help setup debian report test test-long test-alone test-all bench docs-reference figures docs lab lock environment
+.PHONY: help setup debian report check test test-long test-parallel test-alone test-all bench docs-reference figures docs lab lock environment
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z-]*\):[^#]*## /make \1\t/p' Makefile | expand -t 22
@@ -36,19 +39,24 @@ setup: debian $(STAMP)  ## install what is missing: Debian packages (as root), .
 report: setup  ## measure: the quick datapaths sweep, its verdicts in the terminal and an HTML report
 	@$(BIN)/labkit sweep $(PARAMS)
 
-test: setup  ## ruff, mypy, and the tests that take about five minutes on two quiet CPUs
+check: setup  ## ruff and mypy
 	@$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict --num-workers auto labkit studies benchmarks
-	$(call run-pytest,$(PARALLEL) -m "not long and not alone")
+
+test: check  ## ruff, mypy, and the tests that take about four minutes on two quiet CPUs
+	@$(call run-pytest,$(PARALLEL) -m "not long and not alone")
 
 test-long: setup  ## the tests that take longer: lab VMs, notebooks, browsers
 	@$(call run-pytest,$(PARALLEL) -m "long and not alone")
 
+test-parallel: setup  ## the tests of both, in one go as in CI: short ones fill the time while lab VMs boot
+	@$(call run-pytest,$(PARALLEL) -m "not alone")
+
 test-alone: setup  ## the tests that measure: they need a machine on which nothing else runs
 	@$(call run-pytest,-m alone tests/lab tests/notebooks tests/vm)
 
-test-all: test test-long test-alone  ## all tests
+test-all: check test-parallel test-alone  ## all tests
 
 bench: setup  ## what labkit promises about its own speed
 	@$(BIN)/python -m benchmarks
