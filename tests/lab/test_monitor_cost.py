@@ -77,4 +77,4 @@ def test_findings_of_the_run(folder: Path) -> None:
     rows = load.load(folder)
     table = monitor_cost.costs(rows)
     assert set(table["reader"]) == {"nobody", *READERS.split(",")}
-    assert len(monitor_cost.report(rows)) >= 4
+    assert len(monitor_cost.findings(rows)) >= 4
