@@ -80,7 +80,7 @@ def test_losses_of_fragments_and_tunnels(losses: list[dict[str, Any]]) -> None:
     assert "on the way" in way["at"]
     assert way["lost_count"] > SENT / 10
     for one in (none, *tunnel[0]):  # a busy machine may lose a few
-        assert one["lost_count"] < SENT / 10
+        assert abs(one["lost_count"]) < SENT / 10
     for one in (socket, tunnel[1][1]):
         assert one["why"]["Udp RcvbufErrors"] == one["lost_count"] > SENT / 10
     assert unread["lost_count"] > 0

@@ -685,13 +685,14 @@ def test_setting_without_effect_is_no_cause_in_json(foreign: float, tmp_path: Pa
     assert foreign or {one["evidence"] for one in point["candidates"]} == {"none"}, point["candidates"]
 
 
-def test_order_of_the_interfaces_is_no_difference(tmp_path: Path) -> None:
-    """lo and a port differ in disable_policy, and one side lists the port first."""
-    names = {"sysctl net.ipv4.conf.lo.disable_policy": "1", "sysctl net.ipv4.conf.port0.disable_policy": "0"}
+def test_names_and_order_of_the_interfaces_are_no_difference(tmp_path: Path) -> None:
+    """lo and a port differ in disable_policy, and one side lists the port first, with another name."""
+    setting = "sysctl net.ipv4.conf.{}.disable_policy"
     sides = [
-        run(tmp_path / str(speed), {BASELINE: MadeArm(speed=speed)}, 5, settings=dict(order(names.items())))
-        for speed, order in ((1.0, list), (0.4, reversed))
-    ]
+        run(tmp_path / port, {BASELINE: MadeArm(speed=speed)}, 5,
+            settings={setting.format(name): value for name, value in order([("lo", "1"), (port, "0")])})
+        for port, speed, order in (("port0", 1.0, list), ("eth1", 0.4, reversed))
+    ]  # fmt: skip
     assert not [one for one in concluded(*sides).settings if "disable_policy" in one.name]
 
 

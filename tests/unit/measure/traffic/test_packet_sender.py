@@ -188,6 +188,12 @@ def test_varied_addresses_are_of_no_end() -> None:
     assert all(frame[6] & 0b11 == 0b10 for frame in made), "locally administered, of one end"
 
 
+def test_flows_of_more_than_one_field_differ() -> None:
+    """A source port alone distinguishes 64,512."""
+    made = frames(V4, Mix((64,), 70_000, ("source_port", "source_ip")))
+    assert len({frame[26:36] for frame in made}) == len(made) == 70_000
+
+
 def test_frame_after_a_load_waits_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow CPU still works through the load before, so its backlog refuses the frame for a while."""
     busy = BusyHop(3)
