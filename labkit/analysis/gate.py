@@ -255,14 +255,12 @@ def markdown(judged: Sequence[Judged], conditions: Sequence[Condition], names: t
     """Return a summary of about ten lines for a pull request."""
     lines = [f"**{one}** ({names[1]} against {names[0]})\n" for one in sentences(judged, conditions)]
     lines += ["| point | difference | verdict |", "|---|---|---|"]
-    lines += [f"| {one.name} | {one.size} | {_verdict(one)} |" for one in judged[:SUMMARY_LINES]]
+    for one in judged[:SUMMARY_LINES]:
+        what = f": {one.condition}" if one.word == WORSE else ""
+        lines.append(f"| {one.name} | {one.size} | {one.word}{what} |")
     if len(judged) > SUMMARY_LINES:
         lines.append(f"| {len(judged) - SUMMARY_LINES} more | | |")
     return "\n".join(lines) + "\n"
-
-
-def _verdict(one: Judged) -> str:
-    return f"{one.word}: {one.condition}" if one.word == WORSE else one.word
 
 
 def junit(judged: Sequence[Judged]) -> str:

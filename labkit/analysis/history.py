@@ -24,7 +24,7 @@ import pandas as pd
 from labkit import __version__
 from labkit.analysis import benchmark_formats, change_points, load, protocols, verdicts
 from labkit.analysis.change_points import Change
-from labkit.analysis.load import COST, COSTS, GROUP, HOST, METRIC
+from labkit.analysis.load import COST, COSTS, HOST, METRIC
 from labkit.common import run_folder, safe_files, units
 from labkit.common.errors import BadInput
 
@@ -122,17 +122,13 @@ def _points(run: Path, name: str) -> Iterator[dict[str, Any]]:
             yield {
                 **{name: first[name] for name in PROVENANCE},
                 "experiment": first["experiment"], "arm": arm, "baseline": against.get("baseline"),
-                "point": _point_text(key),
+                "point": load.group_text((*[None] * len(HOST), *key[len(HOST) :])),
                 "metric": metric, "higher_is_better": more, "machine_class": machine_class(first),
                 "time": rows["time"].min(), "added": run_folder.now(), "run": name,
                 "folder": str(run.resolve()), "setups_count": rows["setup"].nunique(),
                 "value": mean.ratio, "value_low": mean.low, "value_high": mean.high,
                 **{name: against.get(name) for name in ("ratio", "low", "high")},
             }  # fmt: skip
-
-
-def _point_text(key: load.Key) -> str:
-    return load.group_text(tuple(None if name in HOST else one for name, one in zip(GROUP, key, strict=True)))
 
 
 def machine_class(row: Any) -> str:

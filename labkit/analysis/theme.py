@@ -128,12 +128,8 @@ READERS = {
     "monitor_all": ArmStyle(_GREEN, "hexagon", "dash"),
 }
 PUBLISHED = {
-    "symbol": "star-diamond-open",
-    "size": 12,
-    "color": _PURPLE,
-    "line": {"color": _PURPLE, "width": 1.5},
-}
-
+    "symbol": "star-diamond-open", "size": 12, "color": _PURPLE, "line": {"color": _PURPLE, "width": 1.5},
+}  # fmt: skip
 # Styles of topology drawings: boxes of namespaces and interfaces, and the lines between interfaces.
 NAMESPACE = {
     "fillcolor": "rgba(118,118,118,0.05)", "opacity": 1, "line": {"color": "rgba(118,118,118,0.8)", "width": 1},

@@ -453,19 +453,14 @@ def _about_verdicts(result: pd.DataFrame) -> list[Weighted]:
         lines.append(
             (0.1, "fewer than two whole runs of each arm, so nothing checks the result of the slices")
         )
+    apart = "the set-ups disagree, so the interval is over set-ups and therefore wider"
+    seldom = f"fewer than {stats.MIN_SETUPS} fresh set-ups: a difference between set-ups may not be detected"
+    itself = "the baseline differs from itself, so the interval is widened by that"
     for least, which, what in (
-        (
-            1.0,
-            compared["disagree"],
-            "the set-ups disagree, so the interval is over set-ups and therefore wider",
-        ),
-        (
-            0.1,
-            few,
-            f"fewer than {stats.MIN_SETUPS} fresh set-ups: a difference between set-ups may not be detected",
-        ),
+        (1.0, compared["disagree"], apart),
+        (0.1, few, seldom),
         (2.0, disjoint, "slices and whole runs contradict each other"),
-        (1.0, compared["widened"], "the baseline differs from itself, so the interval is widened by that"),
+        (1.0, compared["widened"], itself),
     ):
         weight = least + float(which.mean())
         lines += [

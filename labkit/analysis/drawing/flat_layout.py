@@ -224,14 +224,12 @@ class Layout:
         if inside:
             box.y = min(one.y for one in inside) - TITLE_PX
             bottom = max(one.bottom for one in inside)
-            if any(join.kind == "mirror" and self._passes_centre(*join.ends) for join in self._within(name)):
+            mirrors = (join.ends for join in self._joins if join.kind == "mirror")
+            own = (ends for ends in mirrors if {place.namespace for place in ends} == {name})
+            if any(self._passes_centre(*ends) for ends in own):
                 centre = self._stacks[name][1]
                 bottom = max(bottom, *(self.interfaces[place].bottom + DETOUR_PX for place in centre))
             box.height = bottom + PAD_PX - box.y
-
-    def _within(self, name: str) -> list[Join]:
-        """Return the joins between interfaces of one namespace."""
-        return [join for join in self._joins if {place.namespace for place in join.ends} == {name}]
 
     def _span(self, join: Join) -> float:
         """Return the horizontal distance between two joined interfaces."""

@@ -16,7 +16,7 @@ from labkit.analysis.drawing.graph import (
     simplify,
     title,
 )
-from labkit.common.topology_state import InterfaceState, Place, State, TunnelState
+from labkit.common.topology_state import InterfaceState, Place, State
 
 # Those that are usually on, so that it matters where one is off.
 USUAL_OFFLOADS = (
@@ -67,7 +67,8 @@ def _facts(one: InterfaceState) -> Iterator[str]:
     if one.lower is not None:
         yield f"on {_at(one.lower)}"
     if one.tunnel is not None:
-        yield _tunnel(one.tunnel)
+        peers = ", ".join(map(_at, one.tunnel.peers))
+        yield f"tunnel {outside(one.tunnel)}{f' ({peers})' if peers else ''}"
     if one.redirect is not None:
         yield f"{one.redirect.helper} at {one.redirect.hook} to {_at(one.redirect.to)}"
     if one.copies:
@@ -77,11 +78,6 @@ def _facts(one: InterfaceState) -> Iterator[str]:
     if off := [name for name in USUAL_OFFLOADS if one.offloads.get(name) is False]:
         yield f"off: {', '.join(off)}"
     yield from condition(one)
-
-
-def _tunnel(tunnel: TunnelState) -> str:
-    peers = ", ".join(map(_at, tunnel.peers))
-    return f"tunnel {outside(tunnel)}{f' ({peers})' if peers else ''}"
 
 
 def _at(place: Place) -> str:

@@ -21,7 +21,8 @@ def functions(table: pd.DataFrame) -> go.Figure:
     at: dict[str, Any] = {str(name): value for name, value in table.attrs.items()}
     scale, unit = _scale(table, at)
     figure = go.Figure()
-    names = [_truncated(name) for name in table["function"]]
+    short = (name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…" for name in table["function"])
+    names = list(map(theme.plain, short))
     for row, (_, one) in enumerate(table.iterrows()):
         color = theme.GREY
         if one["stands_out"]:
@@ -67,10 +68,6 @@ def _scale(table: pd.DataFrame, at: dict[str, Any]) -> tuple[float, str]:
         if most / fit[0] >= 10_000:
             fit = (size, name)
     return fit
-
-
-def _truncated(name: str) -> str:
-    return theme.plain(name if len(name) <= LETTERS else name[: LETTERS - 1] + "…")
 
 
 def _hover(one: pd.Series, at: dict[str, Any]) -> str:

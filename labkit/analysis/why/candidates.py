@@ -132,7 +132,7 @@ def _change_candidate(evidence: Evidence, relevant: Sequence[Setting]) -> Candid
     shown = (
         evidence.has_effect
         or _code_shows_effect(evidence, code, settings)
-        or _part_shows_effect(evidence, part)
+        or (part is not None and part.size.p < CLAIM_SHARE / len(evidence.parts))
     )
     strength = 3 if shown else 0
     return Candidate(requested[0].name, strength, tuple(findings), None, settings, code, part)
@@ -163,11 +163,6 @@ def _code_shows_effect(evidence: Evidence, code: causes.Cause | None, settings: 
         return False
     explained = any(_explains(one, code) for one in settings)
     return explained or not evidence.is_disturbed or code.change != "changed"
-
-
-def _part_shows_effect(evidence: Evidence, part: switch_work.Part | None) -> bool:
-    """Return whether a part of a switch's work shows an effect, even if the total difference is uncertain."""
-    return part is not None and part.size.p < CLAIM_SHARE / len(evidence.parts)
 
 
 def explains_all(setting: Setting) -> bool:
@@ -339,26 +334,19 @@ def _disturbance_candidate(evidence: Evidence) -> Iterator[Candidate]:
     findings: list[tuple[str, str]] = []
     if evidence.run_variation is None and not _ran_beside_one_side(evidence):
         return  # rounds are interleaved: other programs get more time if an arm leaves them more
-    counts = evidence.has_effect or abs(evidence.foreign.difference) >= DISTURBED_SHARE
-    if (
-        counts
-        and evidence.foreign_differs
-        and evidence.foreign_explains
-        and not _takes_what_is_left(evidence)
-    ):
+    foreign, steal = evidence.foreign, evidence.steal
+    explains = evidence.explained_by(foreign.left, foreign.right) and not _takes_what_is_left(evidence)
+    counts = evidence.has_effect or abs(foreign.difference) >= DISTURBED_SHARE
+    if counts and evidence.foreign_differs and explains:
         findings.append(("profile", phrases.foreign_load(evidence)))
-    if abs(evidence.steal[1] - evidence.steal[0]) > DISTURBED_SHARE and evidence.steal_explains:
-        left, right = map(units.percent, evidence.steal)
+    if abs(steal[1] - steal[0]) > DISTURBED_SHARE and evidence.explained_by(*steal):
+        left, right = map(units.percent, steal)
         names = evidence.names
         text = f"the hypervisor took {right} of the CPU time in {names[1]}, {left} in {names[0]}"
         findings.append(("steal", text))
     if findings:
         yield Candidate(FOREIGN_LOAD, 3, tuple(findings))
-    elif (
-        evidence.foreign_explains
-        and not _takes_what_is_left(evidence)
-        and (text := phrases.foreign_at_times(evidence))
-    ):
+    elif explains and (text := phrases.foreign_at_times(evidence)):
         yield Candidate(FOREIGN_AT_TIMES, 1, (("profile", text),))
 
 

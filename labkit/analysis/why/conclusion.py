@@ -299,7 +299,8 @@ def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
         return
     code, whole = None if _is_waiting(evidence) else best.cause, phrases.difference(evidence)
     setting = best.settings[0] if best.settings else None
-    opening = "The only known difference between the sides" if _only(evidence, best) else "The first suspect"
+    is_only = all(one in best.settings for one in evidence.settings if one.can_affect_result)
+    opening = "The only known difference between the sides" if is_only else "The first suspect"
     named = phrases.settings(best.settings)
     if code is not None:
         # Of two topologies the code is the answer.
@@ -380,10 +381,6 @@ def _measured(evidence: Evidence) -> str:
 def _is_waiting(evidence: Evidence) -> bool:
     """Return whether most of the difference between round trips is time in which nothing runs, so no code causes it."""
     return evidence.round_trips is not None and evidence.round_trips.is_rest
-
-
-def _only(evidence: Evidence, best: Candidate) -> bool:
-    return all(one in best.settings for one in evidence.settings if one.can_affect_result)
 
 
 def _besides(evidence: Evidence) -> str:

@@ -7,7 +7,7 @@ reason to refuse a comparison.
 import contextlib
 import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -178,7 +178,13 @@ def differences(point: ProfiledPoint) -> list[Setting]:
         {_CONF.sub(".conf.*.", name) for place, name in side if place not in ("machine", "row")}
         for side in both
     ]
-    rest = [replace(one, outside=_is_outside(one, inside)) for one in _once(rest)]
+    # A sysctl may differ in the machine's own network namespace only, although every other namespace has it.
+    rest = [
+        replace(one, outside=all(one.name in names for names in inside))
+        if one.name.startswith("sysctl net.") and one.places == ("machine",)
+        else one
+        for one in _once(rest)
+    ]
     rest = [one for one in rest if not any(_follows(one, requested) for requested in parameters)]
     return [
         *parameters,
@@ -186,18 +192,6 @@ def differences(point: ProfiledPoint) -> list[Setting]:
             rest, key=lambda one: (not one.can_affect_result, not one.relevant, *_order(one.name), one.name)
         ),
     ]
-
-
-def _is_outside(one: Setting, inside: Sequence[set[str]]) -> bool:
-    """Return whether a sysctl differs in the machine's own network namespace only, although every other one has it.
-
-    inside: the names of the settings of the experiment's namespaces, for both sides.
-    """
-    return (
-        one.name.startswith("sysctl net.")
-        and one.places == ("machine",)
-        and all(one.name in names for names in inside)
-    )
 
 
 def _follows(one: Setting, requested: Setting) -> bool:

@@ -127,17 +127,7 @@ class Evidence:
         is_certain = foreign.p < 1 - conditions.FOREIGN_CONFIDENCE
         return is_certain or abs(foreign.difference) >= AT_TIMES_SHARE
 
-    @property
-    def foreign_explains(self) -> bool:
-        """Whether other programs can explain the effect."""
-        return self._explained_by(self.foreign.left, self.foreign.right)
-
-    @property
-    def steal_explains(self) -> bool:
-        """Whether the CPU time that the hypervisor took can explain the effect."""
-        return self._explained_by(*self.steal)
-
-    def _explained_by(self, left: float, right: float) -> bool:
+    def explained_by(self, left: float, right: float) -> bool:
         """Return whether CPU time taken from the experiment (shares of all CPUs) can explain the effect.
 
         The side that lost more is not the better one, and the effect is not greater than `greatest_slowdown`.

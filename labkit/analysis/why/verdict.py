@@ -35,7 +35,10 @@ def sentences(sides: Sides) -> tuple[list[str], list[str]]:
     left, right, control = sides
     one_run = left.folder == right.folder
     if not (differing := selection.differing(sides)):
-        result = list(_arm_verdicts(left, right))
+        result = list[str]()
+        if (compared := _compare(left, right)) is not None:
+            own = compared["topology"].isin([left.topology, right.topology])
+            result = list(compared.loc[own, "sentence"])
         return result, [] if result else [NOTHING if one_run else NOT_COMPARED.format("arms")]
     in_packets = any(protocols.find(name).work == "packet" for name in left.rows["protocol"].unique())
     resized = "length_bytes" in differing and in_packets
@@ -78,12 +81,6 @@ def of_point(point: ProfiledPoint) -> MeasuredVerdict | None:
     return MeasuredVerdict(
         bool(is_certain.any()), (first["word"] == "slower") == of_right, str(first["sentence"])
     )
-
-
-def _arm_verdicts(left: ProfiledArm, right: ProfiledArm) -> Iterator[str]:
-    """Yield the verdicts about two arms or two runs at the same points."""
-    if (result := _compare(left, right)) is not None:
-        yield from result[result["topology"].isin([left.topology, right.topology])]["sentence"]
 
 
 def _compare(left: ProfiledArm, right: ProfiledArm) -> pd.DataFrame | None:
