@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from labkit.common import units
+
 VXLAN_BYTES = 50  # Ethernet 14, VXLAN 8, UDP 8, IPv4 20 (RFC 7348)
 GRE_BYTES = 24  # GRE 4, IPv4 20 (RFC 2784)
 DEFAULT_TTL = 64  # of Linux (net.ipv4.ip_default_ttl)
@@ -52,3 +54,26 @@ def joined(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
     for has_path, own in rows.groupby(rows["reason"].isna(), sort=False):
         words = "with a path by the routing tables, all answered" if has_path else "without one, not answered"
         yield f"{len(own)} pairs {words}", float(own["as_expected"].astype(bool).mean())
+
+
+def selected(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
+    """Yield the copies of one of two flows divided by those of both, each per carried bit, divided by one half."""
+    mirrored = rows[rows["select"].notna() & rows["pairs"].eq(2)]
+    for _rate, own in mirrored.groupby("rate_bps", sort=False):
+        bits = (own["throughput_bps"] * own["window_s"]).groupby(own["select"]).sum()
+        copies = own["copies_count"].groupby(own["select"]).sum() / bits
+        yield (
+            f"two flows of {units.si(own['rate_bps'].iloc[0], 'bit/s')}: copies of one",
+            copies["client0"] / copies["all"] * 2,
+        )
+
+
+def losses(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
+    """Yield the share of the frames of each load test that were lost, divided by the test's limit.
+
+    rows: of its steps. Steps that say nothing about the device are left out.
+    """
+    whole = rows[rows["direction"].eq("all")]
+    for (arm, frame), own in whole.groupby(["arm", "frame"], sort=False):
+        lost = own["lost_count"].sum() / own["offered_count"].sum()
+        yield f"{frame} through {arm}: frames lost", lost / own["loss_goal_ratio"].iloc[0]
