@@ -154,6 +154,12 @@ BROKEN = {
         "bridge calls long rule sets",
         BRIDGE + RULES % ("forward", "mid") + "ip netns exec mid sysctl -qw net.bridge.bridge-nf-call-iptables=1",
     ),
+    "many filters": (
+        "many tc filters",
+        BRIDGE + "tc -n mid qdisc add dev port-client ingress;"
+        " for i in $(seq 100); do tc -n mid filter add dev port-client ingress protocol ip prio $i"
+        " u32 match ip dst 192.0.2.$i flowid 1:1; done",
+    ),
     "no offloads": ("offload off", BRIDGE + "ip netns exec client ethtool -K eth0 tso off gso off"),
     "small buffers": (
         "small TCP buffers",
