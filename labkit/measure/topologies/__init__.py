@@ -17,7 +17,6 @@ from labkit.measure.topologies.network.build import build as build_network
 from labkit.measure.topologies.network.build import check as check_network
 from labkit.measure.topologies.network.parts import Network
 from labkit.measure.topologies.registry import (
-    ACROSS,
     ENDPOINTS,
     IN_GUESTS,
     TABLE,
@@ -31,7 +30,7 @@ from labkit.measure.topologies.registry import (
 )
 
 __all__ = [
-    "ACROSS", "CLIENTS", "ENDPOINTS", "IN_GUESTS", "MACHINE", "SERVERS", "TABLE", "BuiltSide", "Copies", "Network",
+    "CLIENTS", "ENDPOINTS", "IN_GUESTS", "MACHINE", "SERVERS", "TABLE", "BuiltSide", "Copies", "Network",
     "RemoteMonitor", "Spec", "Topology", "build", "build_network", "check", "check_names", "check_network",
     "check_tags", "half", "kind_of", "usual",
 ]  # fmt: skip

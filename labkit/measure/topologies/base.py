@@ -218,11 +218,6 @@ def numbers(spec: Spec) -> range:
     return range(2 * spec.pairs) if spec.side is None else range(spec.side - 1, 2 * spec.pairs, 2)
 
 
-def names(spec: Spec) -> list[str]:
-    """Return the names of the ends: client0 server0 client1 server1 …"""
-    return [end_name(number) for number in numbers(spec)]
-
-
 def end_name(number: int) -> str:
     """Return the name of end `number`."""
     return f"{('client', 'server')[number % 2]}{number // 2}"

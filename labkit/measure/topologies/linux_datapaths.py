@@ -23,15 +23,7 @@ from labkit.measure.topologies.base import (
     numbers,
     subnet,
 )
-from labkit.measure.topologies.network.kinds import (
-    KINDS,
-    TRANSPORT,
-    arithmetic,
-    around,
-    headers,
-    length_bytes,
-    within,
-)
+from labkit.measure.topologies.network import kinds
 from labkit.measure.topologies.network.parts import (
     BpfHelper,
     BpfHook,
@@ -63,7 +55,12 @@ TUNNELS = {
     "vxlan_gre": ("gre", "vxlan"),
 }  # fmt: skip
 # What encrypts, alone and under VXLAN.
-ENCRYPTED = {"wireguard": "wireguard", "esp_transport": TRANSPORT, "esp_tunnel": "xfrm", "macsec": "macsec"}
+ENCRYPTED = {
+    "wireguard": "wireguard",
+    "esp_transport": kinds.TRANSPORT,
+    "esp_tunnel": "xfrm",
+    "macsec": "macsec",
+}
 TUNNELS |= {name: (kind,) for name, kind in ENCRYPTED.items()}
 TUNNELS |= {f"vxlan_{name}": (kind, "vxlan") for name, kind in ENCRYPTED.items()}
 
@@ -242,10 +239,10 @@ def tunnel(name: str, spec: Spec) -> Network:
     outside_mtu = outside_bytes(name, spec.mtu_bytes, spec.family)
     esp = [
         Esp((end_name(number), "under"), (end_name(number + 1), "under"))
-        for number in (numbers(spec)[::2] if TUNNELS[name][0] == TRANSPORT else ())
+        for number in (numbers(spec)[::2] if TUNNELS[name][0] == kinds.TRANSPORT else ())
     ]
-    *outer_kinds, inner = (kind for kind in TUNNELS[name] if kind != TRANSPORT)
-    frames = KINDS[inner].carries_frames
+    *outer_kinds, inner = (kind for kind in TUNNELS[name] if kind != kinds.TRANSPORT)
+    frames = kinds.KINDS[inner].carries_frames
     parts = ends(spec, mac if frames else None)
     for number in numbers(spec):
         at, side = end_name(number), number % 2
@@ -257,7 +254,7 @@ def tunnel(name: str, spec: Spec) -> Network:
                     str(end_address(spec, number)), spec.mtu_bytes, own_mac, qdisc),
             *(
                 _end_of(kind, at, "outer", 0, side, "under", str(outer(1, side)),
-                        spec.mtu_bytes + length_bytes(headers(inner)))
+                        spec.mtu_bytes + kinds.length_bytes(kinds.headers(inner)))
                 for kind in outer_kinds
             ),
             Neighbour(at, "under", str(outer(0, 1 - side).ip), mac(number ^ 1, UNDER_SIDE)),
@@ -293,7 +290,7 @@ def _end_of(
 ) -> Tunnel:  # fmt: skip
     near, far = outer(depth, side), outer(depth, 1 - side)
     return Tunnel(
-        kind, at, name, str(far.ip), local=str(near.ip), id=VNI if KINDS[kind].needs_id else None, link=link,
+        kind, at, name, str(far.ip), local=str(near.ip), id=VNI if kinds.KINDS[kind].needs_id else None, link=link,
         learning=False, address=address, mtu_bytes=mtu_bytes, ttl=TTL, mac=own_mac, qdisc=qdisc,
     )  # fmt: skip
 
@@ -313,13 +310,14 @@ def outside_bytes(name: str, mtu_bytes: int, family: int = 4) -> int:
     """
     if name == "ipip" and family == 6:
         raise BadInput("ipip carries IPv4 only (RFC 2003): use family=4, or gre, which carries both")
-    added = around(headers(*TUNNELS[name]), mtu_bytes)
-    result = mtu_bytes + length_bytes(added)
+    own = kinds.headers(*TUNNELS[name])
+    added_bytes = kinds.length_bytes(kinds.around(own, mtu_bytes))
+    result = mtu_bytes + added_bytes
     if result > MAX_BYTES:
+        fits = kinds.arithmetic(MAX_BYTES, "veth", kinds.within(own, MAX_BYTES))
         raise BadInput(
-            f"mtu_bytes={mtu_bytes} does not fit into {name}: with its {length_bytes(added)} bytes of headers it is"
-            f" {result}, but the limit of a veth is {MAX_BYTES}:"
-            f" {arithmetic(MAX_BYTES, 'veth', within(headers(*TUNNELS[name]), MAX_BYTES))}"
+            f"mtu_bytes={mtu_bytes} does not fit into {name}: with its {added_bytes} bytes of headers it is"
+            f" {result}, but the limit of a veth is {MAX_BYTES}: {fits}"
         )
     return result
 

@@ -10,17 +10,8 @@ from labkit.common import existing_names, extensions, switch_options
 from labkit.common.errors import BadInput, choose
 from labkit.common.extensions import on_call
 from labkit.measure.endpoints import Pair
-from labkit.measure.topologies import linux_datapaths
-from labkit.measure.topologies.base import (
-    EBPF,
-    KERNEL_SPACE,
-    ONE_HOST,
-    USER_SPACE,
-    BuiltSide,
-    Spec,
-    Topology,
-    TopologyKind,
-)
+from labkit.measure.topologies import base, linux_datapaths
+from labkit.measure.topologies.base import USER_SPACE, BuiltSide, Spec, Topology, TopologyKind
 from labkit.measure.topologies.network import build as network_builder
 from labkit.measure.topologies.network.build import described, entered, one_side
 from labkit.measure.topologies.network.kinds import KINDS
@@ -38,7 +29,7 @@ _IPVLAN_ROUTED = replace(
 _ROUTED = TopologyKind(
     described(linux_datapaths.routed), why_no_tags=lambda _name: "its router has no interface in a VLAN"
 )
-_REDIRECTED = TopologyKind(described(linux_datapaths.redirected), networking_model=EBPF)
+_REDIRECTED = TopologyKind(described(linux_datapaths.redirected), networking_model=base.EBPF)
 _TUNNEL = TopologyKind(
     described(linux_datapaths.tunnel),
     check_load=lambda name, _pairs, mtu_bytes, family: linux_datapaths.outside_bytes(name, mtu_bytes, family),
@@ -64,7 +55,7 @@ _USER_MODE = TopologyKind(
     networking_model=USER_SPACE,
 )
 TABLE: dict[str, TopologyKind] = {
-    "loopback": TopologyKind(linux_datapaths.loopback, networking_model=ONE_HOST),
+    "loopback": TopologyKind(linux_datapaths.loopback, networking_model=base.ONE_HOST),
     "veth": TopologyKind(described(linux_datapaths.veth)),
     "veth_bridge": TopologyKind(
         described(linux_datapaths.veth_bridge),
@@ -80,9 +71,7 @@ TABLE: dict[str, TopologyKind] = {
         for name, (below, _helper, _hook) in linux_datapaths.REDIRECTS.items()
     },
     "veth_published_proxy": TopologyKind(
-        on_call(f"{_PUBLISHED}:veth_published_proxy"),
-        generators=ON_ONE_PORT,
-        networking_model=USER_SPACE,
+        on_call(f"{_PUBLISHED}:veth_published_proxy"), generators=ON_ONE_PORT, networking_model=USER_SPACE
     ),
     "veth_published_nat": TopologyKind(on_call(f"{_PUBLISHED}:veth_published_nat"), generators=ON_ONE_PORT),
     **dict.fromkeys(("pasta", "slirp4netns", "rootlesskit"), _USER_MODE),
@@ -107,7 +96,7 @@ TABLE: dict[str, TopologyKind] = {
     "esp_transport": replace(_TUNNEL, build=described(linux_datapaths.esp_transport), generators=ON_SOCKETS),
     "overlay": TopologyKind(network_builder.overlay, check_load=network_builder.check_overlay),
     **{
-        name: replace(_OVS, networking_model=KERNEL_SPACE if name == "ovs" else USER_SPACE)
+        name: replace(_OVS, networking_model=base.KERNEL_SPACE if name == "ovs" else USER_SPACE)
         for name in switch_options.NAMES
     },
 }

@@ -17,24 +17,13 @@ from labkit.common.extensions import on_call
 from labkit.common.units import counted
 from labkit.measure.endpoints import Endpoint, Namespace, Pair, namespaces
 from labkit.measure.topologies.base import BuiltSide, Spec, Topology, end_name, numbers, remote_ends
-from labkit.measure.topologies.network import kinds, validate
+from labkit.measure.topologies.network import kinds, parts, validate
 from labkit.measure.topologies.network.model import (
     DescribedInterface,
     Key,
     NetworkIndex,
-    RouteChoice,
     check_unique,
     target,
-)
-from labkit.measure.topologies.network.parts import (
-    Bridge,
-    Cable,
-    Neighbour,
-    Network,
-    Nic,
-    Node,
-    Tunnel,
-    UpperDevice,
 )
 from labkit.measure.topologies.network.validate import MAX_BYTES, Mtus
 from labkit.system import netlink
@@ -47,17 +36,17 @@ _set = on_call(f"{_NETWORK}.settings:apply")
 SETTLE_S = 30.0  # for a slow machine; usually a second is enough
 # No spanning tree, and a new port forwards at once.
 PLAIN_BRIDGE = {"IFLA_BR_STP_STATE": 0, "IFLA_BR_FORWARD_DELAY": 0}
-Describe = Callable[[str, Spec], Network]
+Describe = Callable[[str, Spec], parts.Network]
 Built = TypeVar("Built")
 
 
-def check(network: Network) -> None:
+def check(network: parts.Network) -> None:
     """Raise BadInput, with one sentence, for the first part of a network that cannot be built."""
     validate.check(network)
 
 
 @contextmanager
-def build(network: Network) -> Iterator[Topology]:
+def build(network: parts.Network) -> Iterator[Topology]:
     """Build a network; it exists until the block ends.
 
     The ends of its pairs are containers, with the first address of each. Raises BadInput for an invalid description,
@@ -69,7 +58,7 @@ def build(network: Network) -> Iterator[Topology]:
         yield entered(stack, _build(described, mtus))
 
 
-def usual(network: Network) -> dict[str, int]:
+def usual(network: parts.Network) -> dict[str, int]:
     """Return the MTU and the IP version of the first pair's client. Raises BadInput for what cannot be built."""
     described, mtus = validate.check(network)
     [client, *_] = described.interfaces_with_address(network.pairs[0][0])
@@ -79,7 +68,7 @@ def usual(network: Network) -> dict[str, int]:
     }
 
 
-def check_load(network: Network, pairs: int, mtu_bytes: int, family: int) -> None:
+def check_load(network: parts.Network, pairs: int, mtu_bytes: int, family: int) -> None:
     """Raise BadInput unless the first `pairs` pairs of the network can be loaded with this MTU and IP version.
 
     A network has its own MTU and addresses, and only arms with equal ones are compared.
@@ -108,7 +97,7 @@ def check_load(network: Network, pairs: int, mtu_bytes: int, family: int) -> Non
                 )
 
 
-def why_no_tags(network: Network) -> str | None:
+def why_no_tags(network: parts.Network) -> str | None:
     """Return why this network passes no frame with a VLAN tag, None if it does: only IP packets are routed."""
     described, _mtus = validate.check(network)
     for pair in network.pairs:
@@ -118,7 +107,7 @@ def why_no_tags(network: Network) -> str | None:
     return None
 
 
-def takes_frames(network: Network) -> bool:
+def takes_frames(network: parts.Network) -> bool:
     """Return whether frames that a generator gives to the interfaces of the ends take the described way.
 
     They pass by ESP in transport mode, and the queueing discipline of an impairment, at these interfaces.
@@ -131,7 +120,7 @@ def takes_frames(network: Network) -> bool:
 
 
 @contextmanager
-def arm(network: Network, spec: Spec) -> Iterator[Topology]:
+def arm(network: parts.Network, spec: Spec) -> Iterator[Topology]:
     """Build a network as a topology to be measured, with the number of its pairs that `spec` has."""
     check_load(network, spec.pairs, spec.mtu_bytes, spec.family)
     with build(msgspec.structs.replace(network, pairs=network.pairs[: spec.pairs])) as topology:
@@ -190,7 +179,7 @@ def described(describe: Describe) -> Callable[[str, Spec], contextlib.AbstractCo
 
 
 @contextmanager
-def joined(network: Network, spec: Spec) -> Iterator[BuiltNetwork]:
+def joined(network: parts.Network, spec: Spec) -> Iterator[BuiltNetwork]:
     """Build a network that labkit itself describes; it exists until the block ends."""
     index = NetworkIndex(network)
     with _built(index, Mtus(index), spec) as result:
@@ -228,7 +217,7 @@ def _built(
         for node in index.nodes.values():
             result.make_node(node, family, sysctls)
         for part in index.network.parts:
-            if isinstance(part, Nic):
+            if isinstance(part, parts.Nic):
                 result.borrow(part, spec, stack)
         result.make_cables()
         result.make_uppers(stack)
@@ -260,7 +249,7 @@ class BuiltNetwork:
         # Where a lower device is: a NIC of the machine stays in its own namespace.
         self._kernel = {one.key: self.space[one.at].netlink for one in described.interfaces.values()}
 
-    def make_node(self, node: Node, family: int, sysctls: Mapping[str, int]) -> None:
+    def make_node(self, node: parts.Node, family: int, sysctls: Mapping[str, int]) -> None:
         """Set the sysctls of a namespace, and create its bridges. Defaults for interfaces are set before there are
         any."""
         space = self.space[node.name]
@@ -274,7 +263,9 @@ class BuiltNetwork:
             space.sysctl("ipv4/ip_forward", 1)
             if family == 6:
                 space.sysctl("ipv6/conf/all/forwarding", 1)
-        bridges = [(one, one.part) for one in self._in(node.name) if isinstance(one.part, Bridge)]
+        bridges = [
+            (one, one.part) for one in self.described.of_node[node.name] if isinstance(one.part, parts.Bridge)
+        ]
         space.netlink.do(
             netlink.set_link(1),
             *(
@@ -283,7 +274,7 @@ class BuiltNetwork:
             ),
         )
 
-    def borrow(self, nic: Nic, spec: Spec, stack: ExitStack) -> None:
+    def borrow(self, nic: parts.Nic, spec: Spec, stack: ExitStack) -> None:
         """Borrow a NIC of the machine until the network is gone."""
         from labkit.measure.topologies.physical_nic import borrowed_nic  # what only such a network needs
 
@@ -297,7 +288,7 @@ class BuiltNetwork:
         """Create the interfaces that have a peer, and make them bridge ports."""
         messages: dict[str, list[netlink.Message]] = {}
         programmed = {(each.at, each.interface) for each in self.described.redirects if each.hook == "netkit"}
-        for cable in (part for part in self.described.network.parts if isinstance(part, Cable)):
+        for cable in (part for part in self.described.network.parts if isinstance(part, parts.Cable)):
             one, other = (self.described.interfaces[end.at, end.name] for end in (cable.one, cable.other))
             far = {
                 "name": other.name, "index": self._at(other), "netns": self.space[other.at].fd, "mac": cable.other.mac,
@@ -316,7 +307,7 @@ class BuiltNetwork:
         count: dict[Key, int] = {}
         for one in self.described.interfaces.values():
             part = one.part
-            if not isinstance(part, UpperDevice):
+            if not isinstance(part, parts.UpperDevice):
                 continue
             kind = kinds.KINDS[part.kind]
             message = netlink.new_link(
@@ -329,7 +320,7 @@ class BuiltNetwork:
                 self._kernel[part.lower].do(message)
             except netlink.LinkError as error:
                 raise kind.meaning(error, part.mode, number) from None
-            if isinstance(self.described.interfaces[part.lower].part, Nic):
+            if isinstance(self.described.interfaces[part.lower].part, parts.Nic):
                 # The kernel deletes the devices of a closed namespace with a delay, and the NIC is not free for
                 # another mode until then. So labkit deletes them here.
                 stack.callback(self._delete, one)
@@ -343,33 +334,31 @@ class BuiltNetwork:
         messages: dict[str, list[netlink.Message]] = {name: [] for name in self.space}
         for one in self.described.interfaces.values():
             part, own = one.part, messages[one.at]
-            is_peer = isinstance(part, Cable) and one.key == (part.other.at, part.other.name)
+            is_peer = isinstance(part, parts.Cable) and one.key == (part.other.at, part.other.name)
             if is_peer and one.master is not None:
                 own.append(netlink.set_master(self._at(one), self._master(one) or 0))
-            if isinstance(part, Bridge):
+            if isinstance(part, parts.Bridge):
                 own.append(netlink.set_link(self._at(one), mtu_bytes=self.mtus.of(one)))
             if is_peer:  # it is down: veth_open fails before both ends exist
                 own.append(netlink.set_link(self._at(one), mtu_bytes=self.mtus.of(one)))
-            if isinstance(part, Cable) and (part.other if is_peer else part.one).hairpin:
+            if isinstance(part, parts.Cable) and (part.other if is_peer else part.one).hairpin:
                 own.append(netlink.set_link(self._at(one), hairpin=True))
-            if not isinstance(part, Tunnel):
+            if not isinstance(part, parts.Tunnel):
                 own += self._addresses(one)
         for one in self._tunnels_in_order():
             messages[one.at] += self._tunnel(one)
-        for entry in (part for part in self.described.network.parts if isinstance(part, Neighbour)):
+        for entry in (part for part in self.described.network.parts if isinstance(part, parts.Neighbour)):
             index = self.index[entry.at, entry.out]
             messages[entry.at].append(netlink.new_neighbour(index, entry.address, entry.mac))
         for route in self.described.routes:
-            hops = [self._hop(hop) for hop in self.described.hops(route)]
-            messages[route.at].append(
-                netlink.new_route(
-                    route.to,
-                    hops,
-                    metric=route.metric,
-                    mss_bytes=route.mss_bytes,
-                    family=target(route).version,
-                )
+            hops = [
+                (self._at(hop.out), None if hop.via is None else str(hop.via))
+                for hop in self.described.hops(route)
+            ]
+            message = netlink.new_route(
+                route.to, hops, metric=route.metric, mss_bytes=route.mss_bytes, family=target(route).version
             )
+            messages[route.at].append(message)
         self._do(messages)
 
     def _do(self, messages: dict[str, list[netlink.Message]]) -> None:
@@ -388,16 +377,14 @@ class BuiltNetwork:
         return result
 
     def _lower(self, one: DescribedInterface) -> Key | None:
-        return (one.at, one.part.link) if isinstance(one.part, Tunnel) and one.part.link else None
+        return (one.at, one.part.link) if isinstance(one.part, parts.Tunnel) and one.part.link else None
 
     def _tunnel(self, one: DescribedInterface) -> list[netlink.Message]:
         tunnel, lower, index = one.part, self._lower(one), self._at(one)
-        assert isinstance(tunnel, Tunnel)
-        attributes = kinds.KINDS[tunnel.kind].tunnel_data
-        assert attributes is not None, "it was checked"
-        given = attributes(tunnel, None if lower is None else self.index[lower])
-        data = {name: value for name, value in given.items() if value is not None}
-        on_lower = None if lower is None or kinds.KINDS[tunnel.kind].outer else self.index[lower]
+        assert isinstance(tunnel, parts.Tunnel)
+        kind = kinds.KINDS[tunnel.kind]
+        data = kind.tunnel_attributes(tunnel, None if lower is None else self.index[lower])
+        on_lower = None if lower is None or kind.outer else self.index[lower]
         return [
             netlink.new_link(
                 tunnel.kind, one.name, index=index, mtu_bytes=self.mtus.of(one), mac=tunnel.mac,
@@ -438,29 +425,17 @@ class BuiltNetwork:
     def _without_carrier(self, at: str) -> set[int | None]:
         return {link.index for link in netlink.links(self.space[at].netlink) if not link.carrier}
 
-    def _hop(self, hop: RouteChoice) -> tuple[int, str | None]:
-        return self._at(hop.out), None if hop.via is None else str(hop.via)
-
     def topology(self, name: str, spec: Spec) -> Topology:
         """Return the network as a topology whose ends are those of its pairs."""
         pairs = [Pair(*map(self.endpoint, pair)) for pair in self.described.network.pairs]
-        return Topology(
-            name,
-            spec,
-            pairs,
-            self.spaces,
-            redirects=tuple(self.described.redirects),
-            why_silent=self.why_silent,
-        )
+        redirects = tuple(self.described.redirects)
+        return Topology(name, spec, pairs, self.spaces, redirects=redirects, why_silent=self.why_silent)
 
     def endpoint(self, name: str) -> Endpoint:
         """Return a container as an end of a pair: its first interface with an address carries the load."""
         [one, *_] = self.described.interfaces_with_address(name)
         assert one.address is not None
         return Endpoint(name, self.space[name], one.name, self._at(one), str(one.address.ip))
-
-    def _in(self, name: str) -> list[DescribedInterface]:
-        return self.described.of_node[name]
 
     def _at(self, one: DescribedInterface) -> int:
         return self.index[one.key]

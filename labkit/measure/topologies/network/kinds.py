@@ -81,12 +81,12 @@ class LinkKind:
 
     A cable has a `peer_attribute` (of IFLA_INFO_DATA), which describes the other end, and may have `policies`: the
     attributes that decide about what arrives at its first and at its other end if no program does. A device on a lower
-    device has `modes`, by name, and their `mode_attribute`; a cable can have them, too. A tunnel has `tunnel_data`, a
-    function that returns its attributes (its second argument is the index of the interface that it is bound to),
-    `headers` between the outer IP header and the inner packet, from the outside in, and the field of its identifier
-    (`id_bits`, `id_name`; `needs_id`). `outer`: the IP versions that it has outside; () for a device on a lower device
-    (`link`), whose frames it changes. `has_path`: it takes a local address and an interface (`link`); else it has those
-    of the route. `is_encrypted`: both ends share keys (`encryption`), which are made when it is built.
+    device has `modes`, by name, and their `mode_attribute`; a cable can have them, too. A tunnel has `tunnel_data`: its
+    attributes, each with what it holds (a key of `held` in `tunnel_attributes`), and `headers` between the outer IP
+    header and the inner packet, from the outside in, and the field of its identifier (`id_bits`, `id_name`;
+    `needs_id`). `outer`: the IP versions that it has outside; () for a device on a lower device (`link`), whose frames
+    it changes. `has_path`: it takes a local address and an interface (`link`); else it has those of the route.
+    `is_encrypted`: both ends share keys (`encryption`), which are made when it is built.
 
     `carries_frames`: it can be a port of a bridge. `attributes`: names and types, for a kind that pyroute2 lacks
     (`netlink.define_kind`). `option`: the kernel's build option, if it has another name. `since`: the first
@@ -107,7 +107,7 @@ class LinkKind:
     has_path: bool = True
     is_encrypted: bool = False
     carries_frames: bool = True
-    tunnel_data: Callable[[Tunnel, int | None], dict[str, Any]] | None = None
+    tunnel_data: dict[str, str] | None = None
     attributes: tuple[tuple[str, str], ...] = ()
     option: str = ""
     since: str = ""
@@ -122,54 +122,34 @@ class LinkKind:
         """The UDP port of the kind (IANA), for tunnels in UDP."""
         return UDP_PORTS.get(self.name)
 
+    def tunnel_attributes(self, tunnel: Tunnel, lower: int | None) -> dict[str, Any]:
+        """Return the attributes of a tunnel; `lower`: the index of the interface that it is bound to, if any."""
+        held: dict[str, Any] = {
+            "id": tunnel.id, "keyed": None if tunnel.id is None else KEYED, "local": tunnel.local, "lower": lower,
+            "remote": tunnel.remotes[0] if len(tunnel.remotes) == 1 else None, "port": tunnel.udp_port,
+            "learning": int(tunnel.learning), "ttl": tunnel.ttl, "on": 1,
+        }  # fmt: skip
+        given = {name: held[what] for name, what in (self.tunnel_data or {}).items()}
+        return {
+            f"{name}6" if isinstance(value, str) and ":" in value else name: value
+            for name, value in given.items()
+            if value is not None
+        }
+
     def cable_data(self, mode: str | None, programmed: Sequence[bool]) -> dict[str, int]:
         """Return the attributes of a cable. `programmed`: whether a program decides about what arrives at each end."""
         modes = {self.mode_attribute: self.modes[mode or next(iter(self.modes))]} if self.modes else {}
         return modes | {name: BLACKHOLE for name, one in zip(self.policies, programmed, strict=False) if one}
 
 
-def _vxlan(tunnel: Tunnel, lower: int | None) -> dict[str, Any]:
-    several = len(tunnel.remotes) > 1
-    return {
-        "IFLA_VXLAN_ID": tunnel.id,
-        **_versioned("IFLA_VXLAN_LOCAL", tunnel.local),
-        **_versioned("IFLA_VXLAN_GROUP", None if several else tunnel.remotes[0]),
-        "IFLA_VXLAN_LINK": lower,
-        "IFLA_VXLAN_PORT": tunnel.udp_port,
-        "IFLA_VXLAN_LEARNING": int(tunnel.learning),
-        "IFLA_VXLAN_TTL": tunnel.ttl,
-    }
-
-
-def _geneve(tunnel: Tunnel, _lower: int | None) -> dict[str, Any]:
-    return {
-        "IFLA_GENEVE_ID": tunnel.id,
-        **_versioned("IFLA_GENEVE_REMOTE", tunnel.remotes[0]),
-        "IFLA_GENEVE_PORT": tunnel.udp_port,
-        "IFLA_GENEVE_TTL": tunnel.ttl,
-    }
-
-
-def _ip(prefix: str) -> Callable[[Tunnel, int | None], dict[str, Any]]:
+def _ip(prefix: str) -> dict[str, str]:
     """Return the attributes of gre, gretap and ipip, which take IPv4 outer addresses only; the kernel has other kinds
     for IPv6."""
-
-    def data(tunnel: Tunnel, lower: int | None) -> dict[str, Any]:
-        own = {"LOCAL": tunnel.local, "REMOTE": tunnel.remotes[0], "LINK": lower, "TTL": tunnel.ttl}
-        if tunnel.id is not None:
-            own |= {"IFLAGS": KEYED, "OFLAGS": KEYED, "IKEY": tunnel.id, "OKEY": tunnel.id}
-        return {f"{prefix}_{name}": value for name, value in own.items()}
-
-    return data
-
-
-def _versioned(name: str, address: str | None) -> dict[str, Any]:
-    """Return an address under its attribute's name; IPv6 names end in 6."""
-    return {} if address is None else {f"{name}6" if ":" in address else name: address}
-
-
-def _xfrm(tunnel: Tunnel, lower: int | None) -> dict[str, Any]:
-    return {"IFLA_XFRM_LINK": lower, "IFLA_XFRM_IF_ID": tunnel.id}
+    held = {
+        "LOCAL": "local", "REMOTE": "remote", "LINK": "lower", "TTL": "ttl", "OFLAGS": "keyed", "IFLAGS": "keyed",
+        "OKEY": "id", "IKEY": "id",
+    }  # fmt: skip
+    return {f"{prefix}_{name}": what for name, what in held.items()}
 
 
 def _second_passthru(error: netlink.LinkError, mode: str, number: int) -> LabkitError:
@@ -206,10 +186,20 @@ KINDS: dict[str, LinkKind] = {
             meaning=_second_passthru,
         ),
         LinkKind("ipvlan", modes={"l2": 0, "l3": 1, "l3s": 2}, mode_attribute="IFLA_IPVLAN_MODE"),
-        LinkKind("vxlan", headers=(UDP, VXLAN, ETHERNET), id_bits=24, id_name="VNI", needs_id=True, tunnel_data=_vxlan),
+        LinkKind(
+            "vxlan", headers=(UDP, VXLAN, ETHERNET), id_bits=24, id_name="VNI", needs_id=True,
+            tunnel_data={
+                "IFLA_VXLAN_ID": "id", "IFLA_VXLAN_LOCAL": "local", "IFLA_VXLAN_GROUP": "remote",
+                "IFLA_VXLAN_LINK": "lower", "IFLA_VXLAN_PORT": "port", "IFLA_VXLAN_LEARNING": "learning",
+                "IFLA_VXLAN_TTL": "ttl",
+            },
+        ),
         LinkKind(
             "geneve", headers=(UDP, GENEVE, ETHERNET), id_bits=24, id_name="VNI", needs_id=True, has_path=False,
-            tunnel_data=_geneve,
+            tunnel_data={
+                "IFLA_GENEVE_ID": "id", "IFLA_GENEVE_REMOTE": "remote", "IFLA_GENEVE_PORT": "port",
+                "IFLA_GENEVE_TTL": "ttl",
+            },
         ),
         LinkKind(
             "gre", headers=(GRE,), id_bits=32, id_name="key", carries_frames=False, outer=(4,),
@@ -222,15 +212,16 @@ KINDS: dict[str, LinkKind] = {
         LinkKind("ipip", carries_frames=False, outer=(4,), tunnel_data=_ip("IFLA_IPIP"), option="NET_IPIP"),
         LinkKind(
             "wireguard", headers=(UDP, *WIREGUARD), carries_frames=False, has_path=False, is_encrypted=True,
-            tunnel_data=lambda _tunnel, _lower: {},
+            tunnel_data={},
         ),
         LinkKind(  # ESP in tunnel mode
             "xfrm", headers=ESP, id_bits=32, id_name="interface ID", needs_id=True, carries_frames=False,
-            is_encrypted=True, tunnel_data=_xfrm, option="XFRM_INTERFACE",
+            is_encrypted=True, option="XFRM_INTERFACE",
+            tunnel_data={"IFLA_XFRM_LINK": "lower", "IFLA_XFRM_IF_ID": "id"},
         ),
         LinkKind(
             "macsec", headers=MACSEC, outer=(), is_encrypted=True,
-            tunnel_data=lambda _tunnel, _lower: {"IFLA_MACSEC_ENCRYPT": 1}, attributes=MACSEC_ATTRIBUTES,
+            tunnel_data={"IFLA_MACSEC_ENCRYPT": "on"}, attributes=MACSEC_ATTRIBUTES,
         ),
     )
 }  # fmt: skip
@@ -251,7 +242,7 @@ def remedy(kind: str) -> str:
 
 def tunnels() -> list[str]:
     """Return the names of the kinds that are tunnels."""
-    return [name for name, kind in KINDS.items() if kind.tunnel_data]
+    return [name for name, kind in KINDS.items() if kind.tunnel_data is not None]
 
 
 def cables() -> list[str]:

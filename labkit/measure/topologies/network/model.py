@@ -1,45 +1,19 @@
 """A Network's description, indexed: interfaces by node and name, links, and routing tables. The kernel is not read."""
 
+import ipaddress
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from ipaddress import (
-    IPv4Address,
-    IPv4Interface,
-    IPv4Network,
-    IPv6Address,
-    IPv6Interface,
-    IPv6Network,
-    ip_address,
-    ip_interface,
-    ip_network,
-)
 from typing import Any
 
 from labkit.common.errors import BadInput
+from labkit.measure.topologies.network import parts
 from labkit.measure.topologies.network.kinds import KINDS
-from labkit.measure.topologies.network.parts import (
-    Bridge,
-    BridgePort,
-    Cable,
-    Esp,
-    Impairment,
-    Network,
-    Nic,
-    Node,
-    Offloads,
-    Redirect,
-    Route,
-    Rules,
-    Sysctl,
-    Tunnel,
-    UpperDevice,
-)
 
-Address = IPv4Address | IPv6Address
-Subnet = IPv4Network | IPv6Network
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Subnet = ipaddress.IPv4Network | ipaddress.IPv6Network
 Key = tuple[str, str]  # (node, interface)
 LONGEST_NAME = 15  # IFNAMSIZ
 
@@ -51,8 +25,8 @@ class DescribedInterface:
     at: str
     name: str
     kind: str
-    part: Bridge | Cable | UpperDevice | Tunnel | Nic
-    address: IPv4Interface | IPv6Interface | None = None
+    part: parts.Bridge | parts.Cable | parts.UpperDevice | parts.Tunnel | parts.Nic
+    address: ipaddress.IPv4Interface | ipaddress.IPv6Interface | None = None
     master: str | None = None
     far: Key | None = None
 
@@ -87,57 +61,57 @@ class RouteEntry:
     hops: tuple[RouteChoice, ...]
 
 
-def interfaces(network: Network) -> Iterator[DescribedInterface]:
+def interfaces(network: parts.Network) -> Iterator[DescribedInterface]:
     """Yield every interface of the parts, in order. Raises ValueError for an invalid address."""
     for part in network.parts:
-        if isinstance(part, Bridge):
+        if isinstance(part, parts.Bridge):
             yield DescribedInterface(part.at, part.name, "bridge", part, _address(part.address))
-        elif isinstance(part, Cable):
+        elif isinstance(part, parts.Cable):
             for own, other in ((part.one, part.other), (part.other, part.one)):
                 far = (other.at, other.name)
                 yield DescribedInterface(
                     own.at, own.name, part.kind, part, _address(own.address), own.master, far
                 )
-        elif isinstance(part, Tunnel):
+        elif isinstance(part, parts.Tunnel):
             yield DescribedInterface(part.at, part.name, part.kind, part, _address(part.address), part.master)
-        elif isinstance(part, UpperDevice):
+        elif isinstance(part, parts.UpperDevice):
             yield DescribedInterface(part.at, part.name, part.kind, part, _address(part.address))
-        elif isinstance(part, Nic):
+        elif isinstance(part, parts.Nic):
             yield DescribedInterface(part.at, part.name, "nic", part, master=part.master)
 
 
-def _address(text: str | None) -> IPv4Interface | IPv6Interface | None:
-    return None if text is None else ip_interface(text)
+def _address(text: str | None) -> ipaddress.IPv4Interface | ipaddress.IPv6Interface | None:
+    return None if text is None else ipaddress.ip_interface(text)
 
 
-def target(route: Route) -> Subnet:
+def target(route: parts.Route) -> Subnet:
     """Return the prefix of a route; `default` has the IP version of its gateway."""
     if route.to != "default":
-        return ip_network(route.to)
-    six = any(ip_address(via).version == 6 for via in route.gateways)
-    return ip_network("::/0" if six else "0.0.0.0/0")
+        return ipaddress.ip_network(route.to)
+    six = any(ipaddress.ip_address(via).version == 6 for via in route.gateways)
+    return ipaddress.ip_network("::/0" if six else "0.0.0.0/0")
 
 
 class NetworkIndex:
     """The indexed parts of a Network with well-formed names and addresses (`validate.check` ensures that)."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: parts.Network) -> None:
         self.network = network
-        self.nodes = {part.name: part for part in network.parts if isinstance(part, Node)}
+        self.nodes = {part.name: part for part in network.parts if isinstance(part, parts.Node)}
         self.interfaces = {one.key: one for one in interfaces(network)}
         self.of_node: dict[str, list[DescribedInterface]] = {name: [] for name in self.nodes}
         for one in self.interfaces.values():
             self.of_node.setdefault(one.at, []).append(one)
-        self.routes = [part for part in network.parts if isinstance(part, Route)]
-        self.redirects = [part for part in network.parts if isinstance(part, Redirect)]
-        self.impairments = [part for part in network.parts if isinstance(part, Impairment)]
-        self.offloads = [part for part in network.parts if isinstance(part, Offloads)]
-        self.ports = [part for part in network.parts if isinstance(part, BridgePort)]
-        self.sysctls = [part for part in network.parts if isinstance(part, Sysctl)]
-        self.rules = [part for part in network.parts if isinstance(part, Rules)]
+        self.routes = [part for part in network.parts if isinstance(part, parts.Route)]
+        self.redirects = [part for part in network.parts if isinstance(part, parts.Redirect)]
+        self.impairments = [part for part in network.parts if isinstance(part, parts.Impairment)]
+        self.offloads = [part for part in network.parts if isinstance(part, parts.Offloads)]
+        self.ports = [part for part in network.parts if isinstance(part, parts.BridgePort)]
+        self.sysctls = [part for part in network.parts if isinstance(part, parts.Sysctl)]
+        self.rules = [part for part in network.parts if isinstance(part, parts.Rules)]
         self.has_settings = bool(self.offloads or self.ports or self.sysctls or self.rules)
-        self.esp = [part for part in network.parts if isinstance(part, Esp)]
-        self.tunnels = [one for one in self.interfaces.values() if isinstance(one.part, Tunnel)]
+        self.esp = [part for part in network.parts if isinstance(part, parts.Esp)]
+        self.tunnels = [one for one in self.interfaces.values() if isinstance(one.part, parts.Tunnel)]
         # the interface that has an address; addresses are unique
         self.owner = {one.address.ip: one for one in self.interfaces.values() if one.address is not None}
 
@@ -169,21 +143,21 @@ class NetworkIndex:
                 yield one.key, one.far
             if one.master is not None:
                 yield one.key, (one.at, one.master)
-            if isinstance(one.part, UpperDevice):
+            if isinstance(one.part, parts.UpperDevice):
                 yield one.key, one.part.lower
-            if isinstance(one.part, Tunnel):
+            if isinstance(one.part, parts.Tunnel):
                 for other in self.tunnels:
                     if self._same_tunnel(one.part, other.part):
                         yield one.key, other.key
 
-    def _same_tunnel(self, one: Tunnel, other: object) -> bool:
+    def _same_tunnel(self, one: parts.Tunnel, other: object) -> bool:
         """Return whether one tunnel sends to the other, or both to the same group."""
-        if not isinstance(other, Tunnel) or not are_compatible(one, other):
+        if not isinstance(other, parts.Tunnel) or not are_compatible(one, other):
             return False
-        for to in map(ip_address, one.remotes):
+        for to in map(ipaddress.ip_address, one.remotes):
             if to in self.owner and self.owner[to].at == other.at:
                 return True
-            if to.is_multicast and to in map(ip_address, other.remotes):
+            if to.is_multicast and to in map(ipaddress.ip_address, other.remotes):
                 return True
         return False
 
@@ -192,14 +166,14 @@ class NetworkIndex:
 
         Where it is bound to a cable, that is looked at first: unconnected parts may have equal outer addresses.
         """
-        assert isinstance(one.part, Tunnel)
+        assert isinstance(one.part, parts.Tunnel)
         cable = self.interfaces.get((one.at, one.part.link or ""))
-        owner = self.owner.get(ip_address(one.part.remotes[0]))
+        owner = self.owner.get(ipaddress.ip_address(one.part.remotes[0]))
         own = {str(each.address.ip) for each in self.interfaces_with_address(one.at) if each.address}
         for at in (cable.far[0] if cable and cable.far else "", owner.at if owner else ""):
             for other in self.of_node.get(at, ()) if at != one.at else ():
                 part = other.part
-                if not isinstance(part, Tunnel) or own.isdisjoint(part.remotes):
+                if not isinstance(part, parts.Tunnel) or own.isdisjoint(part.remotes):
                     continue
                 if not KINDS[part.kind].outer and cable and cable.far not in (None, (at, part.link)):
                     continue  # it has no outer IP header, so it is between the ends of one cable
@@ -267,12 +241,12 @@ class NetworkIndex:
                 return str(one.address.ip)
         return ""
 
-    def hops(self, route: Route) -> list[RouteChoice]:
+    def hops(self, route: parts.Route) -> list[RouteChoice]:
         """Return the hops of a route, without gateways that are in no subnet of the node."""
         if not route.gateways:
             return [RouteChoice(self.interfaces[route.at, route.out or ""], None)]
         result = []
-        for gateway in map(ip_address, route.gateways):
+        for gateway in map(ipaddress.ip_address, route.gateways):
             out = self.interfaces[route.at, route.out] if route.out else self.connected(route.at, gateway)
             result += [RouteChoice(out, gateway)] if out is not None else []
         return result
@@ -282,8 +256,8 @@ class NetworkIndex:
 
         It is the gateway, the remote of a layer 3 tunnel, or the target itself.
         """
-        if isinstance(hop.out.part, Tunnel) and not hop.out.carries_frames:
-            return ip_address(hop.out.part.remotes[0])
+        if isinstance(hop.out.part, parts.Tunnel) and not hop.out.carries_frames:
+            return ipaddress.ip_address(hop.out.part.remotes[0])
         near = hop.via or to
         owner = self.owner.get(near)
         return near if owner is not None and self.link[owner.key] == self.link[hop.out.key] else None
@@ -317,12 +291,12 @@ def check_unique(result: Iterable[Any], words: Callable[[Any], str]) -> None:
         seen.add(one)
 
 
-def are_compatible(one: Tunnel, other: Tunnel) -> bool:
+def are_compatible(one: parts.Tunnel, other: parts.Tunnel) -> bool:
     """Return whether two tunnels understand each other's packets: same kind, identifier and port."""
     return (one.kind, one.id, one.udp_port) == (other.kind, other.id, other.udp_port)
 
 
-def address_of(network: Network, node: str) -> str:
+def address_of(network: parts.Network, node: str) -> str:
     """Return the first address of a node. Raises BadInput if it has none."""
     for one in interfaces(network):
         if one.at == node and one.address is not None:

@@ -19,7 +19,7 @@ import msgspec
 from labkit.common.errors import BadInput, choose
 from labkit.common.extensions import on_call
 from labkit.common.plain_types import wrong_type
-from labkit.measure.topologies.network import kinds
+from labkit.measure.topologies.network import kinds, parts
 from labkit.measure.topologies.network.model import (
     Address,
     DescribedInterface,
@@ -29,19 +29,6 @@ from labkit.measure.topologies.network.model import (
     check_unique,
     interfaces,
     target,
-)
-from labkit.measure.topologies.network.parts import (
-    Bridge,
-    Cable,
-    CableEnd,
-    Impairment,
-    Neighbour,
-    Network,
-    Nic,
-    Node,
-    Route,
-    Tunnel,
-    UpperDevice,
 )
 
 # Of an interface: IFNAMSIZ; iproute2 and paths interpret no character.
@@ -54,16 +41,17 @@ TAKEN = (
     "lo", "all", "default", "gre0", "gretap0", "erspan0", "tunl0", "sit0", "ip6tnl0", "ip6gre0", "ip_vti0", "ip6_vti0",
 )  # fmt: skip
 TAKEN_NODES = ("machine", "elsewhere")
+HAS_ADDRESS = parts.CableEnd | parts.Bridge | parts.UpperDevice | parts.Tunnel
 _check_settings = on_call("labkit.measure.topologies.network.settings:check")  # most networks have none
 
 
-def check(network: Network) -> tuple[NetworkIndex, Mtus]:
+def check(network: parts.Network) -> tuple[NetworkIndex, Mtus]:
     """Return the indexed description and its MTUs. Raises BadInput for the first problem."""
     return _checked(_convert_parts(network))
 
 
 @functools.lru_cache(maxsize=64)  # several parts of a run ask for the same network
-def _checked(network: Network) -> tuple[NetworkIndex, Mtus]:
+def _checked(network: parts.Network) -> tuple[NetworkIndex, Mtus]:
     _names(network)
     for part in network.parts:
         _form(part)
@@ -79,20 +67,20 @@ def _checked(network: Network) -> tuple[NetworkIndex, Mtus]:
     return described, mtus
 
 
-def _convert_parts(network: Network) -> Network:
+def _convert_parts(network: parts.Network) -> parts.Network:
     """Return the network with every part converted to its types; lists may stand for tuples."""
     if not isinstance(network.name, str) or not re.fullmatch(NETWORK_NAME, network.name):
         text = "use at most 60 letters, digits, spaces, _ . -, starting with a letter or digit"
         raise BadInput(f"{network.name!r:.80} is not a valid network name: {text}")
     try:
-        return msgspec.convert(msgspec.to_builtins(network), Network)
+        return msgspec.convert(msgspec.to_builtins(network), parts.Network)
     except (msgspec.ValidationError, TypeError) as error:
         raise BadInput(f"the network {network.name} is invalid: {wrong_type(error)}") from None
 
 
-def _names(network: Network) -> None:
+def _names(network: parts.Network) -> None:
     """Raise BadInput for an invalid or duplicate name."""
-    nodes = [part.name for part in network.parts if isinstance(part, Node)]
+    nodes = [part.name for part in network.parts if isinstance(part, parts.Node)]
     for name in nodes:
         if name in TAKEN_NODES:
             raise BadInput(
@@ -112,7 +100,7 @@ def _names(network: Network) -> None:
                     f" but not {', '.join(TAKEN)}"
                 )
             places.append((at, name))
-        if isinstance(part, Route) and part.at not in nodes:
+        if isinstance(part, parts.Route) and part.at not in nodes:
             raise BadInput(
                 f"a route to {part.to} is in {part.at}, which is not a node; there are {', '.join(nodes)}"
             )
@@ -121,9 +109,9 @@ def _names(network: Network) -> None:
 
 def _own(part: Any) -> list[tuple[str, str]]:
     """Return (node, name) of the interfaces that a part creates."""
-    if isinstance(part, Cable):
+    if isinstance(part, parts.Cable):
         return [(part.one.at, part.one.name), (part.other.at, part.other.name)]
-    return [(part.at, part.name)] if isinstance(part, Bridge | UpperDevice | Tunnel) else []
+    return [(part.at, part.name)] if isinstance(part, parts.Bridge | parts.UpperDevice | parts.Tunnel) else []
 
 
 def _pairs(described: NetworkIndex) -> None:
@@ -146,9 +134,9 @@ def _pairs(described: NetworkIndex) -> None:
             raise BadInput(f"{one} is in a pair with itself: name two different containers")
 
 
-def _masters(network: Network) -> None:
+def _masters(network: parts.Network) -> None:
     """Raise BadInput unless masters are bridges in the same node and their ports have no address."""
-    bridges = {(part.at, part.name) for part in network.parts if isinstance(part, Bridge)}
+    bridges = {(part.at, part.name) for part in network.parts if isinstance(part, parts.Bridge)}
     for one in interfaces(network):
         if one.master is None:
             continue
@@ -162,29 +150,25 @@ def _masters(network: Network) -> None:
 
 def _form(part: Any) -> None:
     """Raise BadInput for a malformed address, prefix or number of a part."""
-    ends = [part.one, part.other] if isinstance(part, Cable) else [part]
-    for end in ends:
-        if isinstance(end, CableEnd | Bridge | UpperDevice | Tunnel) and end.address is not None:
+    for end in [part.one, part.other] if isinstance(part, parts.Cable) else [part]:
+        if not isinstance(end, HAS_ADDRESS):
+            continue
+        if end.address is not None:
             _host(end.address, f"the address {end.address} of {end.name} ({end.at})")
-    if isinstance(part, Tunnel):
-        subject = f"{part.name} ({part.at})"
-        for address in (*part.remotes, *([] if part.local is None else [part.local])):
-            _readable(
-                ip_address,
-                address,
-                f"{address} of {subject} is not a valid address: write for example 10.0.0.1",
+        if end.mac is not None and not re.fullmatch(MAC, end.mac):
+            raise BadInput(
+                f"{end.mac!r:.40} is not a MAC address of one interface: write for example 02:00:00:00:00:01"
             )
-    if isinstance(part, Route):
+    if isinstance(part, parts.Tunnel):
+        for address in (*part.remotes, *([] if part.local is None else [part.local])):
+            words = f"{address} of {part.name} ({part.at}) is not a valid address: write for example 10.0.0.1"
+            _readable(ip_address, address, words)
+    if isinstance(part, parts.Route):
         _route(part)
-    if isinstance(part, Nic | Neighbour):
+    if isinstance(part, parts.Nic | parts.Neighbour):
         raise BadInput(
             "a network of one's own has neither NICs of the machine nor neighbour entries: leave them out"
         )
-    for mac in [end.mac for end in ends if isinstance(end, CableEnd | Bridge | UpperDevice | Tunnel)]:
-        if mac is not None and not re.fullmatch(MAC, mac):
-            raise BadInput(
-                f"{mac!r:.40} is not a MAC address of one interface: write for example 02:00:00:00:00:01"
-            )
 
 
 def _host(text: str, subject: str) -> None:
@@ -214,7 +198,7 @@ def _address_kind(address: Address, subnet: Subnet) -> str | None:
     return "broadcast" if broadcast or str(address) == "255.255.255.255" else None
 
 
-def _route(route: Route) -> None:
+def _route(route: parts.Route) -> None:
     subject = f"the route of {route.at} to {route.to}"
     if route.to != "default":
         text = f"{route.to} in a route of {route.at} is not a valid prefix: write for example 10.0.0.0/24"
@@ -289,7 +273,7 @@ def _routes(described: NetworkIndex) -> None:
             _gateway(described, route, gateway, subject)
 
 
-def _gateway(described: NetworkIndex, route: Route, gateway: Address, subject: str) -> None:
+def _gateway(described: NetworkIndex, route: parts.Route, gateway: Address, subject: str) -> None:
     if gateway.version != target(route).version:
         raise BadInput(f"{subject} has the gateway {gateway} of another IP version")
     if route.out is None and described.connected(route.at, gateway) is None:
@@ -307,24 +291,24 @@ def _kinds(described: NetworkIndex) -> None:
     """Raise BadInput for a kind, a mode or a lower device that this part of a network cannot have."""
     for one in described.interfaces.values():
         for part, known in (
-            (Cable, kinds.cables()),
-            (UpperDevice, kinds.uppers()),
-            (Tunnel, kinds.tunnels()),
+            (parts.Cable, kinds.cables()),
+            (parts.UpperDevice, kinds.uppers()),
+            (parts.Tunnel, kinds.tunnels()),
         ):
             if isinstance(one.part, part) and one.kind not in known:
                 raise BadInput(f"{one} has the unknown kind {one.kind}: {choose(one.kind, known)}")
-        mode = one.part.mode if isinstance(one.part, Cable | UpperDevice) else None
+        mode = one.part.mode if isinstance(one.part, parts.Cable | parts.UpperDevice) else None
         if mode is not None and mode not in (modes := kinds.KINDS[one.kind].modes):
             raise BadInput(f"{one} has the mode {mode}: {one.kind} has {', '.join(modes) or 'none'}")
-        if isinstance(one.part, Cable) and mode == "l3":
+        if isinstance(one.part, parts.Cable) and mode == "l3":
             end = one.part.one if one.key == (one.part.one.at, one.part.one.name) else one.part.other
             if end.mac is not None or end.master is not None:
                 raise BadInput(
                     f"{one} has the mode l3, without MAC addresses: leave out mac and master, or use mode l2"
                 )
-        if isinstance(one.part, UpperDevice):
+        if isinstance(one.part, parts.UpperDevice):
             lower = described.interfaces.get(one.part.lower)
-            if lower is None or not isinstance(lower.part, Cable) or lower.master is not None:
+            if lower is None or not isinstance(lower.part, parts.Cable) or lower.master is not None:
                 raise BadInput(
                     f"{one} needs the end of a cable below it, which is no bridge port: name one as lower"
                 )
@@ -333,12 +317,12 @@ def _kinds(described: NetworkIndex) -> None:
 def _tunnels(described: NetworkIndex) -> None:
     """Raise BadInput for a tunnel with numbers or ends that its kind does not support."""
     for one in described.tunnels:
-        assert isinstance(one.part, Tunnel)
+        assert isinstance(one.part, parts.Tunnel)
         _number(one, one.part)
         _ends(described, one, one.part)
 
 
-def _number(one: DescribedInterface, tunnel: Tunnel) -> None:
+def _number(one: DescribedInterface, tunnel: parts.Tunnel) -> None:
     """Raise BadInput for a missing, superfluous or out-of-range VNI, key or UDP port."""
     number, kind = tunnel.id, kinds.KINDS[one.kind]
     if number is None and kind.needs_id:
@@ -356,7 +340,7 @@ def _number(one: DescribedInterface, tunnel: Tunnel) -> None:
         )
 
 
-def _ends(described: NetworkIndex, one: DescribedInterface, tunnel: Tunnel) -> None:
+def _ends(described: NetworkIndex, one: DescribedInterface, tunnel: parts.Tunnel) -> None:
     """Raise BadInput for outer addresses that this kind does not support or that belong to another node."""
     far = [ip_address(remote) for remote in tunnel.remotes]
     local = None if tunnel.local is None else ip_address(tunnel.local)
@@ -397,7 +381,7 @@ def _ends(described: NetworkIndex, one: DescribedInterface, tunnel: Tunnel) -> N
 
 
 def _other_end(
-    described: NetworkIndex, one: DescribedInterface, tunnel: Tunnel, lower: DescribedInterface | None
+    described: NetworkIndex, one: DescribedInterface, tunnel: parts.Tunnel, lower: DescribedInterface | None
 ) -> None:
     """Raise BadInput unless an encrypted tunnel has another end, with which it shares its keys."""
     if one.kind == "xfrm" and tunnel.local is None:
@@ -410,7 +394,7 @@ def _other_end(
         )
     if one.kind == "macsec" and (lower is None or lower.far is None or lower.far[0] != other.at):
         raise BadInput(f"{one} needs the cable to {other.at} below it: name the end in {one.at} as link")
-    assert isinstance(other.part, Tunnel)
+    assert isinstance(other.part, parts.Tunnel)
     near, far = (
         {ip_address(text) for text in (end.local, *end.remotes) if text} for end in (tunnel, other.part)
     )
@@ -437,7 +421,7 @@ def _redirects(described: NetworkIndex) -> None:
     for redirect in described.redirects:
         for name in (redirect.interface, redirect.to):
             one = described.interfaces.get((redirect.at, name))
-            if one is None or not isinstance(one.part, Cable):
+            if one is None or not isinstance(one.part, parts.Cable):
                 raise BadInput(
                     f"the redirect of {redirect.interface} ({redirect.at}) to {redirect.to} needs the end of a cable"
                     f" called {name}: {redirect.at} has {described.names(redirect.at)}"
@@ -456,7 +440,7 @@ def _impairments(described: NetworkIndex) -> None:
     check_unique(places, lambda key: f"{key[1]} ({key[0]}) is impaired twice: write one impairment")
     for one in described.impairments:
         where = described.interfaces.get((one.at, one.interface))
-        if where is None or not isinstance(where.part, Cable):
+        if where is None or not isinstance(where.part, parts.Cable):
             raise BadInput(
                 f"the impairment of {one.interface} ({one.at}) needs the end of a cable: {one.at} has"
                 f" {described.names(one.at)}"
@@ -472,7 +456,7 @@ def _impairments(described: NetworkIndex) -> None:
             )
         if (one.jitter_s or one.reorder) and not one.delay_s:
             raise BadInput(f"the impairment of {one.interface} ({one.at}): jitter_s and reorder need delay_s")
-        bare = Impairment(one.at, one.interface, queue_s=one.queue_s, burst_bytes=one.burst_bytes)
+        bare = parts.Impairment(one.at, one.interface, queue_s=one.queue_s, burst_bytes=one.burst_bytes)
         if one == bare:
             raise BadInput(
                 f"the impairment of {one.interface} ({one.at}) does nothing: give it rate_bps, delay_s, loss,"
@@ -535,25 +519,25 @@ class Mtus:
 
     def _derive(self, one: DescribedInterface) -> DerivedMtu:
         part = one.part
-        if isinstance(part, Bridge):
+        if isinstance(part, parts.Bridge):
             ports = [
                 port for port in self._described.interfaces.values() if (port.at, port.master) == one.key
             ]
             mtus = [self.derived(port) for port in ports]
             return min(mtus, key=lambda mtu: mtu.mtu_bytes, default=self._own(one, None))
-        if isinstance(part, Tunnel) and part.mtu_bytes is None:
+        if isinstance(part, parts.Tunnel) and part.mtu_bytes is None:
             return self.largest(one, part)
-        if isinstance(part, UpperDevice):
+        if isinstance(part, parts.UpperDevice):
             lower = self._described.interfaces[part.lower]
             return DerivedMtu(self.of(lower), lower)
-        if isinstance(part, Cable):
+        if isinstance(part, parts.Cable):
             return self._own(one, part.mtu_at(one.key))
-        return self._own(one, part.mtu_bytes if isinstance(part, Tunnel) else None)
+        return self._own(one, part.mtu_bytes if isinstance(part, parts.Tunnel) else None)
 
     def _own(self, one: DescribedInterface, mtu_bytes: int | None) -> DerivedMtu:
         return DerivedMtu(self._described.network.mtu_bytes if mtu_bytes is None else mtu_bytes, one)
 
-    def largest(self, one: DescribedInterface, tunnel: Tunnel) -> DerivedMtu:
+    def largest(self, one: DescribedInterface, tunnel: parts.Tunnel) -> DerivedMtu:
         """Return the largest MTU of a tunnel: the minimum over all paths to all remotes."""
         mtus = []
         for remote in map(ip_address, tunnel.remotes):
@@ -563,7 +547,7 @@ class Mtus:
             mtus.append(DerivedMtu(outside.base_bytes, outside.at, (*outside.added, *added)))
         return min(mtus, key=lambda mtu: mtu.mtu_bytes)
 
-    def _outside(self, one: DescribedInterface, tunnel: Tunnel, remote: Address) -> DerivedMtu:
+    def _outside(self, one: DescribedInterface, tunnel: parts.Tunnel, remote: Address) -> DerivedMtu:
         """Return the MTU for the tunnel's outer packets."""
         if remote.is_multicast:
             return self.derived(self._described.interfaces[one.at, tunnel.link or ""])
@@ -616,7 +600,7 @@ def _mtus(described: NetworkIndex, mtus: Mtus) -> None:
     """Raise BadInput, with the arithmetic, for an MTU that does not fit."""
     of_sense = not described.network.as_is
     for one in described.interfaces.values():
-        if of_sense and isinstance(one.part, Tunnel) and one.part.mtu_bytes is not None:
+        if of_sense and isinstance(one.part, parts.Tunnel) and one.part.mtu_bytes is not None:
             largest = mtus.largest(one, one.part)
             if one.part.mtu_bytes > largest.mtu_bytes:
                 raise BadInput(f"the MTU {one.part.mtu_bytes} of {one} does not fit: {largest}")

@@ -122,12 +122,12 @@ def _of_datapath(port: Port, datapath: Datapath) -> Port:
 
 
 def _port(port: Port) -> list[Operation]:
-    interface: dict[str, Any] = {"name": port.name, "type": port.kind, "options": a_map(port.options)}
-    if port.number is not None:
-        interface["ofport_request"] = port.number
-    row: dict[str, Any] = {"name": port.name, "interfaces": named_uuid(_id("interface", port.name))}
-    if port.vlan is not None:
-        row["tag"] = port.vlan
+    interface = {
+        "name": port.name, "type": port.kind, "options": a_map(port.options), "ofport_request": port.number,
+    }  # fmt: skip
+    row: dict[str, Any] = {
+        "name": port.name, "interfaces": named_uuid(_id("interface", port.name)), "tag": port.vlan,
+    }  # fmt: skip
     if port.trunks is not None:
         row |= {"trunks": a_set(list(port.trunks)), "vlan_mode": "trunk"}
     return [
@@ -137,19 +137,16 @@ def _port(port: Port) -> list[Operation]:
 
 
 def _mirror(mirror: Mirror) -> Operation:
-    row: dict[str, Any] = {
+    row = {
         "name": mirror.name,
         "select_all": mirror.everything,
         "select_src_port": a_set([named_uuid(_id("port", name)) for name in mirror.arriving]),
         "select_dst_port": a_set([named_uuid(_id("port", name)) for name in mirror.leaving]),
         "select_vlan": a_set(list(mirror.vlans)),
+        "output_port": None if mirror.port is None else named_uuid(_id("port", mirror.port)),
+        "output_vlan": mirror.vlan,
+        "snaplen": mirror.snaplen,
     }
-    if mirror.port is not None:
-        row["output_port"] = named_uuid(_id("port", mirror.port))
-    if mirror.vlan is not None:
-        row["output_vlan"] = mirror.vlan
-    if mirror.snaplen is not None:
-        row["snaplen"] = mirror.snaplen
     return _insert("Mirror", _id("mirror", mirror.name), row)
 
 
@@ -160,7 +157,9 @@ def _sampling(kind: str, of: int) -> Operation:
 
 
 def _insert(table: str, name: str, row: dict[str, Any]) -> Operation:
-    return {"op": "insert", "table": table, "uuid-name": name, "row": row}
+    """Return the operation that inserts a row, without the columns that are None."""
+    given = {column: value for column, value in row.items() if value is not None}
+    return {"op": "insert", "table": table, "uuid-name": name, "row": given}
 
 
 def _id(kind: str, name: str) -> str:

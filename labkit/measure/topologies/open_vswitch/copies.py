@@ -41,12 +41,7 @@ TABLE = "mirrors"
 # Where a copy has its mirror's mark, as nft(8) writes it. In tunnels that is the key (RFC 2890, after four bytes), the
 # network identifier (RFC 7348, after eight bytes of UDP and four of VXLAN), or the session (draft-foschiano-erspan-03,
 # the last ten bits of four bytes, after four bytes of GRE and the sequence number).
-MARKS = {
-    "vlan": "vlan id",
-    "gre": "@th,32,32",
-    "vxlan": "@th,96,24",
-    "erspan": "@th,80,16 & 0x3ff",
-}
+MARKS = {"vlan": "vlan id", "gre": "@th,32,32", "vxlan": "@th,96,24", "erspan": "@th,80,16 & 0x3ff"}
 ONLY = {"gre": "meta l4proto 47", "erspan": "meta l4proto 47", "vxlan": "meta l4proto 17"}
 
 
@@ -107,10 +102,7 @@ def receiving(spec: Spec, switch: str) -> Iterator[tuple[str, Callable[[], Copie
         nic = next(link for link in netlink.links(kernel) if link.index == index)
         assert nic.mac is not None, "it is Ethernet"
         ends = [(nic.name, index)]
-        with (
-            counting(options, space, ends) as arrived,
-            reading(options.readers, space, ends) as unread,
-        ):
+        with counting(options, space, ends) as arrived, reading(options.readers, space, ends) as unread:
             yield nic.mac, lambda: msgspec.structs.replace(arrived(), unread=unread())
 
 

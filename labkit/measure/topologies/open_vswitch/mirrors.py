@@ -20,27 +20,9 @@ from labkit.common import units
 from labkit.common.errors import BadInput, Failed
 from labkit.common.switch_options import TUNNELS, Datapath, SwitchOptions
 from labkit.measure.endpoints import Endpoint, Namespace, Pair, RemoteEnd, RemotePair
-from labkit.measure.topologies.base import (
-    BETWEEN,
-    MONITOR,
-    Copies,
-    Meter,
-    RemoteMonitor,
-    Spec,
-    end_name,
-    mac,
-    numbers,
-)
+from labkit.measure.topologies.base import BETWEEN, MONITOR, Copies, Meter, Spec, end_name, mac, numbers
+from labkit.measure.topologies.network import kinds
 from labkit.measure.topologies.network.build import BuiltNetwork
-from labkit.measure.topologies.network.kinds import (
-    ETHERNET,
-    GRE,
-    IPV4,
-    Header,
-    arithmetic,
-    headers,
-    length_bytes,
-)
 from labkit.measure.topologies.network.parts import Cable, CableEnd, Node, Part
 from labkit.measure.topologies.open_vswitch.configuration import Bridge, Mirror, Port
 from labkit.measure.topologies.open_vswitch.copies import counting, mark, reading
@@ -53,9 +35,9 @@ UPLINK = "uplink"
 MIRROR_SIDE, UPLINK_SIDE = 4, 5  # parts of the MAC addresses
 NEAR, FAR = IPv4Interface("198.18.0.1/24"), IPv4Interface("198.18.0.2/24")  # RFC 2544, benchmarking addresses
 UNDERLAY = "underlay"
-ERSPAN = Header("ERSPAN", 8, "draft-foschiano-erspan-03, type II")
-GRE_SEQUENCE = Header("GRE sequence number", 4, "RFC 2890")
-VLAN_TAG = Header("VLAN tag", 4, "IEEE 802.1Q")
+ERSPAN = kinds.Header("ERSPAN", 8, "draft-foschiano-erspan-03, type II")
+GRE_SEQUENCE = kinds.Header("GRE sequence number", 4, "RFC 2890")
+VLAN_TAG = kinds.Header("VLAN tag", 4, "IEEE 802.1Q")
 DISCARD = 9
 CPUS_APART = 4  # as in the thesis: one for the switch and a client, one for a server, two for everything else
 PROOF_S, TRY_S = 30.0, 0.25
@@ -81,13 +63,13 @@ class Counts:
     cpu_s: float
 
 
-def tunnel_headers(parameters: SwitchOptions) -> tuple[Header, ...]:
+def tunnel_headers(parameters: SwitchOptions) -> tuple[kinds.Header, ...]:
     """Return the headers before a copy in a mirror's tunnel, from the outside in, with the copy's own Ethernet
     header."""
     tag = (VLAN_TAG,) if parameters.vlans else ()
     if parameters.output == "erspan":
-        return (IPV4, GRE, GRE_SEQUENCE, ERSPAN, ETHERNET, *tag)
-    return (*headers({"gre": "gretap"}.get(parameters.output, parameters.output), key=True), *tag)
+        return (kinds.IPV4, kinds.GRE, GRE_SEQUENCE, ERSPAN, kinds.ETHERNET, *tag)
+    return (*kinds.headers({"gre": "gretap"}.get(parameters.output, parameters.output), key=True), *tag)
 
 
 def outputs(parameters: SwitchOptions) -> list[str]:
@@ -97,7 +79,7 @@ def outputs(parameters: SwitchOptions) -> list[str]:
 
 def uplink_mtu_bytes(parameters: SwitchOptions, spec: Spec) -> int:
     """Return the MTU of the link by which tunnels leave: the given one, or what the largest copy needs."""
-    return parameters.uplink_mtu or spec.mtu_bytes + length_bytes(tunnel_headers(parameters))
+    return parameters.uplink_mtu or spec.mtu_bytes + kinds.length_bytes(tunnel_headers(parameters))
 
 
 def monitor_parts(parameters: SwitchOptions, spec: Spec) -> list[Part]:
@@ -123,11 +105,7 @@ class Mirrors:
     """The mirrors of one switch, from the ports that they need to the counts of their copies."""
 
     def __init__(
-        self,
-        parameters: SwitchOptions,
-        spec: Spec,
-        built: BuiltNetwork,
-        indices: Mapping[int, int],
+        self, parameters: SwitchOptions, spec: Spec, built: BuiltNetwork, indices: Mapping[int, int]
     ) -> None:
         self._parameters, self._spec = parameters, spec
         self._between, self._monitor = built.space[BETWEEN], built.space.get(MONITOR)
@@ -160,7 +138,7 @@ class Mirrors:
         if not parameters.mirrors:
             return []
         if parameters.output == "vlan":
-            return [Port("trunk", trunks=tuple(self._vlans()))]
+            return [Port("trunk", trunks=tuple(map(self._mark, range(parameters.mirrors))))]
         if parameters.output in TUNNELS:
             return [
                 Port(name, parameters.output, self._tunnel_options(number))
@@ -176,9 +154,6 @@ class Mirrors:
 
     def _mark(self, number: int) -> int:
         return mark(self._parameters.output, number)
-
-    def _vlans(self) -> list[int]:
-        return [self._mark(number) for number in range(self._parameters.mirrors)]
 
     def _mirrors(self) -> list[Mirror]:
         parameters = self._parameters
@@ -200,24 +175,19 @@ class Mirrors:
 
     @contextmanager
     def uplink(self) -> Iterator[None]:
-        """Borrow the NIC at the cable to the host where copies arrive, if they leave this one, until the block ends."""
-        with ExitStack() as stack:
-            if self._remote is not None:
-                stack.enter_context(self._to_other_host(self._remote))
-            yield
+        """Borrow the NIC at the cable to the host where copies arrive, if they leave this one, until the block ends.
 
-    @contextmanager
-    def _to_other_host(self, remote: RemoteMonitor) -> Iterator[None]:
-        """Borrow the NIC at the cable to the other host, where copies are counted and read until the block ends."""
-        of_nic = replace(
-            self._spec, parent=remote.parent, mtu_bytes=uplink_mtu_bytes(self._parameters, self._spec)
-        )
+        There they are counted and read.
+        """
+        if (remote := self._remote) is None:
+            yield
+            return
+        mtu_bytes = uplink_mtu_bytes(self._parameters, self._spec)
+        of_nic = replace(self._spec, parent=remote.parent, mtu_bytes=mtu_bytes)
         with borrowed_nic(of_nic, self._between, moved=True) as (kernel, index), ExitStack() as stack:
             self._uplink = next((one.name, index) for one in netlink.links(kernel) if one.index == index)
             stack.callback(remote.stop)
-            self._remote_mac = remote.receive(
-                self._parameters.name, uplink_mtu_bytes(self._parameters, self._spec)
-            )
+            self._remote_mac = remote.receive(self._parameters.name, mtu_bytes)
             yield
 
     def connect(self, switch: Switch) -> None:
@@ -334,34 +304,26 @@ class Mirrors:
 
     def doubts(self) -> tuple[str, ...]:
         """Return doubts about CPUs that a bound switch shares, and about copies that do not fit the uplink."""
-        polls = "a thread of the switch always polls and takes a whole CPU, so CPU time is not the cost of packets"
-        return (
-            *self._shared_cpus(),
-            *self._oversize_doubts(),
-            *([polls] if self._parameters.datapath.polls else []),
-        )
-
-    def _shared_cpus(self) -> tuple[str, ...]:
-        """Return a doubt if a switch that is bound to a CPU, two ends and the rest have fewer CPUs than they need."""
-        cpus = len(os.sched_getaffinity(0))
-        if self._parameters.cpu is None or cpus >= CPUS_APART:
-            return ()
-        return (
-            f"the switch is bound to CPU {self._parameters.cpu}, but this machine has {units.counted(cpus, 'CPU')}:"
-            " readers of copies and labkit itself share CPUs with the switch and the ends, so their costs cannot be"
-            f" separated ({CPUS_APART} CPUs are needed)",
-        )
-
-    def _oversize_doubts(self) -> tuple[str, ...]:
-        """Return a doubt if copies are larger than the uplink takes: the switch drops them without a counter."""
-        uplink_bytes = self._parameters.uplink_mtu
-        added = tunnel_headers(self._parameters) if uplink_bytes is not None else ()
-        if uplink_bytes is None or self._spec.mtu_bytes + length_bytes(added) <= uplink_bytes:
-            return ()
-        return (
-            f"copies of packets of more than {uplink_bytes - length_bytes(added)} bytes do not fit the mirror's tunnel"
-            f" and are lost: {arithmetic(uplink_bytes, 'uplink', added)}",
-        )
+        own, result, cpus = self._parameters, [], len(os.sched_getaffinity(0))
+        if own.cpu is not None and cpus < CPUS_APART:
+            result.append(
+                f"the switch is bound to CPU {own.cpu}, but this machine has {units.counted(cpus, 'CPU')}: readers of"
+                " copies and labkit itself share CPUs with the switch and the ends, so their costs cannot be separated"
+                f" ({CPUS_APART} CPUs are needed)"
+            )
+        if own.uplink_mtu is not None:  # the switch drops what is larger without a counter
+            added = tunnel_headers(own)
+            room_bytes = own.uplink_mtu - kinds.length_bytes(added)
+            if self._spec.mtu_bytes > room_bytes:
+                result.append(
+                    f"copies of packets of more than {room_bytes} bytes do not fit the mirror's tunnel and are lost:"
+                    f" {kinds.arithmetic(own.uplink_mtu, 'uplink', added)}"
+                )
+        if own.datapath.polls:
+            result.append(
+                "a thread of the switch always polls and takes a whole CPU, so CPU time is not the cost of packets"
+            )
+        return tuple(result)
 
     def prove(self, switch: Switch, pairs: Sequence[Pair | RemotePair]) -> None:
         """Check that every mirror works: as many of its copies must arrive as its ports' counters say.

@@ -58,7 +58,7 @@ class _Database:
         return result + [
             self._tunnel(name)
             for name in sorted(self._bridge_of, key=_in_order)
-            if name not in there and self._is_tunnel(name)
+            if name not in there and "remote_ip" in self._interfaces[name]["options"]
         ]
 
     def moved(self, space: Namespace) -> list[InterfaceState]:
@@ -77,9 +77,6 @@ class _Database:
         if bridge == one.name:
             return msgspec.structs.replace(one, kind=KIND, master=None)
         return msgspec.structs.replace(one, master=bridge, copies=self._copies.get(one.name, []))
-
-    def _is_tunnel(self, name: str) -> bool:
-        return "remote_ip" in self._interfaces[name]["options"]
 
     def _tunnel(self, name: str) -> InterfaceState:
         row = self._interfaces[name]

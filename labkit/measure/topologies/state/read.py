@@ -195,11 +195,7 @@ def _route(one: NamespaceRead, route: netlink.Route) -> Route:
 
 
 def _interface(
-    one: NamespaceRead,
-    link: netlink.Link,
-    addresses: list[str],
-    mode: str | None,
-    tunnel: TunnelState | None,
+    one: NamespaceRead, link: netlink.Link, addresses: list[str], mode: str | None, tunnel: TunnelState | None
 ) -> InterfaceState:
     far, has_peer = _linked_interface(one, link), link.kind in cables()
     return InterfaceState(
@@ -257,20 +253,17 @@ def encrypted(netns: int, link: netlink.Link, leaving: list[encryption.Associati
 def tunnel_of(link: netlink.Link, replicated: list[str]) -> TunnelState | None:
     """Return the encapsulation of an interface. replicated: the default remotes of a VXLAN (`netlink.remotes`)."""
 
-    def first_value(*names: str) -> Any:
-        """Return the first of these attributes with a value; a key or an address of zero is none."""
-        values = (link.data.get(f"IFLA_{name}") for name in names)
+    def first_value(what: str) -> Any:
+        """Return the first attribute that holds this and has a value; a key or an address of zero is none."""
+        tables = [kind.tunnel_data or {} for kind in KINDS.values() if not kind.is_encrypted]
+        names = [name for table in tables for name, holds in table.items() if holds == what]
+        values = (link.data.get(name) for each in names for name in (each, f"{each}6"))
         return next((value for value in values if value not in (None, 0, "0.0.0.0", "::")), None)
 
-    remote = first_value(
-        "VXLAN_GROUP", "VXLAN_GROUP6", "GENEVE_REMOTE", "GENEVE_REMOTE6", "GRE_REMOTE", "IPIP_REMOTE"
-    )  # fmt: skip
-    result = TunnelState(
-        id=first_value("VXLAN_ID", "GENEVE_ID", "GRE_OKEY"),
-        local=first_value("VXLAN_LOCAL", "VXLAN_LOCAL6", "GRE_LOCAL", "IPIP_LOCAL"),
-        remotes=replicated or ([remote] if remote is not None else []),
-        port=first_value("VXLAN_PORT", "GENEVE_PORT"),
-    )  # fmt: skip
+    remote = first_value("remote")
+    remotes = replicated or ([remote] if remote is not None else [])
+    outer = {what: first_value(what) for what in ("id", "local", "port")}
+    result = TunnelState(remotes=remotes, **outer)
     return None if result == TunnelState() else result
 
 
