@@ -105,11 +105,7 @@ _HTB = {"TCA_HTB_INIT": {"version": 3, "rate2quantum": 10, "defcls": 0, "debug":
 QDISCS = (
     Kind("tbf", "NET_SCH_TBF", "a link's rate cannot be limited by a token bucket", _TBF),
     Kind("netem", "NET_SCH_NETEM", "delay, loss and reordering of a network cannot be emulated", _NETEM),
-    Kind(
-        "fq",
-        "NET_SCH_FQ",
-        "flows are neither paced nor queued separately; TCP paces with its own timers",
-    ),
+    Kind("fq", "NET_SCH_FQ", "flows are neither paced nor queued separately; TCP paces with its own timers"),
     Kind("fq_codel", "NET_SCH_FQ_CODEL", "the default queue of most distributions cannot be measured"),
     Kind("htb", "NET_SCH_HTB", "a link's rate cannot be divided among classes", _HTB),
 )

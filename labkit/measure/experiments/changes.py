@@ -308,16 +308,9 @@ def apply(change: Change, topology: Topology) -> list[dict[str, Any]]:
             differ = [key for key in {**old, **new} if old.get(key) != new.get(key)]
             if not differ:
                 without.append(f"the function has no effect on any setting or program of {topology.name}")
-            result.update(
-                (
-                    re.sub(r"\d+$", "", at),
-                    "function",
-                    name,
-                    old.get((at, name), "none"),
-                    new.get((at, name), "none"),
-                )
-                for at, name in differ
-            )
+            for at, name in differ:
+                was, now = (each.get((at, name), "none") for each in (old, new))
+                result[re.sub(r"\d+$", "", at), "function", name, was, now] += 1
         if step.kind == "program":
             from labkit.measure.experiments.change_kinds.program import SWITCH  # few changes are programs
 

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -144,11 +145,11 @@ def _flows(
     stolen = [*machine.stolen(seen.steal_s, seen.window_s), *seen.doubts]
     # iperf3 counts a datagram that arrives twice as out of order.
     lost = losses() if _loses(row) or _is_disordered(row) or not row["received_bytes"] else []
-    where = loss_places.where(lost)
-    invalid = _invalid(parameters, generator, built_arm, row, where)
+    judged = FlowRow(parameters, generator, row, len(built_arm.pairs), loss_places.where(lost))
+    invalid = judged.invalid()
     return built_arm.measured(
         row | ({"status": "invalid", "reason": invalid} if invalid else {}),
-        [*stolen, *_doubts(parameters, generator, row, len(result), where), *_duplicates(lost)],
+        [*stolen, *judged.doubts(), *_duplicates(lost)],
     )
 
 
@@ -176,46 +177,6 @@ def _counted(
         return window, metered()
 
 
-def _invalid(
-    parameters: DatapathParameters,
-    generator: FlowGenerator,
-    built_arm: BuiltArm,
-    row: dict[str, Any],
-    where: str | None,
-) -> str | None:
-    """Return why the run is invalid, or None. where: the place of most loss, if known.
-
-    METHOD.md: the flows must run together, and the generator must reach the offered load. TCP sends no more than the
-    path carries, so a lower rate of TCP is a result unless its senders are the limit.
-    """
-    if not row["received_bytes"] and not row[generator.reported_bps]:
-        window_s = max(row["window_s"], 0)
-        place = f": of what was lost, {where.replace(' of these', '')}" if where else ""
-        return f"nothing arrived while all flows ran, in {window_s:.2f} of {parameters.duration_s} s{place}"
-    if row["window_s"] < TOGETHER * parameters.duration_s:
-        remedy = "make duration_s longer" + (", or use fewer pairs" if len(built_arm.pairs) > 1 else "")
-        part = f"{max(row['window_s'], 0):.2f} of {parameters.duration_s} s"
-        return f"the flows ran together for only {part}: {remedy}"
-    too_little = _sent_too_little(parameters, generator, len(built_arm.pairs), row)
-    if too_little is None or _path_is_the_limit(parameters, row, len(built_arm.pairs)):
-        return None
-    return f"generator-limited: {too_little}"
-
-
-def _sent_too_little(
-    parameters: DatapathParameters, generator: FlowGenerator, pairs: int, row: dict[str, Any]
-) -> str | None:
-    """Return how much less than the requested rate was sent, or None."""
-    if parameters.rate_bps is None:
-        return None
-    flows = parameters.streams * pairs * (2 if parameters.direction == "both" else 1)
-    offered = parameters.rate_bps * flows
-    quantum = generator.block_bytes(parameters) * 8 * flows
-    if row["sent_bps"] >= OFFERED * offered - quantum / parameters.duration_s:
-        return None
-    return f"{row['sent_bps'] / 1e6:.4g} of the requested {offered / 1e6:.4g} Mbit/s were sent"
-
-
 # Whose CPU time is that of the senders
 _SENDERS = {
     "forward": ("client_cpu_s",),
@@ -224,55 +185,78 @@ _SENDERS = {
 }
 
 
-def _senders_cpu_s(parameters: DatapathParameters, row: dict[str, Any]) -> float | None:
-    """Return the CPU time of the senders; of both directions, that of the busier side."""
-    known = [row[name] for name in _SENDERS[parameters.direction] if row.get(name) is not None]
-    return max(known, default=None)
+@dataclass(frozen=True)
+class FlowRow:
+    """A row of flows between so many pairs, to be judged. `where`: the place of most loss, if known."""
 
+    parameters: DatapathParameters
+    generator: FlowGenerator
+    row: dict[str, Any]
+    pairs_count: int
+    where: str | None = None
 
-def _path_is_the_limit(parameters: DatapathParameters, row: dict[str, Any], pairs: int) -> bool:
-    """Return whether TCP waited for the path: its senders did not use a whole CPU each, or all CPUs."""
-    busy_s = _senders_cpu_s(parameters, row)
-    return (
-        parameters.protocol == "tcp"
-        and busy_s is not None
-        and busy_s <= SATURATED * parameters.duration_s * min(pairs, len(os.sched_getaffinity(0)))
-    )
+    def invalid(self) -> str | None:
+        """Return why the run is invalid, or None.
 
+        METHOD.md: the flows must run together, and the generator must reach the offered load. TCP sends no more than
+        the path carries, so a lower rate of TCP is a result unless its senders are the limit.
+        """
+        window_s, duration_s = max(self.row["window_s"], 0), self.parameters.duration_s
+        if not self.row["received_bytes"] and not self.row[self.generator.reported_bps]:
+            place = f": of what was lost, {self.where.replace(' of these', '')}" if self.where else ""
+            return f"nothing arrived while all flows ran, in {window_s:.2f} of {duration_s} s{place}"
+        if window_s < TOGETHER * duration_s:
+            remedy = "make duration_s longer" + (", or use fewer pairs" if self.pairs_count > 1 else "")
+            return f"the flows ran together for only {window_s:.2f} of {duration_s} s: {remedy}"
+        too_little = self._sent_too_little()
+        return None if too_little is None or self._path_is_the_limit() else f"generator-limited: {too_little}"
 
-def _doubts(
-    parameters: DatapathParameters,
-    generator: FlowGenerator,
-    row: dict[str, Any],
-    flows: int,
-    where: str | None,
-) -> list[str]:
-    doubts = []
-    too_little = _sent_too_little(parameters, generator, flows, row)
-    if too_little is not None and _path_is_the_limit(parameters, row, flows):
-        doubts.append(f"the path carried less than the requested rate: {too_little}")
-    reported_bps = row[generator.reported_bps]
-    unsteady = (
-        parameters.rate_bps is None and abs(reported_bps - row["throughput_bps"]) > AGREE * reported_bps
-    )
-    if unsteady:
-        differs = "differs by more than 5 % from what arrived in the window"
-        together = "" if flows == 1 else " over flows that did not all run at the same time"
-        doubts.append(f"{generator.name}'s own throughput{together} {differs}")
-    if (
-        parameters.protocol == "udp"
-        and parameters.rate_bps is None
-        and (_senders_cpu_s(parameters, row) or 0.0) > SATURATED * parameters.duration_s * flows
-    ):
-        doubts.append("generator-limited: each sender used a whole CPU")
-    if parameters.protocol == "udp" and row["lost_count"] is None:
-        doubts.append(
-            f"{generator.name} counted more datagrams as arrived and lost than were sent: lost_count is left out"
-        )
-    elif _loses(row):
-        share = units.percent(row["lost_count"] / row["sent_count"])
-        doubts.append(f"{share} of the datagrams were lost{f', {where}' if where else ''}")
-    return doubts
+    def doubts(self) -> list[str]:
+        """Return the doubts about the rate and about lost datagrams."""
+        parameters, row, name = self.parameters, self.row, self.generator.name
+        doubts, too_little = [], self._sent_too_little()
+        if too_little is not None and self._path_is_the_limit():
+            doubts.append(f"the path carried less than the requested rate: {too_little}")
+        reported_bps, is_paced = row[self.generator.reported_bps], parameters.rate_bps is not None
+        if not is_paced and abs(reported_bps - row["throughput_bps"]) > AGREE * reported_bps:
+            together = "" if self.pairs_count == 1 else " over flows that did not all run at the same time"
+            differs = "differs by more than 5 % from what arrived in the window"
+            doubts.append(f"{name}'s own throughput{together} {differs}")
+        if parameters.protocol != "udp":
+            return doubts
+        saturated_s = SATURATED * parameters.duration_s * self.pairs_count
+        if not is_paced and (self._senders_cpu_s() or 0.0) > saturated_s:
+            doubts.append("generator-limited: each sender used a whole CPU")
+        if row["lost_count"] is None:
+            left_out = "counted more datagrams as arrived and lost than were sent: lost_count is left out"
+            doubts.append(f"{name} {left_out}")
+        elif _loses(row):
+            share = units.percent(row["lost_count"] / row["sent_count"])
+            doubts.append(f"{share} of the datagrams were lost{f', {self.where}' if self.where else ''}")
+        return doubts
+
+    def _sent_too_little(self) -> str | None:
+        """Return how much less than the requested rate was sent, or None."""
+        parameters = self.parameters
+        if parameters.rate_bps is None:
+            return None
+        flows = parameters.streams * self.pairs_count * (2 if parameters.direction == "both" else 1)
+        offered = parameters.rate_bps * flows
+        quantum = self.generator.block_bytes(parameters) * 8 * flows
+        if self.row["sent_bps"] >= OFFERED * offered - quantum / parameters.duration_s:
+            return None
+        return f"{self.row['sent_bps'] / 1e6:.4g} of the requested {offered / 1e6:.4g} Mbit/s were sent"
+
+    def _senders_cpu_s(self) -> float | None:
+        """Return the CPU time of the senders; of both directions, that of the busier side."""
+        each = [self.row.get(name) for name in _SENDERS[self.parameters.direction]]
+        return max((one for one in each if one is not None), default=None)
+
+    def _path_is_the_limit(self) -> bool:
+        """Return whether TCP waited for the path: its senders did not use a whole CPU each, or all CPUs."""
+        cpus = min(self.pairs_count, len(os.sched_getaffinity(0)))
+        busy_s = self._senders_cpu_s() if self.parameters.protocol == "tcp" else None
+        return busy_s is not None and busy_s <= SATURATED * self.parameters.duration_s * cpus
 
 
 def _duplicates(pairs: list[dict[str, Any]]) -> list[str]:

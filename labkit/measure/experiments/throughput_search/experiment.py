@@ -22,11 +22,7 @@ from labkit.measure.experiments.measurement_point import Built, Load, Measuremen
 from labkit.measure.experiments.measuring_loop import Plan, Running, Stages, shuffled
 from labkit.measure.experiments.rows import OUTSIDE, Arm
 from labkit.measure.experiments.throughput_search import mlrsearch, profiles
-from labkit.measure.experiments.throughput_search.conditions import (
-    Conditions,
-    ConditionsMonitor,
-    SwitchState,
-)
+from labkit.measure.experiments.throughput_search.conditions import Conditions, ConditionsMonitor, SwitchState
 from labkit.measure.experiments.throughput_search.mlrsearch import FoundRate, Result
 from labkit.measure.experiments.throughput_search.outside import OutsideArm, outside
 from labkit.measure.experiments.throughput_search.parameters import Throughput

@@ -212,12 +212,7 @@ class _Search:
     """One search between two loads."""
 
     def __init__(
-        self,
-        attempts: Attempts,
-        settings: Settings,
-        losses: Sequence[float],
-        min_pps: float,
-        max_pps: float,
+        self, attempts: Attempts, settings: Settings, losses: Sequence[float], min_pps: float, max_pps: float
     ) -> None:
         try:  # which takes 60 ms, and other experiments need none
             from MLRsearch import Config, MultipleLossRatioSearch, SearchGoal

@@ -17,14 +17,13 @@ WHERE = "98 % of these at client: IP to eth0 (qdisc tbf dropped)"
     ("pairs", "ends"), [(1, "make duration_s longer"), (2, "longer, or use fewer pairs")]
 )
 def test_remedy_for_flows_that_ran_apart(pairs: int, ends: str) -> None:
-    live: Any = SimpleNamespace(pairs=[None] * pairs)
     generator: Any = SimpleNamespace(reported_bps="iperf3_bps")
-    result = whole_runs._invalid(DatapathParameters(duration_s=1), generator, live, ROW, None)
+    parameters = DatapathParameters(duration_s=1)
+    result = whole_runs.FlowRow(parameters, generator, ROW, pairs).invalid()
     assert result.startswith("the flows ran together for only 0.20 of 1 s: ")
     assert result.endswith(ends)
-    nothing = whole_runs._invalid(
-        DatapathParameters(duration_s=1), generator, live, ROW | {"received_bytes": 0, "iperf3_bps": 0}, WHERE
-    )
+    silent = ROW | {"received_bytes": 0, "iperf3_bps": 0}
+    nothing = whole_runs.FlowRow(parameters, generator, silent, pairs, WHERE).invalid()
     assert nothing == (
         "nothing arrived while all flows ran, in 0.20 of 1 s: of what was lost, 98 % at client: IP to eth0 (qdisc"
         " tbf dropped)"
@@ -49,7 +48,7 @@ def test_loss_is_a_doubt_with_its_place(lost: int, where: str | None, doubts: li
         "sent_count": 1000,
         "lost_count": lost,
     }
-    assert whole_runs._doubts(parameters, generator, row, 1, where) == doubts
+    assert whole_runs.FlowRow(parameters, generator, row, 1, where).doubts() == doubts
 
 
 @pytest.mark.parametrize(
@@ -61,13 +60,12 @@ def test_a_rate_that_was_not_reached(protocol: str, client_cpu_s: float, limited
     generator: Any = SimpleNamespace(
         name="iperf3", reported_bps="iperf3_bps", block_bytes=lambda _parameters: 1000
     )
-    live: Any = SimpleNamespace(pairs=[None])
     row = {
         "window_s": 1.0, "throughput_bps": 1e9, "iperf3_bps": 1e9, "sent_bps": 1e9, "received_bytes": 1.25e8,
         "client_cpu_s": client_cpu_s, "lost_count": 0, "sent_count": 1000,
     }  # fmt: skip
-    invalid = whole_runs._invalid(parameters, generator, live, row, None)
+    judged = whole_runs.FlowRow(parameters, generator, row, 1)
+    invalid, doubts = judged.invalid(), judged.doubts()
     assert (invalid == "generator-limited: 1000 of the requested 5000 Mbit/s were sent") == limited
-    doubts = whole_runs._doubts(parameters, generator, row, 1, None)
     sentence = "the path carried less than the requested rate: 1000 of the requested 5000 Mbit/s were sent"
     assert (sentence in doubts) == (not limited)
