@@ -1,14 +1,14 @@
 """Write the page of all commands from the parsers: `python -m labkit.commands.reference FILE`."""
 
 import argparse
-import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from labkit.commands import arguments
 from labkit.commands.arguments import CommandParser
 from labkit.common import switch_options
+from labkit.common.printable import markdown_table
 from labkit.measure import experiments, topologies
 from labkit.measure.experiments import changes
 from labkit.measure.experiments.change_kinds.registry import KINDS
@@ -29,10 +29,10 @@ def page() -> str:
 
 
 def _beginning() -> Iterator[str]:
-    yield _table(
+    yield markdown_table(
         ("exit code", "meaning"), [(f"`{code}`", text) for code, text in arguments.EXIT_CODES.items()]
     )
-    yield _table(
+    yield markdown_table(
         ("environment variable", "meaning"),
         [(f"`{name}`", text) for name, text in arguments.VARIABLES.items()],
     )
@@ -46,14 +46,16 @@ def _commands(parser: CommandParser) -> Iterator[str]:
             (_argument_words(action), _help(one, action)) for action in one._actions if _is_argument(action)
         ]
         if rows:
-            yield _table(("argument", "meaning"), rows)
+            yield markdown_table(("argument", "meaning"), rows)
         yield one.notes
         if one.rows:
             yield "With `--json` it prints a row on each line. `labkit rows --columns` explains their columns.\n"
         if one.json:
             printed = "a list of objects" if one.lines else "one object"
             yield f"With `--json` it prints {printed}:\n"
-            yield _table(("field", "meaning"), [(f"`{field}`", text) for field, text in one.json.items()])
+            yield markdown_table(
+                ("field", "meaning"), [(f"`{field}`", text) for field, text in one.json.items()]
+            )
         yield from _commands(one)
 
 
@@ -89,7 +91,7 @@ def _parameters() -> Iterator[str]:
             yield "Parameters that are not in this table are those of datapaths.\n"
         if missing := [f"`{key}`" for key in known if key not in rows]:
             yield f"It has no {', '.join(missing)}.\n"
-        yield _table(
+        yield markdown_table(
             ("parameter", "default", "meaning"),
             [(f"`{key}`", *row) for key, row in rows.items() if known.get(key) != row],
         )
@@ -106,7 +108,7 @@ def _switch_options() -> Iterator[str]:
         f"The topologies {', '.join(f'`{name}`' for name in switch_options.NAMES)} take options in their name, for"
         " example `ovs_netdev+mirrors=2+readers=count`.\n"
     )
-    yield _table(
+    yield markdown_table(
         ("option", "default", "meaning"),
         [
             (f"`{name}`", f"`{arguments.typed(switch_options.USUAL[name])}`", one.help)
@@ -118,7 +120,7 @@ def _switch_options() -> Iterator[str]:
 def _changes() -> Iterator[str]:
     """Yield the kinds of changes, and the places at which they are applied."""
     yield f"## Changes\n\n`change=` takes `{changes.FORM}`. The kinds:\n"
-    yield _table(
+    yield markdown_table(
         ("kind", "meaning", "example"),
         [
             (f"`{name}`", kind.meaning, f"`{kind.example}`" if kind.example else "")
@@ -126,21 +128,15 @@ def _changes() -> Iterator[str]:
         ],
     )
     yield "A kind with `at` in its example needs a place:\n"
-    yield _table(("place", "meaning"), [(f"`{name}`", text) for name, text in changes.PLACE_WORDS.items()])
+    yield markdown_table(
+        ("place", "meaning"), [(f"`{name}`", text) for name, text in changes.PLACE_WORDS.items()]
+    )
 
 
 def _default_text(default: str) -> str:
     if len(default) > LONGEST:
         return "see `labkit run datapaths --help`"
     return f"`{default}`" if default else ""
-
-
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    return (
-        "\n".join("| " + " | ".join(re.sub(r"\|", r"\\|", cell) for cell in line) + " |" for line in lines)
-        + "\n"
-    )
 
 
 if __name__ == "__main__":

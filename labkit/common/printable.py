@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections.abc import Iterable, Sequence
 
 # Control characters (ECMA-48) except tab and newline, marks that change the writing direction, lone surrogates.
 _CONTROLS = re.compile(
@@ -27,3 +28,9 @@ def shortened(text: str) -> str:
 def printable_json(text: str) -> str:
     """Return equivalent JSON with every control character escaped."""
     return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def markdown_table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Return a table as Markdown, in which a cell may have any character."""
+    rows = [head, ["---"] * len(head), *lines]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in rows)

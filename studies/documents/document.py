@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 
 from labkit.analysis import profile_doubts, stats
+from labkit.common.printable import markdown_table
 from labkit.common.units import counted, duration, listed, percent
 from studies.documents import conditions
 from studies.documents.claim import (
@@ -87,7 +88,7 @@ def short_page(judgements: Sequence[Judgement]) -> str:
         )
         for number, one in enumerate(judgements, 1)
     ]  # fmt: skip
-    claims = _table(("", "claim", "from", "verdict", "evidence"), lines)
+    claims = markdown_table(("", "claim", "from", "verdict", "evidence"), lines)
     return "\n".join([TITLE, f"{counts(judgements)}\n", picture(judgements), claims, MORE])
 
 
@@ -214,7 +215,7 @@ def table(judgements: Sequence[Judgement]) -> str:
         )
         for number, one in enumerate(judgements, 1)
     ]  # fmt: skip
-    return _table(("", "claim", "from", "verdict", "evidence"), lines)
+    return markdown_table(("", "claim", "from", "verdict", "evidence"), lines)
 
 
 def ratio_summary(one: Judgement) -> str:
@@ -268,7 +269,7 @@ def section(one: Judgement, results: Results | None = None) -> str:
         lines.append(where_shown)
     had = {**DOCUMENTS[claim.document].had, **claim.had}
     if results and (compared := conditions.table(one, results, had)):
-        lines.append(_table(compared[0], compared[1:]))
+        lines.append(markdown_table(compared[0], compared[1:]))
     if claim.conditions:
         lines.append(f"Other conditions: {claim.conditions}\n")
     if claim.remark:
@@ -295,7 +296,7 @@ def evidence_table(one: Judgement, claimed_range: Range) -> str:
             evidence.run, what or "–", evidence.host or "–", ratio_text(evidence), _control_text(evidence),
             f"{read}: {why}" if why else read,
         )  # fmt: skip
-    return _table(("run", "point", "kernel", "ratio [95 %]", "A/A", "reading"), list(lines.values()))
+    return markdown_table(("run", "point", "kernel", "ratio [95 %]", "A/A", "reading"), list(lines.values()))
 
 
 def ratio_text(evidence: Evidence) -> str:
@@ -348,7 +349,9 @@ def runs(results: Results) -> str:
                 f"`params/{FULL_LENGTH[name]}.yaml`{FULL_LENGTH_WITH.get(name, '')}" if name in FULL_LENGTH else "–",
             )
         )  # fmt: skip
-    return _table(("run", "command", "kernels", "by", "date", "rows", "SHA-256", "full length"), lines)
+    return markdown_table(
+        ("run", "command", "kernels", "by", "date", "rows", "SHA-256", "full length"), lines
+    )
 
 
 def doubts(results: Results) -> str:
@@ -386,13 +389,6 @@ def frame(judgements: Sequence[Judgement]) -> pd.DataFrame:
         for piece, read in one.evidence if not math.isnan(piece.ratio)
     ]  # fmt: skip
     return pd.DataFrame(lines)
-
-
-def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    rows = [head, ["---"] * len(head), *lines]
-    return (
-        "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows) + "\n"
-    )
 
 
 if __name__ == "__main__":

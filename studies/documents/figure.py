@@ -60,14 +60,7 @@ def claims(evidence: pd.DataFrame) -> go.Figure:
         figure.add_trace(go.Scatter(x=[None], y=[None], mode="markers", marker=marker, name=reading))
     figure.update_layout(
         height=EDGES_PX + LINE_PX * max(len(names), 1), margin={"l": LEFT_PX, "r": RIGHT_PX, "t": 100, "b": 90},
-        legend={
-            "orientation": "h",
-            "x": 0,
-            "xanchor": "left",
-            "y": 0,
-            "yref": "container",
-            "yanchor": "bottom",
-        },
+        legend=theme.legend_below(),
     )  # fmt: skip
     subtitle = (
         "shaded, or at the right: where the claim holds; points: measured ratios with 95 % intervals (counts have"

@@ -132,17 +132,9 @@ def _tax(key: Key, curve: str, cost: str, table: pd.DataFrame) -> Tax:
         lines = f"{all_count - len(whole)} of {counted(all_count, 'round')} left out"
         left_out.append(f"{lines}: fewer than {FEW_PACKETS} packets at one of the arms")
     copies = enough[enough["setup"].isin(whole.index)].groupby("mirrors")["copies_ratio"].mean()
-    result = Tax(
-        key=key,
-        curve=curve,
-        cost=cost,
-        arms=[f"{mirrors:g}" for mirrors in wide.columns],
-        copies=copies.reindex(wide.columns).to_numpy(float),
-        values=whole.to_numpy(float),
-        left_out=left_out,
-        of=dict(zip(GROUP, key, strict=True)),
-    )
-    return _fit(result)
+    arms, of = [f"{mirrors:g}" for mirrors in wide.columns], dict(zip(GROUP, key, strict=True))
+    counted_copies = copies.reindex(wide.columns).to_numpy(float)
+    return _fit(Tax(key, curve, cost, arms, counted_copies, whole.to_numpy(float), left_out, of=of))
 
 
 def _fit(tax: Tax) -> Tax:
