@@ -21,7 +21,7 @@ from labkit.common.topology_state import Place as PlaceState
 from labkit.measure import hosts
 from labkit.measure.existing.checks import check, evidence, load, probes, registry
 from labkit.measure.existing.checks.findings import ALL, BETWEEN, SEEN, Finding
-from labkit.measure.existing.checks.probes import Connection, OneWay
+from labkit.measure.existing.checks.probes import Connection, OneWay, Sent
 from labkit.measure.existing.path import chosen, others_than
 from labkit.runner.two_hosts import PATIENCE_S
 
@@ -208,7 +208,8 @@ def _check(
             for side, patience_s in ((ends.client, None), (ends.server, PATIENCE_S)):
                 side.ask("lock", patience_s=patience_s)
         ends.both("observe")
-        probed = _probed(ends, found, load_s, port, not_seen)
+        probed = evidence.Probed()
+        _sending(ends, found, not_seen).probe(probed, not_seen, load_s, port)
         given = {"probed": msgspec.to_builtins(probed)}
         edges = ends.both("measured", given, given)
         judged = ends.both(
@@ -228,40 +229,28 @@ def _words(ends: _Ends, found: _Found) -> tuple[tuple[str, str], tuple[str, str]
     return (_end(ends.client), found.source), (_end(ends.server), found.destination)
 
 
-def _probed(
-    ends: _Ends, found: _Found, load_s: int | None, port: int | None, not_seen: list[str]
-) -> dict[str, Any]:
-    """Send packets from each end to the other; return what that showed, by the fields of `Evidence`."""
-    result: dict[str, Any] = {
-        "forward_probe": probes.one_way(
-            lambda kind: _channel(ends, kind, ends.client), found.client["mtu_bytes"]
-        ),
-        "back_probe": OneWay(),
-        "connection": _connected(ends),
-    }
-    if found.hidden:
-        back: OneWay = result["back_probe"]
-        back.icmp.exempt = back.udp.exempt = True
-        not_seen.append(
-            f"what {ends.server.name} sends by itself to {ends.client.name}, which is behind {found.hidden}"
-        )
-    else:
-        result["back_probe"] = probes.one_way(
-            lambda kind: _channel(ends, kind, ends.server), found.server["mtu_bytes"]
-        )
-    answers = result["forward_probe"].icmp.arrived
-    result["round_trips_ms"] = ends.client.ask("round_trips_ms") if answers else []
-    ports = [port] if port is not None else []
-    if not (ports or result["connection"].connected or ends.server.name == "host"):
-        ports = ends.server.ask("listening")[: evidence.MAX_PORTS]
-    result["ports"] = {each: ends.client.ask("refused", port=each) for each in ports}
-    ways = (result["forward_probe"], result["back_probe"])
-    not_seen += evidence.exempted(ends.server.name, result["ports"], result["connection"], ways)
-    if load_s is not None and not result["connection"].connected:
-        not_seen.append(f"the load was not sent: no connection of labkit's own reached {found.destination}")
-    elif load_s is not None:
-        result |= {"load_s": load_s, "loads": _loads(ends, load_s, not_seen)}
-    return result
+def _sending(ends: _Ends, found: _Found, not_seen: list[str]) -> evidence.Sending:
+    """Return how packets get from each end to the other."""
+
+    def one_way(turned: bool) -> OneWay:
+        if turned and found.hidden:
+            not_seen.append(
+                f"what {ends.server.name} sends by itself to {ends.client.name}, which is behind {found.hidden}"
+            )
+            return OneWay(Sent(exempt=True), Sent(exempt=True))
+        sender, told = (ends.server, found.server) if turned else (ends.client, found.client)
+        return probes.one_way(lambda kind: _channel(ends, kind, sender), told["mtu_bytes"])
+
+    return evidence.Sending(
+        ends.server.name,
+        found.destination,
+        one_way,
+        connect=lambda: _connected(ends),
+        round_trips_ms=lambda: ends.client.ask("round_trips_ms"),
+        listening=lambda: ends.server.ask("listening"),
+        refused=lambda port: ends.client.ask("refused", port=port),
+        loads=lambda seconds: [_load(ends, seconds, protocol) for protocol in load.PROTOCOLS],
+    )
 
 
 def _connected(ends: _Ends) -> Connection:
@@ -278,16 +267,12 @@ def _connected(ends: _Ends) -> Connection:
     return Connection(True, carried, probes.TCP_S)
 
 
-def _loads(ends: _Ends, load_s: int, not_seen: list[str]) -> list[load.Load]:
-    result = list[load.Load]()
-    for protocol in load.PROTOCOLS:
-        if said := ends.server.ask("serve"):
-            not_seen.append(f"the load did not run: {said}")
-            return result
-        sent = ends.client.ask("load", seconds=load_s, protocol=protocol)
-        ends.server.ask("served")
-        result.append(msgspec.convert(sent, load.Load))
-    return result
+def _load(ends: _Ends, seconds: int, protocol: str) -> load.Load:
+    if said := ends.server.ask("serve"):
+        raise Failed(said)
+    sent = ends.client.ask("load", seconds=seconds, protocol=protocol)
+    ends.server.ask("served")
+    return msgspec.convert(sent, load.Load)
 
 
 def _shown(side: _Side) -> str:
@@ -300,7 +285,7 @@ def _end(side: _Side, name: str | None = None) -> str:
 
 
 def _report(
-    ends: _Ends, found: _Found, probed: dict[str, Any], judged: list[dict[str, Any]], not_seen: list[str]
+    ends: _Ends, found: _Found, probed: evidence.Probed, judged: list[dict[str, Any]], not_seen: list[str]
 ) -> dict[str, Any]:
     explained, others, drops = list[Finding](), list[Finding](), Counter[str]()
     for side, one in zip(ends.sides, judged, strict=True):
@@ -319,20 +304,20 @@ def _report(
         "server": _end(ends.server),
         "findings": [asdict(one) for one in registry.judged(explained, others)],
         "paths": [check.path_entry(found.source, found.destination, interfaces, probed)],
-        "loads": [asdict(one) for one in probed.get("loads", [])],
+        "loads": [asdict(one) for one in probed.loads],
         "drops": dict(drops.most_common(20)),
         "not_seen": list(dict.fromkeys(not_seen)),
     }
 
 
-def _tunnels(ends: _Ends, found: _Found, probed: dict[str, Any]) -> Iterator[Finding]:
+def _tunnels(ends: _Ends, found: _Found, probed: evidence.Probed) -> Iterator[Finding]:
     """Yield that the tunnels of both machines differ, where nothing arrives."""
     sides = ((ends.client, found.client["tunnels"]), (ends.server, found.server["tunnels"]))
     has = [f"{_end(side, name)} has {what}" for side, tunnels in sides for name, what in tunnels]
     same = {what for _name, what in found.client["tunnels"]} & {
         what for _name, what in found.server["tunnels"]
     }
-    if all(tunnels for _side, tunnels in sides) and not same and not probed["forward_probe"].arrives:
+    if all(tunnels for _side, tunnels in sides) and not same and not probed.forward_probe.arrives:
         yield Finding(
             cause="tunnel ends differ", what="; ".join(has), where=BETWEEN, certainty=SEEN, weight=ALL
         )  # fmt: skip

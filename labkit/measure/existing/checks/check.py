@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import asdict
 from itertools import chain, repeat
@@ -13,7 +13,7 @@ from typing import Any
 from labkit.common.errors import Unsupported
 from labkit.measure.existing import published
 from labkit.measure.existing.checks import drops, load, registry
-from labkit.measure.existing.checks.evidence import Evidence, gather
+from labkit.measure.existing.checks.evidence import Evidence, Probed, gather
 from labkit.measure.existing.checks.findings import Finding, ordered
 from labkit.measure.existing.endpoints import resolve
 from labkit.measure.existing.path import Path, fits, others_than, paths
@@ -112,19 +112,19 @@ def _report(client: str, server: str, seen: list[Evidence], findings: list[Findi
 
 
 def _path(seen: Evidence) -> dict[str, Any]:
-    return path_entry(seen.client.address, seen.server.address, seen.forward.names(), vars(seen))
+    return path_entry(seen.client.address, seen.server.address, seen.forward.names(), seen)
 
 
-def path_entry(client: str, server: str, interfaces: list[str], probed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a path for the report. probed: what the probes showed, by the fields of `Evidence`."""
-    trips_ms, own = sorted(probed["round_trips_ms"]), probed["connection"]
+def path_entry(client: str, server: str, interfaces: list[str], probed: Probed) -> dict[str, Any]:
+    """Return a path for the report."""
+    trips_ms, own = sorted(probed.round_trips_ms), probed.connection
     return {
         "client": client,
         "server": server,
         "interfaces": interfaces,
-        "forward": probed["forward_probe"].summary,
-        "back": probed["back_probe"].summary,
+        "forward": probed.forward_probe.summary,
+        "back": probed.back_probe.summary,
         "tcp": own is not None and own.connected,
-        "ports": {str(port): said or "connects" for port, said in probed["ports"].items()},
+        "ports": {str(port): said or "connects" for port, said in probed.ports.items()},
         "round_trip_ms": trips_ms[len(trips_ms) // 2] if trips_ms else None,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,15 +26,84 @@ MAX_PORTS = 3
 RuleKey = tuple[str, str, str, int | str]  # of a rule: namespace, family, table, and its handle there
 
 
+@dataclass(kw_only=True)
+class Probed:
+    """What packets of labkit's own between two ends showed.
+
+    forward_probe, back_probe: in each direction. loads: empty without a load; load_s: of each. ports: each port of the
+    server's programs to which the client connected, with the error, or "".
+    """
+
+    forward_probe: OneWay = field(default_factory=OneWay)
+    back_probe: OneWay = field(default_factory=OneWay)
+    connection: Connection | None = None
+    round_trips_ms: list[float] = field(default_factory=list)
+    loads: list[load.Load] = field(default_factory=list)
+    load_s: int = 0
+    ports: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sending:
+    """How packets of labkit's own get from one end to the other, of one machine or of two.
+
+    server: its name. one_way: sends to it (False), or back from it (True). listening: the ports at which its programs
+    listen. refused: returns why one takes no connection. loads: raises as `load.run`.
+    """
+
+    server: str
+    address: str
+    one_way: Callable[[bool], OneWay]
+    connect: Callable[[], Connection]
+    round_trips_ms: Callable[[], list[float]]
+    listening: Callable[[], list[int]]
+    refused: Callable[[int], str]
+    loads: Callable[[int], list[load.Load]]
+
+    def probe(
+        self, result: Probed, not_seen: list[str], load_s: int | None, port: int | None, sends: bool = True
+    ) -> None:
+        """Send small packets, connect to a port of the server's programs, and (with `load_s`) send a load.
+
+        port: the one to connect to; None: if nothing of labkit's own connects, those at which the programs listen.
+        Ports of this machine are tried only if asked for: a connection may start a service, or end one that takes only
+        one. sends: whether anything but a connection to a port is sent.
+        """
+        if sends:
+            result.forward_probe, result.back_probe = self.one_way(False), self.one_way(True)
+            result.connection = self.connect()
+            result.round_trips_ms = self.round_trips_ms() if result.forward_probe.icmp.arrived else []
+        own = result.connection
+        connected = own is not None and own.connected
+        ports = [] if port is None else [port]
+        if not (ports or connected or self.server == existing_names.HOST):
+            ports = self.listening()[:MAX_PORTS]
+        result.ports = {each: self.refused(each) for each in ports}
+        taken = [str(each) for each, said in result.ports.items() if not said]
+        if sends and taken and not connected:  # if only that is possible, nothing else has to arrive
+            for way in (result.forward_probe, result.back_probe):
+                way.icmp.exempt, way.udp.exempt = not way.icmp.arrived, not way.udp.arrived
+            not_seen.append(
+                f"{self.server} takes connections at port {', '.join(taken)} and not at others: what does not arrive is"
+                " not judged"
+            )
+        if load_s is not None and not connected:
+            not_seen.append(f"the load was not sent: no connection of labkit's own reached {self.address}")
+        elif load_s is not None:
+            try:
+                result.load_s, result.loads = load_s, self.loads(load_s)
+            except (Failed, Unsupported) as error:
+                not_seen.append(f"the load did not run: {error}")
+
+
 @dataclass
-class Evidence:
+class Evidence(Probed):
     """Everything that the checks judge.
 
-    forward, back: the paths of packets in both directions, with what probes showed there. changed: the counters that
-    changed meanwhile (`kernel_counters`), `hits` those of nftables' rules by namespace and rule. loads: empty without
-    a load; load_s: of each. throttled_s: during the check, by end. not_seen: sentences about what cannot be seen.
-    drops: packets that the kernel dropped meanwhile anywhere on the machine. ports: each port of the server's programs
-    to which the client connected, with the error, or "". far: `client` or `server`, which then is on another machine;
+    forward, back: the paths of packets in both directions. changed: the counters that changed meanwhile
+    (`kernel_counters`), `hits` those of nftables' rules by namespace and rule. throttled_s: during the check, by end.
+    not_seen: sentences about what cannot be seen. drops: packets that the kernel dropped meanwhile anywhere on the
+    machine. far: `client` or `server`, which then is on another machine;
     its namespace here is the one that routes packets there. beyond: whether the other machine counted the packets where
     they leave it or enter it, by direction; narrow: its interface with the smallest MTU, and this MTU.
     """
@@ -43,18 +112,11 @@ class Evidence:
     back: Path
     spaces: list[Space]
     rulesets: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    forward_probe: OneWay = field(default_factory=OneWay)
-    back_probe: OneWay = field(default_factory=OneWay)
-    connection: Connection | None = None
-    round_trips_ms: list[float] = field(default_factory=list)
-    loads: list[load.Load] = field(default_factory=list)
-    load_s: int = 0
     changed: dict[str, Any] = field(default_factory=dict)
     hits: dict[RuleKey, int] = field(default_factory=dict)
     throttled_s: dict[str, float] = field(default_factory=dict)
     not_seen: list[str] = field(default_factory=list)
     drops: drops.Drops = field(default_factory=Counter)
-    ports: dict[int, str] = field(default_factory=dict)
     far: str | None = None
     beyond: dict[str, bool] = field(default_factory=dict)
     narrow: tuple[str, int] | None = None
@@ -205,68 +267,36 @@ def gather(
 ) -> Evidence:
     """Read, probe and (with `load_s`) load two ends. Nothing is changed.
 
-    asked: address and port to which the client has to connect; None: if nothing of labkit's own arrives, those at which
-    the server's programs listen. sends: whether labkit opens sockets at both ends and sends packets between them;
-    otherwise it only connects.
+    asked: address and port to which the client has to connect (`Sending.probe`). sends: whether labkit opens sockets at
+    both ends and sends packets between them; otherwise it only connects.
     """
     with observed(forward, back) as result:
         one, other = result.client, result.server
-        if sends:
-            result.forward_probe = probes.one_way(
-                lambda kind: probes.channel(kind, one, other), mtu_of(forward)
-            )
-            result.back_probe = probes.one_way(lambda kind: probes.channel(kind, other, one), mtu_of(back))
-            result.connection = probes.tcp(one, other)
-            result.round_trips_ms = (
-                probes.round_trips_ms(one, other) if result.forward_probe.icmp.arrived else []
-            )
-        else:
+        address, port = asked or (other.address, None)
+
+        def one_way(turned: bool) -> OneWay:
+            here, there, along = (other, one, back) if turned else (one, other, forward)
+            return probes.one_way(lambda kind: probes.channel(kind, here, there), mtu_of(along))
+
+        if not sends:
             result.not_seen.append(
                 f"loss and MTU between {one.space.name} and {other.space.name}: one of them is no named end, so labkit"
                 " only connects there"
             )
             for _path, probe in result.directions:
                 probe.icmp.exempt = probe.udp.exempt = True
-        _try_ports(result, asked)
-        if load_s is not None and not (result.connection and result.connection.connected):
-            result.not_seen.append(
-                f"the load was not sent: no connection of labkit's own reached {other.address}"
-            )
-        elif load_s is not None:
-            try:
-                result.load_s, result.loads = load_s, load.run(one, other, load_s)
-            except (Failed, Unsupported) as error:
-                result.not_seen.append(f"the load did not run: {error}")
+        sending = Sending(
+            other.space.name,
+            other.address,
+            one_way,
+            connect=lambda: probes.tcp(one, other),
+            round_trips_ms=lambda: probes.round_trips_ms(one, other),
+            listening=result.listening,
+            refused=lambda port: probes.refused(one, address, port),
+            loads=lambda seconds: load.run(one, other, seconds),
+        )
+        sending.probe(result, result.not_seen, load_s, port, sends)
     return result
-
-
-def _try_ports(result: Evidence, asked: tuple[str, int] | None) -> None:
-    """Connect to a port of the server's programs; if only that is possible, nothing else has to arrive.
-
-    Ports of this machine are tried only if asked for: a connection may start a service, or end one that takes only one.
-    """
-    one, other, own = result.client, result.server, result.connection
-    if asked is not None:
-        result.ports = {asked[1]: probes.refused(one, *asked)}
-    elif not (own and own.connected) and other.space.name != existing_names.HOST:
-        result.ports = {
-            port: probes.refused(one, other.address, port) for port in result.listening()[:MAX_PORTS]
-        }
-    if own is not None:
-        ways = (result.forward_probe, result.back_probe)
-        result.not_seen += exempted(other.space.name, result.ports, own, ways)
-
-
-def exempted(server: str, ports: Mapping[int, str], own: Connection, ways: Iterable[OneWay]) -> list[str]:
-    """Exempt what does not arrive if the server takes connections to its programs' ports only; say so."""
-    taken = [str(port) for port, said in ports.items() if not said]
-    if not taken or own.connected:
-        return []
-    for sent in (sent for way in ways for sent in (way.icmp, way.udp)):
-        sent.exempt = not sent.arrived
-    return [
-        f"{server} takes connections at port {', '.join(taken)} and not at others: what does not arrive is not judged"
-    ]
 
 
 def mtu_of(path: Path) -> int:
