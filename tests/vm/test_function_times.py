@@ -39,7 +39,7 @@ import json, os, re, sys
 from labkit.common.errors import BadInput
 from labkit.system import process
 from labkit.measure.observers.ftrace import function_graph, function_times, perf_tools, session
-from labkit.measure.observers.parameters import PerfToolsParameters
+from labkit.measure.observers.parameters import OwnParameters
 
 PING = ["ping", "-q", "-f", "-c", "500", "127.0.0.1"]
 for name, options in (("own", {}), ("bpf", {"tracer": "bpf"}), ("small", {"buffer_kib": 64})):
@@ -55,7 +55,7 @@ with session.exclusive_tracefs():
     output = process.output(["perf", "ftrace", "latency", "-n", "-T", "ip_rcv", "--", *PING], 120)
 print(json.dumps(["perf", sum(map(int, re.findall(r"\|\s+(\d+) \|", output))), None, 0, output.splitlines()]))
 for tool, probe in (("kprobe", "ip_rcv"), ("kprobe", "ip_rcv:return"), ("funcslower", ""), ("tpoint", "")):
-    own = PerfToolsParameters(probe=probe, slow_s=1e-6, tracepoint="net:netif_rx")
+    own = OwnParameters(probe=probe, slow_s=1e-6, tracepoint="net:netif_rx")
     with perf_tools.TOOLS[tool].armed(own) as watch:
         with watch.counting():
             process.output(PING, 60)

@@ -82,12 +82,10 @@ class Observer:
     `disturbs` changes the code of a kernel, this one or a guest's.
     """
 
-    check: Callable[[ObservedLoad], object]
     armed: Callable[[ObservedLoad, topologies.Topology, Path], AbstractContextManager[ArmedObserver]]
+    check: Callable[[ObservedLoad], object] = lambda _parameters: None
     check_built: Callable[[ObservedLoad], object] = lambda _parameters: None
-    check_topology: Callable[[ObservedLoad, topologies.Topology], object] = lambda _parameters, _topology: (
-        None
-    )
+    check_topology: Callable[[ObservedLoad, topologies.Topology], object] = lambda *_: None
     parameters: type[ObserverParameters] = ObserverParameters
     check_parameters: Callable[[ObservedLoad], object] = lambda _parameters: None
     traces: bool = False

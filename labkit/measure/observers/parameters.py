@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from labkit.common.limits import UNIQUE_OR_EMPTY, Form, OneOf, Within
-from labkit.measure.observers.base import ObserverParameters
+from labkit.measure.observers.base import ObservedLoad, ObserverParameters, own_parameters
 
 # The events that Senanayake (2024, test one) counted for ovs-vswitchd.
 EVENTS = (
@@ -20,9 +20,10 @@ RETURN = ":return"
 PROBED = Form(f"{NAME}({RETURN})?", "NAME or NAME:return of a kernel function")
 
 
-class StatParameters(ObserverParameters, frozen=True, kw_only=True):
-    """Parameters of perf_stat."""
+class OwnParameters(ObserverParameters, frozen=True, kw_only=True):
+    """The parameters of labkit's own observers."""
 
+    # perf_stat
     events: Annotated[tuple[str, ...], "events that perf_stat counts, by perf's names", UNIQUE_OR_EMPTY] = (
         EVENTS
     )
@@ -31,42 +32,26 @@ class StatParameters(ObserverParameters, frozen=True, kw_only=True):
         "what perf_stat counts: machine (all of it) or switch (ovs-vswitchd alone, of arms that have one)",
         OneOf(("machine", "switch")),
     ] = "machine"
-
-
-class RecordParameters(ObserverParameters, frozen=True, kw_only=True):
-    """Parameters of perf_record."""
-
+    # perf_record
     sample_hz: Annotated[int, "sampling frequency of perf_record on each CPU", Within(1, 50_000)] = (
         FREQUENCY_HZ
     )
     keep_perf_data: Annotated[bool, "keep perf_record's perf.data beside the folded stacks"] = False
-
-
-class FunctionTimesParameters(ObserverParameters, frozen=True, kw_only=True):
-    """Parameters of function_times and guest_function_times."""
-
+    # function_times and guest_function_times
     functions: Annotated[
         tuple[str, ...],
         "kernel functions that function_times times: names, no patterns",
         NAMES,
         UNIQUE_OR_EMPTY,
     ] = FUNCTIONS
-
-
-class GraphParameters(ObserverParameters, frozen=True, kw_only=True):
-    """Parameters of function_graph."""
-
+    # function_graph
     graph_functions: Annotated[
         tuple[str, ...],
         "functions whose calls function_graph shows; none: those that send and receive a packet",
         NAMES,
         UNIQUE_OR_EMPTY,
     ] = ()
-
-
-class PerfToolsParameters(ObserverParameters, frozen=True, kw_only=True):
-    """Parameters of kprobe, funcslower and tpoint."""
-
+    # kprobe, funcslower and tpoint
     probe: Annotated[
         str,
         "the kernel function whose calls kprobe records; NAME:return records the values that it returns",
@@ -85,10 +70,6 @@ class PerfToolsParameters(ObserverParameters, frozen=True, kw_only=True):
     ] = "skb:kfree_skb"
 
 
-OWN: tuple[type[ObserverParameters], ...] = (
-    StatParameters,
-    RecordParameters,
-    FunctionTimesParameters,
-    GraphParameters,
-    PerfToolsParameters,
-)
+def own(parameters: ObservedLoad) -> OwnParameters:
+    """Return those of an experiment's parameters."""
+    return own_parameters(parameters, OwnParameters)

@@ -4,8 +4,8 @@ import msgspec
 
 from labkit.common.extensions import Registry
 from labkit.measure import topologies
-from labkit.measure.observers import parameters as own_parameters
-from labkit.measure.observers.base import ObservedLoad, Observer
+from labkit.measure.observers.base import ObservedLoad, Observer, ObserverParameters
+from labkit.measure.observers.parameters import OwnParameters
 from labkit.measure.parameters import Parameters
 
 _HERE = "labkit.measure.observers"
@@ -28,7 +28,9 @@ TABLE = Registry(
 )
 NAMES = tuple(TABLE)
 # Of all observers, each class once
-PARAMETERS = tuple(dict.fromkeys((*own_parameters.OWN, *(TABLE[name].parameters for name in TABLE.others))))
+PARAMETERS: tuple[type[ObserverParameters], ...] = tuple(
+    dict.fromkeys((OwnParameters, *(TABLE[name].parameters for name in TABLE.others)))
+)
 
 
 def with_parameters(base: type[Parameters]) -> type[msgspec.Struct]:

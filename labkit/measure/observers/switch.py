@@ -247,7 +247,6 @@ def _check(parameters: ObservedLoad) -> None:
 
 
 SWITCH = Observer(
-    lambda _parameters: None,
     lambda _parameters, topology, _stem: nullcontext(Switched(topology.switch)),
     check_parameters=_check,
 )

@@ -350,6 +350,10 @@ class TrialGenerator(Generator):
     across_hosts: ClassVar[bool] = False
     moves_interfaces: ClassVar[bool] = False
 
+    def check(self, parameters: LoadParameters) -> None:
+        """Raise BadInput: these generators run trials, not the flows of a comparison."""
+        raise BadInput(f"generator={self.name} works with `labkit run throughput` and load tests only")
+
     @abc.abstractmethod
     def trials(self, pairs: Sequence[Pair], mix: Mix) -> AbstractContextManager[Trials]:
         """Start the senders and receivers of these pairs; all of them end with the block.

@@ -69,10 +69,8 @@ def main() -> None:
     requests, answers = open(0, "rb"), open(1, "wb")
     try:
         if "addresses" in request:
-            addresses, mix = (
-                packet_sender.FrameAddresses(**request["addresses"]),
-                packet_sender.Mix(**request["mix"]),
-            )
+            addresses = packet_sender.FrameAddresses(**request["addresses"])
+            mix = packet_sender.Mix(**request["mix"])
             answer: Callable[[Any], dict[str, Any]] = packet_sender.Sender(addresses, mix).answer
             packet_sender.prepare_process(None)
         else:

@@ -22,7 +22,6 @@ from labkit.measure.traffic import latency_probes, packet_ends, packet_sender
 from labkit.measure.traffic.base import (
     Arrived,
     Capabilities,
-    LoadParameters,
     Receiving,
     Trial,
     TrialGenerator,
@@ -78,10 +77,6 @@ class PacketGenerator(TrialGenerator):
         """Return labkit's own version. Raises Unsupported without nft(8), which drops the counted load."""
         machine.require_program("nft")  # it drops what has been counted
         return labkit.__version__
-
-    def check(self, parameters: LoadParameters) -> None:
-        """Raise BadInput: this generator runs trials, not the flows of a comparison."""
-        raise BadInput(f"generator={self.name} works with `labkit run throughput` and load tests only")
 
     @contextmanager
     def trials(self, pairs: Sequence[Pair], mix: Mix, first_cpu: int = 0) -> Iterator[PacketTrials]:

@@ -420,6 +420,5 @@ def _pair_path(pair: Pair, steps: Sequence[topology_state.Step]) -> list[tuple[s
 
 
 COUNTERS = Observer(
-    check=lambda _parameters: None,
-    armed=lambda parameters, topology, _stem: nullcontext(_Losses(parameters, topology)),
+    lambda parameters, topology, _stem: nullcontext(_Losses(parameters, topology)),
 )

@@ -17,10 +17,10 @@ from labkit.common import call_trees, run_folder, units
 from labkit.common.call_trees import Reader, Tree
 from labkit.common.errors import Unsupported
 from labkit.measure import topologies
-from labkit.measure.observers.base import Observation, ObservedLoad, Observer, own_parameters
+from labkit.measure.observers.base import Observation, ObservedLoad, Observer
 from labkit.measure.observers.ftrace import kernel_functions
 from labkit.measure.observers.ftrace import session as tracing
-from labkit.measure.observers.parameters import GraphParameters
+from labkit.measure.observers.parameters import own
 
 PARAMETER = "graph_functions"
 SENDS = {
@@ -153,7 +153,7 @@ def roots(named: Sequence[str], protocol: str, family: int, guests: bool) -> tup
 
 
 def _roots(parameters: ObservedLoad) -> tuple[str, ...]:
-    names = own_parameters(parameters, GraphParameters).graph_functions
+    names = own(parameters).graph_functions
     return roots(names, parameters.protocol, parameters.family, "guest" in parameters.endpoint)
 
 
@@ -169,10 +169,9 @@ def _armed(parameters: ObservedLoad, _topology: topologies.Topology, stem: Path)
 
 
 FUNCTION_GRAPH = Observer(
-    lambda _parameters: tracing.check(),
     _armed,
+    lambda _parameters: tracing.check(),
     _roots,
-    parameters=GraphParameters,
     traces=True,
     disturbs=True,
 )

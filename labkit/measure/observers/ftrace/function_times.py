@@ -24,11 +24,11 @@ from pathlib import Path
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure import topologies
 from labkit.measure.endpoints import Kernel, of_guests
-from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer, own_parameters
+from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer
 from labkit.measure.observers.ftrace import bpftrace_times, kernel_functions, ring_buffer
 from labkit.measure.observers.ftrace import session as tracing
 from labkit.measure.observers.ftrace.histogram import Collected, Distribution
-from labkit.measure.observers.parameters import FUNCTIONS, FunctionTimesParameters
+from labkit.measure.observers.parameters import FUNCTIONS, own
 from labkit.system import process
 
 FIELDS = ("common_pid", "func", "calltime", "rettime")
@@ -317,7 +317,7 @@ def _page(source: int, page_bytes: int) -> bytes:
 
 
 def _named(parameters: ObservedLoad) -> tuple[str, ...]:
-    return own_parameters(parameters, FunctionTimesParameters).functions
+    return own(parameters).functions
 
 
 def check_functions(parameters: ObservedLoad) -> None:
@@ -328,10 +328,9 @@ def check_functions(parameters: ObservedLoad) -> None:
 
 
 FUNCTION_TIMES = Observer(
-    lambda _parameters: check(),
     lambda parameters, _topology, _stem: function_times(_named(parameters)),
+    lambda _parameters: check(),
     lambda parameters: kernel_functions.resolved(_named(parameters)),
-    parameters=FunctionTimesParameters,
     check_parameters=check_functions,
     traces=True,
     disturbs=True,
@@ -429,12 +428,10 @@ def _check_traceable(parameters: ObservedLoad, topology: topologies.Topology) ->
 
 
 GUEST_FUNCTION_TIMES = Observer(
-    lambda _parameters: None,
     lambda parameters, topology, _stem: guest_function_times(
         _guests(parameters, topology), _named(parameters)
     ),
     check_topology=_check_traceable,
-    parameters=FunctionTimesParameters,
     check_parameters=_check_guests,
     disturbs=True,
 )

@@ -23,10 +23,9 @@ from pathlib import Path
 
 from labkit.common import errors, run_folder
 from labkit.common.errors import BadInput, Failed, Unsupported
-from labkit.measure import topologies
-from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer, own_parameters
+from labkit.measure.observers.base import Observation, Observer
 from labkit.measure.observers.ftrace import kernel_functions, session
-from labkit.measure.observers.parameters import PROBED, RETURN, PerfToolsParameters
+from labkit.measure.observers.parameters import PROBED, RETURN, OwnParameters, own
 from labkit.system import machine, process
 from labkit.system.machine import tracing_journal
 
@@ -51,7 +50,7 @@ class Tool:
     """
 
     name: str
-    asked: Callable[[PerfToolsParameters], tuple[str, list[str]]]
+    asked: Callable[[OwnParameters], tuple[str, list[str]]]
     read: Callable[[str, str], Observation]
     needs: str = "trace"
 
@@ -63,7 +62,7 @@ class Tool:
                 raise Unsupported(f"this kernel has no {top / self.needs}: {session.OTHERWISE}")
 
     @contextmanager
-    def armed(self, parameters: PerfToolsParameters, text: Path | None = None) -> Iterator[Armed]:
+    def armed(self, parameters: OwnParameters, text: Path | None = None) -> Iterator[Armed]:
         """Arm it; `text`: the file for its output. It has ended when the block ends. Raises as `check` and `asked`."""
         what, words = self.asked(parameters)
         program = Path(machine.require_program("kprobe-perf")).with_name(f"{self.name}-perf")
@@ -176,21 +175,21 @@ def _traceable(function: str) -> str:
     return name
 
 
-def _probe(given: PerfToolsParameters) -> tuple[str, list[str]]:
+def _probe(given: OwnParameters) -> tuple[str, list[str]]:
     PROBED.check("probe", given.probe)
     function, returns = _traceable(given.probe.removesuffix(RETURN)), given.probe.endswith(RETURN)
     text = f"r:{PROBE} {function} value=$retval:s64" if returns else f"p:{PROBE} {function}"
     return given.probe, ["-H", text]
 
 
-def _tracepoint(given: PerfToolsParameters) -> tuple[str, list[str]]:
+def _tracepoint(given: OwnParameters) -> tuple[str, list[str]]:
     event = given.tracepoint
     if not (session.place() / "events" / event.replace(":", "/") / "enable").exists():
         raise BadInput(f"tracepoint={event}: this kernel has no such tracepoint; `tpoint-perf -l` lists them")
     return event, ["-H", event]
 
 
-def _slow(given: PerfToolsParameters) -> tuple[str, list[str]]:
+def _slow(given: OwnParameters) -> tuple[str, list[str]]:
     return given.slow_function, ["-Ht", _traceable(given.slow_function), str(round(given.slow_s * 1e6))]
 
 
@@ -203,17 +202,10 @@ TOOLS = {
 
 def _observer(name: str) -> Observer:
     tool = TOOLS[name]
-
-    def armed(
-        parameters: ObservedLoad, _topology: topologies.Topology, stem: Path
-    ) -> contextlib.AbstractContextManager[ArmedObserver]:
-        return tool.armed(own_parameters(parameters, PerfToolsParameters), stem.with_name(f"{stem.name}.txt"))
-
     return Observer(
+        lambda given, _topology, stem: tool.armed(own(given), stem.with_name(f"{stem.name}.txt")),
         lambda _parameters: tool.check(),
-        armed,
-        lambda parameters: tool.asked(own_parameters(parameters, PerfToolsParameters)),
-        parameters=PerfToolsParameters,
+        lambda parameters: tool.asked(own(parameters)),
         traces=True,
         disturbs=True,
     )

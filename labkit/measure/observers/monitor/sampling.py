@@ -13,10 +13,6 @@ Sampler = Callable[[int, int, bytes], bool]  # time in ns, bytes of the whole pa
 MAX_FLOWS = 65_536  # whose bytes so far are remembered; beyond that all are forgotten, and each begins again
 
 
-def _all() -> Sampler:
-    return lambda _time_ns, _length, _flow: True
-
-
 def _one_in(count: float) -> Sampler:
     at = 0
 
@@ -68,7 +64,7 @@ def _first(limit_bytes: float) -> Sampler:
 # Each: how it is made, and for each of its numbers the least and the greatest; those after the first may be left out
 # only where a third value says so.
 SAMPLERS: dict[str, tuple[Callable[..., Sampler], str, tuple[tuple[float, float], ...], int]] = {
-    "all": (_all, "all", (), 0),
+    "all": (lambda: lambda *_: True, "all", (), 0),
     "one_in": (_one_in, "one_in:N (1 packet in N)", ((1, 1e9),), 1),
     "random": (_random, "random:P (with probability P; random:P:SEED)", ((0, 1), (0, 1e9)), 1),
     "interval": (

@@ -19,8 +19,8 @@ from typing import IO
 from labkit.common import safe_files, units
 from labkit.common.errors import Unsupported
 from labkit.measure import topologies
-from labkit.measure.observers.base import Observation, ObservedLoad, Observer, own_parameters
-from labkit.measure.observers.parameters import RecordParameters
+from labkit.measure.observers.base import Observation, ObservedLoad, Observer
+from labkit.measure.observers.parameters import own
 from labkit.measure.observers.perf import control as perf_control
 from labkit.measure.observers.perf import stat
 from labkit.measure.observers.perf.control import WHOLE_MACHINE
@@ -139,7 +139,7 @@ def write(path: Path, result: StackCounter) -> int:
 @contextmanager
 def _armed(parameters: ObservedLoad, _topology: topologies.Topology, stem: Path) -> Iterator[Record]:
     """Start perf record before the traffic, not yet sampling. Raises what `check` raises."""
-    mine, event = own_parameters(parameters, RecordParameters), check()
+    mine, event = own(parameters), check()
     frequency_hz = allowed_hz(mine.sample_hz)
     sampling = ["-e", event, "-F", str(frequency_hz), "-g", *NO_CACHE, *WHOLE_MACHINE.argv()]
     about: dict[str, object] = {"event": event, "frequency_hz": frequency_hz, "scope": str(WHOLE_MACHINE)}
@@ -151,4 +151,4 @@ def _armed(parameters: ObservedLoad, _topology: topologies.Topology, stem: Path)
         yield Record(control, data, stem.with_name(f"{stem.name}.folded.gz"), about, mine.keep_perf_data)
 
 
-PERF_RECORD = Observer(lambda _parameters: check(), _armed, parameters=RecordParameters)
+PERF_RECORD = Observer(_armed, lambda _parameters: check())

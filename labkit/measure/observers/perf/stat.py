@@ -14,8 +14,8 @@ from typing import Any
 from labkit.common import errors, units
 from labkit.common.errors import BadInput, Failed, Unsupported, did_you_mean
 from labkit.measure import topologies
-from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer, own_parameters
-from labkit.measure.observers.parameters import EVENTS, StatParameters
+from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer
+from labkit.measure.observers.parameters import EVENTS, own
 from labkit.measure.observers.perf import control as perf_control
 from labkit.measure.observers.perf.control import WHOLE_MACHINE, Scope
 from labkit.system import process
@@ -187,20 +187,16 @@ def event_counts(result: Counts, name: str) -> dict[str, Any]:
 
 
 def _check_parameters(parameters: ObservedLoad) -> None:
-    if not own_parameters(parameters, StatParameters).events:
+    if not own(parameters).events:
         raise BadInput(
             "events is empty, but observe=perf_stat needs events: give events=NAME,NAME, or leave events out"
         )
 
 
-def _check(parameters: ObservedLoad) -> None:
-    check(own_parameters(parameters, StatParameters).events)
-
-
 def _armed(
     parameters: ObservedLoad, topology: topologies.Topology, _stem: Path
 ) -> AbstractContextManager[ArmedObserver]:
-    mine = own_parameters(parameters, StatParameters)
+    mine = own(parameters)
     if mine.events_of == "machine":
         return perf_stat(mine.events)
     if topology.switch is None:
@@ -210,4 +206,6 @@ def _armed(
     return perf_stat(mine.events, Scope(pids=(topology.switch.pid,)))
 
 
-PERF_STAT = Observer(_check, _armed, parameters=StatParameters, check_parameters=_check_parameters)
+PERF_STAT = Observer(
+    _armed, lambda parameters: check(own(parameters).events), check_parameters=_check_parameters
+)

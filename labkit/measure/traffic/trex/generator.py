@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
-from labkit.common.errors import BadInput, Unsupported
+from labkit.common.errors import Unsupported
 from labkit.measure.endpoints import Pair
 from labkit.measure.traffic import rates
-from labkit.measure.traffic.base import Capabilities, LoadParameters, Trial, TrialGenerator
+from labkit.measure.traffic.base import Capabilities, Trial, TrialGenerator
 from labkit.measure.traffic.packet_generator import MAX_FRAME, MIN_FRAME
 from labkit.measure.traffic.packet_sender import CAPACITY, Mix
 from labkit.measure.traffic.rates import Line
@@ -48,10 +48,6 @@ class Trex(TrialGenerator):
     def companion(self) -> AbstractContextManager[process.Companion]:
         """Start TRex's client, which leaves a server outside stopped and released."""
         return companion()
-
-    def check(self, parameters: LoadParameters) -> None:
-        """Raise BadInput: this generator runs trials, not the flows of a comparison."""
-        raise BadInput(f"generator={self.name} works with `labkit run throughput` and load tests only")
 
     @contextmanager
     def trials(self, pairs: Sequence[Pair], mix: Mix) -> Iterator[TrexTrials]:

@@ -172,7 +172,9 @@ def started(
         ends = _move_interfaces(pairs, addresses, space)
         ports = [replace(own, interface=end.interface) for end, own in zip(ends, addresses, strict=True)]
         _only_arp(space, ports)
-        own = stack.enter_context(_scratch())
+        # in memory where the experiment has its own mounts
+        scratch = tempfile.TemporaryDirectory(prefix="labkit-trex-", dir=temporary_files.in_memory())
+        own = Path(stack.enter_context(scratch))
         prefix = f"labkit-{secrets.token_hex(4)}"
         stack.enter_context(temporary_files.covered(RUNTIME))
         written = own / "trex_cfg.yaml"
@@ -251,13 +253,6 @@ def _only_arp(space: Namespace, ports: Sequence[FrameAddresses]) -> None:
             f"this kernel cannot drop frames at ingress ({ended.message()}): use a kernel with CONFIG_NETFILTER_INGRESS"
             " and nf_tables, or a TRex server elsewhere (server=HOST)"
         )
-
-
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    """Make a folder of its own, in memory where the experiment has its own mounts."""
-    with tempfile.TemporaryDirectory(prefix="labkit-trex-", dir=temporary_files.in_memory()) as folder:
-        yield Path(folder)
 
 
 def _wait_until_ready(server: process.Running, space: Namespace) -> None:

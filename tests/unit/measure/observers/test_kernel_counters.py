@@ -13,6 +13,7 @@ from labkit.common.topology_state import Step
 from labkit.measure.endpoints import Endpoint, Pair
 from labkit.measure.observers.counters import kernel_counters, packet_loss
 from labkit.measure.observers.ftrace import perf_tools
+from labkit.measure.observers.parameters import OwnParameters
 from labkit.measure.observers.perf import control, record, stat
 from labkit.measure.observers.perf.control import WHOLE_MACHINE, Scope
 from labkit.system import process
@@ -170,13 +171,13 @@ def test_guest_kernel_counters() -> None:
 )
 def test_scope_of_events(monkeypatch: pytest.MonkeyPatch, of: str, switch: Any, scope: Scope) -> None:
     monkeypatch.setattr(stat, "perf_stat", lambda _events, scope=WHOLE_MACHINE: scope)
-    parameters: Any = SimpleNamespace(events=("cycles",), events_of=of)
+    parameters: Any = OwnParameters(events=("cycles",), events_of=of)
     topology: Any = SimpleNamespace(name="ovs_netdev", switch=switch)
     assert stat.PERF_STAT.armed(parameters, topology, Path()) == scope
 
 
 def test_arm_without_a_switch() -> None:
-    parameters: Any = SimpleNamespace(events=("cycles",), events_of="switch")
+    parameters: Any = OwnParameters(events=("cycles",), events_of="switch")
     topology: Any = SimpleNamespace(name="veth_bridge", switch=None)
     with pytest.raises(Unsupported, match="veth_bridge has no switch whose events could be counted"):
         stat.PERF_STAT.armed(parameters, topology, Path())
