@@ -106,8 +106,14 @@ def _build_requested(request: dict[str, Any]) -> Iterator[topologies.Topology]:
     """Stand on the machine's own interfaces, or build the network of a request; without either, the first topology of
     its parameters, with their first `pairs`."""
     if request.get("machine_interfaces"):
-        with _machine(request) as topology:
-            yield topology
+        if (fd := request.get("machine_netns")) is None:
+            raise Unsupported(
+                "interfaces of this machine cannot be monitored without privilege: run labkit as root"
+            )
+        with netlink.inside(fd):
+            space = endpoints.Namespace(topologies.MACHINE, os.dup(fd), netlink.Netlink())
+        with contextlib.closing(space):  # nothing is made and nothing removed
+            yield topologies.Topology(topologies.MACHINE, topologies.Spec(), [], [space])
         return
     if "network" in request:
         with topologies.build_network(msgspec.convert(request["network"], topologies.Network)) as topology:
@@ -124,22 +130,6 @@ def _build_requested(request: dict[str, Any]) -> Iterator[topologies.Topology]:
     spec = topologies.Spec(parameters["pairs"][0], **own, machine_netns=netns, endpoint=endpoint)
     with topologies.build(parameters["topology"][0], spec) as topology:
         yield topology
-
-
-@contextlib.contextmanager
-def _machine(request: dict[str, Any]) -> Iterator[topologies.Topology]:
-    """The machine's own network namespace as a topology without pairs. Nothing is made and nothing removed."""
-    fd = request.get("machine_netns")
-    if fd is None:
-        raise Unsupported(
-            "interfaces of this machine cannot be monitored without privilege: run labkit as root"
-        )
-    with netlink.inside(fd):
-        space = endpoints.Namespace(topologies.MACHINE, os.dup(fd), netlink.Netlink())
-    try:
-        yield topologies.Topology(topologies.MACHINE, topologies.Spec(), [], [space])
-    finally:
-        space.close()
 
 
 def draw(request: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -102,19 +102,16 @@ class VmConversation:
         self._begun, self._reports = time.monotonic(), 0
         self._how = ""
         try:
-            self._check(self._greeting(deadline))
+            hello = self._greeting(deadline)
+            if hello["labkit"] != labkit.__version__:
+                theirs = f"the lab VM runs labkit {hello['labkit']}"
+                raise Failed(f"{theirs}, but this is {labkit.__version__}: boot it again")
+            if hello["problem"]:
+                raise BadInput(f"the lab VM cannot be prepared: {hello['problem']}")
         except BaseException:
             self._socket.close()
             self._suspect("did not greet")
             raise
-
-    def _check(self, hello: dict[str, Any]) -> None:
-        if hello["labkit"] != labkit.__version__:
-            raise Failed(
-                f"the lab VM runs labkit {hello['labkit']}, but this is {labkit.__version__}: boot it again"
-            )
-        if hello["problem"]:
-            raise BadInput(f"the lab VM cannot be prepared: {hello['problem']}")
 
     def _greeting(self, deadline: float) -> dict[str, Any]:
         longer = 1
@@ -355,33 +352,10 @@ def packed(
     modules = initramfs.modules(kernel, MODULES)
     entries = dict.fromkeys(("bin", "modules", "lower", "over", "new"), (0o040755, b""))
     entries |= {"bin/busybox": initramfs.busybox(), **modules}
-    script = _script([Path(name).name for name in modules], kernel, folder, environment, argv)
-    entries["init"] = (0o100755, script.encode())
-    return initramfs.archive(entries)
-
-
-def _own_files(kernel: kernels.BootableKernel) -> Iterator[tuple[Path, Path]]:
-    """Yield the kernel's files that are not at their usual place: where they are, and where they belong."""
-    config = kernel.image.with_name(f"config-{kernel.release}")
-    for there, place in (
-        (kernel.modules, Path("/lib/modules", kernel.release)),
-        (config, Path("/boot", config.name)),
-    ):
-        if there is not None and there.exists() and there != place:
-            yield there, place
-
-
-def _script(
-    names: list[str],
-    kernel: kernels.BootableKernel,
-    folder: Path | None,
-    environment: Mapping[str, str],
-    argv: Sequence[str],
-) -> str:
     lines = initramfs.first_lines()
     commands = ("mount", "mkdir", "touch", "insmod", "switch_root")
     lines += [f'{name}() {{ /bin/busybox {name} "$@"; }}' for name in commands]
-    lines += [f"insmod /modules/{name}" for name in names]
+    lines += [f"insmod /modules/{Path(name).name}" for name in modules]
     lines += [
         "mount -t virtiofs -o ro root /lower",
         "mount -t tmpfs -o size=50% over /over",
@@ -391,13 +365,18 @@ def _script(
     if folder is not None:
         inside = shlex.quote(f"/new{folder}")
         lines += [f"mkdir -p {inside}", f"mount -t virtiofs -o nodev,nosuid folder {inside}"]
-    for there, place in _own_files(kernel):
-        make = "touch" if there.is_file() else "mkdir -p"
-        lines += [f"{make} /new{place}", f"mount -o bind {shlex.quote(f'/new{there}')} /new{place}"]
+    # the kernel's own files that are not at their usual place
+    config = kernel.image.with_name(f"config-{kernel.release}")
+    usual = {Path("/lib/modules", kernel.release): kernel.modules, Path("/boot", config.name): config}
+    for place, there in usual.items():
+        if there is not None and there.exists() and there != place:
+            make = "touch" if there.is_file() else "mkdir -p"
+            lines += [f"{make} /new{place}", f"mount -o bind {shlex.quote(f'/new{there}')} /new{place}"]
     lines += ["set +e", *initramfs.mounts("/new")]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
     lines.append(f"exec /bin/busybox switch_root /new {shlex.join(argv)} </dev/console >/dev/console 2>&1")
-    return "\n".join(lines) + "\n"
+    entries["init"] = (0o100755, ("\n".join(lines) + "\n").encode())
+    return initramfs.archive(entries)
 
 
 def _find_lease(where: str, folder: str | None) -> LabVm | None:

@@ -119,7 +119,11 @@ def capture(
     Raises BadInput for a point that does not exist or an invalid limit, Unsupported if packets cannot be captured.
     Raises Failed at the end if the recorder died or the disk was full; the file then holds what was written before.
     """
-    _check(hops)
+    names = [hop.name for hop in hops]
+    if not hops:
+        raise BadInput("a capture needs at least one interface")
+    if twice := [each for each in names if names.count(each) > 1]:
+        raise BadInput(f"{twice[0]} is named twice: name each interface once")
     check_limits(snap_bytes, rate_pps, total_bytes, settle_s)
     path = folder / f"{name}.pcapng"
     with ExitStack() as stack:
@@ -134,16 +138,7 @@ def capture(
         made = Capture(path, forked.pid, rate_pps)
         yield made
         report = _stop(forked, settle_s, path)
-        made.counts = dict(zip((hop.name for hop in hops), report.counts, strict=True))
-
-
-def _check(hops: Sequence[CapturePoint]) -> None:
-    names = [hop.name for hop in hops]
-    twice = [each for each in names if names.count(each) > 1]
-    if not hops:
-        raise BadInput("a capture needs at least one interface")
-    if twice:
-        raise BadInput(f"{twice[0]} is named twice: name each interface once")
+        made.counts = dict(zip(names, report.counts, strict=True))
 
 
 def check_limits(snap_bytes: float, rate_pps: float, total_bytes: float, settle_s: float) -> None:

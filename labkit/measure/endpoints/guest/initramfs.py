@@ -55,10 +55,32 @@ def packed(kernel: BootableKernel, programs: tuple[str, ...], scripts: tuple[str
 
 
 def own(nic: Nic, kernel: BootableKernel, modules: Sequence[str], ports_count: int) -> bytes:
-    """Return one guest's own part, which follows the shared part (the kernel unpacks concatenated archives)."""
-    more = initramfs.modules(kernel, [*MODULES, *modules])
-    script = _script(nic, [Path(name).name for name in more], ports_count)
-    return initramfs.archive(_with_folders({**more, "init": (0o100755, script.encode())}))
+    """Return one guest's own part, which follows the shared part (the kernel unpacks concatenated archives).
+
+    Its init script mounts, loads modules, waits for eth0 and gives it its address, then becomes `exec_server`.
+    """
+    more, ip = initramfs.modules(kernel, [*MODULES, *modules]), machine.program("ip")
+    lines = [
+        *initramfs.first_lines(),
+        f"export PATH={PATH}",
+        *initramfs.mounts(),
+        'for each in /sys/devices/system/cpu/cpu*/online; do [ ! -e "$each" ] || echo 1 >"$each"; done',
+        *(sysctl_line(*each) for each in first_sysctls(6 if ":" in nic.address else 4).items()),
+        *(f"insmod /modules/{Path(name).name}" for name in more),
+        f"hostname {shlex.quote(nic.name)}",
+        f"{ip} link set lo up",
+    ]
+    if nic.fds:
+        lines += [
+            f"tries={NIC_S * 100}",
+            'while [ ! -e /sys/class/net/eth0 ] && [ "$tries" -gt 0 ]; do sleep 0.01; tries=$((tries - 1)); done',
+            f"{ip} link set eth0 mtu {nic.mtu_bytes} up",
+            *address_lines(nic),
+        ]
+    inside = f"{shlex.quote(python())} -I -S /{INSIDE} ports {ports_count}"
+    lines.append(f"exec {inside} </dev/console >/dev/console 2>&1")
+    content = ("\n".join(lines) + "\n").encode()
+    return initramfs.archive(_with_folders({**more, "init": (0o100755, content)}))
 
 
 def _paths(names: Iterable[str], *, must: bool) -> list[str]:
@@ -128,30 +150,3 @@ def address_lines(nic: Nic) -> list[str]:
         f"{ip} address add {nic.address} dev eth0{' nodad' if ':' in nic.address else ''}",
         *(f"{ip} neighbour replace {at} lladdr {mac} dev eth0 nud permanent" for at, mac in nic.neighbours),
     ]
-
-
-def _nic_lines(nic: Nic) -> list[str]:
-    """Return shell lines that wait for eth0 and configure it."""
-    return [
-        f"tries={NIC_S * 100}",
-        'while [ ! -e /sys/class/net/eth0 ] && [ "$tries" -gt 0 ]; do sleep 0.01; tries=$((tries - 1)); done',
-        f"{machine.program('ip')} link set eth0 mtu {nic.mtu_bytes} up",
-        *address_lines(nic),
-    ]
-
-
-def _script(nic: Nic, modules: Sequence[str], ports_count: int) -> str:
-    """Return the init script: mounts, modules, eth0 with its address, then `exec_server`."""
-    lines = [
-        *initramfs.first_lines(),
-        f"export PATH={PATH}",
-        *initramfs.mounts(),
-        'for each in /sys/devices/system/cpu/cpu*/online; do [ ! -e "$each" ] || echo 1 >"$each"; done',
-        *(sysctl_line(*each) for each in first_sysctls(6 if ":" in nic.address else 4).items()),
-        *(f"insmod /modules/{name}" for name in modules),
-        f"hostname {shlex.quote(nic.name)}",
-        f"{machine.program('ip')} link set lo up",
-        *(_nic_lines(nic) if nic.fds else []),
-        f"exec {shlex.quote(python())} -I -S /{INSIDE} ports {ports_count} </dev/console >/dev/console 2>&1",
-    ]
-    return "\n".join(lines) + "\n"
