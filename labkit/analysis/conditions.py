@@ -16,7 +16,7 @@ from labkit.common.errors import BadInput
 STOLEN_SHARE = 0.01
 # Of all CPU time. Above it, other programs are a doubt, and may differ between two sides.
 FOREIGN_SHARE = 0.02
-FOREIGN_CONFIDENCE = 0.99  # of Welch's interval over rounds, when two sides are compared
+FOREIGN_CONFIDENCE = stats.CONTROL_CONFIDENCE  # of Welch's interval over rounds, when two sides are compared
 # A flow whose two ends must wait for each other loses more than its share of the CPUs, but not arbitrarily much.
 SLOWDOWN_LIMIT = 3.0
 BUSY_CPUS = 0.5  # an idle machine stays below this
@@ -82,8 +82,9 @@ def taken_shares(left: pd.DataFrame, right: pd.DataFrame) -> Iterator[tuple[tupl
     if not one or not other:
         return
     # `difference` takes logarithms and returns a ratio; shares differ by their difference.
-    effect = stats.difference(one, other, FOREIGN_CONFIDENCE)
-    if effect.low is None or effect.high is None or effect.low <= 1 <= effect.high:
+    effect = stats.difference(one, other)
+    low, high = effect.wide_low, effect.wide_high
+    if low is None or high is None or low <= 1 <= high:
         return
     foreign = sum(one) / len(one), sum(other) / len(other)
     if abs(foreign[1] - foreign[0]) >= FOREIGN_SHARE:

@@ -29,6 +29,7 @@ CONFIDENCE = 0.95
 # log-ratio and an interval of +-2.6 %, against an effect of 9.5 %. So only the control loses findings, at 99 % one in
 # a hundred.
 CONTROL_CONFIDENCE = 0.99
+LEVELS = (CONFIDENCE, CONTROL_CONFIDENCE)
 # How many times the disagreement of the control an equal arm may disagree: the control is one draw of a normal
 # distribution of unknown width, and Student's t with one degree of freedom is within this number in 95 % of the draws.
 TIMES_CONTROL = float(stdtrit(1, (1 + CONFIDENCE) / 2))  # 12.7
@@ -52,7 +53,7 @@ MIN_SLICES = 8  # with fewer, no signed-rank interval reaches 99 % (2 ** -6 > 0.
 
 @dataclass(frozen=True)
 class Effect:
-    """A ratio (exp of the centre of log-ratios) with its interval at `confidence`; the ends may be None.
+    """A ratio (exp of the centre of log-ratios) with its interval at CONFIDENCE; the ends may be None.
 
     n_count: the number of log-ratios. how: the method in words. wide_low, wide_high: the interval at
     CONTROL_CONFIDENCE, which judges a control. setups_count: the number of fresh set-ups, None if unknown. disagree:
@@ -64,7 +65,6 @@ class Effect:
     high: float | None
     n_count: int
     how: str
-    confidence: float = CONFIDENCE
     wide_low: float | None = None
     wide_high: float | None = None
     setups_count: int | None = None
@@ -135,13 +135,13 @@ def effect(
         _, of = np.unique([str(label) for label in setups], return_inverse=True)
         groups = [x[of == place] for place in range(of.max() + 1)]
     if slices:
-        return _slices_effect(x, groups, CONFIDENCE, placed)
+        return _slices_effect(x, groups, placed)
     means = x if groups is None else np.array([group.mean() for group in groups])
     how = f"Student's t over {counted(means.size, 'round')}"
-    return _student(means, x.size, how, CONFIDENCE, means.size, lost)
+    return _student(means, x.size, how, means.size, lost)
 
 
-def _slices_effect(x: Floats, groups: list[Floats] | None, confidence: float, placed: bool) -> Effect:
+def _slices_effect(x: Floats, groups: list[Floats] | None, placed: bool) -> Effect:
     count = None if groups is None else len(groups)
     slices = counted(x.size, "slice")
     over = slices if count is None else f"{slices} in {counted(count, 'set-up')}"
@@ -149,15 +149,13 @@ def _slices_effect(x: Floats, groups: list[Floats] | None, confidence: float, pl
     if groups is not None and (disagree or len(groups) >= MIN_SETUPS):
         centres = np.array([centre(group) for group in groups])
         how = f"Student's t over {count} set-ups{', which disagree,' if disagree else ''} of {slices}"
-        return replace(
-            _student(centres, x.size, how, confidence, count, lost_freedom(len(groups), placed)),
-            disagree=disagree,
-        )
+        result = _student(centres, x.size, how, count, lost_freedom(len(groups), placed))
+        return replace(result, disagree=disagree)
     if x.size < MIN_SLICES:
-        return _student(x, x.size, f"Student's t over {over}", confidence, count)
-    middle, ends = _hodges_lehmann(x, (confidence, CONTROL_CONFIDENCE))
+        return _student(x, x.size, f"Student's t over {over}", count)
+    middle, ends = _hodges_lehmann(x)
     how = f"Hodges-Lehmann over {over}"
-    return _between(Effect(math.exp(middle), None, None, x.size, how, confidence, setups_count=count), ends)
+    return _between(Effect(math.exp(middle), None, None, x.size, how, setups_count=count), ends)
 
 
 def lost_freedom(setups_count: int, placed: bool) -> int:
@@ -217,10 +215,10 @@ def _each_pair_once(n: int) -> npt.NDArray[np.bool_]:
     return np.triu(np.ones((n, n), bool))
 
 
-def _hodges_lehmann(x: Floats, confidences: Sequence[float]) -> tuple[float, list[Interval]]:
+def _hodges_lehmann(x: Floats) -> tuple[float, list[Interval]]:
     walsh = _walsh(x)
     last = walsh.size - 1
-    lower = [_signed_rank_place(x.size, (1 - confidence) / 2) for confidence in confidences]
+    lower = [_signed_rank_place(x.size, (1 - level) / 2) for level in LEVELS]
     middle = [last // 2, (last + 1) // 2]
     walsh.partition(sorted({*middle, *(place for k in lower if k is not None for place in (k, last - k))}))
     intervals = [None if k is None else (float(walsh[k]), float(walsh[last - k])) for k in lower]
@@ -240,19 +238,16 @@ def _signed_rank_place(n: int, tail: float) -> int | None:
     return place if place >= 0 else None
 
 
-def _student(
-    x: Floats, n_count: int, how: str, confidence: float, setups_count: int | None, lost: int = 0
-) -> Effect:
+def _student(x: Floats, n_count: int, how: str, setups_count: int | None, lost: int = 0) -> Effect:
     """Return Student's t interval, with `lost` degrees of freedom fewer than x has."""
-    result = Effect(math.exp(x.mean()), None, None, n_count, how, confidence, setups_count=setups_count)
+    result = Effect(math.exp(x.mean()), None, None, n_count, how, setups_count=setups_count)
     if x.size < 2:
         return result
     return _t_interval(result, float(x.std(ddof=1)) / math.sqrt(x.size), x.size - 1 - lost)
 
 
 def _t_interval(effect: Effect, error: float, freedom: float) -> Effect:
-    levels = (effect.confidence, CONTROL_CONFIDENCE)
-    halves = [float(stdtrit(freedom, (1 + level) / 2)) * error for level in levels]
+    halves = [float(stdtrit(freedom, (1 + level) / 2)) * error for level in LEVELS]
     middle = math.log(effect.ratio)
     return _between(effect, [(middle - half, middle + half) for half in halves])
 
@@ -265,9 +260,7 @@ def _between(effect: Effect, ends: list[Interval]) -> Effect:
     return replace(effect, low=low, high=high, wide_low=wide_low, wide_high=wide_high)
 
 
-def difference(
-    left: Numbers, right: Numbers, confidence: float = CONFIDENCE, *, placed: bool = True
-) -> Effect:
+def difference(left: Numbers, right: Numbers, *, placed: bool = True) -> Effect:
     """Estimate the ratio of right to left from unpaired logarithms, one per set-up, with Welch's t interval.
 
     placed: False if the logarithms are of slices whose ends labkit did not bind to CPUs (`lost_freedom`). There is no
@@ -278,7 +271,7 @@ def difference(
         raise BadInput("a difference needs at least one set-up on either side")
     count, how = a.size + b.size, f"Welch's t over {a.size} and {b.size} set-ups"
     least = min(a.size, b.size)
-    result = Effect(math.exp(b.mean() - a.mean()), None, None, count, how, confidence, setups_count=least)
+    result = Effect(math.exp(b.mean() - a.mean()), None, None, count, how, setups_count=least)
     if least < 2:
         return result
     u, v = float(a.var(ddof=1)) / a.size, float(b.var(ddof=1)) / b.size

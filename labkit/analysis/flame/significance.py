@@ -89,12 +89,10 @@ class RunVariation:
         return all(len(set(side)) > 1 for side in self.runs)
 
 
-def run_variation(
-    left: Sequence[str], right: Sequence[str], share: float = BETWEEN_SHARE
-) -> RunVariation | None:
+def run_variation(left: Sequence[str], right: Sequence[str]) -> RunVariation | None:
     """Return the variation to apply between two sides, or None if all rounds are of one run. left, right: the run of
     each round."""
-    return None if len({*left, *right}) == 1 else RunVariation((tuple(left), tuple(right)), share)
+    return None if len({*left, *right}) == 1 else RunVariation((tuple(left), tuple(right)), BETWEEN_SHARE)
 
 
 def beyond_control(size: Estimate, control: Estimate | None) -> Estimate:
