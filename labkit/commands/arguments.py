@@ -221,14 +221,6 @@ def refuse(given: argparse.Namespace, options: Sequence[str], where: str) -> Non
             raise BadInput(f"{shown} does nothing {where}: leave it out")
 
 
-def add(
-    parser: argparse._ActionsContainer, name: str, text: str, metavar: str | None = None, **more: Any
-) -> None:
-    """Add an argument: its name, its help, and what its help calls its value. An option without a value is a flag."""
-    how = {"metavar": metavar} if metavar or more else {"action": "store_true"}
-    parser.add_argument(name, help=text, **how, **more)
-
-
 def add_run(
     parser: argparse.ArgumentParser, name: str = "run", text: str = "the folder of a run or a sweep"
 ) -> None:

@@ -374,19 +374,36 @@ Hosts on the link are told of an IPv4 address (ARP). An Open vSwitch is that of 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    arguments.add(parser, "container", "the name of a running Docker or Podman container", "CONTAINER")
+    parser.add_argument(
+        "container", metavar="CONTAINER", help="the name of a running Docker or Podman container"
+    )
     kind = parser.add_mutually_exclusive_group(required=True)
-    arguments.add(kind, "--veth", "connect a veth pair to this bridge, of Linux or of Open vSwitch", "BRIDGE")
-    arguments.add(kind, "--macvlan", "create a macvlan on this NIC, with its own MAC address", "NIC")
-    arguments.add(kind, "--ipvlan", "create an ipvlan on this NIC, with the NIC's MAC address", "NIC")
+    kind.add_argument(
+        "--veth", metavar="BRIDGE", help="connect a veth pair to this bridge, of Linux or of Open vSwitch"
+    )
+    kind.add_argument(
+        "--macvlan", metavar="NIC", help="create a macvlan on this NIC, with its own MAC address"
+    )
+    kind.add_argument(
+        "--ipvlan", metavar="NIC", help="create an ipvlan on this NIC, with the NIC's MAC address"
+    )
     kind.add_argument("--detach", action="store_true", help="remove the interface that labkit added")
-    arguments.add(
-        kind, "--wait", "wait at most so long until the interface is there and up", "SECONDS", type=float
+    kind.add_argument(
+        "--wait",
+        type=float,
+        metavar="SECONDS",
+        help="wait at most so long until the interface is there and up",
     )
     parser.add_argument("--l3", action="store_true", help="with --ipvlan: the layer 3 mode, without ARP")
-    arguments.add(parser, "--create", "with --veth: make a Linux bridge if there is none")
-    arguments.add(parser, "--interface", "its name in the container; default: eth1", "NAME", default="eth1")
-    arguments.add(parser, "--address", "its address, for example 10.0.0.2/24", "ADDRESS/LENGTH|dhcp")
+    parser.add_argument(
+        "--create", action="store_true", help="with --veth: make a Linux bridge if there is none"
+    )
+    parser.add_argument(
+        "--interface", default="eth1", metavar="NAME", help="its name in the container; default: eth1"
+    )
+    parser.add_argument(
+        "--address", metavar="ADDRESS/LENGTH|dhcp", help="its address, for example 10.0.0.2/24"
+    )
     parser.add_argument("--gateway", metavar="ADDRESS", help="gateway of the container's default route")
     parser.add_argument("--mac", metavar="MAC", help="its MAC address; default: the kernel chooses one")
     parser.add_argument("--vlan", type=int, metavar="N", help="its VLAN, 1 to 4094")

@@ -58,9 +58,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name in ("client", "server"):
         text = f"the {name}'s end: {existing_ends.FORMS}"
         parser.add_argument(name, metavar=name.upper(), help=text)
-    arguments.add(parser, "--load", "also send a bounded load, after its plan is shown")
-    arguments.add(
-        parser, "--seconds", f"of TCP and of UDP each, with --load (default {load.SECONDS})", "S", type=int
+    parser.add_argument(
+        "--load", action="store_true", help="also send a bounded load, after its plan is shown"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=int,
+        metavar="S",
+        help=f"of TCP and of UDP each, with --load (default {load.SECONDS})",
     )
     parser.add_argument("--port", type=int, metavar="N", help="a port of the server's programs")
     existing_ends.add_choice(parser)

@@ -55,7 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--dot", action="store_true", help="print a graph for Graphviz")
     form.add_argument("--mermaid", action="store_true", help="print a Mermaid flowchart")
     arguments.add_json(form, "print everything that the kernel reports as one JSON object")
-    arguments.add(form, "--html", "write a figure as an HTML file that works offline", "FILE", type=Path)
+    form.add_argument(
+        "--html", type=Path, metavar="FILE", help="write a figure as an HTML file that works offline"
+    )
 
 
 def run(given: argparse.Namespace) -> int:

@@ -340,15 +340,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "an interface of this machine; or a topology or a YAML file of a network, with interface=NAME"
     parser.add_argument("target", metavar="INTERFACE|TOPOLOGY", help=text)
     arguments.add_parameters(parser, "what is selected, and how it is sampled")
-    arguments.add(parser, "--seconds", "stop after S seconds; default: Ctrl-C stops it", "S", type=float)
+    parser.add_argument(
+        "--seconds", type=float, metavar="S", help="stop after S seconds; default: Ctrl-C stops it"
+    )
     parser.add_argument(
         "--pcapng", action=arguments.Folder, metavar="FILE", help="write the sampled packets to this file"
     )
-    arguments.add(parser, "--serve", "show a page on loopback, behind a token, instead of a table")
+    parser.add_argument(
+        "--serve", action="store_true", help="show a page on loopback, behind a token, instead of a table"
+    )
     parser.add_argument(
         "--port", type=arguments.port, metavar="N", help="the page's port, with --serve; default: a free one"
     )
-    arguments.add(parser, "--ping", "each client of the topology pings its server meanwhile")
+    parser.add_argument(
+        "--ping", action="store_true", help="each client of the topology pings its server meanwhile"
+    )
     arguments.add_json(parser, "print the last counts as one JSON object")
 
 

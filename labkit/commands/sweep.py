@@ -44,10 +44,15 @@ JSON = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    arguments.add(
-        parser, "file", "a YAML file: notebook, parameters, grid", "params/FILE.yaml", type=run_folder.named
+    parser.add_argument(
+        "file",
+        type=run_folder.named,
+        metavar="params/FILE.yaml",
+        help="a YAML file: notebook, parameters, grid",
     )
-    arguments.add(parser, "--dask", "measure the points on the workers of this Dask cluster", "ADDRESS")
+    parser.add_argument(
+        "--dask", metavar="ADDRESS", help="measure the points on the workers of this Dask cluster"
+    )
     parser.add_argument(
         "--reuse",
         type=run_folder.named,

@@ -46,7 +46,9 @@ _REPORT_JSON = {
 def add_arguments(parser: arguments.CommandParser) -> None:
     more = parser.add_subparsers(metavar="add | report", required=True)
     add = arguments.add_command(more, "track add", _ADD, "", _add)
-    arguments.add(add, "runs", "the folder of a run or a sweep", "RUN", type=run_folder.named, nargs="+")
+    add.add_argument(
+        "runs", type=run_folder.named, nargs="+", metavar="RUN", help="the folder of a run or a sweep"
+    )
     report = arguments.add_command(more, "track report", _REPORT, _REPORT_NOTES, _report)
     text = "the order of a series: when it was measured, or the kernel's version (time)"
     report.add_argument("--by", choices=("time", "kernel"), default="time", help=text)
