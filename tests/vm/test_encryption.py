@@ -1,13 +1,11 @@
 """Encrypted links in a kernel that has them: nothing readable leaves, the kernel's tools agree, and wrong keys are
 said."""
 
-import json
-import sys
 from pathlib import Path
 
 import example_networks
 import pytest
-from conftest import ROOT, SharedVm
+from conftest import SharedVm, printed_at
 
 from labkit import live
 from labkit.common import packets
@@ -29,7 +27,6 @@ TOOLS = {
     "esp_tunnel": (("ip", "xfrm", "state"), "mode tunnel"),
     "macsec": (("ip", "macsec", "show"), "encrypt on"),
 }
-PATIENCE_S = 200
 
 
 def ping(net: live.LiveTopology, client: str, server: str, *words: str) -> str:
@@ -62,9 +59,7 @@ def test_nothing_readable_leaves(name: str, shared_vm: SharedVm, tmp_path: Path)
 
 
 def test_wrong_keys_are_said(shared_vm: SharedVm) -> None:
-    program = ("env", f"PYTHONPATH={ROOT}", sys.executable, str(ROOT / "tests/vm/wrong_keys.py"))
-    with live.build("veth", where=shared_vm.where) as net:
-        said = json.loads(net.client0.run(*program, timeout_s=PATIENCE_S))
+    said = printed_at(shared_vm.where, "vm/wrong_keys.py")
     assert list(said) == list(ENCRYPTED)
     for words in said.values():
         assert words.startswith("client0 gets no answer from server0 to a ping of 1500 bytes; ")

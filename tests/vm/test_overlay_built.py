@@ -2,7 +2,6 @@
 there."""
 
 import base64
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import msgspec
 import overlay_checks
 import pytest
 from conftest import SharedVm
-from sandbox import LABKIT
 
 from labkit import live
 from labkit.analysis import drawing
@@ -120,12 +118,8 @@ def test_ipv6_in_gre_with_a_key(where: str) -> None:
 @pytest.fixture(scope="module")
 def rows(shared_vm: SharedVm) -> list[dict[str, Any]]:
     """Return the rows of the experiment in the report's own network."""
-    folder = shared_vm.folder / "overlay"
-    parameters = ("part=path,tenants,headers", f"where={shared_vm.where}", "routes=static", "pings=1")
-    argv = [*LABKIT, "run", "overlay", *parameters, "--folder", str(folder)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=400, check=False)
-    assert done.returncode == 0, done.stderr
-    result = run_folder.read_rows(folder)
+    parameters = ("part=path,tenants,headers", "routes=static", "pings=1")
+    result = run_folder.read_rows(shared_vm.run("overlay", *parameters))
     assert {row["status"] for row in result} == {"ok"}
     assert not any(row["reason"] for row in result if row["part"] != "tenants")
     doubts = {doubt for row in result for doubt in (row["doubts"] or "").split("; ")}

@@ -1,14 +1,12 @@
 """Every kind of tunnel on a kernel that supports them all: reachability, MTU, headers, and peers."""
 
 import json
-import sys
 from typing import Any
 
 import msgspec
 import pytest
-from conftest import ROOT, SharedVm
+from conftest import SharedVm, printed_at
 
-from labkit import live
 from labkit.analysis import drawing
 from labkit.common.topology_state import Place, State
 from labkit.measure.topologies.linux_datapaths import TUNNELS
@@ -17,7 +15,6 @@ from labkit.measure.topologies.network.kinds import TRANSPORT
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "qemu", "full kernel")
 
 Answer = dict[str, Any]
-PATIENCE_S = 400
 ADDED = {
     "vxlan": 50, "geneve": 50, "gre": 24, "gretap": 38, "ipip": 20, "vxlan_gre": 74, "wireguard": 60,
     "esp_transport": 34, "esp_tunnel": 56, "macsec": 32, "vxlan_wireguard": 110, "vxlan_esp_transport": 84,
@@ -44,10 +41,8 @@ def result(shared_vm: SharedVm) -> dict[tuple[str, int], Answer]:
         {"name": name, "mtu_bytes": MTU[name], "family": family, "pairs": 2 if family == 4 else 1}
         for name, family in parameters
     ]
-    built = [sys.executable, str(ROOT / "tests/lab/build_topologies.py"), json.dumps(requests)]
-    with live.build("veth", where=shared_vm.where) as net:
-        report = net.client0.run("env", f"PYTHONPATH={ROOT}", *built, timeout_s=PATIENCE_S)
-    return dict(zip(parameters, json.loads(report), strict=True))
+    answers = printed_at(shared_vm.where, "lab/build_topologies.py", json.dumps(requests))
+    return dict(zip(parameters, answers, strict=True))
 
 
 @pytest.mark.parametrize("family", [4, 6])
