@@ -31,16 +31,8 @@ def tried(what: str, folder: Path, *words: str) -> Any:
 
 
 FIELDS = (
-    "ip.src",
-    "ip.dst",
-    "ip.len",
-    "udp.dstport",
-    "udp.length",
-    "vxlan.vni",
-    "geneve.vni",
-    "gre.key",
-    "icmp.seq",
-)
+    "ip.src", "ip.dst", "ip.len", "udp.dstport", "udp.length", "vxlan.vni", "geneve.vni", "gre.key", "icmp.seq",
+)  # fmt: skip
 LAYER_FIELDS = {
     "ip.src": ("ip", "source"), "ip.dst": ("ip", "target"), "udp.dstport": ("udp", "target_port"),
     "vxlan.vni": ("vxlan", "id"), "geneve.vni": ("geneve", "id"), "gre.key": ("gre", "key"),
@@ -53,19 +45,8 @@ def tshark(path: Path) -> list[list[str]]:
     """Return what tshark decodes of every frame: its interface, time, length, and all values of FIELDS."""
     parameters = ("frame.interface_name", "frame.time_epoch", "frame.len", *FIELDS)
     words = [word for name in parameters for word in ("-e", name)]
-    argv = [
-        "tshark",
-        "-n",
-        "-r",
-        str(path),
-        "-d",
-        "udp.port==4900,vxlan",
-        "-T",
-        "fields",
-        "-E",
-        "occurrence=a",
-        *words,
-    ]
+    argv = ["tshark", "-n", "-r", str(path), "-d", "udp.port==4900,vxlan", "-T", "fields"]
+    argv += ["-E", "occurrence=a", *words]
     lines = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True).stdout
     return [line.split("\t") for line in lines.splitlines()]
 
@@ -227,16 +208,13 @@ def test_vlan_tags_link_down_and_failing_blocks(tmp_path: Path) -> None:
 def test_packets_followed_through_a_switch(tmp_path: Path) -> None:
     """The userspace datapath sends each packet from a socket, and so its mirror the copies."""
     seen = tried("switched", tmp_path)
-    hops = [
-        "client0:eth0",
-        "between:port0",
-        "between:mirror0",
-        "monitor:mirror0",
-        "between:port1",
-        "server0:eth0",
-    ]
+    hops = "client0:eth0 between:port0 between:mirror0 monitor:mirror0 between:port1 server0:eth0"
     request, reply = seen["client0 > server0 echo request"], seen["server0 > client0 echo reply"]
-    assert {hop.partition(" ")[0] for hop in request} == {hop.partition(" ")[0] for hop in reply} == set(hops)
+    assert (
+        {hop.partition(" ")[0] for hop in request}
+        == {hop.partition(" ")[0] for hop in reply}
+        == set(hops.split())
+    )
     assert (request[0], request[1]) == ("client0:eth0 out", "between:port0 in")
     assert (reply[0], reply[1]) == ("server0:eth0 out", "between:port1 in")
     assert {"between:port1 out", "server0:eth0 in", "monitor:mirror0 in"} <= set(request)

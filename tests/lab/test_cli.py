@@ -4,13 +4,12 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from sandbox import LABKIT, Done, Sandbox, names_in_run, one_sentence, only_run, sandbox, until
+from sandbox import Sandbox, names_in_run, one_sentence, only_run, sandbox, until
 
 pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "veth", "bridge")
 
@@ -31,8 +30,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(machine: Sandbox) -> Path:
     """Provide the folder of a run of two topologies."""
     folder = machine.data / "datapaths" / "first"
-    done = machine.labkit("run", "datapaths", *OF_RUN, "--folder", str(folder))
-    assert done.returncode == 0, done.stderr
+    done = machine.labkit("run", "datapaths", *OF_RUN, "--folder", str(folder), code=0)
     assert "Medians" in done.stdout
     assert "Verdicts" in done.stdout
     return folder
@@ -54,8 +52,7 @@ def test_usage(machine: Sandbox) -> None:
 
 @pytest.mark.long
 def test_report_command(run: Path, machine: Sandbox, project: Path) -> None:
-    done = machine.labkit("report", str(run), cwd=project)
-    assert done.returncode == 0, done.stderr
+    done = machine.labkit("report", str(run), cwd=project, code=0)
     page = run / "report.html"
     assert done.stdout == f"report: {page}\n"
     text = page.read_text()
@@ -65,19 +62,10 @@ def test_report_command(run: Path, machine: Sandbox, project: Path) -> None:
     assert again.stdout == done.stdout
 
 
-def in_a_shell(machine: Sandbox, script: str, *words: str) -> Done:
-    """Return what `labkit shell` prints for commands on its standard input."""
-    argv = [*machine.prefix, *LABKIT, "shell", *words]
-    return subprocess.run(
-        argv, input=script, cwd=machine.folder / "here", env=machine.environment | {"SHELL": "/bin/bash"},
-        capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
-
-
 def test_shell(machine: Sandbox) -> None:
     before = machine.interfaces(), names_in_run()
     script = "ip -br addr; ip link show eth0; ping -c1 $LABKIT_SERVER; ip netns exec server1 ip -br addr; ip netns list"
-    done = in_a_shell(machine, f"{script}; exit 3", "veth_bridge", "pairs=2", "mtu_bytes=9000")
+    done = machine.shell(f"{script}; exit 3", "veth_bridge", "pairs=2", "mtu_bytes=9000")
     assert done.returncode == 3, done.stderr
     assert "veth_bridge: you are in client0 (10.1.0.1); its server is 10.2.0.1" in done.stderr
     client, pinged, rest = re.split(r"(?s)(PING .*rtt[^\n]*\n)", done.stdout)
@@ -115,8 +103,7 @@ print(json.dumps([event["what"] for event in seen if event["event"] == "progress
 
 @pytest.mark.long
 def test_progress_has_names_and_units(machine: Sandbox) -> None:
-    done = machine.run(sys.executable, "-P", "-c", PROGRESS)
-    assert done.returncode == 0, done.stderr
+    done = machine.run(sys.executable, "-P", "-c", PROGRESS, code=0)
     building, slices, *whole = json.loads(done.stdout)
     assert building == "1 pair, round 1 of 1: building 3 arms"
     assert slices == "1 pair, round 1 of 1: 3 slices of 100 ms of each of 3 arms"

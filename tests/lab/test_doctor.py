@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import IN_A_NAMESPACE, ROOT, Need, met
-from sandbox import names_in_run
+from sandbox import ORDINARY, names_in_run
 
 from labkit.commands import doctor
 from labkit.common import schema
@@ -28,8 +28,6 @@ took_s = time.monotonic() - begin
 answer = {"machine": machine.describe(), "details": machine.details(), "capabilities": found, "took_s": took_s}
 sys.stdout.buffer.write(msgspec.json.encode(answer))
 """
-# Without capabilities, like an ordinary user. The remaining one allows mapping uid 0 into a new user namespace.
-ORDINARY = ["setpriv", "--bounding-set", "-all,+setfcap", "--inh-caps", "-all", "--"]
 UNSHARE = ["unshare", "--fork", "--pid", "--kill-child", "--mount-proc", "--net", "--mount"]
 
 # Arguments of `ip link add` for each link kind and tunnel, and of `tc qdisc add` for each queueing discipline.

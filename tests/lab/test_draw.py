@@ -1,21 +1,14 @@
 """`labkit draw` prints every form of the drawing of a built topology and leaves nothing behind."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from conftest import Need
-from sandbox import Done, Sandbox, one_sentence, sandbox, until
+from sandbox import Done, Sandbox, one_sentence, until
 from topology_kinds import require_kind
 
 pytestmark = pytest.mark.needs("user namespaces", "ip", "veth", "bridge")
-
-
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with sandbox(tmp_path_factory.mktemp("machine")) as made:
-        yield made
 
 
 def drawn(machine: Sandbox, *words: str) -> str:

@@ -1,27 +1,16 @@
 """What an arm reports about its interfaces by netlink equals what ethtool and ip print."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
-
-from labkit.measure.hosts import local
+from sandbox import printed
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ethtool", "veth")
 
 
 @pytest.mark.parametrize("topology", ["veth", "veth_bridge"])
 def test_features_and_qdisc_are_those_of_the_programs(topology: str) -> None:
-    script = str(Path(__file__).with_name("change_offloads.py"))
-    done = subprocess.run(
-        [*local.prefix(), sys.executable, script, topology],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    answers = json.loads(done.stdout)
+    answers = printed(Path(__file__).with_name("change_offloads.py"), topology, timeout_s=120)
     for end in [*answers["before"], *answers["after"]]:
         for kernel, program in end.values():
             assert kernel == program

@@ -2,11 +2,11 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from conftest import IN_A_NAMESPACE, ROOT
+from sandbox import LABKIT
 
 # Every Python of the run writes the names of its modules when it ends.
 LISTING = """
@@ -26,17 +26,7 @@ OTHERS = (
 def test_plain_run(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(LISTING)
     words = ("datapaths", "topology=veth_bridge", "rounds=1", "slices=1", "duration_s=1", "omit_s=0")
-    argv = [
-        *IN_A_NAMESPACE,
-        sys.executable,
-        "-P",
-        "-m",
-        "labkit.cli",
-        "run",
-        *words,
-        "--folder",
-        tmp_path / "run",
-    ]
+    argv = [*IN_A_NAMESPACE, *LABKIT, "run", *words, "--folder", tmp_path / "run"]
     listed = os.environ | {"PYTHONPATH": str(tmp_path)}
     subprocess.run(argv, cwd=ROOT, env=listed, check=True, timeout=120, stdout=subprocess.DEVNULL)
     processes = [

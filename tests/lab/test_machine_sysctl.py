@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandbox import Sandbox, sandbox
+from sandbox import LABKIT, Sandbox, sandbox
 
 from labkit.common.errors import Unsupported
 from labkit.system import netlink
@@ -84,7 +84,7 @@ def test_guard_restores_after_a_killed_run(machine: Sandbox) -> None:
     before = value(machine)
     # With this seed the changed arm is measured first.
     words = ["run", "datapaths", CHANGE, "slices=0", "duration_s=30", "omit_s=0", "seed=1"]
-    run = machine.start(sys.executable, "-m", "labkit.cli", *words, LABKIT_ALLOW="machine_sysctl")
+    run = machine.start(*LABKIT, *words, LABKIT_ALLOW="machine_sysctl")
     deadline = time.monotonic() + 120
     while value(machine) == before:
         assert time.monotonic() < deadline
@@ -128,12 +128,7 @@ def test_allowed_sysctl_prefixes() -> None:
     from labkit.common.errors import BadInput
     from labkit.measure.experiments import changes
 
-    for name in (
-        "kernel.core_pattern",
-        "kernel.modprobe",
-        "fs.suid_dumpable",
-        "net.core",
-        "net/core/somaxconn",
-    ):
+    names = ("kernel.core_pattern", "kernel.modprobe", "fs.suid_dumpable", "net.core", "net/core/somaxconn")
+    for name in names:
         with pytest.raises(BadInput, match="may be changed"):
             changes.parse(f"x: machine_sysctl {name}=1")

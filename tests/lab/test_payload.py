@@ -1,13 +1,10 @@
 """What labkit counts of TCP is payload, with and without segmentation offload."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-from labkit.measure.hosts import local
+from sandbox import printed
 
 pytestmark = pytest.mark.needs("namespaces", "ethtool", "veth", "bridge")
 NEAR = 0.004
@@ -25,11 +22,7 @@ def test_counted_bytes_are_payload() -> None:
 
     What TCP sends again on a busy machine may arrive twice.
     """
-    program = [sys.executable, str(Path(__file__).with_name("count_payload.py")), json.dumps(REQUESTS)]
-    done = subprocess.run(
-        [*local.prefix(), *program], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    for request, (of_program, of_tcp) in zip(REQUESTS, json.loads(done.stdout), strict=True):
+    answers = printed(Path(__file__).with_name("count_payload.py"), json.dumps(REQUESTS), timeout_s=120)
+    for request, (of_program, of_tcp) in zip(REQUESTS, answers, strict=True):
         assert of_program > 1 - NEAR, request
         assert of_tcp < 1 + NEAR, request

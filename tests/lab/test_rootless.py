@@ -26,18 +26,12 @@ def test_machine_is_without_privilege(machine: Sandbox) -> None:
 @pytest.mark.needs("macvlan", "vxlan")
 @pytest.mark.parametrize("protocol", ["udp", *each_long("tcp", "ping")])
 def test_topologies_work_in_a_user_namespace(protocol: str, machine: Sandbox) -> None:
-    words = [
-        "topology=veth_bridge,macvlan_bridge,vxlan,veth_routed,loopback",
-        f"protocol={protocol}",
-        "duration_s=1",
-        "omit_s=0",
-    ]
+    names = ("veth_bridge", "macvlan_bridge", "vxlan", "veth_routed", "loopback")
+    words = [f"topology={','.join(names)}", f"protocol={protocol}", "duration_s=1", "omit_s=0"]
     words += ["slices=4", "whole_runs=0"] if protocol != "ping" else []
-    done = machine.labkit("run", "datapaths", *words, "--json")
-    assert done.returncode == 0, done.stderr
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    rows = machine.rows(*words)
     assert {(row["topology"], row["status"], row["reason"]) for row in rows} == {
-        (name, "ok", None) for name in ("veth_bridge", "macvlan_bridge", "vxlan", "veth_routed", "loopback")
+        (name, "ok", None) for name in names
     }
     metric = "latency_p50_s" if protocol == "ping" else "throughput_bps"
     for arm in {row["arm"] for row in rows}:  # a single slice may be starved on a busy machine
@@ -57,11 +51,16 @@ def test_packets_are_captured(machine: Sandbox) -> None:
     assert (done.returncode, done.stdout) == (0, "6 6 None 12\n"), done.stderr
 
 
-def test_unsupported_parameters_are_refused(machine: Sandbox) -> None:
-    done = machine.labkit("run", "datapaths", "slices=1", "whole_runs=0")
-    assert done.returncode == 0, done.stderr
-    [lines] = [line for line in done.stderr.splitlines() if "not root" in line]
-    assert "no NIC of this machine can be a parent" in lines
+def test_what_needs_root_is_said(machine: Sandbox) -> None:
+    lines = ("run datapaths slices=1 whole_runs=0", "monitor nic0 --seconds 1", "doctor --json")
+    ran, monitored, doctor = machine.commands(*lines).values()
+    [line] = [line for line in ran.stderr.splitlines() if "not root" in line]
+    assert ran.returncode == doctor.returncode == 0, ran.stderr
+    assert "no NIC of this machine can be a parent" in line
+    sentence = "interfaces of this machine cannot be monitored without privilege: run labkit as root"
+    assert sentence in one_sentence(monitored)
+    report = {one["name"]: one["available"] for one in json.loads(doctor.stdout)["capabilities"]}
+    assert (report["root"], report["NIC as parent"], report["veth"]) == (False, False, True)
 
 
 @pytest.mark.needs("macvlan")
@@ -73,20 +72,6 @@ def test_nic_as_parent_is_refused(machine: Sandbox) -> None:
         in one_sentence(done)
     )
     assert machine.interfaces() == before
-
-
-def test_monitor_of_an_interface_of_the_machine_is_refused(machine: Sandbox) -> None:
-    assert (
-        "interfaces of this machine cannot be monitored without privilege: run labkit as root"
-        in one_sentence(machine.labkit("monitor", "nic0", "--seconds", "1"))
-    )
-
-
-def test_doctor_reports_the_privilege(machine: Sandbox) -> None:
-    done = machine.labkit("doctor", "--json")
-    assert done.returncode == 0, done.stderr
-    report = {one["name"]: one["available"] for one in json.loads(done.stdout)["capabilities"]}
-    assert (report["root"], report["NIC as parent"], report["veth"]) == (False, False, True)
 
 
 def test_no_namespaces_is_one_sentence(tmp_path: Path) -> None:

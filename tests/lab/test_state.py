@@ -1,6 +1,7 @@
 """The state of every topology agrees with what `ip` says in each of its namespaces, including links between them."""
 
 import functools
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -20,17 +21,25 @@ SPECS = [(1, 4), (3, 6)]  # pairs and family
 
 
 def ask(*requests: tuple[str | int | None, ...]) -> list[Answer]:
-    result: list[Answer] = printed(
-        Path(__file__).with_name("dump_states.py"), json.dumps(requests), timeout_s=120
-    )
+    program = Path(__file__).with_name("dump_states.py")
+    result: list[Answer] = printed(program, json.dumps(requests), timeout_s=400)
     return result
 
 
 @functools.cache
+def built() -> list[tuple[str, Answer]]:
+    """Return the answers for each topology and each of SPECS, with its name, all from one process."""
+    named = [(name, *spec) for name, spec in itertools.product(PAIRED_TOPOLOGIES, SPECS)]
+    requests = [one for one in named if one[2] == 4 or one[0] not in IPV4_ALONE]
+    return [
+        (one[0], answer)
+        for one, answer in zip(requests, ask(*((*one, None) for one in requests)), strict=True)
+    ]
+
+
 def answers(name: str) -> list[Answer]:
     """Return the answers for each of SPECS, or none if the kernel lacks the topology or it refuses by design."""
-    specs = [(pairs, family) for pairs, family in SPECS if family == 4 or name not in IPV4_ALONE]
-    result = ask(*((name, pairs, family, None) for pairs, family in specs))
+    result = [answer for each, answer in built() if each == name]
     assert all(one["error"] in ("Unsupported", "Isolated") for one in result if "error" in one), result
     return [one for one in result if "error" not in one]
 

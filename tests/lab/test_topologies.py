@@ -5,14 +5,13 @@ import functools
 import itertools
 import json
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Need
-from sandbox import one_sentence, sandbox, until
+from conftest import Need
+from sandbox import one_sentence, printed, sandbox, until
 from topology_kinds import IPV4_ALONE, PAIRED_TOPOLOGIES, require_kind
 
 from labkit.measure.hosts import local
@@ -22,46 +21,32 @@ from labkit.measure.topologies.linux_datapaths import ROUTED, TUNNELS
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth")
 
 Answer = dict[str, Any]
-PARAMETERS = [
-    (1, 1500, 4),
-    (1, 9000, 6),
-    (3, 1500, 6),
-    (3, 9000, 4),
-]  # every two values of pairs, MTU and family
+PROGRAM = Path(__file__).with_name("build_topologies.py")
+# Every two values of pairs, MTU and family.
+PARAMETERS = [(1, 1500, 4), (1, 9000, 6), (3, 1500, 6), (3, 9000, 4)]
 TALK = [name for name in PAIRED_TOPOLOGIES if TABLE[name].isolated is None and name != "macvlan_passthru"]
 
 
-def built(requests: list[Answer]) -> list[str]:
-    """Return the command that answers these requests."""
-    return [
-        *local.prefix(),
-        sys.executable,
-        str(Path(__file__).with_name("build_topologies.py")),
-        json.dumps(requests),
-    ]
-
-
-def ask(requests: list[Answer]) -> list[Answer]:
-    done = subprocess.run(built(requests), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    answers: list[Answer] = json.loads(done.stdout)
+def ask(*requests: Answer) -> list[Answer]:
+    answers: list[Answer] = printed(PROGRAM, json.dumps(requests), timeout_s=400)
     return answers
 
 
 @functools.cache
+def built() -> list[Answer]:
+    """Return the findings for every topology and every (pairs, MTU, family), all from one process."""
+    requests = [
+        {"name": name, "isolated": TABLE[name].isolated is not None, "pairs": pairs, "mtu_bytes": mtu,
+         "family": family}
+        for name, (pairs, mtu, family) in itertools.product(PAIRED_TOPOLOGIES, PARAMETERS)
+    ]  # fmt: skip
+    return ask(*requests)
+
+
 def answers(name: str) -> dict[tuple[int, int, int], Answer]:
     """Return the findings for this topology for every (pairs, MTU, family)."""
-    requests = [
-        {
-            "name": name,
-            "isolated": TABLE[name].isolated is not None,
-            "pairs": pairs,
-            "mtu_bytes": mtu,
-            "family": family,
-        }
-        for pairs, mtu, family in PARAMETERS
-    ]
-    return dict(zip(PARAMETERS, ask(requests), strict=True))
+    begin = PAIRED_TOPOLOGIES.index(name) * len(PARAMETERS)
+    return dict(zip(PARAMETERS, built()[begin:], strict=False))
 
 
 def eth0(answer: Answer) -> dict[str, Any]:
@@ -217,9 +202,7 @@ def test_vxlan_underlay_mtu() -> None:
 
 @pytest.mark.needs("vxlan")
 def test_mtu_too_large_for_vxlan() -> None:
-    fits, refused = ask(
-        [{"name": "vxlan", "mtu_bytes": mtu} for mtu in (65485, 65486)]
-    )  # fmt: skip
+    fits, refused = ask(*({"name": "vxlan", "mtu_bytes": mtu} for mtu in (65485, 65486)))
     assert fits["full"] == [True]
     assert refused["error"] == "BadInput"
     assert refused["text"].startswith("mtu_bytes=65486 does not fit into vxlan: with its 50 bytes of headers")
@@ -227,7 +210,7 @@ def test_mtu_too_large_for_vxlan() -> None:
 
 @pytest.mark.parametrize("name", [name for name in TABLE if name in TUNNELS and name != "vxlan"])
 def test_tunnel_or_unsupported(name: str) -> None:
-    [result] = ask([{"name": name}])
+    [result] = ask({"name": name})
     if "error" in result:
         assert result["error"] == "Unsupported"
         assert result["text"].startswith("this kernel has no ")
@@ -240,7 +223,7 @@ def test_tunnel_or_unsupported(name: str) -> None:
 @pytest.mark.needs("bridge")
 @pytest.mark.parametrize("family", [4, 6])
 def test_more_than_256_pairs(family: int) -> None:
-    [result] = ask([{"name": "veth_bridge", "pairs": 260, "family": family}])
+    [result] = ask({"name": "veth_bridge", "pairs": 260, "family": family})
     assert result["full"] == [True] * 260
     assert len(result["links"]) == 521
 
@@ -250,13 +233,8 @@ def test_nic_as_parent(tmp_path: Path) -> None:
     """All arms share it at once, and modes that need the NIC exclusively find it free."""
     with sandbox(tmp_path, nics=["nic0", "other"]) as machine:
         before = machine.interfaces()
-        words = (
-            "topology=macvlan_passthru,macvlan_bridge,macvlan_private",
-            "parent=nic0",
-            "pairs=2",
-            "rounds=2",
-        )
-        rows = machine.rows(*words, "slices=1", "whole_runs=1", "duration_s=1", "omit_s=0")
+        words = "topology=macvlan_passthru,macvlan_bridge,macvlan_private parent=nic0 pairs=2 rounds=2"
+        rows = machine.rows(*words.split(), "slices=1", "whole_runs=1", "duration_s=1", "omit_s=0")
         # The kernel removes an unreferenced namespace a moment later.
         assert until(lambda: machine.interfaces() == before, 5)
         assert until(machine.only_namespace, 5)
@@ -272,10 +250,10 @@ def test_nic_as_parent(tmp_path: Path) -> None:
 def test_two_arms_on_one_nic_are_isolated(tmp_path: Path) -> None:
     """Both have the same IP addresses on the same wire, but each client reaches only its own server."""
     request = {"name": "macvlan_bridge", "parent": "nic0", "machine_netns": 3, "counts": True}
+    argv = [*local.prefix(), sys.executable, str(PROGRAM), json.dumps([request])]
     with sandbox(tmp_path, nics=["nic0"]) as machine:
-        script = f"exec 3</proc/self/ns/net; exec {shlex.join(built([request]))}"
-        done = machine.run("bash", "-c", script)
-        assert done.returncode == 0, done.stderr
+        script = f"exec 3</proc/self/ns/net; exec {shlex.join(argv)}"
+        done = machine.run("bash", "-c", script, code=0)
         [answer] = json.loads(done.stdout)
     assert answer == {"received_count": [[20, 0], [0, 20]]}
 
