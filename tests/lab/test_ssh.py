@@ -484,6 +484,14 @@ def test_ends_on_two_machines(two: Lab) -> None:
         (BETWEEN,): "this run sends tcp traffic from ssh:a/netns:web to ssh:b/netns:cli, as fast",
     }.items():
         assert sentence in one_sentence(two.labkit("run", "datapaths", *words)), words
+    # Killed in the middle of a load, it leaves nothing on either machine.
+    load = ("check", *TRANSIT, "--load", "--seconds", "30")
+    for command in (load, ("run", "datapaths", BETWEEN, "duration_s=30")):
+        running = two.start(*LABKIT, *command, "--yes")
+        assert until(lambda: two.pids(lambda words: words[0].endswith("iperf3") and "-c" in words), 60)
+        os.kill(running.pid, signal.SIGKILL)
+        running.communicate()
+        assert until(lambda: set(two.processes()) <= idle, 20), two.processes()
     assert everything(two) == before
     # This machine is one of two, in a process that sees no others.
     two.words = list(ALONE)
@@ -499,10 +507,3 @@ def test_ends_on_two_machines(two: Lab) -> None:
     [first, *_], _report = checked(two, *TRANSIT)
     assert (first["cause"], first["where"]) == ("drop rule", "ssh:b/host")
     assert two.run("ssh", "b", "nft delete table ip f").returncode == 0
-    # Killed in the middle of a load, it leaves nothing on either machine.
-    running = two.start(*LABKIT, "check", *TRANSIT, "--load", "--seconds", "30", "--yes")
-    assert until(lambda: two.pids(lambda words: words[0].endswith("iperf3") and "-c" in words), 60)
-    os.kill(running.pid, signal.SIGKILL)
-    running.communicate()
-    assert until(lambda: set(two.processes()) <= idle, 20), two.processes()
-    assert everything(two) == before
