@@ -18,6 +18,7 @@ from pandas.io.formats.style import Styler
 from labkit.analysis import (
     displays,
     figures,
+    flame,
     load,
     profile_doubts,
     protocols,
@@ -125,10 +126,16 @@ class Run:
         return why_page.explain(f"{self.folder}:{left}", right, processes)
 
     def causes(self) -> None:
-        """Show why each variant differs from the baseline, with a flame graph if perf_record profiled both."""
+        """Show why each variant differs from the baseline, with a flame graph if perf_record profiled both.
+
+        A run of one arm has its flame graph alone.
+        """
         profiles = self.profiles
         arms = profiles.loc[profiles["role"].eq("variant") & profiles["observer"].notna(), "arm"].unique()
-        if not len(arms):
+        own = self._own_flames()
+        for graph in own:
+            display(graph)
+        if not len(arms) and not own:
             _note("Not measured: set `observe=perf_record,counters` to see causes and flame graphs.")
         for arm in arms:
             display(displays.markdown(f"### {arm}"))
@@ -138,7 +145,7 @@ class Run:
                 _note(f"{arm} is not explained: {error}.")
 
     def flames(self, arm: str = "", against: str | None = None) -> list[Any]:
-        """Return the differential flame graphs of `why` as widgets.
+        """Return the differential flame graphs of `why` as widgets; of a run of one arm, that arm's own.
 
         A frame that is clicked offers its function's source lines, if the run kept perf.data. Raises as `why`.
         """
@@ -147,7 +154,25 @@ class Run:
             if source_lines.are_kept(self.profiles)
             else None
         )
-        return [one.widget(sources) for one in self.why(arm, against).flames]
+        drawn = self._own_flames() or self.why(arm, against).flames
+        return [one.widget(sources) for one in drawn]
+
+    def _own_flames(self) -> list[flame.Flame]:
+        """Return the flame graph of each point of the only arm, in CPU time per unit of work; of several arms, none."""
+        profiled = self.profiles[self.profiles["observer"].eq(load_profiles.OBSERVER)]
+        if (
+            profiled["status"].ne("ok").all()
+            or self.rows["arm"].nunique() > 1
+            or profiled["arm"].nunique() > 1
+        ):
+            return []
+        return [
+            flame.graph(
+                load_profiles.arm(rows, f"{rows['arm'].iloc[0]}, {load.group_text(key)}"),
+                protocols.find(rows["protocol"].iloc[0]).work,
+            )
+            for key, rows in load.groups(profiled[profiled["status"].eq("ok")])
+        ]
 
     def source_lines(self, function: str) -> pd.DataFrame:
         """Return the source lines in which a function spent its time, for each arm: `source_lines.function_lines`.

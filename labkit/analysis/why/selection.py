@@ -327,6 +327,9 @@ def _usual(run: Run) -> tuple[str, str]:
             f"{run.folder} has nothing to compare with {' and '.join(baseline)}: {first['arm']} was not measured"
             f" ({first['reason']})"
         )
+    if len(run.arms()) == 1:
+        see = f": labkit report {run.folder} shows its own flame graph" if len(run.profiles) else ""
+        raise BadInput(f"{run.folder} has one arm, {run.arms()[0]}, and nothing to compare with{see}")
     if len(variants) != 1 or len(baseline) != 1:
         raise BadInput(
             f"{run.folder} has the arms {', '.join(run.arms())}: name two of them as {run.folder}:ARM"

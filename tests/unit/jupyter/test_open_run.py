@@ -137,6 +137,19 @@ def test_causes_of_every_variant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert explanation.flames
 
 
+def test_a_run_of_one_arm_has_its_own_flame_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Any] = []
+    monkeypatch.setattr(notebook, "display", shown.append)
+    profiled = Run(profiled_run(tmp_path / "run"))
+    profiled.profiles = displays.Profiles.of(profiled.profiles[profiled.profiles["role"].eq("baseline")])
+    profiled.rows = displays.Rows.of(profiled.rows[profiled.rows["role"].eq("baseline")])
+    profiled.causes()
+    [graph] = shown
+    assert graph.data["title"].startswith("veth_bridge, udp")
+    assert graph.data["unit_words"] == "CPU time per packet that arrived"
+    assert len(profiled.flames()) == 1
+
+
 def test_causes_without_profiles(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[Any] = []
     monkeypatch.setattr(notebook, "display", shown.append)
