@@ -44,6 +44,16 @@ Host lab
     ExitOnForwardFailure yes
 """
 
+REAL = shutil.which("python3")
+# Holds the lock of a machine until it is killed.
+HOLD = """
+import time
+from labkit.measure.hosts import local
+with local.measuring_lock(print):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
 
 class Lab(Sandbox):
     """A sandbox with an sshd.

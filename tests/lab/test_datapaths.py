@@ -33,8 +33,7 @@ class Run:
 
     def __init__(self, machine: Sandbox, name: str, *words: str) -> None:
         self.folder = machine.data / "datapaths" / name
-        done = machine.labkit("run", "datapaths", *words, "--json", "--folder", str(self.folder))
-        assert done.returncode == 0, done.stderr
+        done = machine.labkit("run", "datapaths", *words, "--json", "--folder", str(self.folder), code=0)
         assert all(line.startswith("labkit: ") for line in done.stderr.splitlines())
         assert f"labkit: the run is in {self.folder}" in done.stderr
         self.rows: list[Row] = [json.loads(line) for line in done.stdout.splitlines()]
@@ -53,16 +52,8 @@ def tcp(machine: Sandbox) -> Run:
 
 @pytest.fixture(scope="module")
 def udp(machine: Sandbox) -> Run:
-    return Run(
-        machine,
-        "udp",
-        "protocol=udp",
-        "topology=veth,vxlan",
-        "slices=2",
-        "streams=2",
-        "duration_s=1",
-        "omit_s=1",
-    )
+    words = ("protocol=udp", "topology=veth,vxlan", "slices=2", "streams=2", "duration_s=1", "omit_s=1")
+    return Run(machine, "udp", *words)
 
 
 @pytest.fixture(scope="module")
@@ -246,8 +237,7 @@ def test_throughput_agrees_with_iperf3_by_hand(machine: Sandbox) -> None:
     prefix = [*local.prefix(), "sh", "-c", 'mount -t tmpfs none /run && exec "$0" "$@"']
     ratios = []
     for _ in range(3):  # the machine's load may differ between the two runs of one pair
-        done = machine.run(*prefix, "python3", "-c", BY_HAND)
-        assert done.returncode == 0, done.stderr
+        done = machine.run(*prefix, "python3", "-c", BY_HAND, code=0)
         [row] = machine.rows("topology=veth", *SHORT)
         ratios.append(row["throughput_bps"] / float(done.stdout))
         if 1 / 2 < ratios[-1] < 2:
@@ -309,9 +299,7 @@ def test_iperf3_options(machine: Sandbox) -> None:
     words = ("topology=veth", "mss_bytes=536", "congestion=reno", "zerocopy=true", f"affinity={cpu},{cpu}",
              "length_bytes=1000", "streams=3", "socket=sndbuf=65536 rcvbuf=65536 nodelay=on", *SHORT)  # fmt: skip
     folder = machine.data / "datapaths" / "options"
-    done = machine.labkit("run", "datapaths", *words, "--json", "--folder", str(folder))
-    assert done.returncode == 0, done.stderr
-    row = json.loads(done.stdout)
+    [row] = machine.rows(*words, "--folder", str(folder))
     assert (row["congestion"], row["mss_bytes"], row["streams"]) == ("reno", 536, 3)
     page = json.loads(machine.run("zcat", str(folder / "artefacts/1-r0/veth.json.gz")).stdout)[0]["client"]
     assert page["start"]["sock_bufsize"] == 65536

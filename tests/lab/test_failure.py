@@ -2,15 +2,12 @@
 
 import functools
 import json
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
-
-from labkit.measure.hosts import local
+from sandbox import printed
 
 pytestmark = [pytest.mark.long, pytest.mark.needs("namespaces", "ping", "veth")]
 
@@ -23,21 +20,16 @@ ROUTES = ("static", "metric", "ecmp")
 def rows() -> dict[tuple[str, str, bool], Row]:
     """Return the rows by routes, kind of failure, and sysctl. The three networks are separate, so they exist at the
     same time."""
-    program = str(Path(__file__).with_name("fail_spines.py"))
-    started = {
-        routes: subprocess.Popen(
-            [*local.prefix(), sys.executable, program, json.dumps([routes, FAILURES])],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for routes in ROUTES
-    }  # fmt: skip
-    result = {}
-    for routes, process in started.items():
-        out, err = process.communicate(timeout=120)
-        assert process.returncode == 0, err
-        for (how, ignores), row in zip(FAILURES, json.loads(out), strict=True):
-            result[routes, str(how), bool(ignores)] = row
-    return result
+    program = Path(__file__).with_name("fail_spines.py")
+    with ThreadPoolExecutor(len(ROUTES)) as pool:
+        asked = [
+            pool.submit(printed, program, json.dumps([routes, FAILURES]), timeout_s=120) for routes in ROUTES
+        ]
+    return {
+        (routes, str(how), bool(ignores)): row
+        for routes, answer in zip(ROUTES, asked, strict=True)
+        for (how, ignores), row in zip(FAILURES, answer.result(), strict=True)
+    }
 
 
 def in_time(row: Row) -> float:

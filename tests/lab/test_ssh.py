@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from sandbox import LABKIT, ORDINARY, Done, Process, one_sentence, only_run, rows_on_disk, until
-from sshd import SSHD, START, Lab, lab
+from sshd import HOLD, REAL, SSHD, START, Lab, lab
 
 from labkit.common import run_folder
 from labkit.system import machine as this
@@ -27,21 +27,18 @@ SHORT = ("where=ssh:lab", "topology=veth", "duration_s=1", "omit_s=0")
 # each point takes about a second
 LONG = ("where=ssh:lab", "topology=veth", "pairs=1,2", "rounds=6", "slices=2", "whole_runs=0")
 POINTS = 12
-REAL = shutil.which("python3")
-
-
-HOLD = """
-import time
-from labkit.measure.hosts import local
-with local.measuring_lock(print):
-    print("held", flush=True)
-    time.sleep(600)
-"""
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Lab]:
     with lab(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """Provide one for tests that break nothing, so that labkit is copied to it once."""
+    with lab(tmp_path_factory.mktemp("shared")) as made:
         yield made
 
 
@@ -56,8 +53,7 @@ def test_run_through_ssh(machine: Lab) -> None:
     (machine.home / ".bashrc").write_text("echo Welcome; echo Welcome >&2\n")
     (machine.home / "random.py").write_text("raise SystemExit('not the random that was meant')\n")
     begun = time.time()
-    done = machine.labkit("run", "datapaths", *SHORT, "--json")
-    assert done.returncode == 0, done.stderr
+    done = machine.labkit("run", "datapaths", *SHORT, "--json", code=0)
     assert "labkit: copying labkit, " in done.stderr
     [row] = [json.loads(line) for line in done.stdout.splitlines()]
     assert (row["status"], row["where"], row["git_revision"]) == ("ok", "ssh:lab", this.git_revision())
@@ -71,8 +67,7 @@ def test_run_through_ssh(machine: Lab) -> None:
     nothing_runs_there(machine)
     brought = machine.digests()
     assert ["labkit", "studies"] in brought.values()
-    again = machine.labkit("run", "datapaths", *SHORT, "--json")
-    assert again.returncode == 0, again.stderr
+    again = machine.labkit("run", "datapaths", *SHORT, "--json", code=0)
     assert "bringing" not in again.stderr
     assert machine.digests() == brought
     nothing_runs_there(machine)
@@ -116,23 +111,21 @@ def test_concurrent_runs(machine: Lab) -> None:
 
 def test_remote_without_root(machine: Lab) -> None:
     machine.says("python3", f'exec {" ".join(ORDINARY)} {REAL} "$@"')
-    done = machine.labkit("run", "datapaths", *SHORT, "--json")
-    assert done.returncode == 0, done.stderr
+    done = machine.labkit("run", "datapaths", *SHORT, "--json", code=0)
     assert "labkit: on lab: not root, so everything runs in a user namespace: " in done.stderr
     assert json.loads(done.stdout)["status"] == "ok"
     assert (only_run(machine) / "artefacts" / "1-r0" / "veth.json.gz").exists()
     nothing_runs_there(machine)
 
 
-def test_doctor_through_ssh(machine: Lab) -> None:
-    done = machine.labkit("doctor", "--where", "ssh:lab", "--json")
-    assert done.returncode == 0, done.stderr
+def test_doctor_through_ssh(shared: Lab) -> None:
+    done = shared.labkit("doctor", "--where", "ssh:lab", "--json", code=0)
     answer = json.loads(done.stdout)
     assert answer["machine"]["kernel"] == os.uname().release
     assert any(one["name"] == "veth" and one["available"] for one in answer["capabilities"])
-    text = machine.labkit("doctor", "--where", "ssh:lab")
+    text = shared.labkit("doctor", "--where", "ssh:lab")
     assert text.stdout.startswith(f"Linux {os.uname().release}")
-    nothing_runs_there(machine)
+    nothing_runs_there(shared)
 
 
 REFUSED = {
@@ -142,7 +135,7 @@ REFUSED = {
 }
 
 
-def test_live_topology_through_ssh(machine: Lab) -> None:
+def test_live_topology_through_ssh(shared: Lab) -> None:
     code = """
 from labkit import live
 from labkit.common.errors import Failed
@@ -154,42 +147,19 @@ with live.build("veth", where="ssh:lab") as net:
         print(error)
     print(net)
 """
-    done = machine.run(sys.executable, "-c", code)
-    assert done.returncode == 0, done.stderr
+    done = shared.run(sys.executable, "-c", code, code=0)
     for words in ("1 received, 0% packet loss", "sleep did not end in time", "peer server0/eth0"):
         assert words in done.stdout
-    nothing_runs_there(machine)
+    nothing_runs_there(shared)
 
 
-def test_monitor_through_ssh(machine: Lab) -> None:
-    """Packets are captured and selected there. What comes back is less than a twentieth of them."""
-    code = """
-import json
-from labkit import live
-with live.build("veth", where="ssh:lab") as net:
-    ask, sizes = net._ask, []
-    def counted(do, **more):
-        answer = ask(do, **more)
-        sizes.append(len(json.dumps(answer, default=str)) if do.startswith("monitor") else 0)
-        return answer
-    net._ask = counted
-    with net.monitor("server0:eth0", source=net.client0.address, protocol="icmp", sample="one_in:100") as one:
-        net.client0.run("ping", "-q", "-c", "300", "-i", "0.002", "-s", "1400", net.server0.address)
-        counts = one.stop().counts
-        print(counts.selected_count, counts.sampled_count, len(one.packets), sum(sizes))
-"""
-    done = machine.run(sys.executable, "-c", code)
-    assert done.returncode == 0, done.stderr
-    *counts, size = map(int, done.stdout.split())
-    assert counts == [300, 3, 3]
-    assert 0 < size < 0.05 * 300 * 1400
+def test_monitor_through_ssh(shared: Lab) -> None:
     words = ["veth", "interface=server0:eth0", "where=ssh:lab", "protocol=icmp", "--ping", "--seconds", "0.5"]
-    done = machine.labkit("monitor", *words, "--json")
-    assert done.returncode == 0, done.stderr
+    done = shared.labkit("monitor", *words, "--json", code=0)
     shown = json.loads(done.stdout)
     assert (shown["hop"], shown["dropped_count"]) == ("server0:eth0", 0)
     assert "ICMP echo" in shown["packets"][0]
-    nothing_runs_there(machine)
+    nothing_runs_there(shared)
 
 
 def test_connection_failure(machine: Lab) -> None:
@@ -283,8 +253,7 @@ def test_broken_connection_and_resume(machine: Lab) -> None:
     nothing_runs_there(machine)
     kept = rows_on_disk(folder)
     assert 2 <= len(kept) < POINTS
-    done = machine.labkit("run", "datapaths", *LONG, "--folder", str(folder), "--json")
-    assert done.returncode == 0, done.stderr
+    done = machine.labkit("run", "datapaths", *LONG, "--folder", str(folder), "--json", code=0)
     after = rows_on_disk(folder)
     assert {name: after[name] for name in kept} == kept
     measured_now = {json.loads(line)["point"] for line in done.stdout.splitlines()}
@@ -343,33 +312,24 @@ ip netns exec web ethtool -K eth0 tso off gso off
 
 
 @pytest.mark.needs("ethtool")
-def test_ends_on_another_machine(machine: Lab) -> None:
+def test_ends_on_another_machine(shared: Lab) -> None:
     """`check`, `draw`, `clone` and a run between ends that only the other machine sees, and sentences for mistakes."""
-    made = machine.run("ssh", "lab", TWO_ENDS)
-    assert made.returncode == 0, made.stderr
+    shared.run("ssh", "lab", TWO_ENDS, code=0)
     ends = ("ssh:lab/netns:web", "ssh:lab/netns:cli")
-    done = machine.labkit("check", *ends, "--json")
-    assert done.returncode == 0, done.stderr
+    done = shared.labkit("check", *ends, "--json", code=0)
     report = json.loads(done.stdout)
     assert report["findings"][0]["cause"] == "offload off"
     assert report["paths"][0]["tcp"]
-    done = machine.labkit("draw", *ends, "--json")
-    assert done.returncode == 0, done.stderr
+    done = shared.labkit("draw", *ends, "--json", code=0)
     assert [step["namespace"] for step in json.loads(done.stdout)["forward"]] == ["netns:web", "netns:cli"]
-    done = machine.labkit("clone", *ends)
-    assert done.returncode == 0, done.stderr
-    (machine.folder / "copy.yaml").write_text(done.stdout)
-    done = machine.labkit("draw", str(machine.folder / "copy.yaml"))
-    assert done.returncode == 0, done.stderr
+    done = shared.labkit("clone", *ends, code=0)
+    (shared.folder / "copy.yaml").write_text(done.stdout)
+    done = shared.labkit("draw", str(shared.folder / "copy.yaml"), code=0)
     network = "topology=existing:netns:web+netns:cli"
-    done = machine.labkit(
-        "run", "datapaths", network, "where=ssh:lab", "duration_s=1", "rounds=1", "--yes", "--json"
-    )
-    assert done.returncode == 0, done.stderr
-    [row] = [json.loads(line) for line in done.stdout.splitlines()]
+    [row] = shared.rows(network, "where=ssh:lab", *SHORT[2:], "rounds=1", "--yes")
     assert (row["status"], row["where"]) == ("ok", "ssh:lab")
     assert row["throughput_bps"] > 1e6
-    nothing_runs_there(machine)
+    nothing_runs_there(shared)
     for words, sentence in {
         ("check", ends[0], "ssh:lab/netns:none"): "on lab: netns:none does not exist",
         ("clone", ends[0], "host"): "are on two machines",
@@ -377,7 +337,7 @@ def test_ends_on_another_machine(machine: Lab) -> None:
         ("check", *ends, "--load"): "add --yes",
         ("check", "ssh:-x/host", "ssh:-x/netns:a"): "a machine has the form",
     }.items():
-        assert sentence in one_sentence(machine.labkit(*words)), words
+        assert sentence in one_sentence(shared.labkit(*words)), words
 
 
 # Two machines that see no process and no name of others, each with an end behind it; this one routes between them.
@@ -425,8 +385,7 @@ def two(machine: Lab) -> Iterator[Lab]:
     argv = [SSHD, "-D", "-E", str(machine.there / "others"), "-f", str(machine.there / "server")]
     made = [machine.start(*ALONE, "--net", "sh", "-c", START, "sh", *argv) for _ in "ab"]
     try:
-        done = machine.run("sh", "-c", TWO_MACHINES, "sh", *(str(one.pid) for one in made))
-        assert done.returncode == 0, done.stderr
+        machine.run("sh", "-c", TWO_MACHINES, "sh", *(str(one.pid) for one in made), code=0)
         yield machine
     finally:
         for one in made:
@@ -435,8 +394,7 @@ def two(machine: Lab) -> Iterator[Lab]:
 
 
 def checked(machine: Lab, *words: str) -> tuple[list[dict[str, str]], dict[str, Any]]:
-    done = machine.labkit("check", *words, "--json")
-    assert done.returncode == 0, done.stderr
+    done = machine.labkit("check", *words, "--json", code=0)
     report = json.loads(done.stdout)
     return report["findings"], report
 

@@ -3,7 +3,6 @@
 import gzip
 import json
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 from sandbox import LABKIT, Process, Sandbox, one_sentence, only_run, sandbox, until
 from searches import searched
-from sshd import lab
+from sshd import HOLD, REAL, lab
 
 from labkit.common import run_folder
 
@@ -21,7 +20,6 @@ pytestmark = [
     pytest.mark.needs("namespaces", "veth", "bridge", "macvlan", "iperf3", "ping", "ip"),
 ]
 
-REAL = shutil.which("python3")
 TWO = ("nodes=two", "peer=here")
 CABLE = "parent=nic0,far-nic0"
 BOTH = "topology=veth_bridge,macvlan_bridge"
@@ -38,8 +36,7 @@ def machine(tmp_path: Path) -> Iterator[Sandbox]:
 
 def ip(machine: Sandbox, *lines: str) -> None:
     for line in lines:
-        done = machine.run("ip", *line.split())
-        assert done.returncode == 0, done.stderr
+        machine.run("ip", *line.split(), code=0)
 
 
 def agents(machine: Sandbox) -> list[int]:
@@ -135,17 +132,8 @@ def test_copies_arrive_on_the_other_host(machine: Sandbox) -> None:
     The copies of both mirrors arrive by one cable, and are counted one by one."""
     before = returned(machine)
     name = "ovs_netdev+mirrors=2+output=gre+readers=count+uplink_bps=4000000"
-    words = (
-        "mirrors=0,2",
-        "readers=count",
-        "output=gre",
-        "uplink_bps=4e6",
-        "loads=udp:512@4e6",
-        "mtu_bytes=1400",
-    )
-    done = machine.labkit("run", "virtual_tap", *TWO, CABLE, *words, "rounds=1", *SHORT, "--json")
-    assert done.returncode == 0, done.stderr
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    words = "mirrors=0,2 readers=count output=gre uplink_bps=4e6 loads=udp:512@4e6 mtu_bytes=1400"
+    rows = machine.rows(*TWO, CABLE, *words.split(), "rounds=1", *SHORT, experiment="virtual_tap")
     assert {row["arm"] for row in rows} == {"ovs_netdev", "ovs_netdev (again)", name}
     assert all(row["status"] in MEASURED for row in rows), [row["reason"] for row in rows]
     assert {(row["nodes"], row["peer"]) for row in rows} == {("two", "here")}
@@ -274,13 +262,6 @@ def test_one_machine_by_two_names_does_not_deadlock(tmp_path: Path) -> None:
         assert until(lambda: not machine.over_there(), 20), machine.over_there()
 
 
-HOLD = """
-import time
-from labkit.measure.hosts import local
-with local.measuring_lock(print):
-    print("held", flush=True)
-    time.sleep(600)
-"""
 IMPATIENT = """
 import sys
 from labkit import cli
