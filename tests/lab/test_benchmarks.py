@@ -1,10 +1,15 @@
 """The cheap promises of `make bench` with tolerance for a busy machine, and the arithmetic behind the expensive
 ones."""
 
+import os
+from dataclasses import replace
+
 import pytest
 
-from benchmarks import imports, packets, promise, search, set_up
+from benchmarks import imports, packets, promise, requests, search, set_up
 from benchmarks.promise import Promise
+from labkit.measure import topologies
+from labkit.measure.endpoints import Pair
 
 SLACK = 1.5
 
@@ -25,6 +30,18 @@ def test_imports_are_quick() -> None:
         assert result.what == each.what
         assert result.ratio is not None
         assert 0.1 < result.ratio <= SLACK * each.bound, result
+
+
+@pytest.mark.alone
+@pytest.mark.needs("root", "veth", "sockperf")
+def test_open_loop_keeps_its_times_as_a_loop_that_only_waits() -> None:
+    """At 20,000 requests a second, within 50 µs; another program on a CPU delays both."""
+    cpus = sorted(os.sched_getaffinity(0))
+    with topologies.build("veth", topologies.Spec()) as net:
+        [pair] = net.pairs
+        placed = Pair(replace(pair.client, cpu=cpus[0]), replace(pair.server, cpu=cpus[-1]))
+        ratios = [requests.punctual_share(placed) / requests.busy_share(cpus[0]) for _ in range(3)]
+    assert max(ratios) >= requests.PUNCTUAL_SHARE / SLACK, ratios
 
 
 def test_searches_and_rates_of_benchmarks() -> None:
