@@ -514,7 +514,7 @@ def _without_ratio(verdicts: pd.DataFrame) -> list[str]:
 
 def _name_compared(rows: pd.DataFrame) -> str:
     """Return what the rows compare: `3 topologies`, or `1 topology with 3 endpoint kinds`."""
-    topologies = rows["built_topology"].str.split("/").str[0].nunique()
+    topologies = rows["built_topology"].nunique()
     text = "1 topology" if topologies == 1 else f"{topologies} topologies"
     ends = rows["endpoint"].fillna("namespace").nunique()
     text += f" with {ends} endpoint kinds" if ends > 1 else ""
