@@ -29,7 +29,7 @@ endef
 # One worker more than CPUs: an experiment waits for nearly half of its time.
 PARALLEL := --numprocesses=$(shell echo $$(($$(nproc) + 1))) --dist=loadfile --no-loadscope-reorder
 
-.PHONY: help setup debian report check test test-long test-parallel test-alone test-all bench docs-reference figures docs lab lock environment
+.PHONY: help setup debian report check test test-long test-alone test-all bench docs-reference figures docs lab lock environment
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z-]*\):[^#]*## /make \1\t/p' Makefile | expand -t 22
@@ -50,13 +50,10 @@ test: check  ## ruff, mypy, and the tests that take about four minutes on two qu
 test-long: setup  ## the tests that take longer: lab VMs, notebooks, browsers
 	@$(call run-pytest,$(PARALLEL) -m "long and not alone")
 
-test-parallel: setup  ## the tests of both, in one go as in CI: short ones fill the time while lab VMs boot
-	@$(call run-pytest,$(PARALLEL) -m "not alone")
-
 test-alone: setup  ## the tests that measure: they need a machine on which nothing else runs
 	@$(call run-pytest,-m alone tests/lab tests/notebooks tests/vm)
 
-test-all: check test-parallel test-alone  ## all tests
+test-all: test test-long test-alone  ## all tests
 
 bench: setup  ## what labkit promises about its own speed
 	@$(BIN)/python -m benchmarks

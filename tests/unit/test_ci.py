@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-PARTS = ("check", "test-parallel", "test-alone")
+PARTS = ("test", "test-long", "test-alone")
 # Each part ends as the file of its name says, and records pytest's exit code if pytest ran.
 MAKE = """#!/bin/sh
 echo "make $1" >>log
@@ -53,7 +53,7 @@ def run(tree: Path) -> tuple[int, list[str]]:
 def test_kernel_that_cannot_be_fetched_ends_it(tree: Path) -> None:
     """It is fetched beside the first part, so only the second part needs it."""
     (tree / ".venv/bin/labkit").write_text('#!/bin/sh\n[ "$*" != "kernels get" ]\n')
-    assert run(tree) == (1, ["make setup", "make check"])
+    assert run(tree) == (1, ["make setup", "make test"])
 
 
 ALL = ["make setup", *(f"make {part}" for part in PARTS)]
@@ -64,18 +64,16 @@ def test_all_parts_run_once(tree: Path) -> None:
     assert run(tree) == (0, ALL)
 
 
-@pytest.mark.parametrize(("part", "second"), [("test-parallel", 0), ("test-alone", 1)])
+@pytest.mark.parametrize(("part", "second"), [("test", 0), ("test-alone", 1)])
 def test_failed_tests_are_retried(tree: Path, part: str, second: int) -> None:
     (tree / part).write_text("1")
     (tree / AGAIN).write_text(str(second))
     assert run(tree) == (second, [*ALL, LAST_FAILED])
 
 
-@pytest.mark.parametrize(
-    ("part", "code"), [("test-parallel", "2"), ("test-alone", "3"), ("check", "unreached")]
-)
+@pytest.mark.parametrize(("part", "code"), [("test-long", "2"), ("test-alone", "3"), ("test", "unreached")])
 def test_other_failures_are_not_retried(tree: Path, part: str, code: str) -> None:
-    """These are an interrupted pytest, an internal error of pytest, and failures of ruff or mypy."""
+    """These are an interrupted pytest, an internal error of pytest, and failures of ruff or mypy, which run first."""
     if code == "unreached":
         (tree / f"{part}-unreached").touch()
     else:
