@@ -21,7 +21,6 @@ AT = {
     "between": "between the ends", "load": "of the load",
 }  # fmt: skip
 IDLE_SHARE = 0.2  # of all CPU time: the least difference in busy time that a sentence mentions
-WHOLE = 1.05  # of a difference: a share above this is said to be more than all of it
 NOTHING_RUNS = ": sleep, wake-up, softirq delay, timers, queues or delays on the path"
 LONGEST = 80  # characters of a value in a sentence; the tables have all of it
 _DIGEST = re.compile(r",? (?:sha256:|digest )[0-9a-f]{8,}")  # in the value of a setting
@@ -151,9 +150,9 @@ def share(size: Estimate, evidence: Evidence) -> str:
     total = evidence.split.total
     if not evidence.cost_differs or total.difference * size.difference <= 0:
         return ""
-    if (part := size.difference / total.difference) > WHOLE:
+    if min(abs(size.low), abs(size.high)) > max(abs(total.low), abs(total.high)):
         return ", more than the whole difference, because other code takes less"
-    return f", {units.percent(min(part, 1.0))} of the difference"
+    return f", {units.percent(min(size.difference / total.difference, 1.0))} of the difference"
 
 
 def disturbance(evidence: Evidence) -> str:
