@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.promise import Promise, at_most, inside, median, note
+from benchmarks.promise import NotMeasuredError, Promise, at_most, inside, median, note
 from labkit.measure import topologies
 from labkit.measure.endpoints import Pair
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
@@ -39,6 +39,8 @@ def promises(quick: bool) -> Iterator[Promise]:
             what = f"client's CPU time for a request of {protocol}, {ends}"
             yield at_most(what, 1e6 * ours, 1e6 * theirs, "sockperf", BOUND, form="{:.2f} µs")
     punctual, busy = median(result["punctual"]), median(result["busy"])
+    if not busy:
+        raise NotMeasuredError("a loop that only waits kept none of its times")
     yield Promise(
         f"requests sent within {1e6 * PUNCTUAL_S:.0f} µs, {RATE_RPS:,.0f} a second",
         f"{100 * punctual:.2f} %",
@@ -105,13 +107,15 @@ def busy_share(cpu: int) -> float:
     """Return the same share of a loop that only waits for each time, on this CPU: what the machine allows."""
     before, period_ns, kept = os.sched_getaffinity(0), 10**9 // RATE_RPS, 0
     os.sched_setaffinity(0, {cpu})
-    begin_ns = time.monotonic_ns()
-    for number in range(BUSY_COUNT):
-        due_ns = begin_ns + number * period_ns
-        while (now_ns := time.monotonic_ns()) < due_ns:
-            pass
-        kept += now_ns - due_ns <= 1e9 * PUNCTUAL_S
-    os.sched_setaffinity(0, before)
+    try:
+        begin_ns = time.monotonic_ns()
+        for number in range(BUSY_COUNT):
+            due_ns = begin_ns + number * period_ns
+            while (now_ns := time.monotonic_ns()) < due_ns:
+                pass
+            kept += now_ns - due_ns <= 1e9 * PUNCTUAL_S
+    finally:
+        os.sched_setaffinity(0, before)
     return kept / BUSY_COUNT
 
 

@@ -132,7 +132,10 @@ class Run:
         """
         profiles = self.profiles
         arms = profiles.loc[profiles["role"].eq("variant") & profiles["observer"].notna(), "arm"].unique()
-        own = self._own_flames()
+        try:
+            own = self._own_flames()
+        except LabkitError as error:
+            return _note(f"There is no flame graph: {error}.")
         for graph in own:
             display(graph)
         if not len(arms) and not own:
@@ -154,7 +157,8 @@ class Run:
             if source_lines.are_kept(self.profiles)
             else None
         )
-        drawn = self._own_flames() or self.why(arm, against).flames
+        own = [] if arm or against else self._own_flames()
+        drawn = own or self.why(arm, against).flames
         return [one.widget(sources) for one in drawn]
 
     def _own_flames(self) -> list[flame.Flame]:

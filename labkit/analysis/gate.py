@@ -22,7 +22,7 @@ from labkit.analysis import change_effects, compare_runs, stats, verdicts
 from labkit.analysis.load import COSTS, GROUP, METRIC, PROFILE, group_text, groups, load, with_costs
 from labkit.common import units
 from labkit.common.errors import BadInput, did_you_mean
-from labkit.common.printable import printable
+from labkit.common.printable import markdown_table, printable
 
 WORSE, NOT_WORSE, UNCLEAR = "worse", "not worse", "cannot tell"
 EXIT_CODES = {NOT_WORSE: 0, WORSE: 3, UNCLEAR: 4}
@@ -254,13 +254,13 @@ def _sentence(judged: Sequence[Judged], by: Condition) -> str:
 def markdown(judged: Sequence[Judged], conditions: Sequence[Condition], names: tuple[str, str]) -> str:
     """Return a summary of about ten lines for a pull request."""
     lines = [f"**{one}** ({names[1]} against {names[0]})\n" for one in sentences(judged, conditions)]
-    lines += ["| point | difference | verdict |", "|---|---|---|"]
-    for one in judged[:SUMMARY_LINES]:
-        what = f": {one.condition}" if one.word == WORSE else ""
-        lines.append(f"| {one.name} | {one.size} | {one.word}{what} |")
+    cells = [
+        (one.name, one.size, f"{one.word}: {one.condition}" if one.word == WORSE else one.word)
+        for one in judged[:SUMMARY_LINES]
+    ]
     if len(judged) > SUMMARY_LINES:
-        lines.append(f"| {len(judged) - SUMMARY_LINES} more | | |")
-    return "\n".join(lines) + "\n"
+        cells.append((f"{len(judged) - SUMMARY_LINES} more", "", ""))
+    return "\n".join([*lines, markdown_table(("point", "difference", "verdict"), cells)])
 
 
 def junit(judged: Sequence[Judged]) -> str:

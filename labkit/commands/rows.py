@@ -21,7 +21,7 @@ from labkit.commands import arguments
 from labkit.commands.messages import note
 from labkit.common import run_folder, schema, units
 from labkit.common.errors import BadInput
-from labkit.common.printable import printable, printable_json
+from labkit.common.printable import markdown_table, printable, printable_json
 from labkit.runner import sweep
 
 Row = run_folder.Row
@@ -96,17 +96,17 @@ def column_tables() -> str:
     parts = ["The role of a column, and its use in comparisons (in brackets):", "\n".join(lines)]
     for writer, text in schema.WRITERS.items():
         rows = [
-            f"| `{one.name}` | {one.unit} | {one.type} | {one.role} | {_meaning(one)} |"
+            (f"`{one.name}`", one.unit, one.type, one.role, _meaning(one))
             for one in schema.COLUMNS
             if one.writer == writer
         ]
-        head = ["| column | unit | type | role | meaning |", "|---|---|---|---|---|"]
-        parts += [f"### Written by {text}", "\n".join([*head, *rows])]
+        head = ("column", "unit", "type", "role", "meaning")
+        parts += [f"### Written by {text}", markdown_table(head, rows).rstrip("\n")]
     return "\n\n".join(parts)
 
 
 def _meaning(column: schema.Column) -> str:
-    return column.meaning.replace("|", "\\|") + (f" ({column.use})" if column.use else "")
+    return column.meaning + (f" ({column.use})" if column.use else "")
 
 
 NOTES = """\

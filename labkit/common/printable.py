@@ -31,6 +31,7 @@ def printable_json(text: str) -> str:
 
 
 def markdown_table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """Return a table as Markdown, in which a cell may have any character."""
+    """Return a table as Markdown, in which a cell may have any character; a line break becomes a space."""
     rows = [head, ["---"] * len(head), *lines]
-    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in rows)
+    texts = ([cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows)
+    return "".join(f"| {' | '.join(row)} |\n" for row in texts)

@@ -82,9 +82,8 @@ class MonitorPanel(anywidget.AnyWidget):
         self._monitor: Monitored | None = None
         self._since = -1
         self._is_closed = False
-        self._is_refused = (
-            False  # the last attempt to monitor failed; the next choice or viewer may try again
-        )
+        # Whether the last attempt to monitor failed. The next choice or viewer may try again.
+        self._is_refused = False
         self._waits = threading.Event()
         self.on_msg(self._hear)
         threading.Thread(target=self._run, daemon=True, name="labkit monitor panel").start()

@@ -62,6 +62,8 @@ def selected(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
     for _rate, own in mirrored.groupby("rate_bps", sort=False):
         bits = (own["throughput_bps"] * own["window_s"]).groupby(own["select"]).sum()
         copies = own["copies_count"].groupby(own["select"]).sum() / bits
+        if not {"client0", "all"} <= set(copies.index):
+            continue
         yield (
             f"two flows of {units.si(own['rate_bps'].iloc[0], 'bit/s')}: copies of one",
             copies["client0"] / copies["all"] * 2,
@@ -71,9 +73,9 @@ def selected(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
 def losses(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
     """Yield the share of the frames of each load test that were lost, divided by the test's limit.
 
-    rows: of its steps. Steps that say nothing about the device are left out.
+    rows: of its steps with status ok, so without those that say nothing about the device.
     """
-    whole = rows[rows["direction"].eq("all")]
+    whole = rows[rows["direction"].eq("all") & rows["offered_count"].gt(0)]
     for (arm, frame), own in whole.groupby(["arm", "frame"], sort=False):
         lost = own["lost_count"].sum() / own["offered_count"].sum()
         yield f"{frame} through {arm}: frames lost", lost / own["loss_goal_ratio"].iloc[0]

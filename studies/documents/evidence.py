@@ -82,8 +82,12 @@ Given = ParamSpec("Given")
 def _measured(
     find: Callable[Concatenate[Results, str, Given], Iterable[Evidence]],
 ) -> Callable[Concatenate[str, Given], Source]:
-    """Make a function that yields the evidence of a run one that returns a source, which also says what is missing."""
+    """Make a function that yields the evidence of a run one that returns a source, which also says what is missing.
 
+    Callers leave out `results`: the source takes them later.
+    """
+
+    @functools.wraps(find)
     def source_of(run: str, /, *given: Given.args, **only: Given.kwargs) -> Source:
         def source(results: Results) -> list[Evidence]:
             if not results.has(run):

@@ -69,9 +69,21 @@ class Datagrams:
     def __init__(self, address: str, port: int) -> None:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-        self._socket.connect((address, port))
-        self.fileno, self.close, self._sequence = self._socket.fileno, self._socket.close, 0
+        self._sequence = 0
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+            self._socket.connect((address, port))
+        except OSError:
+            self.close()
+            raise
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor, so that it can be selected."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
 
     def send(self) -> None:
         """Send one request. Raises OSError for an error that came back."""
@@ -110,7 +122,8 @@ class Prober(threading.Thread):
 
     def run(self) -> None:
         """Send and receive until LINGER_S after `stop`."""
-        ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1)  # of this thread
+        if self._counts_delay:
+            ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1)  # of this thread
         self._begin_s = time.monotonic()
         while (now_s := time.monotonic()) < self._until_s:
             due_s = self._begin_s + len(self._sent) / self._rate_rps

@@ -100,11 +100,11 @@ def by_vm(rows: pd.DataFrame) -> pd.DataFrame:
         bps = pps * float(known["frame_bytes"].iloc[0]) * 8
         total = by.sum(axis=1).to_numpy(float) * known["window_s"].to_numpy(float)
         arm, frame, flows, goal = (str(part) for part in key)
-        is_known = pps.min() > 0
+        all_received = pps.min() > 0
         line = {"switch": arm, "frame": frame, "flows": f"{float(flows):g}"}
         line |= {"goal": loss_rates.goal_name(float(goal)), "each receiver, packets/s": _range(pps, "pps")}
         line["each receiver, bit/s"] = _range(bps, "bit/s")
-        line["spread"] = percent(pps.max() / pps.min() - 1) if is_known else "a receiver got no packets"
+        line["spread"] = percent(pps.max() / pps.min() - 1) if all_received else "a receiver got no packets"
         counts = {name: known[f"{name}_count"].median() for name in ("upcalls", "megaflows", "masks")}
         of_switch = np.median(known["datapath_cpu_s"].to_numpy(float) / total)
         for name, value in (("machine", known["cpu_per_packet_s"].median()), ("switch", of_switch)):

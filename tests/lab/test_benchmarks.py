@@ -40,8 +40,9 @@ def test_open_loop_keeps_its_times_as_a_loop_that_only_waits() -> None:
     with topologies.build("veth", topologies.Spec()) as net:
         [pair] = net.pairs
         placed = Pair(replace(pair.client, cpu=cpus[0]), replace(pair.server, cpu=cpus[-1]))
-        ratios = [requests.punctual_share(placed) / requests.busy_share(cpus[0]) for _ in range(3)]
-    assert max(ratios) >= requests.PUNCTUAL_SHARE / SLACK, ratios
+        shares = [(requests.punctual_share(placed), requests.busy_share(cpus[0])) for _ in range(3)]
+    punctual, busy = map(max, zip(*shares, strict=True))  # what each can when nothing else disturbs it
+    assert punctual >= requests.PUNCTUAL_SHARE / SLACK * busy > 0, shares
 
 
 def test_searches_and_rates_of_benchmarks() -> None:

@@ -150,8 +150,9 @@ def share(size: Estimate, evidence: Evidence) -> str:
     total = evidence.split.total
     if not evidence.cost_differs or total.difference * size.difference <= 0:
         return ""
-    if min(abs(size.low), abs(size.high)) > max(abs(total.low), abs(total.high)):
-        return ", more than the whole difference, because other code takes less"
+    if size.low * size.high > 0 and min(abs(size.low), abs(size.high)) > max(abs(total.low), abs(total.high)):
+        rest = "less" if total.difference > 0 else "more"
+        return f", more than the whole difference, because other code takes {rest}"
     return f", {units.percent(min(size.difference / total.difference, 1.0))} of the difference"
 
 

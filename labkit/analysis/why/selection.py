@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from labkit.analysis import load, profile_doubts
-from labkit.analysis.flame.load_profiles import OBSERVER
+from labkit.analysis.flame.load_profiles import OBSERVER, usable_rows
 from labkit.common import run_folder, safe_files
 from labkit.common.errors import BadInput, choose, did_you_mean
 
@@ -328,7 +328,8 @@ def _usual(run: Run) -> tuple[str, str]:
             f" ({first['reason']})"
         )
     if len(run.arms()) == 1:
-        see = f": labkit report {run.folder} shows its own flame graph" if len(run.profiles) else ""
+        drawn = len(usable_rows(run.profiles, OBSERVER)[1])
+        see = f": in JupyterLab, labkit.open('{run.folder}').flames() draws its flame graph" if drawn else ""
         raise BadInput(f"{run.folder} has one arm, {run.arms()[0]}, and nothing to compare with{see}")
     if len(variants) != 1 or len(baseline) != 1:
         raise BadInput(

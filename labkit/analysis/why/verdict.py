@@ -85,9 +85,8 @@ def of_point(point: ProfiledPoint) -> MeasuredVerdict | None:
 
 def _compare(left: ProfiledArm, right: ProfiledArm) -> pd.DataFrame | None:
     """Return the verdicts about both sides, None if nothing compares them."""
-    with contextlib.suppress(
-        BadInput
-    ):  # two runs differ in more than time; the conclusion names the differences
+    # Two runs may differ in more than time. The conclusion names the differences.
+    with contextlib.suppress(BadInput):
         if left.folder == right.folder:
             return verdicts.verdicts(left.rows)
         if left.topology == right.topology:

@@ -95,7 +95,10 @@ class TestPrograms:
         (tmp_path / "slow").write_text(f"#!/bin/sh\nsleep {sleep_s}\necho slow 1.2\n")
         (tmp_path / "slow").chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-        assert programs.versions(["slow"], **deadline) == {"slow": version}
+        assert programs.versions(["slow", "no-such-program"], **deadline) == {
+            "slow": version,
+            "no-such-program": None,
+        }
 
 
 class TestAccelerator:

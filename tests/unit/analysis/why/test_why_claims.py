@@ -5,6 +5,8 @@ import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from synthetic_arms import (
@@ -21,11 +23,27 @@ from synthetic_arms import (
     within,
 )
 
+from labkit.analysis.flame.significance import Estimate
 from labkit.analysis.why import arms, conclusion, environment, phrases
 from labkit.cli import main
 from labkit.measure.experiments import changes
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.throughput_search.parameters import Throughput
+
+
+@pytest.mark.parametrize(
+    ("size", "total", "words"),
+    [
+        (Estimate(0, 2, 2, 1, 0.01), Estimate(0, 4, 4, 1, 0.01), "50 %"),
+        (Estimate(0, 5, 5, 1, 0.01), Estimate(0, 4, 4, 1, 0.01), "100 %"),
+        (Estimate(0, 8, 8, 1, 0.01), Estimate(0, 4, 4, 1, 0.01), "more than the whole difference, .* takes less"),
+        (Estimate(8, 0, -8, 1, 0.01), Estimate(4, 0, -4, 1, 0.01), "more than the whole difference, .* takes more"),
+    ],
+)  # fmt: skip
+def test_share_of_the_difference(size: Estimate, total: Estimate, words: str) -> None:
+    evidence: Any = SimpleNamespace(split=SimpleNamespace(total=total), cost_differs=True)
+    assert re.match(f", {words}", phrases.share(size, evidence))
+
 
 FILTER = (effect("sysctl", "net.ipv4.conf.all.rp_filter", "0", "1"),)
 AGAIN = f"{BASELINE} (again)"
