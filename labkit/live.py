@@ -419,8 +419,9 @@ def build(topology: str | Network, where: str = "here", **parameters: Any) -> Li
     namespace or container). Raises BadInput for impossible parameters, Unsupported if the kernel lacks a feature, and
     Isolated if the datapath isolates the endpoints.
     """
-    request = run.one_topology(topology, {"where": where, **parameters})
-    return LiveTopology(where, {"do": "live", **request})
+    # The name of an existing network may decide where.
+    request = run.one_topology(topology, parameters if where == "here" else {"where": where, **parameters})
+    return LiveTopology(request["parameters"]["where"], {"do": "live", **request})
 
 
 def machine(where: str = "here") -> LiveTopology:

@@ -249,7 +249,7 @@ def _sending(ends: _Ends, found: _Found, not_seen: list[str]) -> evidence.Sendin
         round_trips_ms=lambda: ends.client.ask("round_trips_ms"),
         listening=lambda: ends.server.ask("listening"),
         refused=lambda port: ends.client.ask("refused", port=port),
-        loads=lambda seconds: [_load(ends, seconds, protocol) for protocol in load.PROTOCOLS],
+        loads=lambda seconds: (_load(ends, seconds, protocol) for protocol in load.PROTOCOLS),
     )
 
 

@@ -79,6 +79,11 @@ def one_topology(topology: str | Network, given: Mapping[str, Any]) -> dict[str,
         )
     if len(request_parameters["endpoint"]) > 1:
         raise BadInput(f"endpoint={given['endpoint']}: one topology is built, so name one kind of endpoint")
+    if request_parameters["nodes"] == "two" and existing_names.is_network(topology):
+        ends = " ".join(existing_names.ends(topology))
+        raise BadInput(
+            f"a live topology is on one machine: `labkit draw {ends}` draws the path between these ends"
+        )
     if request_parameters["nodes"] == "two":
         raise BadInput("nodes=two is for measuring only: build a live topology on one host, with nodes=one")
     hosts.check(request_parameters["where"])

@@ -162,7 +162,9 @@ class LatencyUnderLoad(DatapathParameters, frozen=True, kw_only=True):
     @property
     def probe_parameters(self) -> DatapathParameters:
         """The parameters of the servers that answer probes of UDP."""
-        return DatapathParameters.like(self, length_bytes=LENGTH_BYTES, streams=1, congestion=None)
+        return DatapathParameters.like(
+            self, length_bytes=LENGTH_BYTES, streams=1, congestion=None, socket=None
+        )
 
 
 def _is_none(value: Any) -> bool:

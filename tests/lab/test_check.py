@@ -354,6 +354,9 @@ def test_the_first_line_names_the_true_cause(need: Need) -> None:
         name: lines[:2] for name, lines in found.items() if not (lines or [""])[0].startswith(BROKEN[name][0])
     }
     assert len(wrong) <= len(BROKEN) // 12, json.dumps(wrong, indent=1)
+    assert sum(line.startswith("many tc filters") for line in found["many filters"]) == 1, found[
+        "many filters"
+    ]
 
 
 # Networks of the zoo that a copy repeats in full, each with what it has otherwise than a network that labkit builds.

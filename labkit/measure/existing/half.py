@@ -22,7 +22,7 @@ from labkit.measure.existing import network
 from labkit.measure.existing.checks import drops, load, probes, registry
 from labkit.measure.existing.checks.evidence import Evidence, mtu_of, observed
 from labkit.measure.existing.checks.probes import End, Receiver, Sender
-from labkit.measure.existing.checks.rules import Chain, may_match
+from labkit.measure.existing.checks.rules import Chain, chain_of, entries, may_match
 from labkit.measure.existing.endpoints import resolve
 from labkit.measure.existing.path import Path, inwards, outwards, source_for, usable
 from labkit.measure.existing.spaces import Spaces
@@ -214,8 +214,8 @@ def _hidden(way: Path) -> str:
     for space in dict.fromkeys(place.space for place in way.arrivals):
         names = {place.name for place in way.places if place.space is space}
         left = set[Chain]()  # chains that an earlier rule may have ended, as kube-proxy's without a mark
-        for rule in (one["rule"] for one in space.ruleset if "rule" in one):
-            chain = (rule["family"], rule["table"], rule["chain"])
+        for rule in entries(space.ruleset, "rule"):
+            chain = chain_of(rule)
             for one in rule.get("expr", ()) if chain not in left and may_match(rule, packet, names) else ():
                 given = one.get("snat")
                 if isinstance(given, dict) and isinstance(given.get("addr"), str):

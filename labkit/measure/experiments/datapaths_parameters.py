@@ -260,12 +260,18 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
             )
         for name in self.existing_networks:
             own = topologies.usual(name)
-            apart = "peer" in own and self.has_remote_monitor
-            if apart or any(getattr(self, key) != value for key, value in own.items()):
+            if "peer" in own and "peer" in self.ABSENT:
+                raise BadInput(f"{name}: this experiment takes two ends of one machine")
+            if "peer" in own and self.has_remote_monitor:
                 raise BadInput(
-                    f"{name} decides {', '.join(own)}: leave these out, and networks of other machines or with copies;"
-                    " an experiment without peer takes ends of one machine"
+                    f"{name}: it cannot stand beside mirrors whose copies leave the host; leave these out"
                 )
+            if any(getattr(self, key) != value for key, value in own.items()):
+                raise BadInput(
+                    f"{name} decides {', '.join(own)}: leave these out, and topologies on other machines"
+                )
+            if "peer" in own:
+                self._check_two_machines(name)
         twice = "labkit itself measures the baseline twice" if self.topology else ""
         UniqueItems(twice).check("topology", self.topology_names)
         Within(MIN_MTU[self.family], 65535, f"what IPv{self.family} allows").check(
@@ -287,6 +293,17 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
             self._check_two()
         else:
             self._check_one()
+
+    def _check_two_machines(self, name: str) -> None:
+        usual = type(self)()
+        names = ("change", "observe", "slices", "direction")
+        asked = [key for key in names if getattr(self, key) != getattr(usual, key)]
+        asked += [] if self.load_generator.name in ("iperf3", "ping") else ["protocol", "generator"]
+        if asked:
+            raise BadInput(
+                f"{name}: between ends of two machines, labkit measures in whole runs of iperf3 or ping, without"
+                f" changes and observers: leave {' and '.join(asked)} out"
+            )
 
     @property
     def topology_names(self) -> tuple[str, ...]:

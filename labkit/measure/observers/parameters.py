@@ -71,5 +71,5 @@ class OwnParameters(ObserverParameters, frozen=True, kw_only=True):
 
 
 def own(parameters: ObservedLoad) -> OwnParameters:
-    """Return those of an experiment's parameters."""
+    """Return the parameters of labkit's own observers among those of an experiment."""
     return own_parameters(parameters, OwnParameters)

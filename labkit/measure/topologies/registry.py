@@ -183,6 +183,10 @@ def check(
         raise BadInput(f"{topology} has its ends already: leave endpoint out")
     if parent is not None and not kind.takes_parent:
         raise BadInput(f"parent={parent}: {topology} has no parent: only macvlan and ipvlan have one")
+    if across and kind.side is None and existing_names.is_network(str(topology)):
+        raise BadInput(
+            f"{topology} has both ends on one machine: with nodes=two name the other's as ssh:NAME/END"
+        )
     if across and kind.side is None:
         raise BadInput(f"{topology} cannot connect two hosts: with nodes=two choose {', '.join(ACROSS)}")
 

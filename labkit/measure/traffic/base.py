@@ -586,12 +586,12 @@ class Flows:
                 raise Failed(f"{what} was not ready within {self._start_s:.0f} s")
 
     def again(self) -> bool:
-        """Start all flows of UDP anew, and return True. Return False if they cannot be, or need not be.
-
-        iperf3 begins a flow of UDP with one datagram that the server answers with one. Neither is sent again, so if one
-        gets lost both ends wait for 30 s (iperf_udp_connect, 3.12).
-        """
-        if self._parameters.protocol != "udp" or self.servers is None:
+        """Start all flows of UDP anew, and return True. Return False if they cannot be, or need not be."""
+        if (
+            self._parameters.protocol != "udp"
+            or self.servers is None
+            or not self._generator.udp_start_can_be_lost
+        ):
             return False
         _kill(self.clients, self._generator.last_words_s)
         self.servers.start()
@@ -696,6 +696,7 @@ class FlowGenerator(Generator):
     reported_bps: ClassVar[str]  # the column with the throughput that the generator itself reports
     grace_s: ClassVar[float] = 5.0  # how long a run may exceed its planned time before it is killed
     last_words_s: ClassVar[float] = 1.0  # how long the other end may take to report after one end has ended
+    udp_start_can_be_lost: ClassVar[bool] = False  # one datagram begins a flow of UDP, and is not sent again
 
     @abc.abstractmethod
     def client_argv(

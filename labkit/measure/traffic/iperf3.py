@@ -114,6 +114,8 @@ class Iperf3(FlowGenerator):
     """iperf3 as a traffic generator."""
 
     name = "iperf3"
+    # If the datagram or the server's answer gets lost, both ends wait for 30 s (iperf_udp_connect, 3.12).
+    udp_start_can_be_lost = True
     capabilities = Capabilities(
         length_bytes={"tcp": (1, 1 << 20), "udp": (16, LARGEST_DATAGRAM)},
         metric="throughput_bps",

@@ -28,6 +28,11 @@ datapaths 'congestion=cubic; ls' -> is not valid: write an algorithm of the kern
 datapaths rate_bps=nan -> rate_bps=nan
 datapaths seed=2147483648 -> seed=2147483648 is outside
 datapaths zerocopy=perhaps -> zerocopy=perhaps
+datapaths topology=existing:ssh:a/host+ssh:b/host observe=counters slices=4 -> leave observe and slices out
+datapaths topology=existing:ssh:a/host+ssh:b/host protocol=udp_rr -> whole runs of iperf3 or ping
+datapaths topology=existing:ssh:a/host+ssh:b/host where=here -> decides where, nodes, peer: leave these out
+datapaths topology=existing:netns:a+netns:b nodes=two peer=here parent=nic0,nic1 -> name the other's as ssh:NAME/END
+latency_under_load topology=existing:ssh:a/host+ssh:b/host -> takes two ends of one machine
 packet_size length_bytes=64 -> there is no parameter length_bytes (use size_bytes instead)
 throughput slices=4 -> there is no parameter slices
 container_vs_vm slices=4 -> there is no parameter slices
@@ -296,6 +301,8 @@ bisect datapaths --over protocol=tcp,udp -> no common metric
 bisect datapaths --over pairs=1,2 --fail-if 'loss>1%' -> are not paired
 bisect datapaths --over pairs=1,2 --good 3 -> is none of the values
 bisect datapaths --over kernels 6.1.0-none 6.1.0-other -> labkit kernels get
+draw veth_bridge nodes=two where=vm:debian -> nodes=two is for measuring only
+draw existing:ssh:a/netns:x+ssh:b/netns:y -> `labkit draw ssh:a/netns:x ssh:b/netns:y` draws the path
 """
 
 

@@ -43,6 +43,12 @@ def test_texts_and_values_are_equivalent(given: dict[str, Any], name: str, expec
     assert getattr(DatapathParameters.of(given), name) == expected
 
 
+@pytest.mark.parametrize("given", [{"topology": 5}, {"pairs": [1, [2]]}, {"pairs": {"a": 1}}])
+def test_values_of_other_types_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match=next(iter(given))):
+        DatapathParameters.of(given)
+
+
 @pytest.mark.parametrize(
     "given",
     [CABLE, {**CABLE, "peer": "ssh:far"}, {"nodes": "two", "where": "vm:debian", "link_rate_bps": "1e9"}],

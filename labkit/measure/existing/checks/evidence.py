@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -58,7 +58,7 @@ class Sending:
     round_trips_ms: Callable[[], list[float]]
     listening: Callable[[], list[int]]
     refused: Callable[[int], str]
-    loads: Callable[[int], list[load.Load]]
+    loads: Callable[[int], Iterable[load.Load]]
 
     def probe(
         self, result: Probed, not_seen: list[str], load_s: int | None, port: int | None, sends: bool = True
@@ -91,7 +91,9 @@ class Sending:
             not_seen.append(f"the load was not sent: no connection of labkit's own reached {self.address}")
         elif load_s is not None:
             try:
-                result.load_s, result.loads = load_s, self.loads(load_s)
+                result.load_s = load_s
+                for one in self.loads(load_s):  # one that ran stays there if the next one does not
+                    result.loads.append(one)
             except (Failed, Unsupported) as error:
                 not_seen.append(f"the load did not run: {error}")
 

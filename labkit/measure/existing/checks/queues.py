@@ -18,13 +18,10 @@ UNITS = {"bit": 1, "Kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9, "Tbit": 1e12}
 _CLASS = re.compile(
     r"class \w+ (?P<id>\S+) (?:root|parent (?P<parent>\S+)) .*ceil (?P<rate>[\d.]+)(?P<unit>[KMGT]?bit)"
 )
-_FILTER = re.compile(
-    r"^filter .*(?: order \d| handle 0x)", re.M
-)  # lines without are of a hash table or a priority
-MANY_FILTERS, FILTER_NS = (
-    50,
-    16,
-)  # a u32 filter that does not match: 4.8 µs for 300 (`labkit why`, Linux 6.18)
+# Lines without an order and a handle are those of a hash table or a priority.
+_FILTER = re.compile(r"^filter .*(?: order \d| handle 0x)", re.M)
+# A u32 filter that does not match: 300 take 4.8 µs (`labkit why`, Linux 6.18).
+MANY_FILTERS, FILTER_NS = 50, 16
 NETEM = {"loss-random": "loses", "duplicate": "duplicates", "corrupt": "corrupts", "reorder": "reorders"}
 CLASSFUL = ("htb", "hfsc", "cbq", "drr", "qfq", "ets")
 
@@ -100,15 +97,22 @@ def _class_rates(text: str) -> list[float]:
 def filters(seen: Evidence) -> Iterator[Finding]:
     """Filters of tc that are many, or that drop or police, where something was lost or a rate is limited."""
     for space, name in dict.fromkeys((place.space, place.name) for place in seen.places):
-        for side in ("ingress", "egress", "root"):
-            ended = space.namespace.run("tc", "-s", "filter", "show", "dev", name, side)
+        kinds = {str(one.get("kind")) for one in space.json("tc", "-j", "qdisc", "show", "dev", name)}
+        # A plain ingress qdisc answers for all of these words with the same filters (ingress_tcf_block), and one with
+        # classes for none of them.
+        asked = {"ingress": "ingress"} if kinds & {"ingress", "clsact"} else {}
+        asked |= {"egress": "egress"} if "clsact" in kinds else {}
+        asked |= {"root": ""} if kinds & {*CLASSFUL, "prio", "multiq"} else {}
+        for side, word in asked.items():
+            shown = ("tc", "-s", "filter", "show", "dev", name, *word.split())
+            ended = space.namespace.run(*shown)
             text = " ".join(ended.stdout.split())
             if (count := len(_FILTER.findall(ended.stdout))) >= MANY_FILTERS:
                 yield Finding(
                     cause="many tc filters", what=f"up to {count} filters of tc see each packet at {name} ({side})",
                     where=f"{space.name} {name}", weight=min(SOME + count / 5000, MUCH),
                     cost=f"up to {units.si(count * FILTER_NS * 1e-9, 's')} for each packet",
-                    undo=space.command(f"tc filter show dev {name} {side}  # then delete those that are not needed"),
+                    undo=space.command(f"tc filter show dev {name} {word}  # then delete those that are not needed"),
                 )  # fmt: skip
             polices, drops = "police" in text, "action drop" in text
             dropped = sum(map(int, re.findall(r"\(dropped (\d+)", text))) and (seen.blocked or seen.lossy)
@@ -118,5 +122,5 @@ def filters(seen: Evidence) -> Iterator[Finding]:
             yield Finding(
                 cause="tc filter", what=f"a filter of tc at {name} ({side}) {what}: {text[:160]}",
                 where=f"{space.name} {name}", certainty=SEEN if dropped else PRESENT, weight=MOST,
-                undo=space.command(f"tc filter show dev {name} {side}  # then delete this one by its pref"),
+                undo=space.command(f"tc filter show dev {name} {word}  # then delete this one by its pref"),
             )  # fmt: skip

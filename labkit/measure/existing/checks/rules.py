@@ -104,12 +104,12 @@ def _verdicts(
                 yield verdict
 
 
-def _all(listed: list[dict[str, Any]], kind: str) -> list[Rule]:
+def entries(listed: list[dict[str, Any]], kind: str) -> list[Rule]:
     """Return the rules or the chains of what nft lists."""
     return [one[kind] for one in listed if kind in one]
 
 
-def _chain(one: Rule) -> Chain:
+def chain_of(one: Rule) -> Chain:
     """Return the chain of a rule, or a chain itself."""
     return one["family"], one["table"], one.get("chain") or one["name"]
 
@@ -127,8 +127,8 @@ def _reached(starts: Iterable[Chain], calls: Callable[[Chain], Iterable[str]]) -
 def _reachable(listed: list[dict[str, Any]], packet: Mapping[str, str], interfaces: set[str]) -> set[Chain]:
     """Return the chains that a packet may pass: those with a hook, and those that matching rules call."""
     rules, known = defaultdict[Chain, list[Rule]](list), maps_of.named(listed)
-    for one in _all(listed, "rule"):
-        rules[_chain(one)].append(one)
+    for one in entries(listed, "rule"):
+        rules[chain_of(one)].append(one)
 
     def called(chain: Chain) -> Iterator[str]:
         for rule in rules[chain]:
@@ -136,7 +136,7 @@ def _reachable(listed: list[dict[str, Any]], packet: Mapping[str, str], interfac
             if calls and may_match(rule, packet, interfaces):
                 yield from _targets(list(_verdicts(rule, known[chain[:2]], packet, interfaces)))
 
-    return _reached((_chain(one) for one in _all(listed, "chain") if "hook" in one), called)
+    return _reached((chain_of(one) for one in entries(listed, "chain") if "hook" in one), called)
 
 
 def _packets(seen: Evidence) -> Iterator[dict[str, str]]:
@@ -176,7 +176,7 @@ def _rules(seen: Evidence) -> Iterator[tuple[Space, set[str], Rule]]:
     """Yield each rule with its namespace, and the names of the interfaces that packets pass there."""
     for space in seen.spaces:
         names = {place.name for place in seen.places if place.space is space}
-        yield from ((space, names, rule) for rule in _all(seen.rulesets[space.name], "rule"))
+        yield from ((space, names, rule) for rule in entries(seen.rulesets[space.name], "rule"))
 
 
 def dropping(seen: Evidence) -> Iterator[Finding]:
@@ -188,7 +188,7 @@ def dropping(seen: Evidence) -> Iterator[Finding]:
         hits = seen.hits.get(rule_key(space.name, rule))
         if hits == 0 or not any(word in one for one in rule.get("expr", ()) for word in (*VERDICTS, "vmap")):
             continue
-        listed, chain = seen.rulesets[space.name], _chain(rule)
+        listed, chain = seen.rulesets[space.name], chain_of(rule)
         known, verdict, fit = maps[space.name][chain[:2]], None, list[dict[str, str]]()
         for number, packet in enumerate(packets):
             if not may_match(rule, packet, names):
@@ -220,7 +220,7 @@ def dropping(seen: Evidence) -> Iterator[Finding]:
 
 
 def _policies(seen: Evidence, space: Space) -> Iterator[Finding]:
-    for chain in _all(seen.rulesets[space.name], "chain"):
+    for chain in entries(seen.rulesets[space.name], "chain"):
         if (
             chain.get("policy") == "drop"
             and seen.blocked
@@ -228,9 +228,10 @@ def _policies(seen: Evidence, space: Space) -> Iterator[Finding]:
             and not _other_family(seen, chain["family"])
             and _passed(seen, space, chain)
         ):
+            name = " ".join(chain_of(chain))
             yield Finding(
                 cause="drop policy",
-                what=f"the chain {' '.join(_chain(chain))} (hook {chain.get('hook')}) drops what no rule of it accepts",
+                what=f"the chain {name} (hook {chain.get('hook')}) drops what no rule of it accepts",
                 where=space.name, certainty=SEEN if seen.filtered else POSSIBLE, weight=ALL - 0.02,
                 undo="add a rule that accepts the packets of this path",
             )  # fmt: skip
@@ -238,8 +239,8 @@ def _policies(seen: Evidence, space: Space) -> Iterator[Finding]:
 
 def _passed(seen: Evidence, space: Space, of: Rule) -> bool:
     """Return whether packets of the path may pass a rule's chain by its hook: ends receive and send, others forward."""
-    chains = _all(seen.rulesets[space.name], "chain")
-    hook = next((one.get("hook") for one in chains if _chain(one) == _chain(of)), None)
+    chains = entries(seen.rulesets[space.name], "chain")
+    hook = next((one.get("hook") for one in chains if chain_of(one) == chain_of(of)), None)
     if space in seen.ends:
         return hook != "forward"
     # Outer packets may begin and end anywhere.
@@ -257,7 +258,7 @@ def _is_plain(rule: Rule) -> bool:
 def _deletion(space: Space, rule: Rule) -> str | None:
     if "undo" in rule:
         return space.command(rule["undo"])
-    place = " ".join(_chain(rule))
+    place = " ".join(chain_of(rule))
     return space.command(f"nft delete rule {place} handle {rule['handle']}") if _is_plain(rule) else None
 
 
@@ -267,7 +268,7 @@ def _text(space: Space, rule: Rule) -> str:
         return str(rule["text"])
     if not _is_plain(rule):
         return f"handle {rule['handle']}"
-    ended = space.namespace.run("nft", "-a", "list", "chain", *_chain(rule))
+    ended = space.namespace.run("nft", "-a", "list", "chain", *chain_of(rule))
     wanted = f"# handle {rule['handle']}"
     lines = [line.strip() for line in ended.stdout.splitlines() if line.rstrip().endswith(wanted)]
     return lines[0].removesuffix(wanted).strip() if lines else f"handle {rule['handle']}"
@@ -276,18 +277,18 @@ def _text(space: Space, rule: Rule) -> str:
 def long_sets(seen: Evidence) -> Iterator[Finding]:
     """Base chains whose rules and those of the chains that they call are many."""
     for space in seen.spaces:
-        rules = _all(seen.rulesets[space.name], "rule")
-        counts, calls = Counter(map(_chain, rules)), defaultdict[Chain, set[str]](set)
+        rules = entries(seen.rulesets[space.name], "rule")
+        counts, calls = Counter(map(chain_of, rules)), defaultdict[Chain, set[str]](set)
         for rule in rules:
-            calls[_chain(rule)].update(_targets(rule.get("expr", ())))
+            calls[chain_of(rule)].update(_targets(rule.get("expr", ())))
         total, longest = 0, ("", 0)
-        for chain in _all(seen.rulesets[space.name], "chain"):
+        for chain in entries(seen.rulesets[space.name], "chain"):
             family = chain["family"]
             if "hook" not in chain or not applied(seen, space, family) or _other_family(seen, family):
                 continue
-            count = sum(counts[one] for one in _reached([_chain(chain)], calls.__getitem__))
+            count = sum(counts[one] for one in _reached([chain_of(chain)], calls.__getitem__))
             total += count
-            longest = max(longest, (" ".join(_chain(chain)), count), key=lambda one: one[1])
+            longest = max(longest, (" ".join(chain_of(chain)), count), key=lambda one: one[1])
         if total < MANY_RULES:
             continue
         hit = sum(bool(seen.hits.get(rule_key(space.name, rule))) for rule in rules)

@@ -200,10 +200,14 @@ class Kind:
 
         Raises Unsupported if the kernel lacks them.
         """
+        if self.placed:
+            raise NotImplementedError(f"{self.name} has no state")
         return {}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         """Apply the change. Raises Unsupported if the kernel lacks the feature, Failed if it refuses the change."""
+        if self.placed:
+            raise NotImplementedError(f"{self.name} cannot be applied")
 
     def verify(self, after: State, options: Mapping[str, Any], place: Place) -> None:
         """Raise Failed if the kernel reports another setting than the requested one."""

@@ -20,7 +20,7 @@ class Sysctl(Kind):
     example = "sysctl net.ipv4.conf.all.rp_filter=1 at server"
     form = ASSIGNMENT
     takes: ClassVar = {NAME: VALUE}
-    allowed, others = r"(?s)net[./].*", "only net.* belongs to a namespace; use machine_sysctl for others"
+    names, why_not = r"(?s)net[./].*", "only net.* belongs to a namespace; use machine_sysctl for others"
 
     def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
         return {
@@ -30,8 +30,8 @@ class Sysctl(Kind):
 
     def check(self, options: Mapping[str, Any]) -> None:
         for name in options:
-            if not re.fullmatch(self.allowed, name):
-                raise BadInput(f"{self.name} {name}: {self.others}")
+            if not re.fullmatch(self.names, name):
+                raise BadInput(f"{self.name} {name}: {self.why_not}")
         super().check(options)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
@@ -100,7 +100,7 @@ class MachineSysctl(Sysctl):
     placed = False
     example = "machine_sysctl net.core.high_order_alloc_disable=1"
     takes: ClassVar = {sysctl_journal.ALLOWED: VALUE}
-    allowed, others = sysctl_journal.ALLOWED, "only net.* and the scheduler's (kernel.sched_*) may be changed"
+    names, why_not = sysctl_journal.ALLOWED, "only net.* and the scheduler's (kernel.sched_*) may be changed"
 
 
 SYSCTL, MACHINE_SYSCTL = Sysctl(), MachineSysctl()

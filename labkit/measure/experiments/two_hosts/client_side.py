@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from labkit.common import existing_names
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure import topologies
 from labkit.measure.endpoints import Namespace, RemotePair
@@ -116,6 +117,10 @@ class Across(BuiltArm):
         finally:
             self.peer.ask("stop_servers")
 
+    @property
+    def own_namespaces(self) -> Sequence[Namespace]:
+        return [] if existing_names.is_network(self.arm.topology) else self.namespaces
+
     @contextmanager
     def trials(self, generator: TrialGenerator, mix: Mix) -> Iterator[Trials]:
         names, settle_s = self.peer.ask("receive", mix=dataclasses.asdict(mix))
@@ -161,7 +166,7 @@ def across(parameters: DatapathParameters, run_context: RunContext, arm: Arm, pa
             RemotePair(end, dataclasses.replace(far, port_offset=there["port_offset"]))
             for end, far in zip(side.ends, side.far, strict=True)
         ]
-        _check_path(made, parameters)
+        _check_path(made, parameters, arm.topology)
         side.begin(made)
         one = Across(
             arm=arm,
@@ -177,15 +182,18 @@ def across(parameters: DatapathParameters, run_context: RunContext, arm: Arm, pa
         yield one
 
 
-def _check_path(pairs: Sequence[RemotePair], parameters: DatapathParameters) -> None:
+def _check_path(pairs: Sequence[RemotePair], parameters: DatapathParameters, topology: str) -> None:
     words = ping.reachable(pairs, parameters.mtu_bytes, parameters.family)
     if words is None:
         return
+    exists = existing_names.is_network(topology)
     if ping.silent(pairs[0]):
+        where = "do rules let ICMP echo pass" if exists else "is there a cable, or a switch,"
         raise Failed(
-            f"{words}, nor to a small one: is there a cable, or a switch, between the NICs of the two hosts?"
+            f"{words}, nor to a small one: {where} between the {'ends' if exists else 'NICs of the two hosts'}?"
         )
     raise Unsupported(
         f"the path between the two hosts does not carry MTU {parameters.mtu_bytes}: a small ping is answered,"
-        f" one of {parameters.mtu_bytes} bytes is not; raise the MTU of the devices between them, or lower mtu_bytes"
+        f" one of {parameters.mtu_bytes} bytes is not; raise the MTU of the devices between them, or lower"
+        f" {'that of both ends' if exists else 'mtu_bytes'}"
     )

@@ -59,7 +59,7 @@ class ServerHost:
         self._ends, self._remote = side.ends, side.far
         first = self._ends[0]
         offloads = first.kernel.offloads(first.interface)
-        return {"offloads": offloads, "port_offset": first.port_offset, "doubts": list(side.doubts)}
+        return {"offloads": offloads, "port_offset": first.port_offset, "doubts": _of_host(side.doubts)}
 
     def clear(self) -> None:
         """Remove everything that was built."""
@@ -91,9 +91,7 @@ class ServerHost:
         seen = server_counters.window(
             counters, lambda until: process.wait(servers.programs, until), time.monotonic() + for_s
         )
-        stolen = machine.stolen(seen.steal_s, seen.window_s)
-        doubts = [f"on the servers' host {doubt}" for doubt in stolen]
-        return msgspec.structs.replace(seen, doubts=doubts)
+        return msgspec.structs.replace(seen, doubts=_of_host(machine.stolen(seen.steal_s, seen.window_s)))
 
     def pages(self) -> list[Page]:
         """Return the servers' own JSON."""
@@ -175,3 +173,7 @@ def answers(
                 yield {"event": "answer", "answer": msgspec.to_builtins(serving_here.known[do](**request))}
             except LabkitError as error:
                 yield {"event": "answer", "kind": type(error).__name__, "text": str(error)}
+
+
+def _of_host(doubts: Iterable[str]) -> list[str]:
+    return [f"on the servers' host: {doubt}" for doubt in doubts]

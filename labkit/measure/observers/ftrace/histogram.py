@@ -54,7 +54,9 @@ class Distribution:
     def brief(self) -> dict[str, Any]:
         """Return the short summary for one CPU or process."""
         report = self.report()
-        return {name: report[name] for name in ("count", "mean_s", "p50_s", "p99_s", "max_s", "total_s")}
+        return {
+            name: report[name] for name in ("count", "mean_s", "p50_s", "p90_s", "p99_s", "max_s", "total_s")
+        }
 
     def histogram(self) -> list[list[float]]:
         """Return the non-empty bins: from, to (seconds), count."""

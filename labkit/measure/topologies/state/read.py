@@ -256,7 +256,10 @@ def tunnel_of(link: netlink.Link, replicated: list[str]) -> TunnelState | None:
     def first_value(what: str) -> Any:
         """Return the first attribute that holds this and has a value; a key or an address of zero is none."""
         tables = [kind.tunnel_data or {} for kind in KINDS.values() if not kind.is_encrypted]
-        names = [name for table in tables for name, holds in table.items() if holds == what]
+        # A GRE tunnel may expect another key (IKEY) than it sends, and is known by that one.
+        names = [
+            name for table in tables for name, holds in table.items() if holds == what and "_IKEY" not in name
+        ]
         values = (link.data.get(name) for each in names for name in (each, f"{each}6"))
         return next((value for value in values if value not in (None, 0, "0.0.0.0", "::")), None)
 
