@@ -82,7 +82,7 @@ def selected(times_s: Sequence[float], counts: Mapping[str, Sequence[int]]) -> g
     figure = go.Figure()
     for name, values in counts.items():
         style = theme.BASELINE if name == "seen" else theme.READERS["monitor"]
-        rates = np.diff(values) / np.diff(times_s)
+        rates = (np.diff(values) / np.diff(times_s)).tolist()
         line = {"color": style.color, "dash": "dot" if name == "seen" else "solid"}
         figure.add_scatter(x=list(times_s[1:]), y=rates, mode="lines", name=name, line=line)
     figure.update_xaxes(title_text="s")
