@@ -425,6 +425,17 @@ def test_existing_network_is_an_arm(machine: Machine) -> None:
     assert until(lambda: not machine.sandbox.pids(lambda words: "iperf3" in words[0]), 20)
 
 
+@pytest.mark.long
+@pytest.mark.needs("iperf3")
+def test_requests_probe_an_existing_network_beside_a_load(bridged: Machine) -> None:
+    before = bridged.everything()
+    words = (f"topology={NETWORK}", "protocol=udp_rr", "load=tcp", "rounds=1", "duration_s=1", "--yes")
+    row, *_again = bridged.sandbox.rows(*words, experiment="latency_under_load")
+    assert (row["status"], row["generator"]) == ("ok", "sockets")
+    assert 0 < row["latency_p50_s"] < 1
+    assert bridged.everything() == before
+
+
 @pytest.mark.needs("iperf3", "ping")
 def test_killed_run_leaves_the_network_as_it_was(bridged: Machine) -> None:
     before = bridged.everything()

@@ -150,7 +150,7 @@ def kind_of(topology: str | Network) -> TopologyKind:
             check_load=on_call(f"{_EXISTING}:check_load"),
             why_no_tags=lambda _name: "labkit adds no VLAN to an existing network",
             # The others need rules or interfaces of their own at the ends.
-            generators=("iperf3", "ping", "sockperf"),
+            generators=("iperf3", "ping", "sockperf", "sockets"),
             side=on_call(f"{_EXISTING}:side") if "peer" in existing_names.decided(topology) else None,
         )
     return TABLE[topology.partition("+")[0]]
