@@ -44,7 +44,7 @@ check: setup  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict --num-workers auto labkit studies benchmarks
 
-test: check  ## ruff, mypy, and the tests that take about four minutes on two quiet CPUs
+test: check  ## ruff, mypy, and the tests that take about five minutes on two quiet CPUs
 	@$(call run-pytest,$(PARALLEL) -m "not long and not alone")
 
 test-long: setup  ## the tests that take longer: lab VMs, notebooks, browsers
