@@ -37,8 +37,8 @@ ALARMS, FOUND = 0.02, 0.90
 RUNS, QUICK_RUNS = 6, 0  # of up to ten minutes each
 PROTOCOLS = ("tcp", "udp")
 TOGETHER = 3  # recorded rounds have four slices, those of a gate twelve
-ROUNDS = gate.TEN_MINUTES[0]["rounds"]
-STOP = DatapathParameters.of({**gate.TEN_MINUTES[0], "half_width": gate.enough(CONDITIONS)})
+ROUNDS = gate.DEFAULTS[0]["rounds"]
+STOP = DatapathParameters.of({**gate.DEFAULTS[0], "half_width": gate.enough(CONDITIONS)})
 CHANGE = "new"
 
 

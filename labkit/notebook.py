@@ -135,7 +135,8 @@ class Run:
         try:
             own = self._own_flames()
         except LabkitError as error:
-            return _note(f"There is no flame graph: {error}.")
+            _note(f"There is no flame graph: {error}.")
+            return
         for graph in own:
             display(graph)
         if not len(arms) and not own:
@@ -164,18 +165,15 @@ class Run:
     def _own_flames(self) -> list[flame.Flame]:
         """Return the flame graph of each point of the only arm, in CPU time per unit of work; of several arms, none."""
         profiled = self.profiles[self.profiles["observer"].eq(load_profiles.OBSERVER)]
-        if (
-            profiled["status"].ne("ok").all()
-            or self.rows["arm"].nunique() > 1
-            or profiled["arm"].nunique() > 1
-        ):
+        measured = profiled[profiled["status"].eq("ok")]
+        if not len(measured) or self.rows["arm"].nunique() > 1 or profiled["arm"].nunique() > 1:
             return []
         return [
             flame.graph(
                 load_profiles.arm(rows, f"{rows['arm'].iloc[0]}, {load.group_text(key)}"),
                 protocols.find(rows["protocol"].iloc[0]).work,
             )
-            for key, rows in load.groups(profiled[profiled["status"].eq("ok")])
+            for key, rows in load.groups(measured)
         ]
 
     def source_lines(self, function: str) -> pd.DataFrame:

@@ -22,8 +22,9 @@ def question(verdicts: pd.DataFrame) -> str:
     text if there are none."""
     if not len(verdicts):
         return ""
-    # An arm that is equal to its own unchanged arm names that one.
-    usual = verdicts["baseline"].iloc[int(verdicts["word"].eq("equal").to_numpy(bool).argmin())]
+    # The baseline of an arm whose change has no effect is its own unchanged arm.
+    others = verdicts[~verdicts["word"].eq("equal")]
+    usual = (others if len(others) else verdicts)["baseline"].iloc[0]
     own = verdicts[verdicts["baseline"].eq(usual)]  # not those of changes
     arms = list(dict.fromkeys([*own["baseline"].astype(str), *own["topology"].astype(str)]))
     named = " or ".join([", ".join(arms[:-1]), arms[-1]]) if 1 < len(arms) <= NAMED_COUNT else ""

@@ -121,7 +121,7 @@ def change_verdicts(df: pd.DataFrame, pairs: pd.DataFrame | None = None) -> pd.D
 
 
 def two_modes(rows: pd.DataFrame, topology: str, baseline: str | None, change: str | None) -> str | None:
-    """Return `verdicts.two_modes` of an arm that a ratio of these (`change_ratios`) is about, or None."""
+    """Return why an arm that a ratio of `change_ratios` compares has no mean (`verdicts.two_modes`), or None."""
     ends = [one.removeprefix(f"{change} on ") for one in (topology, baseline) if one is not None]
     arms = [*ends, *(f"{one}+{change}" for one in ends if change is not None)]
     modes = (verdicts.two_modes(rows[rows["topology"].eq(one)]) for one in arms)

@@ -65,9 +65,9 @@ def _stolen_share(ok: pd.DataFrame) -> float:
 
 
 def taken_shares(left: pd.DataFrame, right: pd.DataFrame) -> Iterator[tuple[tuple[float, float], str, str]]:
-    """Yield each reason for which one run had less of the time than the other: both shares, subject and verb, of what.
+    """Yield what took more time from one run than from the other: both shares, a subject with its verb, and of what.
 
-    The reasons are a CPU quota, the hypervisor and other programs, whose shares must differ certainly, by rounds.
+    It is a CPU quota, the hypervisor, or other programs. Shares of other programs must differ certainly, by rounds.
     """
     both = (left, right)
     quota = [float(ok["throttled_share"].fillna(0.0).mean()) for ok in both]

@@ -27,9 +27,9 @@ from labkit.common.printable import markdown_table, printable
 WORSE, NOT_WORSE, UNCLEAR = "worse", "not worse", "cannot tell"
 EXIT_CODES = {NOT_WORSE: 0, WORSE: 3, UNCLEAR: 4}
 SUMMARY_LINES = 6
-# What a gate of arms measures if nothing else is said: slices, or whole runs where a load has none (of requests, which
-# have two places in a round, it takes twice as long).
-TEN_MINUTES = ({"rounds": 120, "slices": 12, "whole_runs": 0}, {"rounds": 30})
+# What a gate of arms measures if nothing else is said: slices (ten minutes for one point), or whole runs where a load
+# has no slices (twice as long for requests, which have two places in a round).
+DEFAULTS = ({"rounds": 120, "slices": 12, "whole_runs": 0}, {"rounds": 30})
 
 
 class Condition(NamedTuple):
@@ -88,8 +88,8 @@ def condition(text: str) -> Condition:
 def enough(conditions: Sequence[Condition]) -> float:
     """Return the half-width at which no more rounds are needed: two fifths of the smallest margin.
 
-    Then equal arms are not worse, and one that is worse by twice the margin is, in at least 19 of 20 runs each
-    (simulated from recorded slices).
+    In simulations from recorded slices, at least 19 of 20 runs then say `not worse` of equal arms, and `worse` of an
+    arm that is worse by twice the margin.
     """
     return min(one.beyond for one in conditions) / 2.5
 

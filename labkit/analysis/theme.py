@@ -352,7 +352,7 @@ def _template() -> go.layout.Template:
         "plot_bgcolor": "rgba(0,0,0,0)",
         "hoverlabel": {"bgcolor": "#20242a", "bordercolor": GREY, "font": {"color": "#f2f2f2"}, "align": "left"},
         "hovermode": "closest",
-        # Its default is half as opaque as a paper without colour: a grey slab where nothing hovers, as on a phone.
+        # By default it is half opaque, even over a transparent paper: a grey slab on a phone, where nothing hovers.
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": f"{GREY}99", "activecolor": GREY},
         "legend": {
             "x": 1.01, "xanchor": "left", "y": 1, "yanchor": "top", "bgcolor": "rgba(0,0,0,0)", "tracegroupgap": 0,

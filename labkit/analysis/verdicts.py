@@ -198,8 +198,8 @@ def no_evidence(topology: str, baseline: str | None, why: str) -> dict[str, Any]
 def two_modes(rows: pd.DataFrame) -> str | None:
     """Return why the mean of an arm's requests describes nothing, or None.
 
-    Only requests that the scheduler placed count. At least two runs took MODES times as long as all of at least two
-    others. Then the ends were on one CPU in some runs, and on two in others.
+    Only requests that the scheduler placed count. Their ends were on one CPU in some runs and on two in others if at
+    least two runs took MODES times as long as all of at least two others.
     """
     free = rows["ends_on"].isna() & rows["rate_rps"].isna() & rows["status"].eq("ok")
     known = rows.loc[free & rows["transaction_rate"].notna(), "latency_p50_s"].dropna()
@@ -453,15 +453,12 @@ def _about_verdicts(result: pd.DataFrame) -> list[Weighted]:
         lines.append(
             (0.1, "fewer than two whole runs of each arm, so nothing checks the result of the slices")
         )
-    apart = "the set-ups disagree, so the interval is over set-ups and therefore wider"
-    seldom = f"fewer than {stats.MIN_SETUPS} fresh set-ups: a difference between set-ups may not be detected"
-    itself = "the baseline differs from itself, so the interval is widened by that"
     for least, which, what in (
-        (1.0, compared["disagree"], apart),
-        (0.1, few, seldom),
+        (1.0, compared["disagree"], "the set-ups disagree, so the interval is over set-ups and therefore wider"),
+        (0.1, few, f"fewer than {stats.MIN_SETUPS} fresh set-ups: a difference between set-ups may not be detected"),
         (2.0, disjoint, "slices and whole runs contradict each other"),
-        (1.0, compared["widened"], itself),
-    ):
+        (1.0, compared["widened"], "the baseline differs from itself, so the interval is widened by that"),
+    ):  # fmt: skip
         weight = least + float(which.mean())
         lines += [
             (weight, f"{_together(places)}: {what} ({names})") for places, names in _places(compared[which])

@@ -195,15 +195,17 @@ def _wrapped(texts: Mapping[str, str]) -> str:
 class Folder(argparse.Action):
     """A folder argument that may occur once and must not be empty, because Path("") is the current folder."""
 
-    def __call__(self, parser: Any, namespace: Any, value: Any, option: str | None = None) -> None:
+    def __call__(
+        self, parser: argparse.ArgumentParser, into: argparse.Namespace, value: Any, option: str | None = None
+    ) -> None:
         if not value:
             written = f"{option} " if option else ""
             raise BadInput(
                 f"{written}'' names no folder: write {written}{self.metavar or 'FOLDER'}, for example {written}results"
             )
-        if getattr(namespace, self.dest) is not None:
+        if getattr(into, self.dest) is not None:
             raise BadInput(f"{option} is given twice: keep one of them")
-        setattr(namespace, self.dest, Path(value))
+        setattr(into, self.dest, Path(value))
 
 
 def port(text: str) -> int:
@@ -251,7 +253,9 @@ def add_keep_failed(parser: argparse.ArgumentParser) -> None:
 class _JudgePercentile(argparse.Action):
     """Judge latencies by the given percentile, in this process and in the notebooks that it executes."""
 
-    def __call__(self, parser: Any, given: argparse.Namespace, value: Any, option: str | None = None) -> None:
+    def __call__(
+        self, parser: argparse.ArgumentParser, into: argparse.Namespace, value: Any, option: str | None = None
+    ) -> None:
         os.environ[schema.PERCENTILE] = value
 
 

@@ -43,8 +43,8 @@ example of a network of your own as an arm.
     LABKIT_TREX=FOLDER labkit run throughput generator=trex topology=veth_bridge
 
 existing:END+END is a network that is there already: container:NAME, netns:NAME, pid:NUMBER, or host
-for this machine itself; on another machine ssh:NAME/ before it, and the machines may be two. The load
-runs between these two ends only, and nothing there is changed.
+for this machine itself. An end of another machine begins with ssh:NAME/, and the ends may be of two
+machines. The load runs between these two ends only, and nothing there is changed.
 
 where= chooses the kernel. vm:KERNEL boots a lab VM within seconds. The lab VM sees this machine's
 files read-only. Without KVM its CPU is emulated, and every number says so. KERNEL is debian, a
@@ -98,8 +98,10 @@ def add_arguments(parser: arguments.CommandParser) -> None:
 class _Chosen(argparse.Action):
     """The experiment. A --help behind it is about this experiment alone."""
 
-    def __call__(self, parser: Any, namespace: Any, value: Any, _option: str | None = None) -> None:
-        setattr(namespace, self.dest, value)
+    def __call__(
+        self, parser: argparse.ArgumentParser, into: argparse.Namespace, value: Any, option: str | None = None
+    ) -> None:
+        setattr(into, self.dest, value)
         if value in experiments.TABLE and isinstance(parser, arguments.CommandParser):
             parser.late_notes = lambda: _experiment(value)
 
@@ -221,7 +223,7 @@ def _with_gate_defaults(
     from labkit.analysis import gate
 
     kind = experiments.find(experiment).parameters
-    for repetition in gate.TEN_MINUTES:
+    for repetition in gate.DEFAULTS:
         every = {**repetition, "half_width": gate.enough(conditions), **parameters}
         # It raises for an experiment without slices or rounds, and for a load without slices.
         with contextlib.suppress(BadInput):

@@ -29,8 +29,8 @@ def run(given: argparse.Namespace) -> int:
     request = running.one_topology(given.topology, arguments.name_value_pairs(given.parameters))
     if (where := request["parameters"]["where"]) != "here":
         raise BadInput(
-            f"where={where} is not possible: `labkit shell` runs on this kernel only; leave where out, or name what is"
-            " on this machine"
+            f"where={where} is not possible: `labkit shell` runs on this kernel only; leave where out, or name ends of"
+            " this machine"
         )
     with ExitStack() as stack:
         more, fds = local.handed(request, stack)

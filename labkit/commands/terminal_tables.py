@@ -25,11 +25,11 @@ ROLES = {"baseline": 0, "control": 1}  # the arms that come first
 def show_observations(df: pd.DataFrame) -> pd.DataFrame:
     """Print the doubts about the parts of an experiment that are not compared, and return the rows that are."""
     is_cost = df["part"].fillna("cost").eq("cost")
-    _list(registry.doubts(df[~is_cost]))
+    _print_list(registry.doubts(df[~is_cost]))
     return df[is_cost]
 
 
-def _list(sentences: Iterable[str]) -> None:
+def _print_list(sentences: Iterable[str]) -> None:
     """Print sentences as the items of a list."""
     console = new_console()
     for sentence in sentences:
@@ -56,7 +56,7 @@ def show_rows(df: pd.DataFrame) -> None:
         for sentence in dict.fromkeys(lost["arm"] + ": " + lost["reason"]):
             console.print(f"- {sentence}\n")
     show_verdicts(df)
-    _list(verdicts.contradicting_medians(df))
+    _print_list(verdicts.contradicting_medians(df))
 
 
 def show_findings(df: pd.DataFrame, profiles: pd.DataFrame) -> None:
@@ -77,9 +77,9 @@ def show_profiles(profiles: pd.DataFrame) -> None:
     failed = profiles[profiles["status"].eq("failed") & profiles["observer"].notna()]
     of = failed["topology"] + ": " + failed["reason"].fillna("no reason was recorded").astype("str")
     seen = load.group_similar(of).value_counts(sort=False).items()
-    _list(profile_doubts.not_set_up(profiles))
-    _list(f"{words} ({units.counted(count, 'profile')} failed)" for words, count in seen)
-    _list(profile_doubts.without_results(profiles[profiles["status"].ne("failed")]))
+    _print_list(profile_doubts.not_set_up(profiles))
+    _print_list(f"{words} ({units.counted(count, 'profile')} failed)" for words, count in seen)
+    _print_list(profile_doubts.without_results(profiles[profiles["status"].ne("failed")]))
 
 
 def _hosts(df: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
@@ -147,12 +147,13 @@ def show_verdicts(df: pd.DataFrame) -> None:
         table, reasons = _verdicts(suffix, result)
         console.print(table)
         console.print()
-        _list(reasons)
+        _print_list(reasons)
         if reasons:
             console.print()
     first, rest = verdicts.weightiest(verdicts.doubts(df, table=every))
-    more = [f"and {units.counted(len(rest), 'lesser doubt')}: `labkit report RUN` lists them"] * bool(rest)
-    _list([*first, *more])
+    _print_list(first)
+    if rest:
+        _print_list([f"and {units.counted(len(rest), 'lesser doubt')}: `labkit report RUN` lists them"])
 
 
 def _verdicts(suffix: str, result: pd.DataFrame) -> tuple[Table, list[str]]:
@@ -193,7 +194,7 @@ def _cells(line: pd.Series[Any]) -> list[str]:
 
 def show_comparison(df: pd.DataFrame, sentences: Sequence[str]) -> None:
     """Print the comparison of two runs: a sentence for each point, then the general ones."""
-    _list([*df.get("sentence", []), *sentences])
+    _print_list([*df.get("sentence", []), *sentences])
 
 
 def show_claims(claims: Sequence[JudgedClaim], left: Path, right: Path) -> None:

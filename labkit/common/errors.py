@@ -44,19 +44,18 @@ class NoEffect(Failed):
     """A change has no effect on its arm, which therefore equals the unchanged arm. In a sweep it is a row."""
 
 
-MANY_NAMES = 20
+MANY_NAMES = 20  # a message does not list more, if it can say which was meant
 
 
 def choose(given: object, known: Iterable[object]) -> str:
     """Return `choose A, B, C`, the end of a message about an unknown name, with the name that was probably meant.
 
-    Beside that name, more than MANY_NAMES are only counted.
+    Where such a name is found, more than MANY_NAMES are only counted.
     """
     names = [str(one) for one in known]
     meant = did_you_mean(given, names)
-    return (
-        f"choose {f'one of {len(names)}' if meant and len(names) > MANY_NAMES else ', '.join(names)}{meant}"
-    )
+    choice = f"one of {len(names)}" if meant and len(names) > MANY_NAMES else ", ".join(names)
+    return f"choose {choice}{meant}"
 
 
 def did_you_mean(given: object, known: Iterable[str], count: int = 1) -> str:

@@ -84,7 +84,12 @@ def ends(topology: str) -> tuple[str, str]:
 
 def decided(topology: str) -> dict[str, str]:
     """Return the parameters that the machines of an existing network's ends decide; none if they name no machine."""
-    (client, _own), (server, _name) = machines(*ends(topology))
-    if client != server:
-        return {"where": client, "nodes": "two", "peer": server}
-    return {} if client == "here" else {"where": client}
+    (clients_host, _client), (servers_host, _server) = machines(*ends(topology))
+    if clients_host != servers_host:
+        return {"where": clients_host, "nodes": "two", "peer": servers_host}
+    return {} if clients_host == "here" else {"where": clients_host}
+
+
+def is_apart(topology: str) -> bool:
+    """Return whether a topology is an existing network whose ends are on two machines."""
+    return is_network(topology) and "peer" in decided(topology)

@@ -108,36 +108,36 @@ class MonitorPanel(anywidget.AnyWidget):
             self._clear()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Tell every page what goes wrong in the block."""
+    def _showing_problems(self) -> Iterator[None]:
+        """Show on every page what goes wrong in the block."""
         try:
             yield
         except LabkitError as error:
             self.send({"do": "problem", "text": str(error)})
 
     def _apply(self, choice: Any) -> None:
-        with self._told():
+        with self._showing_problems():
             self.choice = check_choice(choice, self._names)
             self._stop()
             self._start()
 
     def _clear(self) -> None:
         """Forget what was seen. Every page of this panel empties itself when the monitor has done so."""
-        with self._lock, self._told():
+        with self._lock, self._showing_problems():
             if self._monitor is not None:
                 self._monitor.clear()
                 self._since = -1
                 self.send({"do": "cleared"})
 
     def _save(self, viewer: str) -> None:
-        with self._told():
+        with self._showing_problems():
             with self._lock:
                 content = None if self._monitor is None else self._monitor.pcapng()
             if content is not None:
                 self.send({"do": "file", "viewer": viewer}, buffers=[content])
 
     def _start(self) -> None:
-        with self._lock, self._told():
+        with self._lock, self._showing_problems():
             if self._monitor is not None:
                 return
             self._is_refused = True
@@ -146,7 +146,7 @@ class MonitorPanel(anywidget.AnyWidget):
             self._since, self._is_refused = -1, False
 
     def _stop(self) -> None:
-        with self._lock, self._told():
+        with self._lock, self._showing_problems():
             one, self._monitor = self._monitor, None
             if one is not None:
                 one.close()
@@ -168,7 +168,7 @@ class MonitorPanel(anywidget.AnyWidget):
         self._stop()
 
     def _send_report(self) -> None:
-        with self._lock, self._told():
+        with self._lock, self._showing_problems():
             if self._monitor is None:
                 return
             try:

@@ -75,7 +75,7 @@ def _opened(where: str, name: str, role: str, command: str, say: Say, stack: Exi
         conversation.send(msgspec.json.encode({"ask": ask, "given": given}))
         return answer
 
-    answer()
+    answer()  # that the half is open
     return _Side(where, name, begin)
 
 
@@ -143,7 +143,7 @@ def _channel(ends: _Ends, kind: str, sender: _Side) -> Iterator[tuple[_Burst, _B
 class _Found:
     """The path that was chosen: both addresses, what each half told of it, and whether the client is hidden.
 
-    `addresses`: its own and the other one of each half (`Half.follow`).
+    `addresses`: for each half, its own and that of the other one (`Half.follow`).
     """
 
     def __init__(self, ends: _Ends, family: int | None, only: Collection[str]) -> None:
@@ -174,13 +174,13 @@ class _Found:
 def addresses(
     names: Iterable[str], family: int, say: Say
 ) -> tuple[dict[str, dict[str, str]], dict[str, dict[str, str]]]:
-    """Return between which addresses load runs in existing networks, for the clients' machine and for the servers'."""
-    result: tuple[dict[str, dict[str, str]], dict[str, dict[str, str]]] = ({}, {})
+    """Return the addresses of each existing network (`Half.follow`), for the clients' machine and for the servers'."""
+    clients, servers = dict[str, dict[str, str]](), dict[str, dict[str, str]]()
     for name in names:
         with ExitStack() as stack:
             ends = _Ends(existing_names.machines(*existing_names.ends(name)), say, stack)
-            result[0][name], result[1][name] = _Found(ends, family, ()).addresses
-    return result
+            clients[name], servers[name] = _Found(ends, family, ()).addresses
+    return clients, servers
 
 
 def _check(
@@ -232,19 +232,22 @@ def _words(ends: _Ends, found: _Found) -> tuple[tuple[str, str], tuple[str, str]
 def _sending(ends: _Ends, found: _Found, not_seen: list[str]) -> evidence.Sending:
     """Return how packets get from each end to the other."""
 
-    def one_way(turned: bool) -> OneWay:
-        if turned and found.hidden:
+    def forward() -> OneWay:
+        return probes.one_way(lambda kind: _channel(ends, kind, ends.client), found.client["mtu_bytes"])
+
+    def back() -> OneWay:
+        if found.hidden:
             not_seen.append(
                 f"what {ends.server.name} sends by itself to {ends.client.name}, which is behind {found.hidden}"
             )
             return OneWay(Sent(exempt=True), Sent(exempt=True))
-        sender, told = (ends.server, found.server) if turned else (ends.client, found.client)
-        return probes.one_way(lambda kind: _channel(ends, kind, sender), told["mtu_bytes"])
+        return probes.one_way(lambda kind: _channel(ends, kind, ends.server), found.server["mtu_bytes"])
 
     return evidence.Sending(
         ends.server.name,
         found.destination,
-        one_way,
+        forward,
+        back,
         connect=lambda: _connected(ends),
         round_trips_ms=lambda: ends.client.ask("round_trips_ms"),
         listening=lambda: ends.server.ask("listening"),

@@ -79,12 +79,12 @@ def one_topology(topology: str | Network, given: Mapping[str, Any]) -> dict[str,
         )
     if len(request_parameters["endpoint"]) > 1:
         raise BadInput(f"endpoint={given['endpoint']}: one topology is built, so name one kind of endpoint")
-    if request_parameters["nodes"] == "two" and existing_names.is_network(topology):
-        ends = " ".join(existing_names.ends(topology))
-        raise BadInput(
-            f"a live topology is on one machine: `labkit draw {ends}` draws the path between these ends"
-        )
     if request_parameters["nodes"] == "two":
+        if existing_names.is_network(topology):
+            ends = " ".join(existing_names.ends(topology))
+            raise BadInput(
+                f"a live topology is on one machine: `labkit draw {ends}` draws the path between these ends"
+            )
         raise BadInput("nodes=two is for measuring only: build a live topology on one host, with nodes=one")
     hosts.check(request_parameters["where"])
     return {"parameters": request_parameters}
@@ -199,12 +199,13 @@ def _record(
             f"{units.counted(len(again), 'point')} with a failed row will be measured again: {', '.join(again)}"
         )
     with hosts.measuring_lock(nodes, say, request.get("command"), still_waits):
-        surroundings, refused = _Surroundings(nodes), False
+        surroundings = _Surroundings(nodes)
+        refused = False
         begun_points: set[str] = set()
         begun, before = time.monotonic(), description.get("measuring_s", 0.0)
         try:
             names = map(str, request["parameters"].get("topology", ()))
-            if apart := [one for one in names if _is_apart(one)]:
+            if apart := [one for one in names if existing_names.is_apart(one)]:
                 from labkit.runner import across  # only ends on two machines need it
 
                 family = request["parameters"]["family"]
@@ -241,11 +242,6 @@ def _record(
             else:
                 run_folder.write_json(folder / "run.json", description)
     watch({"event": "finished", "elapsed_s": time.monotonic() - begun})
-
-
-def _is_apart(topology: str) -> bool:
-    """Return whether the ends of an existing network are on two machines."""
-    return existing_names.is_network(topology) and "peer" in existing_names.decided(topology)
 
 
 class _Surroundings:

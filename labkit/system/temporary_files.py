@@ -71,13 +71,16 @@ def _files(folder: Path) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def covered(folder: Path) -> Iterator[bool]:
-    """Put an empty folder in memory over this one, which is made where it is missing, in the experiment's own mounts
-    alone. Yield whether that worked."""
+    """Put an empty folder in memory over this one, in the experiment's own mounts alone. Yield whether that worked.
+
+    A folder that is missing is made, and removed in the end.
+    """
     with ExitStack() as stack:
         with suppress(OSError):  # it is there already, or a user without privilege cannot make it
             folder.mkdir()
             stack.callback(_remove, folder)
-        words, done = ["mount", "-t", "tmpfs", "-o", "mode=700", "labkit", str(folder)], False
+        words = ["mount", "-t", "tmpfs", "-o", "mode=700", "labkit", str(folder)]
+        done = False
         with suppress(LabkitError):  # a machine without mount
             done = folder.is_dir() and process.run(words).returncode == 0
         if done:

@@ -52,9 +52,11 @@ def sentence(difference: Difference, total: Estimate | None = None) -> str:
     table = difference.functions()
     whole, named = table.iloc[-1].copy(), table.iloc[:-2]
     if total is not None:
-        known = {"left_s": total.left, "right_s": total.right, "p": total.p, "stands_out": total.certain}
-        ends = {"difference_low_s": total.low, "difference_high_s": total.high}
-        whole = pd.Series({**whole, "difference_s": total.difference, **known, **ends})
+        columns = {
+            "left_s": total.left, "right_s": total.right, "difference_s": total.difference,
+            "difference_low_s": total.low, "difference_high_s": total.high, "p": total.p, "stands_out": total.certain,
+        }  # fmt: skip
+        whole = pd.Series({**whole, **columns})
     left, right, per = difference.left.name, difference.right.name, difference.per.description
     sides = f"{seconds(whole['left_s'])} → {seconds(whole['right_s'])}"
     if pd.isna(whole["p"]):

@@ -133,7 +133,7 @@ def estimate(
     Between runs, the test compares run means if both sides have at least two runs: their variance is then a weighted
     mean of what these runs show and of `variation.share` (moderated t-test; G. Smyth, 2004). Otherwise
     `variation.share` alone widens the interval. again: left measured again; what two or more rounds of it show as well
-    is no difference (`beyond_control`). floors: the least variance of each mean, from sample counting.
+    is no difference (`beyond_control`). floors: the least variances of these three means, from counting samples.
     """
     (a, b), (half, p) = estimate_many(
         left[None, :], right[None, :], variation, (np.array(floors[:1]), np.array(floors[1:2]))
@@ -141,7 +141,7 @@ def estimate(
     size = Estimate(float(a[0]), float(b[0]), float(b[0] - a[0]), float(half[0]), float(p[0]))
     if again is None or len(again) < 2:
         return size
-    return beyond_control(size, estimate(left, again, None, (floors[0], floors[-1])))
+    return beyond_control(size, estimate(left, again, None, (floors[0], floors[2])))
 
 
 def paired_mean(differences: Floats) -> Estimate:

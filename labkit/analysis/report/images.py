@@ -153,8 +153,8 @@ async def _draw_all(
             drawn = {}
             async with browser:
                 for path, figure in figures.items():
-                    width_of_page = width_px or max(WIDTH_PX, figure.layout.width or 0)
-                    size = {"width": width_of_page, "height": figure.layout.height or 450}
+                    width = width_px or max(WIDTH_PX, figure.layout.width or 0)
+                    size = {"width": width, "height": figure.layout.height or 450}
                     for ending, scale in scales.items():
                         wanted = {"format": ending, "scale": scale, **size}
                         drawn[_ending(path, ending)] = await browser.calc_fig(figure, opts=wanted)

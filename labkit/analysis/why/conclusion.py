@@ -401,7 +401,7 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
 
 
 def _what_is_known(evidence: Evidence, order: list[Candidate]) -> str:
-    """Return the sentences of `_withheld`."""
+    """Return what is known where no cause is named, and why none is."""
     differ = [one for one in evidence.settings if one.relevant]
     may_act = [one for one in differ if one.can_affect_result]
     there = [one for one in evidence.causes if evidence.matters(one.difference_s)]

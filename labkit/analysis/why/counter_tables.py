@@ -61,7 +61,7 @@ class Counted(NamedTuple):
     row: pd.Series
 
 
-Sides = list[list[Counted]]  # as Observed
+Sides = list[list[Counted]]  # [side][round]; the sides are those of Observed
 
 
 def kernel(point: ProfiledPoint) -> Iterator[Table]:
@@ -97,8 +97,8 @@ def observed_by(point: ProfiledPoint, observer: str) -> Observed:
 
 
 def between_runs(sides: Sequence[Sequence[tuple[Any, ...]]]) -> RunVariation | None:
-    """Return the variation between the runs of both sides' rounds, or None if all are of one run. A round ends with its
-    row."""
+    """Return the variation between the runs of both sides' rounds, or None if all are of one run. The last item of
+    a round is its row."""
     left, right = ([str(one[-1]["folder"]) for one in rounds] for rounds in sides[:2])
     return run_variation(left, right)
 
@@ -119,7 +119,8 @@ def events(point: ProfiledPoint) -> Iterator[Table]:
         text = "Not compared: some are of ovs-vswitchd alone (events_of=switch), others of the machine."
         yield title, text, None
         return
-    work, absent = work_unit(point).work, dict[str, str]()
+    work = work_unit(point).work
+    absent: dict[str, str] = {}
     sides: Sides = []
     for side, rounds in enumerate(seen):
         sides.append([])
@@ -178,6 +179,7 @@ def _mean_table(heads: list[str], sides: Sides) -> pd.DataFrame:
     have; between runs its interval includes their variation.
     """
     both = [one.counts for rounds in sides[:2] for one in rounds]
+    variation = between_runs(sides)
     result = {}
     for name in (name for name in both[0] if all(name in each for each in both)):
         left, right, again = (
@@ -195,7 +197,7 @@ def _mean_table(heads: list[str], sides: Sides) -> pd.DataFrame:
             head: units.plus_minus(float(of.mean()), half_interval(np.asarray(of, dtype=np.float64)))
             for head, of in zip(heads, (left, right), strict=True)
         }
-        result[name] = {**own, "ratio": _ratio_text(left, right, again, between_runs(sides))}
+        result[name] = {**own, "ratio": _ratio_text(left, right, again, variation)}
     return pd.DataFrame(result).T
 
 
@@ -382,7 +384,7 @@ def _compared(
     """Return a table of both sides' counts per unit of work, and a text on which rounds are left out.
 
     The table has the counts that stand out, or all of them (`everything`). A count that a round lacks is 0. amount: the
-    work that counts refer to, unless that of `_units`. unit_s: the unit for times (names that end in CLOCK).
+    work that counts refer to, by default that of `_units`. unit_s: the unit for times (names that end in CLOCK).
     """
     heads = _heads(point)
     left_out = _left_out(heads, sides)

@@ -2,7 +2,7 @@
 per hop. It works offline."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,8 @@ class Explanation:
         """Return the findings as sentences: for each point its conclusion, its notes and the next steps."""
         result = []
         for one in self.points:
-            head, of = f"{one.point.label}: " if self._headed else "", one.conclusion
+            of = one.conclusion
+            head = f"{one.point.label}: " if self._headed else ""
             result += [f"{head}{of.sentence}", *of.notes, *(f"next: {step}" for step in of.next)]
         return result
 
@@ -251,7 +252,7 @@ def work_table(of: Conclusion) -> Table:
     split = of.split
     sent = [f"{units.digits(count)} sent" for count in (split.spent.left, split.spent.right)]
     lines = {
-        "packets that were lost": _line(split, split.loss, *sent),
+        "packets that were lost": _line(split, split.loss, sent),
         **{name: _line(split, size) for name, size in split.stages.items()},
         "in all": _line(split, split.total),
     }
@@ -293,7 +294,7 @@ def switch_table(of: Conclusion) -> Table:
     return "Where the switch's work goes", text, pd.DataFrame(lines).T.rename_axis(columns="kind of work")
 
 
-def _line(split: Split, size: Estimate, *shown: str) -> dict[str, str]:
+def _line(split: Split, size: Estimate, shown: Sequence[str] = ()) -> dict[str, str]:
     """Return a row of a table. shown: the texts of both sides, if these are no times."""
     unit, by = split.unit.unit, split.unit.unit_s
     left, right = shown or (f"{units.digits(value / by)} {unit}" for value in (size.left, size.right))

@@ -185,21 +185,18 @@ def code_path(evidence: Evidence, code: causes.Cause) -> str:
 
 def cost(evidence: Evidence, code: causes.Cause) -> str:
     """Return `page allocation costs 2 µs [1, 3] more per packet that arrived, 40 % of the difference`."""
-    several = code.path is not None and code.path.plural
-    return f"{code.name} {effect(evidence, code.size, 'more' * (code.change == 'changed'), several)}"
+    plural = code.path is not None and code.path.plural
+    return f"{code.name} {effect(evidence, code.size, existed=code.change == 'changed', plural=plural)}"
 
 
-def effect(evidence: Evidence, size: Estimate, more: str = "", several: bool = False) -> str:
-    """Return `costs 2 µs [1, 3] per packet that arrived, 40 % of the difference`. more: a word for a size that adds to
-    what was there. several: whether the subject is a plural."""
-    adds = size.difference > 0
-    words = [
-        ("cost" if adds else "save") + "s" * (not several),
-        amount(size),
-        more * adds,
-        per_unit(evidence),
-    ]
-    return f"{' '.join(filter(None, words))}{share(size, evidence)}"
+def effect(evidence: Evidence, size: Estimate, existed: bool = False, plural: bool = False) -> str:
+    """Return `costs 2 µs [1, 3] per packet that arrived, 40 % of the difference`.
+
+    existed: whether the subject is on both sides, so that it costs more. plural: whether the subject is a plural.
+    """
+    verb = ("cost" if size.difference > 0 else "save") + ("" if plural else "s")
+    more = " more" if existed and size.difference > 0 else ""
+    return f"{verb} {amount(size)}{more} {per_unit(evidence)}{share(size, evidence)}"
 
 
 def place(code: causes.Cause) -> str:
@@ -254,7 +251,7 @@ def _values(one: Setting) -> tuple[str, str]:
 def switch_part(evidence: Evidence, of: switch_work.Part) -> str:
     """Return `sending packets through packet sockets costs 2 µs [1, 3] more per packet that arrived, 40 % of the
     difference, 1 µs for each copy`."""
-    result = f"{of.name} {effect(evidence, of.size, 'more')}"
+    result = f"{of.name} {effect(evidence, of.size, existed=True)}"
     return result if of.each_copy_s is None else f"{result}, {seconds(of.each_copy_s)} for each copy"
 
 
@@ -274,9 +271,9 @@ def frames_sentence(evidence: Evidence) -> str:
     return f"Each gigabyte that arrived had {units.digits(count.right)} frames instead of {units.digits(count.left)}"
 
 
-def settings(all_of_them: Sequence[Setting]) -> str:
-    """Return the first of some settings, and how many more there are, or an empty text without any."""
-    return setting(all_of_them[0]) + further_settings(all_of_them) if all_of_them else ""
+def settings(differing: Sequence[Setting]) -> str:
+    """Return the first of these settings, and how many more there are; without settings, an empty text."""
+    return setting(differing[0]) + further_settings(differing) if differing else ""
 
 
 def further_settings(settings: Sequence[Setting]) -> str:

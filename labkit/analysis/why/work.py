@@ -263,7 +263,7 @@ def _lost_before(rows: pd.DataFrame) -> float:
 class Split:
     """The difference in cost per unit that arrived, in seconds, and its parts, which add up to it: loss and stages.
 
-    spent: packets sent for each that arrived. stages: each with the CPU time of a packet that passes it on either side.
+    spent: packets sent for each that arrived. stages: left and right are the CPU time of a packet that passes it.
     """
 
     unit: CostUnit

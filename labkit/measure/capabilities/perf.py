@@ -140,17 +140,14 @@ def tracepoint(number: int) -> None:
 
 def bpf() -> list[Capability]:
     """Try BPF and what its programs need to know about the kernel."""
+    no_program = "no BPF program runs: no bpftrace, no bcc, no XDP"
+    no_structures = "BPF programs do not know the kernel's structures, and bpftrace has no kfunc"
+    no_names = "profiles show addresses instead of kernel functions"
     return [
-        attempt("BPF", *each)
-        for each in (
-            ("bpf", _map, "no BPF program runs: no bpftrace, no bcc, no XDP", remedy_for("BPF_SYSCALL")),
-            (
-                "BTF", _btf, "BPF programs do not know the kernel's structures, and bpftrace has no kfunc",
-                remedy_for("DEBUG_INFO_BTF"),
-            ),
-            ("kernel symbols", _symbols, "profiles show addresses instead of kernel functions", _symbols_remedy),
-        )
-    ]  # fmt: skip
+        attempt("BPF", "bpf", _map, no_program, remedy_for("BPF_SYSCALL")),
+        attempt("BPF", "BTF", _btf, no_structures, remedy_for("DEBUG_INFO_BTF")),
+        attempt("BPF", "kernel symbols", _symbols, no_names, _symbols_remedy),
+    ]
 
 
 def _map() -> None:

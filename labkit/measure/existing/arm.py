@@ -59,7 +59,8 @@ def existing(name: str, spec: Spec) -> Iterator[Topology]:
 @contextmanager
 def side(name: str, spec: Spec) -> Iterator[BuiltSide]:
     """Stand at the end that is on this machine, as `existing` does; the other end is on another one."""
-    handed, (client, server) = _handed(name), existing_names.ends(name)
+    handed = _handed(name)
+    client, server = existing_names.ends(name)
     own, far, far_name = handed.server, handed.client, client
     if spec.side == CLIENTS:
         own, far, far_name = handed.client, handed.server, server

@@ -6,6 +6,7 @@ import os
 import re
 from collections import ChainMap
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import msgspec
@@ -574,15 +575,19 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         monitor: topologies.RemoteMonitor | None = None,
     ) -> topologies.Spec:
         """Return the specification of a topology, or of one side of it; `ours` and `monitor` as in topologies.Spec."""
-        load = pairs, self.mtu_bytes, self.family
+        spec = topologies.Spec(pairs, self.mtu_bytes, self.family, machine_netns=machine_netns)
         if side is not None:
-            return topologies.Spec(*load, self.nic(side), machine_netns, side, ours, self.link_delay_s)
+            return replace(spec, parent=self.nic(side), side=side, ours=ours, delay_s=self.link_delay_s)
         # With two nodes, the NIC is that of the cable.
         parent = None if self.nodes == "two" else self.parent
-        return topologies.Spec(
-            *load, parent, machine_netns, endpoint=endpoint, guest=self.guest_word, guest_files=self.guest_files,
+        return replace(
+            spec,
+            parent=parent,
+            endpoint=endpoint,
+            guest=self.guest_word,
+            guest_files=self.guest_files,
             monitor=monitor,
-        )  # fmt: skip
+        )
 
 
 # The command line asks for parameters, and only the process that measures imports how.

@@ -233,7 +233,7 @@ def _ends_on(cpus: Cpus) -> str:
 
 
 def _places_round_trips(parameters: DatapathParameters, built_arms: Sequence[LocalArm]) -> bool:
-    """Return whether labkit chooses the CPUs of round trips; not for other loads."""
+    """Return whether the load is round trips whose CPUs labkit chooses."""
     return isinstance(parameters.load_generator, LatencyGenerator) and _are_placed(parameters, built_arms)
 
 

@@ -214,10 +214,12 @@ class FlowRow:
     def doubts(self) -> list[str]:
         """Return the doubts about the rate and about lost datagrams."""
         parameters, row, name = self.parameters, self.row, self.generator.name
-        doubts, too_little = [], self._sent_too_little()
+        doubts = []
+        too_little = self._sent_too_little()
         if too_little is not None and self._path_is_the_limit():
             doubts.append(f"the path carried less than the requested rate: {too_little}")
-        reported_bps, is_paced = row[self.generator.reported_bps], parameters.rate_bps is not None
+        reported_bps = row[self.generator.reported_bps]
+        is_paced = parameters.rate_bps is not None
         if not is_paced and abs(reported_bps - row["throughput_bps"]) > AGREE * reported_bps:
             together = "" if self.pairs_count == 1 else " over flows that did not all run at the same time"
             differs = "differs by more than 5 % from what arrived in the window"
@@ -228,8 +230,9 @@ class FlowRow:
         if not is_paced and (self._senders_cpu_s() or 0.0) > saturated_s:
             doubts.append("generator-limited: each sender used a whole CPU")
         if row["lost_count"] is None:
-            left_out = "counted more datagrams as arrived and lost than were sent: lost_count is left out"
-            doubts.append(f"{name} {left_out}")
+            doubts.append(
+                f"{name} counted more datagrams as arrived and lost than were sent: lost_count is left out"
+            )
         elif _loses(row):
             share = units.percent(row["lost_count"] / row["sent_count"])
             doubts.append(f"{share} of the datagrams were lost{f', {self.where}' if self.where else ''}")

@@ -151,7 +151,7 @@ def kind_of(topology: str | Network) -> TopologyKind:
             why_no_tags=lambda _name: "labkit adds no VLAN to an existing network",
             # The others need rules or interfaces of their own at the ends.
             generators=("iperf3", "ping", "sockperf", "sockets"),
-            side=on_call(f"{_EXISTING}:side") if "peer" in existing_names.decided(topology) else None,
+            side=on_call(f"{_EXISTING}:side") if existing_names.is_apart(topology) else None,
         )
     return TABLE[topology.partition("+")[0]]
 
@@ -201,8 +201,8 @@ def check_tags(topology: str | Network, vlan: int) -> None:
 
 
 def usual(topology: str | Network) -> dict[str, Any]:
-    """Return the parameters that a topology decides: a network of one's own MTU and IP version, an existing one the
-    machines; none for others."""
+    """Return the parameters that a topology decides: the MTU and IP version of a network of one's own, and the machines
+    of an existing one."""
     if isinstance(topology, Network):
         return network_builder.usual(topology)
     return existing_names.decided(topology) if existing_names.is_network(topology) else {}

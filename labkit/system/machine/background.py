@@ -131,10 +131,11 @@ def family(there: Mapping[Key, Process], scratch: str | None = None) -> set[int]
     """Return the numbers of the processes of this command: this one, those that have `scratch` in their command line,
     and all their descendants."""
     ours = {os.getpid()}
-    for pid, _ in there if scratch else ():
-        with suppress(OSError):
-            if str(scratch).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
-                ours.add(pid)
+    if scratch:
+        for pid, _ in there:
+            with suppress(OSError):
+                if scratch.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    ours.add(pid)
     return with_descendants(ours, ((pid, one.parent) for (pid, _), one in there.items()))
 
 

@@ -6,7 +6,8 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import sub
 from pathlib import Path
 
 from labkit.common import errors, units
@@ -29,7 +30,7 @@ class CpuTimes:
     idle_s: float
 
     def __sub__(self, other: CpuTimes) -> CpuTimes:
-        return CpuTimes(*(value - vars(other)[name] for name, value in vars(self).items()))
+        return CpuTimes(*map(sub, astuple(self), astuple(other)))
 
     @property
     def columns(self) -> dict[str, float]:

@@ -22,6 +22,7 @@ from labkit.system.netlink.messages import (
     RT_TABLE_MAIN,
     RTM_NEWROUTE,
     Message,
+    Values,
     encoded,
 )
 from labkit.system.netlink.rtnl import ifaddrmsg, ifinfmsg, ndmsg, nsidmsg, rtmsg, tcmsg
@@ -93,7 +94,8 @@ class Route:
 
 def links(kernel: Netlink) -> list[Link]:
     """Return every interface of the socket's namespace."""
-    return [_link(one) for one in _dump(kernel, ifinfmsg, RTM_GETLINK, "list interfaces", {}, WITHOUT_STATS)]
+    result = _dump(kernel, ifinfmsg, RTM_GETLINK, "list interfaces", attributes=WITHOUT_STATS)
+    return [_link(one) for one in result]
 
 
 def addresses(kernel: Netlink) -> list[tuple[int, str]]:
@@ -219,19 +221,24 @@ def qdiscs(kernel: Netlink) -> list[tuple[int, str, dict[str, int]]]:
 
 def id_of(kernel: Netlink, netns: int) -> int | None:
     """Return the socket's namespace's number for the namespace `netns` (a file descriptor), None if it has none."""
-    found = _one(kernel, nsidmsg, RTM_GETNSID, "read the number of a namespace", {}, {"NETNSA_FD": netns})
+    what = "read the number of a namespace"
+    found = _one(kernel, nsidmsg, RTM_GETNSID, what, attributes={"NETNSA_FD": netns})
     result = int(found.get_attr("NETNSA_NSID"))
     # -1 (NETNSA_NSID_NOT_ASSIGNED), of which pyroute2 makes a positive one
     return None if result >= 1 << 31 else result
 
 
-def _dump(kernel: Netlink, form: Any, kind: int, what: str, *of: Any) -> Iterator[Any]:
-    for body in kernel.ask(encoded(form, kind, NLM_F_DUMP, what, *of)):
+def _dump(
+    kernel: Netlink, form: Any, kind: int, what: str, fields: Values = None, attributes: Values = None
+) -> Iterator[Any]:
+    for body in kernel.ask(encoded(form, kind, NLM_F_DUMP, what, fields, attributes)):
         yield _decode(form, body)
 
 
-def _one(kernel: Netlink, form: Any, kind: int, what: str, *of: Any) -> Any:
-    [answer] = kernel.ask(encoded(form, kind, 0, what, *of))
+def _one(
+    kernel: Netlink, form: Any, kind: int, what: str, fields: Values = None, attributes: Values = None
+) -> Any:
+    [answer] = kernel.ask(encoded(form, kind, 0, what, fields, attributes))
     return _decode(form, answer)
 
 

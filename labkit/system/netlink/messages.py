@@ -15,6 +15,7 @@ RTM_NEWTFILTER = 44
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_REPLACE, NLM_F_EXCL = 1, 4, 0x100, 0x200
 NLM_F_CREATE, NLM_F_APPEND = 0x400, 0x800
 CHANGE, CREATE = NLM_F_ACK, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL
+Values = Mapping[str, Any] | None  # by the names of fields or attributes
 IFF_UP, IFF_PROMISC = 1, 0x100
 NUD_NOARP, NUD_PERMANENT, NTF_SELF = 0x40, 0x80, 2  # linux/neighbour.h
 NO_MAC = "00:00:00:00:00:00"
@@ -42,8 +43,8 @@ def encoded(
     type_: int,
     flags: int,
     what: str,
-    fields: Mapping[str, Any] | None = None,
-    attributes: Mapping[str, Any] | None = None,
+    fields: Values = None,
+    attributes: Values = None,
     kind: str | None = None,
 ) -> Message:
     """Return a request: a message of one of pyroute2's forms with these fields, and the attributes that are not
@@ -63,8 +64,8 @@ def nested(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _interface(index: int, up: bool) -> dict[str, int]:
-    """Return the fields of a request about an interface, which also comes up."""
-    return {"index": index} | (dict.fromkeys(("flags", "change"), IFF_UP) if up else {})
+    """Return the fields of a request about an interface. up: whether the request also takes it up."""
+    return {"index": index, "flags": IFF_UP, "change": IFF_UP} if up else {"index": index}
 
 
 def _family(version: int) -> int:
@@ -147,14 +148,15 @@ def shut_link(index: int) -> Message:
 
 def not_promiscuous(index: int) -> Message:
     """Return a request that ends an interface's promiscuous mode that a program has set (its flag)."""
-    what, fields = f"end the promiscuous mode of interface {index}", {"index": index, "change": IFF_PROMISC}
+    what = f"end the promiscuous mode of interface {index}"
+    fields = {"index": index, "change": IFF_PROMISC}
     return encoded(ifinfmsg, RTM_NEWLINK, CHANGE, what, fields)
 
 
 def set_master(index: int, master: int) -> Message:
     """Return a request that makes an interface a port of a bridge."""
-    what, attributes = f"make interface {index} a port of {master}", {"IFLA_MASTER": master}
-    return encoded(ifinfmsg, RTM_NEWLINK, CHANGE, what, {"index": index}, attributes)
+    what = f"make interface {index} a port of {master}"
+    return encoded(ifinfmsg, RTM_NEWLINK, CHANGE, what, {"index": index}, {"IFLA_MASTER": master})
 
 
 def move_link(index: int, netns: int, new_index: int = 0, name: str | None = None) -> Message:
@@ -175,11 +177,10 @@ def delete_link(index: int) -> Message:
 @_remembered
 def new_address(index: int, address: IPv4Interface | IPv6Interface) -> Message:
     """Return a request that adds an address without duplicate address detection, which would take 1 to 2 s."""
-    fields = {
-        "family": _family(address.version), "prefixlen": address.network.prefixlen, "index": index,
-    }  # fmt: skip
-    attributes: dict[str, Any] = dict.fromkeys(("IFA_LOCAL", "IFA_ADDRESS"), str(address.ip))
-    attributes |= {"IFA_FLAGS": 0x02 if address.version == 6 else None}  # IFA_F_NODAD
+    fields = {"family": _family(address.version), "prefixlen": address.network.prefixlen, "index": index}
+    own = str(address.ip)
+    flags = 0x02 if address.version == 6 else None  # IFA_F_NODAD
+    attributes = {"IFA_LOCAL": own, "IFA_ADDRESS": own, "IFA_FLAGS": flags}
     return encoded(ifaddrmsg, RTM_NEWADDR, CREATE, f"add address {address}", fields, attributes)
 
 
@@ -190,8 +191,9 @@ def new_neighbour(index: int, address: str, mac: str) -> Message:
     All namespaces share one table of 1,024 learned neighbours (gc_thresh3), which four topologies of 128 pairs fill.
     Permanent entries do not count.
     """
-    flags, attributes = NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE, {"NDA_DST": address, "NDA_LLADDR": mac}
+    flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE
     fields = {"family": _family(ip_address(address).version), "ifindex": index, "state": NUD_PERMANENT}
+    attributes = {"NDA_DST": address, "NDA_LLADDR": mac}
     return encoded(ndmsg, RTM_NEWNEIGH, flags, f"add neighbour {address}", fields, attributes)
 
 
@@ -219,14 +221,14 @@ def new_route(
     fields["scope"] = RT_SCOPE_UNIVERSE if behind or family == 6 else RT_SCOPE_LINK
     attributes["RTA_PRIORITY"] = metric
     attributes["RTA_METRICS"] = None if mss_bytes is None else nested({"RTAX_ADVMSS": mss_bytes})
-    gateways = [{"RTA_GATEWAY": gateway or None} for _, gateway in hops]
     if len(hops) == 1:
-        attributes |= gateways[0] | {"RTA_OIF": hops[0][0]}
+        [(index, gateway)] = hops
+        attributes |= {"RTA_GATEWAY": gateway or None, "RTA_OIF": index}
     else:
         # struct rtnexthop counts a hop's weight from 0
-        nexthops = [{"oif": index, "hops": 0, "flags": 0} for index, _ in hops]
         attributes["RTA_MULTIPATH"] = [
-            hop | nested(gateway) for hop, gateway in zip(nexthops, gateways, strict=True)
+            {"oif": index, "hops": 0, "flags": 0} | nested({"RTA_GATEWAY": gateway or None})
+            for index, gateway in hops
         ]
     by = ", ".join(gateway or f"interface {index}" for index, gateway in hops)
     return encoded(rtmsg, RTM_NEWROUTE, CREATE, f"add route to {to} via {by}", fields, attributes)
@@ -240,7 +242,8 @@ def new_remote(index: int, remote: str) -> Message:
     fields = {
         "family": socket.AF_BRIDGE, "ifindex": index, "state": NUD_NOARP | NUD_PERMANENT, "flags": NTF_SELF,
     }  # fmt: skip
-    flags, attributes = NLM_F_ACK | NLM_F_CREATE | NLM_F_APPEND, {"NDA_LLADDR": NO_MAC, "NDA_DST": remote}
+    flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_APPEND
+    attributes = {"NDA_LLADDR": NO_MAC, "NDA_DST": remote}
     return encoded(ndmsg, RTM_NEWNEIGH, flags, f"add remote {remote}", fields, attributes)
 
 
@@ -265,7 +268,7 @@ def new_bpf_filter(index: int, name: str, program: int) -> Message:
 
     The program's result decides (direct action). linux/pkt_cls.h, linux/pkt_sched.h (TC_H_MIN_INGRESS).
     """
-    # preference 1, ETH_P_ALL
+    # info: preference 1, and ETH_P_ALL
     fields = {"index": index, "handle": 0, "parent": 0xFFFFFFF2, "info": 1 << 16 | socket.htons(3)}
     options = {"TCA_BPF_FD": program, "TCA_BPF_NAME": name, "TCA_BPF_FLAGS": 1}  # TCA_BPF_FLAG_ACT_DIRECT
     attributes = {"TCA_KIND": "bpf", "TCA_OPTIONS": nested(options)}

@@ -117,14 +117,14 @@ def _path(seen: Evidence) -> dict[str, Any]:
 
 def path_entry(client: str, server: str, interfaces: list[str], probed: Probed) -> dict[str, Any]:
     """Return a path for the report."""
-    trips_ms, own = sorted(probed.round_trips_ms), probed.connection
+    trips_ms = sorted(probed.round_trips_ms)
     return {
         "client": client,
         "server": server,
         "interfaces": interfaces,
         "forward": probed.forward_probe.summary,
         "back": probed.back_probe.summary,
-        "tcp": own is not None and own.connected,
+        "tcp": probed.connection is not None and probed.connection.connected,
         "ports": {str(port): said or "connects" for port, said in probed.ports.items()},
         "round_trip_ms": trips_ms[len(trips_ms) // 2] if trips_ms else None,
     }

@@ -47,13 +47,14 @@ class Probed:
 class Sending:
     """How packets of labkit's own get from one end to the other, of one machine or of two.
 
-    server: its name. one_way: sends to it (False), or back from it (True). listening: the ports at which its programs
+    server, address: of the other end. forward: sends to it; back: from it. listening: the ports at which its programs
     listen. refused: returns why one takes no connection. loads: raises as `load.run`.
     """
 
     server: str
     address: str
-    one_way: Callable[[bool], OneWay]
+    forward: Callable[[], OneWay]
+    back: Callable[[], OneWay]
     connect: Callable[[], Connection]
     round_trips_ms: Callable[[], list[float]]
     listening: Callable[[], list[int]]
@@ -70,7 +71,7 @@ class Sending:
         one. sends: whether anything but a connection to a port is sent.
         """
         if sends:
-            result.forward_probe, result.back_probe = self.one_way(False), self.one_way(True)
+            result.forward_probe, result.back_probe = self.forward(), self.back()
             result.connection = self.connect()
             result.round_trips_ms = self.round_trips_ms() if result.forward_probe.icmp.arrived else []
         own = result.connection
@@ -276,8 +277,7 @@ def gather(
         one, other = result.client, result.server
         address, port = asked or (other.address, None)
 
-        def one_way(turned: bool) -> OneWay:
-            here, there, along = (other, one, back) if turned else (one, other, forward)
+        def one_way(here: End, there: End, along: Path) -> OneWay:
             return probes.one_way(lambda kind: probes.channel(kind, here, there), mtu_of(along))
 
         if not sends:
@@ -290,11 +290,12 @@ def gather(
         sending = Sending(
             other.space.name,
             other.address,
-            one_way,
+            forward=lambda: one_way(one, other, forward),
+            back=lambda: one_way(other, one, back),
             connect=lambda: probes.tcp(one, other),
             round_trips_ms=lambda: probes.round_trips_ms(one, other),
             listening=result.listening,
-            refused=lambda port: probes.refused(one, address, port),
+            refused=lambda each: probes.refused(one, address, each),
             loads=lambda seconds: load.run(one, other, seconds),
         )
         sending.probe(result, result.not_seen, load_s, port, sends)

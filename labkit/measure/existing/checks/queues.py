@@ -18,7 +18,7 @@ UNITS = {"bit": 1, "Kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9, "Tbit": 1e12}
 _CLASS = re.compile(
     r"class \w+ (?P<id>\S+) (?:root|parent (?P<parent>\S+)) .*ceil (?P<rate>[\d.]+)(?P<unit>[KMGT]?bit)"
 )
-# Lines without an order and a handle are those of a hash table or a priority.
+# A line of a filter has an order or a handle; others are of a hash table or a priority.
 _FILTER = re.compile(r"^filter .*(?: order \d| handle 0x)", re.M)
 # A u32 filter that does not match: 300 take 4.8 µs (`labkit why`, Linux 6.18).
 MANY_FILTERS, FILTER_NS = 50, 16
@@ -104,8 +104,7 @@ def filters(seen: Evidence) -> Iterator[Finding]:
         asked |= {"egress": "egress"} if "clsact" in kinds else {}
         asked |= {"root": ""} if kinds & {*CLASSFUL, "prio", "multiq"} else {}
         for side, word in asked.items():
-            shown = ("tc", "-s", "filter", "show", "dev", name, *word.split())
-            ended = space.namespace.run(*shown)
+            ended = space.namespace.run("tc", "-s", "filter", "show", "dev", name, *word.split())
             text = " ".join(ended.stdout.split())
             if (count := len(_FILTER.findall(ended.stdout))) >= MANY_FILTERS:
                 yield Finding(

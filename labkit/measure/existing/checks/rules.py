@@ -115,7 +115,7 @@ def chain_of(one: Rule) -> Chain:
 
 
 def _reached(starts: Iterable[Chain], calls: Callable[[Chain], Iterable[str]]) -> set[Chain]:
-    """Return these chains, and those of their tables that they call, directly or through others."""
+    """Return these chains, and those that they call in their tables, directly or through others."""
     reached, waiting = set[Chain](), list(starts)
     while waiting:
         if (chain := waiting.pop()) not in reached:

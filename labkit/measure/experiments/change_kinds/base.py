@@ -113,9 +113,9 @@ class Kind:
     """A kind of change.
 
     `placed`: it is applied at a place of the topology. `per_interface`: at each interface of the place, else once in
-    its namespace. `example` shows its textual form, and `form` is one of the three. `takes`: the regular expressions of
-    the names of its options, each with that of the value, or its range; in the order of the textual form. `needs`:
-    options that must be there; without any, one must.
+    its namespace. `example` shows its textual form; `form` is VALUES, NAMES or ASSIGNMENT. `takes`: the regular
+    expressions of the names of its options, each with that of the value, or its range; in the order of the textual
+    form. `needs`: options that must be there; without any, one must.
     """
 
     placed = True

@@ -74,13 +74,16 @@ class Counts(Kind):
 
 
 class LinkNumber(Kind):
-    """A number of an interface that ip-link(8) sets: the kind's only option. `shown`: its name in ip's JSON."""
+    """A number of an interface that ip-link(8) sets: the kind's only option.
 
-    shown = ""
-    changes = ""  # the name of the setting
+    `state_name`: its name in `state`. `json_name`: its name in ip's JSON.
+    """
+
+    state_name = ""
+    json_name = ""
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        return {self.changes: str(place.link(f"{self.name} of {place}").get(self.shown, 0))}
+        return {self.state_name: str(place.link(f"{self.name} of {place}").get(self.json_name, 0))}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         [number] = (str(int(value)) for value in options.values())
@@ -93,7 +96,7 @@ class Mtu(LinkNumber):
 
     example = "mtu 9000 at both"
     takes: ClassVar = {"bytes": range(68, 65536)}
-    changes, shown = "mtu_bytes", "mtu"
+    state_name, json_name = "mtu_bytes", "mtu"
 
 
 class QueueLength(LinkNumber):
@@ -101,7 +104,7 @@ class QueueLength(LinkNumber):
 
     example = "txqueuelen 10 at client"
     takes: ClassVar = {"packets": range(1 << 20)}
-    changes, shown = "txqueuelen", "txqlen"
+    state_name, json_name = "txqueuelen", "txqlen"
 
 
 class BigTcp(Kind):

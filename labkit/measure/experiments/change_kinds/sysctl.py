@@ -20,7 +20,8 @@ class Sysctl(Kind):
     example = "sysctl net.ipv4.conf.all.rp_filter=1 at server"
     form = ASSIGNMENT
     takes: ClassVar = {NAME: VALUE}
-    names, why_not = r"(?s)net[./].*", "only net.* belongs to a namespace; use machine_sysctl for others"
+    allowed_names = r"(?s)net[./].*"
+    why_not_others = "only net.* belongs to a namespace; use machine_sysctl for others"
 
     def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
         return {
@@ -30,8 +31,8 @@ class Sysctl(Kind):
 
     def check(self, options: Mapping[str, Any]) -> None:
         for name in options:
-            if not re.fullmatch(self.names, name):
-                raise BadInput(f"{self.name} {name}: {self.why_not}")
+            if not re.fullmatch(self.allowed_names, name):
+                raise BadInput(f"{self.name} {name}: {self.why_not_others}")
         super().check(options)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
@@ -100,7 +101,8 @@ class MachineSysctl(Sysctl):
     placed = False
     example = "machine_sysctl net.core.high_order_alloc_disable=1"
     takes: ClassVar = {sysctl_journal.ALLOWED: VALUE}
-    names, why_not = sysctl_journal.ALLOWED, "only net.* and the scheduler's (kernel.sched_*) may be changed"
+    allowed_names = sysctl_journal.ALLOWED
+    why_not_others = "only net.* and the scheduler's (kernel.sched_*) may be changed"
 
 
 SYSCTL, MACHINE_SYSCTL = Sysctl(), MachineSysctl()

@@ -23,14 +23,16 @@ SHORT_DIGEST = r"sha256:[0-9a-f]{12,64}"
 
 
 class _Words(Kind):
-    """What takes words for tc."""
+    """A kind whose option `words` is in tc's syntax."""
 
     def check(self, options: Mapping[str, Any]) -> None:
         super().check(options)
-        for word in (text := options["words"]).split():
+        text = options["words"]
+        for word in text.split():
             if not re.fullmatch(WORD, word) or word in FILE_WORDS:
-                why = "is not allowed (no options, paths, files or programs)"
-                raise BadInput(f"{self.name} {text}: {word!r} {why}")
+                raise BadInput(
+                    f"{self.name} {text}: {word!r} is not allowed (no options, paths, files or programs)"
+                )
 
 
 class Qdisc(_Words):
@@ -83,7 +85,7 @@ class Filter(_Words):
 
 
 def _add_filter(place: Place, hook: str, what: str, words: list[str], lacking: tuple[str, ...]) -> None:
-    """Add a filter at a hook, of which clsact has all but `root`."""
+    """Add a filter at a hook; all hooks but `root` need the qdisc clsact."""
     if hook != "root":
         ended = place.kernel.run("tc", "qdisc", "add", "dev", place.interface, "clsact")
         if "exclusivity flag on" not in ended.stderr.lower() and "file exists" not in ended.stderr.lower():

@@ -188,10 +188,10 @@ def _check_path(pairs: Sequence[RemotePair], parameters: DatapathParameters, top
         return
     exists = existing_names.is_network(topology)
     if ping.silent(pairs[0]):
-        where = "do rules let ICMP echo pass" if exists else "is there a cable, or a switch,"
-        raise Failed(
-            f"{words}, nor to a small one: {where} between the {'ends' if exists else 'NICs of the two hosts'}?"
-        )
+        question = "is there a cable, or a switch, between the NICs of the two hosts?"
+        if exists:
+            question = "do rules let ICMP echo pass between the ends?"
+        raise Failed(f"{words}, nor to a small one: {question}")
     raise Unsupported(
         f"the path between the two hosts does not carry MTU {parameters.mtu_bytes}: a small ping is answered,"
         f" one of {parameters.mtu_bytes} bytes is not; raise the MTU of the devices between them, or lower"

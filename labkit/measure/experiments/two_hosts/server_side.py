@@ -99,7 +99,7 @@ class ServerHost:
         return servers.finish(time.monotonic() + self._generator.last_words_s)
 
     def receive(self, mix: dict[str, Any]) -> tuple[list[str], float]:
-        """Count a load of frames at every end; return the names of the receivers, and when they have settled."""
+        """Count a load of frames at every end; return the names of the receivers, and how long they settle."""
         generator = self._parameters.load_generator
         assert isinstance(generator, TrialGenerator)
         reversed_pairs = [

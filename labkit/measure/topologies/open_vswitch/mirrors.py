@@ -304,7 +304,8 @@ class Mirrors:
 
     def doubts(self) -> tuple[str, ...]:
         """Return doubts about CPUs that a bound switch shares, and about copies that do not fit the uplink."""
-        own, result, cpus = self._parameters, [], len(os.sched_getaffinity(0))
+        own, result = self._parameters, list[str]()
+        cpus = len(os.sched_getaffinity(0))
         if own.cpu is not None and cpus < CPUS_APART:
             result.append(
                 f"the switch is bound to CPU {own.cpu}, but this machine has {units.counted(cpus, 'CPU')}: readers of"

@@ -265,8 +265,9 @@ def tunnel_of(link: netlink.Link, replicated: list[str]) -> TunnelState | None:
 
     remote = first_value("remote")
     remotes = replicated or ([remote] if remote is not None else [])
-    outer = {what: first_value(what) for what in ("id", "local", "port")}
-    result = TunnelState(remotes=remotes, **outer)
+    result = TunnelState(
+        id=first_value("id"), local=first_value("local"), remotes=remotes, port=first_value("port")
+    )
     return None if result == TunnelState() else result
 
 
