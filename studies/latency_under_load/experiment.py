@@ -6,9 +6,10 @@ all three phases.
 """
 
 import dataclasses
+import itertools
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from labkit.common import run_folder, schema, units
 from labkit.common.errors import BadInput, Failed
 from labkit.common.limits import OneOf, Within
 from labkit.common.schema import LATENCIES
-from labkit.measure.endpoints import Pair
+from labkit.measure.endpoints import Endpoint, Pair, RemotePair
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments import measuring_loop, server_counters
 from labkit.measure.experiments.built_arm import BuiltArm
@@ -33,8 +34,8 @@ from labkit.measure.traffic.base import LatencyGenerator, latency_columns
 from labkit.measure.traffic.iperf3 import IPERF3
 from labkit.measure.traffic.ping import PING
 from labkit.system import machine
-from studies.latency_under_load.probes import LENGTH_BYTES, LINGER_S, MOST_RPS, Probing, probing
-from studies.latency_under_load.recording import Recording
+from studies.latency_under_load.course import Course, Interval
+from studies.probes import LENGTH_BYTES, LINGER_S, MOST_RPS, Probe, Probing, probing
 
 COLUMNS = schema.names(writer=("load",))
 START_S = 5.0  # until every flow carries data
@@ -245,6 +246,43 @@ def plan(parameters: LatencyUnderLoad, seed: int) -> Plan:
     ]  # fmt: skip
     finished = f"all {units.counted(parameters.rounds, 'round')} were measured"
     return Plan(parameters, points, finished, refused_columns={"load": parameters.load})
+
+
+class Recording:
+    """The bytes that the interfaces of all servers and of all clients have received, at the end of each interval."""
+
+    def __init__(self, pairs: Sequence[Pair | RemotePair], interval_s: float) -> None:
+        servers = [pair.server for pair in pairs if isinstance(pair.server, Endpoint)]
+        self._ends = servers, [pair.client for pair in pairs]
+        self._interval_s = interval_s
+        self._readings: list[tuple[float, list[int]]] = []
+
+    def until(self, end_s: float, runs: Callable[[float], bool] | None = None) -> None:
+        """Read until `end_s` (time.monotonic()), or until `runs`, which sleeps until a time, returns False."""
+        while (now := time.monotonic()) < end_s:
+            received = [sum(one.counters().received_bytes for one in each) for each in self._ends]
+            self._readings.append((now, received))
+            following = min(end_s, now + self._interval_s)
+            if runs is None:
+                time.sleep(max(0.0, following - time.monotonic()))
+            elif not runs(following):
+                return
+
+    def course(
+        self, begun_s: float, probes: Sequence[Probe], phases: Mapping[str, tuple[float, float]]
+    ) -> Course:
+        """Return the course of a load that began at `begun_s` (time.monotonic(), as all times here)."""
+        return Course(
+            list(self._intervals(begun_s)),
+            [(one.sent_s - begun_s, one.rtt_s) for one in probes],
+            {name: (begin - begun_s, end - begun_s) for name, (begin, end) in phases.items()},
+        )
+
+    def _intervals(self, begun_s: float) -> Iterator[Interval]:
+        for (before_s, before), (now_s, now) in itertools.pairwise(self._readings):
+            if (passed_s := now_s - before_s) >= self._interval_s / 2:  # phases end with a shorter one
+                forward, reverse = (8 * (new - old) / passed_s for old, new in zip(before, now, strict=True))
+                yield Interval(now_s - begun_s, forward, reverse)
 
 
 def measure(parameters: LatencyUnderLoad, built_arm: BuiltArm, artefact: Path) -> Measured:

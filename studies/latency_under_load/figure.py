@@ -108,26 +108,16 @@ def _interval_s(courses: list[course.Course]) -> float:
     return max(0.1, round(float(np.median(steps)), 1)) if steps else 0.1
 
 
-def _phase(courses: list[course.Course], phase: str) -> np.ndarray:
-    """Return the round-trip times of all answered probes of a phase, in seconds."""
-    times = [
+def _phase(courses: list[course.Course], phase: str) -> tuple[np.ndarray, float]:
+    """Return the round-trip times of all answered probes of a phase, in seconds, and their share of its probes."""
+    sent = [
         rtt_s
-        for one in courses
-        for sent_s, rtt_s in one.probes
-        if rtt_s is not None and one.phases[phase][0] <= sent_s < one.phases[phase][1]
-    ]
-    return np.array(times, dtype=float)
-
-
-def _answered(courses: list[course.Course], phase: str) -> float:
-    """Return the share of the probes of a phase that got an answer."""
-    answered = [
-        rtt_s is not None
         for one in courses
         for sent_s, rtt_s in one.probes
         if one.phases[phase][0] <= sent_s < one.phases[phase][1]
     ]
-    return float(np.mean(answered)) if answered else 0.0
+    times = np.array([rtt_s for rtt_s in sent if rtt_s is not None], dtype=float)
+    return times, len(times) / max(len(sent), 1)
 
 
 def latency_cdf(rows: pd.DataFrame) -> go.Figure:
@@ -138,9 +128,10 @@ def latency_cdf(rows: pd.DataFrame) -> go.Figure:
         for arm, role, courses in _courses(own):
             style = theme.arm_style(arm, role)
             for phase, width in (("loaded", 2.5), ("idle", 1)):
-                if len(times := _phase(courses, phase)):
+                times, answered = _phase(courses, phase)
+                if len(times):
                     figure.add_scatter(
-                        x=np.quantile(times, POINTS) * MILLI, y=POINTS * _answered(courses, phase),
+                        x=np.quantile(times, POINTS) * MILLI, y=POINTS * answered,
                         mode="lines", name=arm, legendgroup=arm, row=row, col=1, showlegend=phase == "loaded",
                         line={"color": style.color, "dash": style.dash, "width": width},
                     )  # fmt: skip
@@ -157,7 +148,7 @@ def latency_box(rows: pd.DataFrame) -> go.Figure:
     figure = stacked([TITLES["rtt"] + of for of, _ in loads])
     for row, (_, own) in enumerate(loads, 1):
         for arm, role, courses in _courses(own):
-            there = {phase: times for phase in PHASES if len(times := _phase(courses, phase))}
+            there = {phase: times for phase in PHASES if len(times := _phase(courses, phase)[0])}
             low, first, middle, third, high = (
                 [float(np.quantile(times, share)) * MILLI for times in there.values()] for share in WHISKERS
             )

@@ -1,10 +1,13 @@
 """Every path that a packet may take in a Network, computed from its description alone.
 
-The kernel is not read, so measured paths can be compared with these.
+The kernel is not read, so measured paths can be compared with these. Cables, bridges and tunnels between addresses are
+followed; the overlay has neither macvlan or ipvlan devices nor multicast groups.
 
   paths(leaf_spine_overlay.leaf_spine_network(), "cs1", "cs5")[0].nodes
   ('cs1', 'con_ns1', 'lc1', 'sc2', 'lc2', 'con_ns3', 'cs5')
 """
+
+from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -12,7 +15,7 @@ from ipaddress import ip_address
 from itertools import groupby
 from typing import NamedTuple
 
-from labkit.common.errors import BadInput
+from labkit.measure.topologies.network import kinds
 from labkit.measure.topologies.network.model import (
     DescribedInterface,
     Key,
@@ -21,22 +24,65 @@ from labkit.measure.topologies.network.model import (
     address_of,
     are_compatible,
 )
-from labkit.measure.topologies.network.parts import Network, Tunnel, UpperDevice
-from studies.overlay.encapsulated_packets import (
-    EncapsulatedPacket,
-    Frame,
-    decapsulates,
-    headers,
-    layers,
-    nesting_depth,
-    outer_ttl,
-    without_ttl,
-)
+from labkit.measure.topologies.network.parts import UDP_PORTS, Network, Tunnel
 
 # Nested packets; the kernel's limit is the same (XMIT_RECURSION_LIMIT, include/linux/netdevice.h).
 DEEPEST = 8
-SHARING = ("bridge", "l2", "l3", "l3s")  # modes of upper devices that pass frames among themselves
 PING_BYTES = 84  # the size of ping's default echo request with its headers
+TTL = 64  # net.ipv4.ip_default_ttl
+
+
+class EncapsulatedPacket(NamedTuple):
+    """An IP packet; if a tunnel (`by`) made it, `inner` is its content, after `headers` (name, bytes).
+
+    `to`: it is in an Ethernet frame to the owner of this address (ARP), or in none if it is empty.
+    """
+
+    source: str
+    target: str
+    ttl: int = TTL
+    headers: tuple[tuple[str, int], ...] = ()
+    inner: EncapsulatedPacket | None = None
+    by: Tunnel | None = None
+    to: str = ""
+
+
+def layers(packet: EncapsulatedPacket) -> list[tuple[str, int]]:
+    """Return the headers from the outside in, each with its size."""
+    frame = [("Ethernet", kinds.ETHERNET.length_bytes)] * bool(packet.to)
+    version = ip_address(packet.source).version
+    words = f"IP{'' if version == 4 else 6} {packet.source} > {packet.target}"
+    inner = () if packet.inner is None else layers(packet.inner)
+    return [*frame, (words, kinds.IP[version].length_bytes), *packet.headers, *inner]
+
+
+def headers(tunnel: Tunnel) -> tuple[tuple[str, int], ...]:
+    """Return the headers that a tunnel puts between the outer IP header and its content."""
+    if tunnel.kind in UDP_PORTS:
+        udp, own = kinds.KINDS[tunnel.kind].headers[:2]
+        return (f"UDP {tunnel.udp_port}", udp.length_bytes), (f"{own.name} {tunnel.id}", own.length_bytes)
+    if tunnel.kind == "ipip":
+        return ()
+    key = 0 if tunnel.id is None else kinds.GRE_KEY.length_bytes
+    name = "GRE" if tunnel.id is None else f"GRE key {tunnel.id}"
+    return ((name, kinds.GRE.length_bytes + key),)
+
+
+def nesting_depth(packet: EncapsulatedPacket) -> int:
+    """Return how many packets are nested."""
+    return 1 + (0 if packet.inner is None else nesting_depth(packet.inner))
+
+
+def decapsulates(tunnel: Tunnel, packet: EncapsulatedPacket) -> bool:
+    """Return whether a tunnel decapsulates a packet.
+
+    vxlan checks only the VNI, geneve also the sender, the others both addresses (vxlan_rcv, geneve_lookup,
+    ip_tunnel_lookup).
+    """
+    if packet.by is None or not are_compatible(tunnel, packet.by):
+        return False
+    from_there = tunnel.kind == "vxlan" or packet.source in tunnel.remotes
+    return from_there and (tunnel.kind in UDP_PORTS or tunnel.local in (None, packet.target))
 
 
 @dataclass(frozen=True)
@@ -60,7 +106,7 @@ class PathStep(NamedTuple):
 
     node: str
     interface: str
-    what: EncapsulatedPacket | Frame
+    what: EncapsulatedPacket
 
 
 Trail = tuple[PathStep, ...]
@@ -82,7 +128,7 @@ def paths(
     why). MAC addresses count as learned. `without`: nodes, or cables by one of their interfaces (`lc1:lc1_sc2`), that
     are down. `noticed`: whether routes over links without carrier are skipped (None: by nodes with
     `ignores_linkdown`); otherwise such packets are lost. `length_bytes`: of the innermost packet with its IP header.
-    Raises BadInput for a node that does not exist or has no address.
+    Raises BadInput for a node that has no address.
     """
     walk = _Walk(network, without, noticed)
     return [_path(source, trail, packet, length_bytes) for trail, packet in walk.arrivals(source, target)]
@@ -124,33 +170,16 @@ class _Walk:
 
     def arrivals(self, source: str, target: str) -> Arrivals:
         """Yield each path as its trail, with the packet as it arrives."""
-        nodes, network = self.index.nodes, self.index.network
-        if source not in nodes:
-            raise BadInput(f"{network.name} has no node {source}; there are {', '.join(nodes)}")
-        to = address_of(network, target) if target in nodes else target
-        try:
-            ip_address(to)
-        except ValueError:
-            raise BadInput(f"{target} is neither a node of {network.name} nor an address") from None
+        to = address_of(self.index.network, target) if target in self.index.nodes else target
         yield from self._route(source, EncapsulatedPacket("", to), ())
 
     def _end(self, trail: Trail, why: str) -> None:
         self.ends.append((len(trail), why))
 
     def _owns(self, node: str, address: str) -> bool:
-        """Return whether a node accepts packets to an address.
-
-        It may have the address on any interface (weak host model, arp_ignore 0), or a VXLAN that joined the group.
-        """
+        """Return whether a node accepts packets to an address: on any interface (weak host model, arp_ignore 0)."""
         to = ip_address(address)
-        if to.is_multicast:
-            return any(address in tunnel.remotes for one, tunnel in self._tunnels() if one.at == node)
         return to in self.index.owner and self.index.owner[to].at == node
-
-    def _tunnels(self) -> Iterator[tuple[DescribedInterface, Tunnel]]:
-        for one in self.index.tunnels:
-            if isinstance(one.part, Tunnel):
-                yield one, one.part
 
     def _hops(self, node: str, target: str, out: str | None) -> list[RouteChoice]:
         """Return the next hops of a node to a target, all of equal cost.
@@ -169,27 +198,24 @@ class _Walk:
                 return usable
         return [RouteChoice(self.index.interfaces[node, out], None)] if out is not None else []
 
-    def _passes(
-        self, trail: Trail, one: DescribedInterface, what: EncapsulatedPacket | Frame
-    ) -> Trail | None:
+    def _passes(self, trail: Trail, one: DescribedInterface, what: EncapsulatedPacket) -> Trail | None:
         """Return the trail with one more interface; None if the packet passed it before, which would be a loop."""
-        before = [without_ttl(step.what) for step in trail if (step.node, step.interface) == one.key]
-        if without_ttl(what) not in before:
+        before = [step.what._replace(ttl=0) for step in trail if (step.node, step.interface) == one.key]
+        if what._replace(ttl=0) not in before:
             return (*trail, PathStep(*one.key, what))
         self._end(trail, f"the packet returns to {one.at}:{one.name}, which is a routing loop")
         return None
 
     def _route(self, node: str, packet: EncapsulatedPacket, trail: Trail, out: str | None = None) -> Arrivals:
-        """Route a packet that a node made or forwards; multicast always goes out."""
-        to = ip_address(packet.target)
-        if self._owns(node, packet.target) and not to.is_multicast:
+        """Route a packet that a node made or forwards."""
+        if self._owns(node, packet.target):
             yield from self._arrive(node, packet, trail)
             return
         hops = self._hops(node, packet.target, out)
         if not hops:
             self._end(trail, f"{node} has no route to {packet.target}")
         for hop in hops:
-            source = packet.source or self.index.source(hop.out, to.version)
+            source = packet.source or self.index.source(hop.out, ip_address(packet.target).version)
             if source:
                 near = packet.target if hop.via is None else str(hop.via)
                 yield from self._leave(hop.out, packet._replace(source=source), near, trail)
@@ -201,7 +227,7 @@ class _Walk:
         if isinstance(out.part, Tunnel) and not out.carries_frames:
             yield from self._encapsulate(out, out.part, packet, trail)
             return
-        frame, taken = Frame(to, packet), self.taken
+        frame, taken = packet._replace(to=to), self.taken
         if out.kind == "bridge":
             if passed := self._passes(trail, out, frame):
                 yield from self._bridge(out, frame, passed, out)
@@ -210,49 +236,32 @@ class _Walk:
         if self.taken == taken:
             self._end(trail, f"no node answers for {to} at {out.at}:{out.name}")
 
-    def _port(self, port: DescribedInterface, frame: Frame, trail: Trail) -> Arrivals:
+    def _port(self, port: DescribedInterface, frame: EncapsulatedPacket, trail: Trail) -> Arrivals:
         """Send a frame out of a cable's end or a tunnel."""
         if isinstance(port.part, Tunnel):
             yield from self._encapsulate(port, port.part, frame, trail)
-        elif isinstance(port.part, UpperDevice):
-            if passed := self._passes(trail, port, frame):
-                yield from self._share(port.part.lower, port, frame, passed)
         elif (passed := self._passes(trail, port, frame)) and port.far and port.key not in self.down:
             yield from self._enter(self.index.interfaces[port.far], frame, passed)
 
-    def _enter(self, port: DescribedInterface, frame: Frame, trail: Trail) -> Arrivals:
+    def _enter(self, port: DescribedInterface, frame: EncapsulatedPacket, trail: Trail) -> Arrivals:
         """Receive a frame at a node, from a cable or a tunnel."""
         passed = self._passes(trail, port, frame)
         if passed is None:
             return
-        if any(isinstance(one.part, UpperDevice) and one.part.lower == port.key for one in self._uppers()):
-            yield from self._share(port.key, None, frame, passed)
         if port.master is not None:
             yield from self._bridge(self.index.interfaces[port.at, port.master], frame, passed, port)
         elif self._owns(port.at, frame.to):
             self.taken += 1
-            yield from self._receive(port.at, frame.packet, passed)
-
-    def _uppers(self) -> list[DescribedInterface]:
-        return [one for one in self.index.interfaces.values() if isinstance(one.part, UpperDevice)]
-
-    def _share(self, lower: Key, came: DescribedInterface | None, frame: Frame, trail: Trail) -> Arrivals:
-        """Give a frame to the other devices on a lower device, and send it out there if one of them made it."""
-        for one in self._uppers():
-            shares = came is None or not isinstance(came.part, UpperDevice) or came.part.mode in SHARING
-            if isinstance(one.part, UpperDevice) and one.part.lower == lower and one is not came and shares:
-                yield from self._enter(one, frame, trail)
-        if came is not None:
-            yield from self._port(self.index.interfaces[lower], frame, trail)
+            yield from self._receive(port.at, frame._replace(to=""), passed)
 
     def _bridge(
-        self, bridge: DescribedInterface, frame: Frame, trail: Trail, came: DescribedInterface
+        self, bridge: DescribedInterface, frame: EncapsulatedPacket, trail: Trail, came: DescribedInterface
     ) -> Arrivals:
         """Bridge a frame: to its own node, or out of every other port, where other nodes drop it."""
         if came is not bridge and self._owns(bridge.at, frame.to):
             if passed := self._passes(trail, bridge, frame):
                 self.taken += 1
-                yield from self._receive(bridge.at, frame.packet, passed)
+                yield from self._receive(bridge.at, frame._replace(to=""), passed)
             return
         for port in self.index.interfaces.values():
             if (port.at, port.master) == bridge.key and port is not came:
@@ -270,7 +279,7 @@ class _Walk:
             yield from self._route(node, packet._replace(ttl=packet.ttl - 1), trail)
 
     def _encapsulate(
-        self, one: DescribedInterface, tunnel: Tunnel, what: EncapsulatedPacket | Frame, trail: Trail
+        self, one: DescribedInterface, tunnel: Tunnel, what: EncapsulatedPacket, trail: Trail
     ) -> Arrivals:
         """Send into a tunnel; the outer packet is routed from the tunnel's node."""
         passed = self._passes(trail, one, what)
@@ -281,39 +290,29 @@ class _Walk:
                 passed, f"the path from {tunnel.at}:{tunnel.name} to its other end nests tunnels without end"
             )
             return
-        for remote in self._others(tunnel):
-            ttl = outer_ttl(tunnel, remote, what)
+        # The inner TTL (ip_tunnel_xmit, ip_tunnel.c), or the namespace's default (vxlan_xmit_one, vxlan_core.c).
+        ttl = TTL if tunnel.kind in UDP_PORTS else what.ttl
+        for remote in tunnel.remotes:
             outer = EncapsulatedPacket(tunnel.local or "", remote, ttl, headers(tunnel), what, tunnel)
             yield from self._route(tunnel.at, outer, passed, tunnel.link)
-
-    def _others(self, tunnel: Tunnel) -> list[str]:
-        """Return where a tunnel sends to; for a multicast group the other members, as if their addresses were
-        learned."""
-        result = []
-        for remote in tunnel.remotes:
-            to = ip_address(remote)
-            if not to.is_multicast or not tunnel.learning:
-                result.append(remote)
-                continue
-            for _, other in self._tunnels():
-                if other != tunnel and are_compatible(other, tunnel) and remote in other.remotes:
-                    [hop, *_] = self._hops(other.at, remote, other.link)
-                    result.append(other.local or self.index.source(hop.out, to.version))
-        return result
 
     def _arrive(self, node: str, packet: EncapsulatedPacket, trail: Trail) -> Arrivals:
         """Deliver a packet at its target, which decapsulates it if necessary."""
         if packet.inner is None:
             yield trail, packet
             return
-        own = (one for one, tunnel in self._tunnels() if one.at == node and decapsulates(tunnel, packet))
+        own = (
+            one
+            for one in self.index.tunnels
+            if one.at == node and isinstance(one.part, Tunnel) and decapsulates(one.part, packet)
+        )
         tunnel = next(own, None)
         if tunnel is None:
             kind = packet.by.kind if packet.by else ""
             self._end(
                 trail, f"{node} has no {kind} that accepts packets from {packet.source} to {packet.target}"
             )
-        elif isinstance(packet.inner, Frame):
+        elif packet.inner.to:
             yield from self._enter(tunnel, packet.inner, trail)
         elif passed := self._passes(trail, tunnel, packet.inner):
             yield from self._receive(node, packet.inner, passed)

@@ -19,7 +19,6 @@ WIDTH_PX = 900 - LEFT_PX - RIGHT_PX  # width of the bars in a figure for a repor
 CHAR_PX, PAD_PX = 5.6, 6  # of a header's text
 SHRUNK = 0.7  # least factor by which a text may shrink; longer texts are rotated
 PAYLOAD, MAX_PAYLOAD_BYTES = "payload", 16  # the payload is cut, because the figure is about headers
-PACKET = ["folder", "packet"]  # columns that identify a packet
 
 
 @dataclass(frozen=True)
@@ -32,15 +31,15 @@ class Layer:
     below_bytes: int
 
 
-def hops(df: pd.DataFrame, packet: int | None = None, flow: int = 0) -> go.Figure:
+def hops(df: pd.DataFrame, flow: int = 0) -> go.Figure:
     """Draw the interfaces that saw a packet, from top to bottom in order, each with the packet's headers to scale.
 
     The outermost header is left, so that the same inner header lines up in all hops. Beside them are the frame size in
     bytes and the µs since the first sighting. `df`: rows of the part path. `flow`: the number of the flow, from 0; its
-    request and its reply are drawn. `packet`: the number of the only packet to draw. The payload's bar ends at 16
-    bytes (`MAX_PAYLOAD_BYTES`). Of several runs the first is drawn.
+    request and its reply are drawn. The payload's bar ends at 16 bytes (`MAX_PAYLOAD_BYTES`). Of several runs the first
+    is drawn.
     """
-    followed, figure, y = packets(df, packet, flow), go.Figure(), 0.0
+    followed, figure, y = next(iter(_flows(df)[flow:]), list[Rows]()), go.Figure(), 0.0
     marks = Marks(figure)
     drawn: list[tuple[float, dict[Any, Any], Layer]] = []
     ticks: dict[float, str] = {}
@@ -48,7 +47,7 @@ def hops(df: pd.DataFrame, packet: int | None = None, flow: int = 0) -> go.Figur
         y += BETWEEN
         _heading(marks, rows, y - 1)
         for one in rows:
-            ticks[y] = theme.plain(_hop_label(one))
+            ticks[y] = theme.plain(f"{one['interface']} {one['direction']}")
             drawn += [(y, one, layer) for layer in layers(one)]
             y += 1
     marks.add()
@@ -70,33 +69,20 @@ def hops(df: pd.DataFrame, packet: int | None = None, flow: int = 0) -> go.Figur
 
 def flows(df: pd.DataFrame) -> list[go.Figure]:
     """Return the figure `hops` of each flow of the first run: a request and its reply."""
-    count = len({_flow(rows[0]["what"]) for rows in _captured_rows(df)})
-    return [hops(df, flow=number) for number in range(max(count, 1))]
+    return [hops(df, number) for number in range(max(len(_flows(df)), 1))]
 
 
-def packets(df: pd.DataFrame, packet: int | None = None, flow: int = 0) -> list[Rows]:
-    """Return the rows of each packet of one flow of the first run, in order; with `packet` those of this packet."""
-    captured = _captured_rows(df)
-    if packet is not None:
-        return [rows for rows in captured if rows[0]["packet"] == packet]
-    names = list(dict.fromkeys(_flow(rows[0]["what"]) for rows in captured))
-    return [rows for rows in captured if _flow(rows[0]["what"]) in names[flow : flow + 1]]
-
-
-def _captured_rows(df: pd.DataFrame) -> list[Rows]:
-    """Return the rows of each packet of the first run, in order."""
-    there = ok(df)
-    if not len(there):
-        return []
-    groups = there[there["packet"].notna()].groupby(PACKET, sort=False)
-    result = [rows.sort_values("position").to_dict("records") for _, rows in groups]
-    return [rows for rows in result if rows[0]["folder"] == result[0][0]["folder"]]
-
-
-def _flow(what: str) -> frozenset[str]:
-    """Return the two ends in a description such as `cs1 > cs5 echo request`, the same for the reply."""
-    source, _, rest = what.partition(" > ")
-    return frozenset((source, rest.partition(" ")[0]))
+def _flows(df: pd.DataFrame) -> list[list[Rows]]:
+    """Return the rows of each packet of the first run, in order, by flow: a request and its reply have the same ends,
+    as in `cs1 > cs5 echo request`."""
+    there, result = ok(df), dict[frozenset[str], list[Rows]]()
+    if len(there):
+        there = there[there["packet"].notna() & there["folder"].eq(there["folder"].iloc[0])]
+        for _, rows in there.groupby("packet", sort=False):
+            seen = rows.sort_values("position").to_dict("records")
+            source, _, rest = str(seen[0]["what"]).partition(" > ")
+            result.setdefault(frozenset((source, rest.partition(" ")[0])), []).append(seen)
+    return list(result.values())
 
 
 def layers(one: dict[Any, Any]) -> Iterator[Layer]:
@@ -109,10 +95,6 @@ def layers(one: dict[Any, Any]) -> Iterator[Layer]:
             yield Layer(name, text, int(layer["header_bytes"]), rest)
     if rest > 0:
         yield Layer(PAYLOAD, f"payload, {rest} bytes", rest, 0)
-
-
-def _hop_label(one: dict[Any, Any]) -> str:
-    return f"{one['interface']} {one['direction']}"
 
 
 def _heading(marks: Marks, rows: Rows, y: float) -> None:

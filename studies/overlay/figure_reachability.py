@@ -99,16 +99,13 @@ def faults(one: dict[Any, Any]) -> list[str]:
         return []  # also if there was no answer and no path is expected
     lost = int(one["sent_count"] - one["received_count"])
     lines = [f"{lost} lost"] * (lost > 0)
-    lines += ["another path"] * (one["received_count"] > 0 and not _same_way(one))
+    if one["received_count"] > 0 and list(one["path"] or []) not in path_lists(one["expected_paths"]):
+        lines.append("another path")
     seen, expected = _ttl(one["ttl"]), _ttl(one["expected_ttl"])
     lines += [f"TTL {seen}, not {expected}"] * (
         seen is not None and expected is not None and seen != expected
     )
     return lines or ["not as expected"]
-
-
-def _same_way(one: dict[Any, Any]) -> bool:
-    return list(one["path"] or []) in path_lists(one["expected_paths"])
 
 
 def _ttl(value: Any) -> int | None:

@@ -97,16 +97,13 @@ def modes(df: pd.DataFrame) -> list[tuple[str, str, dict[Any, Any]]]:
         for one in rows.to_dict("records"):
             rank = FAILURES.index(one["failure"]) if one["failure"] in FAILURES else len(FAILURES)
             order = (number, rank, one["failure"], _notices(one), routes_order(one["routes"]))
-            result[order] = (host, _how(one), one)
+            how = str(one["failure"]) + ", linkdown ignored" * _notices(one)
+            result[order] = (host, how, one)
     return [result[order] for order in sorted(result)]
 
 
 def _notices(one: dict[Any, Any]) -> bool:
     return one.get("ignores_linkdown") is True
-
-
-def _how(one: dict[Any, Any]) -> str:
-    return str(one["failure"]) + ", linkdown ignored" * _notices(one)
 
 
 def _lost(one: dict[Any, Any]) -> int:

@@ -20,9 +20,8 @@ from studies.overlay.figure_packet_path import hops
 from studies.overlay.figure_reachability import matrix
 from studies.overlay.figure_spine_failure import deviation
 from studies.overlay.figure_spine_failure import failure as draw_failure
-from studies.overlay.notes import routes_order
+from studies.overlay.notes import Rows, routes_order
 
-Rows = list[dict[Any, Any]]
 FAILED = {"carrier": "its interfaces go down", "silent": "it silently stops forwarding"}
 UDP_BYTES = 8
 
@@ -55,16 +54,13 @@ def path(df: pd.DataFrame) -> Iterator[str]:
         seen: Rows = rows.to_dict("records")
         large = max(seen, key=lambda one: len(one["layers"]))
         own, most = (int(one["length_bytes"]) for one in (seen[0], large))
-        lines = f"**{seen[0]['what']}**: {_ip_bytes(seen[0])} bytes of IP in a frame of {own}, seen at {len(seen)}"
+        ip = next(layer for layer in seen[0]["layers"] if layer["name"].startswith("ip"))
+        lines = f"**{seen[0]['what']}**: {int(ip['length_bytes'])} bytes of IP in a frame of {own}, seen at {len(seen)}"
         lines += f" interfaces within {si(seen[-1]['time_s'], 's')}."
         if len(large["layers"]) > len(seen[0]["layers"]):
             lines += f" From {large['hop']} on it is a frame of {most} bytes: {_inside(large)};"
             lines += f" {most - own} bytes of additional headers."
         yield lines
-
-
-def _ip_bytes(one: dict[Any, Any]) -> int:
-    return next(int(layer["length_bytes"]) for layer in one["layers"] if layer["name"].startswith("ip"))
 
 
 def _inside(one: dict[Any, Any]) -> str:
@@ -116,7 +112,10 @@ def _otherwise(one: dict[Any, Any]) -> str:
 @_by_host
 def failure(df: pd.DataFrame) -> Iterator[str]:
     """Return a sentence for each failure: the lost probes, the longest outage, and the spine that carried the flow."""
-    for one in sorted(df.to_dict("records"), key=_order):
+    for one in sorted(
+        df.to_dict("records"),
+        key=lambda one: (routes_order(one["routes"]), one["failure"], bool(one["ignores_linkdown"])),
+    ):
         lost = one["sent_count"] - one["received_count"]
         how = f"**{one['routes']}, {one['failed']} fails ({FAILED[one['failure']]}"
         how += ", and the leaves ignore routes without carrier)**" if one["ignores_linkdown"] else ")**"
@@ -127,10 +126,6 @@ def failure(df: pd.DataFrame) -> Iterator[str]:
         ends = "" if one["outage_over"] else "; the outage was not over at the end"
         unexpected = f". {deviation(one)}" if deviation(one) else ""
         yield f"{lines}{lost:g} of {one['sent_count']:g} probes lost{_late(one)}{ends}{unexpected}."
-
-
-def _order(one: dict[Any, Any]) -> tuple[tuple[int, str], str, bool]:
-    return routes_order(one["routes"]), one["failure"], bool(one["ignores_linkdown"])
 
 
 @_by_host

@@ -5,7 +5,7 @@ A ping through the tunnel and a ping of the same length beside it use the same v
 
 from typing import Any
 
-from labkit.common.errors import BadInput, Failed, choose
+from labkit.common.errors import Failed
 from labkit.measure.topologies import Topology
 from labkit.measure.topologies.linux_datapaths import TUNNELS, outer
 from labkit.measure.topologies.network.kinds import ETHERNET, IP, TRANSPORT, around, headers, length_bytes
@@ -23,11 +23,8 @@ def measure_overhead(topology: Topology) -> dict[str, Any]:
 
     `computed_bytes` and `measured_bytes`: added to each packet. `layers`: (name, header_bytes, source) from the
     outside in. `frame_bytes`: of the ping beside the tunnel with its Ethernet header. `length_bytes`: of the ping's
-    payload. Raises BadInput for a topology that is not a tunnel, Failed if pings are lost or other packets keep
-    interfering.
+    payload. Raises Failed if pings are lost or other packets keep interfering.
     """
-    if topology.name not in TUNNELS:
-        raise BadInput(f"{topology.name} is not a tunnel: {choose(topology.name, TUNNELS)}")
     kinds, own = TUNNELS[topology.name], IP[topology.spec.family].length_bytes
     packet_bytes = own + ICMP_BYTES + PAYLOAD_BYTES
     added = around(headers(*kinds), packet_bytes, fills_mtu=False)

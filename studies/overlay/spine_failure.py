@@ -7,23 +7,23 @@ kernel can notice; the sysctl ignore_routes_with_linkdown decides whether routes
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from labkit.common.errors import BadInput, Failed, choose
+from labkit.common.errors import BadInput, Failed
 from labkit.measure.endpoints import Namespace, Pair
 from labkit.measure.topologies import Topology
-from labkit.measure.topologies.network.parts import Cable, Network, Node, Part
+from labkit.measure.topologies.network.parts import Cable, CableEnd, Network, Node
 from labkit.system import netlink
-from studies.overlay import ping_probes
 from studies.overlay.expected_paths import paths
-from studies.overlay.ping_probes import Probe
+from studies.probes import Probe, Probing, probing
 
 FAILURES = ("carrier", "silent")
 PATIENCE_S = 20.0  # until the first reply: neighbours are resolved, bridge ports begin to forward
@@ -40,9 +40,17 @@ Counts = dict[str, list[int]]  # per spine: packets in the direction of requests
 class Times:
     """Seconds of observation: before the failure, while the spine is down, and after it has come back."""
 
-    before_s: float = 1.0
-    down_s: float = 2.0
-    after_s: float = 3.0
+    before_s: float
+    down_s: float
+    after_s: float
+
+
+def _cables(network: Network) -> Iterator[tuple[CableEnd, CableEnd]]:
+    """Yield every cable from both of its ends."""
+    for part in network.parts:
+        if isinstance(part, Cable):
+            yield part.one, part.other
+            yield part.other, part.one
 
 
 def spines(network: Network) -> list[str]:
@@ -50,9 +58,8 @@ def spines(network: Network) -> list[str]:
     neighbours: dict[str, set[str]] = {
         part.name: set() for part in network.parts if isinstance(part, Node) and part.forwards
     }
-    for cable in (part for part in network.parts if isinstance(part, Cable)):
-        for own, far in ((cable.one.at, cable.other.at), (cable.other.at, cable.one.at)):
-            neighbours.get(own, set()).add(far)
+    for own, far in _cables(network):
+        neighbours.get(own.at, set()).add(far.at)
     return [
         one
         for one, own in neighbours.items()
@@ -61,54 +68,80 @@ def spines(network: Network) -> list[str]:
 
 
 def failure(
-    network: Network,
-    topology: Topology,
-    how: str,
-    *,
-    ignores_linkdown: bool | None = None,
-    interval_s: float = 0.02,
-    times: Times | None = None,
+    network: Network, topology: Topology, how: str, *, ignores_linkdown: bool, interval_s: float, times: Times
 ) -> dict[str, Any]:
     """Measure one failure in a built network; return the columns of a row.
 
-    `topology` was built from `network`. A ping of the first pair runs all the time. The spine that carries its
+    `topology` was built from `network`. Probes of the first pair run all the time. The spine that carries their
     requests fails and comes back with all its routes. `ignores_linkdown` sets the sysctl in every namespace
-    meanwhile; None leaves it.
+    meanwhile.
 
     `path_before`, `path_during`, `path_after`: the spines that carried requests and replies, by the counters of the
     leaves' interfaces; None if none did. `expected_during`: the spines that the description leaves. `down_s`, `up_s`,
-    `outage_since_s` and the times in `probes` are seconds since the first probe. Raises BadInput for an unknown
-    failure, or a pair with IPv6 addresses. Raises Failed if nothing is answered, or no spine carries the flow,
-    before the failure.
+    `outage_since_s` and the times in `probes` are seconds since the first probe. The pair has IPv4 addresses: IPv6
+    would need more than this sysctl and `static_routes`. Raises Failed if nothing is answered, or no spine carries the
+    flow, before the failure.
     """
-    if how not in FAILURES:
-        raise BadInput(f"failure={how} is unknown: {choose(how, FAILURES)}")
-    times = times or Times()
     watched = _Watched(network, topology)
     with ExitStack() as stack:
-        for space in topology.namespaces if ignores_linkdown is not None else ():
-            stack.enter_context(_sysctl(space, LINKDOWN, int(bool(ignores_linkdown))))
-        settings = watched.settings()
-        probe = stack.enter_context(watched.probe(interval_s))
-        _wait_for_answers(probe, watched.pair)
+        for space in topology.namespaces:
+            stack.enter_context(_sysctl(space, LINKDOWN, int(ignores_linkdown)))
+        running = stack.enter_context(probing([watched.pair], 1 / interval_s))
+        _wait_for_answers(running, watched.pair)
         with watched.phase() as before:
             time.sleep(times.before_s)
-        failing = watched.carrying(before, probe.so_far())
-        with _down(watched.space(failing), how), watched.phase() as during:
+        failing = watched.carrying(before, running.so_far())
+        with watched.down(failing, how), watched.phase() as during:
             time.sleep(times.down_s)
         with watched.phase() as after:
             time.sleep(times.after_s)
-        result = probe.end()
+    # They go on while the last answers are waited for.
+    probes = [one for one in running.probes if one.sent_s < after.end_s]
     phases = {"before": before, "during": during, "after": after}
-    went = {f"path_{name}": watched.carried(phase, result) for name, phase in phases.items()}
-    named = {"failure": how, "failed": failing, "interval_s": interval_s}
-    left = {"expected_during": watched.remaining_spines(failing, how, settings["ignores_linkdown"])}
-    return named | settings | _timeline(result, during) | went | left
+    went = {f"path_{name}": watched.carried(phase, probes) for name, phase in phases.items()}
+    named = {
+        "failure": how,
+        "failed": failing,
+        "interval_s": interval_s,
+        "ignores_linkdown": ignores_linkdown,
+    }
+    left = {"expected_during": watched.remaining_spines(failing, how, ignores_linkdown)}
+    return named | {"hash_policy": watched.hash_policy} | _timeline(probes, during) | went | left
+
+
+class Outage(NamedTuple):
+    """The longest time without a reply: its length, the time of the last reply before it (time.monotonic()), and
+    whether a reply followed."""
+
+    length_s: float
+    since_s: float
+    over: bool
+
+
+def outage(all_probes: Sequence[Probe], since_s: float = 0.0) -> Outage:
+    """Return the longest time without a reply, among those that end after `since_s` (time.monotonic()).
+
+    It lasts from one reply to the next, minus the normal interval between replies (the median between two probes), and
+    at least 0; it is exact to one interval. A late reply ends the outage when it arrives. Nothing is known before the
+    first reply, of which there must be one. Without a later reply the outage extends to one interval after the last
+    probe and is not `over`.
+    """
+    came = sorted(probe.sent_s + probe.rtt_s for probe in all_probes if probe.rtt_s is not None)
+    steps = [after.sent_s - before.sent_s for before, after in pairwise(all_probes)]
+    interval_s = statistics.median(steps) if steps else 0.0
+    gaps = [
+        Outage(max(0.0, after - before - interval_s), before, True)
+        for before, after in pairwise(came)
+        if after >= since_s
+    ]
+    end_s = max(probe.sent_s for probe in all_probes) + interval_s
+    gaps.append(Outage(max(0.0, end_s - came[-1] - interval_s), came[-1], False))
+    return max(gaps, key=lambda gap: (gap.length_s, gap.over))
 
 
 def _timeline(probes: Sequence[Probe], during: _Phase) -> dict[str, Any]:
     """Return the columns of times since the first probe."""
-    first_s, longest = probes[0].sent_s, ping_probes.outage(probes, during.begin_s)
+    first_s, longest = probes[0].sent_s, outage(probes, during.begin_s)
     return {
         "sent_count": len(probes),
         "received_count": sum(one.rtt_s is not None for one in probes),
@@ -121,10 +154,10 @@ def _timeline(probes: Sequence[Probe], during: _Phase) -> dict[str, Any]:
     }
 
 
-def _wait_for_answers(probe: ping_probes.LongProbe, pair: Pair) -> None:
+def _wait_for_answers(running: Probing, pair: Pair) -> None:
     """Wait until probes are answered. Raises Failed when they are not."""
     deadline = time.monotonic() + PATIENCE_S
-    while sum(one.rtt_s is not None for one in probe.so_far()) < FIRST:
+    while sum(one.rtt_s is not None for one in running.so_far()) < FIRST:
         if time.monotonic() > deadline:
             raise Failed(
                 f"{pair.client.name} gets no answer from {pair.server.name} before anything has failed"
@@ -134,7 +167,7 @@ def _wait_for_answers(probe: ping_probes.LongProbe, pair: Pair) -> None:
 
 @dataclass
 class _Phase:
-    """A phase: its start and end (seconds since the epoch), and what every spine carried in it."""
+    """A phase: its start and end (time.monotonic()), and what every spine carried in it."""
 
     begin_s: float
     end_s: float
@@ -146,17 +179,21 @@ class _Watched:
 
     def __init__(self, network: Network, topology: Topology) -> None:
         self.network, self.pair = network, topology.pairs[0]
-        client, server = self.pair.client, self.pair.server
-        if ":" in server.address:  # IPv6 would need more than IPv4's sysctl and `static_routes`
-            both = f"{client.name} and {server.name} use IPv6"
-            raise BadInput(
-                f"{both}, but spine failures are measured with IPv4 only: give them IPv4 addresses"
-            )
         self.spines = spines(network)
         self._spaces = {space.name: space for space in topology.namespaces}
-        ends = (client, server)
+        ends = self.pair.client, self.pair.server
         self._leaves = [self._behind(one.name, other.address) for one, other in (ends, ends[::-1])]
-        self._indexes = {spine: [self._index(leaf, spine) for leaf in self._leaves] for spine in self.spines}
+        kernels = [self._spaces[leaf].netlink for leaf in self._leaves]
+        towards = {(own.at, far.at): own.name for own, far in _cables(network)}
+        indexes = [{link.name: link.index for link in netlink.links(kernel)} for kernel in kernels]
+        # Per spine, the kernel and the index of each leaf's interface to it. Spines have the same neighbours.
+        self._ports = {
+            spine: [
+                (kernel, of[towards[leaf, spine]])
+                for leaf, kernel, of in zip(self._leaves, kernels, indexes, strict=True)
+            ]
+            for spine in self.spines
+        }
 
     def _behind(self, source: str, target: str) -> str:
         """Return the leaf to which a spine forwards packets from `source` to `target`."""
@@ -166,43 +203,24 @@ class _Watched:
                     return leaf
         raise BadInput(f"no path from {source} to {target} uses a spine that another spine can replace")
 
-    def _index(self, leaf: str, spine: str) -> int:
-        """Return the index of the leaf's interface to a spine."""
-        for cable in (part for part in self.network.parts if isinstance(part, Cable)):
-            for own, far in ((cable.one, cable.other), (cable.other, cable.one)):
-                if (own.at, far.at) == (leaf, spine):
-                    result = {link.name: link.index for link in netlink.links(self._spaces[leaf].netlink)}
-                    return result[own.name]
-        raise BadInput(
-            f"the network {self.network.name} has no cable between {leaf} and {spine}, so its failure cannot be made"
-        )
-
-    def settings(self) -> dict[str, Any]:
-        """Return the leaves' sysctls for dead links and for multipath (0: hash of addresses only)."""
-        spaces = [self._spaces[leaf] for leaf in self._leaves]
-        return {
-            "ignores_linkdown": all(_read(space, LINKDOWN) == 1 for space in spaces),
-            "hash_policy": _read(spaces[0], "ipv4/fib_multipath_hash_policy"),
-        }
-
-    def probe(self, interval_s: float) -> AbstractContextManager[ping_probes.LongProbe]:
-        """Start probes of the pair."""
-        return ping_probes.long_probe(self.pair.client.namespace, self.pair.server.address, interval_s)
+    @property
+    def hash_policy(self) -> int:
+        """The leaves' sysctl for multipath (0: hash of addresses only)."""
+        return _read(self._spaces[self._leaves[0]], "ipv4/fib_multipath_hash_policy")
 
     def _counts(self) -> Counts:
-        leaves = [self._spaces[leaf].netlink for leaf in self._leaves]
         return {
-            spine: [leaf.counters(index).received_count for leaf, index in zip(leaves, indexes, strict=True)]
-            for spine, indexes in self._indexes.items()
+            spine: [kernel.counters(index).received_count for kernel, index in ports]
+            for spine, ports in self._ports.items()
         }
 
     @contextmanager
     def phase(self) -> Iterator[_Phase]:
         """Count while the block lasts."""
         first = self._counts()
-        phase = _Phase(time.time(), 0.0, {})
+        phase = _Phase(time.monotonic(), 0.0, {})
         yield phase
-        phase.end_s = time.time()
+        phase.end_s = time.monotonic()
         for spine, counts in self._counts().items():
             phase.counts[spine] = [now - then for now, then in zip(counts, first[spine], strict=True)]
 
@@ -223,33 +241,25 @@ class _Watched:
             raise Failed(f"probes are answered, but none of {', '.join(self.spines)} carries them")
         return carrier
 
-    def space(self, spine: str) -> Namespace:
-        """Return the namespace of a spine."""
-        return self._spaces[spine]
+    def down(self, spine: str, how: str) -> AbstractContextManager[None]:
+        """Let a spine fail for the block."""
+        space = self._spaces[spine]
+        return _sysctl(space, "ipv4/ip_forward", 0) if how == "silent" else _shut(space)
 
     def remaining_spines(self, failed: str, how: str, noticed: bool) -> list[str]:
         """Return the spines over which the description still routes requests; one flow takes one of them."""
         ends, network, without = (self.pair.client.name, self.pair.server.address), self.network, {failed}
         if how == "silent":
             without = set()
-            quiet = tuple(_quiet(part, failed) for part in network.parts)
-            network = msgspec.structs.replace(network, parts=quiet)
+            parts = (
+                msgspec.structs.replace(part, forwards=False)
+                if isinstance(part, Node) and part.name == failed
+                else part
+                for part in network.parts
+            )
+            network = msgspec.structs.replace(network, parts=tuple(parts))
         result = paths(network, *ends, without=without, noticed=noticed)
         return sorted({node for path in result for node in path.nodes if node in self.spines})
-
-
-def _quiet(part: Part, name: str) -> Part:
-    """Return the part; if it is the named node, without forwarding."""
-    if isinstance(part, Node) and part.name == name:
-        return msgspec.structs.replace(part, forwards=False)
-    return part
-
-
-@contextmanager
-def _down(space: Namespace, how: str) -> Iterator[None]:
-    """Let a node fail for the block."""
-    with _sysctl(space, "ipv4/ip_forward", 0) if how == "silent" else _shut(space):
-        yield
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from labkit.measure import topologies
 from labkit.measure.traffic import sockets
 from studies.latency_under_load import finding
 from studies.latency_under_load.experiment import BLOAT, LatencyUnderLoad
-from studies.latency_under_load.probes import probing
+from studies.probes import probing
 
 pytestmark = [pytest.mark.long, pytest.mark.needs("namespaces", "iperf3", "ip", "ping", "veth", "bridge")]
 QUEUE_S, RATE_BPS = 0.02, 20e6

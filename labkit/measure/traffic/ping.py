@@ -75,6 +75,7 @@ class Echo:
         self._family = 6 if ":" in address else 4
         self._identifier = int.from_bytes(os.urandom(2))
         self._length_bytes, self._sequence = length_bytes, 0
+        self.ttl: int | None = None  # of the last answer, with IPv4
         if self._family == 4:
             self._socket = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
             options = [(socket.IPPROTO_IP, IP_MTU_DISCOVER, PMTUDISC_DO)]
@@ -116,6 +117,7 @@ class Echo:
             begin = 4 * (data[0] & 15) if self._family == 4 else 0  # IPv4 delivers its own header as well
             kind, _, _, identifier, sequence = HEADER.unpack_from(data, begin)
             if (kind, identifier) == (REPLY[self._family], self._identifier):
+                self.ttl = data[8] if begin else None
                 seconds, nanoseconds = struct.unpack("qq", about[0][2][:16])
                 return sequence, seconds * 1_000_000_000 + nanoseconds
 

@@ -31,10 +31,9 @@ from labkit.runner import yaml_files
 from labkit.system import machine, process
 from labkit.system.machine import interfaces, mibs, provenance
 from studies.monitor_cost import readers
-from studies.overlay import ping_probes
 
 SAMPLES = Path(__file__).parents[2] / "samples"
-BUDGETS = [0.09, pytest.param(0.9, marks=pytest.mark.long)]  # seconds for each of the 33 readers
+BUDGETS = [0.09, pytest.param(0.9, marks=pytest.mark.long)]  # seconds for each of the 31 readers
 SEED = 12
 
 
@@ -151,8 +150,6 @@ TEXTS: dict[str, tuple[Callable[[str], Any], str]] = {
     "trace format": (format_of, "funcgraph-exit-format-6.12.txt"),
     "function_graph": (lambda text: list(call_trees.Reader().read(text.splitlines())), "function_graph-6.12-ipv6.txt"),
     "ping": (ping.round_trip_times, "ping-20221126-answered.txt"),
-    "ping's answers": (ping_probes.answers, "ping-20221126-lost.txt"),
-    "ping's probes": (ping_probes.probes, "ping-20221126-outage.txt"),
     "iperf3": (of_iperf3, "iperf3-3.12-udp-server.json"),
     "folded": (lambda text: folded_stacks.parse(text.splitlines()), "inferno-0.12.8-folded.txt"),
     "trace stats": (session.lost, "proc-stat-6.18.txt"),
@@ -288,11 +285,6 @@ def test_errors_have_a_position_and_a_bound() -> None:
     with pytest.raises(BadInput, match="the capture, byte 44 cannot be read"):
         pcapng.read(CAPTURE.replace(b"client0", b"\xff\xff\xff\xff\xff\xff\xff"))
     assert len(str(errors.BadInput("x" * 52_000_000))) < 2100
-    text = sample("ping-20221126-outage.txt")
-    claimed = text.replace(" packets transmitted", "0000000 packets transmitted")
-    for read in (ping_probes.answers, ping_probes.probes):
-        with pytest.raises(Failed, match="ping claims more than"):
-            read(claimed)
 
 
 @pytest.mark.parametrize("answer", [b"\xff\n", b"[]\n", b'{"error": 1}\n'])

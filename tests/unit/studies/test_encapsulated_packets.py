@@ -6,8 +6,6 @@ from itertools import pairwise
 import pytest
 
 from labkit.measure.topologies.network.parts import Cable, CableEnd, Network, Node, Part, Route, Tunnel
-from studies.overlay import encapsulated_packets
-from studies.overlay.encapsulated_packets import EncapsulatedPacket, Frame
 from studies.overlay.expected_paths import no_path, paths
 
 LAST = 79
@@ -48,10 +46,3 @@ def test_inherited_ttl(kind: str) -> None:
 def test_own_ttl(kind: str) -> None:
     [path] = paths(line(kind), "n0", "172.16.0.2")
     assert path.ttl == 64 - 40
-
-
-def test_multicast_ttl() -> None:
-    inner = Frame("172.16.0.2", EncapsulatedPacket("172.16.0.1", "172.16.0.2", 9))
-    tunnel = Tunnel("vxlan", "n1", "tun", "239.1.1.1", id=1, link="up")
-    assert encapsulated_packets.outer_ttl(tunnel, "239.1.1.1", inner) == 1
-    assert encapsulated_packets.outer_ttl(tunnel, "10.0.0.1", inner) == 64

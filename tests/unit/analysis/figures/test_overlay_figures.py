@@ -26,7 +26,8 @@ def words(figure: go.Figure) -> str:
 
 
 def test_headers_in_frame_order() -> None:
-    figure = hops(synthetic_overlay_rows.path(), packet=0)
+    rows = synthetic_overlay_rows.path()
+    figure = hops(rows[rows["packet"].eq(0)])
     [row] = [y for y, name in zip(figure.layout.yaxis.tickvals, figure.layout.yaxis.ticktext, strict=True)
              if name == "lc1_sc2 out"]  # fmt: skip
     bars = [

@@ -1,17 +1,11 @@
 """Spine failures: which nodes of a network can replace each other, and how routes are restored."""
 
-from types import SimpleNamespace
-from typing import Any
-
-import pytest
-
-from labkit.common.errors import BadInput
 from labkit.measure.topologies.network import leaf_spine_overlay
 from labkit.measure.topologies.network.parts import Cable, CableEnd, Network, Node
 from labkit.system.netlink.dumps import RTNH_F_LINKDOWN, RTNH_F_ONLINK, _as_request, _decode
 from labkit.system.netlink.messages import new_route
 from labkit.system.netlink.rtnl import rtmsg
-from studies.overlay.spine_failure import failure, spines
+from studies.overlay.spine_failure import spines
 
 
 def test_spine_detection() -> None:
@@ -19,13 +13,6 @@ def test_spine_detection() -> None:
     line = [Node("one", forwards=True), Node("two", forwards=True), Node("three")]
     cable = Cable(CableEnd("one", "a", "10.0.0.1/24"), CableEnd("two", "b", "10.0.0.2/24"))
     assert spines(Network("line", (*line, cable), ())) == []
-
-
-def test_failure_needs_ipv4() -> None:
-    client, server = (SimpleNamespace(name=name, address="fd00::1") for name in ("cs1", "cs5"))
-    topology: Any = SimpleNamespace(pairs=[SimpleNamespace(client=client, server=server)])
-    with pytest.raises(BadInput, match="cs1 and cs5 use IPv6"):
-        failure(leaf_spine_overlay.leaf_spine_network(), topology, "carrier")
 
 
 def test_restored_routes_have_no_state_flags() -> None:

@@ -6,6 +6,8 @@ answer, so the sender's wait for a CPU does not count. A program answers request
 they were due, as in every open loop of labkit, so both programs' waits for a CPU count.
 """
 
+from __future__ import annotations
+
 import ctypes
 import select
 import socket
@@ -44,7 +46,12 @@ class Probe:
 class Probing:
     """Probes that are sent while their block is open; `probes` are there when it has ended."""
 
+    probers: list[Prober] = field(default_factory=list)
     probes: list[Probe] = field(default_factory=list)
+
+    def so_far(self) -> list[Probe]:
+        """Return the probes up to now. Some of them may still get an answer."""
+        return [probe for one in self.probers for probe in one.probes()]
 
     def within(self, begin_s: float, end_s: float) -> tuple[list[float], int]:
         """Return the sorted round-trip times of the probes that began in this window, and how many got no answer.
@@ -104,7 +111,7 @@ class Datagrams:
 class Prober(threading.Thread):
     """A thread that sends probes from a client by a schedule: echo requests, or `udp`. One that is late catches up."""
 
-    def __init__(self, pair: Pair | RemotePair, rate_rps: int, udp: bool) -> None:
+    def __init__(self, pair: Pair | RemotePair, rate_rps: float, udp: bool) -> None:
         super().__init__(daemon=True)
         try:
             with netlink.inside(pair.client.namespace.fd):
@@ -145,18 +152,21 @@ class Prober(threading.Thread):
         """End when the last answers may have come."""
         self._until_s = time.monotonic() + LINGER_S
 
-    def ended(self) -> Iterator[Probe]:
-        """Wait for its end after `stop`, and yield the probes."""
-        self.join()
-        self._socket.close()
-        for number, (sent_s, _) in enumerate(self._sent):
+    def probes(self) -> Iterator[Probe]:
+        """Yield the probes so far."""
+        for number, (sent_s, _) in enumerate(self._sent[:]):
             late_s, rtt_s = sent_s - self._begin_s - number / self._rate_rps, self._rtts_s.get(number + 1)
             counted_s = late_s if self._counts_delay else 0.0
             yield Probe(sent_s - counted_s, None if rtt_s is None else rtt_s + counted_s, late_s)
 
+    def close(self) -> None:
+        """Wait for its end after `stop`."""
+        self.join()
+        self._socket.close()
+
 
 @contextmanager
-def probing(pairs: Sequence[Pair | RemotePair], rate_rps: int, udp: bool = False) -> Iterator[Probing]:
+def probing(pairs: Sequence[Pair | RemotePair], rate_rps: float, udp: bool = False) -> Iterator[Probing]:
     """Send probes from all clients at a rate until the block ends, and wait for the last answers.
 
     `udp`: requests to the servers' PORT, at which a program answers; otherwise echo requests.
@@ -164,16 +174,16 @@ def probing(pairs: Sequence[Pair | RemotePair], rate_rps: int, udp: bool = False
     """
     result = Probing()
     offset_s = time.time() - time.monotonic()
-    probers: list[Prober] = []
     try:
         for pair in pairs:
-            probers.append(Prober(pair, rate_rps, udp))
-            probers[-1].start()
+            result.probers.append(Prober(pair, rate_rps, udp))
+            result.probers[-1].start()
         yield result
     finally:
-        for one in probers:
+        for one in result.probers:
             one.stop()
-        for one in probers:
-            result.probes += one.ended()
+        for one in result.probers:
+            one.close()
+        result.probes = result.so_far()
     if abs(time.time() - time.monotonic() - offset_s) > CLOCK_S:
         raise Failed("the machine's clock was set during the measurement: repeat it")
