@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +43,6 @@ class ClaimJudgement:
     `effect` is the ratio of the medians, over rounds. `why` is the reason for an undecided verdict, else "".
     """
 
-    claim: Claim
     key: load.Key
     arm: str
     word: str
@@ -88,21 +86,18 @@ def why_not(profiles: pd.DataFrame) -> list[str]:
     return list(dict.fromkeys(result))
 
 
-def judge_claim(result: pd.DataFrame, claim: Claim = SEED) -> list[ClaimJudgement]:
-    """Judge the claim for each point and arm that timed the function at both sizes.
+def judge_claim(result: pd.DataFrame) -> list[ClaimJudgement]:
+    """Judge the claim SEED for each point and arm that timed the function at both sizes.
 
     If the baseline differs from its own control, the claim is undecided.
     """
-    of = result[result["function"].eq(claim.function)]
+    of = result[result["function"].eq(SEED.function)]
     # A median of 0 s means that the clock is too coarse; it has no ratio.
-    sizes = of[of["length_bytes"].isin([claim.length_bytes, claim.of_length_bytes]) & of["p50_s"].gt(0)]
-    return list(_judge(sizes, claim))
-
-
-def _judge(sizes: pd.DataFrame, claim: Claim) -> Iterator[ClaimJudgement]:
+    sizes = of[of["length_bytes"].isin([SEED.length_bytes, SEED.of_length_bytes]) & of["p50_s"].gt(0)]
+    judged = []
     for key, group in load.groups(sizes, BY):
         wide = group.pivot_table(index=["role", "arm", "setup"], columns="length_bytes", values="p50_s")
-        if not {claim.length_bytes, claim.of_length_bytes} <= set(wide.columns):
+        if not {SEED.length_bytes, SEED.of_length_bytes} <= set(wide.columns):
             continue
         logs = wide.astype(float).map(math.log)
         control = _control(logs)
@@ -110,39 +105,37 @@ def _judge(sizes: pd.DataFrame, claim: Claim) -> Iterator[ClaimJudgement]:
             if role == "control":
                 continue
             own = logs[logs.index.get_level_values("arm") == arm]
-            both = own[[claim.length_bytes, claim.of_length_bytes]].dropna()
+            both = own[[SEED.length_bytes, SEED.of_length_bytes]].dropna()
             if not len(both):
                 continue
-            large, small = (both[size] for size in (claim.length_bytes, claim.of_length_bytes))
+            large, small = (both[size] for size in (SEED.length_bytes, SEED.of_length_bytes))
             effect = stats.effect((large - small).to_numpy(float))
-            word, why = _word(effect, control, claim)
+            word, why = _word(effect, control)
             lengths_s = math.exp(large.mean()), math.exp(small.mean())
             overhead = group.loc[group["arm"].eq(arm), "overhead_ratio"].median()
             left = None if pd.isna(overhead) else float(overhead)
-            yield ClaimJudgement(claim, key, str(arm), word, why, effect, lengths_s, left)
+            judged.append(ClaimJudgement(key, str(arm), word, why, effect, lengths_s, left))
+    return judged
 
 
 def _control(logs: pd.DataFrame) -> Effect | None:
     """Return the ratio of the baseline's control to the baseline, over both sizes; None if the control was not
     timed."""
-    roles = set(logs.index.get_level_values("role"))
-    if not {"baseline", "control"} <= roles:
+    if not {"baseline", "control"} <= set(logs.index.get_level_values("role")):
         return None
-    both = (_mean_by_round(logs, "control") - _mean_by_round(logs, "baseline")).dropna().tolist()
-    return stats.effect(both) if len(both) else None
+    first, again = (
+        logs[logs.index.get_level_values("role") == role].droplevel(["arm", "role"]).mean(axis="columns")
+        for role in ("baseline", "control")
+    )
+    both = (again - first).dropna().tolist()
+    return stats.effect(both) if both else None
 
 
-def _mean_by_round(logs: pd.DataFrame, role: str) -> pd.Series[float]:
-    """Return the mean over sizes for each round of a role."""
-    own = logs[logs.index.get_level_values("role") == role].droplevel(["role", "arm"])
-    return own.mean(axis="columns").astype(float)
-
-
-def _word(effect: Effect, control: Effect | None, claim: Claim) -> tuple[str, str]:
+def _word(effect: Effect, control: Effect | None) -> tuple[str, str]:
     effect = stats.widened(effect, control)
     if effect.low is None or effect.high is None:
         return UNDECIDED, "one round has no interval"
-    low, high = claim.ratio / NEAR, claim.ratio * NEAR
+    low, high = SEED.ratio / NEAR, SEED.ratio * NEAR
     if low <= effect.low and effect.high <= high:
         return SUPPORTED, ""
     if effect.high < low or effect.low > high:

@@ -58,19 +58,19 @@ def _of_group(group: pd.DataFrame, changed: Sequence[ChangedArm]) -> Iterator[pd
         if arm.equal:
             own = arms[unchanged].assign(log_ratio=0.0) if unchanged in arms else None
         else:
-            own = _difference(arms.get(arm.name), arms.get(unchanged), arm.name, unchanged)
+            own = difference(arms.get(arm.name), arms.get(unchanged), arm.name, unchanged)
             if own is not None and unchanged != baseline:
                 yield own
         if own is None:
             continue
         name, reference = first.setdefault(change, (unchanged, own))
         if name != unchanged:
-            both = _difference(own, reference, f"{change} on {unchanged}", f"{change} on {name}", change)
+            both = difference(own, reference, f"{change} on {unchanged}", f"{change} on {name}", change)
             if both is not None:
                 yield both
 
 
-def _difference(
+def difference(
     own: pd.DataFrame | None,
     other: pd.DataFrame | None,
     topology: str,

@@ -356,6 +356,11 @@ def _none_if_null(value: Any) -> Any:
     return None if pd.isna(value) else value
 
 
+def key_of(row: Mapping[Any, Any]) -> Key:
+    """Return the key of the group (`groups`) that a row belongs to."""
+    return tuple(_none_if_null(row[name]) for name in GROUP)
+
+
 def varying(df: pd.DataFrame, names: Sequence[str]) -> list[str]:
     """Return the columns with several values; null counts as one.
 

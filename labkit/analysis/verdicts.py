@@ -27,6 +27,7 @@ from labkit.analysis.load import (
     group_text,
     groups,
     hosts,
+    key_of,
     measured_rows,
     unsupported_rates,
     varying,
@@ -323,7 +324,7 @@ def contradicting_medians(df: pd.DataFrame) -> list[str]:
     rows_by_group = dict(groups(ok[[*GROUP, "method", "role", "topology", "value"]]))
     lines = []
     for line in _verdicts(df, ratios_of(ok)).dropna(subset=["low", "high"]).to_dict("records"):
-        key = tuple(None if pd.isna(line[name]) else line[name] for name in GROUP)
+        key = key_of(line)
         rows = rows_by_group[key]
         rows = rows[rows["method"].eq("slice")] if rows["method"].eq("slice").any() else rows
         arm = rows.loc[rows["role"].eq("variant") & rows["topology"].eq(line["topology"]), "value"].median()

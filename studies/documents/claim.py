@@ -37,11 +37,11 @@ WITHIN_CONTROL = "within A/A"
 OTHER_CONDITIONS, NOT_REPRODUCED = "under other conditions", "not reproduced here, and conditions differ"
 
 Range = tuple[float, float]
-MORE: Range = (1.0, math.inf)
-LESS: Range = (-math.inf, 1.0)
-WITHIN_25_PERCENT: Range = (1 / NEAR, NEAR)
-WITHIN_10_PERCENT: Range = (1 / 1.1, 1.1)
-EXACT: Range = (0.999, 1.001)  # of computed numbers, which are printed with three or more digits
+# By their names in claims.toml. Computed numbers (exact) are printed with three or more digits.
+RANGES: dict[str, Range] = {
+    "more": (1.0, math.inf), "less": (-math.inf, 1.0), "exact": (0.999, 1.001), "within 10 %": (1 / 1.1, 1.1),
+    "within 25 %": (1 / NEAR, NEAR),
+}  # fmt: skip
 
 
 def printed_range(low: float, high: float | None = None, factor: float = NEAR) -> Range:
@@ -178,7 +178,7 @@ def _is_decided(claim: Claim, each: Sequence[tuple[Evidence, str]], words: Seque
     ratios = [(one, read) for one, read in each if not math.isnan(one.ratio) and not one.exact]
     those = [one for one, read in ratios if read in words]
     return beyond_chance(len(those), len(ratios)) or any(
-        reading(_stretched(one, len(ratios)), claim.claimed_range or LESS) in words for one in those
+        reading(_stretched(one, len(ratios)), claim.claimed_range or RANGES["less"]) in words for one in those
     )
 
 

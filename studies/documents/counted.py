@@ -16,11 +16,8 @@ def header_bytes(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
     shown = {"vxlan": VXLAN_BYTES, "gre": GRE_BYTES}
     shown["vxlan_gre"] = shown["vxlan"] + shown["gre"]
     for row in rows.drop_duplicates(["topology", "measured_bytes"]).to_dict("records"):
-        if row["topology"] in shown:
-            yield (
-                f"{row['topology']}: bytes added to a packet",
-                row["measured_bytes"] / shown[row["topology"]],
-            )
+        if (name := row["topology"]) in shown:
+            yield f"{name}: bytes added to a packet", row["measured_bytes"] / shown[name]
 
 
 def captured_ratios(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
@@ -34,10 +31,8 @@ def captured_ratios(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
         for layer in deepest:
             if layer["name"] in shown:
                 expected, header = shown[layer["name"]]
-                yield (
-                    f"{what}: length of {layer['name']} around {inner} bytes",
-                    (layer["length_bytes"] - header) / expected,
-                )
+                ratio = (layer["length_bytes"] - header) / expected
+                yield f"{what}: length of {layer['name']} around {inner} bytes", ratio
 
 
 def ttls(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
@@ -64,10 +59,8 @@ def selected(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
         copies = own["copies_count"].groupby(own["select"]).sum() / bits
         if not {"client0", "all"} <= set(copies.index):
             continue
-        yield (
-            f"two flows of {units.si(own['rate_bps'].iloc[0], 'bit/s')}: copies of one",
-            copies["client0"] / copies["all"] * 2,
-        )
+        rate = units.si(own["rate_bps"].iloc[0], "bit/s")
+        yield f"two flows of {rate}: copies of one", copies["client0"] / copies["all"] * 2
 
 
 def losses(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:

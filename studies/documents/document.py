@@ -32,7 +32,7 @@ from studies.documents.claim import (
     reason,
 )
 from studies.documents.evidence import PRINTED, Evidence
-from studies.documents.registry import CLAIMS, DOCUMENTS
+from studies.documents.registry import CLAIMS, DOCUMENTS, TABLE
 from studies.documents.results import Results
 
 FULL_LENGTH = {
@@ -45,7 +45,9 @@ FULL_LENGTH = {
 FULL_LENGTH_WITH = {"ipvlan": ", with `where: vm:debian` in it"}
 BUSY_SHARE = 0.05  # of all CPUs: what other programs may take without a sentence
 MAX_DOUBTS = 12  # of a run; the others are counted
+NO_RATIO = "–"  # what a claim without any has as evidence
 TITLE = "# Findings: the claims of five documents\n"
+RULE: str = TABLE["pages"]["rule"]
 
 
 def judgements(results: Results) -> list[Judgement]:
@@ -64,55 +66,12 @@ def page(results: Results, judgements: Sequence[Judgement]) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-MORE = """\
-Each verdict comes from published runs in `data/results/`, measured on a shared virtual machine, or from the document's
-own numbers (*consistent*, *inconsistent*). A ratio agrees or contradicts if its 95 % interval lies inside or outside
-the range for which the claim holds. It is *equal within* the claim's margin if the interval includes 1 and excludes
-any larger difference (two one-sided tests), and this counts against a claim that one side carries more.
-[METHOD.md](METHOD.md) explains ratios, intervals and the A/A control.
-
-- `make docs` builds the long page: the rule of the verdicts, the runs, and for each claim its place in the document,
-  every ratio, and what would settle it.
-- The notebook `10_findings` draws the published runs again without measuring. Their figures are in `figures/results/`.
-- `labkit compare RUN data/results/datapaths` judges the claims by a run of your own. `labkit sweep
-  params/datapaths.yaml`, for example, measures a published run again.
-"""
-
-
 def short_page(judgements: Sequence[Judgement]) -> str:
     """Return docs/FINDINGS.md as Markdown: the verdict of each claim."""
-    lines = [
-        (
-            str(number), one.claim.sentence, DOCUMENTS[one.claim.document].author.split(",")[0], one.word,
-            ratio_summary(one),
-        )
-        for number, one in enumerate(judgements, 1)
-    ]  # fmt: skip
-    claims = markdown_table(("", "claim", "from", "verdict", "evidence"), lines)
-    return "\n".join([TITLE, f"{counts(judgements)}\n", picture(judgements), claims, MORE])
-
-
-RULE = """\
-A ratio **agrees** if its 95 % interval lies in the range for which the claim holds, and **contradicts** the claim if
-the interval lies outside. It is **undecided** otherwise. Where the baseline, measured twice, differs from itself
-(A/A, by its 99 % interval), the interval is widened by that. A printed ratio counts with a factor of 1.25 on each
-side, and with a smaller one if it is near 1. Where a ratio lies within the 95 % interval of the A/A control, extended
-to 1, it shows no direction ("within A/A"). Where a document says that one datapath carries more than another, a ratio
-whose interval includes 1 and lies within a margin of the claim is **equal**: two one-sided tests, each at 2.5 %,
-exclude a larger difference. The margin is that of the documents' own "close call". A tie counts against such a claim.
-
-A claim is *confirmed* if more of its ratios agree than chance explains (binomial, 5 %), or if one does at the
-confidence that all of them share (Bonferroni), *contradicted* if so many contradict it, and it *depends* if both hold.
-If measurements contradict it under conditions that differ from the document's, the word is also *depends*, and beside
-it stands "not reproduced here, and conditions differ": then no more of its ratios agree than chance explains. If
-measurements confirm it under such conditions, "under other conditions" stands beside the word. A claim about every
-point is confirmed only if all its ratios agree. Otherwise it *cannot be told here*. Chance alone lets one of twenty
-intervals miss the true ratio. If a claim has a single ratio, that one decides. The points of one run share a machine
-and an hour, so they are less independent than the rule assumes. Counts of bytes have no noise, and one decides.
-
-A claim that only numbers of the document itself answer is *consistent* with them or *inconsistent*. That is arithmetic,
-not measurement. [METHOD.md](METHOD.md) explains how ratios and intervals are made.
-"""
+    claims = table(judgements, are_explained=False)
+    return "\n".join(
+        [TITLE, f"{counts(judgements)}\n", picture(judgements), claims, TABLE["pages"]["short_end"]]
+    )
 
 
 def introduction(results: Results, judgements: Sequence[Judgement]) -> str:
@@ -127,27 +86,14 @@ def introduction(results: Results, judgements: Sequence[Judgement]) -> str:
     memory = sorted({int(one["memory_bytes"]) for one in descriptions if one.get("memory_bytes")})
     full = [name for name in results.names() if results.description(name).get("command") == full_length(name)]
     short = [name for name in FULL_LENGTH if name in results.names() and name not in full]
-    of_full_length = (
-        f"At full length: {_coded(full)}. Shortened: {_coded(short)}."
-        f"{''.join(map(_shorter_search, map(results.description, full)))}"
-    )
-    of_memory = f" and {memory[-1] / 1e9:.0f} GB of memory" if memory else ""
-    return (
-        f"**These runs were measured on a shared virtual machine with {counted(cpus, 'CPU')}{of_memory}**, on"
-        f" {listed(days)}, with {duration(total_s)} of measuring in all."
-        f" {of_full_length if full else 'They are shortened.'} Other virtual machines use the same hardware, so speeds"
-        " mean nothing here, and only ratios count.\n\n"
-        "The arms of a point are interleaved in time, with the"
-        " baseline measured twice (A/A). Ratios of two values of a parameter, and of durations of functions, have an"
-        " interval, but no A/A.\n\n"
-        "Each run"
-        " below has its command and, if it is shortened, the sweep that repeats it at full length, which takes from ten"
-        " minutes to about seven hours, for example `labkit sweep params/datapaths.yaml`. The rows of"
-        " each run are in `data/results/` of labkit's repository, and its figures in `figures/results/`."
-        " `labkit compare RUN data/results/datapaths` compares a run of your own with them and judges each claim by"
-        " your run, too. The notebook `10_findings` draws everything here anew without measuring.\n\n"
-        f"{counts(judgements)}\n"
-    )
+    lengths = "They are shortened."
+    if full:
+        searches = "".join(map(_shorter_search, map(results.description, full)))
+        lengths = f"At full length: {_coded(full)}. Shortened: {_coded(short)}.{searches}"
+    return str(TABLE["pages"]["introduction"]).format(
+        cpus=counted(cpus, "CPU"), memory=f" and {memory[-1] / 1e9:.0f} GB of memory" if memory else "",
+        days=listed(days), measured=duration(total_s), lengths=lengths, counts=counts(judgements),
+    )  # fmt: skip
 
 
 def _coded(names: Sequence[str]) -> str:
@@ -206,12 +152,16 @@ def picture(judgements: Sequence[Judgement]) -> str:
     return f"![{text}](../figures/claims.svg)\n"
 
 
-def table(judgements: Sequence[Judgement]) -> str:
-    """Return all claims as a table: sentence, document, verdict, and what the evidence is."""
+def table(judgements: Sequence[Judgement], *, are_explained: bool = True) -> str:
+    """Return all claims as a table: sentence, document, verdict, and what the evidence is.
+
+    are_explained: the page has a section about each claim, to which its sentence is a link.
+    """
     lines = [
         (
-            str(number), f"[{one.claim.sentence}](#{one.claim.name})",
-            DOCUMENTS[one.claim.document].author.split(",")[0], f"**{one.word}**", ratio_summary(one),
+            str(number), f"[{one.claim.sentence}](#{one.claim.name})" if are_explained else one.claim.sentence,
+            DOCUMENTS[one.claim.document].author.split(",")[0], f"**{one.word}**" if are_explained else one.word,
+            ratio_summary(one),
         )
         for number, one in enumerate(judgements, 1)
     ]  # fmt: skip
@@ -222,7 +172,7 @@ def ratio_summary(one: Judgement) -> str:
     """Return the range of the ratios that the verdict comes from, and how many of them decide."""
     known = [evidence for evidence, _ in one.deciding if not math.isnan(evidence.ratio)]
     if not known:
-        return "–"
+        return NO_RATIO
     note = f"; {one.note}" if one.note else ""
     return f"ratio {_span([evidence.ratio for evidence in known])}: {one.counts}{note}"
 
@@ -293,8 +243,8 @@ def evidence_table(one: Judgement, claimed_range: Range) -> str:
             what = f"`{evidence.what}`" if evidence.run != PRINTED and evidence.what else evidence.what
         why = reason(evidence, claimed_range, one.claim.equal_range)
         lines[key] = (
-            evidence.run, what or "–", evidence.host or "–", ratio_text(evidence), _control_text(evidence),
-            f"{read}: {why}" if why else read,
+            evidence.run, what or "–", evidence.host or "–", ratio_text(evidence),
+            evidence.control.removeprefix("ratio ") or "–", f"{read}: {why}" if why else read,
         )  # fmt: skip
     return markdown_table(("run", "point", "kernel", "ratio [95 %]", "A/A", "reading"), list(lines.values()))
 
@@ -302,16 +252,12 @@ def evidence_table(one: Judgement, claimed_range: Range) -> str:
 def ratio_text(evidence: Evidence) -> str:
     """Return `1.23 [1.1, 1.35]`, or the ratio alone where it was computed."""
     if math.isnan(evidence.ratio):
-        return "–"
+        return NO_RATIO
     if math.isnan(evidence.low) or evidence.exact:
         return number(evidence.ratio)
     if evidence.high > stats.WIDE * evidence.low:
         return f"{number(evidence.ratio)} [{stats.interval_text(evidence.low, evidence.high)}]"
     return f"{number(evidence.ratio)} [{number(evidence.low)}, {number(evidence.high)}]"
-
-
-def _control_text(evidence: Evidence) -> str:
-    return evidence.control.removeprefix("ratio ") or "–"
 
 
 def number(value: float) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec
 import numpy as np
 import pandas as pd
 
-from labkit.analysis import compare_runs, load, stats, verdicts
+from labkit.analysis import change_effects, compare_runs, load, stats, verdicts
 from labkit.analysis.flame.load_profiles import observed
 from labkit.analysis.load import ENDPOINT_NAMES, GROUP, HOST, Key
 from labkit.analysis.stats import Effect
@@ -29,7 +29,6 @@ FULL_LINK = 0.9  # of a link's rate: more than this may fill it, because a tunne
 PRINTED = "published numbers"  # the run of evidence that was computed from the document's own numbers
 COMPUTED, COUNTED = "computed", "counted"
 FUNCTION_TIMERS = ("function_times", "guest_function_times")  # observers
-EXACT_WAYS = (COMPUTED, COUNTED)
 POINT_COLUMNS = (
     "method", "topology", "setup", "log", "cpu_s", "received_count", "placement", "throughput_bps", "link_rate_bps",
     "guest_accelerator",
@@ -72,7 +71,7 @@ class Evidence:
     @property
     def exact(self) -> bool:
         """Whether the ratio is one of counts or of printed numbers, without noise."""
-        return self.how in EXACT_WAYS
+        return self.how in (COMPUTED, COUNTED)
 
 
 Source = Callable[[Results], list[Evidence]]
@@ -112,11 +111,30 @@ def ratio_of_arms(
     rows = rows_with(results.compared_rows(run, of), only)
     both = results.verdicts(run, of), results.ratios(run, of)
     lines, ratios = (rows_with(table, only) for table in both)
-    for one in (
-        *_to_baseline(run, lines[lines["baseline"].eq(other)], rows, arm),
-        *_to_other(run, rows, ratios[ratios["baseline"].ne(other)], arm, other),
-    ):
-        yield replace(one, of={**only, "topology": (arm, other)})
+    lines = lines[lines["baseline"].eq(other) & lines["topology"].eq(arm)]
+    between = _between_variants(rows, ratios[ratios["baseline"].ne(other)], arm, other)
+    for line in (*lines.to_dict("records"), *between.to_dict("records")):
+        key = load.key_of(line)
+        one = _evidence_without_ratio(run, f"{arm} / {other}: {_point(key)}", line)
+        one = replace(one, link_full=_fill_link(rows, key, arm, other), of={**only, "topology": (arm, other)})
+        yield of_verdict(one, line)
+
+
+def _between_variants(rows: pd.DataFrame, ratios: pd.DataFrame, arm: str, other: str) -> pd.DataFrame:
+    """Return the verdicts about two arms of which neither is the baseline, in the columns of `verdicts.verdicts`."""
+    ok = rows[rows["status"].eq("ok") & rows["topology"].isin([arm, other])]
+    rows_of = dict(load.groups(ok[[*GROUP, "guest_accelerator"]]))
+    lines = []
+    for key, group in load.groups(ratios):
+        one, two = (group[group["topology"].eq(name)] for name in (arm, other))
+        if (mine := change_effects.difference(one, two, arm, other)) is not None:
+            guests = next(iter(rows_of[key]["guest_accelerator"].dropna()), None)
+            control = functools.partial(verdicts.column_effect, group, "log_control")
+            lines.append({
+                **dict(zip(GROUP, key, strict=True)), "topology": arm, "baseline": other, "guest_accelerator": guests,
+                **verdicts.verdict_line(mine, control, arm, other, verdicts.MARGIN, higher=True),
+            })  # fmt: skip
+    return verdicts.verdict_table(lines)
 
 
 @_measured
@@ -159,12 +177,12 @@ def ratio_of_values(
         placed = bool(group["method"].ne("slice").all() or group["placement"].notna().all())
         effect = _between(*(_by_setup(side, of) for side in sides), placed=placed)
         firsts = [side.iloc[0].to_dict() for side in sides]
-        for key in map(_key, firsts):
+        for key in map(load.key_of, firsts):
             effect = effect and stats.widened(effect, control_of(key))
-        text = f"{arm}: {_point(_key(firsts[0]))} → {_value(column, right)}"
+        text = f"{arm}: {_point(load.key_of(firsts[0]))} → {_value(column, right)}"
         one = _evidence_without_ratio(run, text, firsts[0])
         selected = {**only, "topology": arm, column: (left, right)}
-        yield _add_effect(replace(one, link_full=all(map(_fills_link, sides)), of=selected), effect, "")
+        yield _add_effect(replace(one, link_full=all(map(_fills_link, sides)), of=selected), effect)
 
 
 @_measured
@@ -186,9 +204,9 @@ def ratio_of_ratios(
             continue
         lost = stats.lost_freedom(len(both), bool(group["placed"].all()))
         effect = stats.effect(np.asarray(both, np.float64), list(both.index), lost=lost)
-        point = _point(_key(sides[0].iloc[0].to_dict()))
+        point = _point(load.key_of(sides[0].iloc[0].to_dict()))
         what = f"{arm} / {other}: {point} → {_value(column, right)}"
-        yield _add_effect(Evidence(run, what, host, of=of), effect, "")
+        yield _add_effect(Evidence(run, what, host, of=of), effect)
 
 
 @_measured
@@ -197,7 +215,7 @@ def function_time_ratio(results: Results, run: str) -> Iterator[Evidence]:
     profiles = results.profiles(run)
     host = host_of(profiles)
     for one in function_time_claim.judge_claim(function_time_claim.times(profiles)):
-        yield _add_effect(Evidence(run, str(one.arm), host), one.effect, "")
+        yield _add_effect(Evidence(run, str(one.arm), host), one.effect)
 
 
 @_measured
@@ -242,29 +260,27 @@ def _duration_ratio(run: str, left: pd.DataFrame, right: pd.DataFrame) -> Eviden
     one = Evidence(run, what, "; ".join(hosts), guests_emulated=emulated)
     if any(side["host"].nunique() > 1 for side in (left, right)):
         return replace(one, doubt="a side was measured in several kernels")
-    return _add_effect(one, compare_runs.with_drift(stats.difference(logs[1], logs[0])), "")
+    return _add_effect(one, compare_runs.with_drift(stats.difference(logs[1], logs[0])))
 
 
-def _each(source: Source, change: Callable[[Evidence], Evidence]) -> Source:
-    """Return a source whose evidence is changed."""
-    return lambda results: list(map(change, source(results)))
+# What makes a ratio undecided, by its name in claims.toml: the field of Evidence, and the doubt
+UNLESS = {
+    "emulated": ("guests_emulated", "the guests were emulated, and guests on the CPU itself are faster"),
+    "link_full": ("link_full", "both sides fill the link"),  # which makes any two sides equal
+}
 
 
-def undecided_if_emulated(source: Source) -> Source:
-    """Return the evidence of a source with a doubt where guests were emulated, which makes them slower."""
-    doubt = "the guests were emulated, and guests on the CPU itself are faster"
-    return _each(source, lambda one: replace(one, doubt=one.doubt or doubt * one.guests_emulated))
-
-
-def undecided_if_link_full(source: Source) -> Source:
-    """Return the evidence of a source with a doubt where both sides fill the link, which makes any two sides equal."""
-    doubt = "both sides fill the link"
-    return _each(source, lambda one: replace(one, doubt=one.doubt or doubt * one.link_full))
+def undecided_if(unless: str, source: Source) -> Source:
+    """Return the evidence of a source with a doubt where it has this field of UNLESS."""
+    field_name, doubt = UNLESS[unless]
+    return lambda results: [
+        replace(one, doubt=one.doubt or doubt * getattr(one, field_name)) for one in source(results)
+    ]
 
 
 def deviation(source: Source) -> Source:
     """Return the factor by which each ratio of a source differs from 1, in whatever direction."""
-    return _each(source, _deviation)
+    return lambda results: list(map(_deviation, source(results)))
 
 
 def _deviation(one: Evidence) -> Evidence:
@@ -276,12 +292,7 @@ def _deviation(one: Evidence) -> Evidence:
 
 def computed(what: str, number: Callable[[], float]) -> Source:
     """Return a quotient of numbers that the document itself prints, or that follow from definitions."""
-
-    def find(_results: Results) -> list[Evidence]:
-        value = number()
-        return [Evidence(PRINTED, what, "", value, value, value, COMPUTED)]
-
-    return find
+    return lambda _results: [Evidence(PRINTED, what, "", value := number(), value, value, COMPUTED)]
 
 
 @_measured
@@ -299,64 +310,39 @@ def ratios_of_counts(
         yield Evidence(run, what, host_of(ok), ratio, ratio, ratio, COUNTED)
 
 
-def uplink_share(run: str, link_bps: float) -> Source:
-    """Return the bit rate of the copies that arrived over a link (with Ethernet header, without the tunnel's),
-    divided by the link's rate, for each load whose copies are more than the link carries."""
-    return _shares_of_mirrored_loads(
-        run,
-        link_bps,
-        lambda rows: _copies_bps(rows, "copies_expected_count").gt(link_bps),
-        lambda rows: _copies_bps(rows, "copies_count") / link_bps,
-    )
-
-
-def arrived_share(run: str, link_bps: float) -> Source:
-    """Return the copies that arrived over a link, divided by those that the mirror should have made, for each load
-    whose copies the link carries."""
-    carried_bps = FULL_LINK * link_bps
-    return _shares_of_mirrored_loads(
-        run,
-        link_bps,
-        lambda rows: (
-            rows["rate_bps"].lt(link_bps) & _copies_bps(rows, "copies_expected_count").lt(carried_bps)
-        ),
-        lambda rows: rows["copies_count"] / rows["copies_expected_count"],
-    )
-
-
-def _copies_bps(rows: pd.DataFrame, column: str) -> pd.Series:
-    """Return the bit rate of copies, each with its Ethernet header."""
-    return rows[column] / rows["window_s"] * 8 * (rows["length_bytes"] + UDP_FRAME_BYTES)
-
-
 @_measured
-def _shares_of_mirrored_loads(
-    results: Results,
-    run: str,
-    link_bps: float,
-    which: Callable[[pd.DataFrame], pd.Series[bool]],
-    share: Callable[[pd.DataFrame], pd.Series],
-) -> Iterator[Evidence]:
-    """Return a share of each load whose copies took the link, with its interval over rounds.
+def mirrored_share(results: Results, run: str, /, share: str, link_bps: float) -> Iterator[Evidence]:
+    """Return a share of each load whose copies took a link, with its interval over rounds.
 
-    which: selects rows, also by the bit rate of the copies that the mirror should have made, because a sender may not
-    reach the rate that it was asked for. The link is that between two hosts, or else the uplink of the switch.
+    share: `of_link`, the bit rate of the copies that arrived (with Ethernet header, without the tunnel's), divided by
+    the link's rate, of loads whose copies are more than the link carries; or `arrived`, the copies that arrived,
+    divided by those that the mirror should have made, of loads whose copies the link carries. A sender may not reach
+    the rate that it was asked for. The link is that between two hosts, or else the uplink of the switch.
     """
     rows = results.rows(run)
     names = rows["topology"].astype("str")
     uplink = names.str.extract(r"\+uplink_bps=(\d+(?:\.\d+)?(?:e\+?\d+)?)", expand=False).astype(float)
     rows = rows[rows["link_rate_bps"].fillna(uplink).eq(link_bps)]
     rows = rows[rows["status"].eq("ok") & rows["rate_bps"].notna() & rows["copies_expected_count"].gt(0)]
-    for (topology, *key), some in load.groups(rows[which(rows)], ["topology", *GROUP]):
+    frame_bits = 8 * (rows["length_bytes"] + UDP_FRAME_BYTES)
+    made_bps, arrived_bps = (
+        rows[f"copies_{name}count"] / rows["window_s"] * frame_bits for name in ("expected_", "")
+    )
+    if share == "of_link":
+        rows = rows.assign(share=arrived_bps / link_bps)[made_bps.gt(link_bps)]
+    else:
+        is_carried = rows["rate_bps"].lt(link_bps) & made_bps.lt(FULL_LINK * link_bps)
+        rows = rows.assign(share=rows["copies_count"] / rows["copies_expected_count"])[is_carried]
+    for (topology, *key), some in load.groups(rows, ["topology", *GROUP]):
         one = Evidence(run, f"{topology}: {_point(tuple(key))}", host_of(some))
         if (none := int(some["copies_count"].eq(0).sum())) > 0:
             yield replace(one, doubt=f"no copy arrived in {none} of {counted(len(some), 'row')}")
             continue
         setups = list(zip(some["folder"], some["round"], strict=True))
-        effect = stats.effect(np.log(share(some).to_numpy(float)), setups)
+        effect = stats.effect(np.log(some["share"].to_numpy(float)), setups)
         first = some.iloc[0]
         of = {name: None if pd.isna(first[name]) else first[name] for name in ("link_rate_bps", "rate_bps")}
-        yield _add_effect(replace(one, of={"topology": topology, **of}), effect, "")
+        yield _add_effect(replace(one, of={"topology": topology, **of}), effect)
 
 
 def rows_with(rows: pd.DataFrame, only: Filter) -> pd.DataFrame:
@@ -392,10 +378,6 @@ def _point(key: Key) -> str:
     return load.group_text(tuple(None if name in HOST else of[name] for name in GROUP))
 
 
-def _key(line: Mapping[Any, Any]) -> Key:
-    return tuple(None if pd.isna(line[name]) else line[name] for name in GROUP)
-
-
 def _fills_link(rows: pd.DataFrame) -> bool:
     """Return whether these rows fill a link of a set rate."""
     shares = (rows["throughput_bps"] / rows["link_rate_bps"]).dropna()
@@ -408,22 +390,6 @@ def _fill_link(rows: pd.DataFrame, key: Key, *arms: str) -> bool:
     ok = rows.loc[linked, [*GROUP, "topology", "throughput_bps"]]
     own = next((some for other, some in load.groups(ok) if other == key), None)
     return own is not None and all(_fills_link(own[own["topology"].eq(arm)]) for arm in arms)
-
-
-def _to_baseline(run: str, lines: pd.DataFrame, rows: pd.DataFrame, arm: str) -> Iterator[Evidence]:
-    """Yield the verdicts about an arm."""
-    for line in lines[lines["topology"].eq(arm)].to_dict("records"):
-        effect = None
-        if not pd.isna(line["ratio"]):
-            low, high = (None if pd.isna(line[end]) else float(line[end]) for end in ("low", "high"))
-            effect = Effect(
-                float(line["ratio"]), low, high, int(line["n_count"]), str(line["how"]),
-                setups_count=int(line["rounds_count"]),
-            )  # fmt: skip
-        key = _key(line)
-        one = _evidence_without_ratio(run, f"{arm} / {line['baseline']}: {_point(key)}", line)
-        one = replace(one, link_full=_fill_link(rows, key, arm, str(line["baseline"])))
-        yield with_control(one, effect, _control(line), _doubt(line))
 
 
 def _doubt(line: Mapping[Any, Any]) -> str:
@@ -439,72 +405,28 @@ def _doubt(line: Mapping[Any, Any]) -> str:
     return ""
 
 
-def _control(line: Mapping[Any, Any]) -> Effect | None:
-    if pd.isna(line["control_low"]):
-        return None
-    ratio, low, high = (float(line[f"control_{name}"]) for name in ("ratio", "low", "high"))
-    return Effect(ratio, low, high, 0, "")
-
-
-def _to_other(run: str, rows: pd.DataFrame, ratios: pd.DataFrame, arm: str, other: str) -> Iterator[Evidence]:
-    """Yield the ratio of two arms: the difference of their log-ratios to the baseline in each measurement."""
-    if not {arm, other} <= set(ratios["topology"]):
-        return
-    ok = rows.loc[
-        rows["status"].eq("ok") & rows["topology"].isin([arm, other]), [*GROUP, "guest_accelerator"]
-    ]
-    row_of = {
-        key: some.iloc[0].to_dict()
-        | {"guest_accelerator": next(iter(some["guest_accelerator"].dropna()), None)}
-        for key, some in load.groups(ok)
-    }
-    for key, group in load.groups(ratios):
-        one, two = (group[group["topology"].eq(name)] for name in (arm, other))
-        both = one.merge(two, on=verdicts.MEASUREMENT, suffixes=("", "_other"))
-        if both.empty:
-            continue
-        both = both.assign(
-            log_ratio=both["log_ratio"] - both["log_ratio_other"],
-            starved=both["starved"] | both["starved_other"],
-        )
-        slices = bool(both["method"].eq("slice").any())
-        control = verdicts.column_effect(group, "log_control", slices)
-        doubt = verdicts.starved(both[both["method"].eq("slice" if slices else "whole")], slices) or ""
-        if control is None or control.low is None:
-            doubt = doubt or "the baseline was not measured twice in several rounds"
-        effect = verdicts.column_effect(both, "log_ratio", slices)
-        whole = verdicts.column_effect(both, "log_ratio", slices=False) if slices else None
-        if effect is not None and effect.setups_count == 1:
-            doubt = doubt or ONE_SETUP
-        elif effect is not None and whole is not None and verdicts.are_disjoint(effect, whole):
-            doubt = doubt or CONTRADICTION
-        effect = effect and stats.widened(effect, control)
-        evidence = _evidence_without_ratio(run, f"{arm} / {other}: {_point(key)}", row_of[key])
-        evidence = replace(evidence, link_full=_fill_link(rows, key, arm, other))
-        yield with_control(evidence, effect, control, doubt)
-
-
-def with_control(one: Evidence, effect: Effect | None, control: Effect | None, doubt: str) -> Evidence:
-    """Return the evidence with its ratio, its control, and whether the ratio lies within the control's interval."""
-    if control is not None:
-        one = replace(one, control=stats.ratio_text(control.ratio, control.low, control.high))
-    one = _add_effect(one, effect, doubt)
-    if control is None or control.low is None or control.high is None:
+def of_verdict(one: Evidence, line: Mapping[Any, Any]) -> Evidence:
+    """Return the evidence with the ratio of a verdict, its control, and whether the ratio lies within the control's
+    interval."""
+    one = replace(one, doubt=_doubt(line))
+    if pd.notna(low := line["control_low"]):
+        ratio, high = line["control_ratio"], line["control_high"]
+        within = min(low, 1) <= line["ratio"] <= max(high, 1)
+        one = replace(one, control=stats.ratio_text(ratio, low, high), within_control=bool(within))
+    if pd.isna(line["ratio"]):
         return one
-    return replace(one, within_control=min(control.low, 1) <= one.ratio <= max(control.high, 1))
+    ratio, low, high = (float(line[name]) for name in ("ratio", "low", "high"))
+    count = int(line["rounds_count"])
+    return replace(one, ratio=ratio, low=low, high=high, how=str(line["how"]), setups_count=count)
 
 
-def _add_effect(one: Evidence, effect: Effect | None, doubt: str) -> Evidence:
+def _add_effect(one: Evidence, effect: Effect | None) -> Evidence:
     if effect is None:
-        return replace(one, doubt=doubt or "nothing was measured")
+        return replace(one, doubt="nothing was measured")
+    one = replace(one, ratio=effect.ratio, how=effect.how)
     if effect.low is None or effect.high is None:
-        return replace(
-            one, ratio=effect.ratio, how=effect.how, doubt=doubt or "a single set-up has no interval"
-        )
-    return replace(
-        one, ratio=effect.ratio, low=effect.low, high=effect.high, how=effect.how, doubt=doubt,
-        setups_count=effect.setups_count,
-    )  # fmt: skip
+        return replace(one, doubt="a single set-up has no interval")
+    return replace(one, low=effect.low, high=effect.high, setups_count=effect.setups_count)
 
 
 def _value(column: str, value: Any) -> str:

@@ -65,14 +65,11 @@ def show(results: Results, judgements: Sequence[Judgement], name: str) -> None:
             table = beside(one, results)
             displays.show(
                 displays.markdown(_text(one, results, judgements)),
-                _scrolled(table) if len(table) else None,
+                HTML(f'<div style="overflow-x: auto">{table.to_html(border=0)}</div>')
+                if len(table)
+                else None,
                 *drawn(one, results),
             )
-
-
-def _scrolled(table: pd.DataFrame) -> HTML:
-    """Return a table for a notebook; a wide one is scrolled."""
-    return HTML(f'<div style="overflow-x: auto">{table.to_html(border=0)}</div>')
 
 
 def _text(one: Exhibit, results: Results, judgements: Sequence[Judgement]) -> str:
@@ -109,14 +106,9 @@ def beside(one: Exhibit, results: Results) -> pd.DataFrame:
     depth = max(map(len, made))
     joined = pd.DataFrame({(*key, *[""] * (depth - len(key))): lines for key, lines in made.items()})
     joined = joined.fillna("–").loc[sorted(joined.index, key=lambda value: (isinstance(value, str), value))]
-    joined.index = pd.Index([load.value_text(value) for value in joined.index], name=_down(one))
+    down = str(next(given["down"] for given in (*one.ours, one.printed) if given)).replace("_", " ")
+    joined.index = pd.Index([load.value_text(value) for value in joined.index], name=down)
     return joined
-
-
-def _down(one: Exhibit) -> str:
-    """Return what the lines of an exhibit's table are, in words."""
-    words: str = next(table["down"] for table in (*one.ours, one.printed) if table)
-    return words.replace("_", " ")
 
 
 def _tables(one: Exhibit, results: Results) -> Iterator[tuple[str, Table, pd.DataFrame]]:

@@ -73,10 +73,9 @@ def claims(evidence: pd.DataFrame) -> go.Figure:
 
 
 def _label(evidence: pd.DataFrame, name: str) -> str:
-    sentence = str(evidence.loc[evidence["name"].eq(name), "claim"].iloc[0]).replace(
-        "`", ""
-    )  # figures have no code
-    lines = textwrap.wrap(sentence, LABEL_LETTERS, max_lines=3, placeholder=" …")
+    sentence = str(evidence.loc[evidence["name"].eq(name), "claim"].iloc[0])
+    plain = sentence.replace("`", "")  # figures have no code
+    lines = textwrap.wrap(plain, LABEL_LETTERS, max_lines=3, placeholder=" …")
     return f'<span style="font-size:11.5px">{"<br>".join(map(theme.plain, lines))}</span>'
 
 

@@ -7,7 +7,7 @@ docs/FINDINGS.md, and the figures of each published run into figures/results/RUN
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -33,10 +33,9 @@ def claim_figures(results: Results, judgements: Sequence[Judgement]) -> dict[str
     measured = evidence[evidence["run"].ne(PRINTED)] if len(evidence) else evidence
     drawn = {"claims": claims(measured)}
     if results.has("datapaths"):
-        rows = results.rows("datapaths")
+        compared = verdicts.verdicts(rows_with(results.rows("datapaths"), {"mtu_bytes": 1500}))
         drawn["datapaths"] = figures.forest(
-            _without_absent(verdicts.verdicts(rows_with(rows, {"mtu_bytes": 1500}))),
-            "macvlan against a veth bridge",
+            compared[compared["ratio"].notna()], "macvlan against a veth bridge"
         )
     if results.has("ipvlan"):
         drawn["ipvlan"] = figures.forest(
@@ -59,15 +58,6 @@ def claim_figures(results: Results, judgements: Sequence[Judgement]) -> dict[str
         rows = results.rows("switched")
         drawn["switched"] = figures.forest(verdicts.verdicts(rows), "Two nodes: ratios to a veth bridge")
     return drawn
-
-
-def _without_absent(lines: pd.DataFrame) -> pd.DataFrame:
-    return lines[lines["ratio"].notna()]
-
-
-def write(drawn: Mapping[str, go.Figure], folder: Path) -> list[Path]:
-    """Write each figure as NAME.svg into the folder. Raises Failed without a browser."""
-    return [_written(folder / f"{name}.svg", svg) for name, svg in report.svgs(drawn).items()]
 
 
 def write_figures_of_runs(results: Results, results_figures: Path) -> Iterator[Path]:
@@ -93,8 +83,9 @@ def _written(path: Path, content: bytes) -> Path:
 
 
 if __name__ == "__main__":
-    opened = Results()
-    for path in write(claim_figures(opened, document.judgements(opened)), Path(sys.argv[1])):
-        print(path)
-    for path in write_figures_of_runs(opened, Path(sys.argv[1], "results")):
+    opened, figures_folder = Results(), Path(sys.argv[1])
+    drawn = claim_figures(opened, document.judgements(opened))
+    for name, svg in report.svgs(drawn).items():
+        print(_written(figures_folder / f"{name}.svg", svg))
+    for path in write_figures_of_runs(opened, figures_folder / "results"):
         print(path)

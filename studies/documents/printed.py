@@ -3,13 +3,14 @@
 Each function returns a quotient.
 """
 
+import functools
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from labkit.common.units import percent
 from studies import reference_tables
 from studies.reference_tables import table
 
@@ -18,11 +19,6 @@ FRAME_BYTES, TAG_BYTES = 64, 4
 LINE_BPS = 1e9
 TREX_CORE_BPS, TREX_CORE_PPS = 71e9, 53e6
 TAGS_BPS = 3.389e6
-STREAMS = {"of the generator": 32, "of the VMs": 8}  # of the test plan's two scripts
-FLOWS_PER_STREAM, FLOWS_COUNT = 2000, 64_000
-ATTACHED_COUNT, NAMED_COUNT = 4, 8  # ports of VMs in the test plan's script, and in its text
-FLOW_BPS = 1e9  # of each flow that the thesis sent
-SAMPLES_COUNT, MIRRORED_COUNT, SAMPLED_S = 30, 143_739, 30
 OUTLIERS = 0.001  # of all probes: fewer do not count
 TESTS, COUNTERS, HISTOGRAM = "trex_loadtests.csv", "trex_counters.csv", "trex_latency_histogram.csv"
 
@@ -66,33 +62,23 @@ def cpus_of_ip_rcv() -> float:
     return float((own["ip_rcv_s"] * own["received_pps"]).iloc[0])
 
 
-@dataclass(frozen=True)
-class Received:
-    """What a course report's receiver got: in all, of how many datagrams a second, of which length, and the share."""
-
-    bps: float
-    pps: float
-    length_bytes: float
-    arrived: float
-
-
-def received(endpoint: str) -> Received:
-    """Return what the receiver of this kind got, with the datagrams that iperf3 chose."""
+def received(endpoint: str) -> Any:
+    """Return what the receiver of this kind got, with the datagrams that iperf3 chose: `bps`, `pps` (datagrams a
+    second), `length_bytes`, and the share that `arrived`."""
     printed = reference_tables.container_vs_vm()
     own = printed[printed["default"].astype(bool)].set_index("endpoint")
     own = own.assign(arrived=1 - own["lost_count"] / own["sent_count"])
-    columns = ["received_bps", "received_pps", "length_bytes", "arrived"]
-    return Received(*own.loc[[endpoint], columns].to_numpy(float)[0])
+    return own.rename(columns={"received_bps": "bps", "received_pps": "pps"}).loc[endpoint]
 
 
 def guest_share() -> float:
     """Return what a virtual machine received, divided by what a container received."""
-    return received("guest").bps / received("container").bps
+    return float(received("guest").bps / received("container").bps)
 
 
 def arrived_ratio() -> float:
     """Return the share of its datagrams that a virtual machine received, divided by a container's."""
-    return received("guest").arrived / received("container").arrived
+    return float(received("guest").arrived / received("container").arrived)
 
 
 def trex_core_bits() -> float:
@@ -160,19 +146,9 @@ def jitter_share(port: int) -> float:
     return _of_verdict("jitter", port) / _of_verdict("avg latency", port)
 
 
-def left_out() -> float:
-    """Return the share of the mirrored packets that the thesis' samples leave out."""
-    return 1 - SAMPLES_COUNT / MIRRORED_COUNT
-
-
-def attached_vms() -> float:
-    """Return the ports of VMs that the test plan's script attaches, divided by those that its text names."""
-    return ATTACHED_COUNT / NAMED_COUNT
-
-
-def flows(script: str) -> float:
-    """Return the flows that a script of the test plan makes, divided by those that its text names."""
-    return STREAMS[script] * FLOWS_PER_STREAM / FLOWS_COUNT
+def quotient(one: float, other: float) -> float:
+    """Return a quotient of two printed numbers."""
+    return one / other
 
 
 def order_of_cases() -> float:
@@ -249,3 +225,29 @@ def uplink_flow() -> float:
 def uplink_plateau() -> float:
     """Return the rate that the monitor captured, divided by the NIC's rate: the mean where more than it was offered."""
     return float(_above_line()["captured_bps"].mean() / LINE_BPS)
+
+
+@functools.cache
+def numbers() -> dict[str, Any]:
+    """Return the numbers and words that texts of claims name in braces."""
+    container, guest, below = received("container"), received("guest"), captured_shares()
+    shares = below["share"].sort_values()
+    most = below.loc[shares.index[-1]]
+    return {
+        "container_kb": container.length_bytes / 1e3,
+        "guest_kb": guest.length_bytes / 1e3,
+        "container_gbps": container.bps / 1e9,
+        "bits_ratio": container.bps / guest.bps,
+        "datagrams_ratio": container.pps / guest.pps,
+        "below_line_count": len(below),
+        "least_share": shares.iloc[0],
+        "usual_share": shares.iloc[-2],
+        "most_share": shares.iloc[-1],
+        "most_offered_mbps": most["offered_bps"] / 1e6,
+        "most_captured_mbps": most["captured_bps"] / 1e6,
+        "mirrored_kb": 1e9 / 8 * 30 / 143_739 / 1e3,
+        "copied": ", ".join(copied_counters()),
+        "above_line_percent": 100 * (sent_share() - 1),
+        "least_us": " and ".join(f"{histogram_mean_s(port) * 1e6:,.0f}" for port in (0, 1)),
+        "slow": percent(slow_probes()),
+    }

@@ -2,7 +2,7 @@
 
 Keys of a claim are the fields of `claim.Claim`. `range` is a name of RANGES, two bounds, or what the document prints,
 with a factor of tolerance: `{ printed = [2.5, 3], factor = 1.25 }`. Braces in `remark` and `conditions` name an entry
-of `[texts]`, or a function of `remarks`.
+of `[texts]`, or of `printed.numbers` with its format.
 
 A source is one of these. Each value of a list is a source of its own; "none" is null:
 
@@ -18,41 +18,21 @@ A source is one of these. Each value of a list is a source of its own; "none" is
 `unless` says when a ratio decides nothing, and `deviation` takes the distance of a ratio from 1.
 """
 
-import dataclasses
 import itertools
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from labkit.common import units
 from labkit.common.errors import BadInput
-from studies.documents import counted, evidence, printed, remarks
-from studies.documents.claim import (
-    EXACT,
-    LESS,
-    MORE,
-    WITHIN_10_PERCENT,
-    WITHIN_25_PERCENT,
-    Claim,
-    Document,
-    Range,
-    printed_range,
-)
+from studies.documents import counted, evidence, printed
+from studies.documents.claim import RANGES, Claim, Document, Range, printed_range
 from studies.documents.evidence import Source
 
 Table = Mapping[str, Any]
 TABLE: Table = tomllib.loads((Path(__file__).parent / "claims.toml").read_text())
-RANGES: dict[str, Range] = {
-    "more": MORE, "less": LESS, "exact": EXACT, "within 10 %": WITHIN_10_PERCENT,
-    "within 25 %": WITHIN_25_PERCENT,
-}  # fmt: skip
-UNLESS: dict[str, Callable[[Source], Source]] = {
-    "link_full": evidence.undecided_if_link_full,
-    "emulated": evidence.undecided_if_emulated,
-}
-SHARES = {"of_link": evidence.uplink_share, "arrived": evidence.arrived_share}
 KEYS = {
     "run", "arm", "against", "value", "link_bps", "where", "column", "of", "printed", "what", "arguments", "function",
     "function_times", "lengths", "part", "counts", "ratios", "share", "unless", "deviation",
@@ -61,27 +41,24 @@ EACH = ("run", "arm", "against", "value", "link_bps", "where")  # keys whose lis
 
 
 def claim_of(entry: Table) -> Claim:
-    """Return the claim of an entry of the table. Raises BadInput for a key that nothing reads."""
+    """Return the claim of an entry of the table. Raises BadInput or TypeError for a key that nothing reads."""
     fields = dict(entry)
     for name in ("remark", "conditions"):
         fields[name] = _text(fields.get(name, ""))
     fields["claimed_range"] = _range(fields.pop("range", None))
     fields["sources"] = tuple(source for one in fields.get("sources", ()) for source in _sources(one))
-    if unknown := fields.keys() - {field.name for field in dataclasses.fields(Claim)}:
-        raise BadInput(
-            f"claims.toml: {entry['name']} has {units.listed(sorted(unknown))}, which no claim has"
-        )
     return Claim(**fields)
 
 
 def _text(text: str) -> str:
-    """Return a text in which names in braces are replaced."""
+    """Return a text in which names in braces are replaced: `{of_a_text}`, `{of_a_number:.2f}`."""
 
     def named(match: re.Match[str]) -> str:
-        name = match[1]
-        return _text(TABLE["texts"][name]) if name in TABLE["texts"] else str(getattr(remarks, name)())
+        name, form = match.groups("")
+        texts = TABLE["texts"]
+        return _text(texts[name]) if name in texts else format(printed.numbers()[name], form)
 
-    return re.sub(r"\{(\w+)\}", named, text).strip()
+    return re.sub(r"\{(\w+)(?::([^}]+))?\}", named, text).strip()
 
 
 def _range(given: Any) -> Range | None:
@@ -110,7 +87,7 @@ def _sources(entry: Table) -> Iterator[Source]:
         source = _source(one)
         if one.get("deviation"):
             source = evidence.deviation(source)
-        yield UNLESS[one["unless"]](source) if "unless" in one else source
+        yield evidence.undecided_if(one["unless"], source) if "unless" in one else source
 
 
 def _source(one: Table) -> Source:
@@ -121,7 +98,7 @@ def _source(one: Table) -> Source:
     if "counts" in one:
         return evidence.ratios_of_counts(one["run"], one["part"], getattr(counted, one["counts"]))
     if "share" in one:
-        return SHARES[one["share"]](one["run"], float(one["link_bps"]))
+        return evidence.mirrored_share(one["run"], one["share"], float(one["link_bps"]))
     if "function" in one:
         sides = tuple(one.get("against", one["function"])), tuple(one["function"])
         return evidence.function_ratio(one["run"], *sides, one.get("lengths") and tuple(one["lengths"]))

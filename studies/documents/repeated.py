@@ -1,12 +1,11 @@
 """Judge the claims that a published run answers by another run as well (`labkit compare RUN data/results/NAME`)."""
 
-import math
 from pathlib import Path
 
 from labkit.analysis import published_runs
 from labkit.analysis.claims import JudgedClaim, Verdict
 from studies.documents import document
-from studies.documents.claim import Judgement, judge
+from studies.documents.claim import judge
 from studies.documents.registry import CLAIMS
 from studies.documents.results import Results
 
@@ -23,15 +22,8 @@ def judge_by_both(left: Path, right: Path) -> list[JudgedClaim]:
     both = [Results(published.parent, {name: one}) for one in (left, right)]
     result = []
     for claim in CLAIMS:
-        one, other = (judge(claim, results, name) for results in both)
-        if _is_answered(one) and _is_answered(other):
-            result.append(JudgedClaim(claim.name, claim.sentence, _verdict(one), _verdict(other)))
+        judged = (judge(claim, results, name) for results in both)
+        one, other = (Verdict(each.word, document.ratio_summary(each)) for each in judged)
+        if document.NO_RATIO not in (one.evidence, other.evidence):
+            result.append(JudgedClaim(claim.name, claim.sentence, one, other))
     return result
-
-
-def _verdict(judgement: Judgement) -> Verdict:
-    return Verdict(judgement.word, document.ratio_summary(judgement))
-
-
-def _is_answered(one: Judgement) -> bool:
-    return any(not math.isnan(evidence.ratio) for evidence, _ in one.evidence)
