@@ -185,7 +185,7 @@ def _slow(own: dict[str, list[float]], traffic: _Traffic, name: str) -> None:
 
 
 def _reading(name: str, server: Endpoint) -> AbstractContextManager[readers.RunningReader]:
-    return readers.start_reader(name, CapturePoint(server.namespace, server.interface), FIRST_PORT, "all")
+    return readers.READERS[name](CapturePoint(server.namespace, server.interface), FIRST_PORT, "all")
 
 
 def _trial(

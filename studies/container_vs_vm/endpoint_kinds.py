@@ -36,10 +36,9 @@ class EndpointKind:
     def description(self) -> str:
         """Return a description such as `Linux 6.12.1, 2 emulated CPUs`."""
         kind = "emulated CPU" if self.emulated else "CPU"
-        lines = f"Linux {self.kernel}, {self.cpus_count} {kind}{'s' * (self.cpus_count != 1)}"
-        if self.threads_count == self.cpus_count:
-            return lines
-        return f"{lines} in {self.threads_count} thread{'s' * (self.threads_count != 1)}"
+        words = f"Linux {self.kernel}, {units.counted(self.cpus_count, kind)}"
+        in_threads = f" in {units.counted(self.threads_count, 'thread')}"
+        return words + in_threads * (self.threads_count != self.cpus_count)
 
 
 def endpoint_kinds(rows: pd.DataFrame) -> list[EndpointKind]:
@@ -123,15 +122,12 @@ def fair(rows: pd.DataFrame) -> pd.DataFrame:
     Only groups (ALIKE) in which the two are a fair pair are kept.
     """
     own = rows[rows["endpoint"].isin([SHARED, OWN_GUEST])].copy()
-    kept = [there for _, there in groups(own, ALIKE) if _are_fair(there)]
+    judged = ((there, _judged(there, SHARED, OWN_GUEST) or "") for _, there in groups(own, ALIKE))
+    kept = [there for there, words in judged if words.startswith("A fair pair")]
     own = own.loc[[index for there in kept for index in there.index]]
     shared = own["endpoint"].eq(SHARED)
     role = pd.Series("variant", own.index).mask(shared, "baseline").mask(shared & own["again"], "control")
     return own.assign(role=role.astype("str"))
-
-
-def _are_fair(rows: pd.DataFrame) -> bool:
-    return (_judged(rows, SHARED, OWN_GUEST) or "").startswith("A fair pair")
 
 
 def usual(rows: pd.DataFrame) -> pd.DataFrame:

@@ -70,17 +70,14 @@ class ContainerVsVmFindings:
 
     def fair_pair(self) -> None:
         """Show the fair pair: the effect of the boundary between machines alone."""
+        sentences = fair_pair_sentences(self.rows, SHARED, OWN_GUEST)
         if not len(self.fair):
-            lines = fair_pair_sentences(self.rows, SHARED, OWN_GUEST) or [
-                "It was not measured: set endpoint=guest,shared_guest"
-            ]
+            lines = sentences or ["It was not measured: set endpoint=guest,shared_guest"]
             display(displays.markdown(f"*There is no fair pair here. {'. '.join(lines)}.*"))
             return
         show(shares(self.rows))
         result = verdicts.verdicts(self.fair)
-        about = "; ".join(
-            one for one in fair_pair_sentences(self.rows, SHARED, OWN_GUEST) if one.startswith("A fair")
-        )
+        about = "; ".join(one for one in sentences if one.startswith("A fair"))
         display(figures.forest(result, "The boundary between machines alone", about))
 
     def functions(self) -> None:
@@ -90,12 +87,8 @@ class ContainerVsVmFindings:
             display(displays.markdown(f"*{_missing(self.profiles, TIMERS)}*"))
         else:
             display(result.style.hide(axis="index").format(_formats(result), na_rep="–", escape="html"))
-        show(
-            [
-                *profile_doubts.profile_doubts(self.profiles, self.rows, TIMERS),
-                *report_contradictions(self.published),
-            ]
-        )
+        doubts = profile_doubts.profile_doubts(self.profiles, self.rows, TIMERS)
+        show([*doubts, *report_contradictions(self.published)])
 
     def packets(self) -> None:
         """Show the calls for one packet with each kind of endpoint, if `observe` had function_graph."""
@@ -211,25 +204,20 @@ def _call(row: dict[Any, Any], name: str, one: dict[str, Any], of: str, packets:
 
 
 def _formats(result: pd.DataFrame) -> dict[Any, Any]:
-    formats: dict[Any, Any] = {name: "{:.1f}" for name in result if str(name).endswith("µs")}
-    return formats | {
-        "bytes": "{:.0f}",
-        "calls": "{:,.0f}",
-        "calls a packet": "{:.2f}",
-        "speed left": "{:.2f}",
-    }
+    micro: dict[Any, Any] = {name: "{:.1f}" for name in result if str(name).endswith("µs")}
+    ratios = dict.fromkeys(("calls a packet", "speed left"), "{:.2f}")
+    return micro | ratios | {"bytes": "{:.0f}", "calls": "{:,.0f}"}
 
 
 def pairs(rows: pd.DataFrame) -> list[str]:
     """Return a sentence for each compared pair of endpoint kinds: whether it is fair."""
-    return list(dict.fromkeys(sentence for _, there in load.hosts(rows) for sentence in _pairs(there)))
-
-
-def _pairs(rows: pd.DataFrame) -> Iterator[str]:
-    there = [name for name in ENDPOINTS if rows["endpoint"].eq(name).any()]
-    both = [(there[0], other) for other in there[1:] if other != SHARED]
-    for left, right in dict.fromkeys([*both, (SHARED, OWN_GUEST)]):
-        yield from (f"{sentence}." for sentence in fair_pair_sentences(rows, left, right))
+    lines: dict[str, None] = {}
+    for _, own in load.hosts(rows):
+        there = [name for name in ENDPOINTS if own["endpoint"].eq(name).any()]
+        both = [(there[0], other) for other in there[1:] if other != SHARED]
+        for left, right in dict.fromkeys([*both, (SHARED, OWN_GUEST)]):
+            lines |= {f"{sentence}.": None for sentence in fair_pair_sentences(own, left, right)}
+    return list(lines)
 
 
 def shares(rows: pd.DataFrame) -> list[str]:

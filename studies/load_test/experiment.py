@@ -182,15 +182,12 @@ def _judge(parameters: LoadTestParameters, rows: list[dict[str, Any]], outcome: 
             f" the limit of {100 * parameters.loss_limit:g} %"
         )
     elif best_pps is None or whole["throughput_pps"] > best_pps:
-        slower = max(ways, key=_tail_s)
+        # An unknown latency, as of lost probes, is the longest.
+        slower = max(
+            ways, key=lambda way: math.inf if (tail_s := way.get("latency_p99_s")) is None else tail_s
+        )
         outcome.best = {name: whole[name] for name in ("throughput_pps", "throughput_bps")}
         outcome.best |= {name: slower.get(name) for name in OF_PROBES}
-
-
-def _tail_s(way: dict[str, Any]) -> float:
-    """Return the 99th percentile of a direction's latency; an unknown one, as of lost probes, is the longest."""
-    tail_s = way.get("latency_p99_s")
-    return math.inf if tail_s is None else float(tail_s)
 
 
 def _shared(parameters: LoadTestParameters, sides: Sides) -> dict[str, Any]:

@@ -19,12 +19,9 @@ def shares(rows: pd.DataFrame) -> pd.DataFrame:
     own = rows[rows["part"].eq("cost") & rows["status"].eq("ok") & rows["throughput_pps"].notna()]
     lines = []
     for _, row in own.iterrows():
-        test, pps = (
-            f"{row['frame']} through {_device(row)}, test {int(row['round']) + 1}",
-            row["throughput_pps"],
-        )
-        share = pps / _lines_pps(row) if _lines_pps(row) else None
-        lines.append(("here", test, pps, _lines_pps(row), share, row["ended"]))
+        pps, lines_pps = row["throughput_pps"], _lines_pps(row)
+        share = pps / lines_pps if lines_pps else None
+        lines.append(("here", _test(row), pps, lines_pps, share, row["ended"]))
     return pd.DataFrame(lines, columns=reference_tables.SHARES)
 
 
@@ -69,12 +66,12 @@ def _lines_pps(row: pd.Series[Any]) -> float:
     return 0.0 if pd.isna(row["line_pps"]) else float(row["line_pps"] * row["senders_count"])
 
 
-def report(rows: pd.DataFrame) -> list[str]:
+def report(rows: pd.DataFrame, _profiles: pd.DataFrame | None = None) -> list[str]:
     """Return a sentence for each load test. rows: those of `load_test`."""
     return [_sentence(row) for _, row in rows[rows["part"].eq("cost")].iterrows()]
 
 
-def stateful(rows: pd.DataFrame) -> list[str]:
+def stateful(rows: pd.DataFrame, _profiles: pd.DataFrame | None = None) -> list[str]:
     """Return a sentence for each stateful test, and one for each direction of it. rows: those of `trex_stateful`."""
     result = []
     for _, row in rows[rows["part"].eq("cost")].iterrows():
@@ -92,8 +89,7 @@ def stateful(rows: pd.DataFrame) -> list[str]:
 
 
 def _direction(row: pd.Series[Any]) -> str:
-    times = (si(row[name], "s") for name in ("latency_mean_s", "latency_max_s", "jitter_s"))
-    mean, most, jitter = times
+    mean, most, jitter = (si(row[name], "s") for name in ("latency_mean_s", "latency_max_s", "jitter_s"))
     return (
         f"Direction {row['direction']}: {si(row['throughput_bps'], 'bit/s')}; the latency of probes was {mean} on"
         f" average (exponentially weighted) and {most} at most, with a jitter of {jitter}."
@@ -106,8 +102,12 @@ def _device(row: pd.Series[Any]) -> str:
     return f"the device at {row['trex_server']}" if row["topology"] == "outside" else str(row["arm"])
 
 
+def _test(row: pd.Series[Any]) -> str:
+    return f"{row['frame']} through {_device(row)}, test {int(row['round']) + 1}"
+
+
 def _sentence(row: pd.Series[Any]) -> str:
-    what = f"{row['frame']} through {_device(row)}, test {int(row['round']) + 1}"
+    what = _test(row)
     if row["status"] != "ok":
         return f"{what}: {row['reason']}."
     share, lines_pps = "", _lines_pps(row)
@@ -122,16 +122,6 @@ def _sentence(row: pd.Series[Any]) -> str:
         f"{text} At that rate the latency of the probes was {times[0]} (median), {times[1]} (99 %) and {times[2]} at"
         f" most, with a jitter of {si(row['jitter_s'], 's')}, in the slower direction."
     )
-
-
-def load_test_findings(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
-    """Return what load tests found (`report`)."""
-    return report(rows)
-
-
-def stateful_findings(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
-    """Return what stateful tests found (`stateful`)."""
-    return stateful(rows)
 
 
 def _complete(draw: Callable[[pd.DataFrame], go.Figure]) -> Draw:

@@ -1,6 +1,5 @@
 """Parameters of load tests, with the packet generator or with TRex, and what cannot be measured."""
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
@@ -70,11 +69,12 @@ class SharedParameters(ServerParameters, frozen=True, kw_only=True):
             )
         else:
             refuse_given(self, ("trex",), "only TRex is there: add generator=trex")
-        if self.profile not in self.NAMED and not is_file(self.profile):
+        is_file = self.profile.endswith(".py")
+        if self.profile not in self.NAMED and not is_file:
             raise BadInput(
                 f"profile={self.profile}: there are {', '.join(self.NAMED)}, or the name of a file, FILE.py"
             )
-        if is_file(self.profile) and self.profile_digest is None:
+        if is_file and self.profile_digest is None:
             raise BadInput(
                 f"profile={self.profile}: labkit has not read this file: name it on the command line or in your"
                 " notebook"
@@ -196,8 +196,3 @@ class Stateful(SharedParameters, frozen=True, kw_only=True):
     latency_pps: Annotated[
         int, "latency probes a second in each direction; 0: none", Within(0, 80_000, "what TRex takes")
     ] = 1000
-
-
-def is_file(profile: str) -> bool:
-    """Return whether a profile is a file of Python."""
-    return bool(re.fullmatch(r".*\.py", profile))

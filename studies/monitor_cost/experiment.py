@@ -37,7 +37,6 @@ from labkit.measure.traffic.base import TrialGenerator, Trials
 from labkit.measure.traffic.packet_sender import FIRST_PORT, PORT, Mix
 from labkit.system import machine
 from labkit.system.netlink.nft_counters import NftCounter
-from studies.monitor_cost import readers
 from studies.monitor_cost.readers import READERS
 
 MAX_LOAD = "most"  # the load that is as much as the machine can do
@@ -210,7 +209,7 @@ def measure(parameters: MonitorCost, built_arm: WatchedArm, pps: float | None) -
     change = built_arm.arm.change
     reader = "none" if change is None else change.name
     hop = CapturePoint(server.namespace, server.interface)
-    with readers.start_reader(reader, hop, FIRST_PORT, parameters.sample) as running:
+    with READERS[reader](hop, FIRST_PORT, parameters.sample) as running:
         # Without a reader this process stands in, so that looking costs the same.
         pids = frozenset({running.pid, *machine.descendants(running.pid)} if running.pid else {os.getpid()})
         before, begun_cpu_s = machine.cpu_times(), machine.cpu_s(pids)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -172,9 +172,18 @@ def findings(rows: pd.DataFrame, _profiles: pd.DataFrame | None = None) -> list[
 
 def _sentences(known: pd.DataFrame) -> Iterator[str]:
     for (load_pps,), group in load.groups(known[known["reader"].ne("nobody")], ["load_pps"]):
-        records = [one for one in group.to_dict("records") if isinstance(one["added"], Estimate)]
-        silent = [one["reader"] for one in records if _shows_nothing(one)]
-        yield from _reader_sentences([one for one in records if not _shows_nothing(one)])
+        silent = []
+        for one in group.to_dict("records"):
+            if not isinstance(added := one["added"], Estimate):
+                continue
+            remarks = list(_remarks(one))
+            if added.low is not None and not added.excludes_zero:
+                if not remarks:
+                    silent.append(one["reader"])
+                    continue
+                remarks.insert(0, "the interval includes 0, so no cost is shown")
+            text = f"**{one['reader']}**, {load_words(one['load_pps'])}: {interval(added)} of CPU time per packet"
+            yield "; ".join([f"{text} ({counted(one['rounds_count'], 'round')})", *remarks]) + "."
         if silent:
             yield (
                 f"{load_words(load_pps)}: no cost of {', '.join(silent)} is shown (each interval includes 0), and"
@@ -182,37 +191,15 @@ def _sentences(known: pd.DataFrame) -> Iterator[str]:
             )
 
 
-def _shows_nothing(one: Mapping[Any, Any]) -> bool:
-    """Whether a reader's cost is within the noise, it lost nothing, was in time, and left the traffic as it was."""
-    added = one["added"]
-    changed = any(_excludes_zero(one[name]) for name in ("delivered", "observed"))
-    return (
-        added.low is not None
-        and not added.excludes_zero
-        and not (one["lost_share"] > 0 or one["late_s"] > 1 or changed)
-    )
-
-
-def _excludes_zero(value: Any) -> bool:
-    return isinstance(value, Estimate) and value.excludes_zero
-
-
-def _reader_sentences(records: Sequence[Mapping[Any, Any]]) -> Iterator[str]:
-    for one in records:
-        added = one["added"]
-        text = f"**{one['reader']}**, {load_words(one['load_pps'])}: {interval(added)} of CPU time per packet"
-        text += f" ({counted(one['rounds_count'], 'round')})"
-        if added.low is not None and not added.excludes_zero:
-            text += "; the interval includes 0, so no cost is shown"
-        if one["lost_share"] > 0:
-            text += f"; it lost {percent(one['lost_share'])} of the packets"
-        if one["late_s"] > 1:
-            text += f"; it went on for {seconds(one['late_s'])} after the traffic"
-        if _excludes_zero(one["delivered"]):
-            text += f"; the watched traffic changed by {_percent(one['delivered'])}"
-        if _excludes_zero(one["observed"]):
-            text += f"; the observed flow changed by {_percent(one['observed'])}"
-        yield f"{text}."
+def _remarks(one: Mapping[Any, Any]) -> Iterator[str]:
+    """Yield what a reader lost, whether it was late, and how it changed the traffic."""
+    if one["lost_share"] > 0:
+        yield f"it lost {percent(one['lost_share'])} of the packets"
+    if one["late_s"] > 1:
+        yield f"it went on for {seconds(one['late_s'])} after the traffic"
+    for name, what in (("delivered", "the watched traffic"), ("observed", "the observed flow")):
+        if isinstance(one[name], Estimate) and one[name].excludes_zero:
+            yield f"{what} changed by {_percent(one[name])}"
 
 
 def _ratios(known: pd.DataFrame) -> Iterator[str]:

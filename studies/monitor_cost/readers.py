@@ -12,7 +12,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 
@@ -65,25 +65,19 @@ class RunningReader:
     start_s: float = 0.0
 
 
-Start = Callable[[CapturePoint, int, str], Iterator[RunningReader]]
+# Starts a reader at an interface; it is ready when the block begins, and gone when the block ends. It takes the source
+# port of the wanted UDP flow, and what `monitor_sampled` samples. Raises Unsupported for a program that is missing,
+# Failed for one that does not start.
+Start = Callable[[CapturePoint, int, str], AbstractContextManager[RunningReader]]
 
 
 @contextmanager
-def start_reader(name: str, hop: CapturePoint, port: int, sample: str) -> Iterator[RunningReader]:
-    """Start the reader `name` at an interface; it is ready when the block begins, and gone when the block ends.
-
-    port: the source port of the wanted UDP flow. sample: what `monitor_sampled` samples. Raises Unsupported for a
-    program that is missing, Failed for one that does not start.
-    """
-    with contextmanager(READERS[name])(hop, port, sample) as running:
-        yield running
-
-
 def _nothing(_hop: CapturePoint, _port: int, _sample: str) -> Iterator[RunningReader]:
     """Nobody watches: the baseline."""
     yield RunningReader(0, ReaderCounts)
 
 
+@contextmanager
 def _socket(hop: CapturePoint, port: int, _sample: str) -> Iterator[RunningReader]:
     """A packet socket with a filter in the kernel."""
     begun = time.monotonic()
@@ -133,6 +127,7 @@ def _parse_socket_counts(line: bytes) -> ReaderCounts:
 def _monitor(request: Callable[[int, str], Request], finds: bool) -> Start:
     """labkit's own monitor. `finds`: it tells the wanted flow from others."""
 
+    @contextmanager
     def start(hop: CapturePoint, port: int, sample: str) -> Iterator[RunningReader]:
         begun = time.monotonic()
         one = Monitor(hop, request(port, sample))
@@ -154,6 +149,7 @@ def _monitor(request: Callable[[int, str], Request], finds: bool) -> Start:
 def _program(name: str, arguments: Callable[[str, str, int], list[str]], finds: bool = False) -> Start:
     """A program that captures; `arguments` returns them for an interface, a file and the wanted port."""
 
+    @contextmanager
     def start(hop: CapturePoint, port: int, _sample: str) -> Iterator[RunningReader]:
         path = machine.require_program(name)
         with TemporaryDirectory(prefix="labkit-", dir=temporary_files.in_memory()) as folder:

@@ -31,28 +31,21 @@ class Watched:
     last: list[MonitoredPacket]
 
     def show(self) -> None:
-        """Show how much less the monitors handed on than they saw, the counts over time, and the last packets."""
-        displays.show(
-            finding.reductions(self.filtered.counts, self.samples.counts), self.exact_counts(),
-            figure.selected(self.times_s, self.counts), self.conversations(), self.packets(),
-        )  # fmt: skip
-
-    def exact_counts(self) -> pd.DataFrame:
-        """Return what became of each packet, a column for each monitor."""
+        """Show how much less the monitors handed on than they saw, what became of each packet (a column for each
+        monitor), the counts over time, the conversations that the filter let through, and the pair's last packets."""
         both = {"filter": self.filtered.counts, "samples": self.samples.counts}
         columns = {name: pd.Series(msgspec.to_builtins(counts)) for name, counts in both.items()}
-        table = pd.DataFrame(columns).rename_axis("packets").reset_index()
-        return table.assign(packets=table["packets"].str.removesuffix("_count"))
-
-    def conversations(self) -> pd.DataFrame:
-        """Return the conversations that the filter let through."""
-        columns = ["class", "source", "destination", "packets", "bytes"]
-        return pd.DataFrame(self.filtered.conversations, columns=columns)
-
-    def packets(self) -> pd.DataFrame:
-        """Return the newest packets of the pair with their headers."""
-        lines = [(one.direction, one.length_bytes, one.stack) for one in self.last]
-        return pd.DataFrame(lines, columns=["direction", "bytes", "headers"])
+        exact = pd.DataFrame(columns).rename_axis("packets").reset_index()
+        seen = [(one.direction, one.length_bytes, one.stack) for one in self.last]
+        displays.show(
+            finding.reductions(self.filtered.counts, self.samples.counts),
+            exact.assign(packets=exact["packets"].str.removesuffix("_count")),
+            figure.selected(self.times_s, self.counts),
+            pd.DataFrame(
+                self.filtered.conversations, columns=["class", "source", "destination", "packets", "bytes"]
+            ),
+            pd.DataFrame(seen, columns=["direction", "bytes", "headers"]),
+        )
 
 
 def build_three_pairs(topology: str, endpoint: str, interface: str) -> tuple[live.LiveTopology, str]:

@@ -6,7 +6,7 @@ t over rounds) of all comparisons. test_cost_comparison.py measures the rate of 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -60,7 +60,7 @@ def comparisons(curves: Sequence[Curve]) -> list[Comparison]:
     )
     out = {which for which, keep in zip(judged_parts, kept, strict=True) if keep}
     return [
-        Comparison(one.curve, one.baseline, one.parts, one.why, frozenset(p for at, p in out if at == place))
+        replace(one, stands_out=frozenset(part for at, part in out if at == place))
         for place, one in enumerate(made)
     ]
 

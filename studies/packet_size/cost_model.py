@@ -10,7 +10,7 @@ arms can be compared round by round.
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -92,13 +92,11 @@ class Curve:
     key: Key
     arm: str
     role: str
-    topology: str
     cost: str
     lengths: Floats
     fragments: Floats
     values: Floats
     setups: list[str]
-    lost_ratio: float
     left_out: list[str]  # what was excluded from the fit, with the reason
     why: str = ""
     coefficients: Floats = field(default_factory=lambda: np.empty((0, 0)))
@@ -126,7 +124,15 @@ class Curve:
 
 def curves(rows: pd.DataFrame) -> list[Curve]:
     """Return a curve for each point, cost and arm, ordered as baseline, variants, control."""
-    return list(_curves(per_round(rows)))
+    order = {"baseline": 0, "variant": 1, "control": 2}
+    result = []
+    for key, group in load.groups(per_round(rows), BY):
+        for cost in OF[str(group["protocol"].iloc[0])]:
+            measured = group[group.groupby("arm")[cost].transform("count").gt(0)]
+            arms = dict(tuple(measured.groupby("arm", sort=False)))
+            ordered = sorted(arms.items(), key=lambda one: order.get(one[1]["role"].iloc[0], 1))
+            result += [_curve(key, cost, str(arm), own) for arm, own in ordered]
+    return result
 
 
 def proportional(curves: Sequence[Curve]) -> dict[Key, float]:
@@ -155,16 +161,6 @@ def without_proportional_time(curves: Sequence[Curve]) -> list[Curve]:
     return [one for one in curves if one.key not in same or one.cost != OF["udp"][1]]
 
 
-def _curves(rounds: pd.DataFrame) -> Iterator[Curve]:
-    order = {"baseline": 0, "variant": 1, "control": 2}
-    for key, group in load.groups(rounds, BY):
-        for cost in OF[str(group["protocol"].iloc[0])]:
-            measured = group[group.groupby("arm")[cost].transform("count").gt(0)]
-            arms = dict(tuple(measured.groupby("arm", sort=False)))
-            for arm, rows in sorted(arms.items(), key=lambda one: order.get(one[1]["role"].iloc[0], 1)):
-                yield _curve(key, cost, str(arm), rows)
-
-
 def _curve(key: Key, cost: str, arm: str, rows: pd.DataFrame) -> Curve:
     rows = rows.assign(setup=rows["folder"] + ":" + rows["round"].astype(str))
     wide, left_out = _whole(
@@ -172,12 +168,8 @@ def _curve(key: Key, cost: str, arm: str, rows: pd.DataFrame) -> Curve:
     )
     lengths = wide.columns.to_numpy(float)
     fragments = rows.groupby("length_bytes")["fragments_count"].first()[wide.columns].to_numpy(float)
-    role, topology = (str(rows[name].iloc[0]) for name in ("role", "topology"))
-    lost_ratio = float(rows["lost_ratio"].max())
-    values, setups = wide.to_numpy(float), list(wide.index)
-    return _fit(
-        Curve(key, arm, role, topology, cost, lengths, fragments, values, setups, lost_ratio, left_out)
-    )
+    role, values = str(rows["role"].iloc[0]), wide.to_numpy(float)
+    return _fit(Curve(key, arm, role, cost, lengths, fragments, values, list(wide.index), left_out))
 
 
 def _whole(wide: pd.DataFrame, rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:

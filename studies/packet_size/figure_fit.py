@@ -13,9 +13,10 @@ from labkit.analysis import theme
 from labkit.analysis.figures.cost_by_size import PREFIXES, RULE, SIZE, fragments_count, largest_whole
 from labkit.analysis.figures.line_chart import NARROW, log_axis, no_bar, ticks
 from labkit.analysis.figures.panels import Panel, finish, panels, titled_grid
-from labkit.analysis.load import complete
+from labkit.analysis.load import complete, groups
 from labkit.common.units import counted
 from studies import linear_fit
+from studies.function_time_claim import BY
 from studies.linear_fit import Floats
 from studies.packet_size.cost_model import COSTS, Curve
 
@@ -50,16 +51,11 @@ def fitted(rows: pd.DataFrame, curves: Sequence[Curve]) -> go.Figure:
 
 def _panel(rows: pd.DataFrame, some: list[Curve]) -> Panel:
     """Return the panel of one point and cost, titled as in `panels`."""
-    of = some[0].group
     there = rows[rows["length_bytes"].notna()]
     for panel in panels(there, columns_count=1, by_pairs=rows["pairs"].nunique() > 1, along="length_bytes"):
-        first = panel.table.iloc[0]
-        if all(
-            first.get(name) == value or (pd.isna(first.get(name)) and value is None)
-            for name, value in of.items()
-        ):
+        if next(groups(panel.table[:1], BY))[0] == some[0].key:
             return panel
-    raise AssertionError(f"curves are of these rows: {of}")
+    raise AssertionError(f"curves are of these rows: {some[0].group}")
 
 
 def _empty(drawn: list[tuple[Panel, list[Curve]]]) -> go.Figure:

@@ -130,7 +130,7 @@ def functions(profiles: pd.DataFrame) -> list[str]:
     The claim is `function_time_claim.SEED`. If no functions were timed, return one sentence that says why.
     """
     claim = function_time_claim.SEED
-    result = function_time_claim.judge_claim(function_time_claim.times(profiles), claim)
+    result = function_time_claim.judge_claim(function_time_claim.times(profiles))
     if not result:
         reasons = function_time_claim.why_not(profiles)
         because = "; ".join(reasons) or f"{function_time_claim.OBSERVER} was not set to observe both sizes"

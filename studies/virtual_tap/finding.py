@@ -21,10 +21,7 @@ from labkit.common import units
 from labkit.common.units import counted
 from studies import linear_fit, reference_tables
 from studies.linear_fit import interval
-from studies.virtual_tap import mirror_tax
-from studies.virtual_tap.figure_count import mirror_count
-from studies.virtual_tap.figure_tax import mirror_tax as draw_tax
-from studies.virtual_tap.figure_uplink import uplink as draw_uplink
+from studies.virtual_tap import figure, mirror_tax
 from studies.virtual_tap.mirror_tax import COSTS, Tax
 
 MISSING = 0.02  # of the copies: tolerated difference of the two counts, which are not read at the same time
@@ -44,7 +41,7 @@ class VirtualTapFindings:
     def tax(self) -> None:
         """Show the cost of a packet and of a copy for each load and switch."""
         taxes = mirror_tax.taxes(self.rows)
-        show(table(taxes), draw_tax(self.rows, taxes))
+        show(table(taxes), figure.mirror_tax(self.rows, taxes))
 
     @cached_property
     def compared(self) -> pd.DataFrame:
@@ -53,10 +50,8 @@ class VirtualTapFindings:
 
     def by_mirror_count(self) -> None:
         """Show the throughput against the number of mirrors, beside that of the thesis."""
-        show(
-            mirror_count(self.rows, against_none(self.rows, self.compared), reference_tables.thesis_count()),
-            reference_tables.thesis_count(),
-        )
+        published, lines = reference_tables.thesis_count(), against_none(self.rows, self.compared)
+        show(figure.mirror_count(self.rows, lines, published), published)
 
     def cycles(self) -> None:
         """Show the cycles per instruction of ovs-vswitchd, or why they are missing."""
@@ -80,17 +75,13 @@ class VirtualTapFindings:
             why = "set output=gre and loads such as udp:1472@5e7"
             print(f"No load with a rate was mirrored through a tunnel: {why}.")
             return
-        show(result, draw_uplink(self.rows, result, reference_tables.thesis_uplink()))
+        show(result, figure.uplink(self.rows, result, reference_tables.thesis_uplink()))
 
 
 def load_label(tax_key: load.Key, among: Sequence[load.Key]) -> str:
     """Return what distinguishes a load from the others: `udp, 64 bytes`."""
     of = dict(zip(load.GROUP, tax_key, strict=True))
-    words = [str(of["protocol"])]
-    length = of["length_bytes"]
-    words += [] if length is None or pd.isna(length) else [f"{length:.0f} bytes"]
-    rate = of["rate_bps"]
-    words += [] if rate is None or pd.isna(rate) else [f"{units.si(rate, 'bit/s')} offered"]
+    words = mirror_tax.load_words(of)
     varying = mirror_tax.varying(tuple(among))
     known = ("protocol", "length_bytes", "rate_bps")
     words += [f"MTU {of['mtu_bytes']:g}"] if "mtu_bytes" in varying and of["mtu_bytes"] is not None else []
@@ -187,10 +178,7 @@ def against_none(rows: pd.DataFrame, compared: pd.DataFrame) -> pd.DataFrame:
     lines = lines[compared["baseline"].map(of["mirrors"]).eq(0) & lines["mirrors"].gt(0)].astype(
         {"mirrors": int}
     )
-    keys = [
-        tuple(None if pd.isna(value) else value for value in line)
-        for line in lines[load.GROUP].itertuples(index=False)
-    ]
+    keys = [load.key_of(line) for line in lines[load.GROUP].to_dict("records")]
     return lines.assign(load=[load_label(key, keys) for key in keys])
 
 
@@ -224,7 +212,7 @@ def cycles_per_instruction(profiles: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     of_each: dict[tuple[load.Key, str], list[float]] = {}
     reasons: dict[str, None] = {}
     some = profiles[profiles["observer"].eq("perf_stat") & profiles["status"].eq("ok")]
-    for _at, line in some.iterrows():
+    for line in some.to_dict("records"):
         report = observed(line["observed"])
         if not str(report.get("scope", "")).startswith("processes"):
             continue
@@ -233,7 +221,7 @@ def cycles_per_instruction(profiles: pd.DataFrame) -> tuple[pd.DataFrame, str]:
         if cycles is None or not instructions:
             reasons |= {one["reason"]: None for one in events if one["reason"]}
             continue
-        key = tuple(None if pd.isna(line[name]) else line[name] for name in load.GROUP)
+        key = load.key_of(line)
         of_each.setdefault((key, str(line["topology"])), []).append(cycles / instructions)
     among = [key for key, _ in of_each]
     table = pd.DataFrame(
@@ -300,16 +288,17 @@ def findings(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
 
 
 def _mirror_count(rows: pd.DataFrame) -> go.Figure:
-    return mirror_count(rows, against_none(rows, verdicts.verdicts(rows)), reference_tables.thesis_count())
+    lines = against_none(rows, verdicts.verdicts(rows))
+    return figure.mirror_count(rows, lines, reference_tables.thesis_count())
 
 
 def _uplink(rows: pd.DataFrame) -> go.Figure:
     result = uplink(rows)
-    return draw_uplink(rows, result, reference_tables.thesis_uplink()) if len(result) else go.Figure()
+    return figure.uplink(rows, result, reference_tables.thesis_uplink()) if len(result) else go.Figure()
 
 
 FIGURES = {
-    "mirror_tax": of_part("cost", lambda rows: draw_tax(rows, mirror_tax.taxes(rows))),
+    "mirror_tax": of_part("cost", lambda rows: figure.mirror_tax(rows, mirror_tax.taxes(rows))),
     "mirror_count": of_part("cost", _mirror_count),
     "uplink": of_part("cost", _uplink),
 }

@@ -6,7 +6,7 @@ fit tells whether the points lie on a line.
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ import pandas as pd
 
 from labkit.analysis import load
 from labkit.analysis.load import GROUP, Key
-from labkit.common import switch_options
+from labkit.common import switch_options, units
 from labkit.common.units import counted
 from studies import linear_fit
 from studies.linear_fit import Estimate, Fit, Floats
@@ -106,20 +106,17 @@ def _with_switch(rows: pd.DataFrame) -> pd.DataFrame:
 
 def taxes(rows: pd.DataFrame) -> list[Tax]:
     """Return a Tax for each load, cost and switch with its options, if there are several numbers of mirrors."""
-    return list(_taxes(per_round(rows)))
-
-
-def _taxes(rounds: pd.DataFrame) -> Iterator[Tax]:
-    for key, group in load.groups(rounds, GROUP):
+    result = []
+    for key, group in load.groups(per_round(rows), GROUP):
         plain = group[group["mirrors"].eq(0)]
         for curve, some in group[group["mirrors"].gt(0)].groupby("curve", sort=False):
-            alike = some["plain"].iloc[0]
-            base = plain[plain["curve"].eq(alike)]
+            base = plain[plain["curve"].eq(some["plain"].iloc[0])]
             base = plain[plain["curve"].eq(some["switch"].iloc[0])] if base.empty else base
-            for cost in COSTS:
-                table = pd.concat([base, some])
-                if table[cost].notna().any() and some["mirrors"].nunique() > 1:
-                    yield _tax(key, str(curve), cost, table)
+            table = pd.concat([base, some])
+            if some["mirrors"].nunique() > 1:
+                costs = [cost for cost in COSTS if table[cost].notna().any()]
+                result += [_tax(key, str(curve), cost, table) for cost in costs]
+    return result
 
 
 def _tax(key: Key, curve: str, cost: str, table: pd.DataFrame) -> Tax:
@@ -196,6 +193,13 @@ def _sums(rows: pd.DataFrame, column: str, count: int) -> list[float]:
     if not all(isinstance(one, list) and len(one) == count for one in lists):
         return []
     return [float(sum(of_one)) for of_one in zip(*lists, strict=True)]
+
+
+def load_words(of: Mapping[str, Any]) -> list[str]:
+    """Return the protocol, the length and the rate of a load in words."""
+    words = [str(of["protocol"])]
+    words += [f"{of['length_bytes']:.0f} bytes"] if pd.notna(of["length_bytes"]) else []
+    return words + ([f"{units.si(of['rate_bps'], 'bit/s')} offered"] if pd.notna(of["rate_bps"]) else [])
 
 
 @functools.lru_cache(maxsize=8)

@@ -89,15 +89,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def machine_settings() -> Settings:
     """Return the settings of the machine, of this process and of those that it starts. Takes about 30 ms."""
     result = {f"sysctl {name}": value for name, value in sysctls(Path("/proc/sys"), ("kernel", "vm", "net"))}
-    for name, path in MACHINE_FILES.items():
-        if (text := _text(Path(path))) is not None:
-            result[name] = text
+    result |= _texts(MACHINE_FILES.items())
     result |= _cpus(Path("/sys/devices/system/cpu"))
     result |= _scheduler(Path("/sys/kernel/debug/sched"))
     for module in TUNED_MODULES:
-        for file in sorted(Path("/sys/module", module, "parameters").glob("*")):
-            if (text := _text(file)) is not None:
-                result[f"module parameter {module}.{file.name}"] = text
+        files = sorted(Path("/sys/module", module, "parameters").glob("*"))
+        result |= _texts((f"module parameter {module}.{file.name}", file) for file in files)
     for file in Path("/sys/kernel/mm/damon/admin/kdamonds").glob("[0-9]*/state"):
         if _text(file) == "on":
             result[f"DAMON {file.parts[-2]}"] = "on"
@@ -113,9 +110,7 @@ def _cpus(top: Path) -> Settings:
     """Return the limits of each CPU's frequency, and its idle states that are disabled."""
     result: Settings = {}
     for cpu in sorted(top.glob("cpu[0-9]*")):
-        for name in FREQUENCIES:
-            if (text := _text(cpu / "cpufreq" / name)) is not None:
-                result[f"{cpu.name} {name}"] = text
+        result |= _texts((f"{cpu.name} {name}", cpu / "cpufreq" / name) for name in FREQUENCIES)
         for state in sorted(cpu.glob("cpuidle/state*")):
             if _text(state / "disable") not in ("0", None):
                 result[f"{cpu.name} cpuidle {state.name}"] = "disabled"
@@ -124,9 +119,7 @@ def _cpus(top: Path) -> Settings:
 
 def _scheduler(top: Path) -> Settings:
     """Return the scheduler's settings in debugfs, its features one by one."""
-    result = {
-        f"scheduler {name}": text for name in SCHEDULER_FILES if (text := _text(top / name)) is not None
-    }
+    result = _texts((f"scheduler {name}", top / name) for name in SCHEDULER_FILES)
     for word in (_text(top / "features", 1 << 14) or "").split():
         result[f"scheduler feature {word.removeprefix('NO_')}"] = "off" if word.startswith("NO_") else "on"
     return result
@@ -203,11 +196,10 @@ def _cgroup(top: Path, path: str, controllers: str) -> Settings:
     generated."""
     result: Settings = {}
     below = top
+    of = f" {controllers}" if controllers else ""
     for level, part in enumerate(["", *filter(None, path.split("/"))]):
         below /= part
-        for name in LIMITS:
-            if (text := _text(below / name)) is not None:
-                result[f"cgroup{f' {controllers}' if controllers else ''} level {level} {name}"] = text
+        result |= _texts((f"cgroup{of} level {level} {name}", below / name) for name in LIMITS)
     return result
 
 
@@ -363,14 +355,11 @@ def _queues() -> Settings:
 
 
 def _interface_settings(link: Path) -> Settings:
-    result: Settings = {}
-    for name in ("gro_flush_timeout", "napi_defer_hard_irqs", "threaded", "tx_queue_len"):
-        if (text := _text(link / name)) is not None:
-            result[f"{link.name} {name}"] = text
+    own = ("gro_flush_timeout", "napi_defer_hard_irqs", "threaded", "tx_queue_len")
+    result = _texts((f"{link.name} {name}", link / name) for name in own)
+    of_queue = ("rps_cpus", "rps_flow_cnt", "xps_cpus", "byte_queue_limits/limit_max", "tx_maxrate")
     for queue in sorted(link.glob("queues/*")):
-        for name in ("rps_cpus", "rps_flow_cnt", "xps_cpus", "byte_queue_limits/limit_max", "tx_maxrate"):
-            if (text := _text(queue / name)) is not None:
-                result[f"{link.name} {queue.name} {name}"] = text
+        result |= _texts((f"{link.name} {queue.name} {name}", queue / name) for name in of_queue)
     return result
 
 
@@ -403,6 +392,11 @@ def _plain(prefix: list[str], name: str, *words: str) -> str:
         return process.output([*prefix, program(name), *words]).strip()
     except LabkitError:
         return ""
+
+
+def _texts(files: Iterable[tuple[str, str | Path]]) -> Settings:
+    """Return the texts of small files by name, without those that are empty or cannot be read."""
+    return {name: text for name, path in files if (text := _text(path)) is not None}
 
 
 def _text(path: str | Path, limit: int = LONGEST) -> str | None:

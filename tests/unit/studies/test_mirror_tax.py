@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from labkit.analysis import load
-from studies.virtual_tap import figure_tax as virtual_tap_figure_tax
+from studies.virtual_tap import figure as virtual_tap_figure
 from studies.virtual_tap import finding as virtual_tap
 from studies.virtual_tap import mirror_tax
 
@@ -162,7 +162,7 @@ def test_mirror_without_copies_is_named() -> None:
 def test_figure_panels() -> None:
     table = pd.concat([rounds(), rounds(length_bytes=512)], ignore_index=True)
     taxes = mirror_tax.taxes(table)
-    figure = virtual_tap_figure_tax.mirror_tax(table, taxes)
+    figure = virtual_tap_figure.mirror_tax(table, taxes)
     lines = [trace for trace in figure.data if trace.mode == "lines"]
     assert len(lines) == len(taxes) == 4
     for trace, tax in zip(lines, taxes, strict=True):

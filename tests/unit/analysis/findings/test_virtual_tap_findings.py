@@ -8,8 +8,7 @@ import pytest
 
 from labkit.analysis import load, verdicts
 from studies import reference_tables
-from studies.virtual_tap import figure_count as virtual_tap_figure_count
-from studies.virtual_tap import figure_uplink as virtual_tap_figure_uplink
+from studies.virtual_tap import figure as virtual_tap_figure
 from studies.virtual_tap import finding as virtual_tap
 
 LEFT = {0: 1.0, 1: 0.8, 4: 0.5}  # of the throughput, by the number of mirrors
@@ -78,7 +77,7 @@ def test_drop_by_size_beside_the_thesis(
 
 
 def test_throughput_against_mirrors_beside_the_thesis(rows: pd.DataFrame, lines: pd.DataFrame) -> None:
-    figure = virtual_tap_figure_count.mirror_count(rows, lines, reference_tables.thesis_count())
+    figure = virtual_tap_figure.mirror_count(rows, lines, reference_tables.thesis_count())
     assert [trace.name for trace in figure.data] == [
         "ovs_netdev"
     ] * 2  # a panel for each load; none is the thesis'
@@ -90,14 +89,14 @@ def test_throughput_against_mirrors_beside_the_thesis(rows: pd.DataFrame, lines:
     )
     assert (
         len(
-            virtual_tap_figure_count.mirror_count(
+            virtual_tap_figure.mirror_count(
                 rows, pd.concat([lines, alone]), reference_tables.thesis_count()
             ).data
         )
         == 2
     )
     likewise = lines[lines["length_bytes"].eq(512)].assign(protocol="tcp", length_bytes=64.0)
-    figure = virtual_tap_figure_count.mirror_count(rows, likewise, reference_tables.thesis_count())
+    figure = virtual_tap_figure.mirror_count(rows, likewise, reference_tables.thesis_count())
     published = [trace for trace in figure.data if "Senanayake" in trace.name]
     assert [list(trace.x) for trace in published] == [[0, 1, 2, 4, 8]] * 2
     assert [trace.y[-1] for trace in published] == pytest.approx([233 / 235, 234 / 235])
@@ -117,7 +116,7 @@ def test_tables_of_the_thesis(rows: pd.DataFrame, lines: pd.DataFrame) -> None:
     assert list(left["sent_bps"] / left["offered_bps"])[1:] == pytest.approx([1] * 14, abs=0.003)
     assert left["offered_bps"].iloc[-1] == 1.5e9
     nothing = reference_tables.thesis_count().iloc[:0]
-    assert len(virtual_tap_figure_count.mirror_count(rows, lines, nothing).data) == 2
+    assert len(virtual_tap_figure.mirror_count(rows, lines, nothing).data) == 2
 
 
 def counted(topology: str, cycles: int | None, instructions: int | None, **given: Any) -> dict[str, Any]:
@@ -172,7 +171,5 @@ def test_where_copies_are_lost() -> None:
     often = virtual_tap.uplink(made.assign(copies_dropped_count=[500, None])).set_index("topology").loc[name]
     assert often["link_lost_share"] == pytest.approx(0.4), "no more than what did not arrive"
     assert often["other_lost_share"] == pytest.approx(0)
-    figure = virtual_tap_figure_uplink.uplink(
-        made, virtual_tap.uplink(made), reference_tables.thesis_uplink()
-    )
+    figure = virtual_tap_figure.uplink(made, virtual_tap.uplink(made), reference_tables.thesis_uplink())
     assert any("copies that the link lost" in trace.name.replace("<br>", " ") for trace in figure.data)

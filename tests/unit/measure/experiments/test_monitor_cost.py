@@ -71,7 +71,7 @@ def test_missing_program_is_one_sentence() -> None:
     start = readers._program("labkit-no-such-reader", lambda _link, _file, _port: [])
     hop: Any = SimpleNamespace(namespace=None, interface="eth0")
     with pytest.raises(Unsupported, match="the program labkit-no-such-reader is not installed"):
-        next(start(hop, 1024, "all"))
+        start(hop, 1024, "all").__enter__()
 
 
 def test_missing_reader_is_an_unsupported_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_missing_reader_is_an_unsupported_row(tmp_path: Path, monkeypatch: pytes
     def built(*_: object) -> Iterator[Any]:
         yield [live], []
 
-    monkeypatch.setattr(readers, "start_reader", missing)
+    monkeypatch.setitem(readers.READERS, "none", missing)
     monkeypatch.setattr(experiment.Round, "built", built)
     plan = experiment.plan(MonitorCost.of({"loads": "10kpps", "rounds": "1"}), 0)
     running = Running(plan, RunContext("monitor_cost", tmp_path, 1, {}), [arm], [])

@@ -1,0 +1,183 @@
+"""The mirror tax; the throughput against the number of mirrors and a mirror over a link, each beside the thesis."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.analysis import theme
+from labkit.analysis.figures.panels import Panel, finish, grid, panels, titled_grid
+from labkit.analysis.load import GROUP, HOST, complete, host_text
+from labkit.common import units
+from studies.virtual_tap.mirror_tax import COSTS, CPU_TIME_OF, Tax, load_words
+
+TAX_PX, BETWEEN_PX, TOP_PX = 210, 100, 125
+COUNT_PX, UPLINK_PX = 220, 420
+US = 1e-6
+THESIS_BYTES = 64  # of the writes of TCP in the thesis' table 4.1
+MIN_LOST = 0.005  # share of the copies; a line of losses that never reaches it is not drawn
+
+
+def mirror_tax(rows: pd.DataFrame, taxes: Sequence[Tax]) -> go.Figure:
+    """Draw the cost of a packet (`mirror_tax.taxes(rows)`) against its counted copies.
+
+    There is a row of panels for each load and host, and a column for each cost.
+
+    Points are means of the rounds with 95 % intervals; lines are the fits.
+    """
+    hosts = list({tuple(one.of.get(name) for name in HOST): one.of for one in taxes}.values())
+    labels = [_load(one.of, hosts) for one in taxes]
+    row_of = {label: row for row, label in enumerate(dict.fromkeys(labels), 1)}
+    costs = [cost for cost in COSTS if any(one.cost == cost for one in taxes)] or [*COSTS]
+    places = [(row_of[label], 1 + costs.index(one.cost)) for label, one in zip(labels, taxes, strict=True)]
+    titles = {
+        place: f"<b>{label[0]}<br>{CPU_TIME_OF[one.cost]}</b>{label[1]}"
+        for place, label, one in zip(places, labels, taxes, strict=True)
+    }
+    count = max(len(row_of), 1)
+    whole = count * TAX_PX + (count - 1) * BETWEEN_PX
+    spacing = {"vertical_spacing": BETWEEN_PX / whole, "horizontal_spacing": 0.15}
+    figure = titled_grid(titles or {(1, 1): ""}, rows=count, cols=len(costs), **spacing)
+    figure.update_layout(height=whole + TOP_PX, margin={"t": TOP_PX, "b": 0}, legend=theme.legend_below())
+    for tax, place in zip(taxes, places, strict=True):
+        _draw(figure, tax, place)
+    figure.update_yaxes(title_text="µs per packet", rangemode="tozero")
+    figure.update_xaxes(title_text="copies of a packet (counted)")
+    subtitle = (
+        "CPU time for a packet that the switch forwards: mean of the rounds and 95 % interval; lines: fit of every"
+        " round, averaged"
+    )
+    return finish(figure, complete(rows), "The mirror tax", subtitle)
+
+
+def _load(of: Mapping[str, Any], hosts: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Return a load in words, and a line that names its host if there are several."""
+    among = [{name: one.get(name) for name in HOST} for one in hosts]
+    host = (
+        f"<br>{theme.plain(host_text({name: of.get(name) for name in HOST}, among))}"
+        if len(hosts) > 1
+        else ""
+    )
+    return theme.plain(", ".join(load_words(of))), host
+
+
+def _draw(figure: go.Figure, tax: Tax, place: tuple[int, int]) -> None:
+    style = theme.arm_style(tax.curve)
+    means = tax.means
+    middle = np.array([one.value for one in means]) / US
+    low, high = (
+        np.array([one.value if end is None else end for one, end in zip(means, ends, strict=True)]) / US
+        for ends in ([one.low for one in means], [one.high for one in means])
+    )
+    figure.add_trace(
+        go.Scatter(
+            x=tax.copies, y=middle, mode="markers", name=tax.curve, legendgroup=tax.curve, showlegend=True,
+            marker={"color": style.color, "symbol": style.symbol, "size": 8},
+            error_y={"array": high - middle, "arrayminus": middle - low},
+        ),
+        row=place[0], col=place[1],
+    )  # fmt: skip
+    if tax.fixed is not None and tax.copy is not None:
+        along = np.array([0.0, float(tax.copies.max())])
+        figure.add_trace(
+            go.Scatter(
+                x=along, y=(tax.fixed.value + tax.copy.value * along) / US, mode="lines", legendgroup=tax.curve,
+                showlegend=False, line={"color": style.color, "dash": style.dash, "width": 1.5}, hoverinfo="skip",
+            ),
+            row=place[0], col=place[1],
+        )  # fmt: skip
+
+
+def mirror_count(rows: pd.DataFrame, lines: pd.DataFrame, published: pd.DataFrame) -> go.Figure:
+    """Draw the ratio of throughput to that without mirrors against the number of mirrors, a panel for each load.
+
+    There is a line for each switch, with 95 % intervals, and grey lines for the thesis where the load is the thesis'.
+    Loads and switches with a single number of mirrors are left out if others have several. rows: the measurements.
+    lines: `virtual_tap.against_none(rows, verdicts)`. published: `reference_tables.thesis_count()`.
+    """
+    drawn = lines[lines["ratio"].notna()]
+    several = drawn.groupby([*GROUP, "curve"], dropna=False)["mirrors"].transform("nunique").gt(1)
+    drawn = drawn[several] if several.any() else drawn
+    parts = panels(drawn, columns_count=2, by_pairs=drawn["pairs"].nunique() > 1)
+    figure = grid(parts, COUNT_PX)
+    for panel in parts:
+        for curve, some in panel.table.groupby("curve", sort=False):
+            _line(figure, panel, str(curve), some.sort_values("mirrors"))
+        if panel.protocol == "tcp" and panel.table["length_bytes"].eq(THESIS_BYTES).all():
+            _thesis(figure, panel, published)
+    figure.update_xaxes(title_text="mirrors")
+    figure.update_yaxes(title_text="ratio to 0 mirrors", rangemode="tozero")
+    figure.update_layout(legend=theme.legend_below())
+    subtitle = "ratios with 95 % intervals; grey: published, of another machine, whose load did not stress the switch"
+    if several.any() and not several.all():
+        subtitle += "; loads with one number of mirrors are not drawn"
+    return finish(figure, complete(rows), "Throughput against the number of mirrors", subtitle)
+
+
+def _line(figure: go.Figure, panel: Panel, curve: str, own: pd.DataFrame) -> None:
+    style = theme.arm_style(curve)
+    figure.add_trace(
+        go.Scatter(
+            x=[0, *own["mirrors"]], y=[1, *own["ratio"]], mode="lines+markers", name=theme.plain(curve),
+            legendgroup=curve, showlegend=True, line={"color": style.color, "dash": style.dash},
+            marker={"symbol": style.symbol, "size": 8},
+            error_y={"array": [0, *(own["high"] - own["ratio"])], "arrayminus": [0, *(own["ratio"] - own["low"])]},
+        ),
+        **panel.place,
+    )  # fmt: skip
+
+
+def _thesis(figure: go.Figure, panel: Panel, published: pd.DataFrame) -> None:
+    for name, dash in (("with ifstat", "dash"), ("without ifstat", "dot")):
+        without = published.loc[published["mirrors"].eq(0), name]
+        if not len(without):
+            continue
+        text = f"Senanayake 2024, TCP, writes of {THESIS_BYTES} bytes, {name}"
+        figure.add_trace(
+            go.Scatter(
+                x=published["mirrors"], y=published[name] / without.iloc[0], mode="lines+markers", name=text,
+                legendgroup=text, showlegend=True, line={"color": theme.GREY, "dash": dash},
+                marker={"symbol": "x", "size": 7},
+            ),
+            **panel.place,
+        )  # fmt: skip
+
+
+def uplink(rows: pd.DataFrame, table: pd.DataFrame, published: pd.DataFrame) -> go.Figure:
+    """Draw the share of copies that arrive at the monitor against the offered rate, beside the share that the thesis
+    captured.
+
+    rows: the measurements. table: `finding.uplink(rows)`. published: `reference_tables.thesis_uplink()`. A saturated
+    link shows as a decrease. `delivered` is the monitored flow itself, as a share of the offered load. Lost copies have
+    lines of their own, by place.
+    """
+    figure = go.Figure()
+    for (topology, _), some in table.groupby(["topology", "link_rate_bps"], sort=False, dropna=False):
+        style = theme.arm_style(str(topology))
+        link_bps = some["link_rate_bps"].iloc[0]
+        link = "" if pd.isna(link_bps) else f", link of {units.si(link_bps, 'bit/s')}"
+        for column, name, dash, minimum in (
+            (some["delivered_bps"] / some["offered_bps"], "delivered to the receiver", "dot", 0.0),
+            (some["arrived_share"], "copies that arrived", "solid", 0.0),
+            (some["link_lost_share"], "copies that the link lost", "dash", MIN_LOST),
+            (some["other_lost_share"], "copies lost elsewhere", "longdash", MIN_LOST),
+        ):
+            if column.ge(minimum).any():
+                figure.add_scatter(
+                    x=some["offered_bps"] / 1e6, y=column, mode="lines+markers", name=f"{topology}{link}: {name}",
+                    line={"color": style.color, "dash": dash}, marker={"symbol": style.symbol, "size": 8},
+                )  # fmt: skip
+    share = published["captured_bps"] / published["sent_bps"]
+    figure.add_scatter(
+        x=published["offered_bps"] / 1e6, y=share, mode="lines+markers", name="Senanayake 2024: captured / sent",
+        line={"color": theme.GREY, "dash": "dash"}, marker={"symbol": "x", "size": 7},
+    )  # fmt: skip
+    figure.update_xaxes(title_text="offered (Mbit/s)")
+    figure.update_yaxes(title_text="share", rangemode="tozero")
+    figure.update_layout(height=UPLINK_PX, legend=theme.legend_below())
+    subtitle = (
+        "means of the rounds; the thesis: bytes that Wireshark captured, divided by those that iperf3 sent"
+    )
+    return finish(figure, complete(rows), "A mirror that leaves the host", subtitle)
