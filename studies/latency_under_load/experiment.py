@@ -45,14 +45,9 @@ SETTLE_S = 0.3  # for the probes to begin
 OFFERED = 0.98  # below this share of what was requested, the sender was the limit
 # Of iperf3's report: what does not describe the probes.
 REPORTED = (
-    "forward_bps",
-    "reverse_bps",
-    "retransmits_count",
-    "rtt_s",
-    "sender_congestion",
-    "client_cpu_s",
+    "forward_bps", "reverse_bps", "retransmits_count", "rtt_s", "sender_congestion", "client_cpu_s",
     "server_cpu_s",
-)
+)  # fmt: skip
 
 
 def _shaped(*qdiscs: str) -> str:

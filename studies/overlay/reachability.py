@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, permutations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -124,8 +124,7 @@ def reachability(network: Network, topology: Topology, count: int, folder: Path)
         for one, answers in zip(ends, all_answers, strict=True):
             went = paths_taken.get((one.source_address, one.target_address), [])
             result[one.source, one.target] = _row(network, one, answers, went) | about
-    names = list(spaces)
-    return [result[ends] for ends in sorted(result, key=lambda ends: [names.index(name) for name in ends])]
+    return [result[ends] for ends in permutations(spaces, 2) if ends in result]
 
 
 def echo(spaces: Mapping[str, Namespace], ends: Sequence[PingPair], count: int) -> list[Answers]:

@@ -15,14 +15,9 @@ class Requests(several_loads.SeveralLoads, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths` with several loads."""
 
     topology: several_loads.Compared = (
-        "veth_bridge",
-        "veth",
-        "veth_routed",
-        "veth_published_proxy",
-        "veth_published_nat",
-        "macvlan_bridge",
+        "veth_bridge", "veth", "veth_routed", "veth_published_proxy", "veth_published_nat", "macvlan_bridge",
         "vxlan",
-    )
+    )  # fmt: skip
     loads: tuple[str, ...] = ("tcp_rr", "tcp_crr", "http", "http_close")
     streams: Annotated[int, "open connections of each pair", Within(1, 128)] = 4
     rounds: int = 5
