@@ -1,14 +1,15 @@
-"""`python -m benchmarks intervals` counts alarms and coverage in the rows of a run."""
+"""`python -m benchmarks intervals` counts alarms and coverage in the rows of a run, `gate` those of drawn trials."""
 
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from scipy.stats import binomtest
 from synthetic_rows import rows, save
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import intervals
+from benchmarks import control, gate, intervals
 from benchmarks.promise import NotMeasuredError, Promise
 
 WAS = {"veth_bridge": 1.0, "veth_bridge (again)": 1.0, "macvlan_bridge": 1.2}
@@ -65,3 +66,30 @@ def test_chance_alone_breaks_no_promise() -> None:
         few, many = intervals.Count(hits, 40, 0.1), intervals.Count(40 - hits, 40, 0.1)
         p = float(binomtest(hits, 40, 0.05, alternative="greater").pvalue)
         assert few.is_at_most(0.05) == many.is_at_least(0.95) == (p >= intervals.UNLIKELY)
+
+
+@pytest.mark.parametrize(
+    ("noise", "equal", "slower", "found"),
+    [
+        (0.0, "6 not worse, 0 worse, 0 cannot tell", "0 not worse, 4 worse, 0 cannot tell", "4 of 4"),
+        (0.01, "6 not worse, 0 worse, 0 cannot tell", "0 not worse, 4 worse, 0 cannot tell", "4 of 4"),
+        (2.0, "0 not worse, 0 worse, 6 cannot tell", "0 not worse, 0 worse, 4 cannot tell", "0 of 4"),
+    ],
+)
+def test_drawn_trials_of_a_gate_count_what_they_are(
+    noise: float, equal: str, slower: str, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal rounds never alarm, a regression of 5 % is found each time, and too much noise leaves no answer.
+
+    The build is 22 % faster in all recorded rounds, which is no difference of the trials.
+    """
+    setups = np.repeat(np.arange(12), 4)
+    arm, again = np.random.default_rng(5).normal([[0.2], [0.0]], noise, (2, setups.size))
+    monkeypatch.setattr(control, "recorded", lambda: [("tcp, 1 pair", arm, again, setups)])
+    for name, value in {"EQUAL": 6, "SLOWER": 4, "ROUNDS": 20}.items():
+        monkeypatch.setattr(gate, name, value)
+    alarms, power = gate.promises(quick=True)
+    assert (alarms.measured, alarms.kept) == ("0 of 6", True)
+    assert (power.measured, power.kept) == (found, found == "4 of 4")
+    assert alarms.more.startswith(f"{equal}; ")
+    assert power.more.startswith(f"{slower}; ")
