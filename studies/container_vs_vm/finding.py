@@ -23,6 +23,7 @@ from labkit.analysis.flame.packet_calls import OBSERVER as PACKETS
 from labkit.analysis.load import ENDPOINT_NAMES, groups
 from labkit.analysis.protocols import TIMED
 from labkit.analysis.run_figures import of_part
+from labkit.common import errors
 from labkit.common.errors import BadInput
 from studies import reference_tables
 from studies.container_vs_vm.endpoint_kinds import (
@@ -262,20 +263,20 @@ def _ratio_text(line: pd.Series[Any]) -> str:
 
 def report_contradictions(result: pd.DataFrame) -> Iterator[str]:
     """Yield sentences on what the published figures themselves, by computation, say against the report's conclusion."""
-    timed = result[result["ip_rcv_s"].notna()].to_dict("records")
-    each = [
-        f"{ENDPOINT_NAMES[one['endpoint']]}, {one['length_bytes']:.0f} bytes: {one['ip_rcv_s'] * 1e6:.4g}"
-        for one in timed
-    ]
+    with errors.reading(f"data/reference/{reference_tables.CONTAINER_VS_VM}", BadInput):
+        each = [
+            f"{ENDPOINT_NAMES[one['endpoint']]}, {one['length_bytes']:.0f} bytes: {one['ip_rcv_s'] * 1e6:.4g}"
+            for one in result[result["ip_rcv_s"].notna()].to_dict("records")
+        ]
+        default = result[result["default"]].set_index("endpoint")
+        one, two = (default.loc[[name]].iloc[0].to_dict() for name in ("container", OWN_GUEST))
+        bits, datagrams = (one[name] / two[name] for name in ("received_bps", "received_pps"))
+        lengths = [f"{round(side['length_bytes'], -1):.0f}" for side in (one, two)]
     yield f"The report, on another machine, read `ip_rcv` off one call each, in µs: {'; '.join(each)}."
-    default = result[result["default"]].set_index("endpoint")
-    one, two = (default.loc[[name]].iloc[0].to_dict() for name in ("container", OWN_GUEST))
-    ratio = one["received_bps"] / two["received_bps"]
-    lengths = [f"{round(side['length_bytes'], -1):.0f}" for side in (one, two)]
     yield (
-        f"Its containers received {ratio:.0f} times as many bits as its VMs, but in datagrams of about"
+        f"Its containers received {bits:.0f} times as many bits as its VMs, but in datagrams of about"
         f" {lengths[0]} bytes, the VMs in datagrams of {lengths[1]} (bits by datagrams: iperf3's default differs"
-        f" between versions): in datagrams it is {one['received_pps'] / two['received_pps']:.0f} times."
+        f" between versions): in datagrams it is {datagrams:.0f} times."
     )
     busy = two["ip_rcv_s"] * two["received_pps"]
     if math.isfinite(busy) and busy > 1:

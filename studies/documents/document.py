@@ -32,7 +32,7 @@ from studies.documents.claim import (
     reason,
 )
 from studies.documents.evidence import PRINTED, Evidence
-from studies.documents.registry import CLAIMS, DOCUMENTS, TABLE
+from studies.documents.registry import DOCUMENTS, TABLE, claims
 from studies.documents.results import Results
 
 FULL_LENGTH = {
@@ -52,7 +52,7 @@ RULE: str = TABLE["pages"]["rule"]
 
 def judgements(results: Results) -> list[Judgement]:
     """Return the verdicts about all claims."""
-    return [judge(claim, results) for claim in CLAIMS]
+    return [judge(claim, results) for claim in claims()]
 
 
 def page(results: Results, judgements: Sequence[Judgement]) -> str:
@@ -68,9 +68,9 @@ def page(results: Results, judgements: Sequence[Judgement]) -> str:
 
 def short_page(judgements: Sequence[Judgement]) -> str:
     """Return docs/FINDINGS.md as Markdown: the verdict of each claim."""
-    claims = table(judgements, are_explained=False)
+    every = table(judgements, are_explained=False)
     return "\n".join(
-        [TITLE, f"{counts(judgements)}\n", picture(judgements), claims, TABLE["pages"]["short_end"]]
+        [TITLE, f"{counts(judgements)}\n", picture(judgements), every, TABLE["pages"]["short_end"]]
     )
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from labkit.common.units import percent
 from studies import reference_tables
-from studies.reference_tables import table
+from studies.reference_tables import COUNTERS, HISTOGRAM, TESTS, table
 
 PREAMBLE_GAP_BYTES = 20  # of each frame on an Ethernet line (IEEE 802.3, clause 4)
 FRAME_BYTES, TAG_BYTES = 64, 4
@@ -20,13 +20,11 @@ LINE_BPS = 1e9
 TREX_CORE_BPS, TREX_CORE_PPS = 71e9, 53e6
 TAGS_BPS = 3.389e6
 OUTLIERS = 0.001  # of all probes: fewer do not count
-TESTS, COUNTERS, HISTOGRAM = "trex_loadtests.csv", "trex_counters.csv", "trex_latency_histogram.csv"
 
 
 def _of_test(test: str, column: str, file: str = TESTS) -> float:
-    """Return the number in the first line of a load test."""
-    printed = table(file)
-    return float(printed.loc[printed["test"].eq(test), column].iloc[0])
+    """Return the number in the line of a load test."""
+    return float(table(file).set_index("test")[column][test])
 
 
 def line_rate(test: str, tag_bytes: int = 0, passes: int = 1) -> float:
@@ -126,8 +124,7 @@ def slow_probes() -> float:
 
 def _of_verdict(name: str, port: int) -> float:
     """Return a time in µs that the tool's words about the connections have for each port."""
-    printed = table(TESTS)
-    words = str(printed.loc[printed["test"].eq("astf"), "verdict"].iloc[0])
+    words = str(table(TESTS).set_index("test")["verdict"]["astf"])
     return float(re.findall(rf"{name} (\d+)/(\d+) us", words)[0][port])
 
 

@@ -18,14 +18,15 @@ A source is one of these. Each value of a list is a source of its own; "none" is
 `unless` says when a ratio decides nothing, and `deviation` takes the distance of a ratio from 1.
 """
 
+import functools
 import itertools
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from labkit.common import units
+from labkit.common import errors, units
 from labkit.common.errors import BadInput
 from studies.documents import counted, evidence, printed
 from studies.documents.claim import RANGES, Claim, Document, Range, printed_range
@@ -56,9 +57,15 @@ def _text(text: str) -> str:
     def named(match: re.Match[str]) -> str:
         name, form = match.groups("")
         texts = TABLE["texts"]
-        return _text(texts[name]) if name in texts else format(printed.numbers()[name], form)
+        return _text(texts[name]) if name in texts else format(_made(printed.numbers)[name], form)
 
     return re.sub(r"\{(\w+)(?::([^}]+))?\}", named, text).strip()
+
+
+def _made(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function makes of printed tables. Raises BadInput if one was edited so that it cannot."""
+    with errors.reading(f"what {function.__name__} takes from data/reference", BadInput):
+        return function(*arguments)
 
 
 def _range(given: Any) -> Range | None:
@@ -70,7 +77,7 @@ def _range(given: Any) -> Range | None:
         return given[0], given[1]
     ratios = given["printed"]
     if isinstance(ratios, str):
-        ratios = getattr(printed, ratios)()
+        ratios = _made(getattr(printed, ratios))
     bounds = ratios if isinstance(ratios, list) else [ratios]
     return printed_range(*bounds, **{name: given[name] for name in ("factor",) if name in given})
 
@@ -94,7 +101,7 @@ def _source(one: Table) -> Source:
     where = where_of(one)
     if "printed" in one:
         number = getattr(printed, one["printed"])
-        return evidence.computed(one["what"], lambda: number(*one.get("arguments", ())))
+        return evidence.computed(one["what"], lambda: _made(number, *one.get("arguments", ())))
     if "counts" in one:
         return evidence.ratios_of_counts(one["run"], one["part"], getattr(counted, one["counts"]))
     if "share" in one:
@@ -127,4 +134,9 @@ def filter_of(value: Any) -> Any:
 
 
 DOCUMENTS = {name: Document(**entry) for name, entry in TABLE["documents"].items()}
-CLAIMS: tuple[Claim, ...] = tuple(map(claim_of, TABLE["claims"]))
+
+
+@functools.cache
+def claims() -> tuple[Claim, ...]:
+    """Return all claims, whose ranges and remarks are made of printed tables."""
+    return tuple(map(claim_of, TABLE["claims"]))

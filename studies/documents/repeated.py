@@ -6,7 +6,7 @@ from labkit.analysis import published_runs
 from labkit.analysis.claims import JudgedClaim, Verdict
 from studies.documents import document
 from studies.documents.claim import judge
-from studies.documents.registry import CLAIMS
+from studies.documents.registry import claims
 from studies.documents.results import Results
 
 
@@ -21,7 +21,7 @@ def judge_by_both(left: Path, right: Path) -> list[JudgedClaim]:
     name = published.resolve().name
     both = [Results(published.parent, {name: one}) for one in (left, right)]
     result = []
-    for claim in CLAIMS:
+    for claim in claims():
         judged = (judge(claim, results, name) for results in both)
         one, other = (Verdict(each.word, document.ratio_summary(each)) for each in judged)
         if document.NO_RATIO not in (one.evidence, other.evidence):

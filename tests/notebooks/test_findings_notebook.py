@@ -9,7 +9,7 @@ from conftest import ROOT
 from executed_notebook import PLOTLY, Shown, copied, papermill
 
 from studies.documents.exhibits import EXHIBITS
-from studies.documents.registry import CLAIMS
+from studies.documents.registry import claims
 from studies.documents.results import Results
 
 
@@ -20,7 +20,7 @@ def test_findings(tmp_path: Path) -> None:
     done = subprocess.run(argv, cwd=copied(tmp_path), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     shown = json.dumps(Shown(out).data)
-    assert all(f"### {claim.name}" in shown for claim in CLAIMS)
+    assert all(f"### {claim.name}" in shown for claim in claims())
     names = [*Results(published).names(), *(one.name for one in EXHIBITS)]
     assert all(name in shown for name in names)
     assert shown.count(PLOTLY) >= 4

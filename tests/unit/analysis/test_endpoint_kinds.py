@@ -11,6 +11,7 @@ from synthetic_rows import rows, save
 
 from labkit.analysis import figures, load, verdicts
 from labkit.common import call_trees
+from labkit.common.errors import BadInput
 from labkit.system.qemu import command
 from labkit.system.qemu.vm_spec import Shape
 from studies import reference_tables
@@ -150,6 +151,8 @@ def test_published_comparison() -> None:
     assert "about 8200 bytes, the VMs in datagrams of 1450" in lines[1]
     assert "is 5.2 CPUs" in lines[2]
     assert "containers, 400 bytes: 55.84; containers, 800 bytes: 28.9" in lines[0]
+    with pytest.raises(BadInput, match=r"container_vs_vm.csv cannot be read"):
+        list(container_vs_vm.report_contradictions(result[result["endpoint"].eq("container")]))
 
 
 def test_figures_name_their_machines(tmp_path: Path) -> None:
