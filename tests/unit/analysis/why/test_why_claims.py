@@ -307,6 +307,11 @@ def test_two_topologies_of_two_runs_are_explained_by_their_code(tmp_path: Path) 
     left = one(tmp_path / "plain", MadeArm(columns=veth), 1)
     right = one(tmp_path / "bridge", MadeArm(bridge), 2)
     assert concluded(left, right).sentence.startswith("The bridge costs ")
+    # So are two whose code labkit does not know, by known code that takes longer.
+    slower = MadeArm(
+        {f"{RECEIVE['udp']};ip_rcv_[k];udp_rcv_[k]": 8e-6}, columns=dict.fromkeys(veth, "macvlan")
+    )
+    assert concluded(left, one(tmp_path / "macvlan", slower, 3)).sentence.startswith("UDP costs ")
     # The code that a topology adds is not the cause where one connection waits. Of several, nobody knows what waits.
     routed = MadeArm(
         {f"{RECEIVE['udp']};unknown_function_[k]": 8e-6},
@@ -436,11 +441,11 @@ def test_more_loss_in_an_arm_is_named_with_its_share(tmp_path: Path) -> None:
 
 
 def test_parameters_of_two_runs_are_named_before_new_code(tmp_path: Path) -> None:
-    new = MadeArm({f"{WRITE};tcp_sendmsg_[k];strange_[k]": 0.4})
+    new = MadeArm({f"{WRITE};tcp_sendmsg_[k];strange_[k]": 1.2})
     left, right = (
         one(tmp_path / "one", MadeArm(), 1, "tcp"),
         one(tmp_path / "eight", new, 2, "tcp", streams=8),
     )
-    assert concluded(left, right).sentence.startswith(
-        "The only known difference between the sides is streams (1 → 8): "
-    )
+    result = concluded(left, right)
+    assert result.cause == "streams"
+    assert result.sentence.startswith("The only known difference between the sides is streams (1 → 8): ")
