@@ -82,8 +82,8 @@ class MonitorPanel(anywidget.AnyWidget):
         self._monitor: Monitored | None = None
         self._since = -1
         self._is_closed = False
-        # Whether the last attempt to monitor failed. The next choice or viewer may try again.
-        self._is_refused = False
+        # After a failure only another choice or a new viewer tries again, and not each update.
+        self._has_failed = False
         self._waits = threading.Event()
         self.on_msg(self._hear)
         threading.Thread(target=self._run, daemon=True, name="labkit monitor panel").start()
@@ -140,10 +140,10 @@ class MonitorPanel(anywidget.AnyWidget):
         with self._lock, self._showing_problems():
             if self._monitor is not None:
                 return
-            self._is_refused = True
+            self._has_failed = True  # unless the monitor starts below
             choice = check_choice(self.choice, self._names)
             self._monitor = self._watched.monitor(choice["interface"], **live_monitor.typed(choice))
-            self._since, self._is_refused = -1, False
+            self._since, self._has_failed = -1, False
 
     def _stop(self) -> None:
         with self._lock, self._showing_problems():
@@ -160,9 +160,9 @@ class MonitorPanel(anywidget.AnyWidget):
             if not self._viewers:
                 if self._monitor is not None:
                     self._stop()
-                self._is_refused = False
+                self._has_failed = False
                 continue
-            if self._monitor is None and not self._is_refused:
+            if self._monitor is None and not self._has_failed:
                 self._start()
             self._send_report()
         self._stop()
@@ -174,7 +174,7 @@ class MonitorPanel(anywidget.AnyWidget):
             try:
                 report = self._monitor.read(self._since, MAX_PACKETS)
             except LabkitError:
-                self._monitor, self._is_refused = None, True
+                self._monitor, self._has_failed = None, True
                 raise
             if report.packets:
                 self._since = report.packets[-1].number

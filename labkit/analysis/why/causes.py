@@ -140,7 +140,7 @@ def judge_rounds(
     each = np.zeros(tree.own.shape)
     for stage in STAGES:
         weight = sum(np.mean([one.passed[stage] for one in side]) for side in (left, right)) / 2
-        below = tree.inside((tree.depth == 1) & _frames_of(tree, stage.__eq__))
+        below = tree.inside((tree.depth == 1) & _named(tree, stage))
         each[below] = [weight * one.seconds_per_sample(stage) for one in both]
     own, own_squares = tree.own * each, tree.own * each**2
     total, squares = tree.sum_below(own), tree.sum_below(own_squares)
@@ -162,8 +162,8 @@ def judge_rounds(
     ordered = np.sort(p[tested])
     any_p = float(np.min(ordered * len(ordered) / np.arange(1, len(ordered) + 1), initial=1.0))
     return Frames(
-        tree, own, own_squares, total, split, values[:, :split], values[:, split:], count, half, p, kept, any_p,
-        variation, again,
+        tree, own, own_squares, total, split=split, left=values[:, :split], right=values[:, split:], samples=count,
+        halves=half, p=p, stands_out=kept, any_p=any_p, run_variation=variation, control=again,
     )  # fmt: skip
 
 
@@ -176,6 +176,11 @@ def _least(squares: Floats, split: int) -> tuple[Floats, Floats]:
 def _frames_of(tree: Tree, is_wanted: Callable[[str], bool]) -> Bools:
     """Return which frames have a wanted name."""
     return np.array([is_wanted(name) for name in tree.names], dtype=bool)[tree.name]
+
+
+def _named(tree: Tree, *names: str) -> Bools:
+    """Return which frames have one of these names."""
+    return _frames_of(tree, lambda name: name in names)
 
 
 def ranked_causes(frames: Frames) -> list[Cause]:
@@ -290,10 +295,7 @@ def _self_time(frames: Frames, code: Sequence[tuple[str, frozenset[str]]]) -> Es
     that do not count."""
 
     def choose(tree: Tree) -> Bools:
-        each = [
-            tree.inside(_frames_of(tree, name.__eq__)) & ~_frames_of(tree, without.__contains__)
-            for name, without in code
-        ]
+        each = [tree.inside(_named(tree, name)) & ~_named(tree, *without) for name, without in code]
         return np.asarray(np.any(each, axis=0))
 
     return _time_in(frames, choose)
@@ -404,7 +406,7 @@ def _load_frames(tree: Tree) -> Bools:
         plain = folded_stacks.plain(name)
         return bool(INTERRUPT.fullmatch(plain) or MACHINE.fullmatch(plain))
 
-    of_programs = tree.inside((tree.depth == 1) & ~_frames_of(tree, RECEIVE.__eq__))
+    of_programs = tree.inside((tree.depth == 1) & ~_named(tree, RECEIVE))
     return of_programs & ~tree.inside((tree.depth > 1) & _frames_of(tree, is_for_anybody))
 
 

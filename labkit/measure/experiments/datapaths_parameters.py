@@ -265,7 +265,8 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
                 raise BadInput(f"{name}: this experiment takes two ends of one machine")
             if "peer" in own and self.has_remote_monitor:
                 raise BadInput(
-                    f"{name}: it cannot stand beside mirrors whose copies leave the host; leave these out"
+                    f"{name} has its other end on the second host, so no mirror can send copies there: leave out"
+                    f" {', '.join(self.copying_topologies)}"
                 )
             if any(getattr(self, key) != value for key, value in own.items()):
                 raise BadInput(

@@ -31,6 +31,7 @@ datapaths zerocopy=perhaps -> zerocopy=perhaps
 datapaths topology=existing:ssh:a/host+ssh:b/host observe=counters slices=4 -> leave observe and slices out
 datapaths topology=existing:ssh:a/host+ssh:b/host protocol=udp_rr -> whole runs of iperf3 or ping
 datapaths topology=existing:ssh:a/host+ssh:b/host where=here -> decides where, nodes, peer: leave these out
+datapaths topology=existing:ssh:a/host+ssh:b/host,ovs+mirrors=1+output=gre -> second host, so no mirror can send copies
 datapaths topology=existing:netns:a+netns:b nodes=two peer=here parent=nic0,nic1 -> name the other's as ssh:NAME/END
 latency_under_load topology=existing:ssh:a/host+ssh:b/host -> takes two ends of one machine
 packet_size length_bytes=64 -> there is no parameter length_bytes (use size_bytes instead)

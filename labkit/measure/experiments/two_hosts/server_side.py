@@ -59,7 +59,7 @@ class ServerHost:
         self._ends, self._remote = side.ends, side.far
         first = self._ends[0]
         offloads = first.kernel.offloads(first.interface)
-        return {"offloads": offloads, "port_offset": first.port_offset, "doubts": _of_host(side.doubts)}
+        return {"offloads": offloads, "port_offset": first.port_offset, "doubts": _doubts_here(side.doubts)}
 
     def clear(self) -> None:
         """Remove everything that was built."""
@@ -91,7 +91,7 @@ class ServerHost:
         seen = server_counters.window(
             counters, lambda until: process.wait(servers.programs, until), time.monotonic() + for_s
         )
-        return msgspec.structs.replace(seen, doubts=_of_host(machine.stolen(seen.steal_s, seen.window_s)))
+        return msgspec.structs.replace(seen, doubts=_doubts_here(machine.stolen(seen.steal_s, seen.window_s)))
 
     def pages(self) -> list[Page]:
         """Return the servers' own JSON."""
@@ -175,5 +175,6 @@ def answers(
                 yield {"event": "answer", "kind": type(error).__name__, "text": str(error)}
 
 
-def _of_host(doubts: Iterable[str]) -> list[str]:
+def _doubts_here(doubts: Iterable[str]) -> list[str]:
+    """Return doubts about this host as the rows have them, which the clients' host writes."""
     return [f"on the servers' host: {doubt}" for doubt in doubts]
