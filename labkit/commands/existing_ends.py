@@ -6,7 +6,7 @@ from typing import Any
 
 from labkit.commands.messages import note
 from labkit.common import existing_names
-from labkit.common.errors import BadInput, Unsupported
+from labkit.common.errors import BadInput
 from labkit.runner import run as running
 
 FORMS = "container:NAME, netns:NAME, pid:N, host; on another machine ssh:MACHINE/ before it"
@@ -41,10 +41,6 @@ def ask(question: str, client: str, server: str, **given: Any) -> dict[str, Any]
     if others:
         from labkit.runner import across  # only ends on two machines need it
 
-        if question not in across.QUESTIONS:
-            raise Unsupported(
-                f"{client} and {server} are on two machines, and a {question} is of one: name ends of one"
-            )
         return across.QUESTIONS[question](placed, note, **given)
     given = {"client": placed[0][1], "server": placed[1][1], **given}
     if where == "here":

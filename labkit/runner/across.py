@@ -10,18 +10,21 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
+from ipaddress import ip_address, ip_interface
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace as replaced
 
 from labkit.common import errors, existing_names
 from labkit.common.errors import Failed, Unsupported
-from labkit.common.topology_state import InterfaceState, Namespace, State
+from labkit.common.topology_state import InterfaceState, Namespace, NextHop, Route, State
 from labkit.common.topology_state import Place as PlaceState
 from labkit.measure import hosts
 from labkit.measure.existing.checks import check, evidence, load, probes, registry
 from labkit.measure.existing.checks.findings import ALL, BETWEEN, SEEN, Finding
 from labkit.measure.existing.checks.probes import Connection, OneWay, Sent
+from labkit.measure.existing.clone import OUTSIDE
 from labkit.measure.existing.path import chosen, others_than
 from labkit.runner.two_hosts import PATIENCE_S
 
@@ -59,17 +62,19 @@ def _opened(where: str, name: str, role: str, command: str, say: Say, stack: Exi
         return _Side(where, name, lambda ask, given: lambda: half.answer(ask, given))
     request = {"do": "half", "name": name, "role": role, "command": command}
     conversation = stack.enter_context(hosts.conversation(where, request, say))
-    lines = conversation.lines()
+    lines, said = conversation.lines(), list[errors.LabkitError]()
 
     def answer() -> dict[str, Any]:
         for line in lines:
             event = _decoded(line)
             if event["event"] == "error":
-                raise errors.error_by_name(event["kind"], event["text"])
+                said.append(errors.error_by_name(event["kind"], event["text"]))
+                break
             if event["event"] == "answer":
                 return event
             say(event["text"])
-        raise Failed(f"the check {conversation.end_reason()}")
+        # Its last words stay the reason: a part of a check may go on without the answer.
+        raise said[0] if said else Failed(f"the check {conversation.end_reason()}")
 
     def begin(ask: str, given: dict[str, Any]) -> Answer:
         conversation.send(msgspec.json.encode({"ask": ask, "given": given}))
@@ -342,8 +347,28 @@ def _draw(placed: list[tuple[str, str]], say: Say, port: int | None, **given: An
     with ExitStack() as stack:
         ends = _Ends(placed, say, stack)
         found = _Found(ends, **given)
-        told = {ends.client: found.client, ends.server: found.server}
-        one, other = (_renamed(side, msgspec.convert(side.ask("state"), State)) for side in ends.sides)
+        state, gap = _state(ends, found)
+    return {"state": msgspec.to_builtins(state), "gap": gap, "others": found.others}
+
+
+def _clone(placed: list[tuple[str, str]], say: Say, name: str, **given: Any) -> dict[str, Any]:
+    """Return a copy of the path between two ends on two machines, as `questions` does; the client's one builds it."""
+    with ExitStack() as stack:
+        ends = _Ends(placed, say, stack)
+        found = _Found(ends, **given)
+        state, gap = _state(ends, found)
+        state, form = _joined(found, state)
+        halves = zip(ends.sides, ends.both("facts"), strict=True)
+        of = {_end(side, at): one for side, facts in halves for at, one in facts.items()}
+        copy = ends.client.ask("cloned", state=msgspec.to_builtins(state), of=of, gap=gap, name=name)
+    between = f"what is between {_shown(ends.client)} and {_shown(ends.server)}, which is {form} in the copy"
+    return {"network": copy["network"], "lacks": [between, *copy["lacks"]]}
+
+
+def _state(ends: _Ends, found: _Found) -> tuple[State, str | None]:
+    """Return the state of both halves, with the network between as a namespace, and the gap."""
+    told = {ends.client: found.client, ends.server: found.server}
+    one, other = (_renamed(side, msgspec.convert(side.ask("state"), State)) for side in ends.sides)
     exits = (one.forward[-1:], other.forward[:1])
     network = [
         InterfaceState(
@@ -362,7 +387,46 @@ def _draw(placed: list[tuple[str, str]], say: Say, port: int | None, **given: An
         back=[*other.back, *one.back],
     )
     gaps = (f"{_shown(side)}: {told['gap']}" for side, told in told.items() if told["gap"])
-    return {"state": msgspec.to_builtins(state), "gap": next(gaps, None), "others": found.others}
+    return state, next(gaps, None)
+
+
+def _joined(found: _Found, state: State) -> tuple[State, str]:
+    """Return the state with the network between as a copy has it, and what that is: a cable, or a router if packets
+    leave both machines to gateways, or nothing if they do not leave."""
+    [between] = (space for space in state.namespaces if space.name == BETWEEN)
+    nics = [one.peer for one in between.interfaces if one.peer is not None]
+    exits = [one["exit"] for one in (found.client, found.server)]
+    own = {address for one in exits if one is not None for address in one["own"]}
+    far, middle, form = nics[::-1], list[Namespace](), "a cable"
+    if len(nics) < 2 or None in exits:
+        nics, far, form = [], [], "nothing"
+    elif all(one["gateway"] and one["gateway"].partition("/")[0] not in own for one in exits):
+        form, middle = f"the router {OUTSIDE}", [_router(found, between, exits)]
+        far = [PlaceState(OUTSIDE, one.name) for one in middle[0].interfaces]
+    peers, namespaces = dict(zip(nics, far, strict=True)), list[Namespace]()
+    for space in state.namespaces:
+        interfaces = [
+            replaced(one, kind="veth", mode=None, lower=None, peer=peers[at])
+            if (at := PlaceState(space.name, one.name)) in peers
+            else one
+            for one in space.interfaces
+        ]
+        namespaces += middle if space is between else [replaced(space, interfaces=interfaces)]
+    return replaced(state, namespaces=namespaces), form
+
+
+def _router(found: _Found, between: Namespace, exits: list[dict[str, Any]]) -> Namespace:
+    """Return a router that has the gateways of both machines, and leads to the addresses of both ends."""
+    interfaces, routes = [], []
+    hidden = {found.source: found.hidden or found.source}  # in a tunnel, nobody sees it
+    for name, one, way in zip(("to-client", "to-server"), between.interfaces, exits, strict=True):
+        gateway, source = ip_interface(way["gateway"]), hidden.get(way["source"], way["source"])
+        interfaces.append(
+            replaced(one, name=name, kind="veth", mtu_bytes=way["mtu_bytes"], addresses=[str(gateway)])
+        )
+        if ip_address(source) not in gateway.network:
+            routes.append(Route(to=str(ip_interface(source)), hops=[NextHop(name, way["beside"])]))
+    return Namespace(OUTSIDE, interfaces, routes)
 
 
 def _renamed(side: _Side, state: State) -> State:
@@ -384,4 +448,4 @@ def _renamed(side: _Side, state: State) -> State:
 
 
 # As `questions.QUESTIONS` answers about two ends of one machine.
-QUESTIONS: Mapping[str, Callable[..., dict[str, Any]]] = {"check": _check, "draw": _draw}
+QUESTIONS: Mapping[str, Callable[..., dict[str, Any]]] = {"check": _check, "draw": _draw, "clone": _clone}

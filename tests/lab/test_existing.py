@@ -351,7 +351,6 @@ def test_what_cannot_be_is_one_sentence(bridged: Machine, tmp_path: Path) -> Non
         "draw netns:web pid:4194305": "pid:4194305 does not exist, or has just ended",
         "draw netns:web netns:cli --address 10.9.9.9": "no end has the address 10.9.9.9",
         "draw netns:web netns:cli --address x": "--address: 'x' does not appear to be",
-        "clone netns:web ssh:there/host": "netns:web and ssh:there/host are on two machines",
         "run datapaths topology=existing:netns:web": "'existing:netns:web' is not a network between two ends",
         "run datapaths topology=existing:netns:web+netns:cli": "this run sends tcp traffic from netns:web to",
         "run datapaths topology=existing:netns:web+netns:cli pairs=2": "pairs=2: existing:netns:web+netns:cli is one",

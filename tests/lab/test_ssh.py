@@ -332,7 +332,6 @@ def test_ends_on_another_machine(shared: Lab) -> None:
     nothing_runs_there(shared)
     for words, sentence in {
         ("check", ends[0], "ssh:lab/netns:none"): "on lab: netns:none does not exist",
-        ("clone", ends[0], "host"): "are on two machines",
         ("draw", "ssh:lab", "ssh:lab"): "names a machine only",
         ("check", *ends, "--load"): "add --yes",
         ("check", "ssh:-x/host", "ssh:-x/netns:a"): "a machine has the form",
@@ -403,7 +402,7 @@ def everything(machine: Lab) -> list[str]:
     return [machine.run("ssh", each, STATE).stdout for each in "ab"]
 
 
-@pytest.mark.needs("nft")
+@pytest.mark.needs("nft", "ethtool")
 def test_ends_on_two_machines(two: Lab) -> None:
     """Each machine tells its half; packets and a load pass between both, and what is wrong has its machine's name."""
     idle, before = set(two.processes()), everything(two)
@@ -456,12 +455,23 @@ def test_ends_on_two_machines(two: Lab) -> None:
     findings, report = checked(two, "host", TRANSIT[1])
     assert (findings, report["paths"][0]["interfaces"][0]) == ([], "host to-b")
     two.words = []
+    # What is wrong on either machine is so in a copy of both, at the same place.
+    chain = "add table ip f; add chain ip f w { type filter hook forward priority 0; }"
+    two.run("ssh", "b", f"nft '{chain}; add rule ip f w udp dport > 0 drop'", code=0)
+    two.run("ssh", "a", "ip netns exec web ethtool -K eth0 tso off gso off", code=0)
+    findings, _report = checked(two, *TRANSIT)
+    (two.folder / "copy.yaml").write_text(two.labkit("clone", *TRANSIT, code=0).stdout)
+    check = " ".join([*LABKIT, "check", "netns:web", "netns:cli", "--json"])
+    done = two.shell(f"nsenter --net=/proc/1/ns/net -- {check}", str(two.folder / "copy.yaml"))
+    assert done.returncode == 0, done.stderr
+    copied = [(one["cause"], one["where"]) for one in json.loads(done.stdout)["findings"]]
+    assert copied == [("drop rule", "netns:b"), ("offload off", "netns:web eth0")]
+    assert [(one["cause"], one["where"]) for one in findings] == [
+        ("drop rule", "ssh:b/host"), ("offload off", "ssh:a/netns:web eth0"),
+    ]  # fmt: skip
+    two.run("ssh", "b", "nft delete table ip f", code=0)
+    two.run("ssh", "a", "ip netns exec web ethtool -K eth0 tso on gso on", code=0)
     assert two.run("ip", "link", "set", "to-b", "mtu", "1400").returncode == 0
     [first, *_], report = checked(two, *TRANSIT)
     assert (first["cause"], first["where"]) == ("MTU black hole", "the network between")
     assert report["paths"][0]["forward"]["mtu_bytes"] == 1400
-    chain = "add table ip f; add chain ip f w { type filter hook forward priority 0; }"
-    assert two.run("ssh", "b", f"nft '{chain}; add rule ip f w udp dport > 0 drop'").returncode == 0
-    [first, *_], _report = checked(two, *TRANSIT)
-    assert (first["cause"], first["where"]) == ("drop rule", "ssh:b/host")
-    assert two.run("ssh", "b", "nft delete table ip f").returncode == 0

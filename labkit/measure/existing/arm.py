@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import select
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -14,8 +13,9 @@ import msgspec
 from labkit.common import existing_names
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure.endpoints import Endpoint, Namespace, Pair, RemoteEnd
+from labkit.measure.existing.endpoints import require
 from labkit.measure.existing.handing import Handed, HandedEnd
-from labkit.measure.topologies.base import CLIENTS, BuiltSide, Spec, Topology
+from labkit.measure.topologies.base import CLIENTS, BuiltSide, Meter, Spec, Topology
 from labkit.measure.traffic.base import PORT
 from labkit.system import netlink
 
@@ -50,6 +50,7 @@ def existing(name: str, spec: Spec) -> Iterator[Topology]:
             spec,
             [Pair(*ends)],
             spaces,
+            meter=_meter(handed.client, handed.server),
             doubts=tuple(_others(ends)),
             shown=handed.shown,
             steps=(handed.forward, handed.back),
@@ -65,7 +66,24 @@ def side(name: str, spec: Spec) -> Iterator[BuiltSide]:
     if spec.side == CLIENTS:
         own, far, far_name = handed.client, handed.server, server
     with _entered(handed, spec, own) as (_spaces, ends):
-        yield BuiltSide(ends, [RemoteEnd(far_name, far.address)], doubts=tuple(_others(ends)))
+        yield BuiltSide(
+            ends, [RemoteEnd(far_name, far.address)], meter=_meter(own), doubts=tuple(_others(ends))
+        )
+
+
+def _meter(*ends: HandedEnd) -> Meter:
+    """Return a meter without columns, which raises Failed if one of these has ended."""
+
+    def metered() -> dict[str, Any]:
+        for one in ends:
+            require(one.namespace, one.process)
+        return {}
+
+    def begin() -> Callable[[], dict[str, Any]]:
+        metered()
+        return metered
+
+    return begin
 
 
 def _handed(name: str) -> Handed:
@@ -91,8 +109,7 @@ def _entered(
 
 def _end(one: HandedEnd, spaces: Mapping[str, Namespace], spec: Spec, offset: int) -> Endpoint:
     space = spaces[one.namespace]
-    if one.process is not None and select.select([one.process], [], [], 0)[0]:
-        raise Failed(f"{one.namespace} has ended, and its network with it")
+    require(one.namespace, one.process)
     link = next((link for link in netlink.links(space.netlink) if link.index == one.index), None)
     if link is None or not link.up:
         raise Failed(f"{one.namespace} has lost its interface {one.interface}")

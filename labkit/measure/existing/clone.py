@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from ipaddress import ip_interface
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from labkit.common import existing_names
 from labkit.common.errors import BadInput, Failed, LabkitError
 from labkit.common.topology_state import RULE, InterfaceState, State
 from labkit.common.topology_state import Namespace as NamespaceState
@@ -69,23 +70,69 @@ UNSEEN_SYSCTLS = re.compile(
 )
 
 
-def cloned(path: ExistingNetwork, name: str) -> tuple[Network, list[str]]:
-    """Return a network like an existing one, and a sentence about each thing that it lacks.
+class Facts(msgspec.Struct, frozen=True):
+    """What a namespace has beside its state, as plain values, which also come from another machine.
+
+    `forwards`: packets of the path's version of IP. `further`: addresses on no interface of the path. `ports`: bridges
+    and their ports (`_ports`). `static`: entries of their forwarding databases that were made by hand. `queues`: by
+    interface, what `tc -j qdisc show` prints. `programs`: the hooks of BPF programs by interface. `encrypts`: with
+    IPsec. `tables`: those of nftables as nft(8) lists them, by their names. `unread`: of rules that it does not list,
+    the reason.
+    """
+
+    forwards: bool
+    further: list[str]
+    ports: Ports
+    static: list[str]
+    queues: dict[str, list[dict[str, Any]]]
+    programs: dict[str, list[str]]
+    encrypts: bool
+    sysctls: dict[str, str]
+    tables: dict[str, str]
+    unread: dict[str, str]
+
+
+def facts(path: ExistingNetwork) -> dict[str, Facts]:
+    """Return what the namespaces of a path have, by their names."""
+    forwarding = FORWARDING[":" in path.pair.server.address]
+    result: dict[str, Facts] = {}
+    for space, state in zip(path.topology.namespaces, path.state.namespaces, strict=True):
+        names = {one.name for one in state.interfaces}
+        tables, unread = _tables(space) if any(map(_is_nftables, state.rules)) else ({}, {})
+        result[space.name] = Facts(
+            forwards=space.read(forwarding).strip() == "1",
+            further=list(_further(space, names)),
+            ports=_ports(space),
+            static=_static_entries(space),
+            queues=_queues(space),
+            programs={
+                one.name: programs(space, one.name, one.index) for one in state.interfaces if one.index
+            },
+            encrypts=bool(encryption.associations(space.fd)),
+            sysctls=_sysctls(space),
+            tables=tables,
+            unread=unread,
+        )
+    return result
+
+
+def cloned(state: State, of: Mapping[str, Facts], gap: str | None, name: str) -> dict[str, Any]:
+    """Return a network like an existing one (`network`), and a sentence about each thing that it lacks (`lacks`).
+
+    of: the facts of each namespace of the state that is to have them. gap: as of `ExistingNetwork`.
 
     Raises BadInput if labkit cannot build such a network, and the errors of `topologies.build_network`.
     """
-    copy = _Copy(path.state, {space.name: _ports(space) for space in path.topology.namespaces})
-    pair = path.pair
-    forwarding = {
-        space.name: space.read(FORWARDING[":" in pair.server.address]) for space in path.topology.namespaces
-    }
-    parts = copy.parts({at for at, value in forwarding.items() if value.strip() == "1"})
-    ends_reached = ((path.state.forward, pair.server), (path.state.back, pair.client))
-    if path.gap and any(not way or way[-1].namespace != end.namespace.name for way, end in ends_reached):
-        copy.lacks.append(f"what is behind the end of the visible path: {path.gap}")
-    for end in (pair.client, pair.server):
-        copy.lacks += _other_paths(end.namespace, copy.interfaces)
-    ends = (copy.nodes[pair.client.namespace.name], copy.nodes[pair.server.namespace.name])
+    copy = _Copy(state, {at: one.ports for at, one in of.items()})
+    client, server = state.pairs[0]
+    parts = copy.parts({OUTSIDE, *(at for at, one in of.items() if one.forwards)})
+    ends_reached = ((state.forward, server), (state.back, client))
+    if gap and any(not way or way[-1].namespace != end.namespace for way, end in ends_reached):
+        copy.lacks.append(f"what is behind the end of the visible path: {gap}")
+    for at in (client.namespace, server.namespace):
+        if further := of[at].further:
+            copy.lacks.append(f"the paths by further addresses of {at}: {', '.join(further)}")
+    ends = (copy.nodes[client.namespace], copy.nodes[server.namespace])
     mtu_bytes = next(one.mtu_bytes for one in copy.interfaces.values() if one.addresses)
     network = Network(name, tuple(parts), (ends,), mtu_bytes)
     try:
@@ -95,11 +142,11 @@ def cloned(path: ExistingNetwork, name: str) -> tuple[Network, list[str]]:
         topologies.check_network(network)
     with topologies.build_network(network) as built:
         made = {space.name: space for space in built.namespaces}
-        for space in path.topology.namespaces:
-            parts += copy.differences(space, made[copy.nodes[space.name]])
+        for at, one in of.items():
+            parts += copy.differences(at, one, made[copy.nodes[at]])
     network = msgspec.structs.replace(network, parts=tuple(parts))
     topologies.check_network(network)
-    return network, list(dict.fromkeys(copy.lacks))
+    return {"network": msgspec.to_builtins(network), "lacks": list(dict.fromkeys(copy.lacks))}
 
 
 class _Copy:
@@ -112,10 +159,7 @@ class _Copy:
         self._state, self._ports = state, ports
         self.lacks: list[str] = []
         names = ShortNames()
-        self.nodes = {
-            space.name: names.new(re.sub(r"^(container|netns):", "", space.name))
-            for space in state.namespaces
-        }
+        self.nodes = {space.name: names.new(_short(space.name)) for space in state.namespaces}
         self.interfaces = {
             (space.name, one.name): one for space in state.namespaces for one in space.interfaces
         }
@@ -127,7 +171,7 @@ class _Copy:
             Node(node, container=name in ends, forwards=name in forwarding and name not in ends)
             for name, node in self.nodes.items()
         ]
-        if any(self._is_nic(one) for one in self.interfaces.values()):
+        if OUTSIDE not in self.nodes and any(map(self._is_nic, self.interfaces.values())):
             result.append(Node(OUTSIDE))
         of_kind: dict[int, list[Part]] = {}
         for space in self._state.namespaces:
@@ -188,7 +232,7 @@ class _Copy:
 
     def _end(self, space: NamespaceState, one: InterfaceState) -> CableEnd:
         mac = one.mac if one.mode != "l3" else None  # a netkit in layer 3 mode takes none
-        hairpin = bool(self._ports[space.name].get(one.name, {}).get("hairpin"))
+        hairpin = bool(self._ports.get(space.name, {}).get(one.name, {}).get("hairpin"))
         return CableEnd(self.nodes[space.name], one.name, self._address(space, one), one.master, mac, hairpin)
 
     def _address(self, space: NamespaceState, one: InterfaceState) -> str | None:
@@ -210,32 +254,32 @@ class _Copy:
                     self.nodes[space.name], route.to, vias[0] if len(vias) == 1 else vias, out, route.metric
                 )
 
-    def differences(self, space: Namespace, made: Namespace) -> Iterator[Part]:
+    def differences(self, at: str, was: Facts, made: Namespace) -> Iterator[Part]:
         """Yield what makes a node of the built copy like a namespace of the original, as far as it can be made."""
-        [state] = (each for each in self._state.namespaces if each.name == space.name)
+        [state] = (each for each in self._state.namespaces if each.name == at)
         links = {link.name: link for link in netlink.links(made.netlink)}
         for one in (each for each in state.interfaces if each.name in links):
-            self.lacks += [
-                f"the BPF program at {hook} of {one.name} of {space.name}"
-                for hook in programs(space, one.name, one.index)
-            ]
+            hooks = was.programs.get(one.name, ())
+            self.lacks += [f"the BPF program at {hook} of {one.name} of {at}" for hook in hooks]
             if links[one.name].mtu_bytes != one.mtu_bytes:
-                self.lacks.append(f"the MTU of {one.name} of {space.name}, {one.mtu_bytes} bytes")
+                self.lacks.append(f"the MTU of {one.name} of {at}, {one.mtu_bytes} bytes")
             if not one.up:
-                self.lacks.append(f"that {one.name} of {space.name} is down")
+                self.lacks.append(f"that {one.name} of {at} is down")
             elif one.qdisc != made.qdisc(one.name, links[one.name].index):
-                yield from self._queue(space, made, one)
+                try:
+                    yield _impairment(made.name, one, was.queues.get(one.name, []))
+                except (ValueError, KeyError):
+                    words = f"tc qdisc show dev {one.name} has its options"
+                    self.lacks.append(f"the qdisc {one.qdisc} of {one.name} of {at}: {words}")
             if one.kind != "bridge":  # it has those that its ports have in common
                 yield from self._offloads(made, one)
-        yield from self._bridge_ports(space, made)
-        if encryption.associations(space.fd) and not encryption.associations(made.fd):
-            self.lacks.append(f"the encryption of {space.name} by IPsec: ip xfrm policy shows it")
-        yield from self._sysctls(space, made)
-        if any(name.startswith("nftables ") for name in state.rules):
-            yield from self._rules(space, made)
-        if legacy := [name for name in state.rules if not name.startswith("nftables ")]:
-            names = ", ".join(legacy)
-            self.lacks.append(f"the rules of {names} of {space.name}: iptables-legacy-save shows them")
+        yield from self._bridge_ports(at, was, made)
+        if was.encrypts and not encryption.associations(made.fd):
+            self.lacks.append(f"the encryption of {at} by IPsec: ip xfrm policy shows it")
+        yield from self._sysctls(at, was.sysctls, made)
+        yield from self._rules(at, was, made)
+        if legacy := [name for name in state.rules if not _is_nftables(name)]:
+            self.lacks.append(f"the rules of {', '.join(legacy)} of {at}: iptables-legacy-save shows them")
 
     def _tries(self, apply: Any, part: Part, made: Namespace) -> bool:
         """Apply a part to the copy; say what it lacks if that is refused."""
@@ -245,15 +289,6 @@ class _Copy:
             self.lacks.append(f"what cannot be applied to a copy: {error}")
             return False
         return True
-
-    def _queue(self, space: Namespace, made: Namespace, one: InterfaceState) -> Iterator[Part]:
-        """Yield the impairment that the queueing discipline at the way out of a cable is."""
-        try:
-            shown = json.loads(space.run("tc", "-j", "qdisc", "show", "dev", one.name).stdout or "[]")
-            yield _impairment(made.name, one, shown)
-        except (LabkitError, ValueError, KeyError):
-            words = f"tc qdisc show dev {one.name} has its options"
-            self.lacks.append(f"the qdisc {one.qdisc} of {one.name} of {space.name}: {words}")
 
     def _offloads(self, made: Namespace, one: InterfaceState) -> Iterator[Part]:
         now, was = made.offloads(one.name), one.offloads
@@ -267,29 +302,30 @@ class _Copy:
         if differ and self._tries(settings.set_offloads, part, made):
             yield part
 
-    def _bridge_ports(self, space: Namespace, made: Namespace) -> Iterator[Part]:
+    def _bridge_ports(self, at: str, was: Facts, made: Namespace) -> Iterator[Part]:
         """Yield the settings of bridges and their ports that differ from those of the copy."""
         now = _ports(made)
-        for name, was in self._ports[space.name].items():
-            differ = {key for key in was if name in now and was[key] != now[name].get(key)}
+        for name, own in was.ports.items():
+            differ = {key for key in own if name in now and own[key] != now[name].get(key)}
             options = differ.intersection(get_args(PortOption))
             off, on = (
-                tuple(key for key in get_args(PortOption) if key in differ and was[key] is value)
+                tuple(key for key in get_args(PortOption) if key in differ and own[key] is value)
                 for value in (False, True)
             )
-            filters = bool(was.get("vlan_filtering"))
-            vlans = tuple(Vlan(*one) for one in was["vlans"]) if "vlans" in differ or filters else None
+            filters = bool(own.get("vlan_filtering"))
+            vlans = tuple(Vlan(*one) for one in own["vlans"]) if "vlans" in differ or filters else None
             part = BridgePort(made.name, name, off, on, vlans, filters)
             if (options or vlans is not None or filters) and self._tries(settings.set_port, part, made):
                 yield part
             if others := sorted(differ - options - {"vlans", "vlan_filtering"}):
-                words = ", ".join(f"{key} {was[key]}" for key in others)
-                self.lacks.append(f"settings of the bridge or port {name} of {space.name}: {words}")
-        if static := _static_entries(space):
-            self.lacks.append(f"static entries of forwarding databases of {space.name}: {', '.join(static)}")
+                words = ", ".join(f"{key} {own[key]}" for key in others)
+                self.lacks.append(f"settings of the bridge or port {name} of {at}: {words}")
+        if was.static:
+            entries = ", ".join(was.static)
+            self.lacks.append(f"static entries of forwarding databases of {at}: {entries}")
 
-    def _sysctls(self, space: Namespace, made: Namespace) -> Iterator[Part]:
-        there, here = (_sysctls(each) for each in (space, made))
+    def _sysctls(self, at: str, there: Mapping[str, str], made: Namespace) -> Iterator[Part]:
+        here = _sysctls(made)
         own = {name.rpartition("/")[2] for family in (4, 6) for name in first_sysctls(family)}
         others = []
         # Those of all interfaces first, because some set those of each.
@@ -305,45 +341,67 @@ class _Copy:
             elif name.rpartition(".")[2] not in own and not name.startswith("net.ipv6.conf."):
                 others.append(f"{name}={value}")
         if others:
-            self.lacks.append(f"sysctls of {space.name} that no network can have: {', '.join(others)}")
+            self.lacks.append(f"sysctls of {at} that no network can have: {', '.join(others)}")
 
-    def _rules(self, space: Namespace, made: Namespace) -> Iterator[Part]:
+    def _rules(self, at: str, was: Facts, made: Namespace) -> Iterator[Part]:
         texts = []
-        try:
-            tables = _listed(space, "list", "tables")
-        except LabkitError as error:
-            self.lacks.append(f"the rules of {space.name}: {error}")
-            return
-        for line in tables.splitlines():
-            if not re.fullmatch(PLAIN_TABLE, line):  # nft would read its name as more than a name
-                self.lacks.append(f"the {line} of {space.name}, because of its name")
-                continue
-            try:
-                text, foreign = _table(_listed(space, "-s", "list", *line.split()))
-            except LabkitError as error:
-                self.lacks.append(f"the {line} of {space.name}: {error}")
-                continue
+        self.lacks += [f"the {what} of {at}: {reason}" for what, reason in was.unread.items()]
+        for table, listed in was.tables.items():
+            text, foreign = _table(listed)
             if foreign:
-                self.lacks.append(
-                    f"{foreign} rules of the {line} of {space.name}, which only iptables can load"
-                )
+                self.lacks.append(f"{foreign} rules of the {table} of {at}, which only iptables can load")
             if self._tries(settings.load_rules, Rules(made.name, text), made):
                 texts.append(text)
         if texts:
             yield Rules(made.name, "".join(texts))
 
 
-def _other_paths(space: Namespace, shown: Mapping[tuple[str, str], InterfaceState]) -> Iterator[str]:
-    """Yield a sentence about addresses of an end that are on no interface of the path."""
+def _short(name: str) -> str:
+    """Return the name of a namespace as a node has it: without its kind; `ssh:a/host` is `a`."""
+    machine, _, own = name.rpartition("/")
+    if machine and own == existing_names.HOST:
+        return machine.removeprefix("ssh:")
+    return re.sub(r"^(container|netns):", "", own)
+
+
+def _further(space: Namespace, shown: Collection[str]) -> Iterator[str]:
+    """Yield the addresses that are on none of these interfaces."""
     names = {link.index: link.name for link in netlink.links(space.netlink)}
-    others = [
-        address
-        for index, address in netlink.addresses(space.netlink)
-        if (space.name, names.get(index, "")) not in shown
-        and not (ip_interface(address).is_loopback or ip_interface(address).is_link_local)
-    ]
-    if others:
-        yield f"the paths by further addresses of {space.name}: {', '.join(others)}"
+    for index, address in netlink.addresses(space.netlink):
+        usable = not (ip_interface(address).is_loopback or ip_interface(address).is_link_local)
+        if usable and names.get(index) not in shown:
+            yield address
+
+
+def _queues(space: Namespace) -> dict[str, list[dict[str, Any]]]:
+    result: dict[str, list[dict[str, Any]]] = {}
+    with suppress(LabkitError, ValueError, KeyError):
+        for one in json.loads(space.run("tc", "-j", "qdisc", "show").stdout or "[]"):
+            result.setdefault(one["dev"], []).append(one)
+    return result
+
+
+def _is_nftables(name: str) -> bool:
+    """Return whether a name of `NamespaceState.rules` is that of a chain of nftables."""
+    return name.startswith("nftables ")
+
+
+def _tables(space: Namespace) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the tables of nftables as nft(8) lists them, and why it does not list others, by their names."""
+    tables, unread = dict[str, str](), dict[str, str]()
+    try:
+        names = _listed(space, "list", "tables").splitlines()
+    except LabkitError as error:
+        return {}, {"rules": str(error)}
+    for name in names:
+        try:
+            if re.fullmatch(PLAIN_TABLE, name):
+                tables[name] = _listed(space, "-s", "list", *name.split())
+            else:
+                unread[name] = "nft would read its name as more than a name"
+        except LabkitError as error:
+            unread[name] = str(error)
+    return tables, unread
 
 
 def _ports(space: Namespace) -> Ports:
@@ -366,7 +424,7 @@ def _ports(space: Namespace) -> Ports:
                 flags = vlan.get("flags", ())
                 for number in range(vlan["vlan"], vlan.get("vlanEnd", vlan["vlan"]) + 1):
                     result[one["ifname"]]["vlans"].append(
-                        (number, "PVID" in flags, "Egress Untagged" in flags)
+                        [number, "PVID" in flags, "Egress Untagged" in flags]
                     )
     return result
 

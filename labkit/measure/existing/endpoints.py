@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,16 +25,26 @@ class ExistingEndpoint:
     """An end of an existing network.
 
     `name`: as it was given, for example `container:web`. `namespace`: an open file descriptor of its network namespace.
-    `pid`: a process in it, of a container its first one; None for `netns:NAME`.
+    `pid`: a process in it, of a container its first one, and `process`: its descriptor (pidfd_open(2)); None for
+    `netns:NAME`.
     """
 
     name: str
     namespace: int
     pid: int | None
+    process: int | None
 
     def close(self) -> None:
-        """Close the descriptor."""
-        os.close(self.namespace)
+        """Close the descriptors."""
+        for one in (self.namespace, self.process):
+            if one is not None:
+                os.close(one)
+
+
+def require(name: str, process: int | None) -> None:
+    """Raise Failed if the process of an end, by its descriptor, has ended."""
+    if process is not None and select.select([process], [], [], 0)[0]:
+        raise Failed(f"{name} has ended, and its network with it")
 
 
 def resolve(name: str) -> ExistingEndpoint:
@@ -52,8 +63,9 @@ def resolve(name: str) -> ExistingEndpoint:
 
 def _opened(name: str, path: str, pid: int | None) -> ExistingEndpoint:
     try:
-        result = ExistingEndpoint(name, os.open(path, os.O_RDONLY | os.O_CLOEXEC), pid)
-    except FileNotFoundError:
+        process = None if pid is None else os.pidfd_open(pid)
+        result = ExistingEndpoint(name, os.open(path, os.O_RDONLY | os.O_CLOEXEC), pid, process)
+    except (FileNotFoundError, ProcessLookupError):
         there = ", ".join(sorted(os.listdir(NAMED))) if NAMED.is_dir() else ""
         known = f"; there are {there}" if there and pid is None else ""
         raise BadInput(f"{name} does not exist, or has just ended{known}") from None

@@ -10,7 +10,7 @@ import math
 import socket
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, closing
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_interface
 from operator import attrgetter
 from typing import Any, get_type_hints
 
@@ -18,12 +18,13 @@ import msgspec
 
 from labkit.common import existing_names
 from labkit.common.errors import Failed, Unsupported
+from labkit.common.topology_state import State
 from labkit.measure.existing import network
 from labkit.measure.existing.checks import drops, load, probes, registry
 from labkit.measure.existing.checks.evidence import Evidence, mtu_of, observed
 from labkit.measure.existing.checks.probes import End, Receiver, Sender
 from labkit.measure.existing.checks.rules import Chain, chain_of, entries, may_match
-from labkit.measure.existing.endpoints import resolve
+from labkit.measure.existing.endpoints import require, resolve
 from labkit.measure.existing.path import Path, inwards, outwards, source_for, usable
 from labkit.measure.existing.spaces import Spaces
 from labkit.measure.topologies.network import kinds
@@ -39,9 +40,9 @@ class Half:
         existing_names.parse(name)
         self._locked, self._is_client = locked, role == "client"
         self._stack = ExitStack()
-        end = self._stack.enter_context(closing(resolve(name)))
+        self._named = end = self._stack.enter_context(closing(resolve(name)))
         self._spaces = self._stack.enter_context(closing(Spaces(end)))
-        self._processes = {end.name: end.pid} if end.pid is not None else {}
+        self._processes = {end.name: end.process} if end.process is not None else {}
         self._own = self._spaces.client
         self.close = self._stack.close
         self._sockets, self._serving, self._watched = ExitStack(), ExitStack(), ExitStack()
@@ -49,11 +50,16 @@ class Half:
             self._stack.enter_context(stack)
 
     def answer(self, ask: str, given: dict[str, Any]) -> dict[str, Any]:
-        """Answer a request by its name, one of ASKS; `failed` is an error of the system, in words."""
+        """Answer a request by its name, one of ASKS; `failed` is an error of the system, in words.
+
+        Raises Failed, whatever else went wrong, if the end has ended meanwhile.
+        """
         try:
             return {"answer": attrgetter(ASKS[ask])(self)(**given)}
         except OSError as error:
             return {"failed": error.strerror or str(error)}
+        finally:
+            require(self._named.name, self._named.process)
 
     def addresses(self, family: int | None) -> list[str]:
         """Return the addresses by which the other end may reach this one. Raises Unsupported if there is none."""
@@ -98,6 +104,7 @@ class Half:
                 if (tunnel := place.tunnel) is not None and not kinds.KINDS[str(place.link.kind)].is_encrypted
             ],
             "gap": next((one.what for one in (*out.problems, *into.problems)), None),
+            "exit": _exit(out),
         }
 
     def described(self) -> network.ExistingNetwork:
@@ -108,6 +115,19 @@ class Half:
     def state(self) -> Any:
         """Return the drawing's state of the path that was chosen."""
         return msgspec.to_builtins(self.described().state)
+
+    def facts(self) -> Any:
+        """Return what the namespaces of the path that was chosen have (`clone.facts`)."""
+        from labkit.measure.existing import clone  # what only a copy needs
+
+        return msgspec.to_builtins(clone.facts(self.described()))
+
+    def cloned(self, state: Any, of: Any, gap: str | None, name: str) -> dict[str, Any]:
+        """Return a copy of a whole path, which is built on this machine (`clone.cloned`)."""
+        from labkit.measure.existing import clone
+
+        known = msgspec.convert(of, dict[str, clone.Facts])
+        return clone.cloned(msgspec.convert(state, State), known, gap, name)
 
     def observe(self) -> None:
         """Remember counters, until `measured`."""
@@ -198,14 +218,35 @@ ASKS = {
     **{
         one.__name__: one.__name__
         for one in (
-            Half.addresses, Half.ways, Half.follow, Half.state, Half.observe, Half.receive, Half.sender, Half.listen,
-            Half.connect, Half.accept, Half.carry, Half.round_trips_ms, Half.refused, Half.lock, Half.serve, Half.load,
-            Half.measured, Half.judge,
+            Half.addresses, Half.ways, Half.follow, Half.state, Half.facts, Half.cloned, Half.observe, Half.receive,
+            Half.sender, Half.listen, Half.connect, Half.accept, Half.carry, Half.round_trips_ms, Half.refused,
+            Half.lock, Half.serve, Half.load, Half.measured, Half.judge,
         )
     },
     "arrived": "_receiver.arrived", "send": "_sender.send", "burst": "_sender.burst", "told": "_sender.told",
     "done": "_sockets.close", "served": "_serving.close", "listening": "_seen.listening",
 }  # fmt: skip
+
+
+def _exit(way: Path) -> dict[str, Any] | None:
+    """Return how packets leave this machine, those of tunnels by their outside; None if they do not.
+
+    source: their address. own: the addresses of the interface that routes them out. gateway: with prefix length, and
+    beside: the address in its subnet; None if no gateway is in a subnet. mtu_bytes: of the last interface.
+    """
+    outside = next((one for one in reversed(way.outer) if one.exit is not None), way)
+    if (leaves := outside.exit) is None:
+        return None
+    via, out = outside.routes[-1][1].hops[0].via, leaves.out
+    own = [ip_interface(text) for index, text in out.space.prefixed if index == out.index]
+    beside = next((one for one in own if via and ip_address(via) in one.network), None)
+    return {
+        "source": outside.source,
+        "own": [str(one.ip) for one in own],
+        "gateway": beside and f"{via}/{beside.network.prefixlen}",
+        "beside": beside and str(beside.ip),
+        "mtu_bytes": leaves.places[-1].link.mtu_bytes,
+    }
 
 
 def _hidden(way: Path) -> str:

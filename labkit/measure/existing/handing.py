@@ -3,7 +3,6 @@ anything."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import ExitStack, closing, nullcontext
 from typing import Any
@@ -60,7 +59,7 @@ def hand_over(request: Mapping[str, Any], stack: ExitStack) -> tuple[dict[str, A
                 path = stack.enter_context(between(client, server, parameters["family"]))
             else:
                 path = _half(client, server, request["do"] == "serve", addresses, stack)
-            handed[name] = _handed(path, stack)
+            handed[name] = _handed(path)
     fds = [fd for one in handed.values() for fd in one.namespaces.values()]
     fds += [
         end.process for one in handed.values() for end in (one.client, one.server) if end.process is not None
@@ -79,13 +78,9 @@ def _half(
     return half.described()
 
 
-def _handed(path: ExistingNetwork, stack: ExitStack) -> Handed:
-    processes: dict[str, int] = {}
-    for end, pid in path.processes.items():
-        processes[end] = os.pidfd_open(pid)
-        stack.callback(os.close, processes[end])
+def _handed(path: ExistingNetwork) -> Handed:
     client, server = (
-        HandedEnd(end.namespace.name, end.interface, end.index, end.address, processes.get(end.name))
+        HandedEnd(end.namespace.name, end.interface, end.index, end.address, path.processes.get(end.name))
         for end in (path.pair.client, path.pair.server)
     )
     spaces = {space.name: space.fd for space in path.topology.namespaces}

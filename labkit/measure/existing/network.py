@@ -28,8 +28,8 @@ class ExistingNetwork:
 
     `topology`: its ends as a pair, and the namespaces on the path, which are open. `state`: what the kernels report of
     it, with the steps from client to server (`forward`) and back (`back`). `gap`: a sentence about where the path
-    leaves what is visible on this machine, or ends; None: both directions are complete. `processes`: a process of each
-    end that has one. `others`: a sentence about addresses that may take other paths.
+    leaves what is visible on this machine, or ends; None: both directions are complete. `processes`: of each
+    end that has one (`ExistingEndpoint.process`). `others`: a sentence about addresses that may take other paths.
     """
 
     topology: Topology
@@ -62,7 +62,7 @@ def between(
     name = existing_names.network(client, server)
     with ExitStack() as stack:
         ends = [stack.enter_context(closing(resolve(end))) for end in (client, server)]
-        processes = {end.name: end.pid for end in ends if end.pid is not None}
+        processes = {end.name: end.process for end in ends if end.process is not None}
         spaces = Spaces(*ends)
         try:
             found = _found(spaces, family, only) if port is None else [_through(spaces, family, port)]

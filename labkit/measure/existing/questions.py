@@ -22,11 +22,10 @@ def _draw(client: str, server: str, **given: Any) -> dict[str, Any]:
 
 
 def _clone(client: str, server: str, name: str, **given: Any) -> dict[str, Any]:
-    from labkit.measure.existing.clone import cloned
+    from labkit.measure.existing import clone  # the largest part, which drawings do not need
 
     with between(client, server, **given) as path:
-        network, lacks = cloned(path, name)
-    return {"network": msgspec.to_builtins(network), "lacks": lacks}
+        return clone.cloned(path.state, clone.facts(path), path.gap, name)
 
 
 # One entry for each question. Its answer is what the command of this name prints.

@@ -61,7 +61,12 @@ def measure(
                 counting,
             )
     except Failed as error:
-        return built_arm.arm, {"status": "failed", "reason": str(error), "method": "whole"}
+        reason = str(error)
+        try:
+            built_arm.metered()  # raises Failed if what joins the ends has ended: that is the reason
+        except Failed as ended:
+            reason = str(ended)
+        return built_arm.arm, {"status": "failed", "reason": reason, "method": "whole"}
 
 
 def _round_trips(
