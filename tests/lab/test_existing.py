@@ -117,7 +117,7 @@ for name in "" $(ls /run/netns); do
     in="${name:+ip netns exec $name}"
     for what in "-d link" address rule "route show table all"; do $in ip $what; done
     $in tc qdisc show
-    $in nft list ruleset
+    $in nft -s list ruleset
     $in grep -rs "" /proc/sys/net
 done
 """
@@ -470,53 +470,98 @@ def test_end_that_ends_is_a_reason(bridged: Machine) -> None:
     assert all(row["status"] == "ok" for row in rows if row["topology"] == "veth")
 
 
-# An engine with its own storage, started as its users start it. The limits are those that any root may set.
+# An engine with its own storage and networks, started as users start it. The limits are those that any root may set.
 ENGINE = """#!/bin/sh
-exec /usr/bin/podman --root {0}/s --runroot {0}/r --storage-driver vfs --cgroup-manager cgroupfs --runtime runc \\
-    --events-backend none "$@"
+exec /usr/bin/podman --root {0}/s --runroot {0}/r --network-config-dir {0}/n --storage-driver vfs \\
+    --cgroup-manager cgroupfs --runtime runc --events-backend none "$@"
 """
 CONTAINERS = """
-ip link set lo up
+ip link set lo up; ip link add nic0 up type veth peer name far0; ip link set far0 up
 mkdir -p $1/image/bin && cp "$(command -v busybox)" $1/image/bin/ && ln -s busybox $1/image/bin/sleep
 tar -C $1/image -cf $1/image.tar . && podman import -q $1/image.tar own
+podman network create --disable-dns --internal --ipv6 --subnet 10.89.1.0/24 --subnet fd89::/64 inner
+podman network create --disable-dns --driver macvlan --opt parent=nic0 --subnet 10.89.2.0/24 apart
 start() { podman run -d --ulimit nofile=1024:1024 --ulimit nproc=1000:1000 "$@" own /bin/sleep 1000; }
-start --name web
-start --name cli -p 8080:80
+nets() { echo --network podman:ip=10.88.0.$1 --network inner:ip=10.89.1.$1,ip6=fd89::$1 --network apart:ip=10.89.2.$1; }
+start --name web $(nets 3)
+start --name cli $(nets 4) -p 8080:80
 start --name alone --network none
 start --name inside --network host
 start --name idle && podman stop -t 0 idle
 """
 
 
-@pytest.mark.needs("podman", "runc", "busybox", "nft")
-def test_containers_of_podman(machine: Machine) -> None:
-    """Podman's bridge, its rules and published ports are drawn; what has no network of its own is one sentence."""
-    with tempfile.TemporaryDirectory(prefix="lk-", dir="/tmp") as folder:  # its sockets need short paths
+@pytest.fixture(scope="module")
+def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """Make containers of podman once, for tests that leave all of it as it is."""
+    with (
+        tempfile.TemporaryDirectory(prefix="lk-", dir="/tmp") as folder,  # its sockets need short paths
+        started(tmp_path_factory.mktemp("podman")) as made,
+    ):
         engine = Path(folder, "bin/podman")
         engine.parent.mkdir()
         engine.write_text(ENGINE.format(folder))
         engine.chmod(0o755)
-        path = f"{engine.parent}:{os.environ['PATH']}"
+        made.sandbox.environment["PATH"] = f"{engine.parent}:{os.environ['PATH']}"
         try:
-            machine.make(CONTAINERS, "sh", folder, PATH=path)
-            before = machine.everything()
-            drawn = machine.sandbox.labkit("draw", "container:web", "container:cli", "--json", PATH=path)
-            state = json.loads(drawn.stdout)
-            web, out, back, cli = state["forward"]
-            assert (web["namespace"], cli["namespace"]) == ("container:web", "container:cli")
-            assert out["namespace"] == back["namespace"] == "host"
-            [host] = (space for space in state["namespaces"] if space["name"] == "host")
-            assert {one["kind"] for one in host["interfaces"]} == {"veth", "bridge"}
-            [published] = (line for line in host["published"] if "dnat" in line)
-            assert published.startswith("nftables: tcp dport 8080 dnat to 10.88.")
-            said = {
-                "alone": "container:alone has no network: it has no interface but lo that is up",
-                "inside": "container:inside is in this machine's own network namespace: name host",
-                "idle": "the podman container idle is not running: start it first",
-            }
-            lines = {f"draw container:web container:{name}": says for name, says in said.items()}
-            for line, refused in machine.sandbox.commands(*lines, PATH=path).items():
-                assert one_sentence(refused).startswith(lines[line]), line
-            assert machine.everything() == before
+            made.make(CONTAINERS, "sh", folder)
+            before = made.everything()
+            yield made
+            assert made.everything() == before
         finally:
-            machine.sandbox.run(str(engine), "rm", "--all", "--force", "--time", "0")
+            made.sandbox.run("podman", "rm", "--all", "--force", "--time", "0")
+
+
+PODMAN = pytest.mark.needs("podman", "runc", "busybox", "nft", "macvlan", "iperf3")
+
+
+@PODMAN
+def test_containers_of_podman(podman: Machine) -> None:
+    """Podman's bridge, its rules and published ports are drawn; what has no network of its own is one sentence."""
+    both = "container:web container:cli"
+    pid = podman.sandbox.run("podman", "inspect", "--format", "{{.State.Pid}}", "web").stdout.strip()
+    other = podman.sandbox.folder / "other/podman"
+    other.parent.mkdir()
+    other.write_text(ENGINE.format(other.parent))
+    other.chmod(0o755)
+    said = {
+        "container:alone": "container:alone has no network: it has no interface but lo that is up",
+        "container:inside": "container:inside is in this machine's own network namespace: name host",
+        "container:idle": "the podman container idle is not running: start it first",
+        "container:web": "container:web is named twice",
+        f"pid:{pid}": f"container:web and pid:{pid} share one network namespace",
+    }
+    lines = {f"draw container:web {end}": says for end, says in said.items()}
+    drawn, *refused = podman.sandbox.commands(f"draw {both} --json --address 10.88.0.4", *lines).items()
+    state = json.loads(drawn[1].stdout)
+    web, out, back, cli = state["forward"]
+    assert (web["namespace"], cli["namespace"]) == ("container:web", "container:cli")
+    assert out["namespace"] == back["namespace"] == "host"
+    [host] = (space for space in state["namespaces"] if space["name"] == "host")
+    assert {one["kind"] for one in host["interfaces"]} == {"veth", "bridge"}
+    published = "nftables: tcp dport 8080 dnat to 10.88.0.4"
+    assert any(line.startswith(published) for line in host["published"]), host["published"]
+    for line, done in refused:
+        assert one_sentence(done).startswith(lines[line]), line
+    path = f"{other.parent}:{os.environ['PATH']}"  # an engine with another storage, as another user's
+    sentence = one_sentence(podman.sandbox.labkit("check", *both.split(), PATH=path))
+    assert sentence.startswith("there is no container web: ")
+    assert sentence.endswith("another user's container is visible to that user's engine only: name a process of it,"
+                             " pid:NUMBER")  # fmt: skip
+
+
+@PODMAN
+def test_networks_of_podman(podman: Machine) -> None:
+    """Of several networks of a container an address chooses one: an internal one, with IPv6, and one on a NIC."""
+    check = "check container:web container:cli --json --address"
+    lines = [f"{check} {address}" for address in ("10.89.1.4", "fd89::4", "10.89.2.4")]
+    reports = [json.loads(done.stdout) for done in podman.sandbox.commands(*lines).values()]
+    for report, middle in zip(reports, (3, 3, 1), strict=True):
+        [path] = report["paths"]
+        assert path["tcp"]
+        assert path["forward"] == path["back"] == {"icmp": "301/301", "udp": "301/301", "mtu_bytes": 1500}
+        first, *between, last = path["interfaces"]
+        assert (first.split()[0], last.split()[0]) == ("container:web", "container:cli")
+        assert [one.split()[0] for one in between] == ["host"] * middle, path["interfaces"]
+        assert report["findings"] == []
+    assert between == ["host nic0"]
