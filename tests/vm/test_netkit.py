@@ -1,12 +1,11 @@
 """netkit on a kernel that has it: reachability, which hops packets pass, and how it is drawn."""
 
 import json
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conftest import ROOT, require
+from conftest import printed_at, require
 
 from benchmarks.set_up import netkit_kernel
 from labkit import live
@@ -41,10 +40,8 @@ def test_netkit_reaches_up_to_the_mtu(where: str) -> None:
         for name in NAMES
         for pairs, mtu, family in ((2, 1500, 4), (1, 9000, 6))
     ]
-    words = [sys.executable, str(ROOT / "tests/lab/build_topologies.py"), json.dumps(requests)]
-    with live.build("veth", where=where) as net:
-        report = net.client0.run("env", f"PYTHONPATH={ROOT}", *words, timeout_s=400)
-    for request, answer in zip(requests, json.loads(report), strict=True):
+    answers = printed_at(where, "lab/build_topologies.py", json.dumps(requests))
+    for request, answer in zip(requests, answers, strict=True):
         assert "error" not in answer, answer
         assert answer["full"] == answer["one_more_refused"] == [True] * request["pairs"]
         assert answer["reachable"] is None

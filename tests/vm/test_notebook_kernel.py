@@ -90,11 +90,6 @@ def notebook(spec: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
         manager.cleanup_resources()
 
 
-def test_cells_run_in_the_lab_vm(notebook: Notebook, lab_kernel: str) -> None:
-    assert notebook.run("import os; print(os.uname().release, os.geteuid())") == f"{lab_kernel} 0"
-    assert any("qemu" in name for name in notebook.programs())
-
-
 def test_only_the_notebook_folder_is_writable(notebook: Notebook, tmp_path: Path) -> None:
     (tmp_path / "there").write_text("before")
     notebook.run("from pathlib import Path; Path('left.txt').write_text('from the guest')")

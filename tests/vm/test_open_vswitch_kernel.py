@@ -4,23 +4,16 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, SharedVm
+from conftest import SharedVm, printed_at
 from sandbox import LABKIT, clean_sandbox, rows_on_disk, until
 
 from labkit import live
-from labkit.analysis import load
-from labkit.common import run_folder
 from labkit.measure import topologies
-from labkit.measure.experiments.throughput_search import mlrsearch
-from studies.virtual_tap import finding as virtual_tap
-from studies.virtual_tap import mirror_tax
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "qemu", "full kernel", "openvswitch", "ethtool")
 
@@ -56,10 +49,8 @@ TOPOLOGIES = {
 def result(shared_vm: SharedVm) -> dict[str, Answer]:
     """Return the findings for each switch."""
     requests = [{"name": name} for name in TOPOLOGIES.values()]
-    program = [sys.executable, str(ROOT / "tests/lab/build_switches.py"), json.dumps(requests)]
-    with live.build("veth", where=shared_vm.where) as net:
-        report = net.client0.run("env", f"PYTHONPATH={ROOT}", *program, timeout_s=PATIENCE_S)
-    return dict(zip(TOPOLOGIES, json.loads(report), strict=True))
+    answers = printed_at(shared_vm.where, "lab/build_switches.py", json.dumps(requests))
+    return dict(zip(TOPOLOGIES, answers, strict=True))
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
@@ -84,61 +75,6 @@ def test_rules_of_a_case_are_in_the_kernel(result: dict[str, Answer]) -> None:
 def test_segmentation_offload_stays_on(result: dict[str, Answer]) -> None:
     """The kernel's datapath forwards frames that are segmented later. Only the userspace datapath cannot."""
     assert "tcp-segmentation-offload: on" in result["plain"]["offloads"]
-
-
-def _run(shared_vm: SharedVm, experiment: str, *parameters: str) -> Path:
-    """Run an experiment in the lab VM, and return the folder of its rows."""
-    folder = shared_vm.folder / experiment
-    argv = [*LABKIT, "run", experiment, f"where={shared_vm.where}", *parameters, "--folder", str(folder)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert done.returncode == 0, done.stderr
-    return folder
-
-
-@pytest.mark.long
-@pytest.mark.needs("nft")
-def test_search_in_the_kernel_ends_in_time(shared_vm: SharedVm) -> None:
-    """It ends with a rate: that of the datapath, or the most that a generator on an emulated CPU offers. If the host is
-    busy, no trial may be without loss in time."""
-    words = ("topology=ovs", "rounds=1", "flows=100", "sum_s=0.6", "limit_s=20", "latency=false")
-    rows = run_folder.read_rows(_run(shared_vm, "throughput", *words))
-    searches = [row for row in rows if row["method"] == "search"]
-    assert [row["loss_goal_ratio"] for row in searches] == [0, 0.005]
-    for row in searches:
-        # What the last trial took longer than the one before, and the trials that look for loss at every load
-        assert row["search_s"] <= 20 + 2 + mlrsearch.LONGEST_S, row
-        if row["status"] == "ok":
-            assert 0 < row["throughput_pps"] <= row["lower_bound_pps"] * 1.001 < row["upper_bound_pps"]
-        else:
-            assert row["status"] == "invalid"
-            assert "generator-limited: " in row["reason"] or "did not end within 20 s" in row["reason"]
-        assert row["lower_bound_pps"] or "lay between 0 and" in row["reason"], row["reason"]
-    trials = [row for row in rows if row["method"] == "trial"]
-    assert max(row["offered_pps"] for row in trials) > 1000
-    if any(row["lower_bound_pps"] for row in searches if not row["loss_goal_ratio"]):
-        assert max(row["offered_pps"] for row in trials if row["lost_count"] == 0) > 1000
-
-
-@pytest.mark.long
-@pytest.mark.needs("iperf3")
-def test_cost_of_copies_in_the_kernel(shared_vm: SharedVm) -> None:
-    """Every copy is made. A packet costs the machine CPU time, and ovs-vswitchd none, because it forwards nothing."""
-    words = ("topology=ovs", "mirrors=0,4,8", "readers=", "loads=udp:512", "rounds=1", "slices=8")
-    rows = load.load(_run(shared_vm, "virtual_tap", *words))
-    assert {row["status"] for row in rows.to_dict("records")} <= {"ok", "invalid"}, list(rows["reason"])
-    copied = rows[rows["status"].eq("ok") & rows["topology"].ne("ovs")]
-    assert set(copied["topology"]) == {"ovs+mirrors=4", "ovs+mirrors=8"}
-    for row in copied.to_dict("records"):
-        # The two counts are not read at the same moment.
-        assert row["copies_count"] == pytest.approx(row["copies_expected_count"], rel=0.05, abs=100)
-    [tax] = mirror_tax.taxes(rows)
-    assert (tax.cost, tax.arms) == ("cpu_per_packet_s", ["0", "4", "8"])
-    assert tax.copy is not None  # its value is within the noise of an emulated CPU
-    assert tax.fixed is not None
-    assert tax.fixed.value > 0
-    assert list(tax.copies) == pytest.approx([0, 4, 8], rel=0.1)
-    [sentence] = virtual_tap.tax_sentences([tax])
-    assert ("emulated CPU" in sentence) == (set(rows["accelerator"]) == {"tcg"})
 
 
 def seen(at: live.Endpoint, steps: int) -> dict[str, list[str]]:

@@ -31,22 +31,23 @@ KIND = {name: "vxlan" for name in TUNNELS if name.startswith("vxlan_")} | {
     "esp_transport": "veth",
     "esp_tunnel": "xfrm",
 }
+# IPv6 in VXLAN needs no other headers in each tunnel around it; WireGuard pads it in another way.
+PARAMETERS = [(name, 4) for name in TUNNELS]
+PARAMETERS += [(name, 6) for name in TUNNELS if not name.startswith("vxlan_") or name == "vxlan_wireguard"]
 
 
 @pytest.fixture(scope="module")
 def result(shared_vm: SharedVm) -> dict[tuple[str, int], Answer]:
     """Return the findings for each kind of tunnel, by its name and the inner IP version."""
-    parameters = [(name, family) for name in TUNNELS for family in (4, 6)]
     requests = [
         {"name": name, "mtu_bytes": MTU[name], "family": family, "pairs": 2 if family == 4 else 1}
-        for name, family in parameters
+        for name, family in PARAMETERS
     ]
     answers = printed_at(shared_vm.where, "lab/build_topologies.py", json.dumps(requests))
-    return dict(zip(parameters, answers, strict=True))
+    return dict(zip(PARAMETERS, answers, strict=True))
 
 
-@pytest.mark.parametrize("family", [4, 6])
-@pytest.mark.parametrize("name", TUNNELS)
+@pytest.mark.parametrize(("name", "family"), PARAMETERS)
 def test_tunnel_reaches_and_measures(name: str, family: int, result: dict[tuple[str, int], Answer]) -> None:
     report = result[name, family]
     if (name, family) == ("ipip", 6):
