@@ -22,14 +22,13 @@ from typing import Any
 from labkit.common.errors import LabkitError
 from labkit.measure import topologies
 from labkit.measure.endpoints import Pair
-from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.throughput_search import mlrsearch
 from labkit.measure.topologies.open_vswitch import rules
-from labkit.measure.traffic import iperf3, packet_agent, ping, rates, registry
+from labkit.measure.traffic import packet_agent, ping, rates, registry
 from labkit.measure.traffic.base import Trial
 from labkit.measure.traffic.packet_ends import frame_addresses, learning_frame
 from labkit.measure.traffic.packet_sender import Mix, Sender
-from labkit.system import machine, netlink, process
+from labkit.system import netlink, process
 
 GENERATOR = registry.find_trial("packets")
 
@@ -114,13 +113,6 @@ def bursts(burst_frames: str) -> Any:
             sizes[-1] += 1
             last_s = at_s
     return {"counted": report.bursts_count, "sizes": sizes}
-
-
-def counted() -> Any:
-    """Run trials of exact numbers of frames from two senders."""
-    with topologies.build("veth_bridge", topologies.Spec(pairs=2)) as net:
-        with GENERATOR.trials(net.pairs, Mix((64, 594), 100)) as ready:
-            return [report(ready.trial(20e3, count / 20e3, count=count)) for count in (1, 10_001)]
 
 
 def mixed(flows: str) -> Any:
@@ -334,35 +326,6 @@ def killed() -> Any:
             took_s = time.monotonic() - begun
         left = process.output([*net.pairs[0].server.prefix, "nft", "list", "ruleset"])
     return {"words": words, "took_s": took_s, "alive": os.path.exists(f"/proc/{pid}"), "left": left}
-
-
-def against_iperf3() -> Any:
-    """Return packets per CPU-second of the whole machine for both generators, measured alternately: 64-byte frames, and
-    iperf3's smallest usual datagrams."""
-    result: dict[str, list[float]] = {"packets": [], "iperf3": []}
-    with topologies.build("veth", topologies.Spec()) as net:
-        [pair] = net.pairs
-        for _ in range(3):
-            with GENERATOR.trials(net.pairs, Mix()) as ready:
-                used = machine.cpu_times()
-                trial = ready.trial(None, 0.5)
-                used = machine.cpu_times() - used
-                result["packets"].append(trial.received_count / max(trial.generator_cpu_s, 1e-9))
-            result["iperf3"].append(_iperf3(pair))
-    return result
-
-
-def _iperf3(pair: Pair) -> float:
-    """Return datagrams per CPU-second of client and server together."""
-    load = DatapathParameters(protocol="udp", length_bytes=18, duration_s=1, omit_s=0)
-    with iperf3.IPERF3.flows([pair], load) as flows:
-        flows.stage()
-        flows.go()
-        reports, problem = flows.finish(time.monotonic() + 10)
-        assert problem is None, problem
-        programs = [program.ended() for program in (*flows.clients, *flows.servers.programs)]  # type: ignore[union-attr]
-    row = iperf3.metrics(reports, "udp")
-    return float(row["reported_received_count"] / sum(program.cpu_s for program in programs))
 
 
 if __name__ == "__main__":

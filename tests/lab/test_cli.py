@@ -3,37 +3,15 @@
 import json
 import os
 import re
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 from sandbox import Sandbox, names_in_run, one_sentence, only_run, sandbox, until
 
 pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "veth", "bridge")
 
 SHORT = ("duration_s=1", "omit_s=0")
-OF_RUN = ("topology=veth,veth_bridge", "slices=2", "whole_runs=0")
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Provide a folder with notebooks and params like this project's."""
-    folder = tmp_path_factory.mktemp("project")
-    (folder / "params").mkdir()
-    shutil.copytree(ROOT / "notebooks", folder / "notebooks", ignore=shutil.ignore_patterns(".*"))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def run(machine: Sandbox) -> Path:
-    """Provide the folder of a run of two topologies."""
-    folder = machine.data / "datapaths" / "first"
-    done = machine.labkit("run", "datapaths", *OF_RUN, "--folder", str(folder), code=0)
-    assert "Medians" in done.stdout
-    assert "Verdicts" in done.stdout
-    return folder
 
 
 def test_bad_input_leaves_no_run_behind(tmp_path: Path) -> None:
@@ -48,18 +26,6 @@ def test_usage(machine: Sandbox) -> None:
     for line, done in machine.commands("", "nothing", "run", "run --nothing", "sweep").items():
         assert done.returncode == 2, line
         assert done.stderr.startswith("usage: labkit"), line
-
-
-@pytest.mark.long
-def test_report_command(run: Path, machine: Sandbox, project: Path) -> None:
-    done = machine.labkit("report", str(run), cwd=project, code=0)
-    page = run / "report.html"
-    assert done.stdout == f"report: {page}\n"
-    text = page.read_text()
-    assert "<h1>Which is faster for TCP (throughput): veth or veth_bridge?</h1>" in text
-    assert "Which container datapath is faster?" not in text
-    again = machine.labkit("report", str(run), cwd=project)
-    assert again.stdout == done.stdout
 
 
 def test_shell(machine: Sandbox) -> None:
@@ -84,11 +50,14 @@ def test_shell(machine: Sandbox) -> None:
 def test_run_outside_a_project_goes_to_current_data_folder(tmp_path: Path) -> None:
     with sandbox(tmp_path) as machine:
         del machine.environment["LABKIT_DATA"]
-        done = machine.labkit("run", "datapaths", "topology=veth", "slices=1", "whole_runs=0")
+        words = ("topology=veth,veth_bridge", "slices=2", "whole_runs=0")
+        done = machine.labkit("run", "datapaths", *words)
         machine.data = tmp_path / "here" / "data"
         assert (
             f"labkit: the run is in {os.path.relpath(only_run(machine), tmp_path / 'here')}\n" in done.stderr
         )
+        assert "Medians" in done.stdout
+        assert "Verdicts" in done.stdout
 
 
 PROGRESS = """

@@ -109,23 +109,6 @@ def test_programs_run_in_a_container(machine: Sandbox) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.needs("root", "bridge", "runc", "iperf3")
-def test_containers_and_namespaces_are_compared(machine: Sandbox) -> None:
-    words = ("topology=veth_bridge", "endpoint=namespace,container", "duration_s=1", "omit_s=0", "slices=3")
-    rows = machine.rows(*words, timeout=200)
-    arms = {row["arm"]: row for row in rows}
-    assert set(arms) == {"veth_bridge", "veth_bridge (again)", "veth_bridge/container"}
-    row = arms["veth_bridge/container"]
-    assert (row["topology"], row["endpoint"]) == ("veth_bridge", "container")
-    assert row["container_runtime"].startswith(("runc ", "crun "))
-    assert arms["veth_bridge"]["endpoint"] == "namespace"
-    of_it = [row for row in rows if row["arm"] == "veth_bridge/container"]
-    assert {row["method"] for row in of_it} == {"slice", "whole"}
-    assert {row["status"] for row in rows} <= {"ok", "invalid"}, [row["reason"] for row in rows]
-    assert any(row["throughput_bps"] for row in of_it)
-
-
-@pytest.mark.long
 @pytest.mark.needs("root", "bridge", "runc", "ping")
 def test_a_killed_run_leaves_no_container(machine: Sandbox) -> None:
     words = ("topology=veth_bridge", "endpoint=container", "protocol=ping")

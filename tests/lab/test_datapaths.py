@@ -26,6 +26,8 @@ METRICS = ("throughput_bps throughput_pps window_s received_bytes cpu_s softirq_
 PROVENANCE = ("kernel kernel_build kernel_config_digest cpu microcode cpus_count accelerator machine qdisc offloads "
               "sysctl_digest iperf3 labkit git_revision seed load1 busy_before_share time")  # fmt: skip
 SHORT = ("duration_s=1", "omit_s=0")
+CPUS = sorted(os.sched_getaffinity(0))
+SLICES = len(CPUS) ** 2  # one for each placement of a client and a server
 
 
 class Run:
@@ -46,13 +48,13 @@ class Run:
 @pytest.fixture(scope="module")
 def tcp(machine: Sandbox) -> Run:
     """Measure two rounds of three arms with two pairs, each with slices and whole runs."""
-    words = ("topology=veth,veth_bridge", "pairs=2", "rounds=2", "slices=2", "seed=5", *SHORT)
+    words = ("topology=veth,veth_bridge", "pairs=2", "rounds=2", f"slices={SLICES}", "seed=5", *SHORT)
     return Run(machine, "tcp", *words)
 
 
 @pytest.fixture(scope="module")
 def udp(machine: Sandbox) -> Run:
-    words = ("protocol=udp", "topology=veth,vxlan", "slices=2", "streams=2", "duration_s=1", "omit_s=1")
+    words = ("protocol=udp", "topology=veth,vxlan", "slices=2", "streams=2", *SHORT)
     return Run(machine, "udp", *words)
 
 
@@ -98,8 +100,8 @@ def test_arms_points_and_order_of_a_run(tcp: Run, ping: Run) -> None:
         point = tcp.where(round=number)
         assert {(row["point"], row["pairs"]) for row in point} == {(f"2-r{number}", 2)}
         slices = [(row["arm"], row["slice"]) for row in point if row["method"] == "slice"]
-        assert len(slices) == len(set(slices)) == 6
-        assert {at for _arm, at in slices} == {0, 1}
+        assert len(slices) == len(set(slices)) == 3 * SLICES
+        assert {at for _arm, at in slices} == set(range(SLICES))
         wholes = [row["arm"] for row in point if row["method"] == "whole"]
         assert len(wholes) == len(set(wholes)) == 3
         assert all(row["slice"] is None for row in point if row["method"] == "whole")
@@ -115,22 +117,16 @@ def test_arms_points_and_order_of_a_run(tcp: Run, ping: Run) -> None:
         }
 
 
-def test_slices_are_placed_by_labkit_or_by_the_scheduler(machine: Sandbox) -> None:
+def test_slices_of_all_arms_have_every_placement(tcp: Run) -> None:
     """With a block for each placement, the accident of where the kernel runs the ends is in no ratio."""
-    cpus = sorted(os.sched_getaffinity(0))
-    words = ("topology=veth,veth_bridge", "pairs=2", "rounds=1", f"slices={len(cpus) ** 2}", "whole_runs=1")
-    rows = list(machine.rows(*words, "duration_s=1", "omit_s=0"))
-    of: dict[int, set[str]] = {}
-    for row in rows:
-        if row["method"] == "slice":
+    everywhere = {f"{client},{server}" for client in CPUS for server in CPUS}
+    for number in (0, 1):
+        of: dict[int, set[str]] = {}
+        for row in tcp.where(round=number, method="slice"):
             of.setdefault(row["slice"], set()).add(row["placement"])
-        else:
-            assert row["placement"] is None
-    assert all(len(placements) == 1 for placements in of.values())
-    everywhere = {f"{client},{server}" for client in cpus for server in cpus}
-    assert {one for placements in of.values() for one in placements} == everywhere
-    words = ("topology=veth", "pairs=1", "rounds=1", "slices=1", "whole_runs=0", "placement=scheduler")
-    assert [row["placement"] for row in machine.rows(*words)] == [None]
+        assert all(len(placements) == 1 for placements in of.values())
+        assert {one for placements in of.values() for one in placements} == everywhere
+    assert {row["placement"] for row in tcp.where(method="whole")} == {None}
 
 
 @pytest.mark.long
@@ -256,8 +252,10 @@ def test_unreachable_rate_is_generator_limited(machine: Sandbox) -> None:
 
 
 def test_different_offloads_are_a_doubt(machine: Sandbox) -> None:
-    """loopback has generic receive offload on, and a veth has it off."""
-    rows = machine.rows("topology=veth,loopback", "slices=1", "whole_runs=0")
+    """loopback has generic receive offload on, and a veth has it off. The scheduler places the slices here."""
+    words = ("topology=veth,loopback", "slices=1", "whole_runs=0", "placement=scheduler")
+    rows = machine.rows(*words)
+    assert {row["placement"] for row in rows} == {None}
     doubts = {row["arm"]: row["doubts"] for row in rows}
     assert re.search(r"offloads .*differ from veth: generic-receive-offload on", str(doubts["loopback"]))
     assert "offloads" not in str(doubts["veth (again)"])

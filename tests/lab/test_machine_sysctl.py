@@ -122,13 +122,3 @@ def test_foreign_journal_writes_nothing_else(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(sysctl_journal, "ROOT", tmp_path)
     assert sysctl_journal.restore_leftovers() == []
     assert target.read_text() == "mine"
-
-
-def test_allowed_sysctl_prefixes() -> None:
-    from labkit.common.errors import BadInput
-    from labkit.measure.experiments import changes
-
-    names = ("kernel.core_pattern", "kernel.modprobe", "fs.suid_dumpable", "net.core", "net/core/somaxconn")
-    for name in names:
-        with pytest.raises(BadInput, match="may be changed"):
-            changes.parse(f"x: machine_sysctl {name}=1")

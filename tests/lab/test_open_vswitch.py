@@ -7,14 +7,12 @@ import os
 import random
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
 from sandbox import (
     LABKIT,
     Sandbox,
@@ -197,17 +195,6 @@ def test_maximum_number_of_mirrors() -> None:
     assert result["counted"]["copies_count"] == 32 * 2 * PINGS
 
 
-def test_kernel_datapath_or_unsupported() -> None:
-    [result] = ask("ovs")
-    if "error" in result:
-        assert result["error"] == "Unsupported"
-        assert result["text"].startswith(
-            "this kernel has no Open vSwitch datapath (CONFIG_OPENVSWITCH is not set"
-        )
-    else:
-        assert result["datapath"] == "system"
-
-
 def test_switches_are_arms_of_an_experiment(machine: Sandbox) -> None:
     """Switches are measured in slices with the A/A control, and every row has the columns of the switch."""
     words = "rounds=1 slices=2 whole_runs=1 duration_s=1 omit_s=0 protocol=udp length_bytes=512"
@@ -287,63 +274,18 @@ def test_switch_observer(machine: Sandbox) -> None:
     assert result["coverage"]["netdev_received"] > 0
 
 
-@pytest.mark.long
-def test_why_explains_two_use_cases(machine: Sandbox) -> None:
-    """The switches of the OVS test plan are topologies with options, so `datapaths` compares and profiles them."""
-    l2, l3 = "ovs_netdev+case=net_to_vm", "ovs_netdev+case=net_to_vm+rules=l3"
-    words = "pairs=2 protocol=udp rate_bps=2e7 rounds=1 slices=0 duration_s=1 omit_s=0"
-    folder = machine.folder / "run"
-    observed = ("observe=switch,counters", "profile_rounds=2", "--folder", str(folder))
-    rows = machine.rows(f"topology={l2},{l3}", *words.split(), *observed)
-    page = machine.labkit("why", f"{folder}:{l2}", l3)
-    shown = (folder / "why.html").read_text()
-    # A busy machine does not offer the whole rate; the flows and the profiles are there all the same.
-    reasons = {row["reason"] for row in rows if row["status"] != "ok"}
-    assert all(reason.startswith("generator-limited: ") for reason in reasons), reasons
-    assert page.returncode == 0, page.stderr
-    assert l3 in page.stdout
-    actions = {
-        row["arm"]: " ".join(flow["actions"] for flow in row["observed"]["flows"])
-        for row in rows
-        if row["observer"] == "switch"
-    }
-    assert "set(eth" in actions[l3], "a rule of l3 sets the MAC addresses"
-    assert "set(eth" not in actions[l2]
-    for text in ("set(eth", "switch"):
-        assert text in shown, f"the page does not say {text}"
-
-
-@pytest.mark.long
-@pytest.mark.needs("runc", "root")
-def test_containers_on_a_switch(tmp_path: Path) -> None:
-    with sandbox(tmp_path, user=False) as machine:
-        words = "endpoint=container rounds=1 slices=1 whole_runs=0 protocol=udp length_bytes=512"
-        rows = machine.rows("topology=ovs_netdev,ovs_netdev+mirrors=1", *words.split())
-    assert {row["status"] for row in rows} <= {"ok", "invalid"}  # on a busy machine a flow may begin late
-    assert {row["endpoint"] for row in rows} == {"container"}
-    assert all(row["switched_count"] > 0 for row in rows)
-
-
-def drawn(name: str, *words: str) -> str:
-    argv = [*LABKIT, "draw", name, *words]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_drawing_of_a_switch() -> None:
+def test_drawings_of_a_switch(machine: Sandbox) -> None:
     """The kernel knows no master of a user-space port. The database does, and it also knows the mirrors."""
-    lines = drawn("ovs_netdev+mirrors=1").splitlines()
+    names = ("ovs_netdev+mirrors=1", "ovs_netdev+mirrors=1+output=gre")
+    plain, tunnelled = machine.commands(*(f"draw {name}" for name in names)).values()
+    lines = plain.stdout.splitlines()
     [port] = [line for line in lines if line.strip().startswith("port0 ")]
     assert "port of switch" in port
     assert "peer client0/eth0" in port
     [output] = [line for line in lines if line.strip().startswith("mirror0 ") and "port of switch" in line]
     assert "copies of port0" in output
     assert any(line.strip().startswith("switch ") and "openvswitch" in line for line in lines)
-
-
-def test_drawing_of_a_switch_tunnel() -> None:
-    [tunnel] = [line for line in drawn("ovs_netdev+mirrors=1+output=gre").splitlines() if " gre " in line]
+    [tunnel] = [line for line in tunnelled.stdout.splitlines() if " gre " in line]
     assert "mirror0" in tunnel
     assert "tunnel 198.18.0.1 to 198.18.0.2" in tunnel
     assert "copies of port0" in tunnel

@@ -1,8 +1,6 @@
 """The experiment `overlay` on this kernel, with plain routes below the tenants' VXLAN: killed and resumed runs, rows,
 the printed report, and rejected input."""
 
-import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ from labkit.measure.topologies.network import leaf_spine_overlay
 pytestmark = pytest.mark.needs("user namespaces", "ip", "ping", "veth", "bridge", "vxlan")
 
 PARAMETERS = ("part=path,reachability,failure", "provider=routed", "routes=metric", "outage_s=1", "pings=1")
-COST = ("part=headers,cost", "topology=veth,vxlan", "slices=2", "whole_runs=0", "rounds=1")
 FAILURES = [("carrier", False), ("carrier", True), ("silent", False)]
 ROUTED = leaf_spine_overlay.leaf_spine_network("metric", fabric_mtu_bytes=1476, provider="routed")
 Rows = list[dict[str, Any]]
@@ -115,53 +112,6 @@ def test_spine_failure_rows(rows: Rows) -> None:
             assert row["path_during"] == [None, None]
             assert row["outage_s"] > 0.8
             assert not any(rtt_s is not None and rtt_s < 0.1 for rtt_s in meanwhile)
-
-
-@pytest.mark.long
-def test_terminal_output(lines: str, rows: Rows) -> None:
-    text = " ".join(lines.split())
-    first = next(row for row in overlay_checks.way(rows, "cs1 > cs5 echo request"))
-    assert f"- cs1 > cs5 echo request: 84 bytes of IP in a frame of {first['length_bytes']}, seen at" in text
-    assert "UDP 4900 with 106 bytes, in it VXLAN 30; 50 bytes of additional headers." in text
-    assert "- metric: of 20 pairs of containers 20 lost nothing, and 20 took an expected path" in text
-    assert text.count("- metric, sc2 fails (") == 3
-    assert re.search(r"leaves ignore routes without carrier\): down for 1[.\d]* s, the flow used sc1;", text)
-    assert text.index("84 bytes of IP") < text.index("of 20 pairs") < text.index("sc2 fails")
-    assert not any(word in text for word in ("Medians", "Verdicts", "**", "nan"))
-
-
-@pytest.mark.long
-@pytest.mark.needs("iperf3", "ethtool")
-def test_header_and_cost_rows(machine: Sandbox, folder: Path, lines: str) -> None:
-    """The parts that compare tunnels run with this kernel's tunnels. `labkit compare` accepts a copy of the run, and
-    rejects a run without a valid measurement."""
-    cost = machine.folder / "cost"
-    done = run(machine, cost, *COST)
-    assert done.returncode == 0, done.stderr
-    text = " ".join(done.stdout.split())
-    assert (
-        "- vxlan adds 50 bytes to each packet, 20 (IPv4) + 8 (UDP) + 8 (VXLAN) + 14 (Ethernet), and the same number"
-        in text
-    )
-    assert "Medians" in text
-    assert "Verdicts" in text
-    rows = run_folder.read_rows(cost)
-    [added] = [row for row in rows if row["part"] == "headers"]
-    assert (added["topology"], added["computed_bytes"], added["measured_bytes"]) == ("vxlan", 50, 50)
-    measured = [row for row in rows if row["part"] == "cost"]
-    assert {row["arm"] for row in measured} == {"veth", "veth (again)", "vxlan"}
-    assert len(measured) == 6
-    assert all(row["length_bytes"] == 1426 - 28 for row in measured)
-    copied = shutil.copytree(cost, cost.with_name("copied"))
-    compared = machine.labkit("compare", str(cost), str(copied))
-    assert compared.returncode == 0, compared.stderr
-    assert "vxlan" in compared.stdout
-    nothing = one_sentence(machine.labkit("compare", str(cost), str(folder)))
-    missing, parts = nothing.split(", only the parts ")
-    assert missing == f"{folder} has no valid measurement of throughput or latency"
-    assert set(parts.removesuffix(": there is nothing to compare").split(", ")) == {
-        "path", "reachability", "failure",
-    }  # fmt: skip
 
 
 def test_provider_depends_on_gre(machine: Sandbox) -> None:

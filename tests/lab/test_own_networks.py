@@ -204,28 +204,6 @@ def test_containers_at_the_ends_of_an_own_network(tmp_path: Path) -> None:
     assert row["received_count"] > 0
 
 
-def test_overlay_drawing_or_unsupported(tmp_path: Path) -> None:
-    with sandbox(tmp_path) as machine:
-        words = ("pairs=2", "family=6", "mtu_bytes=65500")
-        done, *refused = machine.commands(
-            "draw overlay", *(f"draw overlay {word}" for word in words)
-        ).values()
-    if met("gre"):
-        assert (
-            "gretun-cont  gre       MTU 1550   tunnel 26.0.0.2 to 28.0.0.2 (lc2/gretun-cont)" in done.stdout
-        )
-    else:
-        assert one_sentence(done) == (
-            "this kernel has no gre (CONFIG_NET_IPGRE is not set and no module was found):"
-            " use a kernel that has it (where=vm:debian boots one in a lab VM)"
-        )
-    pairs, family, mtu = map(one_sentence, refused)
-    assert pairs == "pairs=2: overlay has one pair, cs1 and cs5: use pairs=1"
-    assert family == "family=6: overlay has IPv4 addresses only"
-    assert mtu.startswith("mtu_bytes=65500 does not fit into overlay: 65535 (a veth) - 20 (IPv4) - 4 (GRE)")
-    assert mtu.endswith("= 65461")
-
-
 def test_interrupted_capture_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a capture runs, its file exists only in the topology's own mount namespace, so nobody has to remove it."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))

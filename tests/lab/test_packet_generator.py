@@ -56,16 +56,13 @@ def test_trials_of_ipv6() -> None:
         assert latency["clock"] == "kernel"
 
 
-def test_flows_are_sent_in_turn() -> None:
-    result = tried("captured", "5000", "0", "1")
-    assert (result["sent"], result["flows"], result["times"]) == (5000, 5000, [1])
-    assert result["first"] == list(range(12))
-
-
-def test_blocks_of_flows_are_repeated() -> None:
-    result = tried("captured", "30", "5", "3")
-    assert (result["sent"], result["flows"], result["times"]) == (90, 30, [3])
-    assert result["first"] == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]
+@pytest.mark.parametrize(
+    ("flows", "block", "repeats", "first"),
+    [(5000, 0, 1, list(range(12))), (30, 5, 3, [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1])],
+)
+def test_flows_are_sent_in_turn_or_in_blocks(flows: int, block: int, repeats: int, first: list[int]) -> None:
+    result = tried("captured", str(flows), str(block), str(repeats))
+    assert result == {"sent": flows * repeats, "flows": flows, "times": [repeats], "first": first}
 
 
 def test_bursts() -> None:
@@ -73,14 +70,6 @@ def test_bursts() -> None:
     result = tried("bursts", "16")
     assert statistics.mode(result["sizes"]) == 16
     assert result["counted"] == pytest.approx(20, abs=5)
-
-
-@pytest.mark.needs("bridge")
-def test_exact_number_of_frames() -> None:
-    for trial, count in zip(tried("counted"), (1, 10_001), strict=True):
-        assert trial["offered_count"] == trial["sent_count"] == trial["received_count"] == count
-        for interface_count in trial["hops"].values():
-            assert 0 <= interface_count - count < 5  # interfaces also count reports of multicast groups
 
 
 @pytest.mark.long
@@ -218,10 +207,3 @@ def test_killed_generator_is_one_sentence() -> None:
     assert result["took_s"] < 1.5
     assert not result["alive"]
     assert result["left"] == ""
-
-
-@pytest.mark.long
-@pytest.mark.needs("iperf3")
-def test_cpu_per_packet_against_iperf3() -> None:
-    result = tried("against_iperf3")
-    assert statistics.median(result["packets"]) > 3 * statistics.median(result["iperf3"])

@@ -47,42 +47,6 @@ def test_lossless_path_is_generator_limited(searched: list[Row]) -> None:
         assert row["reason"].startswith("generator-limited: ")
 
 
-# At port0 of the bridge, a frame in so many is dropped at random, whatever the rate is.
-LOSES = """table netdev lossy {{
-  chain load {{ type filter hook ingress device "port0" priority 0; policy accept;
-    meta l4proto udp numgen random mod {of} == 0 drop
-  }}
-}}
-"""
-
-
-@pytest.fixture(scope="module")
-def lossy(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
-    """Return the rows of the searches of two bridges that lose 0.2 % and 1 % at every load."""
-    with sandbox(tmp_path_factory.mktemp("lossy"), user=False) as made:
-        for name, of in (("fifth", 500), ("percent", 100)):
-            (made.folder / f"{name}.nft").write_text(LOSES.format(of=of))
-        changes = "; ".join(
-            f"{name}: nftables {made.folder / name}.nft at between" for name in ("fifth", "percent")
-        )
-        words = "rounds=1 sum_s=1 passes=1 limit_s=40 max_rate=60kpps latency=false"
-        return made.rows(*words.split(), f"change={changes}", experiment="throughput", timeout=300)
-
-
-@pytest.mark.parametrize(("change", "loss"), [("fifth", 0.002), ("percent", 0.01)])
-def test_planted_loss_at_every_load_has_no_ndr(change: str, loss: float, lossy: list[Row]) -> None:
-    """0.2 % is no loss of the PDR, which is all that the generator offers. 1 % is more than both goals."""
-    ndr, pdr = [row for row in lossy if row["method"] == "search" and row["change"] == change]
-    for row in (ndr, pdr) if loss > pdr["loss_goal_ratio"] else (ndr,):
-        assert (row["status"], row["throughput_pps"]) == ("invalid", None)
-        assert row["reason"].startswith("no rate has loss of at most "), row["reason"]
-        assert f" and {100 * row['constant_loss_ratio']:.2g} % on average up to " in row["reason"]
-        assert row["constant_loss_ratio"] == pytest.approx(loss, rel=0.2)
-    if loss < pdr["loss_goal_ratio"]:
-        assert (pdr["constant_loss_ratio"], pdr["upper_bound_pps"]) == (None, None)
-        assert pdr["lower_bound_pps"] == pytest.approx(pdr["max_pps"] * (1 - loss), rel=0.01)
-
-
 def test_every_trial_is_a_row(searched: list[Row]) -> None:
     assert len({frozenset(row) for row in searched}) == 1  # every row has the same columns
     for arm in {row["arm"] for row in searched}:

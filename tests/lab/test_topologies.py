@@ -16,7 +16,7 @@ from topology_kinds import IPV4_ALONE, PAIRED_TOPOLOGIES, require_kind
 
 from labkit.measure.hosts import local
 from labkit.measure.topologies import TABLE
-from labkit.measure.topologies.linux_datapaths import ROUTED, TUNNELS
+from labkit.measure.topologies.linux_datapaths import ROUTED
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth")
 
@@ -206,17 +206,6 @@ def test_mtu_too_large_for_vxlan() -> None:
     assert fits["full"] == [True]
     assert refused["error"] == "BadInput"
     assert refused["text"].startswith("mtu_bytes=65486 does not fit into vxlan: with its 50 bytes of headers")
-
-
-@pytest.mark.parametrize("name", [name for name in TABLE if name in TUNNELS and name != "vxlan"])
-def test_tunnel_or_unsupported(name: str) -> None:
-    [result] = ask({"name": name})
-    if "error" in result:
-        assert result["error"] == "Unsupported"
-        assert result["text"].startswith("this kernel has no ")
-        assert result["text"].endswith("use a kernel that has it (where=vm:debian boots one in a lab VM)")
-    else:
-        assert result["full"] == [True]
 
 
 @pytest.mark.long

@@ -152,23 +152,6 @@ def test_bits_are_those_that_arrived_also_with_ports_of_others(box: Sandbox) -> 
 
 
 @pytest.mark.long
-def test_whole_line_carries_the_load_and_its_probes(box: Sandbox) -> None:
-    """The line carries 20,000 frames of 64 bytes a second, and TRex refuses more."""
-    rows, _ = load_test(box, "whole", "target=100%", line_bps=20_000 * 84 * 8)
-    assert result_of(rows)["status"] == "ok"
-    assert max(rates(box.folder / "calls.jsonl")) == pytest.approx(20_000)
-
-
-@pytest.mark.long
-def test_ring_drops_make_the_run_invalid(box: Sandbox) -> None:
-    rows, _ = load_test(box, "ring", ring_pps=15_000)
-    result = result_of(rows)
-    assert result["status"] == "invalid"
-    assert result["reason"].startswith("TRex's own receive ring dropped ")
-    assert [row["lost_count"] for row in rows if row["part"] == "steps"] == [0] * 9
-
-
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("plan", "words"),
     [
@@ -315,25 +298,6 @@ def test_search_with_a_server_elsewhere(box: Sandbox) -> None:
     assert pdr["line"].endswith("10 Gbit/s / (84 · 8 bit) = 14880952 pps")
     assert "outside, frames 64, 1000 flows: PDR 0.5 % " in done.stdout
     assert "was not found: no rate has loss of at most 0 %" in done.stdout
-
-
-@pytest.mark.long
-def test_search_whose_device_carries_the_whole_line(box: Sandbox) -> None:
-    done, rows, _, _ = against(box, "line", "throughput", SEARCH, line_bps=20_000 * 84 * 8)
-    assert done.returncode == 0, done.stderr
-    [ndr] = [row for row in rows if row["method"] == "search"]
-    assert (ndr["status"], ndr["throughput_pps"]) == ("ok", pytest.approx(20_000, rel=0.01)), ndr["reason"]
-
-
-@pytest.mark.long
-def test_search_keeps_its_trials_when_the_server_dies(box: Sandbox) -> None:
-    done, rows, server, _ = against(
-        box, "search-dies", "throughput", SEARCH, "rounds=3", max_pps=100_000, dies_after=9
-    )
-    assert done.returncode == 2
-    assert f"the TRex server {server} does not answer any more" in one_sentence(done)
-    assert [row["method"] for row in rows] == ["trial"] * 8 + ["search"]
-    assert rows[-1]["status"] == "failed"
 
 
 @pytest.mark.long

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sandbox import LABKIT, Row, Sandbox, one_sentence, sandbox, until
+from sandbox import LABKIT, Row, Sandbox, sandbox, until
 from trex_server import release
 
 from labkit.common import run_folder
@@ -95,14 +95,6 @@ def test_large_frames_have_larger_places_in_the_ring(box: Sandbox) -> None:
     assert "blocksz=1032192,framesz=9216,framecnt=3584" in start["config"]["interfaces"][0]
 
 
-def test_without_trex(box: Sandbox) -> None:
-    done = box.labkit("run", "load_test", *SHORT.split(), LABKIT_TREX=str(box.folder / "none"))
-    words = one_sentence(done)
-    assert f"{box.folder}/none has no program _t-rex-64" in words
-    assert "unpack a TRex release" in words
-    assert done.returncode == 2
-
-
 @pytest.mark.long
 def test_server_that_does_not_start(box: Sandbox) -> None:
     rows, _, _ = own(
@@ -173,9 +165,3 @@ def test_search_whose_ring_drops_is_invalid(box: Sandbox) -> None:
     dropped = [row for row in trials if row["phase"] == "search" and row["requested_pps"] > 16_000]
     assert dropped
     assert all("own receive ring dropped " in row["reason"] for row in dropped)
-
-
-def test_doctor_tells(box: Sandbox) -> None:
-    done = box.labkit("doctor", "--all", LABKIT_TREX=str(box.folder / "v3.08"))
-    [line] = [line for line in done.stdout.splitlines() if " trex " in f" {line} "]
-    assert str(box.folder / "v3.08") in line

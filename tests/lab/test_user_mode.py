@@ -7,8 +7,6 @@ import pytest
 from sandbox import names_in_run, until
 
 from labkit import live
-from labkit.common.errors import BadInput
-from labkit.measure.topologies import check
 from labkit.measure.topologies.base import CLIENTS, SERVERS, address
 from labkit.measure.topologies.user_mode import PROGRAMS
 
@@ -45,15 +43,3 @@ def test_ipv6() -> None:
         address = net.endpoints["server0"].address or ""
         assert ":" in address
         assert " 0% packet loss" in net.endpoints["client0"].run("ping", "-n", "-c3", "-i0.2", address)
-
-
-@pytest.mark.parametrize(
-    ("name", "mtu_bytes", "family", "words"),
-    [
-        ("slirp4netns", 1500, 6, "slirp4netns has IPv6 as an experiment only"),
-        ("pasta", 65535, 4, "the largest MTU of pasta is 65521"),
-    ],
-)
-def test_what_a_program_cannot_do(name: str, mtu_bytes: int, family: int, words: str) -> None:
-    with pytest.raises(BadInput, match=words):
-        check(name, (1, mtu_bytes, family), "iperf3")

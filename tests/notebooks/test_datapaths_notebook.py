@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import synthetic_rows
-from conftest import ROOT
 from executed_notebook import Shown, copied
 from executed_notebook import papermill as command
 from sandbox import Done, Sandbox, only_run, rows_on_disk
@@ -110,12 +109,3 @@ def test_several_hosts_side_by_side(machine: Sandbox) -> None:
     switched = titles[titles.index(f"Ratios to the baseline {emulated}") :]
     assert switched[1] == f"{scaling} {emulated}"
     assert not any(title.startswith((kernels, "Every slice")) for title in switched), "one kernel, no slices"
-
-
-def test_parameter_names_and_help() -> None:
-    from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-    from labkit.runner import sweep
-
-    result = sweep.parameters_of(ROOT / "notebooks" / "01_datapaths.ipynb")
-    assert set(result) == {*DatapathParameters.__struct_fields__, "folder"}
-    assert all(one.help for one in result.values())

@@ -137,7 +137,7 @@ def left(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     "numbers",
-    [(signal.SIGTERM,), (signal.SIGHUP,), (signal.SIGINT,), (signal.SIGHUP, signal.SIGTERM)],
+    [(signal.SIGHUP,), (signal.SIGINT,), (signal.SIGHUP, signal.SIGTERM)],
     ids=lambda numbers: "+".join(signal.Signals(each).name for each in numbers),
 )
 def test_page_leaves_no_file(numbers: Sequence[int], tmp_path: Path) -> None:

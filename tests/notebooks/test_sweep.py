@@ -11,7 +11,6 @@ import pytest
 from sandbox import LABKIT, Done, Sandbox, one_sentence, rows_on_disk, sandbox, until
 
 from labkit.analysis import verdicts
-from labkit.common import run_folder
 
 pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge")
 
@@ -202,20 +201,3 @@ def test_killed_notebook_process(machine: Sandbox, done: str) -> None:
     )
     assert until(lambda: not machine.processes(), 3), machine.processes()
     assert kept.items() <= measured().items()
-
-
-def test_failed_point_is_one_sentence(machine: Sandbox, done: str) -> None:
-    """If only the notebook can detect the error, the sentence has its message and the point. The partial notebook
-    stays."""
-    path = project(machine) / "params" / "nic.yaml"
-    path.write_text(
-        "notebook: 01_datapaths\n"
-        "parameters: {topology: [macvlan_bridge], parent: nic7, pairs: [1], rounds: 1, slices: 1, whole_runs: 0}\n"
-        "grid: [{protocol: [tcp]}]\n"
-    )
-    failed = machine.labkit("sweep", "params/nic.yaml", cwd=project(machine))
-    sentence = one_sentence(failed)
-    assert sentence.startswith("point tcp: parent=nic7: the machine has no such interface; it has lo")
-    [kept] = machine.data.glob("datapaths/nic-*/tcp/failed.ipynb")
-    assert str(kept) in sentence
-    assert run_folder.finished_points(kept.parent) == set()

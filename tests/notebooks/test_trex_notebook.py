@@ -5,14 +5,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from sandbox import sandbox
 from trex_server import release
-
-from labkit.analysis import load
-from studies.load_test import figure as trex_figure
-from studies.load_test import finding as trex
 
 pytestmark = [
     pytest.mark.long,
@@ -36,24 +31,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         capacity, server = json.dumps({"capacity_pps": 22_000}), str(release(made.folder / "v3.08"))
         made.sweep("trex", 300, FAKE_TREX=capacity, LABKIT_TREX=server)
         yield made.swept("load_test", "trex")
-
-
-@pytest.fixture(scope="module")
-def rows(folder: Path) -> pd.DataFrame:
-    """Return all rows of the stateless tests."""
-    return load.load(folder, None)
-
-
-def test_ramp_ends_where_the_device_loses(rows: pd.DataFrame) -> None:
-    [share] = trex.shares(rows).to_dict("records")
-    assert share["pps"] == pytest.approx(
-        32_000, rel=0.05
-    )  # 15 kpps and 1,000 probes per second from each port
-    assert share["line_pps"] == pytest.approx(2 * 1_488_095, abs=2)
-    assert "more than the limit of 0.01 %" in share["verdict"]
-    figure = trex_figure.over_time(rows)
-    names = {trace.name for trace in figure.data if trace.name}
-    assert names == {"64b · veth_bridge · test 1: requested", "64b · veth_bridge · test 1: received"}
 
 
 def test_report_has_figures_and_sentences(folder: Path) -> None:

@@ -43,15 +43,6 @@ def rows(folder: Path) -> pd.DataFrame:
     return result[result["status"].eq("ok")]
 
 
-def test_mirrors_and_readers_are_arms_of_every_round(rows: pd.DataFrame) -> None:
-    local = rows[rows["rate_bps"].isna()]
-    read = {f"ovs_netdev+mirrors={count}+readers=record" for count in (1, 2)}
-    arms = read | {"ovs_netdev", "ovs_netdev (again)", "ovs_netdev+mirrors=1", "ovs_netdev+mirrors=2"}
-    assert set(local["arm"]) == arms
-    assert local.groupby("arm")["round"].nunique().eq(2).all()
-    assert (local.groupby("topology")["switched_count"].sum() > 0).all()
-
-
 def test_the_link_drops_what_does_not_fit(rows: pd.DataFrame) -> None:
     """The link carries half of the load. Its queue drops the other half, and the table says where."""
     table = virtual_tap.uplink(rows).set_index("topology")

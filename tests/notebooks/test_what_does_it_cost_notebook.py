@@ -1,10 +1,7 @@
 """The notebook of prices, small and for real: it lists every change with its effect or with the reason why there is
 none."""
 
-from pathlib import Path
-
 import pytest
-from conftest import ROOT
 from executed_notebook import Shown, copied, papermill
 from sandbox import Sandbox
 
@@ -60,13 +57,3 @@ def test_both_figures_are_drawn(shown: Shown) -> None:
         "CPU time for each GB (TCP), packet (UDP), request and connection",
         "Ratios to the baseline",
     ]
-
-
-def test_full_price_list() -> None:
-    from labkit.measure import experiments
-    from labkit.runner import sweep
-
-    [point] = sweep.load(Path(ROOT / "params" / "what_does_it_cost.yaml")).points
-    parameters = experiments.find("what_does_it_cost").parameters.of({})
-    assert len(parameters.asdict()["change"]) >= 10
-    assert point.parameters["observe"] == ["perf_record", "counters"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import NEEDS, ROOT, Need
+from conftest import NEEDS, ROOT
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -209,15 +209,6 @@ def test_ci_asks_for_every_need() -> None:
     assert set(requested) == set(NEEDS) - NOT_IN_CI, (
         "a need that CI does not ask for skips its tests silently"
     )
-
-
-def test_second_setup_installs_nothing(need: Need) -> None:
-    need("set-up")
-    ours = {
-        name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}
-    }
-    done = subprocess.run(["make", "setup"], cwd=ROOT, env=ours, capture_output=True, text=True, check=True)
-    assert "nstalling" not in done.stdout + done.stderr
 
 
 def test_pre_commit_leaves_the_notebooks_as_they_are(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ SECOND_HOST = f"{VMS} output=gre mirrors=0,1 readers=count loads=udp:64@1e6"
 # Each kind of limit that stands at a field, once
 VALUES = """
 datapaths topologyy=veth -> no parameter topologyy (did you mean topology?); there are: affinity, change, congestion,
+datapaths topology=slirp4netns family=6 -> slirp4netns has IPv6 as an experiment only
+datapaths topology=pasta mtu_bytes=65535 -> the largest MTU of pasta is 65521
 datapaths xyz=1 -> there is no parameter xyz; there are: affinity
 datapaths duration_s=0.5 -> duration_s=0.5: write a whole number of seconds, for example 1
 datapaths rounds=2.5 -> rounds=2.5: write a whole number, for example 1
@@ -36,14 +38,6 @@ datapaths topology=existing:netns:a+netns:b nodes=two peer=here parent=nic0,nic1
 latency_under_load topology=existing:ssh:a/host+ssh:b/host -> takes two ends of one machine
 packet_size length_bytes=64 -> there is no parameter length_bytes (use size_bytes instead)
 throughput slices=4 -> there is no parameter slices
-container_vs_vm slices=4 -> there is no parameter slices
-packet_size half_width=0.5 -> there is no parameter half_width
-virtual_tap rate_bps=1e6 -> there is no parameter rate_bps
-monitor_cost profile_rounds=2 -> there is no parameter profile_rounds
-ovs_test_plan vary=source_ip -> there is no parameter vary
-ovs_test_plan server=host -> there is no parameter server
-container_vs_vm generator=iperf3 -> there is no parameter generator
-load_test family=6 -> there is no parameter family
 """
 DATAPATHS = f"""
 datapaths topology=vethh -> vethh is not a topology: choose one of
@@ -191,6 +185,11 @@ x: parameter pairs=4 -> pairs cannot be a change
 x y: mtu 1400 at both -> a name has
 x: sysctl net/../kernel/core_pattern=1 at server -> is not valid: write for example `sysctl net
 x: sysctl kernel.core_pattern=1 at server -> belongs to a namespace; use machine_sysctl
+x: machine_sysctl kernel.core_pattern=1 -> may be changed
+x: machine_sysctl kernel.modprobe=1 -> may be changed
+x: machine_sysctl fs.suid_dumpable=1 -> may be changed
+x: machine_sysctl net.core=1 -> may be changed
+x: machine_sysctl net/core/somaxconn=1 -> may be changed
 x: sysctl net.ipv4.ip_forward=1|sh at server -> '1|sh' is not valid
 x: qdisc netem distribution /etc/passwd at client -> 'distribution' is not allowed
 x: tc_filter ingress bpf obj x.o at client -> 'bpf' is not allowed
@@ -302,6 +301,10 @@ bisect datapaths --over protocol=tcp,udp -> no common metric
 bisect datapaths --over pairs=1,2 --fail-if 'loss>1%' -> are not paired
 bisect datapaths --over pairs=1,2 --good 3 -> is none of the values
 bisect datapaths --over kernels 6.1.0-none 6.1.0-other -> labkit kernels get
+draw nothing -> nothing is not a topology: choose loopback, veth
+draw veth pairs=1,2 -> pairs=1,2: one topology has one number of pairs: name one
+draw veth where=moon -> where=moon is not a host: choose here
+draw veth parent=eth9 -> parent=eth9: veth has no parent
 draw veth_bridge nodes=two where=vm:debian -> nodes=two is for measuring only
 draw existing:ssh:a/netns:x+ssh:b/netns:y -> `labkit draw ssh:a/netns:x ssh:b/netns:y` draws the path
 """

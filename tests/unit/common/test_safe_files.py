@@ -503,14 +503,6 @@ def test_pythonpath_keeps_absolute_folders(monkeypatch: pytest.MonkeyPatch) -> N
     assert process.python("-m", "x") == ["env", "PYTHONPATH=/a", sys.executable, "-P", "-m", "x"]
 
 
-def test_current_folder_is_not_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "random.py").write_text("print('theirs')")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", f":{ROOT}:.")
-    code = "import random, labkit, sys; print([folder for folder in sys.path if folder in ('', sys.argv[1])])"
-    assert process.output(process.python("-c", code, str(tmp_path))) == "[]\n"
-
-
 @pytest.mark.parametrize("part", ["rows", "artefacts"])
 def test_run_is_not_written_through_a_link(part: str, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
@@ -519,22 +511,3 @@ def test_run_is_not_written_through_a_link(part: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=f"{part} is a link"):
         run.measure("datapaths", {"topology": "veth"}, tmp_path / "run")
     assert not [*(tmp_path / "elsewhere").iterdir()]
-
-
-def test_run_is_not_written_where_others_decide(tmp_path: Path, need: Need) -> None:
-    """labkit resolves the path itself, so fs.protected_symlinks does not help."""
-    need("root")
-    for name in ("precious", "theirs"):
-        (tmp_path / name).mkdir()
-    tmp_path.chmod(0o1777)
-    (tmp_path / "new").symlink_to("precious")
-    for name in ("new", "theirs"):
-        os.chown(tmp_path / name, NOBODY, NOBODY, follow_symlinks=False)
-    for name, words in (
-        ("new", "new is a link of another user"),
-        ("new/run", "new is a link of another user"),
-        ("theirs", "theirs belongs to nobody"),
-    ):
-        with pytest.raises(BadInput, match=words):
-            run.measure("datapaths", {"topology": "veth"}, tmp_path / name)
-    assert [*(tmp_path / "precious").iterdir(), *(tmp_path / "theirs").iterdir()] == []

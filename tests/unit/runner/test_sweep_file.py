@@ -113,10 +113,6 @@ def measured(project: Path) -> Path:
     return other
 
 
-def test_reuse_takes_no_point_without_rows(project: Path) -> None:
-    assert reused(project, measured(project)) == ["tcp-1500"]
-
-
 def test_reuse_takes_no_pipe(project: Path) -> None:
     """It would be read for ever."""
     other = measured(project)

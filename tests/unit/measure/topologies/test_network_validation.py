@@ -20,6 +20,7 @@ from labkit.measure.topologies.network.parts import (
     Network,
     Node,
     Part,
+    Redirect,
     Route,
     Tunnel,
 )
@@ -183,6 +184,10 @@ ADDED: list[tuple[list[Any], str]] = [
      "x (n1) has the mode l4: netkit has l2, l3"),
     ([Cable(CableEnd("n1", "x", master="br"), CableEnd("r", "x"), kind="netkit", mode="l3")],
      "x (n1) has the mode l3, without MAC addresses: leave out mac and master"),
+    ([Redirect("n1", "up", "p9")], "the redirect of up (n1) to p9 needs the end of a cable called p9"),
+    ([Redirect("n1", "up", "up", helper="bpf_clone_redirect")], "the network routed is invalid: parts[15].helper"),
+    ([Cable(CableEnd("n1", "x"), CableEnd("r", "x")), Redirect("n1", "x", "up", hook="netkit")],
+     "the redirect of x (n1) at the hook netkit needs a cable of kind netkit"),
     ([Bridge("n1", "b2", "10.0.0.1/24")], "10.0.0.1 is the address of eth0 (c1) and of b2 (n1)"),
     ([Tunnel("sit", "n1", "t", "192.168.2.1")], "t (n1) has the unknown kind sit: choose vxlan, geneve, gre"),
     ([Tunnel("vxlan", "n1", "t", "192.168.2.1")], "t (n1) has no id: give its VNI"),

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from labkit.common.switch_options import CASES
-from labkit.measure.topologies.open_vswitch.rules import Port, bits, directions, rules
+from labkit.measure.topologies.open_vswitch.rules import Port, directions, rules
 
 NET = Port(1, "02:00:00:00:00:04")
 VMS = [Port(10 + number, f"02:00:00:00:00:0{number}") for number in range(4)]
@@ -85,12 +85,3 @@ def test_number_of_a_vm_leads_to_it(case: str, count: int) -> None:
             if vm.number != port:
                 [*_, actions] = matched(of, number)[0]
                 assert actions == f"mod_dl_src:{ROUTER},mod_dl_dst:{vm.mac},dec_ttl,output:{vm.number}"
-
-
-@pytest.mark.parametrize(
-    ("rules_count", "ports", "first", "last"),
-    [(1000, 1, 9, 10), (1000, 4, 7, 8), (16, 4, 2, 2), (64000, 1, 9, 16)],
-)
-def test_compared_bits(rules_count: int, ports: int, first: int, last: int) -> None:
-    assert bits(0, rules_count, ports) == first
-    assert bits(rules_count - 1, rules_count, ports) == last

@@ -70,6 +70,8 @@ def test_parentheses_within_quotes() -> None:
             display_filter.check(text)
     with pytest.raises(BadInput, match="the display filter is empty"):
         display_filter.check(" ")
+    with pytest.raises(BadInput, match="characters"):
+        display_filter.check("(" * 100_000)
 
 
 @pytest.mark.parametrize(
