@@ -5,10 +5,15 @@ Sources: linux/bpf.h, Documentation/bpf/standardization/instruction-set.rst.
 
 import ctypes
 import errno
+import os
+import re
+import resource
 import struct
 from contextlib import suppress
+from pathlib import Path
 
 from labkit.common.errors import Unsupported
+from labkit.common.safe_files import CAP_NET_ADMIN, CAP_SYS_ADMIN, is_capable
 from labkit.system.machine.bpf import call
 
 PROG_LOAD, PROG_QUERY, LINK_CREATE = 5, 16, 28
@@ -26,6 +31,8 @@ PLACES = {
 # Hooks at which the kernel tells how many programs an interface has.
 LISTED = {46: "tcx", 47: "tcx (egress)", BPF_NETKIT_PRIMARY: "netkit", BPF_NETKIT_PEER: "netkit (peer)"}
 LOG_BYTES = 64 * 1024
+NEEDED = {"CAP_BPF": 39, "CAP_NET_ADMIN": CAP_NET_ADMIN}  # or CAP_SYS_ADMIN (linux/capability.h)
+LOCKDOWN = Path("/sys/kernel/security/lockdown")
 
 
 def instruction(code: int, register: int = 0, value: int = 0, source: int = 0) -> bytes:
@@ -73,11 +80,25 @@ def _reason(error: OSError, said: list[str]) -> str:
     if said:
         return f"its verifier says {said[-1]!r}"
     if error.errno == errno.EPERM:
-        return (
-            "not permitted: it needs CAP_BPF and CAP_NET_ADMIN in the machine's own user namespace, a kernel that is"
-            " not locked down (/sys/kernel/security/lockdown), and before Linux 5.11 more locked memory (ulimit -l)"
-        )
+        return f"not permitted: {_forbidden()}"
     return str(error.strerror or error)
+
+
+def _forbidden() -> str:
+    """Return what this process lacks to load a program, or what else forbids it."""
+    if missing := [
+        name for name, number in NEEDED.items() if not (is_capable(number) or is_capable(CAP_SYS_ADMIN))
+    ]:
+        return f"it needs {' and '.join(missing)} in the machine's own user namespace"
+    limit_bytes = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    release = os.uname().release
+    is_counted = [int(number) for number in re.findall(r"\d+", release)[:2]] < [5, 11]
+    if is_counted and limit_bytes != resource.RLIM_INFINITY:
+        return f"Linux {release} counts programs as locked memory, and ulimit -l allows {limit_bytes} bytes of it"
+    with suppress(OSError):  # not mounted, or a kernel without lockdown
+        if (level := re.search(r"\[(\w+)\]", LOCKDOWN.read_text())) and level[1] != "none":
+            return f"the kernel is locked down ({LOCKDOWN}: {level[1]})"
+    return "a filter of system calls (seccomp) or a security module forbids bpf(2)"
 
 
 def hooks(index: int) -> list[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from labkit.common import packages
 from labkit.common.errors import Unsupported
+from labkit.common.safe_files import CAP_NET_ADMIN, CAP_SYS_ADMIN, is_capable
 from labkit.measure.capabilities.base import (
     AS_ROOT,
     DENIED,
@@ -34,7 +35,6 @@ from labkit.system.qemu import boot, kernels
 KVM_GET_API_VERSION, KVM_CREATE_VM = 0xAE00, 0xAE01  # linux/kvm.h
 IOCTL_VM_SOCKETS_GET_LOCAL_CID = 0x7B9  # linux/vm_sockets.h
 MAP_HUGETLB = 0x40000  # asm-generic/mman.h
-CAP_NET_ADMIN, CAP_SYS_ADMIN = 12, 21
 SEES = "a guest sees the files that this user may read, read-only; it can write into the run's folder only"
 ENOUGH_FILES = 4096  # for 128 pairs of four topologies: two per namespace, three per program
 
@@ -202,17 +202,8 @@ def _quota() -> str:
     return "no quota"
 
 
-def _capable(number: int) -> bool:
-    """Return whether this process has the capability over the whole machine, not only a user namespace
-    (capabilities(7))."""
-    text = Path("/proc/self/status").read_text()
-    effective = re.search(r"^CapEff:\s+(\w+)", text, re.MULTILINE)
-    everyone = Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
-    return everyone and effective is not None and bool(int(effective[1], 16) >> number & 1)
-
-
 def _root() -> str | None:
-    if not _capable(CAP_SYS_ADMIN):
+    if not is_capable(CAP_SYS_ADMIN):
         raise refused(
             errno.EPERM, "uid 0 in a user namespace only" if os.geteuid() == 0 else "an ordinary user"
         )
@@ -223,7 +214,7 @@ def _user_namespace() -> str | None:
     ended = process.run(["unshare", "--user", "--map-root-user", "true"])
     if ended.returncode != 0:
         raise refused(errno.EPERM, ended.message())
-    return "for root; other users may still be restricted" if _capable(CAP_SYS_ADMIN) else None
+    return "for root; other users may still be restricted" if is_capable(CAP_SYS_ADMIN) else None
 
 
 def _user_namespace_remedy(number: int) -> str:
@@ -247,7 +238,7 @@ def _namespace() -> None:
 
 
 def _nic() -> None:
-    if not (_capable(CAP_NET_ADMIN) and _capable(CAP_SYS_ADMIN)):
+    if not (is_capable(CAP_NET_ADMIN) and is_capable(CAP_SYS_ADMIN)):
         raise refused(errno.EPERM)
 
 

@@ -19,7 +19,6 @@ from labkit.common.errors import Failed
 from labkit.system import machine, process
 from labkit.system.machine.locked_file import open_locked
 
-CAP_SYS_ADMIN = 21
 SHARED_VM = "LABKIT_LAB_VM"  # environment variable: the lab VM that a sweep shares with its notebooks
 LOCK = b"\0labkit-measuring"
 RUN = Path("/run")
@@ -31,7 +30,7 @@ def privileged() -> bool:
     """Return whether this process can make namespaces without a user namespace (CAP_SYS_ADMIN)."""
     with open("/proc/self/status") as file:
         effective = next(line for line in file if line.startswith("CapEff"))
-    return bool(int(effective.split()[1], 16) >> CAP_SYS_ADMIN & 1)
+    return bool(int(effective.split()[1], 16) >> safe_files.CAP_SYS_ADMIN & 1)
 
 
 def limits() -> str | None:
