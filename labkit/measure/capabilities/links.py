@@ -24,7 +24,7 @@ from labkit.measure.capabilities.base import (
     remedy_for,
     unloaded_module,
 )
-from labkit.measure.topologies.network.kinds import remedy
+from labkit.measure.topologies.network.kinds import KINDS, remedy
 from labkit.system import netlink
 from labkit.system.netlink.nft_counters import NETLINK_NETFILTER, NFNL_SUBSYS_NFTABLES
 from labkit.system.netlink.sockets import attribute, request
@@ -40,8 +40,7 @@ NLM_F_ACK, NLM_F_CREATE = 4, 0x400
 class Kind:
     """A kind of link: its kernel option, what is lost without it, and what it needs.
 
-    `leaves` are interfaces that loading its module leaves in the machine's own network. `newer`: the remedy, if
-    Debian's usual kernel lacks it, too.
+    `leaves` are interfaces that loading its module leaves in the machine's own network.
     """
 
     name: str
@@ -50,7 +49,6 @@ class Kind:
     data: dict[str, Any] = field(default_factory=dict)
     on_lower: bool = False
     leaves: str | None = None
-    newer: str = ""
 
 
 V4 = ("192.0.2.1", "192.0.2.2")  # RFC 5737, documentation addresses; nothing is sent
@@ -71,7 +69,7 @@ def _tunnels(name: str) -> str:
 
 LINKS = (
     Kind("veth", "VETH", "namespaces cannot be connected, so only loopback can be measured"),
-    Kind("netkit", "NETKIT", _datapaths("netkit"), newer=remedy("netkit")),
+    Kind("netkit", "NETKIT", _datapaths("netkit")),
     Kind("bridge", "BRIDGE", "the veth_bridge and macvlan_vepa datapaths cannot be measured on this kernel"),
     Kind("macvlan", "MACVLAN", _datapaths("macvlan"), {"IFLA_MACVLAN_MODE": 4}, on_lower=True),
     Kind("macvtap", "MACVTAP", "no guest can be attached by macvtap", {"IFLA_MACVTAP_MODE": 4}, on_lower=True),
@@ -205,15 +203,15 @@ def _try(group: str, kind: Kind, probe: Callable[[], None], alone: bool = False)
     if kind.leaves and not alone and (module := unloaded_module(f"rtnl-link-{kind.name}")):
         text = f"not tried: loading its module {module} may leave {kind.leaves} in the machine's network"
         return Capability(group, kind.name, None, text, None, f"{LOAD}{module}, then run the doctor again")
-    return attempt(group, kind.name, probe, kind.lost, _by_reason(kind.option, kind.newer))
+    return attempt(group, kind.name, probe, kind.lost, _by_reason(kind.option, kind.name))
 
 
-def _by_reason(option: str, newer: str = "") -> Callable[[int], str]:
+def _by_reason(option: str, kind: str = "") -> Callable[[int], str]:
     def by_error(number: int) -> str:
         if number in DENIED:
             return AS_ROOT
         if number in (errno.EOPNOTSUPP, errno.ENOENT, errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT):
-            return newer or kernel_with(option)
+            return remedy(kind) if kind in KINDS and KINDS[kind].since else kernel_with(option)
         return "see the kernel's log for the reason (dmesg)"
 
     return by_error

@@ -15,6 +15,7 @@ from labkit import cli
 from labkit.commands import kernels as kernels_command
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure.hosts import debian_kernels
+from labkit.measure.topologies.network.kinds import remedy
 from labkit.system.qemu import kernels
 
 AMD64 = "6.1.0-56-amd64"
@@ -181,6 +182,14 @@ def test_no_kernel_gives_the_remedy(make: Make, capsys: pytest.CaptureFixture[st
         kernels.find("debian")
     assert cli.main(["kernels"]) == 0
     assert "`labkit kernels get`" in capsys.readouterr().out
+
+
+def test_remedy_for_a_kernel_without_netkit_names_the_newest_one_that_is_late_enough(make: Make) -> None:
+    make(AMD64)
+    assert "labkit kernels get RELEASE" in remedy("netkit")
+    for release in ("6.12.74+deb12-amd64", "6.7.0-1-amd64"):
+        make(release)
+    assert remedy("netkit").endswith(" or later, here or in a lab VM (where=vm:6.12.74+deb12-amd64)")
 
 
 @pytest.mark.parametrize("name", ["$(id)", "../x", "--help", "x\n"])
