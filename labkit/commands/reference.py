@@ -10,8 +10,10 @@ from labkit.commands.arguments import CommandParser
 from labkit.common import switch_options
 from labkit.common.printable import markdown_table
 from labkit.measure import experiments, topologies
+from labkit.measure.capabilities import datapaths
 from labkit.measure.experiments import changes
 from labkit.measure.experiments.change_kinds.registry import KINDS
+from labkit.measure.topologies.base import NETWORKING_MODELS
 
 BEGINNING = """\
 # Commands
@@ -96,9 +98,29 @@ def _parameters() -> Iterator[str]:
             [(f"`{key}`", *row) for key, row in rows.items() if known.get(key) != row],
         )
         known = known or rows
-    yield f"## Topologies\n\n{', '.join(f'`{name}`' for name in topologies.TABLE)}\n"
+    yield from _topologies()
     yield from _switch_options()
     yield from _changes()
+
+
+def _topologies() -> Iterator[str]:
+    """Yield the topologies by model, and what labkit has no topology for."""
+    yield (
+        "## Topologies\n\n"
+        "The models of draft-ietf-bmwg-containerized-infra-08 say where packets are forwarded between containers."
+        " `labkit doctor --datapaths` says which topologies this machine can build.\n"
+    )
+    of = {
+        model: [f"`{name}`" for name, kind in topologies.TABLE.items() if kind.networking_model == model]
+        for model in NETWORKING_MODELS
+    }
+    yield markdown_table(
+        ("model", "topologies"), [(model, ", ".join(names) or "none") for model, names in of.items()]
+    )
+    yield markdown_table(
+        ("no topology", "model", "it needs"),
+        [(name, model, needs) for name, (model, needs, _file) in datapaths.ABSENT.items()],
+    )
 
 
 def _switch_options() -> Iterator[str]:

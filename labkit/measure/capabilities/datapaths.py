@@ -8,23 +8,29 @@ from pathlib import Path
 from labkit.common.errors import Isolated, LabkitError
 from labkit.measure import topologies
 from labkit.measure.capabilities.base import Capability
-from labkit.measure.topologies.base import HARDWARE, NETWORKING_MODELS, Spec
+from labkit.measure.topologies.base import HARDWARE, NETWORKING_MODELS, USER_SPACE, Spec
 
 NICS = Path("/sys/class/net")
-# Files of sysfs (Documentation/ABI/testing/sysfs-bus-pci, sysfs-class-net) that show what a NIC can do.
-HARDWARE_NEEDS = {
+# What the draft has and labkit does not: its model, what it needs, and the file of sysfs that shows whether a NIC can
+# do it (Documentation/ABI/testing/sysfs-bus-pci, sysfs-class-net).
+ABSENT: dict[str, tuple[str, str, str | None]] = {
+    "VPP": (USER_SPACE, "the packages of the project FD.io, which Debian does not have", None),
     "SR-IOV": (
-        "device/sriov_totalvfs",
+        HARDWARE,
         "a NIC with virtual functions, and what joins them: the NIC's own switch or a cable",
+        "device/sriov_totalvfs",
     ),
-    "SmartNIC": ("phys_switch_id", "a NIC that forwards in hardware (switchdev), and its driver"),
+    "SmartNIC": (HARDWARE, "a NIC that forwards in hardware (switchdev), and its driver", "phys_switch_id"),
 }
 
 
 def datapaths() -> list[Capability]:
     """Build each topology, by model. Takes about ten seconds; nothing remains."""
     result = [_built(name, kind.networking_model) for name, kind in topologies.TABLE.items()]
-    result += [_hardware(name, *needs) for name, needs in HARDWARE_NEEDS.items()]
+    result += [
+        Capability(model, name, False, f"labkit has no topology for it; it needs {needs}{_here(file)}")
+        for name, (model, needs, file) in ABSENT.items()
+    ]
     return sorted(result, key=lambda one: NETWORKING_MODELS.index(one.group))
 
 
@@ -38,10 +44,12 @@ def _built(name: str, model: str) -> Capability:
         return Capability(model, name, False, str(reason))
 
 
-def _hardware(name: str, file: str, needs: str) -> Capability:
+def _here(file: str | None) -> str:
+    """Return which NICs have a file of sysfs, as the end of a sentence; nothing without a file."""
+    if file is None:
+        return ""
     able = sorted(path.parts[len(NICS.parts)] for path in NICS.glob(f"*/{file}") if _is_able(path))
-    here = f"{', '.join(able)} could" if able else "no NIC of this machine can"
-    return Capability(HARDWARE, name, False, f"labkit has no topology for it; it needs {needs}; {here}")
+    return f"; {', '.join(able)} could" if able else "; no NIC of this machine can"
 
 
 def _is_able(path: Path) -> bool:
