@@ -94,14 +94,18 @@ def difference(
     return result[[*GROUP, *RATIOS, "change"]] if len(result) else None
 
 
-def change_verdicts(df: pd.DataFrame, pairs: pd.DataFrame | None = None) -> pd.DataFrame:
+def change_verdicts(
+    df: pd.DataFrame,
+    pairs: pd.DataFrame | None = None,
+    metrics: Mapping[str, tuple[str, bool]] = METRIC,
+) -> pd.DataFrame:
     """Return the verdicts about `change_ratios`, in the columns of `verdicts.verdicts`; empty without any.
 
-    `pairs`: the `verdicts.ratios` of the table, if they are known. The control of all of them is the group's baseline
-    that is measured twice.
+    `pairs`: the `verdicts.ratios` of the table by these `metrics`, if they are known. The control of all of them is the
+    group's baseline that is measured twice.
     """
     df = complete(df)
-    pairs = verdicts.ratios(df) if pairs is None else pairs
+    pairs = verdicts.ratios(df, metrics) if pairs is None else pairs
     lines: list[dict[str, Any]] = []
     by_group, rows_of = dict(groups(pairs)), dict(groups(df[[*GROUP, *verdicts.JUDGED]]))
     for key, group in groups(change_ratios(df, pairs)):
@@ -113,7 +117,7 @@ def change_verdicts(df: pd.DataFrame, pairs: pd.DataFrame | None = None) -> pd.D
             if why := two_modes(rows_of[key], *names, change):
                 line = verdicts.no_evidence(*names, why)
             else:
-                line = verdicts.verdict_line(mine, control, *names, MARGIN, METRIC[of["protocol"]][1])
+                line = verdicts.verdict_line(mine, control, *names, MARGIN, metrics[of["protocol"]][1])
             if change is not None and line["word"] in ("faster", "slower"):
                 line["sentence"] = _interaction(line, change, *ends)
             lines.append({**of, "topology": topology, "baseline": baseline, "change": change, **line})

@@ -15,7 +15,7 @@ the ratio of each pair. Then speeds are compared, also of two kernels.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -134,7 +134,7 @@ def compare(
         names = [str(left_path), str(right_path)]
     loaded = [load.with_costs(verdicts.load(path)) for path in (left_path, right_path)]
     if but is not None:
-        loaded = _without(loaded, but)
+        loaded = without(loaded, but)
     paths = zip((left_path, right_path), names, loaded, strict=True)
     left, right = (_side(path, name, rows, metrics) for path, name, rows in paths)
     _refuse(left, right)
@@ -147,7 +147,7 @@ def compare(
     return table, [] if in_turn else _doubts(left, right, common, table)
 
 
-def _without(tables: list[pd.DataFrame], name: str) -> list[pd.DataFrame]:
+def without(tables: list[pd.DataFrame], name: str) -> list[pd.DataFrame]:
     """Return the tables with one value of a parameter for all rows, so that points that differ in it are common."""
     if name not in tables[0]:
         return tables
@@ -280,7 +280,11 @@ def _line(one: Common, margin: float) -> dict[str, Any] | None:
     placed = not any(arm["placement"].eq("by the scheduler").any() for arm in arms)
     plain = stats.difference(levels[0], levels[1], placed=placed)
     if one.in_turn:
-        plain = effect = _paired(arms)
+        runs = [
+            {str(folder): stats.centre(_by_setup(rows, "log")) for folder, rows in arm.groupby("folder")}
+            for arm in arms
+        ]
+        plain = effect = in_turn_effect(runs)
     else:
         effect = with_drift(plain) if relative is None else relative
     effect, verdict, why = _verdict(one, baseline, method, effect, margin)
@@ -307,20 +311,18 @@ def _by_setup(rows: pd.DataFrame, column: str) -> stats.Floats:
     )
 
 
-def _paired(arms: list[pd.DataFrame]) -> stats.Effect:
+def in_turn_effect(sides: Sequence[Mapping[str, float]]) -> stats.Effect:
     """Return the effect over pairs of runs with the same name, of which one was measured after the other.
 
-    Each run is one number, because set-ups of one boot are alike. The interval is at 99 %: it is looked at after every
-    further pair until it decides, and each look is a chance to be wrong.
+    sides: the logarithm of each run, by its folder. Each run is one number, because set-ups of one boot are alike. The
+    interval is at 99 %: it is looked at after every further pair until it decides, and each look is a chance to be
+    wrong.
     """
-    by_run = [
-        {Path(str(name)).name: stats.centre(_by_setup(rows, "log")) for name, rows in arm.groupby("folder")}
-        for arm in arms
-    ]
-    differences = (pd.Series(by_run[1]) - pd.Series(by_run[0])).dropna()
+    one, other = (pd.Series({Path(folder).name: log for folder, log in side.items()}) for side in sides)
+    differences = (other - one).dropna()
     if differences.empty:
         raise BadInput("no run of one side has the name of a run of the other side")
-    effect = stats.effect(differences.to_numpy(float))
+    effect = stats.effect(differences.tolist())
     how = f"Student's t over {units.counted(len(differences), 'pair')} of runs in turn, at 99 %"
     return replace(effect, low=effect.wide_low, high=effect.wide_high, how=how)
 

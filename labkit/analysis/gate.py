@@ -3,14 +3,14 @@
 A point is *worse* if its whole 95 % interval is beyond the margin, *not worse* if none of it is, and else labkit
 *cannot tell*. `slower` is about the metric of verdicts, `cpu` about CPU time for each unit that arrived: ratios to the
 common baseline are judged; without any, the values, whose intervals include the drift between runs. `loss` is about the
-difference of two shares of lost packets. So equal runs fail by chance less often than in 1 of 40 points, and never
-because noise hides the answer.
+difference of two shares of lost packets, of arms in each round. So equal runs fail by chance less often than in 1 of 40
+points, and never because noise hides the answer.
 """
 
 import html
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,17 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis import change_effects, compare_runs, stats, verdicts
-from labkit.analysis.load import COSTS, GROUP, METRIC, PROFILE, group_text, groups, load, with_costs
+from labkit.analysis.load import (
+    COSTS,
+    GROUP,
+    HOST,
+    METRIC,
+    group_text,
+    groups,
+    load,
+    measured_rows,
+    with_costs,
+)
 from labkit.common import units
 from labkit.common.errors import BadInput, did_you_mean
 from labkit.common.printable import markdown_table, printable
@@ -86,12 +96,34 @@ def condition(text: str) -> Condition:
 
 
 def enough(conditions: Sequence[Condition]) -> float:
-    """Return the half-width at which no more rounds are needed: two fifths of the smallest margin.
+    """Return the half-width at which no more rounds are needed: two fifths of the smallest margin; 0 (never) if one of
+    them is about loss, which has another interval.
 
     In simulations from recorded slices, at least 19 of 20 runs then say `not worse` of equal arms, and `worse` of an
     arm that is worse by twice the margin.
     """
-    return min(one.beyond for one in conditions) / 2.5
+    return 0.0 if _about_loss(conditions) else min(one.beyond for one in conditions) / 2.5
+
+
+def repetitions(conditions: Sequence[Condition]) -> Sequence[dict[str, int]]:
+    """Return those of DEFAULTS that count what the conditions are about: slices count no lost packets."""
+    return DEFAULTS[1:] if _about_loss(conditions) else DEFAULTS
+
+
+def check(conditions: Sequence[Condition], parameters: object) -> None:
+    """Raise BadInput if a condition is about loss, and the load of these parameters counts no lost packets."""
+    if not _about_loss(conditions):
+        return
+    if getattr(parameters, "protocol", None) == "tcp":
+        raise BadInput(
+            "--fail-if loss: TCP sends what is lost again and counts no packets: choose protocol=udp"
+        )
+    if getattr(parameters, "slices", 0) and getattr(parameters, "whole_runs", None) == 0:
+        raise BadInput("--fail-if loss: slices count no lost packets: leave out whole_runs=0")
+
+
+def _about_loss(conditions: Sequence[Condition]) -> bool:
+    return any(one.what == "loss" for one in conditions)
 
 
 def judge_runs(
@@ -105,7 +137,7 @@ def judge_runs(
     result = list[Judged]()
     for one in conditions:
         if one.what == "loss":
-            result += _judge_loss(left, right, one)
+            result += _judge_loss(left, right, one, **how)
         else:
             lines = (
                 table if one.what == "slower" else compare_runs.compare(left, right, metrics=COSTS, **how)[0]
@@ -116,35 +148,20 @@ def judge_runs(
     return _sorted(result)
 
 
-def check_arms(conditions: Sequence[Condition]) -> None:
-    """Raise BadInput for a condition that is not about arms of one run."""
-    if any(one.what == "loss" for one in conditions):
-        raise BadInput("--fail-if loss compares two runs: add --against RUN")
-
-
 def judge_arms(run: Path, conditions: Sequence[Condition]) -> list[Judged]:
     """Judge the arms of a run against its baseline by every condition, the worst first: two builds that took turns.
 
-    Where there are changes, each changed arm is judged against its own unchanged one, and no other arm. CPU time is
-    judged for those of the baseline; of others it cannot be told. Raises BadInput for shares of loss.
+    Where there are changes, each changed arm is judged against its own unchanged one, and no other arm. Raises BadInput
+    if loss is a condition and no packets were counted.
     """
-    check_arms(conditions)
     rows = with_costs(load(run))
     result = list[Judged]()
     for by in conditions:
-        lines = verdicts.verdicts(rows, metrics=METRIC if by.what == "slower" else COSTS)
-        if changes := list(rows["change"].dropna().unique()):
-            own = [{*changes, *(f"{base}+{change}" for change in changes)} for base in lines["baseline"]]
-            are_own = np.array([arm in names for arm, names in zip(lines["topology"], own, strict=True)])
-            changed = lines["topology"].str.endswith(tuple(f"+{change}" for change in changes))
-            others = lines.loc[~are_own & changed, "topology"].unique()
-            lines = lines[are_own]
-            if by.what == "slower":
-                effects = change_effects.change_verdicts(rows)
-                lines = pd.concat([lines, effects[effects["change"].isna()]], ignore_index=True)
-            else:
-                reason = "its CPU time is not compared with that of its own unchanged arm"
-                result += [Judged(arm, UNCLEAR, 1.0, 1.0, 1.0, reason, arm, by.text) for arm in others]
+        lines = (
+            _loss_of_arms(rows)
+            if by.what == "loss"
+            else _verdicts(rows, COSTS if by.what == "cpu" else METRIC)
+        )
         equal = lines["word"].eq("equal")
         # Without a control, with one round, or where whole runs contradict slices, a missing difference proves nothing.
         hidden = (
@@ -154,6 +171,57 @@ def judge_arms(run: Path, conditions: Sequence[Condition]) -> list[Judged]:
         ends = {f"judged_{end}": lines[end].mask(equal, 1.0) for end in ("ratio", "low", "high")}
         result += judge(lines.assign(**ends, why=why), by) or [_nothing(by)]
     return _sorted(result)
+
+
+def _verdicts(
+    rows: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]], pairs: pd.DataFrame | None = None
+) -> pd.DataFrame:
+    """Return the verdicts about arms, or, where there are changes, about each changed arm and its own unchanged one.
+
+    pairs: the `verdicts.ratios` of the rows, if they are not those of the metrics.
+    """
+    pairs = verdicts.ratios(rows, metrics) if pairs is None else pairs
+    lines = verdicts.verdicts(rows, metrics=metrics, pairs=pairs)
+    changes = list(rows["change"].dropna().unique())
+    if not changes:
+        return lines
+    own = [{*changes, *(f"{base}+{change}" for change in changes)} for base in lines["baseline"]]
+    is_own = np.array([arm in names for arm, names in zip(lines["topology"], own, strict=True)], bool)
+    is_changed = lines["topology"].str.endswith(tuple(f"+{change}" for change in changes))
+    effects = change_effects.change_verdicts(rows, pairs, metrics)
+    # Another changed arm that was not measured has no effect, but its own line says why.
+    every = [effects[effects["change"].isna()], lines[is_own | (is_changed & lines["ratio"].isna())]]
+    return pd.concat(every, ignore_index=True).drop_duplicates([*GROUP, "topology"], ignore_index=True)
+
+
+def _loss_of_arms(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return `_verdicts` about lost packets: the ratio is exp() of the difference of two shares of the same round."""
+    lost = _losses(rows)
+    if not len(lost):
+        raise BadInput("--fail-if loss: no valid run counted packets")
+    of_rounds = lost.assign(method="whole", slice=np.nan, starved=False)
+    fewer = {name: (column, False) for name, (column, _) in METRIC.items()}
+    lines = _verdicts(rows, fewer, verdicts.ratios_of(of_rounds))
+    shares = {key: float(own["log"].mean()) for key, own in groups(lost, [*GROUP, "topology"])}
+    sentences = [_lost_text(line, shares) for line in lines.to_dict("records")]
+    return lines.assign(sentence=sentences)
+
+
+def _lost_text(line: Mapping[Hashable, Any], shares: Mapping[tuple[Any, ...], float]) -> str:
+    """Return the sentence of a line of `_loss_of_arms`, with the reason if it says nothing."""
+    if pd.isna(line["ratio"]):
+        return str(line["sentence"])
+    point = [None if pd.isna(line[name]) else line[name] for name in GROUP]
+    arm, base = (units.percent(shares[*point, line[name]]) for name in ("topology", "baseline"))
+    why = ""
+    if pd.isna(line["low"]):
+        why = "; one round has no interval"
+    elif pd.isna(line["control_low"]):
+        why = f"; {line['baseline']} was not measured twice"
+    elif line["word"] == "no evidence" and not line["low"] <= 1 <= line["high"]:
+        why = "; the baseline differs from itself by as much"
+    rounds = units.counted(int(line["rounds_count"]), "round")
+    return f"{arm} of the packets were lost, and {base} with {line['baseline']} ({rounds}){why}"
 
 
 def _nothing(by: Condition) -> Judged:
@@ -184,7 +252,7 @@ def _judged(name: str, line: dict[Any, Any], by: Condition) -> Judged:
     about = (str(line["sentence"]), str(line["topology"]), by.text)
     if any(pd.isna(end) for end in ends):
         return Judged(name, UNCLEAR, 1.0, 1.0, 1.0, *about)
-    ratio, low, high = ends
+    ratio, low, high = (1 + math.log(end) for end in ends) if by.what == "loss" else ends
     if by.what == "slower" and METRIC[str(line["protocol"])][1]:  # more is better
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
     word = _word(low, high, by.beyond)
@@ -198,19 +266,36 @@ def _word(low: float, high: float, beyond: float) -> str:
     return WORSE if low > 1 + beyond else NOT_WORSE if high <= 1 + beyond else UNCLEAR
 
 
-def _judge_loss(left: Path, right: Path, by: Condition) -> list[Judged]:
-    """Judge the shares of lost packets of the points that both runs measured, one number for each set-up."""
-    one, other = _losses(left), _losses(right)
+def _judge_loss(
+    left: Path, right: Path, by: Condition, in_turn: bool = False, but: str | None = None
+) -> list[Judged]:
+    """Judge the shares of lost packets of the points that both runs measured: one number for each set-up, or for each
+    run of pairs in turn, whose kernels may differ."""
+    tables = [load(left), load(right)]
+    if but is not None:
+        tables = compare_runs.without(tables, but)
+    hidden = (None,) * len(HOST) if in_turn else ()
+    names = [*GROUP[len(hidden) :], "topology"]
+    one, other = (dict(groups(_losses(table), names)) for table in tables)
     result = []
     for key in (key for key in one if key in other):
-        effect = stats.difference(one[key], other[key])  # of shares, whose difference it gives as exp()
-        name = f"{key[-1]} ({group_text(key[:-1])})"
+        rows = [one[key], other[key]]
+        # Of shares, whose differences the effects give as exp().
+        if in_turn:
+            means = [
+                {str(folder): float(own["log"].mean()) for folder, own in each.groupby("folder")}
+                for each in rows
+            ]
+            effect = compare_runs.in_turn_effect(means)
+        else:
+            effect = stats.difference(*(each.groupby("setup")["log"].mean().to_numpy(float) for each in rows))
+        name = f"{key[-1]} ({group_text((*hidden, *key[:-1]))})"
         if effect.low is None or effect.high is None:
             why = "one of the two runs has a single set-up, so there is no interval"
             result.append(Judged(name, UNCLEAR, 1.0, 1.0, 1.0, why, str(key[-1]), by.text))
             continue
         more, low, high = (1 + math.log(value) for value in (effect.ratio, effect.low, effect.high))
-        shares = " and ".join(units.percent(float(np.mean(each[key]))) for each in (one, other))
+        shares = " and ".join(units.percent(float(each["log"].mean())) for each in rows)
         sentence = f"{shares} of the packets were lost ({effect.how})"
         result.append(
             Judged(name, _word(low, high, by.beyond), more, low, high, sentence, str(key[-1]), by.text)
@@ -220,16 +305,13 @@ def _judge_loss(left: Path, right: Path, by: Condition) -> list[Judged]:
     return result
 
 
-def _losses(run: Path) -> dict[tuple[Any, ...], list[float]]:
-    """Return the share of lost packets of each set-up, by group and topology."""
-    rows = load(run)
-    rows = rows[rows["status"].eq("ok") & rows["method"].ne(PROFILE) & rows["sent_count"].gt(0)]
+def _losses(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the valid rows that count packets; `log` is the share of lost ones, so that it is paired as logarithms
+    are."""
+    rows = measured_rows(rows)
+    rows = rows[rows["sent_count"].gt(0)]
     missing = rows["sent_count"] - rows["received_count"].where(rows["latency_p50_s"].notna())
-    rows = rows.assign(lost=rows["lost_count"].fillna(missing) / rows["sent_count"]).dropna(subset=["lost"])
-    return {
-        key: [float(each["lost"].mean()) for _, each in own.groupby(["folder", "round"])]
-        for key, own in groups(rows, [*GROUP, "topology"])
-    }
+    return rows.assign(log=rows["lost_count"].fillna(missing) / rows["sent_count"]).dropna(subset=["log"])
 
 
 def overall(judged: Sequence[Judged]) -> str:

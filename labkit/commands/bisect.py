@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--over", nargs="+", required=True, metavar="kernels|NAME[=VALUE,…]", help=text)
     for name, text in (("good", "the good end (the first value)"), ("bad", "the bad end (the last value)")):
         parser.add_argument(f"--{name}", metavar="VALUE", help=text)
-    text = "what is bad, as in labkit compare (slower>3%%); also 'cpu>5%%'"
+    text = "what is bad, as in labkit compare (slower>3%%); also 'cpu>5%%' and 'loss>0.1%%'"
     parser.add_argument("--fail-if", action="append", metavar="'slower>3%%'", help=text)
     text = f"pairs of runs after which labkit says that it cannot tell (10, at most {MOST_PAIRS})"
     parser.add_argument("--most-pairs", type=int, default=10, metavar="N", help=text)

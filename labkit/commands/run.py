@@ -141,8 +141,8 @@ def _run(given: argparse.Namespace) -> int:
         arguments.refuse(given, ("markdown", "junit", "git_bisect"), "without --fail-if")
     # A user who types a command may name any file; a YAML file may only name files in its own folder.
     parameters = yaml_files.with_files(arguments.name_value_pairs(given.parameters), None)
-    if conditions and given.against is None:
-        parameters = _with_gate_defaults(given.experiment, parameters, conditions)
+    if conditions:
+        parameters = _with_gate_defaults(given, parameters, conditions)
     _agree(given, parameters)
     bar = Bar()
     if parameters.get("where", "here") == "here":
@@ -207,7 +207,6 @@ def _gate_conditions(given: argparse.Namespace) -> Sequence[Condition]:
 
     conditions = list(map(gate.condition, given.fail_if or ()))
     if given.against is None:
-        gate.check_arms(conditions)
         return conditions
     if given.folder is not None and os.path.realpath(given.folder) == os.path.realpath(given.against):
         raise BadInput(f"--against {given.against}: it is the run's own folder: name another run")
@@ -217,18 +216,23 @@ def _gate_conditions(given: argparse.Namespace) -> Sequence[Condition]:
 
 
 def _with_gate_defaults(
-    experiment: str, parameters: dict[str, Any], conditions: Sequence[Condition]
+    given: argparse.Namespace, parameters: dict[str, Any], conditions: Sequence[Condition]
 ) -> dict[str, Any]:
-    """Return the parameters, with the defaults of a gate: it measures until it can tell, up to a limit of rounds."""
+    """Return the parameters; those of a gate of arms measure until it can tell, up to a limit of rounds.
+
+    Raises BadInput for a load that counts nothing that a condition is about.
+    """
     from labkit.analysis import gate
 
-    kind = experiments.find(experiment).parameters
-    for repetition in gate.DEFAULTS:
+    kind = experiments.find(given.experiment).parameters
+    for repetition in gate.repetitions(conditions) if given.against is None else ():
         every = {**repetition, "half_width": gate.enough(conditions), **parameters}
         # It raises for an experiment without slices or rounds, and for a load without slices.
         with contextlib.suppress(BadInput):
             kind.of(every)
-            return every
+            parameters = every
+            break
+    gate.check(conditions, kind.of(parameters))
     return parameters
 
 

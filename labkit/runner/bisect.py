@@ -74,16 +74,14 @@ class Question:
             raise BadInput(f"{self.over} is what --over exchanges: leave out {self.over}=")
         if self.over == "protocol":
             raise BadInput("protocols have no common metric: exchange another parameter")
-        for one in map(gate.condition, self.conditions):
-            if one.what == "loss":
-                raise BadInput("a bisect judges 'slower' and 'cpu': shares of loss are not paired")
+        conditions = [gate.condition(one) for one in self.conditions]
         kind = experiments.find(self.experiment).parameters
         for value in self.values:
             if self.over == KERNELS:
                 name = vm_spec.parse(self.of(value)["where"]).kernel
                 if not Path(name).is_file():  # an image that cannot be booted is skipped when it is its turn
                     kernels.find(name)  # raises BadInput
-            kind.of(yaml_files.with_files(self.of(value), None))
+            gate.check(conditions, kind.of(yaml_files.with_files(self.of(value), None)))
 
 
 @dataclass(frozen=True)

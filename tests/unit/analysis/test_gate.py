@@ -78,6 +78,40 @@ def test_arms_that_took_turns_are_judged(
 
 
 @pytest.mark.parametrize(
+    ("text", "cost", "lost", "status", "words"),
+    [
+        ("cpu>5%", 1.2, 0, "ok", ("worse", "worse")),
+        ("cpu>5%", 1.0, 0, "ok", ("not worse", "not worse")),
+        ("loss>0.5%", 1.0, 100, "ok", ("worse", "worse")),
+        ("loss>2%", 1.0, 100, "ok", ("not worse", "not worse")),
+        ("loss>2%", 1.0, 100, "failed", ("not worse", "cannot tell")),
+    ],
+)
+def test_cpu_time_and_loss_of_changed_arms_are_compared_with_their_own_unchanged_arms(
+    text: str, cost: float, lost: int, status: str, words: tuple[str, str], tmp_path: Path
+) -> None:
+    """The change loses 1 % more, while the loss of all arms grows from round to round, and b loses 20 % more than a."""
+    made = rows(
+        {"a": 1.0, "a (again)": 1.0, "a+new": 1.0, "b": 1.0, "b+new": 1.0}, 8, 0, 8, seed=1, protocol="udp"
+    )
+    rng = np.random.default_rng(1)
+    for row in made:
+        is_new, is_b = row["arm"].endswith("+new"), row["arm"].startswith("b")
+        count = 300 * row["round"] + 2000 * is_b + lost * is_new + int(rng.integers(0, 5))
+        row |= {"sent_count": 10_000, "received_count": 5000, "lost_count": count}
+        row["cpu_s"] = math.exp(rng.normal(0, 0.01)) * (cost if is_new else 1.0) * (3 if is_b else 1)
+        if is_new:
+            row |= {"change": "new", "topology": row["arm"][0]}
+        if row["arm"] == "b+new" and status != "ok":
+            row |= {"status": status, "reason": "it ended", "throughput_bps": None}
+    judged = gate.judge_arms(save(tmp_path / "r", made), [gate.condition(text)])
+    assert sorted((one.arm, one.word) for one in judged) == list(zip(("a+new", "b+new"), words, strict=True))
+    if text == "loss>0.5%":
+        assert [round(one.slower, 3) for one in judged] == [1.01, 1.01]
+        assert judged[-1].sentence.endswith(("with a (8 rounds)", "with b (8 rounds)"))
+
+
+@pytest.mark.parametrize(
     ("text", "cost", "lost", "code"),
     [("cpu>5%", 1.2, 0, 3), ("cpu>5%", 1.0, 900, 0), ("loss>0.1%", 1.5, 30, 3), ("loss>1%", 1.5, 30, 0)],
 )
@@ -136,11 +170,16 @@ def test_a_gate_of_arms_measures_until_it_can_tell(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(running, "measure", measure)
     words = ["run", "datapaths", "topology=veth,vxlan", "--fail-if", "slower>2.5%"]
-    assert [cli.main([*words, *more]) for more in ([], ["rounds=9"], ["protocol=ping"])] == [3, 3, 3]
-    plain, fewer, ping = ({**one, "topology": None} for one in asked)
+    loss = ["protocol=udp", "--fail-if", "loss>1%"]
+    codes = [cli.main([*words, *more]) for more in ([], ["rounds=9"], ["protocol=ping"], loss)]
+    assert codes == [3, 3, 3, 2], "made-up rows of no load that counts packets"
+    plain, fewer, ping, udp = ({**one, "topology": None} for one in asked)
     assert plain == {"topology": None, "rounds": 120, "slices": 12, "whole_runs": 0, "half_width": 0.01}
     assert fewer == plain | {"rounds": "9"}
     assert ping == {"topology": None, "protocol": "ping", "rounds": 30, "half_width": 0.01}
+    assert udp == {"topology": None, "protocol": "udp", "rounds": 30, "half_width": 0.0}, (
+        "slices count no loss"
+    )
 
 
 def test_a_finished_run_is_judged_against_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,7 +187,7 @@ def test_a_finished_run_is_judged_against_another(tmp_path: Path, capsys: pytest
     old, _ = runs(tmp_path, 1.0)
     words = ["run", "datapaths", "topology=veth"]
     for more, says in (
-        (["--fail-if", "loss>3%"], "add --against RUN"),
+        (["--fail-if", "loss>3%"], "choose protocol=udp"),
         (["--junit", "a.xml"], "--junit does nothing without --fail-if"),
         (["--against", str(old), "--json"], "--json does nothing with --against"),
         (["--against", str(old), "--fail-if", "slow>3%"], "write 'slower>3%'"),

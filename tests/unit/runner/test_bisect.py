@@ -17,10 +17,11 @@ Speeds = Callable[[int, int], float]
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[[Speeds, float], list[str]]:
-    """Return a function that makes runs of a value of length_bytes have a speed, by the value and the run's number."""
+def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Return a function that makes runs of a value of length_bytes have a speed, and lose packets of 10,000, by the
+    value and the run's number."""
 
-    def install(speed: Speeds, noise: float) -> list[str]:
+    def install(speed: Speeds, noise: float, lost: Speeds = lambda *_: 0) -> list[str]:
         done, seed = list[str](), itertools.count()
 
         def measure(_experiment: str, given: Mapping[str, Any], folder: Path, _watch: Any) -> Path:
@@ -31,8 +32,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[[Speeds, float], list[
                 done.append(str(given["length_bytes"]))
                 ratio = speed(number, int(folder.name))
                 made = rows(
-                    {"veth": ratio}, 1, 4, noise=noise, seed=next(seed), length_bytes=number, run=folder.name
-                )
+                    {"veth": ratio}, 1, 4, noise=noise, seed=next(seed), length_bytes=number, run=folder.name,
+                    sent_count=10_000, lost_count=lost(number, int(folder.name)),
+                )  # fmt: skip
                 save(folder, made)
             return folder
 
@@ -116,6 +118,16 @@ def test_more_pairs_are_measured_where_it_cannot_tell(tmp_path: Path, measured: 
     answer = search(tmp_path / "b", most_pairs=30)
     assert answer.first_bad == "107"
     assert max(one.pairs for one in answer.steps) > bisect.FIRST_PAIRS
+
+
+def test_loss_is_judged_in_pairs_of_runs(tmp_path: Path, measured: Any) -> None:
+    """The loss of both ends grows from run to run by more than the margin."""
+    measured(lambda *_: 1.0, 0.01, lambda number, run: 300 * run + 200 * (number >= 107))
+    answer = search(tmp_path / "b", parameters={"protocol": "udp"}, conditions=("loss>1%",))
+    assert (answer.first_bad, answer.last_good) == ("107", "106")
+    assert "+2 %" in answer.sentence
+    with pytest.raises(BadInput, match="choose protocol=udp"):
+        search(tmp_path / "tcp", conditions=("loss>1%",))
 
 
 def test_a_gradual_change_has_no_first_bad_value(tmp_path: Path, measured: Any) -> None:
