@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from sandbox import Row, Sandbox, one_sentence, sandbox
 
 from labkit.common import run_folder
@@ -222,6 +223,17 @@ def test_steering_queues_and_programs(tmp_path: Path) -> None:
         assert "lacks qdisc fq_codel limit 1000" in refused(result, "fair")[1]
     else:
         assert effects(result, "fair")[0][3].startswith("fq_codel root limit 1000p")
+
+
+@pytest.mark.needs("vxlan")
+def test_mtu_of_the_path_under_a_tunnel(machine: Sandbox) -> None:
+    """The sweep of tunnels has a larger and a smaller one, which takes effect and lets packets pass."""
+    arms = re.findall(r'"(mtu-[^"]+)"', (ROOT / "params/tunnel_offloads.yaml").read_text())
+    result = machine.rows("topology=vxlan", f"change={'; '.join(arms)}", "slices=1", "whole_runs=0")
+    assert {row["status"] for row in result} == {"ok"}
+    for change, after in (("mtu-9000-below", "9000"), ("mtu-1500-below", "1500")):
+        at_both = [(at, "mtu_bytes", "1550", after) for at in ("client", "server")]
+        assert effects(result, change)[:2] == at_both
 
 
 def test_bad_change_is_one_sentence(machine: Sandbox) -> None:
