@@ -23,32 +23,28 @@ class StatParameters(base.ObserverParameters, frozen=True, kw_only=True):
     ] = "ctxt"
 
 
-class Counter:
-    """Counts while `counting` is open."""
-
-    def __init__(self, event: str) -> None:
-        self.event, self.count = event, 0
-
-    def total(self) -> int:
-        """How often it happened since boot."""
-        return int(re.findall(rf"^{self.event} (\d+)", Path("/proc/stat").read_text(), re.MULTILINE)[0])
-
-    @contextmanager
-    def counting(self) -> Iterator[None]:
-        """Around the traffic that is measured."""
-        before = self.total()
-        yield
-        self.count = self.total() - before
-
-    def report(self) -> base.Observation:
-        """The column `observed` of a row."""
-        return base.Observation({f"{self.event}_count": self.count})
+def total(event: str) -> int:
+    """How often it happened since boot."""
+    return int(re.findall(rf"^{event} (\d+)", Path("/proc/stat").read_text(), re.MULTILINE)[0])
 
 
 @contextmanager
-def armed(parameters: base.ObservedLoad, _topology: topologies.Topology, _stem: Path) -> Iterator[Counter]:
+def armed(
+    parameters: base.ObservedLoad, _topology: topologies.Topology, _stem: Path
+) -> Iterator[base.ArmedObserver]:
     """An observer of one whole run. It needs neither the topology nor a file of its own."""
-    yield Counter(base.own_parameters(parameters, StatParameters).stat_event)
+    event, count = base.own_parameters(parameters, StatParameters).stat_event, 0
+
+    @contextmanager
+    def counting() -> Iterator[None]:
+        """Around the traffic that is measured."""
+        nonlocal count
+        before = total(event)
+        yield
+        count = total(event) - before
+
+    # The report is the column `observed` of a row.
+    yield base.ArmedObserver(lambda: base.Observation({f"{event}_count": count}), counting)
 
 
 # `check` raises Unsupported or BadInput before anything is measured. Every kernel has these counters.

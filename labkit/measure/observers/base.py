@@ -1,7 +1,7 @@
 """The interface of observers: their parameters, what they read of an experiment, and what they report."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -48,14 +48,16 @@ class ObservedLoad(Protocol):
     def family(self) -> int: ...
 
 
-class ArmedObserver(Protocol):
-    """An observer that was armed before the traffic began."""
+@dataclass(frozen=True)
+class ArmedObserver:
+    """An observer that was armed before the traffic began.
 
-    def counting(self) -> AbstractContextManager[None]:
-        """Count until the block ends; the block is the traffic, or the measured part of it."""
+    `report` returns what it saw; call it after the traffic. `counting` counts until its block ends; the block is the
+    traffic, or the measured part of it. What counts all packets, also those before that, needs none.
+    """
 
-    def report(self) -> Observation:
-        """Return what the observer saw; call it after the traffic."""
+    report: Callable[[], Observation]
+    counting: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 class ObserverParameters(msgspec.Struct, frozen=True, kw_only=True):

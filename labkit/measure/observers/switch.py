@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from labkit.common import errors, switch_options
 from labkit.common.errors import BadInput
-from labkit.measure.observers.base import Observation, ObservedLoad, Observer
+from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer
 from labkit.measure.observers.counters.kernel_counters import changes
 from labkit.system import netlink
 from labkit.system.netlink.packet_sockets import PacketSockets
@@ -43,44 +43,33 @@ NOT_COUNTERS = ("averages", "flows", "state")  # parts of `read` that are no cou
 Counts = dict[str, Any]
 
 
-class Switched:
-    """The changes of a switch's counters since now, which `report` reads again; empty without a switch (None)."""
+def switched(switch: Switch | None) -> Callable[[], Observation]:
+    """Read a switch's counters; return a function that reads them again, and reports the changes since, by place.
 
-    def __init__(self, switch: Switch | None) -> None:
-        self._switch = switch
-        if switch is not None and not switch.kernel:
-            switch.command("dpif-netdev/pmd-stats-clear")  # its averages would be of the time before, too
-        self._before = read(switch)
+    `averages` are those of the userspace datapath since then; cycles are those of the CPU's time stamp counter. `flows`
+    are those with the most packets, with their actions; `state` is that at the end. All is empty without a switch.
+    """
+    if switch is None:
+        return lambda: Observation({})
+    if not switch.kernel:
+        switch.command("dpif-netdev/pmd-stats-clear")  # its averages would be of the time before, too
+    before = read(switch)
 
-    def counting(self) -> AbstractContextManager[None]:
-        """Do nothing: a switch counts all packets, also those before the measured window."""
-        return nullcontext()
-
-    def report(self) -> Observation:
-        """Return the changes since arming, by place.
-
-        `averages` are those of the userspace datapath since then; cycles are those of the CPU's time stamp counter.
-        `flows` are those with the most packets, with their actions; `state` is that at the end.
-        """
-        after = read(self._switch)
-        if not after:
-            return Observation({})
+    def since() -> Observation:
+        after = read(switch)
         counted = changes(*({name: value for name, value in one.items() if name not in NOT_COUNTERS}
-                            for one in (self._before, after)))  # fmt: skip
+                            for one in (before, after)))  # fmt: skip
         took = [
-            {"packets": flow["packets"] - self._before["flows"].get(name, flow | {"packets": 0})["packets"],
+            {"packets": flow["packets"] - before["flows"].get(name, flow | {"packets": 0})["packets"],
              "match": flow["match"], "actions": flow["actions"]}
             for name, flow in after["flows"].items()
         ]  # fmt: skip
         used = sorted((one for one in took if one["packets"] > 0), key=lambda one: -int(one["packets"]))
-        observed = {
-            **counted,
-            "averages": after["averages"],
-            "flows": used[:MAX_FLOWS],
-            "state": after["state"],
-            "not_read": OLD,
-        }
+        of_end = {"averages": after["averages"], "flows": used[:MAX_FLOWS], "state": after["state"]}
+        observed = {**counted, **of_end, "not_read": OLD}
         return Observation(observed, doubts=overflow(counted, after["state"]))
+
+    return since
 
 
 def overflow(counted: Mapping[str, Any], state: Mapping[str, Any]) -> list[str]:
@@ -95,7 +84,7 @@ def overflow(counted: Mapping[str, Any], state: Mapping[str, Any]) -> list[str]:
 
 
 def drops(counted: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Return what a switch and its packet sockets dropped, by port, from the changes that `Switched` reports.
+    """Return what a switch and its packet sockets dropped, by port, from the changes that `switched` reports.
 
     Under "" are the drops that belong to no port: lost upcalls, and the coverage counters of drops.
     """
@@ -112,16 +101,11 @@ def drops(counted: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     return {**result, "": whole} if whole else result
 
 
-def read(switch: Switch | None) -> Counts:
-    """Return all counters now; {} without a switch. Takes 0.1 s, mostly for the switch's main loop."""
-    if switch is None:
-        return {}
+def read(switch: Switch) -> Counts:
+    """Return all counters now. Takes 0.1 s, mostly for the switch's main loop."""
     ports, datapath, state = datapaths(switch.command("dpctl/show", "-s"))
-    sockets = PacketSockets(switch.space.fd)
-    try:
+    with closing(PacketSockets(switch.space.fd)) as sockets:
         dropped = sockets.drops()
-    finally:
-        sockets.close()
     names = {link.index: link.name for link in netlink.links(switch.space.netlink)}
     upcalls = switch.command("upcall/show")
     of_threads = switch.command(STATS) if not switch.kernel else ""
@@ -247,6 +231,6 @@ def _check(parameters: ObservedLoad) -> None:
 
 
 SWITCH = Observer(
-    lambda _parameters, topology, _stem: nullcontext(Switched(topology.switch)),
+    lambda _parameters, topology, _stem: nullcontext(ArmedObserver(switched(topology.switch))),
     check_parameters=_check,
 )

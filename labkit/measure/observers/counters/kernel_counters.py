@@ -7,14 +7,12 @@ flight. Endpoints in guests have the same counters of the guest's kernel, except
 there shows.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from labkit.common import errors
 from labkit.measure.endpoints import Endpoint, Kernel, Namespace, of_guests
-from labkit.measure.observers.base import Observation
 from labkit.system import netlink
 from labkit.system.machine.cpu_time import TICKS_PER_S
 from labkit.system.machine.mibs import interfaces, mibs, mibs6, softnet_counts
@@ -26,22 +24,18 @@ NOT_READ = "queueing disciplines in guests"
 Counts = dict[str, Any]  # nested by place; the innermost values are numbers
 
 
-class Counters:
-    """The changes since now of the counters of these namespaces, of this machine's CPUs, and of the kernels of these
-    endpoints in guests; `report` reads them again."""
+def counted(namespaces: Sequence[Namespace], ends: Sequence[Endpoint] = ()) -> Callable[[], Counts]:
+    """Read the counters of these namespaces, of this machine's CPUs, and of the kernels of these endpoints in guests.
 
-    def __init__(self, namespaces: Sequence[Namespace], ends: Sequence[Endpoint] = ()) -> None:
-        self._places = namespaces, ends
-        self._before = read(*self._places)
+    Return a function that reads them again, and returns those that changed since, nested by place.
+    """
+    before = read(namespaces, ends)
 
-    def counting(self) -> AbstractContextManager[None]:
-        """Do nothing: the kernel counts all packets, also those before the measured window."""
-        return nullcontext()
+    def since() -> Counts:
+        result = changes(before, read(namespaces, ends))
+        return result | {"not_read": NOT_READ} if ends else result
 
-    def report(self) -> Observation:
-        """Return the counters that changed since the observer was armed, nested by place."""
-        result = changes(self._before, read(*self._places))
-        return Observation(result | {"not_read": NOT_READ} if self._places[1] else result)
+    return since
 
 
 def read(namespaces: Sequence[Namespace], ends: Sequence[Endpoint] = ()) -> Counts:

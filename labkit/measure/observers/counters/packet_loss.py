@@ -12,9 +12,10 @@ by which a tunnel leaves the host (the uplink) did not send is a hop of its own.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -22,8 +23,8 @@ from labkit.common import topology_state
 from labkit.measure import topologies
 from labkit.measure.endpoints import Endpoint, Pair
 from labkit.measure.observers import switch as switch_observer
-from labkit.measure.observers.base import Observation, ObservedLoad, Observer
-from labkit.measure.observers.counters.kernel_counters import Counters
+from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer
+from labkit.measure.observers.counters.kernel_counters import counted
 from labkit.measure.topologies.network.parts import UDP_PORTS
 from labkit.measure.topologies.state import packet_path, read
 from labkit.measure.topologies.state.packet_path import IN, OUT
@@ -331,32 +332,25 @@ def _mirror_counts(metered: Counts) -> dict[str, Any]:
     }
 
 
-class _Losses:
-    """The kernel's counters, and the packet loss on the path of each pair that follows from them."""
+@contextmanager
+def _armed(parameters: ObservedLoad, topology: topologies.Topology, _stem: Path) -> Iterator[ArmedObserver]:
+    """Read the counters. It reports their changes by place, and under `loss` the hops of each pair."""
+    counts, switch = counted(topology.namespaces, _guests(topology)), topology.switch
+    of_switch = switch_observer.switched(switch)
+    meter = topology.meter() if topology.meter is not None else dict[str, Any]
+    pairs, outside = _followed(topology)
 
-    def __init__(self, parameters: ObservedLoad, topology: topologies.Topology) -> None:
-        self._parameters, self._counted = parameters, Counters(topology.namespaces, _guests(topology))
-        self._switched = switch_observer.Switched(topology.switch)
-        self._switch = topology.switch
-        self._metered = topology.meter() if topology.meter is not None else dict[str, Any]
-        self._pairs, self._outside = _followed(topology)
-        self.counting = self._counted.counting
-
-    def report(self) -> Observation:
-        """Return the counts by place, and under `loss` the hops of each pair."""
-        changed, switched = self._counted.report().observed, self._switched.report().observed
-        metered = self._metered()
-        result = losses(
-            changed, self._pairs, self._parameters.protocol, self._parameters.family, self._outside, switched
-        )
-        if self._switch is None or "copies_expected_count" not in metered:
+    def report() -> Observation:
+        changed, own, metered = counts(), of_switch().observed, meter()
+        result = losses(changed, pairs, parameters.protocol, parameters.family, outside, own)
+        if switch is None or "copies_expected_count" not in metered:
             return Observation({**changed, "loss": result})
-        space = self._switch.space.name
-        ports = {
-            interface for _client, _server, path in self._pairs for at, interface, _ in path if at == space
-        }
-        copies = lost_copies(changed, switched, metered, space, ports, self._switch.uplink)
+        space = switch.space.name
+        ports = {interface for _client, _server, path in pairs for at, interface, _ in path if at == space}
+        copies = lost_copies(changed, own, metered, space, ports, switch.uplink)
         return Observation({**changed, "loss": result, "copies": copies})
+
+    yield ArmedObserver(report)
 
 
 def _followed(
@@ -378,26 +372,25 @@ def _followed(
 
 def counted_losses(topology: topologies.Topology, family: int) -> Callable[[], list[dict[str, Any]]]:
     """Read the counters now; return a function that reads them again and returns the datagrams' `losses` since."""
-    counted = Counters(topology.namespaces, _guests(topology))
+    counts = counted(topology.namespaces, _guests(topology))
 
     def since() -> list[dict[str, Any]]:
         pairs, outside = _followed(topology)
-        return losses(counted.report().observed, pairs, "udp", family, outside)
+        return losses(counts(), pairs, "udp", family, outside)
 
     return since
 
 
 def refusals(topology: topologies.Topology) -> Callable[[], str]:
     """Read the counters now; return a function that names those that have since counted packets IP refused."""
-    counted = Counters(topology.namespaces, _guests(topology))
+    counts = counted(topology.namespaces, _guests(topology))
 
     def since() -> str:
         names = {*IP_RECEIVES, "OutDiscards", "OutNoRoutes"}
-        spaces = counted.report().observed.get("namespaces", {})
         return ", ".join(
             f"{space}: {group} {name}"
-            for space, counts in spaces.items()
-            for group, each in counts.get("mibs", {}).items()
+            for space, own in counts().get("namespaces", {}).items()
+            for group, each in own.get("mibs", {}).items()
             for name in each
             if name in names
         )
@@ -419,6 +412,4 @@ def _pair_path(pair: Pair, steps: Sequence[topology_state.Step]) -> list[tuple[s
     return path
 
 
-COUNTERS = Observer(
-    lambda parameters, topology, _stem: nullcontext(_Losses(parameters, topology)),
-)
+COUNTERS = Observer(_armed)

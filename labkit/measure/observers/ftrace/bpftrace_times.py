@@ -20,7 +20,7 @@ import msgspec
 
 from labkit.common import errors
 from labkit.common.errors import Failed, Unsupported
-from labkit.measure.observers.base import Observation
+from labkit.measure.observers.base import ArmedObserver, Observation
 from labkit.measure.observers.ftrace.histogram import Collected, Powers
 from labkit.system import machine, process
 
@@ -28,40 +28,34 @@ ARMING_S = 60.0  # an emulated CPU needs 10
 ARMED = "armed"
 
 
-class Times:
-    """function_times, armed with bpftrace."""
+@contextmanager
+def bpf_times(traced: Mapping[str, Sequence[str]]) -> Iterator[ArmedObserver]:
+    """Arm the times of functions before the traffic; `traced` gives the kernel's names of each.
 
-    def __init__(self, names: Sequence[str], program: process.Running, mark: str) -> None:
-        self._names, self._program, self._mark = names, program, mark
-        self._window_s = 0.0
+    It counts the calls that end within `counting`, and reports in the form of function_times, with the tracer `bpf`.
+    The kernel detaches everything when bpftrace ends. Raises Unsupported without bpftrace or if it cannot attach.
+    """
+    window_s = 0.0
 
     @contextmanager
-    def counting(self) -> Iterator[None]:
-        """Count the calls that end within the block."""
-        _rename(f"{self._mark}1")
+    def counting() -> Iterator[None]:
+        nonlocal window_s
+        _rename(f"{mark}1")
         begun = time.monotonic()
         try:
             yield
         finally:
-            self._window_s = time.monotonic() - begun
-            _rename(f"{self._mark}0")
+            window_s = time.monotonic() - begun
+            _rename(f"{mark}0")
 
-    def report(self) -> Observation:
-        """Return the observation in the form of function_times, with the tracer `bpf`."""
-        self._program.signal(signal.SIGINT)  # it detaches, prints its counts and ends
-        ended = self._program.ended_within(ARMING_S)
+    def report() -> Observation:
+        program.signal(signal.SIGINT)  # it detaches, prints its counts and ends
+        ended = program.ended_within(ARMING_S)
         if ended.returncode != 0:
             raise Failed(ended.message())
-        observed = {"tracer": "bpf", "functions": parse(ended.stdout, self._names), "overrun_count": None}
-        return Observation({**observed, "window_s": self._window_s})
+        observed = {"tracer": "bpf", "functions": parse(ended.stdout, list(traced)), "overrun_count": None}
+        return Observation({**observed, "window_s": window_s})
 
-
-@contextmanager
-def bpf_times(traced: Mapping[str, Sequence[str]]) -> Iterator[Times]:
-    """Arm the times of functions before the traffic; `traced` gives the kernel's names of each.
-
-    The kernel detaches everything when bpftrace ends. Raises Unsupported without bpftrace or if it cannot attach.
-    """
     mark = f"lk{os.urandom(4).hex()}-"
     argv = [machine.require_program("bpftrace"), "-f", "json", "-e", script(traced, mark)]
     program = process.Running(argv)
@@ -74,7 +68,7 @@ def bpf_times(traced: Mapping[str, Sequence[str]]) -> Iterator[Times]:
                     f"functions cannot be timed by BPF: {reason(program.ended(timed_out=not program.poll()))}"
                 )
             time.sleep(0.02)
-        yield Times(list(traced), program, mark)
+        yield ArmedObserver(report, counting)
 
 
 def reason(ended: process.Ended) -> str:

@@ -8,7 +8,7 @@ this is the whole path to the receiver's socket.
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from labkit.common import call_trees, run_folder, units
 from labkit.common.call_trees import Reader, Tree
 from labkit.common.errors import Unsupported
 from labkit.measure import topologies
-from labkit.measure.observers.base import Observation, ObservedLoad, Observer
+from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer
 from labkit.measure.observers.ftrace import kernel_functions
 from labkit.measure.observers.ftrace import session as tracing
 from labkit.measure.observers.parameters import own
@@ -50,54 +50,33 @@ OPTIONS = {
 }  # fmt: skip
 
 
-class Graph:
-    """The armed tracer."""
-
-    def __init__(self, session: tracing.Session, roots: Sequence[str], text: Path) -> None:
-        self._session, self._roots, self._text = session, roots, text
-
-    def counting(self) -> AbstractContextManager[None]:
-        """Trace until the block ends or the buffer is full."""
-        return self._session.counting()
-
-    def report(self) -> Observation:
-        """Return how the calls were chosen, with a file of them as ftrace prints them."""
-        reader = Reader(self._roots)
-        with open(self._session.folder / "trace", errors="replace") as lines:
-            head = [line for line in islice(lines, 40) if line.startswith("#")]
-        with open(self._session.folder / "trace", errors="replace") as lines:
-            trees = list(islice(reader.read(lines), MAX_CALLS))
-        result = {
-            root: _describe_root([tree for tree in trees if tree.root.name == root]) for root in self._roots
-        }
-        chosen = [(root, part, tree) for root, (_, kept) in result.items() for part, tree in kept]
-        observed: dict[str, Any] = {
-            "tracer": tracing.TRACER,
-            "root": chosen[0][0] if chosen else None,
-            "packets_count": sum(about["count"] for about, _ in result.values()),
-            "roots": {root: about for root, (about, _) in result.items()},
-            "trees": [_about(*each) for each in chosen],
-            "shortest_s": min((call.total_ns for tree in trees for call in tree.calls), default=0) / 1e9,
-            "left_out_count": reader.broken_count,
-        }
-        self._write(head, result)
-        doubts = [] if chosen else [f"none of {', '.join(self._roots)} was called during the trace"]
-        if reader.lost_count:
-            doubts.append(f"the trace buffer lost {reader.lost_count} events during the recording")
-        return Observation(observed, self._text, reader.lost_count, doubts)
-
-    def _write(
-        self, head: list[str], result: dict[str, tuple[dict[str, Any], list[tuple[float, Tree]]]]
-    ) -> None:
-        lines = ["".join(head)]
-        for root, (about, kept) in result.items():
-            for part, tree in kept:
-                what = "the median" if part == 0.5 else f"{units.percent(part)} take no longer"
-                lines += [
-                    f"#\n# {root}, {what}: of {about['chosen_of']}\n",
-                    *(f"{each}\n" for each in tree.lines),
-                ]
-        run_folder.write(self._text, "".join(lines).encode())
+def report(trace: Path, roots: Sequence[str], text: Path) -> Observation:
+    """Return how the calls in a trace were chosen; write them to the file `text` as ftrace prints them."""
+    reader = Reader(roots)
+    with open(trace, errors="replace") as lines:
+        kept_lines = [line for line in islice(lines, 40) if line.startswith("#")]
+    with open(trace, errors="replace") as lines:
+        trees = list(islice(reader.read(lines), MAX_CALLS))
+    result = {root: _describe_root([tree for tree in trees if tree.root.name == root]) for root in roots}
+    chosen = [(root, part, tree) for root, (_, kept) in result.items() for part, tree in kept]
+    for root, part, tree in chosen:
+        what = "the median" if part == 0.5 else f"{units.percent(part)} take no longer"
+        kept_lines.append(f"#\n# {root}, {what}: of {result[root][0]['chosen_of']}\n")
+        kept_lines += [f"{each}\n" for each in tree.lines]
+    run_folder.write(text, "".join(kept_lines).encode())
+    observed: dict[str, Any] = {
+        "tracer": tracing.TRACER,
+        "root": chosen[0][0] if chosen else None,
+        "packets_count": sum(about["count"] for about, _ in result.values()),
+        "roots": {root: about for root, (about, _) in result.items()},
+        "trees": [_about(*each) for each in chosen],
+        "shortest_s": min((call.total_ns for tree in trees for call in tree.calls), default=0) / 1e9,
+        "left_out_count": reader.broken_count,
+    }
+    doubts = [] if chosen else [f"none of {', '.join(roots)} was called during the trace"]
+    if reader.lost_count:
+        doubts.append(f"the trace buffer lost {reader.lost_count} events during the recording")
+    return Observation(observed, text, reader.lost_count, doubts)
 
 
 def _describe_root(trees: list[Tree]) -> tuple[dict[str, Any], list[tuple[float, Tree]]]:
@@ -158,14 +137,16 @@ def _roots(parameters: ObservedLoad) -> tuple[str, ...]:
 
 
 @contextmanager
-def _armed(parameters: ObservedLoad, _topology: topologies.Topology, stem: Path) -> Iterator[Graph]:
+def _armed(parameters: ObservedLoad, _topology: topologies.Topology, stem: Path) -> Iterator[ArmedObserver]:
     """Arm function_graph for the calls of the roots and everything that they call, before the traffic.
 
+    It traces until `counting` ends or the buffer is full.
     Raises what `session.session` raises.
     """
     roots, buffer_kib = _roots(parameters), EACH_KIB * (os.cpu_count() or 1)
     with tracing.session(roots=roots, buffer_kib=buffer_kib, options=OPTIONS) as session:
-        yield Graph(session, roots, stem.with_name(f"{stem.name}.txt"))
+        trace, text = session.folder / "trace", stem.with_name(f"{stem.name}.txt")
+        yield ArmedObserver(lambda: report(trace, roots, text), session.counting)
 
 
 FUNCTION_GRAPH = Observer(

@@ -204,25 +204,22 @@ class OwnBuffers(Buffers):
         return self._session.lost_count()
 
 
-class Times:
-    """The armed observer: the tracers of some kernels. `key`: where the row has the report, None: at its top."""
-
-    def __init__(self, names: Sequence[str], buffers: Sequence[Buffers], key: str | None = None) -> None:
-        self._names, self._buffers, self._key = names, buffers, key
+def _armed(names: Sequence[str], buffers: Sequence[Buffers], key: str | None = None) -> ArmedObserver:
+    """Return the armed tracers of some kernels. `key`: where the row has the report, None: at its top."""
 
     @contextmanager
-    def counting(self) -> Iterator[None]:
+    def counting() -> Iterator[None]:
         """Count the calls that end within the block."""
         with ExitStack() as stack:
-            for one in self._buffers:
+            for one in buffers:
                 stack.enter_context(one.counting())
             yield
 
-    def report(self) -> Observation:
+    def report() -> Observation:
         """Return for each function: count, mean_s, p50_s, p90_s, p99_s, max_s, total_s, histogram, cpus, processes."""
-        result = Collected(self._names, Distribution)
-        lost = sum(one.add_to(result) for one in self._buffers)
-        window_s = statistics.fmean(one.window_s for one in self._buffers)
+        result = Collected(names, Distribution)
+        lost = sum(one.add_to(result) for one in buffers)
+        window_s = statistics.fmean(one.window_s for one in buffers)
         doubts = []
         if lost:
             kept = 2 * sum(one.count for one in result.all.values())
@@ -232,8 +229,10 @@ class Times:
                 " less (rate_bps)"
             )
         seen = {"functions": result.report(), "overrun_count": lost, "window_s": window_s}
-        observed = {"tracer": tracing.TRACER, **({self._key: seen} if self._key else seen)}
+        observed = {"tracer": tracing.TRACER, **({key: seen} if key else seen)}
         return Observation(observed, lost_samples_count=lost, doubts=doubts)
+
+    return ArmedObserver(report, counting)
 
 
 @contextmanager
@@ -253,7 +252,7 @@ def function_times(
     of = {one: name for name, all_of in traced.items() for one in all_of}
     with ExitStack() as stack:
         session = stack.enter_context(tracing.session(filters=list(of), buffer_kib=buffer_kib))
-        yield Times(names, [OwnBuffers(of, session, stack.enter_context(ExitStack()))])
+        yield _armed(names, [OwnBuffers(of, session, stack.enter_context(ExitStack()))])
 
 
 @functools.cache
@@ -338,7 +337,7 @@ FUNCTION_TIMES = Observer(
 
 
 @contextmanager
-def guest_function_times(guests: Sequence[Kernel], names: Sequence[str]) -> Iterator[Times]:
+def guest_function_times(guests: Sequence[Kernel], names: Sequence[str]) -> Iterator[ArmedObserver]:
     """Arm the times of these functions in the guests' kernels, before the traffic.
 
     Raises Unsupported without guests or without a tracer in them, BadInput for a function that a guest cannot trace.
@@ -360,7 +359,7 @@ def guest_function_times(guests: Sequence[Kernel], names: Sequence[str]) -> Iter
                 _set(guest, settings | {"current_tracer": tracing.TRACER, "trace": ""})
             except OSError as error:
                 raise Failed(f"the guest {guest.name} cannot trace {', '.join(names)}: {error}") from None
-        yield Times(names, armed, "guest")
+        yield _armed(names, armed, "guest")
 
 
 def _set(guest: Kernel, settings: Mapping[str, str]) -> None:

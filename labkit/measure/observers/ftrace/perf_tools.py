@@ -23,7 +23,7 @@ from pathlib import Path
 
 from labkit.common import errors, run_folder
 from labkit.common.errors import BadInput, Failed, Unsupported
-from labkit.measure.observers.base import Observation, Observer
+from labkit.measure.observers.base import ArmedObserver, Observation, Observer
 from labkit.measure.observers.ftrace import kernel_functions, session
 from labkit.measure.observers.parameters import PROBED, RETURN, OwnParameters, own
 from labkit.system import machine, process
@@ -62,55 +62,47 @@ class Tool:
                 raise Unsupported(f"this kernel has no {top / self.needs}: {session.OTHERWISE}")
 
     @contextmanager
-    def armed(self, parameters: OwnParameters, text: Path | None = None) -> Iterator[Armed]:
+    def armed(self, parameters: OwnParameters, text: Path | None = None) -> Iterator[ArmedObserver]:
         """Arm it; `text`: the file for its output. It has ended when the block ends. Raises as `check` and `asked`."""
         what, words = self.asked(parameters)
-        program = Path(machine.require_program("kprobe-perf")).with_name(f"{self.name}-perf")
+        path = Path(machine.require_program("kprobe-perf")).with_name(f"{self.name}-perf")
         with session.exclusive_tracefs() as top:
-            running = process.Running(["setsid", str(program), "-d", LONGEST_S, *words])  # leads its group
-            tool = Armed(self, running, top, what, text)
+            program = process.Running(["setsid", str(path), "-d", LONGEST_S, *words])  # leads its group
+
+            @contextmanager
+            def counting() -> Iterator[None]:
+                (top / "trace").write_text("")
+                yield
+                (top / "tracing_on").write_text("0")
+
+            def report() -> Observation:
+                _end(program)
+                ended = program.ended()
+                if ended.returncode != 0:
+                    raise Failed(ended.message())
+                if text is not None:
+                    run_folder.write(text, ended.stdout.encode())
+                return replace(self.read(ended.stdout, what), artefact=text)
+
             try:
-                wait_until_armed(running)
-                yield tool
+                wait_until_armed(program)
+                yield ArmedObserver(report, counting)
             finally:
-                tool.end()
-                running.ended()
+                _end(program)
+                program.ended()
 
 
-class Armed:
-    """A program that traces."""
-
-    def __init__(self, tool: Tool, program: process.Running, top: Path, what: str, text: Path | None) -> None:
-        self._tool, self._program, self._top, self._what, self._text = tool, program, top, what, text
-
-    @contextmanager
-    def counting(self) -> Iterator[None]:
-        """Record until the block ends."""
-        (self._top / "trace").write_text("")
-        yield
-        (self._top / "tracing_on").write_text("0")
-
-    def report(self) -> Observation:
-        """Return what the output says, and write it to the file."""
-        self.end()
-        ended = self._program.ended()
-        if ended.returncode != 0:
-            raise Failed(ended.message())
-        if self._text is not None:
-            run_folder.write(self._text, ended.stdout.encode())
-        return replace(self._tool.read(ended.stdout, self._what), artefact=self._text)
-
-    def end(self) -> None:
-        """End the program and those that it started."""
-        deadline = time.monotonic() + GRACE_S
-        while not self._program.poll():
-            late = time.monotonic() > deadline
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._program.pid, signal.SIGKILL if late else signal.SIGINT)
-            process.wait([self._program], time.monotonic() + AGAIN_S)
-        with contextlib.suppress(OSError):
-            if tracing_journal.PERF_TOOLS_LOCK.read_text().strip() == str(self._program.pid):
-                tracing_journal.PERF_TOOLS_LOCK.unlink()  # it was killed before it could remove its lock
+def _end(program: process.Running) -> None:
+    """End the program and those that it started."""
+    deadline = time.monotonic() + GRACE_S
+    while not program.poll():
+        late = time.monotonic() > deadline
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL if late else signal.SIGINT)
+        process.wait([program], time.monotonic() + AGAIN_S)
+    with contextlib.suppress(OSError):
+        if tracing_journal.PERF_TOOLS_LOCK.read_text().strip() == str(program.pid):
+            tracing_journal.PERF_TOOLS_LOCK.unlink()  # it was killed before it could remove its lock
 
 
 @errors.reading("the output of perf-tools")

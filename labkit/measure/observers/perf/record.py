@@ -11,15 +11,15 @@ import gzip
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from labkit.common import safe_files, units
 from labkit.common.errors import Unsupported
 from labkit.measure import topologies
-from labkit.measure.observers.base import Observation, ObservedLoad, Observer
+from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer
 from labkit.measure.observers.parameters import own
 from labkit.measure.observers.perf import control as perf_control
 from labkit.measure.observers.perf import stat
@@ -32,49 +32,6 @@ NO_CACHE = ("--no-buildid", "--no-buildid-cache")  # perf would copy the objects
 MAX_OTHERS = 0.1  # share of samples that may belong to programs outside the experiment
 MAX_RATE = "/proc/sys/kernel/perf_event_max_sample_rate"
 PILES_UP = "cpu-clock cannot sample while interrupts are off: that time is charged to the code that enables them again"
-
-
-class Record:
-    """The armed perf record."""
-
-    def __init__(
-        self,
-        control: perf_control.Controlled,
-        data: IO[bytes],
-        folded: Path,
-        about: dict[str, object],
-        keep: bool,
-    ) -> None:
-        self._control, self._data, self._folded, self._about, self._keep = control, data, folded, about, keep
-
-    def counting(self) -> AbstractContextManager[None]:
-        """Sample until the block ends."""
-        return self._control.counting()
-
-    def report(self) -> Observation:
-        """Return the number of samples and stacks, with the folded stacks as a gzip file (NAME.folded.gz), and with
-        `keep_perf_data` also NAME.perf.data beside it."""
-        self._control.end()
-        with StackCounter(weighted=self._about["event"] == HARDWARE) as result:
-            fold(path_of(self._data), result)
-            stacks_count = write(self._folded, result)
-            numbers = {"samples_count": result.samples_count, "stacks_count": stacks_count}
-            processes = {
-                name.decode(errors="replace"): count for name, count in result.processes.most_common()
-            }
-            lost, unread = result.lost_count, result.unread_count
-        if self._keep:
-            kept = self._folded.with_name(self._folded.name.removesuffix(".folded.gz") + ".perf.data")
-            with safe_files.replacing(kept) as file:
-                shutil.copyfileobj(self._data, file)
-            self._about["perf_data"] = kept.name
-        doubts = [f"perf lost {lost} samples, of {lost + numbers['samples_count']}"] if lost else []
-        doubts += [f"labkit could not parse {unread} lines of perf script"] if unread else []
-        others = processes.get(OUTSIDE.decode(), 0)
-        if others > MAX_OTHERS * numbers["samples_count"]:
-            share = units.percent(others / numbers["samples_count"])
-            doubts.append(f"programs outside the experiment had {share} of the samples")
-        return Observation({**self._about, **numbers, "processes": processes}, self._folded, lost, doubts)
 
 
 @functools.cache
@@ -137,8 +94,12 @@ def write(path: Path, result: StackCounter) -> int:
 
 
 @contextmanager
-def _armed(parameters: ObservedLoad, _topology: topologies.Topology, stem: Path) -> Iterator[Record]:
-    """Start perf record before the traffic, not yet sampling. Raises what `check` raises."""
+def _armed(parameters: ObservedLoad, _topology: topologies.Topology, stem: Path) -> Iterator[ArmedObserver]:
+    """Start perf record before the traffic, not yet sampling. Raises what `check` raises.
+
+    It reports the number of samples and stacks, with the folded stacks as a gzip file (NAME.folded.gz), and with
+    `keep_perf_data` also NAME.perf.data beside it.
+    """
     mine, event = own(parameters), check()
     frequency_hz = allowed_hz(mine.sample_hz)
     sampling = ["-e", event, "-F", str(frequency_hz), "-g", *NO_CACHE, *WHOLE_MACHINE.argv()]
@@ -148,7 +109,33 @@ def _armed(parameters: ObservedLoad, _topology: topologies.Topology, stem: Path)
         tempfile.TemporaryFile() as data,  # an unnamed file, so that nothing remains in any case
         perf_control.controlled(["record", *sampling, "-o", path_of(data)]) as control,
     ):
-        yield Record(control, data, stem.with_name(f"{stem.name}.folded.gz"), about, mine.keep_perf_data)
+
+        def report() -> Observation:
+            control.end()
+            if mine.keep_perf_data:
+                kept = stem.with_name(f"{stem.name}.perf.data")
+                with safe_files.replacing(kept) as file:
+                    shutil.copyfileobj(data, file)
+                about["perf_data"] = kept.name
+            return _report(data, stem.with_name(f"{stem.name}.folded.gz"), about)
+
+        yield ArmedObserver(report, control.counting)
+
+
+def _report(data: IO[bytes], folded: Path, about: Mapping[str, object]) -> Observation:
+    with StackCounter(weighted=about["event"] == HARDWARE) as result:
+        fold(path_of(data), result)
+        stacks_count = write(folded, result)
+        numbers = {"samples_count": result.samples_count, "stacks_count": stacks_count}
+        processes = {name.decode(errors="replace"): count for name, count in result.processes.most_common()}
+        lost, unread = result.lost_count, result.unread_count
+    doubts = [f"perf lost {lost} samples, of {lost + numbers['samples_count']}"] if lost else []
+    doubts += [f"labkit could not parse {unread} lines of perf script"] if unread else []
+    others = processes.get(OUTSIDE.decode(), 0)
+    if others > MAX_OTHERS * numbers["samples_count"]:
+        share = units.percent(others / numbers["samples_count"])
+        doubts.append(f"programs outside the experiment had {share} of the samples")
+    return Observation({**about, **numbers, "processes": processes}, folded, lost, doubts)
 
 
 PERF_RECORD = Observer(_armed, lambda _parameters: check())

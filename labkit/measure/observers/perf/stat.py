@@ -30,38 +30,8 @@ FILES = (".o", ".c", ".bpf")  # some builds of perf load such names as BPF, or c
 Counts = dict[str, dict[str, Any]]
 
 
-class Stat:
-    """The armed perf stat."""
-
-    def __init__(
-        self, control: perf_control.Controlled, events: Sequence[str], refused: Counts, scope: Scope
-    ) -> None:
-        self._control, self._events, self._refused, self._scope = control, events, refused, scope
-
-    def counting(self) -> AbstractContextManager[None]:
-        """Count until the block ends."""
-        return self._control.counting()
-
-    def report(self) -> Observation:
-        """Return count, running_ratio and reason of each event.
-
-        An unavailable count is null with its reason. Below a running_ratio of 1 the event shared a counter with
-        others, and perf scaled its count up.
-        """
-        result = parse(self._control.end().stdout)
-        counts = {name: self._refused.get(name) or event_counts(result, name) for name in self._events}
-        shared = [
-            f"{name} {units.percent(one['running_ratio'])}"
-            for name, one in counts.items()
-            if (one["running_ratio"] or 1) < 1
-        ]
-        words = "events shared counters, so their counts are scaled up from a part of the time"
-        doubts = [f"{words}: {', '.join(shared)}"] if shared else []
-        return Observation({"scope": str(self._scope), "events": counts}, doubts=doubts)
-
-
 @contextmanager
-def perf_stat(events: Sequence[str] = EVENTS, scope: Scope = WHOLE_MACHINE) -> Iterator[Stat]:
+def perf_stat(events: Sequence[str] = EVENTS, scope: Scope = WHOLE_MACHINE) -> Iterator[ArmedObserver]:
     """Start perf stat before the traffic, not yet counting; use `counting` around it, and `report` afterwards.
 
     Raises what `check` raises.
@@ -70,7 +40,25 @@ def perf_stat(events: Sequence[str] = EVENTS, scope: Scope = WHOLE_MACHINE) -> I
     known = [name for name in events if name not in refused]
     words = ["stat", "-x", BETWEEN, "--log-fd=1", *_options(known), *scope.argv()]
     with perf_control.controlled(words) as control:
-        yield Stat(control, events, refused, scope)
+        yield ArmedObserver(lambda: _report(control.end().stdout, events, refused, scope), control.counting)
+
+
+def _report(text: str, events: Sequence[str], refused: Counts, scope: Scope) -> Observation:
+    """Return count, running_ratio and reason of each event.
+
+    An unavailable count is null with its reason. Below a running_ratio of 1 the event shared a counter with others, and
+    perf scaled its count up.
+    """
+    result = parse(text)
+    counts = {name: refused.get(name) or event_counts(result, name) for name in events}
+    shared = [
+        f"{name} {units.percent(one['running_ratio'])}"
+        for name, one in counts.items()
+        if (one["running_ratio"] or 1) < 1
+    ]
+    words = "events shared counters, so their counts are scaled up from a part of the time"
+    doubts = [f"{words}: {', '.join(shared)}"] if shared else []
+    return Observation({"scope": str(scope), "events": counts}, doubts=doubts)
 
 
 @functools.cache

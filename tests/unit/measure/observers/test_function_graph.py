@@ -18,8 +18,7 @@ def report(folder: Path, trace: str, *roots: str) -> Observation:
     """Return the observer's report for a recorded trace."""
     folder.mkdir(exist_ok=True)
     shutil.copy(SAMPLES / f"function_graph-{trace}.txt", folder / "trace")
-    graph = function_graph.Graph(session.Session(folder, folder), roots, folder / "deep" / "kept.txt")
-    return graph.report()
+    return function_graph.report(folder / "trace", roots, folder / "deep" / "kept.txt")
 
 
 def test_kept_text_is_unchanged(tmp_path: Path) -> None:
@@ -89,7 +88,7 @@ def trace(*durations: int, arrives: str = "") -> str:
 
 def kept(folder: Path, text: str) -> tuple[dict[str, Any], list[tuple[float, float]]]:
     (folder / "trace").write_text(text)
-    seen = function_graph.Graph(session.Session(folder, folder), ["f"], folder / "kept.txt").report().observed
+    seen = function_graph.report(folder / "trace", ["f"], folder / "kept.txt").observed
     return seen["roots"]["f"], [(one["part"], round(one["duration_s"] * 1e6)) for one in seen["trees"]]
 
 

@@ -147,9 +147,9 @@ def test_guest_kernel_counters() -> None:
     kernel, place = Inside(), SimpleNamespace(name="between", is_here=True)
     runtime = SimpleNamespace(name="shared", kernel=kernel)
     ends = [Endpoint(name, place, "eth0", 100, "10.1.0.1", runtime) for name in ("client0", "server0")]  # type: ignore[arg-type]
-    watch = kernel_counters.Counters([], ends)
+    changed = kernel_counters.counted([], ends)
     kernel.times = 2
-    report = watch.report().observed
+    report = changed()
     assert report["namespaces"]["client0"]["mibs"]["Udp"] == {"OutDatagrams": 231332}
     assert report["not_read"] == "queueing disciplines in guests"
     assert "guests" not in report, "none of its CPUs has changed"
