@@ -12,6 +12,7 @@ from labkit.common.switch_options import Datapath
 from labkit.measure.topologies.open_vswitch import dpdk
 from labkit.measure.topologies.open_vswitch.rpc import a_map, a_set, named_uuid
 
+Row = dict[str, Any]  # by the names of ovs-vswitchd.conf.db(5)
 Operation = dict[str, Any]
 
 
@@ -32,39 +33,27 @@ class Port:
 
 
 @dataclass(frozen=True)
-class Mirror:
-    """A mirror: it copies packets that arrive at or leave the named ports, or all (`everything`).
-
-    `vlans`: only these VLANs, if any. Copies leave at `port` or in the VLAN `vlan`.
-    """
-
-    name: str
-    arriving: tuple[str, ...] = ()
-    leaving: tuple[str, ...] = ()
-    everything: bool = False
-    vlans: tuple[int, ...] = ()
-    port: str | None = None
-    vlan: int | None = None
-    snaplen: int | None = None
-
-
-@dataclass(frozen=True)
 class Bridge:
     """A learning bridge without a controller.
 
-    Ports with an existing interface get the kind that the datapath has for them. `vlan`: of its local port.
-    `sampling`: (`sflow` or `ipfix`, N): one packet of N is sampled.
+    Ports with an existing interface get the kind that the datapath has for them. `mirrors`: their rows in the database.
+    `vlan`: of its local port. `sampling`: (`sflow` or `ipfix`, N): one packet of N is sampled.
     """
 
     name: str
     datapath: Datapath
     ports: Sequence[Port]
-    mirrors: Sequence[Mirror] = ()
+    mirrors: Sequence[Row] = ()
     vlan: int | None = None
     sampling: tuple[str, int] | None = None
 
 
 COLLECTOR = "127.0.0.1:6343"  # in the switch's namespace
+# The table of each kind of sampling, and further columns
+SAMPLERS: dict[str, tuple[str, Row]] = {
+    "sflow": ("sFlow", {"agent": "lo", "header": 128}),
+    "ipfix": ("IPFIX", {}),
+}
 
 
 def operations(
@@ -77,16 +66,13 @@ def operations(
     result: list[Operation] = []
     for bridge in bridges:
         result += _bridge(bridge)
-    root: dict[str, Any] = {
-        "bridges": a_set([named_uuid(_id("bridge", bridge.name)) for bridge in bridges]),
-        "next_cfg": 1,
-    }
     settings = {} if flow_limit is None else {"flow-limit": str(flow_limit)}
     if any(bridge.datapath.polls for bridge in bridges) and cpu is not None:
         settings["pmd-cpu-mask"] = f"{1 << cpu:#x}"
     if any(bridge.datapath is Datapath.DPDK for bridge in bridges):
         settings |= dpdk.SETTINGS
-    root["other_config"] = a_map(settings)
+    own = references("bridge", [bridge.name for bridge in bridges])
+    root = {"bridges": own, "next_cfg": 1, "other_config": a_map(settings)}
     return [*result, {"op": "insert", "table": "Open_vSwitch", "row": root}]
 
 
@@ -98,16 +84,17 @@ def _bridge(bridge: Bridge) -> list[Operation]:
         "datapath_type": bridge.datapath.type,
         "fail_mode": "standalone",
         "other_config": a_map({"disable-in-band": "true"}),
-        "ports": a_set([named_uuid(_id("port", port.name)) for port in ports]),
-        "mirrors": a_set([named_uuid(_id("mirror", mirror.name)) for mirror in bridge.mirrors]),
+        "ports": references("port", [port.name for port in ports]),
+        "mirrors": references("mirror", [mirror["name"] for mirror in bridge.mirrors]),
         # Copies in a VLAN carry the ends' addresses, so the switch must not learn from them.
-        "flood_vlans": a_set([mirror.vlan for mirror in bridge.mirrors if mirror.vlan is not None]),
+        "flood_vlans": a_set([vlan for one in bridge.mirrors if (vlan := one["output_vlan"]) is not None]),
     }
     result = [operation for port in ports for operation in _port(port)]
-    result += [_mirror(mirror) for mirror in bridge.mirrors]
+    result += [_insert("Mirror", _id("mirror", mirror["name"]), mirror) for mirror in bridge.mirrors]
     if bridge.sampling is not None:
         kind, of = bridge.sampling
-        result.append(_sampling(kind, of))
+        table, own = SAMPLERS[kind]
+        result.append(_insert(table, kind, {"targets": COLLECTOR, "sampling": of, **own}))
         row[kind] = named_uuid(kind)
     return [*result, _insert("Bridge", _id("bridge", bridge.name), row)]
 
@@ -136,27 +123,12 @@ def _port(port: Port) -> list[Operation]:
     ]
 
 
-def _mirror(mirror: Mirror) -> Operation:
-    row = {
-        "name": mirror.name,
-        "select_all": mirror.everything,
-        "select_src_port": a_set([named_uuid(_id("port", name)) for name in mirror.arriving]),
-        "select_dst_port": a_set([named_uuid(_id("port", name)) for name in mirror.leaving]),
-        "select_vlan": a_set(list(mirror.vlans)),
-        "output_port": None if mirror.port is None else named_uuid(_id("port", mirror.port)),
-        "output_vlan": mirror.vlan,
-        "snaplen": mirror.snaplen,
-    }
-    return _insert("Mirror", _id("mirror", mirror.name), row)
+def references(kind: str, names: Sequence[str]) -> list[Any]:
+    """Return a set of rows that the same transaction inserts: bridges, ports or mirrors of these names."""
+    return a_set([named_uuid(_id(kind, name)) for name in names])
 
 
-def _sampling(kind: str, of: int) -> Operation:
-    if kind == "sflow":
-        return _insert("sFlow", kind, {"targets": COLLECTOR, "sampling": of, "agent": "lo", "header": 128})
-    return _insert("IPFIX", kind, {"targets": COLLECTOR, "sampling": of})
-
-
-def _insert(table: str, name: str, row: dict[str, Any]) -> Operation:
+def _insert(table: str, name: str, row: Row) -> Operation:
     """Return the operation that inserts a row, without the columns that are None."""
     given = {column: value for column, value in row.items() if value is not None}
     return {"op": "insert", "table": table, "uuid-name": name, "row": given}

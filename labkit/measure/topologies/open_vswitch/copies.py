@@ -64,7 +64,7 @@ def counting(
         return [space.netlink.counters(index).received_count for _name, index in ends]
 
     if len(ends) == options.mirrors:
-        yield lambda: _separate(arrived())
+        yield lambda: Copies(sum(counts := arrived()), tuple(counts))
         return
     [(cable, _index)] = ends
     names = [f"mirror{number}" for number in range(options.mirrors)]
@@ -81,10 +81,6 @@ def counting(
             return Copies(sum(arrived()), tuple(counted[one] for one in names) or None)
 
         yield counts
-
-
-def _separate(counts: Sequence[int]) -> Copies:
-    return Copies(sum(counts), tuple(counts))
 
 
 @contextmanager

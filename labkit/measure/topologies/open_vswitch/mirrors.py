@@ -24,7 +24,7 @@ from labkit.measure.topologies.base import BETWEEN, MONITOR, Copies, Meter, Spec
 from labkit.measure.topologies.network import kinds
 from labkit.measure.topologies.network.build import BuiltNetwork
 from labkit.measure.topologies.network.parts import Cable, CableEnd, Node, Part
-from labkit.measure.topologies.open_vswitch.configuration import Bridge, Mirror, Port
+from labkit.measure.topologies.open_vswitch.configuration import Bridge, Port, Row, references
 from labkit.measure.topologies.open_vswitch.copies import counting, mark, reading
 from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.measure.topologies.physical_nic import borrowed_nic
@@ -155,21 +155,23 @@ class Mirrors:
     def _mark(self, number: int) -> int:
         return mark(self._parameters.output, number)
 
-    def _mirrors(self) -> list[Mirror]:
+    def _mirrors(self) -> list[Row]:
+        """Return the rows of the mirrors: which packets they copy, and where the copies leave."""
         parameters = self._parameters
         kind, _, number = parameters.select.partition(":")
-        everything = kind in ("all", "vlan")
+        sides = (("select_src_port", self._arriving), ("select_dst_port", self._leaving))
+        chosen: Row = {side: references("port", [f"port{one}" for one in ends]) for side, ends in sides}
+        if kind in ("all", "vlan"):
+            chosen = {"select_all": True, "select_vlan": int(number) if kind == "vlan" else None}
+        in_vlan = parameters.output == "vlan"
         return [
-            Mirror(
-                name,
-                () if everything else tuple(f"port{one}" for one in self._arriving),
-                () if everything else tuple(f"port{one}" for one in self._leaving),
-                everything=everything,
-                vlans=(int(number),) if kind == "vlan" else (),
-                port=None if parameters.output == "vlan" else name,
-                vlan=self._mark(position) if parameters.output == "vlan" else None,
-                snaplen=parameters.snaplen,
-            )
+            {
+                "name": name,
+                **chosen,
+                "output_port": None if in_vlan else references("port", [name]),
+                "output_vlan": self._mark(position) if in_vlan else None,
+                "snaplen": parameters.snaplen,
+            }
             for position, name in enumerate(self.outputs)
         ]
 

@@ -4,12 +4,13 @@ The machine's own Open vSwitch is neither used nor changed. The kernel ends both
 and datapath disappear with the namespace, the folder with the mount namespace.
 """
 
+import functools
 import os
 import re
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,7 @@ class Switch:
         self.folder = folder
         # of the caller, who ends them: ovsdb-server, then ovs-vswitchd, each from its start
         self._programs = programs
-        self._database: Database | None = None
-        self._control: Connection | None = None
-        self._daemon: process.Running | None = None
+        self._opened = ExitStack()
         self._config = 0
         self.kernel = False  # whether it uses the kernel datapath
         self.uplink: str | None = None  # its interface by which mirrors' tunnels leave, if any
@@ -57,19 +56,19 @@ class Switch:
     @property
     def pid(self) -> int:
         """The pid of ovs-vswitchd."""
-        assert self._daemon is not None, "it was started"
-        return self._daemon.pid
+        return self._programs[1].pid
 
-    @property
+    @functools.cached_property
     def database(self) -> Database:
         """The switch's configuration and state."""
-        assert self._database is not None, "it was opened"
-        return self._database
+        return self._opened.enter_context(closing(Database(self.folder / "db.sock")))
+
+    @functools.cached_property
+    def _control(self) -> Connection:
+        return self._opened.enter_context(closing(Connection(self.folder / self.CONTROL)))
 
     def command(self, name: str, *words: str) -> str:
         """Run an ovs-appctl(8) command and return its output. Raises Failed with its message."""
-        if self._control is None:
-            self._control = Connection(self.folder / self.CONTROL)
         return str(self._control.call(name, *words))
 
     def cpu_s(self) -> float:
@@ -89,7 +88,6 @@ class Switch:
             SERVER, str(path), f"--remote=punix:{socket}", f"--unixctl={self.folder / 'ovsdb.ctl'}",
             f"--log-file={self.folder / 'ovsdb.log'}", "-vconsole:off", until=socket,
         )  # fmt: skip
-        self._database = Database(socket)
 
     def start(self, bridges: Sequence[Bridge], options: SwitchOptions, program: str = DAEMON) -> None:
         """Start the switch with these bridges in the empty database.
@@ -110,7 +108,7 @@ class Switch:
             time.sleep(max(0.0, COUNTED_CPUS_S - time.clock_gettime(time.CLOCK_BOOTTIME)))
         # The last is that of DPDK's own files.
         folders = ("OVS_RUNDIR", "OVS_DBDIR", "OVS_LOGDIR", "OVS_SYSCONFDIR", "RUNTIME_DIRECTORY")
-        self._daemon = self._run(
+        self._run(
             "env", *(f"{name}={self.folder}" for name in folders), *pinned, program,
             f"unix:{self.folder / 'db.sock'}",
             f"--unixctl={self.folder / self.CONTROL}", f"--log-file={self.folder / LOG}", "-vconsole:off",
@@ -128,7 +126,7 @@ class Switch:
                 ) from None
             raise
 
-    def _run(self, *argv: str, until: Path) -> process.Running:
+    def _run(self, *argv: str, until: Path) -> None:
         """Start a program in the switch's namespace and wait for its socket."""
         program = process.Running([*self.space.prefix, *argv])
         self._programs.append(program)
@@ -139,7 +137,6 @@ class Switch:
             if time.monotonic() > deadline:
                 raise Failed(f"Open vSwitch's {until.name} did not appear within {START_S:.0f} s")
             time.sleep(0.002)
-        return program
 
     def configure(self, *operations: dict[str, Any]) -> None:
         """Change the configuration in one transaction, and wait until it is in force. Raises as `settled`."""
@@ -210,9 +207,7 @@ class Switch:
 
     def close(self) -> None:
         """Close the connections."""
-        for one in (self._database, self._control):
-            if one is not None:
-                one.close()
+        self._opened.close()
 
 
 def version(program: str = DAEMON) -> str:

@@ -12,7 +12,7 @@ from labkit.common import switch_options
 from labkit.common.errors import BadInput
 from labkit.common.switch_options import Datapath, SwitchOptions, options
 from labkit.measure import topologies
-from labkit.measure.topologies.open_vswitch.configuration import Bridge, Mirror, Port, operations
+from labkit.measure.topologies.open_vswitch.configuration import Bridge, Port, operations, references
 from labkit.measure.topologies.open_vswitch.mirrors import selected, tunnel_headers
 from labkit.measure.topologies.open_vswitch.rpc import plain
 
@@ -62,7 +62,14 @@ def test_tunnel_overhead_of_a_copy(output: str, size: int) -> None:
 
 
 def test_configuration_transaction() -> None:
-    mirror = Mirror("mirror0", ("port0",), ("port0",), port="mirror0")
+    port0, own = references("port", ["port0"]), references("port", ["mirror0"])
+    mirror = {
+        "name": "mirror0",
+        "select_src_port": port0,
+        "select_dst_port": port0,
+        "output_port": own,
+        "output_vlan": None,
+    }
     ports = [Port("port0", number=1, vlan=7), Port("port1", number=2), Port("mirror0")]
     result = operations([Bridge("switch", Datapath.SOCKETS, ports, [mirror], sampling=("sflow", 10))])
     tables = Counter(one["table"] for one in result)
@@ -79,7 +86,7 @@ def test_configuration_transaction() -> None:
     names = {name for one in result for value in one["row"].values() for name in used(value)}
     assert names == defined
     [row] = [one["row"] for one in result if one["table"] == "Mirror"]
-    assert row["output_port"] == ["named-uuid", "port_mirror0"]
+    assert row["output_port"] == ["set", [["named-uuid", "port_mirror0"]]]
     assert row["select_src_port"] == row["select_dst_port"] == ["set", [["named-uuid", "port_port0"]]]
 
 
