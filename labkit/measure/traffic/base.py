@@ -498,6 +498,19 @@ def until_listening(
             time.sleep(0.002)
 
 
+def finished(clients: Sequence[process.Running], within_s: float) -> list[process.Ended]:
+    """Return how these programs ended. Those that are late are killed. Raises Failed with the message of the first that
+    failed."""
+    late = process.wait(clients, time.monotonic() + within_s)
+    for client in late:
+        client.kill()
+    ended = [client.ended(client in late) for client in clients]
+    for one in ended:
+        if one.returncode:
+            raise Failed(one.message())
+    return ended
+
+
 # How long flows that move stay on their CPUs: at least this, and this much for each flow, because binding takes time
 # that the flows do not have.
 TURN_S, FLOW_TURN_S = 0.1, 0.01

@@ -214,18 +214,11 @@ def _requests(
         programs.append(clients[-1])
     with counting:
         process.wait(clients, time.monotonic() + seconds)
-    late = process.wait(clients, time.monotonic() + END_S)
-    for client in late:
-        client.kill()
-    ended = [client.ended(client in late) for client in clients]
-    for one in ended:
-        if one.returncode:
-            raise Failed(one.message())
     # In a container, the time is that of the program that starts wrk there.
-    cpu_s = [
-        one.cpu_s if pair.client.runtime is None else None for one, pair in zip(ended, pairs, strict=True)
+    return [
+        read(one.stdout, parameters.streams, one.cpu_s if pair.client.runtime is None else None)
+        for one, pair in zip(base.finished(clients, END_S), pairs, strict=True)
     ]
-    return [read(one.stdout, parameters.streams, used) for one, used in zip(ended, cpu_s, strict=True)]
 
 
 HTTP = Http()

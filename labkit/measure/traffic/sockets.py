@@ -72,14 +72,7 @@ class Sockets(RequestGenerator):
             process.wait(clients, begun)
             with counting:
                 process.wait(clients, begun + parameters.duration_s)
-            late = process.wait(clients, time.monotonic() + socket_loops.PATIENCE_S + REPORT_S)
-            for client in late:
-                client.kill()
-            ended = [client.ended(client in late) for client in clients]
-            for one in ended:
-                if one.returncode:
-                    raise Failed(one.message())
-            return [one.stdout for one in ended]
+            return [one.stdout for one in base.finished(clients, socket_loops.PATIENCE_S + REPORT_S)]
 
     def columns(self, measured: list[str], parameters: LoadParameters) -> dict[str, Any]:
         """Return the columns of a row. Raises Failed with the problem of a connection."""

@@ -161,12 +161,11 @@ def _at(parameters: LoadParameters, address: str, offset: int) -> list[str]:
     return ["-i", address, "-p", str(PORT + offset), *tcp]
 
 
-def _content(client: process.Running, late: bool, path: Path) -> bytes:
+def _content(ended: process.Ended, path: Path) -> bytes:
     """Return the full log of a client. Raises Failed with sockperf's error message; its exit code is 0 in any case."""
-    ended = client.ended(late)
     if error := _ERROR.search(ended.stdout + ended.stderr):
         raise Failed(f"sockperf: {error[1].strip()}")
-    if ended.returncode or not path.exists():
+    if not path.exists():
         raise Failed(ended.message())
     return path.read_bytes()
 
@@ -225,12 +224,8 @@ class Sockperf(RequestGenerator):
             process.wait(clients, time.monotonic() + WARM_S)
             with counting:
                 process.wait(clients, time.monotonic() + parameters.duration_s)
-            late = process.wait(clients, time.monotonic() + SPARE_S + END_S)
-            for one in late:
-                one.kill()
-            return [
-                _content(client, client in late, path) for client, path in zip(clients, paths, strict=True)
-            ]
+            ended = base.finished(clients, SPARE_S + END_S)
+            return [_content(one, path) for one, path in zip(ended, paths, strict=True)]
 
     def columns(self, measured: list[bytes], parameters: LoadParameters) -> dict[str, Any]:
         """Return the columns of a row from the full logs. Raises Failed if a request got no response in time."""
