@@ -42,11 +42,13 @@ COMPARED_OFFLOADS = [
 class BuiltArm(abc.ABC):
     """A built arm with the settings of its first pair's interfaces.
 
-    `offloads` and `qdisc` are the client's, where segmentation and queueing happen; `server_offloads` are the
-    server's.
+    `pairs`: those between which the load runs. `namespaces`: those on this host. `offloads` and `qdisc` are the
+    client's, where segmentation and queueing happen; `server_offloads` are the server's.
     """
 
     arm: Arm
+    pairs: Sequence[Pair | RemotePair]
+    namespaces: Sequence[Namespace]
     topology: topologies.Topology | topologies.BuiltSide | None = None  # what joins the ends on this host
     offloads: dict[str, bool]
     server_offloads: dict[str, bool]
@@ -55,11 +57,6 @@ class BuiltArm(abc.ABC):
     endpoint_columns: dict[str, Any] = field(default_factory=dict)  # columns that describe where programs run
     effects: Sequence[dict[str, Any]] = ()  # of its change (`changes.apply`)
     doubts: list[str] = field(default_factory=list)
-
-    @property
-    @abc.abstractmethod
-    def pairs(self) -> Sequence[Pair | RemotePair]:
-        """The pairs between which the load runs."""
 
     @abc.abstractmethod
     def serving(
@@ -70,11 +67,6 @@ class BuiltArm(abc.ABC):
     @abc.abstractmethod
     def trials(self, generator: TrialGenerator, mix: Mix) -> AbstractContextManager[Trials]:
         """Start a generator of trials between the ends."""
-
-    @property
-    @abc.abstractmethod
-    def namespaces(self) -> Sequence[Namespace]:
-        """The namespaces on this host."""
 
     @property
     def own_namespaces(self) -> Sequence[Namespace]:
@@ -165,15 +157,12 @@ class LocalArm(BuiltArm):
     """An arm with both sides on this host."""
 
     topology: topologies.Topology
+    pairs: Sequence[Pair]
     # The CPUs of each turn of a whole run (`Flows.move_ends`); None: the scheduler chooses.
     placements: Callable[[], Iterator[Sequence[tuple[int, int]]]] | None = None
     # The CPUs of each pair's client and server in round trips; None: the scheduler chooses.
     cpus: Sequence[tuple[int, int]] | None = None
     ends_on: str | None = None  # the column: where requests have their ends
-
-    @property
-    def pairs(self) -> Sequence[Pair]:
-        return self.topology.pairs
 
     @property
     def placed_pairs(self) -> Sequence[Pair]:
@@ -198,10 +187,6 @@ class LocalArm(BuiltArm):
 
     def trials(self, generator: TrialGenerator, mix: Mix) -> AbstractContextManager[Trials]:
         return generator.trials(self.pairs, mix)
-
-    @property
-    def namespaces(self) -> Sequence[Namespace]:
-        return self.topology.namespaces
 
     @property
     def own_namespaces(self) -> Sequence[Namespace]:
@@ -238,6 +223,8 @@ def local_arm(
         emulated=endpoint_columns.get("guest_accelerator", accelerator) == "tcg",
         arm=arm,
         topology=topology,
+        pairs=topology.pairs,
+        namespaces=topology.namespaces,
         effects=effects,
         offloads=client.kernel.offloads(client.interface),
         server_offloads=server.kernel.offloads(server.interface),

@@ -12,10 +12,6 @@ from labkit.measure.parameters import Parameters
 Event = dict[str, Any]
 
 
-def _ignore(_event: Event) -> None:
-    """Ignore an event."""
-
-
 class Peer:
     """The servers' host; `channel` carries a request to it and returns the event with its answer."""
 
@@ -57,7 +53,7 @@ class RunContext:
     peer: Peer | None = None
     companion_fd: int | None = None
     again: frozenset[str] = frozenset()
-    send: Callable[[Event], None] = _ignore
+    send: Callable[[Event], object] = lambda _event: None
 
     def keep_unfinished(self, point: str, content: list[dict[str, Any]]) -> None:
         """Send finished rows of a point that is still being measured, so that a killed run keeps them."""

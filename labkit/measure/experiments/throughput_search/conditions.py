@@ -7,7 +7,7 @@ shared cores that is often not so: without this check, the same switch gave rate
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,39 +162,24 @@ class ConditionsMonitor:
         return _Moment(drops, softnet_drops(), sockets, threads, machine.cpu_times())
 
 
-class SwitchState:
-    """What an Open vSwitch counted during a trial: packets that its datapath did not know, its flows and their masks.
+def upcalls(switch: Switch | None) -> Callable[[], dict[str, Any]]:
+    """Begin to count what the datapath of an Open vSwitch does not know; return a function for columns of a row.
 
-    Empty without a switch.
+    They are the packets since now without a flow, and the flows at the end with their masks; none without a switch.
     """
+    if switch is None:
+        return dict
+    _ports, before, _state = counters.datapaths(switch.command("dpctl/show"))
 
-    def __init__(self, switch: Switch | None) -> None:
-        self._switch = switch
-        self.begin()
-
-    def begin(self) -> None:
-        """Start a trial."""
-        self._flow_misses_before = 0 if self._switch is None else self._counts(self._switch)[0]
-
-    def row(self) -> dict[str, Any]:
-        """Return columns of a row: counts since the start, and the current state."""
-        if self._switch is None:
-            return {}
-        missed, state = self._counts(self._switch)
+    def since() -> dict[str, Any]:
+        _ports, now, state = counters.datapaths(switch.command("dpctl/show"))
         masks = state.get("masks")
         if masks is None and state["flows"] <= MAX_FLOWS:
-            masks = len(counters.masks(self._switch.command("dpctl/dump-flows")))
-        return {
-            "upcalls_count": missed - self._flow_misses_before,
-            "megaflows_count": state["flows"],
-            "masks_count": masks,
-        }
+            masks = len(counters.masks(switch.command("dpctl/dump-flows")))
+        missed = now["missed"] - before["missed"]
+        return {"upcalls_count": missed, "megaflows_count": state["flows"], "masks_count": masks}
 
-    @staticmethod
-    def _counts(switch: Switch) -> tuple[int, dict[str, int]]:
-        """Return the packets so far for which the datapath had no flow, and its state."""
-        _ports, own, state = counters.datapaths(switch.command("dpctl/show"))
-        return own["missed"], state
+    return since
 
 
 def give_cpus(pids: frozenset[int], apart_from: int) -> bool:

@@ -22,10 +22,11 @@ from labkit.measure.experiments.measurement_point import Built, Load, Measuremen
 from labkit.measure.experiments.measuring_loop import Plan, Running, Stages, shuffled
 from labkit.measure.experiments.rows import OUTSIDE, Arm
 from labkit.measure.experiments.throughput_search import mlrsearch, profiles
-from labkit.measure.experiments.throughput_search.conditions import Conditions, ConditionsMonitor, SwitchState
+from labkit.measure.experiments.throughput_search.conditions import Conditions, ConditionsMonitor, upcalls
 from labkit.measure.experiments.throughput_search.mlrsearch import FoundRate, Result
 from labkit.measure.experiments.throughput_search.outside import OutsideArm, outside
 from labkit.measure.experiments.throughput_search.parameters import Throughput
+from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.measure.traffic import rates
 from labkit.measure.traffic.base import Trial, Trials
 
@@ -161,7 +162,7 @@ def search(parameters: Throughput, built_arm: BuiltArm, frame: str, flows: int, 
             parameters.search_limit_s,
             trial_s,
         )
-        costs = _costs(take, result.bounds, SwitchState(built_arm.switch))
+        costs = _costs(take, result.bounds, built_arm.switch)
         last = next((one.rate_pps for one in reversed(result.bounds) if one.rate_pps), None)
         for share in SHARES if parameters.latency and built_arm.shares_a_clock and last else ():
             assert last is not None
@@ -222,14 +223,14 @@ def _after(take: Take, phase: str, rate_pps: float, latency: bool) -> tuple[Tria
     return trial, conditions
 
 
-def _costs(take: Take, search: list[FoundRate], state: SwitchState) -> dict[float | None, dict[str, Any]]:
+def _costs(take: Take, search: list[FoundRate], switch: Switch | None) -> dict[float | None, dict[str, Any]]:
     """Return, for each rate found, the CPU time of the machine, the generator and the datapath at this rate.
 
     It also has the machine's CPU time per received packet, what each receiver got, and what a switch counted.
     """
     costs: dict[float | None, dict[str, Any]] = {}
     for rate_pps in {one.rate_pps for one in search if one.rate_pps and one.upper_pps}:
-        state.begin()
+        counted = upcalls(switch)
         trial, conditions = _after(take, "cost", rate_pps, latency=False)
         costs[rate_pps] = {
             "cpu_s": conditions.cpu_s,
@@ -241,7 +242,7 @@ def _costs(take: Take, search: list[FoundRate], state: SwitchState) -> dict[floa
             "cpu_per_packet_s": conditions.cpu_s / trial.received_count if trial.received_count else None,
             "window_s": trial.elapsed_s,
             "received_by": dict(trial.received_by),
-            **state.row(),
+            **counted(),
         }
     return costs
 

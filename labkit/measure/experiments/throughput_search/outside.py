@@ -1,6 +1,6 @@
 """A search through a device that labkit did not build, between the ports of a TRex server that runs elsewhere."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from labkit.common.errors import Unsupported
-from labkit.measure.endpoints import Namespace, Pair, RemotePair
 from labkit.measure.experiments.built_arm import BuiltArm
 from labkit.measure.experiments.context import RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
@@ -30,7 +29,10 @@ LOCAL_COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class OutsideArm(BuiltArm):
-    """A device between the ports of a server. labkit knows nothing of it but what the ports count."""
+    """A device between the ports of a server. labkit knows nothing of it but what the ports count.
+
+    It has no pairs, because the ends are ports, and neither the device nor the server is in a namespace of labkit's.
+    """
 
     client: Client
     line_bps: float
@@ -43,16 +45,6 @@ class OutsideArm(BuiltArm):
         for frame in with_line.frame_bytes:
             with_line.check_bounds(frame)
         return with_line
-
-    @property
-    def pairs(self) -> Sequence[Pair | RemotePair]:
-        """None: the ends are ports of the server."""
-        return ()
-
-    @property
-    def namespaces(self) -> Sequence[Namespace]:
-        """None: neither the device nor the server is of this experiment."""
-        return ()
 
     def serving(
         self, parameters: DatapathParameters, generator: FlowGenerator
@@ -83,6 +75,8 @@ def outside(parameters: Throughput, run_context: RunContext) -> Iterator[Outside
         line_bps = min(about.line_bps)
         arm = OutsideArm(
             arm=OUTSIDE,
+            pairs=(),
+            namespaces=(),
             client=client,
             line_bps=line_bps,
             offloads={},

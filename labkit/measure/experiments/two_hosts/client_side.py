@@ -100,11 +100,7 @@ class Across(BuiltArm):
     """An arm with its clients on this host and its servers on the other."""
 
     peer: Peer
-    remote_pairs: Sequence[RemotePair]
-
-    @property
-    def pairs(self) -> Sequence[RemotePair]:
-        return self.remote_pairs
+    pairs: Sequence[RemotePair]
 
     @contextmanager
     def serving(
@@ -112,7 +108,7 @@ class Across(BuiltArm):
     ) -> Iterator[tuple[Flows, ServerSide]]:
         self.peer.ask("listen")
         try:
-            with generator.flows(self.remote_pairs, parameters) as flows:
+            with generator.flows(self.pairs, parameters) as flows:
                 yield flows, RemoteServer(self.peer)
         finally:
             self.peer.ask("stop_servers")
@@ -126,16 +122,10 @@ class Across(BuiltArm):
         names, settle_s = self.peer.ask("receive", mix=dataclasses.asdict(mix))
         try:
             receiving = RemoteReceiving(self.peer, names, settle_s)
-            with generator.trials_to(self.remote_pairs, mix, receiving) as trials:
+            with generator.trials_to(self.pairs, mix, receiving) as trials:
                 yield trials
         finally:
             self.peer.ask("stop_servers")
-
-    @property
-    def namespaces(self) -> Sequence[Namespace]:
-        return list(
-            {id(space): space for pair in self.remote_pairs if (space := pair.client.namespace)}.values()
-        )
 
     def remote_cpu(self) -> Callable[[float], dict[str, Any]]:
         """Start measuring the CPU time of the other host."""
@@ -174,7 +164,8 @@ def across(parameters: DatapathParameters, run_context: RunContext, arm: Arm, pa
             server_offloads=there["offloads"],
             qdisc=side.ends[0].kernel.qdisc(side.ends[0].interface, side.ends[0].index),
             peer=peer,
-            remote_pairs=made,
+            pairs=made,
+            namespaces=list({id(pair.client.namespace): pair.client.namespace for pair in made}.values()),
             topology=side,
             doubts=list(dict.fromkeys((*side.doubts, *there["doubts"]))),
         )

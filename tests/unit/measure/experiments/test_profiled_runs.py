@@ -61,11 +61,15 @@ def test_overhead_of_observers() -> None:
     assert "overhead_ratio" not in result[0][1]
 
 
+def local(arm: Arm, topology: Any) -> LocalArm:
+    of_topology = {"topology": topology, "pairs": topology.pairs, "namespaces": topology.namespaces}
+    return LocalArm(arm=arm, **of_topology, offloads={}, server_offloads={}, qdisc="noqueue")
+
+
 def built(arm: Arm) -> LocalArm:
     """Return an arm whose ends are namespaces."""
     end = SimpleNamespace(runtime=None)
-    topology: Any = SimpleNamespace(pairs=[SimpleNamespace(client=end, server=end)])
-    return LocalArm(arm=arm, topology=topology, offloads={}, server_offloads={}, qdisc="noqueue")
+    return local(arm, SimpleNamespace(pairs=[SimpleNamespace(client=end, server=end)], namespaces=[]))
 
 
 @pytest.mark.parametrize("slices", [0, 4])
@@ -94,7 +98,7 @@ def test_settings_are_those_after_the_load(tmp_path: Path, monkeypatch: pytest.M
     topology: Any = SimpleNamespace(
         pairs=[SimpleNamespace(client=end, server=end)], namespaces=[end.namespace], shown=None
     )
-    live = LocalArm(arm=ONE, topology=topology, offloads={}, server_offloads={}, qdisc="noqueue")
+    live = local(ONE, topology)
     space, machine = {"eth0 qdisc": "noqueue root"}, {"BPF program xdp other": "tag 1"}
     reads = []
 
