@@ -23,7 +23,7 @@ from labkit.measure.experiments.rows import Arm
 from labkit.measure.observers.capture import capture, every_interface
 from labkit.measure.topologies import Topology
 from labkit.measure.topologies.linux_datapaths import TUNNELS
-from labkit.measure.topologies.network import build, kinds, leaf_spine_overlay
+from labkit.measure.topologies.network import build, kinds, leaf_spine_overlay, validate
 from labkit.measure.topologies.network.parts import Network
 from labkit.measure.topologies.state import read
 from labkit.measure.traffic import ping
@@ -92,7 +92,7 @@ class Overlay(DatapathParameters, frozen=True, kw_only=True):
             raise BadInput("pairs applies to part=cost only: add part=cost, or leave pairs out")
         in_mtu = Within(16, self.mtu_bytes - 28, "the range of a ping within the MTU")
         in_mtu.check("payload_bytes", self.payload_bytes)
-        build.check(self.network(self.routes[0]))
+        validate.check(self.network(self.routes[0]))
 
     def check_programs(self) -> None:
         """Raise Unsupported where the program that makes the load is missing; only the cost needs one."""

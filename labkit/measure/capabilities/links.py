@@ -113,20 +113,17 @@ INGRESS = (
 )
 
 
+@dataclass
 class Space:
-    """A namespace with disposable interfaces for probes; closing it removes them all."""
+    """A namespace with disposable interfaces for probes."""
 
-    def __init__(self) -> None:
-        [(self.fd, self.socket)] = netlink.new_namespaces(1)
-        self._next = netlink.FIRST_INDEX
-
-    def close(self) -> None:
-        self.socket.close()
-        os.close(self.fd)
+    fd: int
+    socket: netlink.Netlink
+    _last: int = netlink.FIRST_INDEX
 
     def index(self) -> int:
-        self._next += 1
-        return self._next
+        self._last += 1
+        return self._last
 
     def lower(self) -> int:
         """Return one end of a new veth.
@@ -156,12 +153,13 @@ class Space:
 
 @contextmanager
 def space() -> Iterator[Space]:
-    """Yield a namespace for probes. Raises LinkError if none can be created."""
-    made = Space()
-    try:
-        yield made
-    finally:
-        made.close()
+    """Yield a namespace for probes, which ends with the block. Raises LinkError if none can be created."""
+    [(fd, kernel)] = netlink.new_namespaces(1)
+    with closing(kernel):
+        try:
+            yield Space(fd, kernel)
+        finally:
+            os.close(fd)
 
 
 def links(*, alone: bool = False) -> list[Capability]:

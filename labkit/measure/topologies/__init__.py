@@ -14,8 +14,8 @@ from labkit.measure.topologies.base import (
     Topology,
 )
 from labkit.measure.topologies.network.build import build as build_network
-from labkit.measure.topologies.network.build import check as check_network
 from labkit.measure.topologies.network.parts import Network
+from labkit.measure.topologies.network.validate import check as check_network
 from labkit.measure.topologies.registry import (
     ENDPOINTS,
     IN_GUESTS,

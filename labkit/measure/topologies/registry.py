@@ -13,6 +13,7 @@ from labkit.measure.endpoints import Pair
 from labkit.measure.topologies import base, linux_datapaths
 from labkit.measure.topologies.base import USER_SPACE, BuiltSide, Spec, Topology, TopologyKind
 from labkit.measure.topologies.network import build as network_builder
+from labkit.measure.topologies.network import validate
 from labkit.measure.topologies.network.build import described, entered, one_side
 from labkit.measure.topologies.network.kinds import KINDS
 from labkit.measure.topologies.network.parts import Network
@@ -111,7 +112,7 @@ def check_names(topologies: Iterable[str | Network]) -> None:
     """Raise BadInput if a name is not a topology or has invalid options, or a network cannot be built."""
     for name in topologies:
         if isinstance(name, Network):
-            network_builder.check(name)
+            validate.check(name)
             if name.name in TABLE:
                 raise BadInput(
                     f"a network to be measured cannot be called {name}, because labkit has a topology of that name:"

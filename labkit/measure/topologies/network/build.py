@@ -40,11 +40,6 @@ Describe = Callable[[str, Spec], parts.Network]
 Built = TypeVar("Built")
 
 
-def check(network: parts.Network) -> None:
-    """Raise BadInput, with one sentence, for the first part of a network that cannot be built."""
-    validate.check(network)
-
-
 @contextmanager
 def build(network: parts.Network) -> Iterator[Topology]:
     """Build a network; it exists until the block ends.
@@ -54,8 +49,13 @@ def build(network: parts.Network) -> Iterator[Topology]:
     does not start to carry.
     """
     described, mtus = validate.check(network)
+    own = usual(network)
+    spec = Spec(len(network.pairs), own["mtu_bytes"], own["family"])
+    # Return paths may differ (ECMP), so no reverse path filter; no redirects, because a capture would show packets that
+    # the description does not predict. labkit's own datapaths have the machine's values, as what they stand for.
+    sysctls = {"rp_filter": 0, "send_redirects": 0}
     with ExitStack() as stack:
-        yield entered(stack, _build(described, mtus))
+        yield entered(stack, _built(described, mtus, spec, sysctls)).topology(network.name, spec)
 
 
 def usual(network: parts.Network) -> dict[str, int]:
@@ -191,19 +191,6 @@ def one_side(describe: Describe, name: str, spec: Spec) -> Iterator[BuiltSide]:
     """Build the ends of one side of a topology, which a cable between NICs joins with those of another host."""
     with joined(describe(name, spec), spec) as network:
         yield BuiltSide([network.endpoint(end_name(number)) for number in numbers(spec)], remote_ends(spec))
-
-
-@contextmanager
-def _build(described: NetworkIndex, mtus: Mtus) -> Iterator[Topology]:
-    network = described.network
-    [client, *_] = described.interfaces_with_address(network.pairs[0][0])
-    version = client.address.version if client.address is not None else 4
-    spec = Spec(pairs=len(network.pairs), mtu_bytes=mtus.of_packets(client), family=version)
-    # Return paths may differ (ECMP), so no reverse path filter; no redirects, because a capture would show packets that
-    # the description does not predict. labkit's own datapaths have the machine's values, as what they stand for.
-    sysctls = {"rp_filter": 0, "send_redirects": 0}
-    with _built(described, mtus, spec, sysctls) as built:
-        yield built.topology(network.name, spec)
 
 
 @contextmanager

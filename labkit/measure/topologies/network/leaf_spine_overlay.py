@@ -57,37 +57,22 @@ def _tenants(mtu_bytes: int) -> list[Part]:
         Route("con_ns1", "23.0.0.0/24", via="21.0.0.2"),
         Route("con_ns3", "21.0.0.0/24", via="23.0.0.2"),
     ]  # fmt: skip
-    for name, address, number, gateway in (
-        ("cs1", "20.0.0.1", 1, "20.0.0.4"),
-        ("cs2", "20.0.0.2", 1, "20.0.0.4"),
-        ("cs5", "20.0.0.3", 3, "20.0.0.4"),
-        ("cs3", "30.0.0.1", 2, "30.0.0.3"),
-        ("cs4", "30.0.0.2", 2, "30.0.0.3"),
+    for at, name, address, number, port in (
+        ("cs1", "cs1_br1", "20.0.0.1", 1, "cs1"),
+        ("cs2", "cs2_br1", "20.0.0.2", 1, "cs2"),
+        ("cs5", "cs5_br3", "20.0.0.3", 3, "cs5"),
+        ("cs3", "cs3_br2", "30.0.0.1", 2, "cs3"),
+        ("cs4", "cs4_br2", "30.0.0.2", 2, "cs4"),
+        # the leaves' own ports, through which containers reach other subnets
+        ("lc1", "lc1-bridge1", "20.0.0.4", 1, "gate"),
+        ("lc2", "lc2-br2", "30.0.0.3", 2, "gate"),
     ):
-        own = CableEnd(name, f"{name}_br{number}", f"{address}/24")
-        port = CableEnd(f"con_ns{number}", f"br{number}_{name}", master=f"bridge{number}")
-        parts += [
-            Node(name, container=True),
-            Cable(own, port, mtu_bytes),
-            Route(name, "default", via=gateway),
-        ]
-    return [*parts, *_gateways(mtu_bytes)]
-
-
-def _gateways(mtu_bytes: int) -> list[Part]:
-    """Return the leaves' own bridge ports, through which containers reach other subnets."""
-    return [
-        Cable(
-            CableEnd("lc1", "lc1-bridge1", "20.0.0.4/24"),
-            CableEnd("con_ns1", "br1_gate", master="bridge1"),
-            mtu_bytes,
-        ),
-        Cable(
-            CableEnd("lc2", "lc2-br2", "30.0.0.3/24"),
-            CableEnd("con_ns2", "br2_gate", master="bridge2"),
-            mtu_bytes,
-        ),
-    ]
+        own = CableEnd(at, name, f"{address}/24")
+        there = CableEnd(f"con_ns{number}", f"br{number}_{port}", master=f"bridge{number}")
+        cable = Cable(own, there, mtu_bytes)
+        route = Route(at, "default", via="30.0.0.3" if number == 2 else "20.0.0.4")
+        parts += [cable] if port == "gate" else [Node(at, container=True), cable, route]
+    return parts
 
 
 def _fabric() -> list[Part]:
