@@ -23,11 +23,12 @@ from pathlib import Path
 from labkit.common.errors import Failed, Unsupported
 from labkit.common.packets import ETHERNET_BYTES
 from labkit.measure.endpoints import Endpoint, Namespace, Pair, namespaces
+from labkit.measure.endpoints.nftables import run_nft
 from labkit.measure.traffic.packet_ends import frame_addresses, frame_sender, learning_frame
 from labkit.measure.traffic.packet_sender import FrameAddresses, Mix
 from labkit.measure.traffic.trex import client
 from labkit.measure.traffic.trex.client import Address, Client
-from labkit.system import machine, netlink, process, temporary_files
+from labkit.system import netlink, process, temporary_files
 
 FOLDER_VARIABLE = "LABKIT_TREX"  # environment variable: the folder of an unpacked TRex release
 BINARY = "_t-rex-64"
@@ -163,7 +164,6 @@ def started(
     anything else afterwards. Raises Unsupported without TRex, Failed if it ends or does not answer.
     """
     place = find(folder)
-    machine.require_program("nft")
     check(pairs)
     with ExitStack() as stack:
         [space] = stack.enter_context(namespaces(["trex"], family=4))
@@ -247,12 +247,8 @@ def _only_arp(space: Namespace, ports: Sequence[FrameAddresses]) -> None:
             " priority 0 ; }",
             f"add rule netdev {TABLE} {port.interface} meta protocol != arp drop",
         ]
-    ended = process.run([*space.prefix, "nft", " ; ".join(rules)])
-    if ended.returncode != 0:
-        raise Unsupported(
-            f"this kernel cannot drop frames at ingress ({ended.message()}): use a kernel with CONFIG_NETFILTER_INGRESS"
-            " and nf_tables, or a TRex server elsewhere (server=HOST)"
-        )
+    needs = "CONFIG_NETFILTER_INGRESS, nf_tables; or use a TRex server elsewhere, server=HOST"
+    run_nft(space, rules, "drop frames at ingress", needs)
 
 
 def _wait_until_ready(server: process.Running, space: Namespace) -> None:
