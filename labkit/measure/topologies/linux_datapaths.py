@@ -95,16 +95,14 @@ def veth(name: str, spec: Spec) -> Network:
     return network(name, spec, [*ends_with_known_macs(spec), *cables])
 
 
-def veth_bridge(name: str, spec: Spec, bridge_mac: str | None = None) -> Network:
+def veth_bridge(name: str, spec: Spec) -> Network:
     """Describe a veth from every end to one Linux bridge, as Docker's default network.
 
-    The bridge has no spanning tree and no VLAN filtering. `bridge_mac`: its own MAC address; None: that of a port.
+    The bridge has no spanning tree and no VLAN filtering.
     """
-    bridge = Bridge(BETWEEN, "bridge", mac=bridge_mac)
+    bridge: list[Part] = [Node(BETWEEN), Bridge(BETWEEN, "bridge")]
     cable = [Nic(BETWEEN, "nic", "bridge", moves=True)] if spec.side else []
-    return network(
-        name, spec, [*ends_with_known_macs(spec), Node(BETWEEN), bridge, *ports(spec, "bridge"), *cable]
-    )
+    return network(name, spec, [*ends_with_known_macs(spec), *bridge, *ports(spec, "bridge"), *cable])
 
 
 # The kind of cable and its mode of each arm whose ends are joined by a router.

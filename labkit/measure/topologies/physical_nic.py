@@ -16,9 +16,8 @@ from pathlib import Path
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure.endpoints import Namespace
 from labkit.measure.topologies.base import Spec, nic_mac
+from labkit.measure.topologies.network import impairments
 from labkit.system import netlink, process
-
-DELAY_LIMIT = 1_000_000  # packets that netem may hold; its default of 1,000 would limit the rate
 
 
 @dataclass(frozen=True)
@@ -165,7 +164,7 @@ def _delay(between: Namespace, index: int, delay_s: float) -> None:
     queued data (net/ipv4/tcp_output.c, tcp_small_queue_check).
     """
     between.netlink.do(netlink.new_link("ifb", "delay"))
-    netem = ["netem", "delay", f"{round(delay_s * 1e6)}us", "limit", str(DELAY_LIMIT)]
+    netem = ["netem", "delay", f"{round(delay_s * 1e6)}us", "limit", str(impairments.LIMIT)]
     mirror = ["matchall", "action", "mirred", "egress", "redirect", "dev", "delay"]
     name = next(link.name for link in netlink.links(between.netlink) if link.index == index)
     for words in (

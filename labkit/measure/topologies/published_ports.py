@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from labkit.measure.endpoints import Namespace, Pair
 from labkit.measure.endpoints.nftables import run_nft
 from labkit.measure.topologies.base import (
@@ -30,6 +32,7 @@ from labkit.measure.topologies.base import (
 )
 from labkit.measure.topologies.linux_datapaths import veth_bridge
 from labkit.measure.topologies.network.build import joined
+from labkit.measure.topologies.network.parts import Bridge, Neighbour, Part
 from labkit.measure.traffic.base import PORT
 from labkit.system import netlink, process
 
@@ -80,25 +83,18 @@ def _published(name: str, spec: Spec) -> Iterator[tuple[Topology, Namespace]]:
     """Build a veth bridge with an address of the host for each server; yield it and the host."""
     own, alone = address(spec.family, HOST, 0), 32 if spec.family == 4 else 128
     published = [address(spec.family, PUBLISHED, number, alone) for number in range(spec.pairs)]
-    with joined(veth_bridge(name, spec, BRIDGE_MAC), spec) as built:
-        topology, between, bridge = (
-            built.topology(name, spec),
-            built.space[BETWEEN],
-            built.index[BETWEEN, "bridge"],
-        )
-        between.netlink.do(
-            netlink.new_address(bridge, own),
-            # At its loopback interface, so that it never sends from them.
-            *(netlink.new_address(1, one) for one in published),
-            *(
-                netlink.new_neighbour(bridge, str(end_address(spec, number).ip), mac(number))
-                for number in numbers(spec)
-            ),
-        )
-        for number in numbers(spec):
-            at, host = end_name(number), own if number % 2 else published[number // 2]
-            eth0 = built.index[at, "eth0"]
-            built.space[at].netlink.do(netlink.new_neighbour(eth0, str(host.ip), BRIDGE_MAC))
+    plain, bridge = veth_bridge(name, spec), Bridge(BETWEEN, "bridge", str(own), BRIDGE_MAC)
+    parts: list[Part] = [bridge if isinstance(part, Bridge) else part for part in plain.parts]
+    for number in numbers(spec):
+        host = own if number % 2 else published[number // 2]
+        parts += [
+            Neighbour(BETWEEN, "bridge", str(end_address(spec, number).ip), mac(number)),
+            Neighbour(end_name(number), "eth0", str(host.ip), BRIDGE_MAC),
+        ]
+    with joined(msgspec.structs.replace(plain, parts=tuple(parts)), spec) as built:
+        topology, between = built.topology(name, spec), built.space[BETWEEN]
+        # At its loopback interface, so that it never sends from them.
+        between.netlink.do(*(netlink.new_address(1, one) for one in published))
         pairs = [
             Pair(pair.client, replace(pair.server, published_address=str(one.ip)))
             for pair, one in zip(topology.pairs, published, strict=True)
