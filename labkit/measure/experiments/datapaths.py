@@ -10,6 +10,7 @@ iperf3 (or ping) run.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from labkit.common.units import counted
 from labkit.measure.experiments import measuring_loop
@@ -29,13 +30,8 @@ def points(parameters: DatapathParameters, seed: int, loads: Sequence[Load]) -> 
 
 def plan(parameters: DatapathParameters, seed: int) -> Plan:
     """Return the plan of the experiment; `seed` decides the random orders."""
-    measured = points(parameters, seed, [Load(parameters)])
     finished = f"all {counted(parameters.rounds, 'round')} were measured"
-    if parameters.observe:
-        from labkit.measure.experiments.profiled_runs import profiles  # what only observers need
-
-        measured += profiles(parameters)
-    return Plan(parameters, measured, finished, early_stop=True)
+    return replace(plan_of_loads(parameters, seed, {"": parameters}), finished=finished, early_stop=True)
 
 
 def plan_of_loads(
@@ -55,7 +51,7 @@ def plan_of_loads(
     measured = points(parameters, seed, [Load(own, name) for name, own in loads.items()])
     finished = f"all {parameters.rounds} rounds of {len(loads)} loads were measured"
     if parameters.observe:
-        from labkit.measure.experiments.profiled_runs import profiles
+        from labkit.measure.experiments.profiled_runs import profiles  # what only observers need
 
         measured += profiles(parameters, lambda _name: observed)
     return Plan(parameters, measured, finished, list(loads.values()))

@@ -105,19 +105,17 @@ class Profile(Point):
 
 
 def profiles(
-    parameters: DatapathParameters,
-    loads: Callable[[str], Iterable[tuple[str, DatapathParameters]]] | None = None,
+    parameters: DatapathParameters, loads: Callable[[str], Iterable[tuple[str, DatapathParameters]]]
 ) -> list[Profile]:
     """Return all profiles, round by round.
 
-    `loads` returns the prefixes and parameters of the loads to observe, if there are several, for the name of a
-    profile without a prefix.
+    `loads` returns the prefixes and parameters of the loads to observe, for the name of a profile without a prefix.
     """
     result = []
     for number in range(parameters.profile_rounds if parameters.observe else 0):
         for pairs in parameters.pairs:
             name = f"{pairs}-p{number}"
-            for prefix, own in [("", parameters)] if loads is None else loads(name):
+            for prefix, own in loads(name):
                 result.append(Profile(f"{prefix}-{name}" if prefix else name, pairs, number, own, prefix))
     return result
 

@@ -14,7 +14,7 @@ from labkit.measure import topologies
 from labkit.measure.experiments import built_arm, changes, context, slices
 from labkit.measure.experiments.built_arm import LocalArm
 from labkit.measure.experiments.context import Event, RunContext
-from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.datapaths_parameters import IP_AND_UDP, DatapathParameters
 from labkit.measure.experiments.rows import Arm, Measured, not_measured, row_of
 from labkit.measure.observers import registry
 from labkit.measure.traffic import ping
@@ -273,8 +273,7 @@ def _packet_bytes(parameters: DatapathParameters, mtu_bytes: int) -> int:
     """Return the size of the largest packets that the load sends, with its IP header."""
     if parameters.protocol != "udp":
         return mtu_bytes if parameters.protocol == "tcp" else SMALL_BYTES
-    headers = 28 if parameters.family == 4 else 48
-    return max(SMALL_BYTES, min(mtu_bytes, parameters.datagram_bytes + headers))
+    return max(SMALL_BYTES, min(mtu_bytes, parameters.datagram_bytes + IP_AND_UDP[parameters.family]))
 
 
 def _mtu_of_ends(topology: topologies.Topology) -> int:
