@@ -21,7 +21,7 @@ from labkit.measure.experiments import changes
 from labkit.measure.experiments.changes import Change
 from labkit.measure.experiments.context import Experiment
 from labkit.measure.observers import registry as observing
-from labkit.measure.parameters import Parameters
+from labkit.measure.parameters import Parameters, refuse_given
 from labkit.measure.topologies import Network
 from labkit.measure.traffic import registry
 from labkit.measure.traffic.base import LARGEST_DATAGRAM, Generator
@@ -294,7 +294,8 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         if self.nodes == "two":
             self._check_two()
         else:
-            self._check_one()
+            why = "it needs nodes=two: add that, or leave it out"
+            refuse_given(self, ("peer", "link_rate_bps", "link_delay_s"), why)
 
     def _check_two_machines(self, name: str) -> None:
         usual = type(self)()
@@ -423,11 +424,6 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
                     f"affinity={self.affinity}: there is no CPU {cpu}; there are {sorted(os.sched_getaffinity(0))}"
                 )
 
-    def _check_one(self) -> None:
-        for name in ("peer", "link_rate_bps", "link_delay_s"):
-            if (value := getattr(self, name)) is not None:
-                raise BadInput(f"{name}={value} needs nodes=two: add it, or leave {name} out")
-
     def _check_two(self) -> None:
         if self.has_remote_monitor:
             self._check_monitored()
@@ -449,8 +445,8 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
                 f"where={self.where} and peer={self.peer}: labkit cannot connect a lab VM with another machine;"
                 " use two lab VMs, or two machines"
             )
-        if all(virtual) and self.parent is not None:
-            raise BadInput(f"parent={self.parent}: labkit creates the NICs of two lab VMs; leave parent out")
+        if all(virtual):
+            refuse_given(self, ("parent",), "labkit creates the NICs of two lab VMs; leave parent out")
         if not any(virtual) and not self.has_own_cable:
             self._check_nics()
 
@@ -474,14 +470,10 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
 
     def _check_nics(self) -> None:
         """Check the NICs of two hosts that labkit does not create."""
-        for name in ("link_rate_bps", "link_delay_s"):
-            if (value := getattr(self, name)) is not None:
-                raise BadInput(
-                    f"{name}={value}: labkit limits only the cable that it makes itself; leave {name} out, or parent"
-                )
+        why = "labkit limits only the cable that it makes itself; leave it out, or parent"
+        refuse_given(self, ("link_rate_bps", "link_delay_s"), why)
         if self.topology_names == tuple(self.existing_networks):
-            if self.parent is not None:
-                raise BadInput(f"parent={self.parent}: existing ends are joined already; leave parent out")
+            refuse_given(self, ("parent",), "existing ends are joined already; leave parent out")
             return
         if self.parent is None:
             raise BadInput(

@@ -58,7 +58,7 @@ datapaths protocol=tcp_rr socket=nodelay=off -> of the options of sockets sockpe
 datapaths protocol=udp_rr generator=sockets socket=nodelay=off -> socket=nodelay: UDP has no such option
 datapaths protocol=tcp_cc socket=quickack=on -> socket=quickack: tcp_cc has no data to acknowledge
 datapaths protocol=tcp_cc socket=writes=2 -> socket=writes=2: a request of tcp_cc has 0 bytes
-datapaths link_rate_bps=1e8 -> link_rate_bps=100000000.0 needs nodes=two: add it
+datapaths link_rate_bps=1e8 -> link_rate_bps=100000000.0: it needs nodes=two
 datapaths nodes=two where=ssh:there -> nodes=two with where=ssh:there needs the servers' host
 datapaths {CABLE} topology=veth -> veth cannot connect two hosts: with nodes=two choose veth_bridge, macvlan_bridge,
 datapaths {CABLE} slices=5 -> with nodes=two use slices=0
