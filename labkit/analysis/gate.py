@@ -163,11 +163,9 @@ def judge_arms(run: Path, conditions: Sequence[Condition]) -> list[Judged]:
             else _verdicts(rows, COSTS if by.what == "cpu" else METRIC)
         )
         equal = lines["word"].eq("equal")
-        # Without a control, with one round, or where whole runs contradict slices, a missing difference proves nothing.
-        hidden = (
-            lines["control_low"].isna() | lines["rounds_count"].eq(1) | lines["whole_low"].gt(lines["high"])
-        )
-        why = lines["sentence"].where((hidden | lines["whole_high"].lt(lines["low"])) & ~equal)
+        # Without a control, or with one round, a missing difference proves nothing.
+        hidden = lines["control_low"].isna() | lines["rounds_count"].eq(1)
+        why = lines["sentence"].where(hidden & ~equal)
         ends = {f"judged_{end}": lines[end].mask(equal, 1.0) for end in ("ratio", "low", "high")}
         result += judge(lines.assign(**ends, why=why), by) or [_nothing(by)]
     return _sorted(result)

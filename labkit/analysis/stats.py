@@ -45,6 +45,7 @@ MIN_SETUPS = 5
 # set-ups have an interval 1.55 times as wide, ten 1.05 times. Slices with balanced placement see every regime in every
 # set-up, and four recorded loads need no such allowance.
 LOST_FREEDOM = 2
+CONTRADICTED = "whole runs contradict them"
 WIDE = 100  # an interval that spans more than this factor is uninformative
 FEW_NUMBERS = 64  # up to this many, one array holds all pairs
 EXACT_UP_TO = 50  # slices; above it the normal approximation of the signed-rank distribution is accurate
@@ -310,6 +311,16 @@ def widened(effect: Effect, control: Effect | None, baseline: str = "the baselin
 def _judged(control: Effect) -> tuple[float | None, float | None]:
     wide = control.wide_low is not None
     return (control.wide_low, control.wide_high) if wide else (control.low, control.high)
+
+
+def spanning(effect: Effect, whole: Effect | None) -> Effect:
+    """Return the effect of slices with an interval that reaches to that of whole runs, if the two do not overlap."""
+    if whole is None or effect.low is None or effect.high is None or whole.low is None or whole.high is None:
+        return effect
+    if effect.low <= whole.high and whole.low <= effect.high:
+        return effect
+    how = f"{effect.how}, and {CONTRADICTED}: {ratio_text(whole.ratio, whole.low, whole.high)}, {whole.how}"
+    return replace(effect, low=min(effect.low, whole.low), high=max(effect.high, whole.high), how=how)
 
 
 def verdict(

@@ -230,14 +230,9 @@ def verdict_line(
         return no_evidence(topology, baseline, why)
     effect, control = column_effect(mine, "log_ratio", slices), control_by(slices)
     assert effect is not None, "the caller has checked that there are ratios"
-    verdict = stats.verdict(effect, control, margin, higher, arm=topology, baseline=baseline)
     whole = column_effect(mine, "log_ratio", slices=False) if slices else None
-    if whole is not None and are_disjoint(effect, whole):
-        both = [f"{stats.ratio_text(e.ratio, e.low, e.high)} ({e.how})" for e in (effect, whole)]
-        sentence = (
-            f"no evidence about {topology} against {baseline}: slices and whole runs contradict each other"
-        )
-        verdict = stats.Verdict("no evidence", f"{sentence}, {both[0]} and {both[1]}")
+    effect = stats.spanning(effect, whole)
+    verdict = stats.verdict(effect, control, margin, higher, arm=topology, baseline=baseline)
     effect = stats.widened(effect, control, baseline)
     return {
         "ratio": effect.ratio, "low": effect.low, "high": effect.high, "n_count": effect.n_count,
@@ -274,13 +269,6 @@ def column_effect(lines: pd.DataFrame, column: str, slices: bool) -> stats.Effec
         return None
     placed = bool(used["placed"].all())
     return stats.effect(used[column].to_numpy(float), list(used["setup"]), slices, placed=placed)
-
-
-def are_disjoint(one: stats.Effect, other: stats.Effect) -> bool:
-    """Return whether two intervals are disjoint."""
-    if one.low is None or one.high is None or other.low is None or other.high is None:
-        return False
-    return one.low > other.high or other.low > one.high
 
 
 def _unmeasured(
@@ -447,7 +435,7 @@ def _about_verdicts(result: pd.DataFrame) -> list[Weighted]:
         f" put about {0.05 * count:.1g} of them beside 1"
     )
     lines = [(0.0, chance)]
-    disjoint = compared["low"].gt(compared["whole_high"]) | compared["whole_low"].gt(compared["high"])
+    contradicted = compared["how"].str.contains(stats.CONTRADICTED, na=False)
     few = compared["rounds_count"].lt(stats.MIN_SETUPS) & compared["how"].str.contains("slice", na=False)
     unchecked = compared["how"].str.contains("slice", na=False) & compared["whole_low"].isna()
     if unchecked.any():
@@ -457,7 +445,7 @@ def _about_verdicts(result: pd.DataFrame) -> list[Weighted]:
     for least, which, what in (
         (1.0, compared["disagree"], "the set-ups disagree, so the interval is over set-ups and therefore wider"),
         (0.1, few, f"fewer than {stats.MIN_SETUPS} fresh set-ups: a difference between set-ups may not be detected"),
-        (2.0, disjoint, "slices and whole runs contradict each other"),
+        (2.0, contradicted, "slices and whole runs contradict each other, so the interval spans both"),
         (1.0, compared["widened"], "the baseline differs from itself, so the interval is widened by that"),
     ):  # fmt: skip
         weight = least + float(which.mean())

@@ -37,7 +37,6 @@ DURATIONS = [
     "endpoint", "function", "length_bytes", "p50_s", "log", "setup", "host", "guest_emulated", "what",
 ]  # fmt: skip
 ONE_SETUP = "all measurements come from one set-up, which may not be typical"
-CONTRADICTION = "slices and whole runs contradict each other"
 Filter = Mapping[str, Any]  # columns with a value each, or a tuple of allowed values
 
 
@@ -400,8 +399,6 @@ def _doubt(line: Mapping[Any, Any]) -> str:
         return "the baseline was not measured twice in several rounds"
     if line["rounds_count"] == 1:
         return ONE_SETUP
-    if line["low"] > line["whole_high"] or line["whole_low"] > line["high"]:
-        return CONTRADICTION
     return ""
 
 

@@ -68,10 +68,20 @@ def test_whole_runs_may_contradict_the_slices() -> None:
         if row["method"] == "whole" and row["role"] == "variant":
             row["throughput_bps"] /= 1.5
     result = verdict(some)
-    assert result["word"] == "no evidence"
-    assert "slices and whole runs contradict each other, ratio 1" in result["sentence"]
-    assert "5 set-ups of 60 slices) and ratio 0." in result["sentence"]
+    assert (result["word"], result["low"]) == ("no evidence", result["whole_low"])
+    assert "5 set-ups of 60 slices, and whole runs contradict them: ratio 0." in result["sentence"]
     assert any("contradict" in doubt for doubt in verdicts.doubts(pd.DataFrame(some)))
+
+
+def test_whole_runs_that_contradict_the_size_leave_the_direction() -> None:
+    some = rows({"veth_bridge": 1, "veth_bridge (again)": 1, "macvlan_bridge": 0.04}, whole=4)
+    for row in some:
+        if row["method"] == "whole" and row["role"] == "variant":
+            row["throughput_bps"] *= 0.8
+    result = verdict(some)
+    assert result["word"] == "slower"
+    assert result["low"] < 0.033 < 0.039 < result["high"]
+    assert any("the interval spans both" in doubt for doubt in verdicts.doubts(pd.DataFrame(some)))
 
 
 def test_no_evidence_without_a_control_or_with_one_setup() -> None:
