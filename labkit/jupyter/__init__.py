@@ -13,5 +13,6 @@ def _load_jupyter_server_extension(server: Any) -> None:
     Every user of the machine can connect to them, and one of them asks for no key.
     """
     if "transport_encryption" not in server.config.KernelManager:
+        # "required" would refuse kernels of other languages that cannot encrypt; labkit's all can.
         kernels = type(server.config)(KernelManager={"transport_encryption": "auto"})
         server.kernel_manager.update_config(kernels)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from labkit.measure.traffic.packet_sender import Mix
 
 NOT_COUNTED = nullcontext()  # nobody counts while the load runs
+HIDDEN = 10  # how many times the 99th percentile is longer at a fixed rate if a closed loop hides a stall
 SATURATED = 0.95  # the share of a CPU that each sender uses when the generator is the limit
 # Each end of a flow leaves out the warm-up by its own clock. On a busy machine one end can be late by this much.
 SKEW_S, MIN_SKEW = 0.2, 0.02
@@ -420,8 +421,31 @@ def closed_loop(
         "doubts": [
             *["generator-limited: each client used a whole CPU"] * busy,
             *unanswered(lost_count, len(times) + lost_count, f" within {within_s:.0f} s"),
+            *hidden_stalls(times),
         ],
     }
+
+
+def hidden_stalls(times_s: Sequence[float]) -> list[str]:
+    """Return the doubt that a closed loop hides a stall, from its sorted round-trip times in seconds.
+
+    A client that waits sends nothing, so a stall is one request of many (coordinated omission; G. Tene, 2013). Requests
+    that come at any time have another 99th percentile: the time t for which waits beyond t are 1 % of all waiting.
+    """
+    at_fixed_rate_s = waited_s = 0.0
+    allowed_s = (1 - LATENCIES["p99"][0]) * sum(times_s)
+    for count, time_s in enumerate(reversed(times_s), 1):
+        if time_s <= at_fixed_rate_s:
+            break
+        waited_s += time_s
+        at_fixed_rate_s = (waited_s - allowed_s) / count
+    p99_s = latency_columns(times_s)["latency_p99_s"]
+    if p99_s is None or at_fixed_rate_s < HIDDEN * p99_s:
+        return []
+    return [
+        "a closed loop hides a stall, because a client that waits sends nothing: of requests at a fixed rate, the 99th"
+        f" percentile would be {units.si(at_fixed_rate_s, 's')}, not {units.si(p99_s, 's')}"
+    ]
 
 
 def unanswered(lost_count: int, sent_count: int, how: str = "") -> list[str]:

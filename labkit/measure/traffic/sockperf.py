@@ -116,7 +116,8 @@ def columns(logs: Sequence[Log], duration_s: int, rate_rps: int | None) -> dict[
             )
         times += own
     times.sort()
-    doubts: list[str] = []
+    times_s = [1e-9 * one for one in times]
+    doubts = base.hidden_stalls(times_s) if rate_rps is None else []
     row: dict[str, Any] = {
         "loop": "closed" if rate_rps is None else "open",
         "received_count": len(times),
@@ -124,7 +125,7 @@ def columns(logs: Sequence[Log], duration_s: int, rate_rps: int | None) -> dict[
         "lost_count": lost,
         "out_of_order_count": sum(log.out_of_order_count for log in logs),
         "transaction_rate": len(times) / duration_s,
-        **base.latency_columns([1e-9 * one for one in times], lost),
+        **base.latency_columns(times_s, lost),
         "doubts": doubts,
     }
     if late > LATE_SHARE * len(times):
