@@ -159,6 +159,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "veth": link("veth", VETH),
     "netkit": link("netkit", "name one type netkit"),
     "bridge": link("bridge", "name one type bridge"),
+    "ifb": link("ifb", "name one type ifb"),
     "macvlan": link("macvlan", VETH, "name three link one type macvlan"),
     "ipvlan": link("ipvlan", VETH, "name three link one type ipvlan"),
     "user-mode networks": (

@@ -8,6 +8,8 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, Need, cpu_cgroups
-from sandbox import LABKIT, TOGETHER, ended_together, until
+from sandbox import LABKIT, MARK, TOGETHER, ended_together, marked, until
 
 pytestmark = pytest.mark.needs("root", "namespaces", "ip", "nft", "ethtool", "veth", "bridge")
 
@@ -150,6 +152,7 @@ BROKEN = {
         " tc -n client class add dev eth0 parent 1: classid 1:1 htb rate 20mbit",
     ),
     "many rules": ("long rule set", BRIDGE + RULES % ("input", "server")),
+    "thousands of rules": ("long rule set", BRIDGE + (RULES % ("input", "server")).replace("seq 400", "seq 3000")),
     "many rules at a bridge": (
         "bridge calls long rule sets",
         BRIDGE + RULES % ("forward", "mid") + "ip netns exec mid sysctl -qw net.bridge.bridge-nf-call-iptables=1",
@@ -224,16 +227,6 @@ BROKEN = {
         OVERLAY + "ip netns exec server nft 'add table ip f; add chain ip f i { type filter hook input priority 0; };"
         " add rule ip f i udp dport 4789 drop'",
     ),
-    "a rule of iptables-legacy": (
-        "drop rule",
-        ROUTED + "ip netns exec mid iptables-legacy -A FORWARD -s 10.1.0.0/24 -p udp -j ACCEPT;"
-        " ip netns exec mid iptables-legacy -A FORWARD -d 10.2.0.0/24 -j DROP",
-    ),
-    "small segments": (
-        "segments clamped",
-        ROUTED + "ip netns exec mid iptables-legacy -t mangle -A FORWARD -p tcp --tcp-flags SYN,RST SYN -j TCPMSS"
-        " --set-mss 500",
-    ),
     "a verdict map": (
         "drop rule",
         ROUTED + "ip netns exec mid nft 'add table ip f; add chain ip f w { type filter hook forward priority 0; };"
@@ -262,7 +255,30 @@ BROKEN = {
         BRIDGE + "ip netns exec server sysctl -qw net.ipv4.conf.all.arp_ignore=8",
     ),
     "a queue that drops all": ("queue drops", BRIDGE + "tc -n mid qdisc add dev port-server root blackhole"),
+    "a shaper of the bandwidth plugin of CNI": (
+        "shaper",
+        BRIDGE + "ip -n mid link add ifb0 up type ifb; tc -n mid qdisc add dev port-client ingress;"
+        " tc -n mid filter add dev port-client ingress protocol all u32 match u32 0 0 action mirred egress redirect"
+        " dev ifb0; tc -n mid qdisc add dev ifb0 root tbf rate 5mbit burst 10kb latency 50ms",
+    ),
     "a short queue": ("short queue", BRIDGE + "tc -n client qdisc add dev eth0 root pfifo limit 2"),
+}  # fmt: skip
+# Rules of iptables in the router, which may be iptables-legacy's or iptables-nft's.
+IPTABLES = ("iptables-legacy", "iptables-nft")
+BROKEN |= {
+    f"{name} of {program}": (cause, ROUTED + "".join(f"ip netns exec mid {program} -t {rule}\n" for rule in rules))
+    for program in IPTABLES
+    for name, cause, *rules in (
+        ("a rule", "drop rule", "filter -A FORWARD -s 10.1.0.0/24 -p udp -j ACCEPT",
+         "filter -A FORWARD -d 10.2.0.0/24 -j DROP"),
+        ("an extension", "drop rule", "filter -A FORWARD -m conntrack --ctstate NEW -d 10.2.0.0/24 -j DROP"),
+        ("small segments", "segments clamped",
+         "mangle -A FORWARD -p tcp --tcp-flags SYN,RST SYN -j TCPMSS --set-mss 500"),
+        ("few hops", "hop limit", "mangle -A PREROUTING -j TTL --ttl-set 1"),
+        ("a queue of nobody", "queue to a program", "filter -A FORWARD -j NFQUEUE --queue-num 7"),
+        ("a translation", "address translation",
+         "nat -A PREROUTING -d 10.2.0.1 -j DNAT --to-destination 10.9.9.9"),
+    )
 }  # fmt: skip
 SOUND = {
     "a bridge": BRIDGE,
@@ -290,11 +306,15 @@ SOUND = {
     " ip -n server link add port up master lan type veth peer name eth0 netns client; ip -n client link set eth0 up;"
     " ip -n client address add 10.1.0.1/24 dev eth0; ip -n server address add 10.1.0.2/24 dev lan",
 }  # fmt: skip
-# What a check must leave as it was.
+# What a check, a clone and a drawing must leave as it was.
 STATE = """
 for n in client server mid; do
   ip -n $n -d address | sed -E '/fe80/,+1d; s/(timer|fdb_n_learned|state) +[0-9.A-Z]+|NO-CARRIER,| tentative//g'
-  ip -n $n route; ip netns exec $n nft -s list ruleset; tc -n $n qdisc
+  ip -n $n route; ip -n $n neighbour show nud permanent; ip netns exec $n nft -s list ruleset; tc -n $n qdisc
+  ip netns exec $n sysctl -a --pattern '^net' 2>&1 | grep -v nf_conntrack_count
+  for d in $(ip -n $n -o link | sed -E 's/^[0-9]+: ([^:@]+).*/\\1/'); do
+    for side in ingress egress root; do tc -n $n filter show dev $d $side 2>&1; done
+  done
 done
 """
 
@@ -323,59 +343,49 @@ def run(argv: list[str], timeout: float = 120) -> str:
     return done.stdout
 
 
-def checked(script: str, *options: str) -> dict[str, list[dict[str, str]]]:
-    """Return the report of a check of a network, which it must not change."""
+Report = dict[str, list[dict[str, str]]]
+CHECK = [*LABKIT, "check", "netns:client", "netns:server", "--json"]
+
+
+@contextmanager
+def untouched(script: str) -> Iterator[list[str]]:
+    """Make a network, which must be the same afterwards; yield the words that run a program in its namespaces."""
     with network(script) as words:
         before = run([*words, "sh", "-c", STATE])
-        check = [*LABKIT, "check", "netns:client", "netns:server", "--json"]
-        report: dict[str, list[dict[str, str]]] = json.loads(run([*words, *check, *options]))
-        after = run([*words, "sh", "-c", STATE])
-        assert after == before
+        yield words
+        assert run([*words, "sh", "-c", STATE]) == before
+
+
+def checked(script: str, *options: str) -> Report:
+    """Return the report of a check of a network, which it must not change."""
+    with untouched(script) as words:
+        report: Report = json.loads(run([*words, *CHECK, *options]))
     return report
 
 
-def answers(scripts: dict[str, str], *options: str) -> dict[str, list[str]]:
-    """Return what a check says about each network: cause and sentence, the first answer first."""
-    with ThreadPoolExecutor(3) as pool:
-        reports = pool.map(lambda script: checked(script, *options), scripts.values())
-        return {
-            name: [f"{one['cause']}: {one['what']}" for one in report["findings"]]
-            for name, report in zip(scripts, reports, strict=True)
-        }
-
-
-@pytest.mark.long
-def test_the_first_line_names_the_true_cause(need: Need) -> None:
-    need("macvlan", "vxlan")
-    legacy = shutil.which("iptables-legacy") is not None
-    scripts = {name: script for name, (_cause, script) in BROKEN.items()}
-    found = answers({name: one for name, one in scripts.items() if legacy or "iptables-legacy" not in one})
-    wrong = {
-        name: lines[:2] for name, lines in found.items() if not (lines or [""])[0].startswith(BROKEN[name][0])
-    }
-    assert len(wrong) <= len(BROKEN) // 12, json.dumps(wrong, indent=1)
-    assert sum(line.startswith("many tc filters") for line in found["many filters"]) == 1, found[
-        "many filters"
-    ]
+def sentences(report: Report) -> list[str]:
+    return [f"{one['cause']}: {one['what']}" for one in report["findings"]]
 
 
 # Networks of the zoo that a copy repeats in full, each with what it has otherwise than a network that labkit builds.
-CLONED = {
-    name: BROKEN[name][1]
-    for name in ("a port with a smaller MTU", "a link with a smaller MTU", "asymmetric routes", "a drop rule",
-                 "no offloads", "small buffers", "a shaper", "a short queue", "addresses translated to nowhere",
-                 "many rules at a bridge", "isolated ports")
-} | {"thousands of rules": BROKEN["many rules"][1].replace("seq 400", "seq 3000")}  # fmt: skip
+CLONED = (
+    "a port with a smaller MTU", "a link with a smaller MTU", "asymmetric routes", "a drop rule", "no offloads",
+    "small buffers", "a shaper", "a short queue", "addresses translated to nowhere", "many rules at a bridge",
+    "isolated ports", "thousands of rules",
+)  # fmt: skip
 
 
-def of_original_and_clone(script: str, file: Path) -> list[list[tuple[str, str]]]:
+def clone(words: list[str]) -> str:
+    return run([*words, *LABKIT, "clone", "netns:client", "netns:server"])
+
+
+def of_original_and_clone(name: str, file: Path) -> list[list[tuple[str, str]]]:
     """Return cause and place of what a check finds in a network and in its clone, and write the clone's file."""
-    check = [*LABKIT, "check", "netns:client", "netns:server", "--json"]
-    with network(script) as words:
-        reports = [run([*words, *check])]
-        file.write_text(run([*words, *check[:4], "clone", "netns:client", "netns:server"]))
+    with untouched(BROKEN[name][1]) as words:
+        reports = [run([*words, *CHECK])]
+        file.write_text(clone(words))
     in_shell = subprocess.run(  # the check is in the namespace of the shell's parent, which is none of the ends
-        [*check[:4], "shell", str(file)], input=f"nsenter --net=/proc/1/ns/net -- {' '.join(check)}", cwd=ROOT,
+        [*LABKIT, "shell", str(file)], input=f"nsenter --net=/proc/1/ns/net -- {' '.join(CHECK)}", cwd=ROOT,
         env=os.environ | {"SHELL": "/bin/sh"}, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert in_shell.returncode == 0, in_shell.stderr
@@ -384,26 +394,62 @@ def of_original_and_clone(script: str, file: Path) -> list[list[tuple[str, str]]
 
 
 @pytest.mark.long
+def test_the_first_line_names_the_true_cause(need: Need) -> None:
+    need("macvlan", "vxlan", "ifb")
+    names = [name for name in BROKEN if all(shutil.which(one) or one not in name for one in IPTABLES)]
+    with ThreadPoolExecutor(3) as pool:
+        reports = pool.map(checked, (BROKEN[name][1] for name in names))
+        found = dict(zip(names, map(sentences, reports), strict=True))
+    wrong = {
+        name: lines[:2] for name, lines in found.items() if not (lines or [""])[0].startswith(BROKEN[name][0])
+    }
+    assert not wrong, json.dumps(wrong, indent=1)
+    many = found["many filters"]
+    assert sum(line.startswith("many tc filters") for line in many) == 1, many
+
+
+@pytest.mark.long
 def test_a_clone_has_the_same_causes(tmp_path: Path, need: Need) -> None:
     need("vxlan")
     files = [tmp_path / f"{number}.yaml" for number in range(len(CLONED))]
     with ThreadPoolExecutor(2) as pool:
-        found = dict(zip(CLONED, pool.map(of_original_and_clone, CLONED.values(), files), strict=True))
+        found = dict(zip(CLONED, pool.map(of_original_and_clone, CLONED, files), strict=True))
     differ = {name: both for name, both in found.items() if not both[0] or both[0] != both[1]}
     assert not differ, json.dumps(differ, indent=1)
-    lacks = [
-        line for file in files for line in file.read_text().splitlines() if line.startswith("# It lacks")
-    ]
+    lacks = [line for file in files for line in file.read_text().splitlines() if "# It lacks" in line]
     assert not lacks
+
+
+@pytest.mark.needs("iperf3")
+def test_a_killed_command_leaves_nothing() -> None:
+    """Neither a check with its load nor a clone nor a drawing leaves anything when it is killed, early or late."""
+    ends, mark = ("netns:client", "netns:server"), uuid.uuid4().hex
+    with untouched(BROKEN["a shaper of the bandwidth plugin of CNI"][1]) as words:
+        for command in (
+            ("check", *ends, "--load", "--seconds", "1", "--yes"),
+            ("clone", *ends),
+            ("draw", *ends, "--json"),
+        ):
+            begun_s = time.monotonic()
+            run([*words, *LABKIT, *command])
+            whole_s = time.monotonic() - begun_s
+            for share in (0.5, 0.8):
+                with subprocess.Popen(
+                    [*words, *LABKIT, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT,
+                    env=os.environ | {MARK: mark},
+                ) as program:  # fmt: skip
+                    time.sleep(share * whole_s)
+                    assert len(marked(mark)) > 0
+                    program.kill()
+                assert until(lambda: not marked(mark), 20), marked(mark)
 
 
 @pytest.mark.long
 def test_sound_networks_are_left_alone(need: Need) -> None:
     need("macvlan", "vxlan")
-    found = answers(SOUND)
-    assert not any(found.values()), json.dumps(
-        {name: lines for name, lines in found.items() if lines}, indent=1
-    )
+    with ThreadPoolExecutor(3) as pool:
+        found = dict(zip(SOUND, map(sentences, pool.map(checked, SOUND.values())), strict=True))
+    assert not any(found.values()), json.dumps(found, indent=1)
 
 
 @pytest.mark.long

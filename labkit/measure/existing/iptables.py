@@ -1,4 +1,7 @@
-"""Rules of iptables-legacy, in the form in which nft prints its own rules as JSON, as far as they are understood."""
+"""Rules of iptables, in the form in which nft prints its own rules as JSON, as far as they are understood.
+
+nft does not list those of iptables-legacy, and does not read the extensions (`xt`) of those of iptables-nft.
+"""
 
 from __future__ import annotations
 
@@ -10,58 +13,86 @@ from typing import Any
 PROGRAMS = {"iptables": "ip", "ip6tables": "ip6"}
 _LINE = re.compile(r"\[(?P<packets>\d+):\d+\] -A (?P<rule>(?P<chain>\S+).*)")
 _META = {"-i": "iifname", "-o": "oifname", "-p": "l4proto"}
-_FIELDS = {"-s": "saddr", "-d": "daddr", "--sport": "sport", "--dport": "dport"}
+_ADDRESSES = {"-s": "saddr", "-d": "daddr"}
+_PORTS = {"--sport": "sport", "--dport": "dport", "--sports": "sport", "--dports": "dport"}
 _TARGETS = {"DROP": "drop", "REJECT": "reject", "ACCEPT": "accept", "NFQUEUE": "queue", "REDIRECT": "redirect",
             "DNAT": "dnat", "SNAT": "snat", "MASQUERADE": "masquerade", "TPROXY": "tproxy"}  # fmt: skip
+_WRITTEN = {"--set-mss": {"tcp option": {"name": "maxseg"}}, "--ttl-set": {"payload": {"field": "ttl"}},
+            "--hl-set": {"payload": {"field": "hoplimit"}}}  # fmt: skip
+
+Listed = list[dict[str, Any]]
 
 
-def ruleset(program: str, saved: str) -> Iterator[dict[str, Any]]:
-    """Yield chains and rules; `text` and `handle` of a rule are as it was given, and `undo` removes it.
+def savers(listed: Listed) -> list[str]:
+    """Return the programs that print the rules of iptables-nft whose extensions nft lists without reading them."""
+    rules = [one["rule"] for one in listed if "rule" in one]
+    families = {rule["family"] for rule in rules if any("xt" in each for each in rule.get("expr", ()))}
+    return [f"{program}-nft-save" for program, family in PROGRAMS.items() if family in families]
 
-    program: a key of PROGRAMS. saved: the output of its save command with counters.
+
+def joined(listed: Listed, program: str, saved: str) -> Listed:
+    """Return what nft lists with the rules of iptables, which replace those that it lists of the same tables.
+
+    program: one that prints rules, for example iptables-legacy-save. saved: what it prints with counters. `text` and
+    `handle` of such a rule are as it was given, and `undo` removes it.
     """
-    table = ""
+    command, table, found = program.removesuffix("-save"), "", Listed()
+    name, _, variant = command.partition("-")
     for line in saved.splitlines():
-        of = {"family": PROGRAMS[program], "table": f"{table} (legacy)"}
+        of = {"family": PROGRAMS[name], "table": f"{table} (legacy)" if variant == "legacy" else table}
         if line.startswith("*"):
             table = line[1:].strip()
-        elif line.startswith(":"):
-            name, policy, *_ = line[1:].split()
-            base = {} if policy == "-" else {"hook": name.lower(), "policy": policy.lower()}
-            yield {"chain": {**of, "name": name, **base}}
-        elif found := _LINE.match(line):
-            undo = f"{program}-legacy -t {table} -D {shlex.join(shlex.split(found['rule']))}"
-            counter = {"counter": {"packets": int(found["packets"])}}
-            text = found["rule"]
-            rule = {**of, "chain": found["chain"], "handle": text, "text": text, "undo": undo}
-            yield {"rule": {**rule, "expr": [counter, *_expressions(of["family"], found["rule"])]}}
+        elif line.startswith(":") and variant == "legacy":
+            chain, policy, *_ = line[1:].split()
+            base = {} if policy == "-" else {"hook": chain.lower(), "policy": policy.lower()}
+            found.append({"chain": {**of, "name": chain, **base}})
+        elif rule := _LINE.match(line):
+            text = rule["rule"]
+            undo = f"{command} -t {table} -D {shlex.join(shlex.split(text))}"
+            counter = {"counter": {"packets": int(rule["packets"])}}
+            own = {**of, "chain": rule["chain"], "handle": text, "text": text, "undo": undo}
+            found.append({"rule": {**own, "expr": [counter, *_expressions(of["family"], text)]}})
+    tables = {(one["rule"]["family"], one["rule"]["table"]) for one in found if "rule" in one}
+    kept = [
+        one
+        for one in listed
+        if (rule := one.get("rule")) is None or (rule["family"], rule["table"]) not in tables
+    ]
+    return [*kept, *found]
 
 
 def _expressions(family: str, rule: str) -> Iterator[dict[str, Any]]:
     right: Any
     op, words = "==", shlex.split(rule)[1:]
     for word, value in zip(words, [*words[1:], ""], strict=True):
-        if word == "-m" and value == "limit":
+        if word == "-m" and value in ("limit", "hashlimit"):
             yield {"limit": {}}
         elif word in _META:
             yield _match(
                 op, {"meta": {"key": _META[word]}}, f"{value[:-1]}*" if value.endswith("+") else value
             )
-        elif word in ("-s", "-d"):
+        elif word in _ADDRESSES:
             address, _, length = value.partition("/")
             right = (
                 {"prefix": {"addr": address, "len": int(length)}} if length.isdigit() else "@"
             )  # another mask
-            yield _match(op, {"payload": {"protocol": family, "field": _FIELDS[word]}}, right)
-        elif word in _FIELDS:
-            ends = [int(end) for end in value.split(":") if end.isdigit()]
-            right = {"range": ends} if len(ends) > 1 else ends[0] if ends else "@"
-            yield _match(op, {"payload": {"protocol": "th", "field": _FIELDS[word]}}, right)
-        elif word == "--set-mss" and value.isdigit():
-            yield {"mangle": {"key": {"tcp option": {"name": "maxseg"}}, "value": int(value)}}
+            yield _match(op, {"payload": {"protocol": family, "field": _ADDRESSES[word]}}, right)
+        elif word in _PORTS:
+            right = {"set": [_ports(one) for one in value.split(",")]}
+            yield _match(op, {"payload": {"protocol": "th", "field": _PORTS[word]}}, right)
+        elif word == "--ctstate":
+            yield _match(op, {"ct": {"key": "state"}}, value.lower())
+        elif word in _WRITTEN and value.isdigit():
+            yield {"mangle": {"key": _WRITTEN[word], "value": int(value)}}
         elif word in ("-j", "-g"):
             yield {_TARGETS[value]: None} if value in _TARGETS else {"jump": {"target": value}}
         op = "!=" if word == "!" else "=="
+
+
+def _ports(text: str) -> Any:
+    """Return a port, or a range; "@", which nothing is compared with, for another word."""
+    ends = [int(end) for end in text.split(":") if end.isdigit()]
+    return {"range": ends} if len(ends) > 1 else ends[0] if ends else "@"
 
 
 def _match(op: str, left: dict[str, Any], right: Any) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from labkit.system.netlink import encryption
 
 NAMES = (NAMED, Path("/run/docker/netns"))  # where namespaces have names, also without a process
 MASTERS = ("bridge", "openvswitch", "bond", "team")
+CLASSFUL = ("htb", "hfsc", "cbq", "drr", "qfq", "ets")
 UPPERS = ("macvlan", "macvtap", "ipvlan", "ipvtap", "vlan")
 # Names that neither a shell nor nft reads as more than a name: a container may name an interface $(reboot).
 PLAIN = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@+/-]*")
@@ -99,28 +100,26 @@ class Space:
 
     @property
     def ruleset(self) -> list[dict[str, Any]]:
-        """The rules now, as `nft -j` prints them, with those of iptables-legacy; none of a program that is missing."""
+        """The rules now, as `nft -j` prints them, and in the same form those that only iptables reads; none of a
+        program that is missing."""
         result: list[dict[str, Any]] = []
         with suppress(LabkitError, ValueError, AttributeError):
             result += json.loads(self.namespace.run("nft", "-j", "list", "ruleset").stdout or "{}").get(
                 "nftables", []
             )
-        for program in self.legacy:
+        for program in self.savers(result):
             with suppress(LabkitError):
-                result += iptables.ruleset(program, self.namespace.run(f"{program}-legacy-save", "-c").stdout)
+                result = iptables.joined(result, program, self.namespace.run(program, "-c").stdout)
         return result
 
-    @property
-    def legacy(self) -> list[str]:
-        """The programs of iptables-legacy that have tables here."""
-        return [one for one in iptables.PROGRAMS if any(name.startswith(f"{one} ") for name in self.chains)]
+    def savers(self, listed: list[dict[str, Any]]) -> list[str]:
+        """Return the programs that print the rules here which nft does not list, or lists without reading them."""
+        legacy = [one for one in iptables.PROGRAMS if any(name.startswith(f"{one} ") for name in self.chains)]
+        return [*(f"{one}-legacy-save" for one in legacy), *iptables.savers(listed)]
 
     def json(self, program: str, *words: str) -> list[dict[str, Any]]:
         """Return the objects that a program prints as JSON; none if it fails or is not installed."""
-        with suppress(LabkitError, ValueError):
-            result = json.loads(self.namespace.run(program, *words).stdout or "[]")
-            return [one for one in result if isinstance(one, dict)]
-        return []
+        return shown(self.namespace, program, *words)
 
     def place(self, address: str) -> Place:
         """Return the interface that has an address of its own."""
@@ -208,14 +207,31 @@ def programs(at: Namespace, name: str, index: int) -> list[str]:
     """Return the hooks at which BPF programs see the packets of an interface; XDP and tc need ip and tc to be known."""
     with netlink.inside(at.fd):
         found = bpf.hooks(index)
-    for hook, mark, *argv in (
-        ("XDP", " prog/xdp ", "ip", "-d", "link", "show", "dev", name),
-        ("tc", " bpf ", "tc", "filter", "show", "dev", name, "ingress"),
-        ("tc (egress)", " bpf ", "tc", "filter", "show", "dev", name, "egress"),
-    ):
-        with suppress(LabkitError):
-            found += [hook] if mark in at.run(*argv).stdout else []
-    return found
+    with suppress(LabkitError):
+        found += ["XDP"] if " prog/xdp " in at.run("ip", "-d", "link", "show", "dev", name).stdout else []
+    own = tc_filters(at, name)
+    hooks = (("tc", "ingress"), ("tc (egress)", "egress"))
+    return found + [hook for hook, side in hooks if " bpf " in own.get(side, "")]
+
+
+def tc_filters(at: Namespace, name: str) -> dict[str, str]:
+    """Return what tc prints of the filters of an interface, by where they see packets: `ingress`, `egress`, or "" for
+    the root qdisc."""
+    kinds = {str(one.get("kind")) for one in shown(at, "tc", "-j", "qdisc", "show", "dev", name)}
+    # A plain ingress qdisc answers for all of these words with the same filters (ingress_tcf_block), and one with
+    # classes for none of them.
+    sides = ["ingress"] if kinds & {"ingress", "clsact"} else []
+    sides += ["egress"] if "clsact" in kinds else []
+    sides += [""] if kinds & {*CLASSFUL, "prio", "multiq"} else []
+    return {side: at.run("tc", "-s", "filter", "show", "dev", name, *side.split()).stdout for side in sides}
+
+
+def shown(at: Namespace, program: str, *words: str) -> list[dict[str, Any]]:
+    """Return the objects that a program prints as JSON in a namespace; none if it fails or is not installed."""
+    with suppress(LabkitError, ValueError):
+        result = json.loads(at.run(program, *words).stdout or "[]")
+        return [one for one in result if isinstance(one, dict)]
+    return []
 
 
 class Spaces:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from labkit.common import existing_names
 from labkit.common.errors import Failed, LabkitError, Unsupported
 from labkit.measure.existing.checks import drops, load, probes
 from labkit.measure.existing.checks.probes import Connection, End, OneWay
 from labkit.measure.existing.path import Path
-from labkit.measure.existing.spaces import Place, Space
+from labkit.measure.existing.spaces import Place, Space, tc_filters
 from labkit.measure.observers.counters import kernel_counters
 from labkit.measure.topologies.state.packet_path import IN
 from labkit.system import machine, netlink
@@ -23,7 +24,18 @@ from labkit.system.machine import cpu_quota
 from labkit.system.netlink import ethtool
 
 MAX_PORTS = 3
+REDIRECTED = re.compile(r"mirred \(Egress Redirect to device (\S+?)\)")  # as to an ifb
 RuleKey = tuple[str, str, str, int | str]  # of a rule: namespace, family, table, and its handle there
+
+
+class Queued(NamedTuple):
+    """An interface whose queue packets of the path pass: on the path, or the one to which a filter of `by` redirects
+    them. filters: its own (`tc_filters`)."""
+
+    space: Space
+    name: str
+    by: str
+    filters: dict[str, str]
 
 
 @dataclass(kw_only=True)
@@ -154,6 +166,20 @@ class Evidence(Probed):
         """Every interface that packets of either direction pass, once, with those of the network below a tunnel."""
         return list(dict.fromkeys((*self.forward.places, *self.back.places)))
 
+    @cached_property
+    def queued(self) -> list[Queued]:
+        """Every interface whose queue packets of either direction pass, once."""
+        by = dict.fromkeys(((place.space, place.name) for place in self.places), "")
+        waiting, result = list(by), list[Queued]()
+        for space, name in waiting:
+            one = Queued(space, name, by[space, name], tc_filters(space.namespace, name))
+            result.append(one)
+            for to in REDIRECTED.findall(" ".join(one.filters.values())):
+                if (space, to) not in by:
+                    by[space, to] = name
+                    waiting.append((space, to))
+        return result
+
     @property
     def blocked(self) -> bool:
         """Whether in one direction neither UDP nor ICMP arrives, or no TCP connection comes about."""
@@ -239,7 +265,7 @@ def observed(forward: Path, back: Path, far: str | None = None) -> Iterator[Evid
     result = Evidence(forward, back, list(spaces), far=far)
     result.rulesets = {space.name: space.ruleset for space in result.spaces}
     for space in result.spaces:
-        for name in (f"{program}-legacy-save" for program in space.legacy):
+        for name in space.savers(result.rulesets[space.name]):
             if not os.path.isabs(machine.program(name)):
                 result.not_seen.append(
                     f"{space.name} has rules that only {name} lists, which is not installed"

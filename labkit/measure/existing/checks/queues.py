@@ -9,7 +9,7 @@ from typing import Any
 from labkit.common import units
 from labkit.measure.existing.checks.evidence import Evidence
 from labkit.measure.existing.checks.findings import ALL, MOST, MUCH, PRESENT, SEEN, SOME, Finding
-from labkit.measure.existing.spaces import Space
+from labkit.measure.existing.spaces import CLASSFUL, Space
 
 FAST_BPS = 40e9  # a shaper above this limits nothing here
 SHORT_PACKETS = 32
@@ -23,12 +23,12 @@ _FILTER = re.compile(r"^filter .*(?: order \d| handle 0x)", re.M)
 # A u32 filter that does not match: 300 take 4.8 µs (`labkit why`, Linux 6.18).
 MANY_FILTERS, FILTER_NS = 50, 16
 NETEM = {"loss-random": "loses", "duplicate": "duplicates", "corrupt": "corrupts", "reorder": "reorders"}
-CLASSFUL = ("htb", "hfsc", "cbq", "drr", "qfq", "ets")
 
 
 def shapers(seen: Evidence) -> Iterator[Finding]:
-    """Shapers, emulated delay and loss, and short queues on any interface of the path, with their drops."""
-    for space, name in dict.fromkeys((place.space, place.name) for place in seen.places):
+    """Shapers, emulated delay and loss, and short queues that packets of the path pass, with their drops."""
+    for space, name, redirecting, _filters in seen.queued:
+        by = f" (a filter of {redirecting} redirects packets to it)" if redirecting else ""
         own = [one for one in space.json("tc", "-s", "-j", "qdisc", "show", "dev", name) if one.get("kind")]
         dropped = seen.changed.get("namespaces", {}).get(space.name, {}).get("qdiscs", {}).get(name, {})
         counts = [one.get("drop", 0) for handle, one in dropped.items() if not handle.endswith(" ffff:")]
@@ -42,7 +42,7 @@ def shapers(seen: Evidence) -> Iterator[Finding]:
             if limits:
                 yield Finding(
                     cause="shaper" if kind != "netem" else "emulated network",
-                    what=f"the queueing discipline {kind} of {name} {units.listed(limits)}{lost}",
+                    what=f"the queueing discipline {kind} of {name}{by} {units.listed(limits)}{lost}",
                     where=f"{space.name} {name}", certainty=SEEN if drops else PRESENT, weight=MOST, undo=undo,
                     cost=units.listed(limits),
                 )  # fmt: skip
@@ -56,7 +56,7 @@ def shapers(seen: Evidence) -> Iterator[Finding]:
                 short = f" has room for {units.counted(length, 'packet')} only" if is_short else ""
                 yield Finding(
                     cause="short queue" if is_short else "queue drops",
-                    what=f"the queueing discipline {kind} of {name}{short}{lost}",
+                    what=f"the queueing discipline {kind} of {name}{by}{short}{lost}",
                     where=f"{space.name} {name}", certainty=SEEN if drops else PRESENT,
                     weight=ALL if kind == "blackhole" else MUCH if drops > 10 else SOME, undo=undo,
                 )  # fmt: skip
@@ -96,17 +96,10 @@ def _class_rates(text: str) -> list[float]:
 
 def filters(seen: Evidence) -> Iterator[Finding]:
     """Filters of tc that are many, or that drop or police, where something was lost or a rate is limited."""
-    for space, name in dict.fromkeys((place.space, place.name) for place in seen.places):
-        kinds = {str(one.get("kind")) for one in space.json("tc", "-j", "qdisc", "show", "dev", name)}
-        # A plain ingress qdisc answers for all of these words with the same filters (ingress_tcf_block), and one with
-        # classes for none of them.
-        asked = {"ingress": "ingress"} if kinds & {"ingress", "clsact"} else {}
-        asked |= {"egress": "egress"} if "clsact" in kinds else {}
-        asked |= {"root": ""} if kinds & {*CLASSFUL, "prio", "multiq"} else {}
-        for side, word in asked.items():
-            ended = space.namespace.run("tc", "-s", "filter", "show", "dev", name, *word.split())
-            text = " ".join(ended.stdout.split())
-            if (count := len(_FILTER.findall(ended.stdout))) >= MANY_FILTERS:
+    for space, name, _by, found in seen.queued:
+        for word, lines in found.items():
+            text, side = " ".join(lines.split()), word or "root"
+            if (count := len(_FILTER.findall(lines))) >= MANY_FILTERS:
                 yield Finding(
                     cause="many tc filters", what=f"up to {count} filters of tc see each packet at {name} ({side})",
                     where=f"{space.name} {name}", weight=min(SOME + count / 5000, MUCH),

@@ -10,7 +10,7 @@ from typing import Any
 from labkit.common import units
 from labkit.measure.existing import maps as maps_of
 from labkit.measure.existing.checks.evidence import Evidence, packets_of, rule_key
-from labkit.measure.existing.checks.findings import ALL, MOST, MUCH, POSSIBLE, SEEN, SOME, Finding
+from labkit.measure.existing.checks.findings import ALL, MOST, MUCH, POSSIBLE, PRESENT, SEEN, SOME, Finding
 from labkit.measure.existing.checks.probes import NOISE_SHARE
 from labkit.measure.existing.spaces import PLAIN, Space
 
@@ -343,7 +343,7 @@ def clamps(seen: Evidence) -> Iterator[Finding]:
             may_match(rule, one, names) for one in (packet, back)
         ):
             continue
-        undo = _deletion(space, rule)
+        undo, counted = _deletion(space, rule), seen.hits.get(rule_key(space.name, rule))
         for one in rule.get("expr", ()):
             mangle = one.get("mangle")
             size = (
@@ -358,15 +358,16 @@ def clamps(seen: Evidence) -> Iterator[Finding]:
                 )  # fmt: skip
             field = mangle["key"].get("payload", {}).get("field") if isinstance(mangle, dict) else None
             hops = mangle.get("value") if isinstance(mangle, dict) and field in ("ttl", "hoplimit") else None
-            unused = seen.hits.get(rule_key(space.name, rule)) == 0
-            if isinstance(hops, int) and hops < FEW_HOPS and not unused:
+            if isinstance(hops, int) and hops < FEW_HOPS and counted != 0:
                 yield Finding(
                     cause="hop limit", what=f"a rule sets the hop limit (TTL) to {hops}: {_text(space, rule)}",
                     where=space.name, undo=undo, certainty=SEEN if seen.blocked else POSSIBLE, weight=ALL,
                 )  # fmt: skip
-            if "queue" in one:
+            if "queue" in one:  # what it gives to nobody is dropped
+                stops = bool(seen.blocked and counted)
                 yield Finding(
-                    cause="queue to a program", weight=MUCH, where=space.name, undo=undo,
+                    cause="queue to a program", weight=ALL if stops else MUCH, where=space.name, undo=undo,
+                    certainty=SEEN if stops else PRESENT,
                     what=f"a rule gives each packet to a program (nfqueue): {_text(space, rule)}",
                 )  # fmt: skip
             drops = any(word in each for each in rule["expr"] for word in VERDICTS)
