@@ -134,6 +134,7 @@ $(STAMP):
 	mkdir -p .venv/share/jupyter/labextensions .venv/etc/jupyter/jupyter_server_config.d
 	ln -sfn "$$PWD/labkit/jupyter/labextension" .venv/share/jupyter/labextensions/labkit
 	ln -sfn "$$PWD/labkit/jupyter/labkit.json" .venv/etc/jupyter/jupyter_server_config.d/labkit.json
+	ln -sfn "$$PWD/labkit/jupyter/jupyter_nbconvert_config.py" .venv/etc/jupyter/jupyter_nbconvert_config.py
 	touch $@
 
 # Resolved for Debian 12's Python (3.11.2: some packages want a later 3.11) whatever Python runs here.

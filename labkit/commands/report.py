@@ -14,6 +14,10 @@ NOTES = """\
     labkit report data/datapaths/RUN --images
     labkit report data/datapaths/RUN --images pdf
 
+Plain `jupyter nbconvert --to html` or `--to markdown` shows the figures of a notebook that you
+ran as pictures. For GitHub and VS Code, `jupyter nbconvert --to notebook --inplace FILE.ipynb`
+adds them to the notebook.
+
 In Python, one figure with a column's width, own names and colours:
 
     run = labkit.open("data/datapaths/RUN")

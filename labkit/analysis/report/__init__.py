@@ -21,12 +21,12 @@ from labkit.analysis.answer import answer, question
 from labkit.analysis.change_effects import all_verdicts
 from labkit.analysis.report import notebook_cells as notebooks
 from labkit.analysis.report import provenance
-from labkit.analysis.report.images import add_stills, figures_in, images, svgs
+from labkit.analysis.report.images import add_stills, draw_stills, figures_in, images, svgs
 from labkit.analysis.report.paper import paper
 from labkit.common import run_folder
 from labkit.common.errors import BadInput
 
-__all__ = ["add_stills", "figures_in", "html", "images", "page", "paper", "svgs"]
+__all__ = ["add_stills", "draw_stills", "figures_in", "html", "images", "page", "paper", "svgs"]
 
 _PAGES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent),

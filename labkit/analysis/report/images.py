@@ -66,33 +66,45 @@ def svgs(figures: Mapping[str, go.Figure], deadline_s: float = 60.0) -> dict[str
 
 
 def add_stills(notebook: Path, deadline_s: float = 60.0) -> None:
-    """Add a still picture, an SVG or PNG, beside each figure of an executed notebook that has none.
-
-    Viewers without plotly (nbconvert, GitHub, a page without scripts) show it. Without a browser the notebook stays as
-    it is, and a sentence goes to standard error. Raises Failed if the notebook cannot be written.
-    """
+    """Add still pictures to the file of an executed notebook (`draw_stills`). Raises Failed if it cannot be written."""
     document = notebooks.read(notebook)
+    if draw_stills(document, deadline_s):
+        run_folder.write(notebook, nbformat.writes(document).encode())  # type: ignore[no-untyped-call]
+
+
+def draw_stills(document: nbformat.NotebookNode, deadline_s: float = 60.0) -> bool:
+    """Add a still picture, an SVG or PNG, beside each figure of an executed notebook that has none; return whether any
+    was added.
+
+    Viewers without plotly (nbconvert, GitHub, a page without scripts) show it. Without a browser, or with a figure that
+    plotly does not know, the notebook stays as it is, and a sentence goes to standard error.
+    """
     outputs = {
         Path(str(number)): output
         for number, output in enumerate(_figure_outputs(document))
         if not notebooks.STILLS & output.data.keys()
     }
     if not outputs:
-        return
-    figures = {path: theme.on_paper(_figure(output)) for path, output in outputs.items()}
+        return False
     try:
+        figures = {path: theme.on_paper(_figure(output)) for path, output in outputs.items()}
         done = drawn(figures, deadline_s, {"svg": 1})
         large = {path: figures[path] for path in figures if len(done[_ending(path, "svg")]) > STILL_BYTES}
         done |= drawn(large, deadline_s, {"png": 1}) if large else {}
-    except Failed as error:
-        print(printable(f"figures need JavaScript, without still pictures: {error}"), file=sys.stderr)
-        return
+    except (Failed, KeyError, TypeError, ValueError) as error:
+        print(
+            printable(
+                f"figures need JavaScript, without still pictures: {' '.join(str(error).split())[:200]}"
+            ),
+            file=sys.stderr,
+        )
+        return False
     for path, output in outputs.items():
         if path in large:
             output.data["image/png"] = base64.b64encode(done[_ending(path, "png")]).decode()
         else:
             output.data["image/svg+xml"] = done[_ending(path, "svg")].decode()
-    run_folder.write(notebook, nbformat.writes(document).encode())  # type: ignore[no-untyped-call]
+    return True
 
 
 def _ending(path: Path, ending: str) -> Path:

@@ -1,0 +1,70 @@
+"""Plain nbconvert shows the figures of a notebook that a person ran."""
+
+import base64
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+
+import nbformat
+import pytest
+from conftest import ROOT
+from nbclient import NotebookClient
+from nbconvert.exporters import HTMLExporter
+from nbformat import v4
+from traitlets.config import Config
+
+from labkit import jupyter
+from labkit.jupyter.stills import Stills
+
+SCRIPTS = "<script>alert(1)</script><img src=x onerror=alert(2)><a href='javascript:alert(3)'>more</a>"
+FIGURE = f"""\
+import plotly.graph_objects as go
+go.Figure(go.Scatter(y=[1, 2]), layout_title_text="measured here {SCRIPTS}")
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """The folder of Jupyter's configuration, as the package installs it."""
+    files = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["data-files"]
+    folder = tmp_path / "etc"
+    folder.mkdir()
+    for name in files["etc/jupyter"]:
+        (folder / Path(name).name).symlink_to(ROOT / name)
+    return folder
+
+
+@pytest.mark.long
+@pytest.mark.needs("chromium")
+def test_figures_are_pictures_in_which_nothing_runs(tmp_path: Path, config: Path) -> None:
+    path = tmp_path / "mine.ipynb"
+    document = v4.new_notebook(cells=[v4.new_code_cell(FIGURE)])
+    NotebookClient(document, kernel_name="python3").execute()
+    nbformat.write(document, path)
+    for to in (["html"], ["markdown"], ["notebook", "--inplace"]):
+        argv = [sys.executable, "-m", "nbconvert", path, "--to", *to]
+        subprocess.run(argv, env=os.environ | {"JUPYTER_CONFIG_PATH": str(config)}, check=True)
+    [svg] = (tmp_path / "mine_files").glob("*.svg")
+    assert f"](mine_files/{svg.name})" in (tmp_path / "mine.md").read_text()
+    [output] = nbformat.read(path, as_version=4).cells[0].outputs  # what GitHub and VS Code show
+    drawn = [svg.read_text(), output.data["image/svg+xml"]]
+    page = path.with_suffix(".html").read_text()
+    embedded = re.findall(r"<img[^>]*data:image/svg\+xml;base64,([A-Za-z0-9+/=]+)", page)
+    drawn += [base64.b64decode(one).decode() for one in embedded]
+    assert len(drawn) == 3
+    assert all("measured here" in one for one in drawn)
+    assert not [one for one in drawn if re.search(r"<script|<img|<[^>]*(onerror|javascript:)", one)]
+
+
+def test_a_jupyter_server_exports_them_too() -> None:
+    server = SimpleNamespace(
+        config=Config(KernelManager={"transport_encryption": "auto"}), kernel_manager=None
+    )
+    jupyter._load_jupyter_server_extension(server)
+    names = [type(one).__name__ for one in HTMLExporter(config=server.config)._preprocessors]
+    assert names.index("ExecutePreprocessor") < names.index(Stills.__name__)
+    assert names.index(Stills.__name__) < names.index("ExtractOutputPreprocessor")
