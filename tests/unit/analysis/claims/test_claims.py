@@ -323,9 +323,11 @@ def test_slices_that_whole_runs_contradict_decide_nothing(tmp_path: Path) -> Non
     results = published(tmp_path, rows)
     for source in (ratio_of_arms("mine", "ipvlan", "veth"), ratio_of_arms("mine", "ipvlan", "macvlan")):
         [one] = source(results)
-        assert one.doubt == evidence.CONTRADICTION
+        assert one.low < 0.8
+        assert one.high > 1.2
+        assert reading(one, MORE) == UNDECIDED
     [one] = ratio_of_arms("mine", "macvlan", "veth")(results)
-    assert not one.doubt
+    assert reading(one, MORE) == AGREES
 
 
 def test_baseline_that_differs_from_itself_widens_evidence(tmp_path: Path) -> None:
@@ -637,7 +639,7 @@ def test_published_runs_are_small_without_paths_and_have_figures_of_their_rows()
     names = PUBLISHED.names()
     assert names
     published = (*(ROOT / "data/results").rglob("*"), *(ROOT / "figures/results").rglob("*"))
-    assert sum(path.stat().st_size for path in published) < 20e6
+    assert sum(path.stat().st_size for path in published) < 22e6
     for name in names:
         described = PUBLISHED.description(name)
         assert len(published_runs.read_rows(PUBLISHED.folder / name)) == described["rows_count"]
