@@ -26,8 +26,8 @@ $(BIN)/python -m pytest $(if $(PYTEST),$(PYTEST),$(1)) || code=$$?
 echo $$code >.pytest_cache/exit-code
 exit $$code
 endef
-# More workers than CPUs, because an experiment waits for nearly half of its time, and a lab VM does not.
-workers = --numprocesses=$(shell echo $$(($$(nproc) + $(1)))) --dist=loadfile --no-loadscope-reorder
+# One worker more than CPUs: an experiment waits for nearly half of its time.
+PARALLEL := --numprocesses=$(shell echo $$(($$(nproc) + 1))) --dist=loadfile --no-loadscope-reorder
 
 .PHONY: help setup debian report check test test-long test-alone test-all bench docs-reference figures docs lab lock environment
 
@@ -45,10 +45,10 @@ check: setup  ## ruff and mypy
 	$(BIN)/mypy --strict --num-workers auto labkit studies benchmarks
 
 test: check  ## ruff, mypy, and the tests that take about five minutes on two quiet CPUs
-	@$(call run-pytest,$(call workers,2) -m "not long and not alone")
+	@$(call run-pytest,$(PARALLEL) -m "not long and not alone")
 
 test-long: setup  ## the tests that take longer: lab VMs, notebooks, browsers
-	@$(call run-pytest,$(call workers,1) -m "long and not alone")
+	@$(call run-pytest,$(PARALLEL) -m "long and not alone")
 
 test-alone: setup  ## the tests that measure: they need a machine on which nothing else runs
 	@$(call run-pytest,-m alone tests/lab tests/notebooks tests/vm)

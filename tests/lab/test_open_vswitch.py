@@ -199,7 +199,7 @@ def test_switches_are_arms_of_an_experiment(machine: Sandbox) -> None:
     """Switches are measured in slices with the A/A control, and every row has the columns of the switch."""
     words = "rounds=1 slices=2 whole_runs=1 duration_s=1 omit_s=0 protocol=udp length_bytes=512"
     rows = machine.rows("topology=veth_bridge,ovs_netdev,ovs_netdev+mirrors=2", *words.split())
-    assert until(machine.only_namespace, 5)
+    assert until(machine.only_namespace, 20)
     assert {row["arm"] for row in rows} == {
         "veth_bridge", "veth_bridge (again)", "ovs_netdev", "ovs_netdev+mirrors=2",
     }  # fmt: skip

@@ -85,8 +85,9 @@ def test_missing_reader_is_an_unsupported_row(tmp_path: Path, monkeypatch: pytes
     )
     arm, nothing = Arm("veth", "variant"), cast(Any, None)
     live = experiment.WatchedArm(
-        arm=arm, offloads={}, server_offloads={}, qdisc="", topology=topology, session=nothing
-    )
+        arm=arm, pairs=topology.pairs, namespaces=[], topology=topology, offloads={}, server_offloads={}, qdisc="",
+        session=nothing,
+    )  # fmt: skip
 
     @contextmanager
     def built(*_: object) -> Iterator[Any]:
