@@ -110,15 +110,21 @@ def repetitions(conditions: Sequence[Condition]) -> Sequence[dict[str, int]]:
     return DEFAULTS[1:] if _about_loss(conditions) else DEFAULTS
 
 
-def check(conditions: Sequence[Condition], parameters: object) -> None:
-    """Raise BadInput if a condition is about loss, and the load of these parameters counts no lost packets."""
+def check(conditions: Sequence[Condition], parameters: Any) -> None:
+    """Raise BadInput if a condition is about loss, and no load of these parameters counts lost packets."""
     if not _about_loss(conditions):
         return
-    if getattr(parameters, "protocol", None) == "tcp":
+    loads = (
+        [parameters.for_load(load) for load in parameters.loads]
+        if hasattr(parameters, "for_load")
+        else [parameters]
+    )
+    counted = [one for one in loads if getattr(one, "protocol", None) != "tcp"]
+    if not counted:
         raise BadInput(
-            "--fail-if loss: TCP sends what is lost again and counts no packets: choose protocol=udp"
+            "--fail-if loss: TCP sends what is lost again and counts no packets: choose a load of UDP"
         )
-    if getattr(parameters, "slices", 0) and getattr(parameters, "whole_runs", None) == 0:
+    if all(getattr(one, "slices", 0) and getattr(one, "whole_runs", None) == 0 for one in counted):
         raise BadInput("--fail-if loss: slices count no lost packets: leave out whole_runs=0")
 
 
@@ -197,6 +203,7 @@ def _loss_of_arms(rows: pd.DataFrame) -> pd.DataFrame:
     lost = _losses(rows)
     if not len(lost):
         raise BadInput("--fail-if loss: no valid run counted packets")
+    rows = rows[rows["protocol"].isin(lost["protocol"])]  # others count no packets
     of_rounds = lost.assign(method="whole", slice=np.nan, starved=False)
     fewer = {name: (column, False) for name, (column, _) in METRIC.items()}
     lines = _verdicts(rows, fewer, verdicts.ratios_of(of_rounds))
@@ -289,7 +296,10 @@ def _judge_loss(
             effect = stats.difference(*(each.groupby("setup")["log"].mean().to_numpy(float) for each in rows))
         name = f"{key[-1]} ({group_text((*hidden, *key[:-1]))})"
         if effect.low is None or effect.high is None:
-            why = "one of the two runs has a single set-up, so there is no interval"
+            one_only = (
+                "a single pair of runs counted" if in_turn else "one of the two runs has a single set-up"
+            )
+            why = f"{one_only}, so there is no interval"
             result.append(Judged(name, UNCLEAR, 1.0, 1.0, 1.0, why, str(key[-1]), by.text))
             continue
         more, low, high = (1 + math.log(value) for value in (effect.ratio, effect.low, effect.high))
@@ -306,10 +316,14 @@ def _judge_loss(
 def _losses(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the valid rows that count packets; `log` is the share of lost ones, so that it is paired as logarithms
     are."""
-    rows = measured_rows(rows)
-    rows = rows[rows["sent_count"].gt(0)]
-    missing = rows["sent_count"] - rows["received_count"].where(rows["latency_p50_s"].notna())
-    return rows.assign(log=rows["lost_count"].fillna(missing) / rows["sent_count"]).dropna(subset=["log"])
+    # Round trips that got no response have no percentile, so a row need not have the metric of its protocol.
+    answered = rows["received_count"].where(
+        rows["protocol"].map(dict(METRIC)).str[0].str.startswith("latency")
+    )
+    lost = rows["lost_count"].fillna(rows["sent_count"] - answered)
+    share = (lost / rows["sent_count"].where(rows["sent_count"].gt(0))).astype(float)
+    rows = measured_rows(rows.assign(lost_share=share), dict.fromkeys(METRIC, ("lost_share", False)))
+    return rows.assign(log=rows["value"])
 
 
 def overall(judged: Sequence[Judged]) -> str:

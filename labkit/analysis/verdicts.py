@@ -129,10 +129,10 @@ def verdicts(
     the table, if they are known.
 
     If there are slices, they determine the verdict. whole_ratio is the ratio of the whole runs, or NaN. If the
-    intervals of slices and whole runs do not overlap, the verdict is no evidence. control_low and control_high are the
-    interval of the baseline against itself; a difference within it does not count. If the baseline differs from itself,
-    `widened` is true, and low and high are those of `stats.widened`. A topology that was not measured has
-    its status as word, the reason as sentence, and NaN for numbers. Raises BadInput like `ratios`.
+    intervals of slices and whole runs do not overlap, low and high span both (`stats.spanning`). control_low and
+    control_high are the interval of the baseline against itself; a difference within it does not count. If the baseline
+    differs from itself, `widened` is true, and low and high are those of `stats.widened`. A topology that was not
+    measured has its status as word, the reason as sentence, and NaN for numbers. Raises BadInput like `ratios`.
     """
     df = complete(df)
     return _verdicts(df, ratios(df, metrics) if pairs is None else pairs, margin, metrics)

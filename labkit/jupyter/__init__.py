@@ -8,8 +8,7 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 
 def _load_jupyter_server_extension(server: Any) -> None:
-    """Have a Jupyter server encrypt the ports of its kernels, unless its user has chosen otherwise, and export figures
-    with still pictures.
+    """Have a Jupyter server encrypt the ports of its kernels, unless its user has chosen otherwise.
 
     Every user of the machine can connect to them, and one of them asks for no key.
     """
@@ -17,6 +16,3 @@ def _load_jupyter_server_extension(server: Any) -> None:
         # "required" would refuse kernels of other languages that cannot encrypt; labkit's all can.
         kernels = type(server.config)(KernelManager={"transport_encryption": "auto"})
         server.kernel_manager.update_config(kernels)
-    from labkit.jupyter import stills  # imports nbconvert, and other modules of this package need not
-
-    stills.register(server.config)

@@ -1,5 +1,6 @@
-"""Add still pictures to the figures of a notebook that nbconvert converts: plain `jupyter nbconvert --to html`,
-`--to markdown` or `--to notebook`, and "Save and Export Notebook As" of JupyterLab.
+"""Add still pictures to the figures of a notebook that plain `jupyter nbconvert` converts (html, markdown, notebook).
+
+Not in a Jupyter server: drawing changes the environment of the process, which kernels would inherit.
 
 A picture is drawn from a figure's numbers and texts. No code of the notebook runs, and the browser that draws reaches
 nobody (`report.draw_stills`).

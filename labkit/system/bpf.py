@@ -96,8 +96,8 @@ def _forbidden() -> str:
     if is_counted and limit_bytes != resource.RLIM_INFINITY:
         return f"Linux {release} counts programs as locked memory, and ulimit -l allows {limit_bytes} bytes of it"
     with suppress(OSError):  # not mounted, or a kernel without lockdown
-        if (level := re.search(r"\[(\w+)\]", LOCKDOWN.read_text())) and level[1] != "none":
-            return f"the kernel is locked down ({LOCKDOWN}: {level[1]})"
+        if "[confidentiality]" in LOCKDOWN.read_text():  # integrity lets programs be loaded
+            return f"the kernel is locked down ({LOCKDOWN}: confidentiality)"
     return "a filter of system calls (seccomp) or a security module forbids bpf(2)"
 
 

@@ -48,7 +48,7 @@ CHAIN = {
 def nothing_left(machine: Sandbox, before: object) -> None:
     """Check that no process, network namespace, interface or file is left."""
     assert until(lambda: not machine.processes(), GONE_S), machine.processes()
-    assert until(machine.only_namespace, 5), "network namespaces are left"
+    assert until(machine.only_namespace, 20), "network namespaces are left"
     assert machine.interfaces() == before
     assert [list(folder.iterdir()) for folder in machine.empty] == [[], [], []]
 

@@ -163,7 +163,7 @@ def test_private_switch_by_hand(machine: Sandbox) -> None:
         nsenter --target $1 --mount ovs-vsctl --db=${3} show
     """
     done = machine.shell(script, "ovs_netdev+mirrors=1")
-    assert until(machine.only_namespace, 5)
+    assert until(machine.only_namespace, 20)
     assert done.returncode == 0, done.stderr
     assert "its switch: ovs-vsctl show;" in done.stderr
     lines = done.stdout.splitlines()
@@ -219,7 +219,7 @@ def test_packet_sizes_on_a_switch(machine: Sandbox) -> None:
     words = "topology=ovs_netdev size_bytes=64,1472,1473 rate_bps=4e6 rounds=1 slices=0 whole_runs=1"
     measure = functools.partial(machine.rows, *words.split(), *SHORT, experiment="packet_size")
     rows = {row["length_bytes"]: row for row in unstarved(measure)}
-    assert until(machine.only_namespace, 5)
+    assert until(machine.only_namespace, 20)
     assert {(row["status"], row["topology"]) for row in rows.values()} == {("ok", "ovs_netdev")}
     for length_bytes, packets in ((64, 1), (1472, 1), (1473, 2)):
         row = rows[length_bytes]
@@ -244,8 +244,8 @@ def test_killed_runs_leave_nothing(machine: Sandbox) -> None:
             time.sleep(moment_s)
         os.kill(program.pid, signal.SIGKILL)
         program.communicate()
-        assert until(lambda: not machine.processes(), 5), (moment_s, machine.processes())
-        assert until(machine.only_namespace, 5)
+        assert until(lambda: not machine.processes(), 20), (moment_s, machine.processes())
+        assert until(machine.only_namespace, 20)
         assert machine.interfaces() == before
         assert [list(folder.iterdir()) for folder in machine.empty] == [[], [], []]
 
@@ -472,7 +472,7 @@ def test_fault_is_one_sentence_and_leaves_nothing(fault: str, machine: Sandbox, 
     assert "Traceback" not in done.stderr
     assert sentence in done.stderr
     assert until(lambda: not machine.processes(), 5), machine.processes()
-    assert until(machine.only_namespace, 5)
+    assert until(machine.only_namespace, 20)
     assert machine.interfaces() == before
     assert [list(folder.iterdir()) for folder in machine.empty] == [[], [], []]
 

@@ -119,9 +119,9 @@ def test_closed_loop_says_that_it_hides_a_stall(protocol: str) -> None:
     row, _ = measured(stall, protocol=protocol, duration_s=2, omit_s=0)
     assert row["latency_p99_s"] < 0.5 * STALL_S < row["latency_max_s"]
     [doubt] = [one for one in row["doubts"] if "hides a stall" in one]
-    # 2 s of waiting in one connection, of which 1 % may be beyond the 99th percentile
+    # Of at most 2 s of waiting, 1 % may be beyond the 99th percentile.
     [at_fixed_rate_ms] = map(float, re.findall(r"([\d.]+) ms, not", doubt))
-    assert at_fixed_rate_ms == pytest.approx(1e3 * (row["latency_max_s"] - 0.02), rel=0.05)
+    assert 1e3 * (row["latency_max_s"] - 0.025) < at_fixed_rate_ms < 1e3 * row["latency_max_s"]
 
 
 def test_open_loop_shows_a_stall() -> None:

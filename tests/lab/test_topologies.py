@@ -226,7 +226,7 @@ def test_nic_as_parent(tmp_path: Path) -> None:
         rows = machine.rows(*words.split(), "slices=1", "whole_runs=1", "duration_s=1", "omit_s=0")
         # The kernel removes an unreferenced namespace a moment later.
         assert until(lambda: machine.interfaces() == before, 5)
-        assert until(machine.only_namespace, 5)
+        assert until(machine.only_namespace, 20)
     result = {(row["topology"], row["status"]): row["reason"] for row in rows}
     assert set(result) == {
         ("macvlan_passthru", "isolated"), ("macvlan_bridge", "ok"), ("macvlan_private", "isolated"),

@@ -56,7 +56,7 @@ def test_tcp_rows(machine: Sandbox) -> None:
     before = machine.interfaces()
     rows = machine.rows(*TWO, CABLE, BOTH, "pairs=1,8", *SHORT)
     assert until(lambda: machine.interfaces() == before, 5), machine.interfaces()
-    assert until(machine.only_namespace, 5)
+    assert until(machine.only_namespace, 20)
     assert {(row["pairs"], row["arm"]) for row in rows} == {(pairs, arm) for pairs in (1, 8) for arm in ARMS}
     for row in rows:
         assert row["status"] in MEASURED, row["reason"]

@@ -128,7 +128,7 @@ def _figure_outputs(document: nbformat.NotebookNode) -> Iterator[nbformat.Notebo
 
 def _figure(output: nbformat.NotebookNode) -> go.Figure:
     content = output.data[notebooks.PLOTLY]
-    return go.Figure({name: content[name] for name in ("data", "layout")}, skip_invalid=True)
+    return go.Figure({name: content.get(name) for name in ("data", "layout")}, skip_invalid=True)
 
 
 def drawn(

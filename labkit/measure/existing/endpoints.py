@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import select
@@ -62,6 +63,7 @@ def resolve(name: str) -> ExistingEndpoint:
 
 
 def _opened(name: str, path: str, pid: int | None) -> ExistingEndpoint:
+    process = None
     try:
         process = None if pid is None else os.pidfd_open(pid)
         result = ExistingEndpoint(name, os.open(path, os.O_RDONLY | os.O_CLOEXEC), pid, process)
@@ -70,6 +72,10 @@ def _opened(name: str, path: str, pid: int | None) -> ExistingEndpoint:
         known = f"; there are {there}" if there and pid is None else ""
         raise BadInput(f"{name} does not exist, or has just ended{known}") from None
     except OSError as error:
+        if process is not None:
+            os.close(process)
+        if pid is not None and error.errno == errno.EINVAL:
+            raise BadInput(f"{name} is a thread: name its process") from None
         raise Unsupported(_not_allowed(name, error.strerror or str(error))) from None
     try:
         if name != existing_names.HOST and os.fstat(result.namespace).st_ino == os.stat(OWN).st_ino:

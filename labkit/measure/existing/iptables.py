@@ -85,7 +85,8 @@ def _expressions(family: str, rule: str) -> Iterator[dict[str, Any]]:
         elif word in _WRITTEN and value.isdigit():
             yield {"mangle": {"key": _WRITTEN[word], "value": int(value)}}
         elif word in ("-j", "-g"):
-            yield {_TARGETS[value]: None} if value in _TARGETS else {"jump": {"target": value}}
+            options = {"flags": "bypass"} if "--queue-bypass" in words else None
+            yield {_TARGETS[value]: options} if value in _TARGETS else {"jump": {"target": value}}
         op = "!=" if word == "!" else "=="
 
 

@@ -420,26 +420,28 @@ def closed_loop(
         "client_cpu_s": client_cpu_s,
         "doubts": [
             *["generator-limited: each client used a whole CPU"] * busy,
+            *hidden_stalls(times, lost_count, within_s),
             *unanswered(lost_count, len(times) + lost_count, f" within {within_s:.0f} s"),
-            *hidden_stalls(times),
         ],
     }
 
 
-def hidden_stalls(times_s: Sequence[float]) -> list[str]:
+def hidden_stalls(times_s: Sequence[float], lost_count: int = 0, within_s: float = 0.0) -> list[str]:
     """Return the doubt that a closed loop hides a stall, from its sorted round-trip times in seconds.
 
     A client that waits sends nothing, so a stall is one request of many (coordinated omission; G. Tene, 2013). Requests
-    that come at any time have another 99th percentile: the time t for which waits beyond t are 1 % of all waiting.
+    that come at any time have another 99th percentile: the time t for which waits beyond t are 1 % of all waiting. For
+    each of `lost_count` requests the client waited `within_s`.
     """
     at_fixed_rate_s = waited_s = 0.0
-    allowed_s = (1 - LATENCIES["p99"][0]) * sum(times_s)
-    for count, time_s in enumerate(reversed(times_s), 1):
+    waits_s = [*times_s, *[within_s] * lost_count]
+    allowed_s = (1 - LATENCIES["p99"][0]) * sum(waits_s)
+    for count, time_s in enumerate(reversed(waits_s), 1):
         if time_s <= at_fixed_rate_s:
             break
         waited_s += time_s
         at_fixed_rate_s = (waited_s - allowed_s) / count
-    p99_s = latency_columns(times_s)["latency_p99_s"]
+    p99_s = latency_columns(times_s, lost_count)["latency_p99_s"]
     if p99_s is None or at_fixed_rate_s < HIDDEN * p99_s:
         return []
     return [
@@ -522,7 +524,11 @@ def until_listening(
             time.sleep(0.002)
 
 
-def finished(clients: Sequence[process.Running], within_s: float) -> list[process.Ended]:
+def finished(
+    clients: Sequence[process.Running],
+    within_s: float,
+    message: Callable[[process.Ended], str] = process.Ended.message,
+) -> list[process.Ended]:
     """Return how these programs ended. Those that are late are killed. Raises Failed with the message of the first that
     failed."""
     late = process.wait(clients, time.monotonic() + within_s)
@@ -531,7 +537,7 @@ def finished(clients: Sequence[process.Running], within_s: float) -> list[proces
     ended = [client.ended(client in late) for client in clients]
     for one in ended:
         if one.returncode:
-            raise Failed(one.message())
+            raise Failed(message(one))
     return ended
 
 

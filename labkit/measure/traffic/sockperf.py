@@ -162,12 +162,16 @@ def _at(parameters: LoadParameters, address: str, offset: int) -> list[str]:
     return ["-i", address, "-p", str(PORT + offset), *tcp]
 
 
+def _message(ended: process.Ended) -> str:
+    """Return sockperf's own error message, or another one."""
+    error = _ERROR.search(ended.stdout + ended.stderr)
+    return f"sockperf: {error[1].strip()}" if error else ended.message()
+
+
 def _content(ended: process.Ended, path: Path) -> bytes:
     """Return the full log of a client. Raises Failed with sockperf's error message; its exit code is 0 in any case."""
-    if error := _ERROR.search(ended.stdout + ended.stderr):
-        raise Failed(f"sockperf: {error[1].strip()}")
-    if not path.exists():
-        raise Failed(ended.message())
+    if _ERROR.search(ended.stdout + ended.stderr) or not path.exists():
+        raise Failed(_message(ended))
     return path.read_bytes()
 
 
@@ -225,7 +229,7 @@ class Sockperf(RequestGenerator):
             process.wait(clients, time.monotonic() + WARM_S)
             with counting:
                 process.wait(clients, time.monotonic() + parameters.duration_s)
-            ended = base.finished(clients, SPARE_S + END_S)
+            ended = base.finished(clients, SPARE_S + END_S, _message)
             return [_content(one, path) for one, path in zip(ended, paths, strict=True)]
 
     def columns(self, measured: list[bytes], parameters: LoadParameters) -> dict[str, Any]:

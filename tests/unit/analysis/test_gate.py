@@ -13,6 +13,7 @@ from synthetic_rows import rows, save
 from labkit import cli
 from labkit.analysis import compare_runs, gate
 from labkit.common.errors import BadInput
+from labkit.measure import experiments
 from labkit.runner import run as running
 
 SLOWER = gate.condition("slower>3%")
@@ -111,6 +112,24 @@ def test_cpu_time_and_loss_of_changed_arms_are_compared_with_their_own_unchanged
         assert judged[-1].sentence.endswith(("with a (8 rounds)", "with b (8 rounds)"))
 
 
+def test_loss_beyond_the_percentile_is_judged(tmp_path: Path) -> None:
+    """Half of the requests without a response leave no median, and such rows are the worst."""
+    made = rows({"a": 1.0, "a (again)": 1.0, "b": 1.0}, 6, 0, 2, protocol="udp_rr")
+    for row in made:
+        row |= {"sent_count": 1000, "received_count": 999, "lost_count": 1}
+        if row["topology"] == "b":
+            row |= {"received_count": 400, "lost_count": 600, "latency_p50_s": None}
+    [judged] = gate.judge_arms(save(tmp_path / "r", made), [gate.condition("loss>1%")])
+    assert (judged.arm, judged.word) == ("b", "worse")
+
+
+@pytest.mark.parametrize("loads", ["udp:64", "tcp,udp:64"])
+def test_a_load_that_counts_packets_is_enough_for_loss(loads: str) -> None:
+    gate.check(
+        [gate.condition("loss>1%")], experiments.find("datapaths_of_today").parameters.of({"loads": loads})
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "cost", "lost", "code"),
     [("cpu>5%", 1.2, 0, 3), ("cpu>5%", 1.0, 900, 0), ("loss>0.1%", 1.5, 30, 3), ("loss>1%", 1.5, 30, 0)],
@@ -187,7 +206,7 @@ def test_a_finished_run_is_judged_against_another(tmp_path: Path, capsys: pytest
     old, _ = runs(tmp_path, 1.0)
     words = ["run", "datapaths", "topology=veth"]
     for more, says in (
-        (["--fail-if", "loss>3%"], "choose protocol=udp"),
+        (["--fail-if", "loss>3%"], "choose a load of UDP"),
         (["--junit", "a.xml"], "--junit does nothing without --fail-if"),
         (["--against", str(old), "--json"], "--json does nothing with --against"),
         (["--against", str(old), "--fail-if", "slow>3%"], "write 'slower>3%'"),

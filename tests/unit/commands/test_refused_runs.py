@@ -298,7 +298,8 @@ bisect datapaths topology=veth --over pairs=1,2 --most-pairs 1 -> --most-pairs 1
 bisect datapaths pairs=1 --over pairs=1,2 -> leave out pairs=
 bisect datapaths --over pairs=1,none_such -> pairs=none_such
 bisect datapaths --over protocol=tcp,udp -> no common metric
-bisect datapaths --over pairs=1,2 --fail-if 'loss>1%' -> counts no packets: choose protocol=udp
+bisect datapaths --over pairs=1,2 --fail-if 'loss>1%' -> counts no packets: choose a load of UDP
+run datapaths_of_today loads=tcp --fail-if 'loss>1%' -> choose a load of UDP
 bisect datapaths --over pairs=1,2 --good 3 -> is none of the values
 bisect datapaths --over kernels 6.1.0-none 6.1.0-other -> labkit kernels get
 draw nothing -> nothing is not a topology: choose loopback, veth

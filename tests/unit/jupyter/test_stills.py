@@ -7,18 +7,12 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
 
 import nbformat
 import pytest
 from conftest import ROOT
 from nbclient import NotebookClient
-from nbconvert.exporters import HTMLExporter
 from nbformat import v4
-from traitlets.config import Config
-
-from labkit import jupyter
-from labkit.jupyter.stills import Stills
 
 SCRIPTS = "<script>alert(1)</script><img src=x onerror=alert(2)><a href='javascript:alert(3)'>more</a>"
 FIGURE = f"""\
@@ -58,13 +52,3 @@ def test_figures_are_pictures_in_which_nothing_runs(tmp_path: Path, config: Path
     assert len(drawn) == 3
     assert all("measured here" in one for one in drawn)
     assert not [one for one in drawn if re.search(r"<script|<img|<[^>]*(onerror|javascript:)", one)]
-
-
-def test_a_jupyter_server_exports_them_too() -> None:
-    server = SimpleNamespace(
-        config=Config(KernelManager={"transport_encryption": "auto"}), kernel_manager=None
-    )
-    jupyter._load_jupyter_server_extension(server)
-    names = [type(one).__name__ for one in HTMLExporter(config=server.config)._preprocessors]
-    assert names.index("ExecutePreprocessor") < names.index(Stills.__name__)
-    assert names.index(Stills.__name__) < names.index("ExtractOutputPreprocessor")

@@ -126,7 +126,7 @@ def test_loss_is_judged_in_pairs_of_runs(tmp_path: Path, measured: Any) -> None:
     answer = search(tmp_path / "b", parameters={"protocol": "udp"}, conditions=("loss>1%",))
     assert (answer.first_bad, answer.last_good) == ("107", "106")
     assert "+2 %" in answer.sentence
-    with pytest.raises(BadInput, match="choose protocol=udp"):
+    with pytest.raises(BadInput, match="choose a load of UDP"):
         search(tmp_path / "tcp", conditions=("loss>1%",))
 
 

@@ -20,7 +20,7 @@ UNLIMITED = resource.RLIM_INFINITY
         (12, "5.10.0-9-amd64", 65536, "[integrity]", "it needs CAP_BPF in the machine's own user namespace"),
         (39, "6.1.0", 65536, "[none] integrity", "it needs CAP_NET_ADMIN in the machine's own user namespace"),
         (21, "5.10.0-9-amd64", 65536, "[none]", "Linux 5.10.0-9-amd64 counts programs as locked memory, and ulimit"),
-        (21, "5.11.0", 65536, "none [integrity] confidentiality", "the kernel is locked down (.*: integrity)"),
+        (21, "5.11.0", 65536, "none integrity [confidentiality]", "the kernel is locked down (.*: confidentiality)"),
         (21, "5.10.0-9-amd64", UNLIMITED, "[none] integrity", "a filter of system calls (seccomp) or a security"),
         (21, "6.1.0", 65536, None, "a filter of system calls (seccomp) or a security"),
     ],

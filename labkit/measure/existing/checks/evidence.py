@@ -280,6 +280,8 @@ def observed(forward: Path, back: Path, far: str | None = None) -> Iterator[Evid
     result.changed = kernel_counters.changes(before, kernel_counters.read(namespaces))
     after = _throttled(*result.ends)
     result.throttled_s = {name: after[name] - was_s for name, was_s in throttled.items() if name in after}
+    for name in throttled.keys() - after.keys():
+        result.not_seen.append(f"the program of {name} ended during the check: its CPU quota is not known")
     for space in result.spaces:
         result.hits |= _hits(space.name, result.rulesets[space.name], space.ruleset)
 

@@ -326,6 +326,8 @@ def translated(seen: Evidence) -> Iterator[Finding]:
     certain = POSSIBLE if all(probe.arrives for _path, probe in seen.directions) else SEEN
     for space, names, rule in _rules(seen) if seen.blocked else ():
         kind = next((word for one in rule.get("expr", ()) for word in TRANSLATIONS if word in one), None)
+        if seen.hits.get(rule_key(space.name, rule)) == 0:
+            continue
         if kind and any(may_match(rule, packet, names) for packet in _packets(seen)):
             yield Finding(
                 cause="address translation", certainty=certain, weight=MOST, where=space.name,
@@ -363,8 +365,8 @@ def clamps(seen: Evidence) -> Iterator[Finding]:
                     cause="hop limit", what=f"a rule sets the hop limit (TTL) to {hops}: {_text(space, rule)}",
                     where=space.name, undo=undo, certainty=SEEN if seen.blocked else POSSIBLE, weight=ALL,
                 )  # fmt: skip
-            if "queue" in one:  # what it gives to nobody is dropped
-                stops = bool(seen.blocked and counted)
+            if "queue" in one:  # what it gives to nobody is dropped, unless the rule says bypass
+                stops = bool(seen.blocked and counted and "bypass" not in str(one["queue"]))
                 yield Finding(
                     cause="queue to a program", weight=ALL if stops else MUCH, where=space.name, undo=undo,
                     certainty=SEEN if stops else PRESENT,

@@ -247,8 +247,10 @@ def _only_arp(space: Namespace, ports: Sequence[FrameAddresses]) -> None:
             " priority 0 ; }",
             f"add rule netdev {TABLE} {port.interface} meta protocol != arp drop",
         ]
-    needs = "CONFIG_NETFILTER_INGRESS, nf_tables; or use a TRex server elsewhere, server=HOST"
-    run_nft(space, rules, "drop frames at ingress", needs)
+    try:
+        run_nft(space, rules, "drop frames at ingress", "CONFIG_NETFILTER_INGRESS, nf_tables")
+    except Unsupported as error:
+        raise Unsupported(f"{error}; or use a TRex server elsewhere, server=HOST") from None
 
 
 def _wait_until_ready(server: process.Running, space: Namespace) -> None:
