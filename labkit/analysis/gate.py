@@ -26,6 +26,7 @@ from labkit.analysis.load import (
     METRIC,
     group_text,
     groups,
+    key_of,
     load,
     measured_rows,
     with_costs,
@@ -216,8 +217,7 @@ def _lost_text(line: Mapping[Hashable, Any], shares: Mapping[tuple[Any, ...], fl
     """Return the sentence of a line of `_loss_of_arms`, with the reason if it says nothing."""
     if pd.isna(line["ratio"]):
         return str(line["sentence"])
-    point = [None if pd.isna(line[name]) else line[name] for name in GROUP]
-    arm, base = (units.percent(shares[*point, line[name]]) for name in ("topology", "baseline"))
+    arm, base = (units.percent(shares[*key_of(line), line[name]]) for name in ("topology", "baseline"))
     why = ""
     if pd.isna(line["low"]):
         why = "; one round has no interval"
