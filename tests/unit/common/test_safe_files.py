@@ -481,8 +481,9 @@ def test_no_folder_is_made_where_a_link_of_others_leads(tmp_path: Path, need: Ne
         lambda: folders.unpack(b"", there / "point", ""),
         lambda: folders.attempt_folder(there).__enter__(),
         lambda: debian_kernels._scratch(there).__enter__(),
+        lambda: run.measure("datapaths", {"topology": "veth"}, there),
     ):
-        with pytest.raises((Failed, OSError), match="link is a link of another user"):
+        with pytest.raises((BadInput, Failed, OSError), match="link is a link of another user"):
             make()
         assert [*(tmp_path / "precious").iterdir()] == []
 
@@ -511,3 +512,24 @@ def test_run_is_not_written_through_a_link(part: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=f"{part} is a link"):
         run.measure("datapaths", {"topology": "veth"}, tmp_path / "run")
     assert not [*(tmp_path / "elsewhere").iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ("", "run belongs to nobody"),
+        ("rows", "rows belongs to another user"),
+        ("artefacts", "artefacts belongs to another user"),
+    ],
+)
+def test_run_is_not_written_into_a_folder_of_others(
+    part: str, words: str, tmp_path: Path, need: Need
+) -> None:
+    """They may put links into it later."""
+    need("root")
+    theirs = tmp_path / "run" / part
+    theirs.mkdir(parents=True)
+    os.chown(theirs, NOBODY, NOBODY)
+    with pytest.raises(BadInput, match=words):
+        run.measure("datapaths", {"topology": "veth"}, tmp_path / "run")
+    assert not [*theirs.iterdir()]
