@@ -201,6 +201,24 @@ def test_maximum_that_the_server_has_not_counted_yet() -> None:
     assert latency.percentiles_s["p50"] == pytest.approx(600e-6)
 
 
+def test_counters_of_connections_and_latency_begin_anew_with_each_start() -> None:
+    """Before the start those of an earlier test stand there: 137 attempts and 4,623 probes."""
+    recorded = list(calls("astf_overload"))
+    described = next(result["data"] for _, method, _, result in recorded if method == "get_counter_desc")
+    [values, latency] = (
+        [(t, result) for t, method, _, result in recorded if method == wanted]
+        for wanted in ("get_counter_values", "get_latency_stats")
+    )
+    [attempts] = [str(one["id"]) for one in described if one["name"] == "tcps_connattempt"]
+    assert (values[0][1]["client"][attempts], values[1][1]["client"].get(attempts)) == (137, None)
+    assert [one["data"]["port-0"]["stats"]["m_tx_pkt_ok"] for _, one in latency[:2]] == [4623, 0]
+    read = [{"time": t, "counters": one} for t, one in values[2:]]
+    own = readings.connections({"described": described, "readings": read})
+    assert (own.connections_count, own.errors_count) == (29_460, 3)
+    assert own.attempts_pps == pytest.approx(own.connections_pps, rel=0.01)
+    assert own.attempts_pps == pytest.approx((29_448 - 5506) / own.window_s)
+
+
 def test_bytes_include_the_fcs_and_per_cent_are_of_a_given_line() -> None:
     """8: A frame counts 64 bytes, and a veth's nominal 10 Gbit/s is not the line rate."""
     direction = whole("stl_ramp64", 1.0, 4.61)
