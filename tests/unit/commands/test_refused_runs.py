@@ -45,6 +45,8 @@ datapaths mtu_bytes=1279 family=6 -> mtu_bytes=1279 is outside 1280 to 65535: wh
 datapaths mtu_bytes=65512 topology=veth,gre -> mtu_bytes=65512 does not fit into gre: with its 24 bytes
 datapaths mtu_bytes=65462 topology=vxlan_gre -> = 65461
 datapaths family=6 topology=ipip -> ipip carries IPv4 only
+datapaths family=6 topology=overlay -> family=6: overlay has IPv4 addresses only
+datapaths mtu_bytes=65500 topology=overlay -> does not fit into overlay: 65535 (a veth) - 20 (IPv4) - 4 (GRE)
 datapaths whole_runs=2 -> whole_runs=2 is outside 0 to 1
 datapaths slices=0 whole_runs=0 -> leave nothing to measure
 datapaths slices=5 rate_bps=1e6 -> slices=0

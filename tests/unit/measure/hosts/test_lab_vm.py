@@ -219,6 +219,27 @@ def test_corrupt_image_ends_the_wait(tmp_path: Path) -> None:
         vm.VmConversation(vm.LabVm("vm:x", tmp_path, None), time.monotonic() + 60)
 
 
+PANIC = "Kernel panic - not syncing: Attempted to kill init!"
+
+
+@pytest.mark.parametrize(
+    ("console", "words"),
+    [
+        ("", ""),
+        ("[ 0.1] one\r\n[ 2.2] two\r\n\r\n", "two"),
+        ("\x1bc\x1b[?7l[    0.1] one\r\n[ 2.2] Oops: 0002\r\n[ 3.0] end of it\r\n", "Oops: 0002"),
+        (f"init: no /proc\n[ 2.2][    T1] {PANIC}\n[ 3.0] Oops\n", f"init: no /proc; {PANIC}"),
+        ("x" * 300, "x" * 200),
+    ],
+    ids=["silent", "last", "telling", "init", "long"],
+)
+def test_last_words_of_the_console(console: str, words: str, tmp_path: Path) -> None:
+    machine = boot.Machine("the guest", tmp_path)
+    assert machine.last_words() == ""  # there is no console yet
+    machine.console.write_bytes(console.encode())
+    assert machine.last_words() == (words and f"; the console's last line: {words}")
+
+
 def test_doctor_in_a_lab_vm(monkeypatch: pytest.MonkeyPatch) -> None:
     """This is as in `labkit kernels --ask`: modules may stay loaded, and one thread for all CPUs can safely arm
     tracers."""
