@@ -50,7 +50,7 @@ class Probing:
     probes: list[Probe] = field(default_factory=list)
 
     def so_far(self) -> list[Probe]:
-        """Return the probes up to now. Some of them may still get an answer."""
+        """Return the probes up to now. Some of them may still get an answer. Raises as `Prober.probes`."""
         return [probe for one in self.probers for probe in one.probes()]
 
     def within(self, begin_s: float, end_s: float) -> tuple[list[float], int]:
@@ -126,9 +126,16 @@ class Prober(threading.Thread):
         self._sent: list[tuple[float, int]] = []  # time.monotonic(), and nanoseconds since 1970
         self._rtts_s: dict[int, float] = {}
         self._begin_s, self._until_s = 0.0, float("inf")
+        self._error: Exception | None = None  # what ended the thread early
 
     def run(self) -> None:
-        """Send and receive until LINGER_S after `stop`."""
+        """Send and receive until LINGER_S after `stop`. `probes` raises what goes wrong here."""
+        try:
+            self._send_and_receive()
+        except Exception as error:
+            self._error = error
+
+    def _send_and_receive(self) -> None:
         if self._counts_delay:
             ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1)  # of this thread
         self._begin_s = time.monotonic()
@@ -153,7 +160,9 @@ class Prober(threading.Thread):
         self._until_s = time.monotonic() + LINGER_S
 
     def probes(self) -> Iterator[Probe]:
-        """Yield the probes so far."""
+        """Yield the probes so far. Raises the error that ended the thread, after which nothing was sent."""
+        if self._error is not None:
+            raise self._error
         for number, (sent_s, _) in enumerate(self._sent[:]):
             late_s, rtt_s = sent_s - self._begin_s - number / self._rate_rps, self._rtts_s.get(number + 1)
             counted_s = late_s if self._counts_delay else 0.0
@@ -170,7 +179,7 @@ def probing(pairs: Sequence[Pair | RemotePair], rate_rps: float, udp: bool = Fal
     """Send probes from all clients at a rate until the block ends, and wait for the last answers.
 
     `udp`: requests to the servers' PORT, at which a program answers; otherwise echo requests.
-    Raises Failed if the machine's clock is set meanwhile.
+    Raises Failed if the machine's clock is set meanwhile, and whatever error ended a thread early.
     """
     result = Probing()
     offset_s = time.time() - time.monotonic()
@@ -184,6 +193,6 @@ def probing(pairs: Sequence[Pair | RemotePair], rate_rps: float, udp: bool = Fal
             one.stop()
         for one in result.probers:
             one.close()
-        result.probes = result.so_far()
+    result.probes = result.so_far()
     if abs(time.time() - time.monotonic() - offset_s) > CLOCK_S:
         raise Failed("the machine's clock was set during the measurement: repeat it")

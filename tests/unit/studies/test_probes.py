@@ -1,0 +1,140 @@
+"""What requests and their replies count as, for pings between all containers and for probes at a fixed rate."""
+
+import errno
+import os
+import threading
+import time
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from labkit.common.errors import Failed
+from labkit.system import netlink
+from studies import probes
+from studies.overlay import reachability
+from studies.overlay.reachability import PingPair
+
+NO_NEIGHBOUR = OSError(errno.EHOSTUNREACH, "No route to host")
+NO_ROUTE = OSError(errno.ENETUNREACH, "Network is unreachable")
+ONE, TWO, LATE = (64, 0.001), (64, 0.002), (64, 0.9)  # the TTL of a reply, and its round-trip time
+PAIR: Any = SimpleNamespace(
+    client=SimpleNamespace(name="one", namespace=SimpleNamespace(fd=-1)),
+    server=SimpleNamespace(name="two", address="10.0.0.2"),
+)
+ENDS = PingPair("one", "two", "10.0.0.1", "10.0.0.2")
+
+Reply = tuple[int, float] | Exception
+
+
+class FakeEcho:
+    """An Echo that sends nothing: its requests get the given replies at once, and further ones get none.
+
+    NO_ROUTE is an error of sending, and any other one comes back instead of a reply.
+    """
+
+    def __init__(self, replies: list[list[Reply]]) -> None:
+        self._replies, self._sent_count = replies, 0
+        self._arrived: list[tuple[int, Reply]] = []
+        self._ready = os.eventfd(0, os.EFD_NONBLOCK)
+        self.ttl: int | None = None
+        self.all_taken = threading.Event()
+
+    def fileno(self) -> int:
+        return self._ready
+
+    def close(self) -> None:
+        os.close(self._ready)
+
+    def send(self) -> None:
+        self._sent_count += 1
+        arriving = self._replies[self._sent_count - 1] if self._sent_count <= len(self._replies) else []
+        if NO_ROUTE in arriving:
+            raise NO_ROUTE
+        self._arrived += [(self._sent_count, reply) for reply in arriving]
+        os.eventfd_write(self._ready, 1)
+
+    def answer(self) -> tuple[int, int] | None:
+        if not self._arrived:
+            os.eventfd_read(self._ready)
+            if self._sent_count >= len(self._replies):
+                self.all_taken.set()
+            return None
+        number, reply = self._arrived.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        self.ttl, rtt_s = reply
+        return number, time.time_ns() + round(rtt_s * 1e9)
+
+
+@pytest.fixture
+def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop the clock from which round-trip times are computed, and let no socket be in a namespace."""
+    now_ns = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns)
+    monkeypatch.setattr(netlink, "inside", lambda fd: nullcontext())
+    monkeypatch.setattr(reachability, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(probes, "LINGER_S", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("replies", "rtts_s", "ttl", "duplicates_count"),
+    [
+        ([[ONE], [TWO]], [0.001, 0.002], 64, 0),
+        ([[ONE, LATE], [TWO]], [0.001, 0.002], 64, 1),
+        ([[ONE], []], [0.001, None], 64, 0),
+        ([[], []], [None, None], None, 0),
+        ([[NO_NEIGHBOUR], [TWO]], [None, 0.002], 64, 0),
+        ([[NO_ROUTE], [TWO]], [None, 0.002], 64, 0),
+        ([[ONE], [(63, 0.002)]], [0.001, 0.002], None, 0),
+    ],
+    ids=["answered", "duplicate", "lost", "silent", "error", "not sent", "two TTLs"],
+)
+@pytest.mark.usefixtures("stopped_clock")
+def test_replies(
+    replies: list[list[Reply]],
+    rtts_s: list[float | None],
+    ttl: int | None,
+    duplicates_count: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reachability, "Echo", lambda *_: FakeEcho(replies))
+    [answers] = reachability.echo({"one": PAIR.client.namespace}, [ENDS], 2)
+    times = [one for one in rtts_s if one is not None]
+    assert answers.row() == {
+        "sent_count": 2,
+        "received_count": len(times),
+        "ttl": ttl,
+        "rtt_min_s": pytest.approx(min(times)) if times else None,
+        "rtt_p50_s": pytest.approx(sum(times) / len(times)) if times else None,
+        "rtt_max_s": pytest.approx(max(times)) if times else None,
+    }
+    assert answers.duplicates_count == duplicates_count
+    at_a_rate = FakeEcho(replies)
+    monkeypatch.setattr(probes, "Echo", lambda *_: at_a_rate)
+    with probes.probing([PAIR], 1000) as probing:
+        assert at_a_rate.all_taken.wait(30)
+    assert [one.rtt_s for one in probing.probes[:2]] == [one and pytest.approx(one) for one in rtts_s]
+
+
+@pytest.mark.usefixtures("stopped_clock")
+def test_requests_without_a_route_are_sent_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise refused
+
+    refused = NO_ROUTE
+    monkeypatch.setattr(reachability, "Echo", refuse)
+    [answers] = reachability.echo({"one": PAIR.client.namespace}, [ENDS], 3)
+    assert (answers.row()["sent_count"], answers.row()["received_count"]) == (3, 0)
+    refused = OSError(errno.EPERM, "Operation not permitted")
+    with pytest.raises(Failed, match="one cannot ping two: Operation not permitted"):
+        reachability.echo({"one": PAIR.client.namespace}, [ENDS], 3)
+
+
+@pytest.mark.usefixtures("stopped_clock")
+def test_error_that_ends_probes_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After it, nothing is sent, so the probes would end early without a word."""
+    monkeypatch.setattr(probes, "Echo", lambda *_: FakeEcho([[ONE], [ValueError("no reply at all")]]))
+    with pytest.raises(ValueError, match="no reply at all"), probes.probing([PAIR], 1000) as probing:
+        probing.probers[0].join(30)
