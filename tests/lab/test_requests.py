@@ -16,7 +16,7 @@ from labkit.common import run_folder
 from labkit.common.errors import Failed
 from labkit.measure import topologies
 from labkit.measure.experiments import DatapathParameters, free_ports
-from labkit.measure.traffic import socket_loops
+from labkit.measure.traffic import base, socket_loops
 from labkit.measure.traffic.base import LatencyGenerator
 from labkit.system.machine import mibs
 from labkit.system.machine.cpu_time import descendants
@@ -118,10 +118,12 @@ def end(server: int) -> None:
 def test_closed_loop_says_that_it_hides_a_stall(protocol: str) -> None:
     row, _ = measured(stall, protocol=protocol, duration_s=2, omit_s=0)
     assert row["latency_p99_s"] < 0.5 * STALL_S < row["latency_max_s"]
-    [doubt] = [one for one in row["doubts"] if "hides a stall" in one]
-    # Of at most 2 s of waiting, 1 % may be beyond the 99th percentile.
-    [at_fixed_rate_ms] = map(float, re.findall(r"([\d.]+) ms, not", doubt))
-    assert 1e3 * (row["latency_max_s"] - 0.025) < at_fixed_rate_ms < 1e3 * row["latency_max_s"]
+    told = [float(ms) for one in row["doubts"] for ms in re.findall(r"hides a stall.* ([\d.]+) ms, not", one)]
+    # Of at most 2 s of waiting, 1 % may be beyond the 99th percentile. A busy machine has other waits as well.
+    is_hidden = base.HIDDEN * row["latency_p99_s"] < row["latency_max_s"] - 0.025
+    assert [1e3 * (row["latency_max_s"] - 0.025) < ms < 1e3 * row["latency_max_s"] for ms in told] == [
+        True
+    ] * is_hidden
 
 
 def test_open_loop_shows_a_stall() -> None:
