@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import select
 import socket
-import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ from labkit.common.errors import Failed
 from labkit.measure.endpoints import Pair, RemotePair
 from labkit.measure.traffic.base import PORT
 from labkit.measure.traffic.packet_sender import PR_SET_TIMERSLACK
-from labkit.measure.traffic.ping import SEQUENCES, SO_TIMESTAMPNS, Echo
+from labkit.measure.traffic.ping import SEQUENCES, Echo, TimedSocket
 from labkit.system import netlink
 
 MOST_RPS = 1000
@@ -70,27 +69,12 @@ class Probing:
         return sum(late) / len(late) if late else 0.0
 
 
-class Datagrams:
+class Datagrams(TimedSocket):
     """A socket that sends numbered requests of UDP and reads their responses, as `Echo` does with those of ICMP."""
 
     def __init__(self, address: str, port: int) -> None:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._socket = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._sequence = 0
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-            self._socket.connect((address, port))
-        except OSError:
-            self.close()
-            raise
-
-    def fileno(self) -> int:
-        """Return the socket's descriptor, so that it can be selected."""
-        return self._socket.fileno()
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
+        super().__init__(socket.socket(family, socket.SOCK_DGRAM), (address, port))
 
     def send(self) -> None:
         """Send one request. Raises OSError for an error that came back."""
@@ -100,12 +84,8 @@ class Datagrams:
     def answer(self) -> tuple[int, int] | None:
         """Return the number of an answered request, and when the kernel received the response, in nanoseconds since
         1970; None if no more have arrived. Raises OSError for an error that came back."""
-        try:
-            data, about, _flags, _from = self._socket.recvmsg(LENGTH_BYTES, 64)
-        except BlockingIOError:
-            return None
-        seconds, nanoseconds = struct.unpack("qq", about[0][2][:16])
-        return int.from_bytes(data), seconds * 1_000_000_000 + nanoseconds
+        message = self.received()
+        return None if message is None else (int.from_bytes(message[0]), message[1])
 
 
 class Prober(threading.Thread):

@@ -95,7 +95,7 @@ def _words(word: str, rows: pd.DataFrame) -> str:
     if word in ABSENT:
         return "was not measured"
     if word not in WORDS:
-        return f"shows {word}"
+        return "shows no evidence of a difference" if word == "no evidence" else f"shows {word}"
     sizes = sorted(max(ratio, 1 / ratio) for ratio in rows["ratio"].astype(float))
     ends = [sizes[0], sizes[-1]] if len(sizes) > 1 else sizes
     as_factors = ends[0] >= FACTOR or (ends[-1] >= FACTOR and ends[0] >= LEAST_FACTOR)

@@ -45,7 +45,6 @@ MIN_SETUPS = 5
 # set-ups have an interval 1.55 times as wide, ten 1.05 times. Slices with balanced placement see every regime in every
 # set-up, and four recorded loads need no such allowance.
 LOST_FREEDOM = 2
-CONTRADICTED = "whole runs contradict them"
 WIDE = 100  # an interval that spans more than this factor is uninformative
 FEW_NUMBERS = 64  # up to this many, one array holds all pairs
 EXACT_UP_TO = 50  # slices; above it the normal approximation of the signed-rank distribution is accurate
@@ -58,7 +57,7 @@ class Effect:
 
     n_count: the number of log-ratios. how: the method in words. wide_low, wide_high: the interval at
     CONTROL_CONFIDENCE, which judges a control. setups_count: the number of fresh set-ups, None if unknown. disagree:
-    whether the set-ups differ.
+    whether the set-ups differ. contradicted: whether the interval is that of `spanning`.
     """
 
     ratio: float
@@ -70,6 +69,7 @@ class Effect:
     wide_high: float | None = None
     setups_count: int | None = None
     disagree: bool = False
+    contradicted: bool = False
 
 
 @dataclass(frozen=True)
@@ -319,8 +319,10 @@ def spanning(effect: Effect, whole: Effect | None) -> Effect:
         return effect
     if effect.low <= whole.high and whole.low <= effect.high:
         return effect
-    how = f"{effect.how}, and {CONTRADICTED}: {ratio_text(whole.ratio, whole.low, whole.high)}, {whole.how}"
-    return replace(effect, low=min(effect.low, whole.low), high=max(effect.high, whole.high), how=how)
+    shown = ratio_text(whole.ratio, whole.low, whole.high)
+    how = f"{effect.how}, and whole runs contradict them: {shown}, {whole.how}"
+    low, high = min(effect.low, whole.low), max(effect.high, whole.high)
+    return replace(effect, low=low, high=high, how=how, contradicted=True)
 
 
 def verdict(

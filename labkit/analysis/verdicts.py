@@ -52,9 +52,10 @@ RATIOS = [
 VERDICTS = [
     "topology", "baseline", "ratio", "low", "high", "n_count", "rounds_count", "how", "word", "sentence",
     "control_ratio", "control_low", "control_high", "whole_ratio", "whole_low", "whole_high", "disagree",
-    "widened", "guest_accelerator", "change",
+    "contradicted", "widened", "guest_accelerator", "change",
 ]  # fmt: skip
 _NUMBERS = [name for name in VERDICTS if name.endswith(("ratio", "low", "high", "_count"))]
+_FLAGS = ("disagree", "contradicted", "widened")
 _NONE = pd.DataFrame({"topology": []})
 ABSENT = ("unsupported", "isolated", "equal", "failed")  # each has its own word in the table of verdicts
 WANDERS_BY = 1.2  # least ratio of the largest to the smallest set-up that is worth a sentence
@@ -158,7 +159,7 @@ def _verdicts(
             if baseline is None and variants["topology"].nunique() == 1:
                 continue
             line: dict[str, Any] = dict(zip(GROUP, key, strict=True))
-            line |= {"topology": topology, "baseline": baseline, "disagree": False, "widened": False}
+            line |= {"topology": topology, "baseline": baseline}
             line["guest_accelerator"] = next(iter(rows["guest_accelerator"].dropna()), None)
             mine = ratios_here[ratios_here["topology"].eq(topology)]
             if len(mine) and _held_targets(rows, base):
@@ -182,8 +183,8 @@ def _verdicts(
 
 def verdict_table(lines: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return lines of verdicts as a table with the columns GROUP and VERDICTS."""
-    table = pd.DataFrame(lines, columns=[*GROUP, *VERDICTS]).fillna({"disagree": False, "widened": False})
-    return table.astype(dict.fromkeys(_NUMBERS, float)).astype({"disagree": bool, "widened": bool})
+    table = pd.DataFrame(lines, columns=[*GROUP, *VERDICTS]).astype(dict.fromkeys(_NUMBERS, float))
+    return table.assign(**{name: table[name].eq(True) for name in _FLAGS})
 
 
 def _held_targets(*arms: pd.DataFrame) -> bool:
@@ -241,7 +242,7 @@ def verdict_line(
         "control_ratio": control and control.ratio, "control_low": control and control.low,
         "control_high": control and control.high, "whole_ratio": whole and whole.ratio,
         "whole_low": whole and whole.low, "whole_high": whole and whole.high,
-        "disagree": effect.disagree, "widened": stats.differs_from_itself(control),
+        "disagree": effect.disagree, "contradicted": effect.contradicted, "widened": stats.differs_from_itself(control),
     }  # fmt: skip
 
 
@@ -435,7 +436,6 @@ def _about_verdicts(result: pd.DataFrame) -> list[Weighted]:
         f" put about {0.05 * count:.1g} of them beside 1"
     )
     lines = [(0.0, chance)]
-    contradicted = compared["how"].str.contains(stats.CONTRADICTED, na=False)
     few = compared["rounds_count"].lt(stats.MIN_SETUPS) & compared["how"].str.contains("slice", na=False)
     unchecked = compared["how"].str.contains("slice", na=False) & compared["whole_low"].isna()
     if unchecked.any():
@@ -445,7 +445,7 @@ def _about_verdicts(result: pd.DataFrame) -> list[Weighted]:
     for least, which, what in (
         (1.0, compared["disagree"], "the set-ups disagree, so the interval is over set-ups and therefore wider"),
         (0.1, few, f"fewer than {stats.MIN_SETUPS} fresh set-ups: a difference between set-ups may not be detected"),
-        (2.0, contradicted, "slices and whole runs contradict each other, so the interval spans both"),
+        (2.0, compared["contradicted"], "slices and whole runs contradict each other, so the interval spans both"),
         (1.0, compared["widened"], "the baseline differs from itself, so the interval is widened by that"),
     ):  # fmt: skip
         weight = least + float(which.mean())

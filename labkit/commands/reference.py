@@ -119,7 +119,7 @@ def _topologies() -> Iterator[str]:
     )
     yield markdown_table(
         ("no topology", "model", "it needs"),
-        [(name, model, needs) for name, (model, needs, _file) in datapaths.ABSENT.items()],
+        [(name, model, needs) for name, (model, needs, _file) in datapaths.WITHOUT_TOPOLOGY.items()],
     )
 
 

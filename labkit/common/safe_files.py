@@ -14,7 +14,6 @@ import io
 import json
 import os
 import pwd
-import re
 import secrets
 import stat
 import time
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from labkit.common.errors import BadInput, did_you_mean
+from labkit.common.privileges import is_root
 
 MARKER = ".labkit-made-this"
 # A marker from another boot may belong to a running lab VM that shares the folder, whose locks are invisible here. So
@@ -34,28 +34,11 @@ OTHER_BOOT_S = 7 * 86400.0
 TRIES_TO_EMPTY = 20
 MAX_INPUT_BYTES = 64 << 20  # of a file that a person names, unless its reader says otherwise
 PIECE_BYTES = 1 << 20  # read at once: a size that a file only claims to have takes no memory
-UID_MAP = Path("/proc/self/uid_map")
-CAP_NET_ADMIN, CAP_SYS_ADMIN = 12, 21  # linux/capability.h
 OVERFLOW_UID = Path("/proc/sys/kernel/overflowuid")
 LINKS = 40  # the kernel's limit (path_resolution(7))
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 COMPONENT = os.O_PATH | os.O_NOFOLLOW
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-def is_root() -> bool:
-    """Return whether uid 0 is the machine's root, and not that of a user namespace (user_namespaces(7))."""
-    return os.geteuid() == 0 and _is_everyone_mapped()
-
-
-def is_capable(number: int) -> bool:
-    """Return whether this process has the capability over the machine, not only a user namespace (capabilities(7))."""
-    effective = re.search(r"^CapEff:\s+(\w+)", Path("/proc/self/status").read_text(), re.MULTILINE)
-    return _is_everyone_mapped() and effective is not None and bool(int(effective[1], 16) >> number & 1)
-
-
-def _is_everyone_mapped() -> bool:
-    return UID_MAP.read_text().split() == ["0", "0", "4294967295"]
 
 
 def meant(path: Path) -> str:

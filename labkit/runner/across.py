@@ -394,25 +394,35 @@ def _joined(found: _Found, state: State) -> tuple[State, str]:
     """Return the state with the network between as a copy has it, and what that is: a cable, or a router if packets
     leave both machines to gateways, or nothing if they do not leave."""
     [between] = (space for space in state.namespaces if space.name == BETWEEN)
+    machines = [space for space in state.namespaces if space is not between]
     nics = [one.peer for one in between.interfaces if one.peer is not None]
     exits = [one["exit"] for one in (found.client, found.server)]
-    own = {address for one in exits if one is not None for address in one["own"]}
-    far, middle, form = nics[::-1], list[Namespace](), "a cable"
     if len(nics) < 2 or None in exits:
-        nics, far, form = [], [], "nothing"
-    elif all(one["gateway"] and one["gateway"].partition("/")[0] not in own for one in exits):
-        form, middle = f"the router {OUTSIDE}", [_router(found, between, exits)]
-        far = [PlaceState(OUTSIDE, one.name) for one in middle[0].interfaces]
-    peers, namespaces = dict(zip(nics, far, strict=True)), list[Namespace]()
-    for space in state.namespaces:
-        interfaces = [
-            replaced(one, kind="veth", mode=None, lower=None, peer=peers[at])
-            if (at := PlaceState(space.name, one.name)) in peers
-            else one
-            for one in space.interfaces
-        ]
-        namespaces += middle if space is between else [replaced(space, interfaces=interfaces)]
-    return replaced(state, namespaces=namespaces), form
+        return replaced(state, namespaces=machines), "nothing"
+    if not _have_gateways(exits):
+        cable = dict(zip(nics, nics[::-1], strict=True))
+        return replaced(state, namespaces=[_plugged(one, cable) for one in machines]), "a cable"
+    router = _router(found, between, exits)
+    cables = dict(zip(nics, (PlaceState(OUTSIDE, one.name) for one in router.interfaces), strict=True))
+    namespaces = [*(_plugged(one, cables) for one in machines), router]
+    return replaced(state, namespaces=namespaces), f"the router {OUTSIDE}"
+
+
+def _have_gateways(exits: list[dict[str, Any]]) -> bool:
+    """Return whether packets leave both machines to gateways, which are neither of the two."""
+    own = {address for one in exits for address in one["own"]}
+    return all(one["gateway"] and one["gateway"].partition("/")[0] not in own for one in exits)
+
+
+def _plugged(space: Namespace, peers: Mapping[PlaceState, PlaceState]) -> Namespace:
+    """Return a namespace whose interfaces in `peers` are ends of cables to these."""
+    interfaces = [
+        replaced(one, kind="veth", mode=None, lower=None, peer=peers[at])
+        if (at := PlaceState(space.name, one.name)) in peers
+        else one
+        for one in space.interfaces
+    ]
+    return replaced(space, interfaces=interfaces)
 
 
 def _router(found: _Found, between: Namespace, exits: list[dict[str, Any]]) -> Namespace:

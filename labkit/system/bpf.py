@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from labkit.common.errors import Unsupported
-from labkit.common.safe_files import CAP_NET_ADMIN, CAP_SYS_ADMIN, is_capable
+from labkit.common.privileges import CAP_BPF, CAP_NET_ADMIN, CAP_SYS_ADMIN, is_capable
 from labkit.system.machine.bpf import call
 
 PROG_LOAD, PROG_QUERY, LINK_CREATE = 5, 16, 28
@@ -31,7 +31,7 @@ PLACES = {
 # Hooks at which the kernel tells how many programs an interface has.
 LISTED = {46: "tcx", 47: "tcx (egress)", BPF_NETKIT_PRIMARY: "netkit", BPF_NETKIT_PEER: "netkit (peer)"}
 LOG_BYTES = 64 * 1024
-NEEDED = {"CAP_BPF": 39, "CAP_NET_ADMIN": CAP_NET_ADMIN}  # or CAP_SYS_ADMIN (linux/capability.h)
+NEEDED = {"CAP_BPF": CAP_BPF, "CAP_NET_ADMIN": CAP_NET_ADMIN}  # or CAP_SYS_ADMIN
 LOCKDOWN = Path("/sys/kernel/security/lockdown")
 
 

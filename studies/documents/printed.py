@@ -4,7 +4,9 @@ Each function returns a quotient.
 """
 
 import functools
+import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -143,9 +145,14 @@ def jitter_share(port: int) -> float:
     return _of_verdict("jitter", port) / _of_verdict("avg latency", port)
 
 
-def quotient(one: float, other: float) -> float:
-    """Return a quotient of two printed numbers."""
-    return one / other
+def quotient(factors: Sequence[float], divisor: float) -> float:
+    """Return a product of printed numbers, divided by another one."""
+    return math.prod(factors) / divisor
+
+
+def share_left_out(kept: float, of: float) -> float:
+    """Return the share of a printed number that is left out."""
+    return 1 - kept / of
 
 
 def order_of_cases() -> float:

@@ -297,6 +297,10 @@ SOUND = {
     " add rule inet f w ct state established,related counter accept; add rule inet f w ct state invalid drop;"
     " add rule inet f w ip saddr 192.0.2.0/24 drop; add rule inet f w tcp dport 23 counter reject'",
     "a server that takes one port": ONE_PORT,
+    "a shaper of another host's packets": BRIDGE + "ip -n mid link add ifb0 up type ifb;"
+    " tc -n mid qdisc add dev port-client ingress; tc -n mid filter add dev port-client ingress protocol ip u32"
+    " match ip src 192.0.2.9/32 action mirred egress redirect dev ifb0;"
+    " tc -n mid qdisc add dev ifb0 root tbf rate 5mbit burst 10kb latency 50ms",
     "a long queue": BRIDGE + "tc -n client qdisc add dev eth0 root pfifo limit 2000",
     "two bridges": BRIDGE + "ip -n mid link add name far up type bridge; ip -n mid link set port-server master far;"
     " ip -n mid link add left up master lan type veth peer name right; ip -n mid link set right up master far",
@@ -448,7 +452,7 @@ def test_a_killed_command_leaves_nothing() -> None:
 
 @pytest.mark.long
 def test_sound_networks_are_left_alone(need: Need) -> None:
-    need("macvlan", "vxlan")
+    need("macvlan", "vxlan", "ifb")
     with ThreadPoolExecutor(3) as pool:
         found = dict(zip(SOUND, map(sentences, pool.map(checked, SOUND.values())), strict=True))
     assert not any(found.values()), json.dumps(found, indent=1)

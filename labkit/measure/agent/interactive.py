@@ -244,11 +244,14 @@ class _Monitors:
         empty, or its last one."""
         if request["monitor"] not in self._going:
             raise BadInput("this monitor has ended")
-        do = request["do"].removeprefix("monitor ")
-        if do == "end":
-            return {"event": "report", "report": self._going.pop(request["monitor"]).close()}
-        given = {name: request[name] for name in ("since", "limit", "before") if name in request}
-        return {"event": "report", "report": self._going[request["monitor"]].report(do, **given)}
+        one = self._going[request["monitor"]]
+        asked: dict[str, Callable[[], object]] = {
+            "monitor read": lambda: one.read(request["since"], request["limit"], request["before"]),
+            "monitor stop": one.stop,
+            "monitor clear": one.clear,
+            "monitor end": lambda: self._going.pop(request["monitor"]).close(),
+        }
+        return {"event": "report", "report": asked[request["do"]]()}
 
     def close(self) -> None:
         """End all at once, without a report."""

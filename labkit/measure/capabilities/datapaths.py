@@ -13,7 +13,7 @@ from labkit.measure.topologies.base import HARDWARE, NETWORKING_MODELS, USER_SPA
 NICS = Path("/sys/class/net")
 # What the draft has and labkit does not: its model, what it needs, and the file of sysfs that shows whether a NIC can
 # do it (Documentation/ABI/testing/sysfs-bus-pci, sysfs-class-net).
-ABSENT: dict[str, tuple[str, str, str | None]] = {
+WITHOUT_TOPOLOGY: dict[str, tuple[str, str, str | None]] = {
     "VPP": (USER_SPACE, "the packages of the project FD.io, which Debian does not have", None),
     "SR-IOV": (
         HARDWARE,
@@ -28,8 +28,10 @@ def datapaths() -> list[Capability]:
     """Build each topology, by model. Takes about ten seconds; nothing remains."""
     result = [_built(name, kind.networking_model) for name, kind in topologies.TABLE.items()]
     result += [
-        Capability(model, name, False, f"labkit has no topology for it; it needs {needs}{_here(file)}")
-        for name, (model, needs, file) in ABSENT.items()
+        Capability(
+            model, name, False, f"labkit has no topology for it; it needs {needs}{_capable_nics(file)}"
+        )
+        for name, (model, needs, file) in WITHOUT_TOPOLOGY.items()
     ]
     return sorted(result, key=lambda one: NETWORKING_MODELS.index(one.group))
 
@@ -44,7 +46,7 @@ def _built(name: str, model: str) -> Capability:
         return Capability(model, name, False, str(reason))
 
 
-def _here(file: str | None) -> str:
+def _capable_nics(file: str | None) -> str:
     """Return which NICs have a file of sysfs, as the end of a sentence; nothing without a file."""
     if file is None:
         return ""

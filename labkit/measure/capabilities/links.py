@@ -193,7 +193,9 @@ def _all(here: Space, alone: bool) -> list[Capability]:
     result += [_try("queueing disciplines", kind, _qdisc(here, kind)) for kind in QDISCS]
     result += [_try("queueing disciplines", kind, _ingress(here, kind)) for kind in INGRESS]
     lost = "packets cannot be filtered or translated, so what firewalls and container networks cost cannot be measured"
-    result.append(attempt("packet filters", "nftables", lambda: _table(here), lost, _by_reason("NF_TABLES")))
+    result.append(
+        attempt("packet filters", "nftables", lambda: _table(here), lost, _remedy_by_error("NF_TABLES"))
+    )
     return result
 
 
@@ -201,10 +203,10 @@ def _try(group: str, kind: Kind, probe: Callable[[], None], alone: bool = False)
     if kind.leaves and not alone and (module := unloaded_module(f"rtnl-link-{kind.name}")):
         text = f"not tried: loading its module {module} may leave {kind.leaves} in the machine's network"
         return Capability(group, kind.name, None, text, None, f"{LOAD}{module}, then run the doctor again")
-    return attempt(group, kind.name, probe, kind.lost, _by_reason(kind.option, kind.name))
+    return attempt(group, kind.name, probe, kind.lost, _remedy_by_error(kind.option, kind.name))
 
 
-def _by_reason(option: str, kind: str = "") -> Callable[[int], str]:
+def _remedy_by_error(option: str, kind: str = "") -> Callable[[int], str]:
     def by_error(number: int) -> str:
         if number in DENIED:
             return AS_ROOT
@@ -267,7 +269,7 @@ def _table(here: Space) -> None:
 def capturing() -> list[Capability]:
     """Try packet sockets: one must see a packet."""
     lost = "no packet can be followed from hop to hop"
-    return [attempt("packets", "packet capture", _sees_one, lost, _by_reason("PACKET"))]
+    return [attempt("packets", "packet capture", _sees_one, lost, _remedy_by_error("PACKET"))]
 
 
 def _sees_one() -> str:

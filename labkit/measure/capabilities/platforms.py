@@ -14,7 +14,7 @@ from pathlib import Path
 
 from labkit.common import packages
 from labkit.common.errors import Unsupported
-from labkit.common.safe_files import CAP_NET_ADMIN, CAP_SYS_ADMIN, is_capable
+from labkit.common.privileges import CAP_NET_ADMIN, CAP_SYS_ADMIN, is_capable
 from labkit.measure.capabilities.base import (
     AS_ROOT,
     DENIED,

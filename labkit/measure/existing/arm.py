@@ -62,13 +62,11 @@ def side(name: str, spec: Spec) -> Iterator[BuiltSide]:
     """Stand at the end that is on this machine, as `existing` does; the other end is on another one."""
     handed = _handed(name)
     client, server = existing_names.ends(name)
-    own, far, far_name = handed.server, handed.client, client
-    if spec.side == CLIENTS:
-        own, far, far_name = handed.client, handed.server, server
+    own, far, far_name, meter = handed.server, handed.client, client, None
+    if spec.side == CLIENTS:  # whose meter is read
+        own, far, far_name, meter = handed.client, handed.server, server, _meter(handed.client)
     with _entered(handed, spec, own) as (_spaces, ends):
-        yield BuiltSide(
-            ends, [RemoteEnd(far_name, far.address)], meter=_meter(own), doubts=tuple(_others(ends))
-        )
+        yield BuiltSide(ends, [RemoteEnd(far_name, far.address)], meter=meter, doubts=tuple(_others(ends)))
 
 
 def _meter(*ends: HandedEnd) -> Meter:

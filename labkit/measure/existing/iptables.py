@@ -17,20 +17,20 @@ _ADDRESSES = {"-s": "saddr", "-d": "daddr"}
 _PORTS = {"--sport": "sport", "--dport": "dport", "--sports": "sport", "--dports": "dport"}
 _TARGETS = {"DROP": "drop", "REJECT": "reject", "ACCEPT": "accept", "NFQUEUE": "queue", "REDIRECT": "redirect",
             "DNAT": "dnat", "SNAT": "snat", "MASQUERADE": "masquerade", "TPROXY": "tproxy"}  # fmt: skip
-_WRITTEN = {"--set-mss": {"tcp option": {"name": "maxseg"}}, "--ttl-set": {"payload": {"field": "ttl"}},
+_MANGLED = {"--set-mss": {"tcp option": {"name": "maxseg"}}, "--ttl-set": {"payload": {"field": "ttl"}},
             "--hl-set": {"payload": {"field": "hoplimit"}}}  # fmt: skip
 
 Listed = list[dict[str, Any]]
 
 
-def savers(listed: Listed) -> list[str]:
+def save_programs(listed: Listed) -> list[str]:
     """Return the programs that print the rules of iptables-nft whose extensions nft lists without reading them."""
     rules = [one["rule"] for one in listed if "rule" in one]
     families = {rule["family"] for rule in rules if any("xt" in each for each in rule.get("expr", ()))}
     return [f"{program}-nft-save" for program, family in PROGRAMS.items() if family in families]
 
 
-def joined(listed: Listed, program: str, saved: str) -> Listed:
+def merged(listed: Listed, program: str, saved: str) -> Listed:
     """Return what nft lists with the rules of iptables, which replace those that it lists of the same tables.
 
     program: one that prints rules, for example iptables-legacy-save. saved: what it prints with counters. `text` and
@@ -82,8 +82,8 @@ def _expressions(family: str, rule: str) -> Iterator[dict[str, Any]]:
             yield _match(op, {"payload": {"protocol": "th", "field": _PORTS[word]}}, right)
         elif word == "--ctstate":
             yield _match(op, {"ct": {"key": "state"}}, value.lower())
-        elif word in _WRITTEN and value.isdigit():
-            yield {"mangle": {"key": _WRITTEN[word], "value": int(value)}}
+        elif word in _MANGLED and value.isdigit():
+            yield {"mangle": {"key": _MANGLED[word], "value": int(value)}}
         elif word in ("-j", "-g"):
             options = {"flags": "bypass"} if "--queue-bypass" in words else None
             yield {_TARGETS[value]: options} if value in _TARGETS else {"jump": {"target": value}}

@@ -107,15 +107,15 @@ class Space:
             result += json.loads(self.namespace.run("nft", "-j", "list", "ruleset").stdout or "{}").get(
                 "nftables", []
             )
-        for program in self.savers(result):
+        for program in self.save_programs(result):
             with suppress(LabkitError):
-                result = iptables.joined(result, program, self.namespace.run(program, "-c").stdout)
+                result = iptables.merged(result, program, self.namespace.run(program, "-c").stdout)
         return result
 
-    def savers(self, listed: list[dict[str, Any]]) -> list[str]:
+    def save_programs(self, listed: list[dict[str, Any]]) -> list[str]:
         """Return the programs that print the rules here which nft does not list, or lists without reading them."""
         legacy = [one for one in iptables.PROGRAMS if any(name.startswith(f"{one} ") for name in self.chains)]
-        return [*(f"{one}-legacy-save" for one in legacy), *iptables.savers(listed)]
+        return [*(f"{one}-legacy-save" for one in legacy), *iptables.save_programs(listed)]
 
     def json(self, program: str, *words: str) -> list[dict[str, Any]]:
         """Return the objects that a program prints as JSON; none if it fails or is not installed."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from labkit.common import existing_names, safe_files
+from labkit.common import existing_names, privileges, safe_files
 from labkit.common.errors import Failed
 from labkit.system import machine, process
 from labkit.system.machine.locked_file import open_locked
@@ -28,9 +28,7 @@ UNSEEN_S = 1.0
 
 def privileged() -> bool:
     """Return whether this process can make namespaces without a user namespace (CAP_SYS_ADMIN)."""
-    with open("/proc/self/status") as file:
-        effective = next(line for line in file if line.startswith("CapEff"))
-    return bool(int(effective.split()[1], 16) >> safe_files.CAP_SYS_ADMIN & 1)
+    return privileges.is_effective(privileges.CAP_SYS_ADMIN)
 
 
 def limits() -> str | None:

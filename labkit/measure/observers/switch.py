@@ -43,7 +43,7 @@ NOT_COUNTERS = ("averages", "flows", "state")  # parts of `read` that are no cou
 Counts = dict[str, Any]
 
 
-def switched(switch: Switch | None) -> Callable[[], Observation]:
+def since_now(switch: Switch | None) -> Callable[[], Observation]:
     """Read a switch's counters; return a function that reads them again, and reports the changes since, by place.
 
     `averages` are those of the userspace datapath since then; cycles are those of the CPU's time stamp counter. `flows`
@@ -231,6 +231,6 @@ def _check(parameters: ObservedLoad) -> None:
 
 
 SWITCH = Observer(
-    lambda _parameters, topology, _stem: nullcontext(ArmedObserver(switched(topology.switch))),
+    lambda _parameters, topology, _stem: nullcontext(ArmedObserver(since_now(topology.switch))),
     check_parameters=_check,
 )

@@ -65,7 +65,44 @@ def reachable(
     )
 
 
-class Echo:
+class TimedSocket:
+    """A connected socket, with the time at which the kernel received each message."""
+
+    def __init__(
+        self, own: socket.socket, to: tuple[str, int], options: Iterable[tuple[int, int, int]] = ()
+    ) -> None:
+        self._socket, self._sequence = own, 0
+        try:
+            for option in (*options, (socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)):
+                own.setsockopt(*option)
+            own.setblocking(False)
+            own.connect(to)
+        except OSError:
+            self.close()
+            raise
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor, which becomes readable when something arrives."""
+        return self._socket.fileno()
+
+    def received(self) -> tuple[bytes, int] | None:
+        """Return a message and when the kernel received it, in nanoseconds since 1970; None if no more have arrived.
+
+        Raises OSError for an error that came back.
+        """
+        try:
+            data, about, _flags, _from = self._socket.recvmsg(1 << 16, 64)
+        except BlockingIOError:
+            return None
+        seconds, nanoseconds = struct.unpack("qq", about[0][2][:16])
+        return data, seconds * 1_000_000_000 + nanoseconds
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+
+class Echo(TimedSocket):
     """A socket that sends echo requests of `length_bytes` (with the ICMP header) to an address, never fragmented.
 
     It belongs to the network namespace that the calling thread is in. Raises OSError without a route.
@@ -74,28 +111,16 @@ class Echo:
     def __init__(self, address: str, length_bytes: int) -> None:
         self._family = 6 if ":" in address else 4
         self._identifier = int.from_bytes(os.urandom(2))
-        self._length_bytes, self._sequence = length_bytes, 0
+        self._length_bytes = length_bytes
         self.ttl: int | None = None  # of the last answer, with IPv4
         if self._family == 4:
-            self._socket = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+            own = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
             options = [(socket.IPPROTO_IP, IP_MTU_DISCOVER, PMTUDISC_DO)]
         else:
-            self._socket = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
+            own = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
             options = [(socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER, PMTUDISC_DO)]
             options += [(socket.IPPROTO_IPV6, IPV6_DONTFRAG, 1)]
-        options += [(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)]
-        try:
-            for option in options:
-                self._socket.setsockopt(*option)
-            self._socket.setblocking(False)
-            self._socket.connect((address, 0))
-        except OSError:
-            self.close()
-            raise
-
-    def fileno(self) -> int:
-        """Return the socket's descriptor, which becomes readable when something arrives."""
-        return self._socket.fileno()
+        super().__init__(own, (address, 0), options)
 
     def send(self) -> None:
         """Send one request. Raises OSError if the kernel refuses it, for example because it exceeds the MTU."""
@@ -109,21 +134,14 @@ class Echo:
     def answer(self) -> tuple[int, int] | None:
         """Return the number of an answered request (from 1, modulo SEQUENCES), and when the kernel received the answer,
         in nanoseconds since 1970; None if no more answers have arrived. Raises OSError for an error that came back."""
-        while True:
-            try:
-                data, about, _flags, _from = self._socket.recvmsg(1 << 16, 64)
-            except BlockingIOError:
-                return None
+        while (message := self.received()) is not None:
+            data, received_ns = message
             begin = 4 * (data[0] & 15) if self._family == 4 else 0  # IPv4 delivers its own header as well
             kind, _, _, identifier, sequence = HEADER.unpack_from(data, begin)
             if (kind, identifier) == (REPLY[self._family], self._identifier):
                 self.ttl = data[8] if begin else None
-                seconds, nanoseconds = struct.unpack("qq", about[0][2][:16])
-                return sequence, seconds * 1_000_000_000 + nanoseconds
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
+                return sequence, received_ns
+        return None
 
 
 def _unanswered(

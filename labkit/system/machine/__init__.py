@@ -3,7 +3,7 @@
 All of it is read as the calling process sees it: sysctls, for one, are those of its network namespace.
 """
 
-from labkit.common.safe_files import is_root
+from labkit.common.privileges import is_root
 from labkit.system.machine.background import Background
 from labkit.system.machine.cpu_quota import Throttling, quota_cpus, with_throttling
 from labkit.system.machine.cpu_time import (

@@ -58,12 +58,10 @@ def test_small_and_large_sizes_are_shares_and_an_absent_baseline_is_not_named() 
     rows.append(table({"veth": 1.0, "a": 1.0}, noise=0.0005, mtu_bytes=600))
     rows.append(table({"veth": 1.0, "a": 1.02}, noise=0.1, mtu_bytes=700))
     [text] = answer(verdicts.verdicts(pd.concat(rows)))
-    assert (
-        "at 2 of 4 points, shows no difference beyond 5 % at 1 of 4 points and no evidence at 1 of 4 points"
-        in text
-    )
+    assert "at 2 of 4 points, shows no difference beyond 5 % at 1 of 4 points and no evidence of a" in text
+    assert "no evidence of a difference at 1 of 4 points" in text
     alone = verdicts.verdicts(table({"veth": 1.0, "a": 0.8})).assign(baseline=None, word="no evidence")
-    assert answer(alone) == ["TCP throughput: a shows no evidence"]
+    assert answer(alone) == ["TCP throughput: a shows no evidence of a difference"]
 
 
 def test_the_question_names_what_was_measured() -> None:

@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT, Need
 
 from labkit.commands import doctor_text
-from labkit.common import safe_files
+from labkit.common import privileges
 from labkit.measure.capabilities import Capability, base
 from labkit.system import machine
 from labkit.system.machine import cpu_time, interfaces, programs, provenance
@@ -272,6 +272,6 @@ def test_user_namespace_root_is_not_root(
     uid: int, mapped: str, is_root: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "uid_map").write_text(mapped)
-    monkeypatch.setattr(safe_files, "UID_MAP", tmp_path / "uid_map")
+    monkeypatch.setattr(privileges, "UID_MAP", tmp_path / "uid_map")
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     assert machine.is_root() == is_root

@@ -265,7 +265,7 @@ def observed(forward: Path, back: Path, far: str | None = None) -> Iterator[Evid
     result = Evidence(forward, back, list(spaces), far=far)
     result.rulesets = {space.name: space.ruleset for space in result.spaces}
     for space in result.spaces:
-        for name in space.savers(result.rulesets[space.name]):
+        for name in space.save_programs(result.rulesets[space.name]):
             if not os.path.isabs(machine.program(name)):
                 result.not_seen.append(
                     f"{space.name} has rules that only {name} lists, which is not installed"

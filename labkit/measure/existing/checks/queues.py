@@ -28,9 +28,12 @@ NETEM = {"loss-random": "loses", "duplicate": "duplicates", "corrupt": "corrupts
 def shapers(seen: Evidence) -> Iterator[Finding]:
     """Shapers, emulated delay and loss, and short queues that packets of the path pass, with their drops."""
     for space, name, redirecting, _filters in seen.queued:
+        changed = seen.changed.get("namespaces", {}).get(space.name, {})
+        if redirecting and not changed.get("interfaces", {}).get(name, {}).get("tx_packets"):
+            continue  # its filter redirects other packets
         by = f" (a filter of {redirecting} redirects packets to it)" if redirecting else ""
         own = [one for one in space.json("tc", "-s", "-j", "qdisc", "show", "dev", name) if one.get("kind")]
-        dropped = seen.changed.get("namespaces", {}).get(space.name, {}).get("qdiscs", {}).get(name, {})
+        dropped = changed.get("qdiscs", {}).get(name, {})
         counts = [one.get("drop", 0) for handle, one in dropped.items() if not handle.endswith(" ffff:")]
         drops = max(counts, default=0)  # a parent counts what its children drop, too
         lost = f"; it dropped {units.counted(drops, 'packet')} during the check" if drops else ""

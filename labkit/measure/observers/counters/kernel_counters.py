@@ -24,7 +24,7 @@ NOT_READ = "queueing disciplines in guests"
 Counts = dict[str, Any]  # nested by place; the innermost values are numbers
 
 
-def counted(namespaces: Sequence[Namespace], ends: Sequence[Endpoint] = ()) -> Callable[[], Counts]:
+def since_now(namespaces: Sequence[Namespace], ends: Sequence[Endpoint] = ()) -> Callable[[], Counts]:
     """Read the counters of these namespaces, of this machine's CPUs, and of the kernels of these endpoints in guests.
 
     Return a function that reads them again, and returns those that changed since, nested by place.

@@ -24,7 +24,7 @@ from labkit.measure import topologies
 from labkit.measure.endpoints import Endpoint, Pair
 from labkit.measure.observers import switch as switch_observer
 from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer
-from labkit.measure.observers.counters.kernel_counters import counted
+from labkit.measure.observers.counters.kernel_counters import since_now
 from labkit.measure.topologies.network.parts import UDP_PORTS
 from labkit.measure.topologies.state import packet_path, read
 from labkit.measure.topologies.state.packet_path import IN, OUT
@@ -335,8 +335,8 @@ def _mirror_counts(metered: Counts) -> dict[str, Any]:
 @contextmanager
 def _armed(parameters: ObservedLoad, topology: topologies.Topology, _stem: Path) -> Iterator[ArmedObserver]:
     """Read the counters. It reports their changes by place, and under `loss` the hops of each pair."""
-    counts, switch = counted(topology.namespaces, _guests(topology)), topology.switch
-    of_switch = switch_observer.switched(switch)
+    counts, switch = since_now(topology.namespaces, _guests(topology)), topology.switch
+    of_switch = switch_observer.since_now(switch)
     meter = topology.meter() if topology.meter is not None else dict[str, Any]
     pairs, outside = _followed(topology)
 
@@ -372,7 +372,7 @@ def _followed(
 
 def counted_losses(topology: topologies.Topology, family: int) -> Callable[[], list[dict[str, Any]]]:
     """Read the counters now; return a function that reads them again and returns the datagrams' `losses` since."""
-    counts = counted(topology.namespaces, _guests(topology))
+    counts = since_now(topology.namespaces, _guests(topology))
 
     def since() -> list[dict[str, Any]]:
         pairs, outside = _followed(topology)
@@ -383,7 +383,7 @@ def counted_losses(topology: topologies.Topology, family: int) -> Callable[[], l
 
 def refusals(topology: topologies.Topology) -> Callable[[], str]:
     """Read the counters now; return a function that names those that have since counted packets IP refused."""
-    counts = counted(topology.namespaces, _guests(topology))
+    counts = since_now(topology.namespaces, _guests(topology))
 
     def since() -> str:
         names = {*IP_RECEIVES, "OutDiscards", "OutNoRoutes"}

@@ -323,20 +323,27 @@ class Monitor:
         report.counts.seen_count, report.is_gone = self._seen, self._is_gone
         return report
 
-    def report(self, do: str, **given: Any) -> Report[Row]:
-        """Return the counts; raises Failed if the process ended.
+    def read(self, since: int = -1, limit: int = 0, before: int | None = None) -> Report[Row]:
+        """Return the counts, and the newest `limit` kept packets after number `since` and below `before`. Raises Failed
+        if the process ended."""
+        return self._request({"do": "read", "since": since, "limit": limit, "before": before})
 
-        `read`: with the newest `limit` kept packets after number `since` and below `before`. `stop`: it stops
-        capturing, and has handled all captured packets; those in memory can still be read. `clear`: it has forgotten
-        the kept packets and the totals of classes and conversations; the counts stay.
-        """
+    def stop(self) -> Report[Row]:
+        """Stop capturing, and handle all captured packets; packets in memory can still be read."""
+        report = self._request({"do": "stop"})
+        self._is_stopped = True
+        return report
+
+    def clear(self) -> Report[Row]:
+        """Forget the kept packets and the totals of classes and conversations; the counts stay."""
+        return self._request({"do": "clear"})
+
+    def _request(self, request: dict[str, Any]) -> Report[Row]:
         try:
-            self._forked.send(msgspec.json.encode({"do": do, **given}))
-            report = self._with_seen(self._forked.receive(ANSWER_S))
+            self._forked.send(msgspec.json.encode(request))
+            return self._with_seen(self._forked.receive(ANSWER_S))
         except Failed as error:
             raise Failed(f"the monitor of {self._hop.name} {error}: start it again") from None
-        self._is_stopped |= do == "stop"
-        return report
 
     def close(self) -> Report[Row]:
         """Stop capturing, handle all captured packets, and return the last counts. Raises Failed if the process

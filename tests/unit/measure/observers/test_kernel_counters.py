@@ -147,7 +147,7 @@ def test_guest_kernel_counters() -> None:
     kernel, place = Inside(), SimpleNamespace(name="between", is_here=True)
     runtime = SimpleNamespace(name="shared", kernel=kernel)
     ends = [Endpoint(name, place, "eth0", 100, "10.1.0.1", runtime) for name in ("client0", "server0")]  # type: ignore[arg-type]
-    changed = kernel_counters.counted([], ends)
+    changed = kernel_counters.since_now([], ends)
     kernel.times = 2
     report = changed()
     assert report["namespaces"]["client0"]["mibs"]["Udp"] == {"OutDatagrams": 231332}
