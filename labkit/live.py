@@ -27,9 +27,9 @@ from weakref import WeakSet
 import msgspec
 
 from labkit.analysis import drawing
-from labkit.common import errors, packets, run_folder
+from labkit.common import errors, run_folder
 from labkit.common.errors import BadInput, Failed, LabkitError
-from labkit.common.packets import pcapng
+from labkit.common.packets import journey, pcapng
 from labkit.common.printable import say
 from labkit.common.topology_state import State
 from labkit.measure import hosts
@@ -148,7 +148,7 @@ class CapturedPackets:
     """
 
     def __init__(self) -> None:
-        self.counts: dict[str, packets.Counts] = {}
+        self.counts: dict[str, pcapng.Counts] = {}
         self.doubt: str | None = None
         self._recorded: tuple[list[dict[str, Any]], bytes] | None = None
 
@@ -168,13 +168,13 @@ class CapturedPackets:
         return self._recorded
 
     def _fill(self, file: bytes, state: State, rate_pps: int) -> None:
-        recorded = packets.read(file)
+        recorded = pcapng.read(file)
         self.counts = recorded.counts
         self.doubt = doubt(self.counts, rate_pps)
-        result = packets.journeys(recorded.frames, state.ports())
+        result = journey.journeys(recorded.frames, state.ports())
         self._recorded = (
-            packets.rows(result, self.counts, state.owners()),
-            pcapng.in_order(file, packets.comments(result, state.owners())),
+            journey.rows(result, self.counts, state.owners()),
+            pcapng.in_order(file, journey.comments(result, state.owners())),
         )
 
     def __repr__(self) -> str:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from labkit.common import packets, run_folder
+from labkit.common import run_folder
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.common.limits import UNIQUE, OneOf, Within
+from labkit.common.packets import journey
 from labkit.common.run_folder import Row
 from labkit.measure import topologies
 from labkit.measure.experiments import datapaths, measuring_loop, rows
@@ -228,7 +229,7 @@ def _follow_pings(topology: Topology, payload_bytes: int, folder: Path) -> list[
     seen.comment(journeys, state.owners())
     known = [one for one in journeys if one.inner[-1].name == "icmp"]
     report = {"doubts": seen.doubt, "artefact": str(seen.path.relative_to(folder.parents[1]))}
-    return [row | report for row in packets.rows(known, seen.counts, state.owners())]
+    return [row | report for row in journey.rows(known, seen.counts, state.owners())]
 
 
 def _headers(parameters: Overlay, run_context: RunContext) -> list[Row]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from labkit.common.errors import Failed
-from labkit.common.packets import Journey
+from labkit.common.packets.journey import Journey
 from labkit.measure.endpoints import Namespace
 from labkit.measure.observers.capture import capture, every_interface
 from labkit.measure.topologies import Topology

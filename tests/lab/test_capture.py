@@ -11,7 +11,7 @@ from overlay_checks import PORTS
 from sandbox import printed
 
 from labkit.common import packets
-from labkit.common.packets import Layer
+from labkit.common.packets import Layer, journey, pcapng
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth")
 
@@ -81,7 +81,7 @@ class TestOverlay:
     def test_same_packets_as_tcpdump(self, overlay: tuple[Path, Any]) -> None:
         folder, report = overlay
         assert report["doubt"] is None
-        frames = packets.read((folder / "capture.pcapng").read_bytes()).frames
+        frames = pcapng.read((folder / "capture.pcapng").read_bytes()).frames
         files = sorted(folder.glob("*.pcap"))
         assert len(files) == 5
         for file in files:
@@ -99,7 +99,7 @@ class TestOverlay:
     @pytest.mark.needs("tshark")
     def test_same_packets_in_tshark(self, overlay: tuple[Path, Any]) -> None:
         path = overlay[0] / "capture.pcapng"
-        frames = packets.read(path.read_bytes()).frames
+        frames = pcapng.read(path.read_bytes()).frames
         theirs = tshark(path)
         assert len(theirs) == len(frames)
         for frame, line in zip(frames, theirs, strict=True):
@@ -110,8 +110,8 @@ class TestOverlay:
             )
 
     def test_packets_followed_over_hops(self, overlay: tuple[Path, Any]) -> None:
-        recorded = packets.read((overlay[0] / "capture.pcapng").read_bytes())
-        result = packets.journeys(recorded.frames, PORTS)
+        recorded = pcapng.read((overlay[0] / "capture.pcapng").read_bytes())
+        result = journey.journeys(recorded.frames, PORTS)
         names = {"20.0.0.1": "cs1", "20.0.0.3": "cs5"}
         requests = [one for one in result if one.what(names) == "cs1 > cs5 echo request"]
         replies = [one for one in result if one.what(names) == "cs5 > cs1 echo reply"]
@@ -148,7 +148,7 @@ def test_dropped_packets_are_counted(tmp_path: Path) -> None:
     assert report["doubt"].startswith("the capture lacks packets: ")
     assert "at server0:eth0 (the recorder was too slow)" in report["doubt"]
     assert "at server0:eth0 (beyond 20 a second, or the file was full)" in report["doubt"]
-    read = packets.read((tmp_path / "capture.pcapng").read_bytes())
+    read = pcapng.read((tmp_path / "capture.pcapng").read_bytes())
     assert [vars(one) for one in read.counts.values()] == report["counts"]
     assert sum(one["captured_count"] + one["skipped_count"] for one in report["full"]) == 400
     assert 0 < sum(one["captured_count"] for one in report["full"]) < 20

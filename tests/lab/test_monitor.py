@@ -15,8 +15,8 @@ from monitored_tunnels import inner_addresses_select
 from sandbox import LABKIT, TOGETHER, ended_together, one_sentence
 
 from labkit import live
-from labkit.common import packets
 from labkit.common.errors import BadInput, LabkitError
+from labkit.common.packets import pcapng
 from labkit.measure.observers.monitor.live_monitor import LiveMonitor
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "bridge", "tcpdump")
@@ -77,7 +77,7 @@ def test_same_packets_as_tcpdump(
     assert ours.counts.selected_count == ours.counts.kept_count == theirs
     assert theirs == {"protocol": 40, "destination": 0}.get(next(iter(parameters)), 20)
     assert 40 <= ours.counts.seen_count < 60  # the kernel itself sends a packet now and then (IGMP, MLD)
-    frames = packets.read((tmp_path / "ours.pcapng").read_bytes()).frames
+    frames = pcapng.read((tmp_path / "ours.pcapng").read_bytes()).frames
     there = subprocess.run(
         ["tcpdump", "-n", "-r", str(path)], capture_output=True, text=True, check=True
     ).stdout
@@ -115,7 +115,7 @@ def test_all_kept_packets_are_there_after_the_topology(tmp_path: Path) -> None:
     numbers = [packet.number for packet in one.packets]
     assert numbers == list(range(numbers[-1] - 24_999, numbers[-1] + 1))
     one.save(tmp_path / "all.pcapng")
-    assert len(packets.read((tmp_path / "all.pcapng").read_bytes()).frames) == 25_000
+    assert len(pcapng.read((tmp_path / "all.pcapng").read_bytes()).frames) == 25_000
 
 
 def test_memory_is_bounded_and_forgotten_packets_are_counted(net: live.LiveTopology) -> None:
@@ -281,7 +281,7 @@ def test_command_on_an_interface_of_this_machine(tmp_path: Path) -> None:
     answer = json.loads(output)
     assert running.returncode == 0
     assert answer["selected_count"] == 20  # requests and replies, each outgoing and incoming
-    assert len(packets.read(path.read_bytes()).frames) == 20
+    assert len(pcapng.read(path.read_bytes()).frames) == 20
 
 
 @pytest.mark.needs("root")

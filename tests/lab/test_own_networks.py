@@ -11,8 +11,8 @@ from conftest import ROOT, Need, met
 from sandbox import one_sentence, sandbox
 
 from labkit import live
-from labkit.common import packets
 from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.common.packets import pcapng
 from labkit.common.topology_state import InterfaceState
 from labkit.measure.topologies import Network
 from labkit.measure.topologies.network import settings as network_settings
@@ -232,5 +232,5 @@ def test_interrupted_capture_leaves_no_file(tmp_path: Path, monkeypatch: pytest.
         with pytest.raises(Failed), net.capture("client0:eth0") as broken:
             net.client0.run("sh", "-c", f"ping -n -c1 -w15 {net.server0.address}; exit 1")
     broken.save(tmp_path / "broken.pcapng")
-    saved = packets.read((tmp_path / "broken.pcapng").read_bytes()).frames
+    saved = pcapng.read((tmp_path / "broken.pcapng").read_bytes()).frames
     assert len(saved) == len(broken.packets) >= 2

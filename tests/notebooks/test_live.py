@@ -15,6 +15,7 @@ from nbclient.exceptions import CellExecutionError
 from sandbox import Sandbox, sandbox, until
 
 from labkit.common import packets
+from labkit.common.packets import pcapng
 
 pytestmark = pytest.mark.needs("user namespaces", "ping", "ip", "veth", "bridge")
 PLOTLY = "application/vnd.plotly.v1+json"
@@ -139,7 +140,7 @@ def test_capture_as_table_rows(notebook: Notebook, tmp_path: Path) -> None:
     ] * 2  # fmt: skip
     assert "server0:eth0 " in notebook.shown("seen")["text/plain"]
     notebook.cell(f"seen.save({str(tmp_path / 'seen.pcapng')!r})")
-    recorded = packets.read((tmp_path / "seen.pcapng").read_bytes())
+    recorded = pcapng.read((tmp_path / "seen.pcapng").read_bytes())
     pings = [frame for frame in recorded.frames if packets.layers(frame.data)[-1].name == "icmp"]
     assert (len(pings), recorded.is_whole) == (16, True)
     notebook.cell(

@@ -21,6 +21,7 @@ from monitored_frames import ip
 
 from labkit import live
 from labkit.common import packets
+from labkit.common.packets import pcapng
 from labkit.jupyter import monitor_hub, monitor_page
 from labkit.system import machine
 
@@ -300,7 +301,7 @@ def test_used_in_a_browser(address: str, tmp_path: Path) -> None:
         with page.expect_download() as download:
             page.get_by_role("button", name="save pcapng").click()
         download.value.save_as(tmp_path / "saved.pcapng")
-        frames = packets.read((tmp_path / "saved.pcapng").read_bytes()).frames
+        frames = pcapng.read((tmp_path / "saved.pcapng").read_bytes()).frames
         assert frames
         assert {packets.stack(packets.layers(frame.data)) for frame in frames} == {
             "Ethernet / IP 10.1.0.1 > 10.2.0.1 / ICMP echo request"

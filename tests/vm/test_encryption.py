@@ -9,6 +9,7 @@ from conftest import SharedVm, printed_at
 
 from labkit import live
 from labkit.common import packets
+from labkit.common.packets import pcapng
 from labkit.measure.topologies.linux_datapaths import ENCRYPTED
 from labkit.measure.topologies.state import packet_path
 
@@ -45,7 +46,7 @@ def test_nothing_readable_leaves(kind: str, shared_vm: SharedVm, tmp_path: Path)
         assert expected in net.client0.run(*words)
         [path] = packet_path.packet_paths(net.state)
     seen.save(file := tmp_path / "seen.pcapng")
-    sent = [frame for frame in packets.read(file.read_bytes()).frames if frame.direction == "out"]
+    sent = [frame for frame in pcapng.read(file.read_bytes()).frames if frame.direction == "out"]
     outside = [frame for frame in sent if frame.hop == f"client0:{cable}"]
     layers = [
         " ".join(layer.name for layer in packets.layers(frame.data, frame.link_type)) for frame in outside

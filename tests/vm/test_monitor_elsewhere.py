@@ -12,8 +12,8 @@ from monitored_tunnels import inner_addresses_select
 
 from labkit import live
 from labkit.commands import monitor as command
-from labkit.common import packets
 from labkit.common.errors import BadInput
+from labkit.common.packets import pcapng
 from labkit.jupyter import monitor_page
 from labkit.jupyter.monitor_hub import HubClient
 from labkit.measure.observers.monitor.live_monitor import MonitorReport
@@ -68,7 +68,7 @@ def test_command_with_where(shared_vm: SharedVm, capsys: pytest.CaptureFixture[s
     assert 0 < shown["selected_count"] <= shown["seen_count"]
     assert shown["dropped_count"] == 0
     assert "ICMP echo" in shown["packets"][0]
-    assert len(packets.read(file.read_bytes()).frames) == shown["selected_count"]
+    assert len(pcapng.read(file.read_bytes()).frames) == shown["selected_count"]
 
 
 def test_command_on_an_interface_of_another_machine(

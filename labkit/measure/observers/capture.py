@@ -12,7 +12,8 @@ import msgspec
 from labkit.common import packets, run_folder, safe_files
 from labkit.common.errors import BadInput, Failed, Unsupported, did_you_mean
 from labkit.common.limits import Within
-from labkit.common.packets import Counts, pcapng
+from labkit.common.packets import journey, pcapng
+from labkit.common.packets.pcapng import Counts
 from labkit.measure.endpoints import Namespace
 from labkit.measure.parameters import MAX_INTEGER
 from labkit.system import netlink, process
@@ -69,21 +70,21 @@ class Capture:
         """One sentence if packets are missing, else None."""
         return doubt(self.counts, self._rate_pps)
 
-    def recorded(self) -> packets.Recorded:
+    def recorded(self) -> pcapng.Recorded:
         """Return the frames in time order; during the block, those that the file holds so far."""
-        return packets.read(self.path.read_bytes())
+        return pcapng.read(self.path.read_bytes())
 
-    def journeys(self, ports: Mapping[int, str] = packets.PORTS) -> list[packets.Journey]:
+    def journeys(self, ports: Mapping[int, str] = packets.PORTS) -> list[journey.Journey]:
         """Return every packet with the points that saw it, after the block. `ports`: UDP ports of vxlan and geneve."""
-        return packets.journeys(self.recorded().frames, ports)
+        return journey.journeys(self.recorded().frames, ports)
 
-    def comment(self, journeys: Sequence[packets.Journey], names: Mapping[str, str]) -> None:
+    def comment(self, journeys: Sequence[journey.Journey], names: Mapping[str, str]) -> None:
         """Write into the file what happened to each packet, after the block; Wireshark shows it.
 
         `names`: the namespaces of addresses. Raises Failed if the disk is full; the file then stays as it was.
         """
         with run_folder.write_errors(self.path):
-            pcapng.sort(self.path, packets.comments(journeys, names))
+            pcapng.sort(self.path, journey.comments(journeys, names))
 
 
 def doubt(counts: Mapping[str, Counts], rate_pps: int) -> str | None:

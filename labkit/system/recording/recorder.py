@@ -13,7 +13,8 @@ import msgspec
 
 from labkit.common import run_folder
 from labkit.common.errors import Failed
-from labkit.common.packets import Counts, pcapng
+from labkit.common.packets import pcapng
+from labkit.common.packets.pcapng import Counts
 from labkit.system.recording.packet_ring import OUTGOING, Ring
 
 POLL_S = 1.0

@@ -24,7 +24,8 @@ from labkit.analysis.flame import folded_stacks, load_profiles, packet_calls
 from labkit.analysis.report import notebook_cells
 from labkit.common import run_folder, safe_files
 from labkit.common.errors import BadInput
-from labkit.common.packets import Counts, pcapng
+from labkit.common.packets import pcapng
+from labkit.common.packets.pcapng import Counts
 
 ROW = {"topology": "veth", "protocol": "tcp", "status": "ok", "run": "one"}
 READERS = {

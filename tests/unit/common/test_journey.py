@@ -9,7 +9,9 @@ from example_frames import ARP, INNER, PORTS, SEED, echo, ethernet, ip, tcp, udp
 
 from labkit.common import packets
 from labkit.common.errors import BadInput
-from labkit.common.packets import Counts, Frame, Journey, pcapng
+from labkit.common.packets import journey, pcapng
+from labkit.common.packets.journey import Journey
+from labkit.common.packets.pcapng import Counts, Frame
 
 ENDS = "20.0.0.1 > 20.0.0.3"
 MS = 1_000_000
@@ -20,7 +22,7 @@ def frame(data: bytes, hop: str, ms: float, direction: str = "in", size: int | N
 
 
 def result(*frames: Frame) -> list[Journey]:
-    return packets.journeys(frames, PORTS)
+    return journey.journeys(frames, PORTS)
 
 
 def hops(journeys: list[Journey]) -> list[list[str]]:
@@ -92,7 +94,7 @@ def test_identical_packets() -> None:
 def test_one_row_per_sighting() -> None:
     journeys = result(frame(INNER, "cs1:eth0", 1, "out"), frame(carried(INNER), "lc1:lc1_br1", 1.5))
     counts = {"cs1:eth0": Counts(1), "lc1:lc1_br1": Counts(1, dropped_count=2, skipped_count=3)}
-    first, second = packets.rows(journeys, counts, {"20.0.0.1": "cs1"})
+    first, second = journey.rows(journeys, counts, {"20.0.0.1": "cs1"})
     assert (first["packet"], first["position"], first["hop"], first["direction"]) == (0, 0, "cs1:eth0", "out")
     assert first["what"] == "cs1 > 20.0.0.3 echo request"
     assert (second["namespace"], second["interface"], second["time_s"]) == ("lc1", "lc1_br1", 0.0005)
@@ -114,7 +116,7 @@ def test_comments_say_what_happened() -> None:
     lost = frame(request(2), "a:1", 4, "out")
     seen = [frame(routed, "e:4", 3), frame(INNER, "a:1", 0, "out"), frame(carried(INNER), "b:2", 1), lost]
     names = {"20.0.0.1": "a", "20.0.0.3": "e"}
-    result = packets.comments(packets.journeys(seen, PORTS), names)
+    result = journey.comments(journey.journeys(seen, PORTS), names)
     assert result == {
         0: "packet 1 of 2: a > e echo request; hop 1 of 3: out at a:1",
         1: "packet 1 of 2: a > e echo request; hop 2 of 3: in at b:2; 1000.0 µs after the first;"
@@ -124,7 +126,7 @@ def test_comments_say_what_happened() -> None:
         " routed: TTL 64 is now 62; arrived at e",
         3: "packet 2 of 2: a > e echo request; hop 1 of 1: out at a:1; no later hop saw it, so it did not reach e",
     }
-    assert packets.comments(packets.journeys([lost], PORTS))[0].endswith("; this is the last hop that saw it")
+    assert journey.comments(journey.journeys([lost], PORTS))[0].endswith("; this is the last hop that saw it")
 
 
 def test_comments_in_a_file() -> None:
@@ -135,8 +137,8 @@ def test_comments_in_a_file() -> None:
     expected = [replace(frame, comment=None) for frame in frames[::-1]]
     expected[0] = replace(expected[0], comment="first µ")
     expected[3] = replace(expected[3], comment="µ" * (pcapng.MAX_COMMENT_BYTES // 2))
-    assert packets.read(commented).frames == expected
-    assert packets.read(commented).counts == packets.read(content).counts
+    assert pcapng.read(commented).frames == expected
+    assert pcapng.read(commented).counts == pcapng.read(content).counts
     assert pcapng.in_order(commented) == commented
 
 
@@ -156,7 +158,7 @@ def written(snap_bytes: int = 100) -> tuple[bytes, list[Frame]]:
 def test_capture_file_round_trip_and_order(tmp_path: Path) -> None:
     content, frames = written()
     ends = [pcapng.statistics(0, 1, Counts(2, 5, 7)), pcapng.statistics(1, 1, Counts(2))]
-    report = packets.read(content + b"".join(ends))
+    report = pcapng.read(content + b"".join(ends))
     assert report.frames == frames[::-1]
     assert report.counts == {"a:1": Counts(2, 5, 7, 1), "b:2": Counts(2, 0, 0, 1)}
     assert report.is_whole
@@ -166,7 +168,7 @@ def test_capture_file_round_trip_and_order(tmp_path: Path) -> None:
     path.write_bytes(content)
     pcapng.sort(path)
     assert path.stat().st_size == len(content)
-    assert packets.read(path.read_bytes()) == packets.read(content)
+    assert pcapng.read(path.read_bytes()) == pcapng.read(content)
     places = [path.read_bytes().index(each.data) for each in frames[::-1]]
     assert places == sorted(places)
     assert [each.name for each in tmp_path.iterdir()] == ["capture.pcapng"]
@@ -177,15 +179,15 @@ def test_truncated_capture_file() -> None:
     content, frames = written()
     seen = set()
     for size in range(len(pcapng.header([], 0)), len(content)):
-        report = packets.read(content[:size])
+        report = pcapng.read(content[:size])
         assert report.frames == frames[: len(report.frames)][::-1]
         assert not report.is_whole or not report.counts
         seen.add(len(report.frames))
     assert seen == {0, 1, 2, 3}
-    assert packets.read(content).counts == {
+    assert pcapng.read(content).counts == {
         "a:1": Counts(2, truncated_count=1),
         "b:2": Counts(2, truncated_count=1),
     }
     for wrong in (b"", b"\xd4\xc3\xb2\xa1" + bytes(20)):
         with pytest.raises(BadInput, match="not a capture"):
-            packets.read(wrong)
+            pcapng.read(wrong)
