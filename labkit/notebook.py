@@ -82,12 +82,13 @@ class Part:
 class Run:
     """The results of a run or a sweep: tables, figures, and findings in sentences. Each has a display in a notebook.
 
-    folder: the run folder. all: a DataFrame with a row for each measurement. rows: the compared rows.
+    folder: the run folder. percentile: that of round-trip times that are compared; None: the usual metric. all: a
+    DataFrame with a row for each measurement. rows: the compared rows.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.all = verdict_tables.load(folder, None)
+    def __init__(self, folder: Path, percentile: str | None = None) -> None:
+        self.folder, self.percentile = folder, percentile
+        self.all = load.at_percentile(load.load(folder, None), percentile)
         self.rows = displays.Rows.of(self.part("cost"))
 
     def part(self, name: str) -> pd.DataFrame:
@@ -97,7 +98,7 @@ class Run:
     @functools.cached_property
     def profiles(self) -> displays.Profiles:
         """Return the rows that were measured with an observer (`load.profiles`)."""
-        return displays.Profiles.of(load.profiles(self.folder))
+        return displays.Profiles.of(load.at_percentile(load.profiles(self.folder), self.percentile))
 
     @functools.cached_property
     def verdicts(self) -> displays.Verdicts:
@@ -123,7 +124,7 @@ class Run:
         `switch` (ovs-vswitchd). Raises BadInput if the run lacks profiles of either arm.
         """
         left, right = against or self._only("baseline"), arm or self._only("variant")
-        return why_page.explain(f"{self.folder}:{left}", right, processes)
+        return why_page.explain(f"{self.folder}:{left}", right, processes, self.percentile)
 
     def causes(self) -> None:
         """Show why each variant differs from the baseline, with a flame graph if perf_record profiled both.
@@ -194,7 +195,8 @@ class Run:
         return str(arms[0])
 
     def __repr__(self) -> str:
-        return f"labkit.open({str(self.folder)!r})"
+        more = f", percentile={self.percentile!r}" if self.percentile else ""
+        return f"labkit.open({str(self.folder)!r}{more})"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         lines = "\n".join(findings_of.sentences(self.all, lambda: self.profiles))
@@ -447,13 +449,15 @@ def possible_observers(names: str | Sequence[str]) -> list[str]:
     return possible
 
 
-def open_run(folder: str | Path) -> Run:
+def open_run(folder: str | Path, percentile: str | None = None) -> Run:
     """Open the folder of a run or a sweep: `run = labkit.open("data/datapaths/…")`.
 
     Then use `run.rows`, `run.verdicts`, `run.profiles`, `run.why("macvlan_bridge")`, `run.figures`. A relative path
-    may be relative to the current folder or to the project. Raises BadInput if it is not such a folder.
+    may be relative to the current folder or to the project. `percentile="p99"` (p50, p90, p99.9, max) compares round
+    trips by that percentile in verdicts, figures and explanations. Raises BadInput if it is not such a folder, or if
+    its rows do not have the percentile.
     """
-    return Run(run_folder.named(folder))
+    return Run(run_folder.named(folder), percentile)
 
 
 def _note(text: str) -> None:

@@ -28,7 +28,7 @@ def question(verdicts: pd.DataFrame) -> str:
     own = verdicts[verdicts["baseline"].eq(usual)]  # not those of changes
     arms = list(dict.fromkeys([*own["baseline"].astype(str), *own["topology"].astype(str)]))
     named = " or ".join([", ".join(arms[:-1]), arms[-1]]) if 1 < len(arms) <= NAMED_COUNT else ""
-    about = [protocols.find(str(name)) for name in verdicts["protocol"].unique()]
+    about = protocols.all_of(verdicts)
     metrics = dict.fromkeys(one.average for one in about)
     measured = [
         f"{units.listed([one.label for one in about if one.average == metric])} ({metric})"
@@ -49,8 +49,8 @@ def answer(verdicts: pd.DataFrame) -> list[str]:
     sentences = []
     for host, rows in hosts:
         by = ["protocol", "ends_on", "baseline"]
-        for (protocol, ends_on, baseline), own in rows.groupby(by, sort=False, dropna=False):
-            what = protocols.find(str(protocol))
+        for (_, ends_on, baseline), own in rows.groupby(by, sort=False, dropna=False):
+            what = protocols.of(own)
             claims: dict[str, list[str]] = {}
             arms = [(str(arm), each) for arm, each in own.groupby("topology", sort=False)]
             for arm, each in sorted(arms, key=lambda one: -_difference(one[1])):

@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis import load, stats
-from labkit.analysis.load import METRIC, Key, group_text, groups, measured_rows, part
+from labkit.analysis.load import Key, group_text, groups, measured_rows, part
+from labkit.analysis.protocols import higher_is_better
 from labkit.common.errors import BadInput
 from labkit.common.schema import BY_NAME
 
@@ -26,8 +27,8 @@ def _series(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str, bool, st
     if ok.empty:
         raise BadInput("these rows have no valid measurement of throughput or latency")
     for key, arm, used, mean in arm_means(ok):
-        metric, more = METRIC[str(used["protocol"].iloc[0])]
-        yield f"{arm} ({group_text(key)})", metric, more, mean
+        metric = str(used["metric"].iloc[0])
+        yield f"{arm} ({group_text(key)})", metric, higher_is_better(metric), mean
 
 
 def arm_means(ok: pd.DataFrame) -> Iterator[tuple[Key, str, pd.DataFrame, stats.Effect]]:

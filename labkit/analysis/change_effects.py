@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from labkit.analysis import stats, verdicts
-from labkit.analysis.load import GROUP, METRIC, complete, groups
+from labkit.analysis import protocols, stats, verdicts
+from labkit.analysis.load import GROUP, complete, groups
 from labkit.analysis.verdicts import MARGIN, MEASUREMENT, RATIOS
 
 _PAIRED = [*MEASUREMENT, "setup"]
@@ -94,22 +94,19 @@ def difference(
     return result[[*GROUP, *RATIOS, "change"]] if len(result) else None
 
 
-def change_verdicts(
-    df: pd.DataFrame,
-    pairs: pd.DataFrame | None = None,
-    metrics: Mapping[str, tuple[str, bool]] = METRIC,
-) -> pd.DataFrame:
+def change_verdicts(df: pd.DataFrame, pairs: pd.DataFrame | None = None) -> pd.DataFrame:
     """Return the verdicts about `change_ratios`, in the columns of `verdicts.verdicts`; empty without any.
 
-    `pairs`: the `verdicts.ratios` of the table by these `metrics`, if they are known. The control of all of them is the
-    group's baseline that is measured twice.
+    `pairs`: the `verdicts.ratios` of the table, if they are known. The control of all of them is the group's baseline
+    that is measured twice.
     """
     df = complete(df)
-    pairs = verdicts.ratios(df, metrics) if pairs is None else pairs
+    pairs = verdicts.ratios(df) if pairs is None else pairs
     lines: list[dict[str, Any]] = []
     by_group, rows_of = dict(groups(pairs)), dict(groups(df[[*GROUP, *verdicts.JUDGED]]))
     for key, group in groups(change_ratios(df, pairs)):
-        of = dict(zip(GROUP, key, strict=True))
+        metric = rows_of[key]["metric"].iloc[0]
+        of, higher = dict(zip(GROUP, key, strict=True)), protocols.higher_is_better(metric)
         control = functools.cache(functools.partial(verdicts.column_effect, by_group[key], "log_control"))
         for (topology, baseline), mine in group.groupby(["topology", "baseline"], sort=False):
             names, change = (str(topology), str(baseline)), mine["change"].iloc[0]
@@ -117,10 +114,11 @@ def change_verdicts(
             if why := two_modes(rows_of[key], *names, change):
                 line = verdicts.no_evidence(*names, why)
             else:
-                line = verdicts.verdict_line(mine, control, *names, MARGIN, metrics[of["protocol"]][1])
+                line = verdicts.verdict_line(mine, control, *names, MARGIN, higher)
             if change is not None and line["word"] in ("faster", "slower"):
                 line["sentence"] = _interaction(line, change, *ends)
-            lines.append({**of, "topology": topology, "baseline": baseline, "change": change, **line})
+            arms = {"topology": topology, "baseline": baseline, "change": change}
+            lines.append({**of, **arms, "metric": metric, **line})
     return verdicts.verdict_table(lines)
 
 

@@ -15,7 +15,7 @@ the ratio of each pair. Then speeds are compared, also of two kernels.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit.analysis import conditions, load, stats, verdicts
+from labkit.analysis import conditions, load, protocols, stats, verdicts
 from labkit.analysis.change_effects import change_ratios, two_modes
 from labkit.analysis.load import (
     GROUP,
     GUEST_COLUMNS,
     HOST,
-    METRIC,
     PROVENANCE,
     Key,
     differing,
@@ -66,7 +65,6 @@ class RunSide:
     pairs: pd.DataFrame
     points: dict[Key, pd.DataFrame]
     ratios: dict[Key, pd.DataFrame]
-    metrics: Mapping[str, tuple[str, bool]]
 
 
 @dataclass(frozen=True)
@@ -84,9 +82,13 @@ class Common:
     in_turn: bool
 
     @property
-    def metric(self) -> tuple[str, bool]:
-        """The compared metric, and whether higher values are better."""
-        return self.sides[0].metrics[self.group["protocol"]]
+    def metric(self) -> str:
+        """The compared metric."""
+        return str(self.tables("points")[0]["metric"].dropna().iloc[0])
+
+    @property
+    def higher_is_better(self) -> bool:
+        return protocols.higher_is_better(self.metric)
 
     @property
     def one_host(self) -> bool:
@@ -109,13 +111,13 @@ def compare(
     left_path: str | Path,
     right_path: str | Path,
     margin: float = 0.05,
-    metrics: Mapping[str, tuple[str, bool]] = METRIC,
+    judged: Callable[[pd.DataFrame], pd.DataFrame] = lambda rows: rows,
     in_turn: bool = False,
     but: str | None = None,
 ) -> tuple[pd.DataFrame, list[str]]:
     """Compare the right run with the left one.
 
-    `metrics` has the compared column of each protocol, and whether higher values are better. `in_turn`: the runs of
+    `judged`: takes each run's rows and returns them with another `metric` than the usual ones. `in_turn`: the runs of
     both sides were measured in turn, those of equal names one after the other. `but`: a parameter in which points may
     differ; of topologies, each side then has one, and the left one names it.
 
@@ -132,11 +134,11 @@ def compare(
     names = [Path(path).name for path in (left_path, right_path)]
     if names[0] == names[1]:
         names = [str(left_path), str(right_path)]
-    loaded = [load.with_costs(verdicts.load(path)) for path in (left_path, right_path)]
+    loaded = [judged(verdicts.load(path)) for path in (left_path, right_path)]
     if but is not None:
         loaded = without(loaded, but)
     paths = zip((left_path, right_path), names, loaded, strict=True)
-    left, right = (_side(path, name, rows, metrics) for path, name, rows in paths)
+    left, right = (_side(path, name, rows) for path, name, rows in paths)
     _refuse(left, right)
     common = _common(left, right, in_turn)
     result = [line for one in common if (line := _line(one, margin))]
@@ -166,10 +168,8 @@ def _nullable(column: pd.Series[Any]) -> Any:
     return float if column.dtype.kind in "iu" else column.dtype
 
 
-def _side(
-    path: str | Path, name: str, rows: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]]
-) -> RunSide:
-    ok = measured_rows(rows, metrics)
+def _side(path: str | Path, name: str, rows: pd.DataFrame) -> RunSide:
+    ok = measured_rows(rows)
     if ok.empty:
         parts = list(load.load(path, None)["part"].dropna().unique()) if rows.empty else list[str]()
         only = f" of throughput or latency, only the parts {', '.join(parts)}" if parts else ""
@@ -186,7 +186,7 @@ def _side(
     effects["placement"] = effects["placed"].map({True: "by labkit", False: "by the scheduler"})
     points = pd.concat([points, effects.rename(columns={"log_ratio": "log"}).reindex(columns=points.columns)])
     both = pd.concat([ratios, effects], ignore_index=True)
-    return RunSide(name, rows, ok, ratios, dict(groups(points)), dict(groups(both)), metrics)
+    return RunSide(name, rows, ok, ratios, dict(groups(points)), dict(groups(both)))
 
 
 def _refuse(left: RunSide, right: RunSide) -> None:
@@ -294,7 +294,7 @@ def _line(one: Common, margin: float) -> dict[str, Any] | None:
     }  # fmt: skip
     return {
         **one.group, "topology": one.topology, "baseline": baseline, "left_host": one.hosts[0],
-        "right_host": one.hosts[1], "method": method, "metric": one.metric[0],
+        "right_host": one.hosts[1], "method": method, "metric": one.metric,
         "left_setups_count": len(levels[0]), "right_setups_count": len(levels[1]),
         **(absolute if (one.one_host or one.in_turn) and arms[0]["value"].notna().all() else {}),
         "relative_ratio": relative and relative.ratio, "relative_low": relative and relative.low,
@@ -383,7 +383,7 @@ def _verdict(
     if (
         why := next(filter(None, starved), None)
         or next(_modes(one, baseline), None)
-        or _taken(*one.sides, effect, one.metric[1] if baseline is None else None)
+        or _taken(*one.sides, effect, one.higher_is_better if baseline is None else None)
         or _no_evidence(effect, controls, baseline)
     ):
         shown = stats.ratio_text(effect.ratio, effect.low, effect.high)
@@ -398,7 +398,7 @@ def _verdict(
         return effect, stats.Verdict(word, f"{word} between {arm} and in {left}: {shown}"), None
     # The controls of both runs have been checked, so none is left that could exclude a verdict.
     none = stats.Effect(1.0, 1.0, 1.0, 2, "")
-    verdict = stats.verdict(effect, none, margin, one.metric[1], arm=arm, baseline=f"in {left}")
+    verdict = stats.verdict(effect, none, margin, one.higher_is_better, arm=arm, baseline=f"in {left}")
     return effect, verdict, None
 
 
@@ -491,6 +491,5 @@ def _doubts(left: RunSide, right: RunSide, common: list[Common], table: pd.DataF
         if only := points - {(one.keys[place], one.topology) for one in common}:
             names = ", ".join(sorted(f"{topology} ({group_text(key)})" for key, topology in only))
             lines.append(f"{len(only)} of {len(points)} points are in {side.name} only: {names}")
-        pairs = side.pairs if side.metrics == METRIC else None
-        lines += [f"{side.name}: {doubt}" for doubt in verdicts.doubts(side.rows, pairs)]
+        lines += [f"{side.name}: {doubt}" for doubt in verdicts.doubts(side.rows, side.pairs)]
     return lines

@@ -18,19 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from labkit.analysis import change_effects, compare_runs, stats, verdicts
-from labkit.analysis.load import (
-    COSTS,
-    GROUP,
-    HOST,
-    METRIC,
-    group_text,
-    groups,
-    key_of,
-    load,
-    measured_rows,
-    with_costs,
-)
+from labkit.analysis import change_effects, compare_runs, protocols, stats, verdicts
+from labkit.analysis.load import GROUP, HOST, by_cost, group_text, groups, key_of, load, measured_rows, timed
 from labkit.common import units
 from labkit.common.errors import BadInput, did_you_mean
 from labkit.common.printable import markdown_table, printable
@@ -147,7 +136,7 @@ def judge_runs(
             result += _judge_loss(left, right, one, **how)
         else:
             lines = (
-                table if one.what == "slower" else compare_runs.compare(left, right, metrics=COSTS, **how)[0]
+                table if one.what == "slower" else compare_runs.compare(left, right, judged=by_cost, **how)[0]
             )
             result += judge(lines, one)
         if not any(each.condition == one.text for each in result):  # else the other conditions would decide
@@ -161,13 +150,13 @@ def judge_arms(run: Path, conditions: Sequence[Condition]) -> list[Judged]:
     Where there are changes, each changed arm is judged against its own unchanged one, and no other arm. Raises BadInput
     if loss is a condition and no packets were counted.
     """
-    rows = with_costs(load(run))
+    rows = load(run)
     result = list[Judged]()
     for by in conditions:
         lines = (
             _loss_of_arms(rows)
             if by.what == "loss"
-            else _verdicts(rows, COSTS if by.what == "cpu" else METRIC)
+            else _verdicts(by_cost(rows) if by.what == "cpu" else rows)
         )
         equal = lines["word"].eq("equal")
         # Without a control, or with one round, a missing difference proves nothing.
@@ -178,22 +167,20 @@ def judge_arms(run: Path, conditions: Sequence[Condition]) -> list[Judged]:
     return _sorted(result)
 
 
-def _verdicts(
-    rows: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]], pairs: pd.DataFrame | None = None
-) -> pd.DataFrame:
+def _verdicts(rows: pd.DataFrame, pairs: pd.DataFrame | None = None) -> pd.DataFrame:
     """Return the verdicts about arms, or, where there are changes, about each changed arm and its own unchanged one.
 
-    pairs: the `verdicts.ratios` of the rows, if they are not those of the metrics.
+    pairs: the `verdicts.ratios` of the rows, if they are not those of the metric.
     """
-    pairs = verdicts.ratios(rows, metrics) if pairs is None else pairs
-    lines = verdicts.verdicts(rows, metrics=metrics, pairs=pairs)
+    pairs = verdicts.ratios(rows) if pairs is None else pairs
+    lines = verdicts.verdicts(rows, pairs=pairs)
     changes = list(rows["change"].dropna().unique())
     if not changes:
         return lines
     own = [{*changes, *(f"{base}+{change}" for change in changes)} for base in lines["baseline"]]
     is_own = np.array([arm in names for arm, names in zip(lines["topology"], own, strict=True)], bool)
     is_changed = lines["topology"].str.endswith(tuple(f"+{change}" for change in changes))
-    effects = change_effects.change_verdicts(rows, pairs, metrics)
+    effects = change_effects.change_verdicts(rows, pairs)
     # Another changed arm that was not measured has no effect, but its own line says why.
     every = [effects[effects["change"].isna()], lines[is_own | (is_changed & lines["ratio"].isna())]]
     return pd.concat(every, ignore_index=True).drop_duplicates([*GROUP, "topology"], ignore_index=True)
@@ -201,13 +188,13 @@ def _verdicts(
 
 def _loss_of_arms(rows: pd.DataFrame) -> pd.DataFrame:
     """Return `_verdicts` about lost packets: the ratio is exp() of the difference of two shares of the same round."""
+    rows = _by_loss(rows)
     lost = _losses(rows)
     if not len(lost):
         raise BadInput("--fail-if loss: no valid run counted packets")
     rows = rows[rows["protocol"].isin(lost["protocol"])]  # others count no packets
     of_rounds = lost.assign(method="whole", slice=np.nan, starved=False)
-    fewer = {name: (column, False) for name, (column, _) in METRIC.items()}
-    lines = _verdicts(rows, fewer, verdicts.ratios_of(of_rounds))
+    lines = _verdicts(rows, verdicts.ratios_of(of_rounds))
     shares = {key: float(own["log"].mean()) for key, own in groups(lost, [*GROUP, "topology"])}
     sentences = [_lost_text(line, shares) for line in lines.to_dict("records")]
     return lines.assign(sentence=sentences)
@@ -258,7 +245,7 @@ def _judged(name: str, line: dict[Any, Any], by: Condition) -> Judged:
     if any(pd.isna(end) for end in ends):
         return Judged(name, UNCLEAR, 1.0, 1.0, 1.0, *about)
     ratio, low, high = (1 + math.log(end) for end in ends) if by.what == "loss" else ends
-    if by.what == "slower" and METRIC[str(line["protocol"])][1]:  # more is better
+    if by.what == "slower" and protocols.higher_is_better(str(line["metric"])):
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
     word = _word(low, high, by.beyond)
     # Another reason than the interval, for example a CPU quota, may explain a difference, or hide one.
@@ -276,7 +263,7 @@ def _judge_loss(
 ) -> list[Judged]:
     """Judge the shares of lost packets of the points that both runs measured: one number for each set-up, or for each
     run of pairs in turn, whose kernels may differ."""
-    tables = [load(left), load(right)]
+    tables = [_by_loss(load(left)), _by_loss(load(right))]
     if but is not None:
         tables = compare_runs.without(tables, but)
     hidden = (None,) * len(HOST) if in_turn else ()
@@ -313,16 +300,18 @@ def _judge_loss(
     return result
 
 
+def _by_loss(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows compared by the share of lost packets."""
+    answered = rows["received_count"].where(timed(rows))
+    lost = rows["lost_count"].fillna(rows["sent_count"] - answered)
+    share = (lost / rows["sent_count"].where(rows["sent_count"].gt(0))).astype(float)
+    return rows.assign(lost_share=share, metric="lost_share")
+
+
 def _losses(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the valid rows that count packets; `log` is the share of lost ones, so that it is paired as logarithms
     are."""
-    # Round trips that got no response have no percentile, so a row need not have the metric of its protocol.
-    answered = rows["received_count"].where(
-        rows["protocol"].map(dict(METRIC)).str[0].str.startswith("latency")
-    )
-    lost = rows["lost_count"].fillna(rows["sent_count"] - answered)
-    share = (lost / rows["sent_count"].where(rows["sent_count"].gt(0))).astype(float)
-    rows = measured_rows(rows.assign(lost_share=share), dict.fromkeys(METRIC, ("lost_share", False)))
+    rows = measured_rows(rows)
     return rows.assign(log=rows["value"])
 
 

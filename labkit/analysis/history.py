@@ -24,7 +24,7 @@ import pandas as pd
 from labkit import __version__
 from labkit.analysis import benchmark_formats, change_points, load, protocols, verdicts
 from labkit.analysis.change_points import Change
-from labkit.analysis.load import COST, COSTS, HOST, METRIC
+from labkit.analysis.load import COST, HOST
 from labkit.common import run_folder, safe_files, units
 from labkit.common.errors import BadInput
 
@@ -104,26 +104,26 @@ def add(run: Path, folder: Path) -> list[tuple[Path, bool]]:
 
 def _points(run: Path, name: str) -> Iterator[dict[str, Any]]:
     """Yield the columns of each arm at each point of the run with this name, for its metric and its CPU time."""
-    table = load.with_costs(load.part(load.load(run), "cost"))
-    for metrics in (METRIC, COSTS):
-        ok = load.measured_rows(table, metrics)
+    rows = load.part(load.load(run), "cost")
+    for table in (rows, load.by_cost(rows)):
+        ok = load.measured_rows(table)
         ok = ok[ok["role"].ne("control") & ok["value"].gt(0)]
         if ok.empty:
             continue
         compared = {
             (key, line["topology"]): line
-            for key, lines in load.groups(verdicts.verdicts(table, metrics=metrics))
+            for key, lines in load.groups(verdicts.verdicts(table))
             for line in lines.to_dict("records")
         }
         for key, arm, rows, mean in benchmark_formats.arm_means(ok):
             first = rows.iloc[0]
             against = compared.get((key, arm), {})
-            metric, more = metrics[str(first["protocol"])]
+            metric = str(first["metric"])
             yield {
                 **{name: first[name] for name in PROVENANCE},
                 "experiment": first["experiment"], "arm": arm, "baseline": against.get("baseline"),
                 "point": load.group_text((*[None] * len(HOST), *key[len(HOST) :])),
-                "metric": metric, "higher_is_better": more, "machine_class": machine_class(first),
+                "metric": metric, "higher_is_better": protocols.higher_is_better(metric), "machine_class": machine_class(first),
                 "time": rows["time"].min(), "added": run_folder.now(), "run": name,
                 "folder": str(run.resolve()), "setups_count": rows["setup"].nunique(),
                 "value": mean.ratio, "value_low": mean.low, "value_high": mean.high,

@@ -19,7 +19,7 @@ import pandas as pd
 from labkit.analysis import protocols, published_runs
 from labkit.analysis.protocols import PROTOCOLS
 from labkit.common import run_folder, schema, switch_options
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, choose
 from labkit.common.units import percent, si
 
 # The host of a row: as requested, and as it turned out to be
@@ -28,11 +28,8 @@ PEER_RAN_ON = schema.names(writer=("peer",), use="host")  # the servers' host in
 HOST = [*schema.names(writer=("rows",), use="host"), *RAN_ON, *PEER_RAN_ON]
 # The host and every scalar parameter of a run. Rows that differ in one of these are not compared with each other.
 GROUP = [*HOST, *schema.names(use="group")]
-# The compared metric of each protocol, and whether higher values are better
-METRIC = {name: (one.metric, one.higher_is_better) for name, one in PROTOCOLS.items()}
-# The same for CPU time of each packet that arrived, of TCP of each byte (`with_costs` adds the column)
+# A metric: CPU time of each packet that arrived, of TCP of each byte (`by_cost` adds the column)
 COST = "cpu_per_unit_s"
-COSTS = dict.fromkeys(PROTOCOLS, (COST, False))
 PROFILE = "profile"  # method of rows beside an observer, and of the rows that measure its cost
 ENDPOINT_NAMES = {
     "namespace": "namespaces",
@@ -151,7 +148,10 @@ def _is_number(value: Any) -> bool:
 
 
 def complete(df: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with every column of the schema, each with one type. Missing numbers are NaN."""
+    """Return the table with every column of the schema, each with one type. Missing numbers are NaN.
+
+    `metric` is added: the column by which rows are compared. A table may have others than the usual (`at_percentile`).
+    """
     if _is_complete(df):
         return df.reset_index(drop=True)
     given = df.reset_index(drop=True)
@@ -171,7 +171,7 @@ def complete(df: pd.DataFrame) -> pd.DataFrame:
 
 def _is_complete(df: pd.DataFrame) -> bool:
     """Return whether `complete` has nothing to do."""
-    if "built_topology" not in df:
+    if "built_topology" not in df or "metric" not in df:
         return False
     types = dict(zip(df.columns, df.dtypes, strict=True))
     return all(str(types.get(name)) == "str" for name in WORDS) and all(
@@ -216,6 +216,8 @@ def _migrated(df: pd.DataFrame) -> pd.DataFrame:
         for column, value in switch_options.columns(name).items():
             if value is not None:
                 df.loc[rows.index, column] = value
+    if "metric" not in df:
+        df["metric"] = df["protocol"].map(protocols.metrics()).astype(TEXT)
     return df
 
 
@@ -257,12 +259,40 @@ def _parameters_of_points(df: pd.DataFrame) -> pd.DataFrame:
     return df
 
 
-def measured_rows(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = METRIC) -> pd.DataFrame:
-    """Return the valid rows: status ok, not beside an observer (METHOD, "Profiles"), and with a metric.
+def at_percentile(df: pd.DataFrame, chosen: str | None) -> pd.DataFrame:
+    """Return a complete table whose round-trip times are compared by a percentile: p50, p90, p99, p99.9 or max.
 
-    `metrics` has the compared column of each protocol, and whether higher values are better.
+    None leaves the table as it is. Raises BadInput if its metric is no round-trip time, or if it lacks the percentile.
+    """
+    if chosen is None or not len(df):
+        return df
+    name, answered = protocols.percentile(chosen), df["protocol"].isin(protocols.ANSWERED)
+    if not answered.any():
+        compared = ", ".join(df["protocol"].unique())
+        raise BadInput(
+            f"percentile={chosen}: {compared} is not compared by round-trip times, so leave it out"
+        )
+    there = [each for each in schema.LATENCIES if df.loc[answered, f"latency_{each}_s"].notna().any()]
+    if there and name not in there:
+        raise BadInput(f"percentile={chosen}: these rows do not have it, {choose(chosen, there)}")
+    return df.assign(metric=df["metric"].mask(answered, f"latency_{name}_s"))
 
-    Added columns: metric (name), value, log, starved, setup (label). A slice in which almost nothing arrived is
+
+def timed(df: pd.DataFrame) -> pd.Series[bool]:
+    """Return which rows or verdicts are about a round-trip time."""
+    return df["metric"].str.startswith("latency_").eq(True)
+
+
+def percentile_of(df: pd.DataFrame) -> str:
+    """Return the percentile by which round-trip times of a table are compared, a key of `schema.LATENCIES`."""
+    metrics = df.loc[timed(df), "metric"]
+    return str(metrics.iloc[0]).split("_")[1] if len(metrics) else protocols.percentile()
+
+
+def measured_rows(df: pd.DataFrame) -> pd.DataFrame:
+    """Return the valid rows: status ok, not beside an observer (METHOD, "Profiles"), and with a value of their metric.
+
+    Added columns: value, log, starved, setup (label). A slice in which almost nothing arrived is
     `starved`. It gets the logarithm of the arm's slowest slice that is not starved, for two reasons. Without these
     slices, an arm that livelocks its receivers would lose its worst results. With their own logarithms, they alone
     would decide. The logarithm is NaN if nothing arrived in any slice.
@@ -271,12 +301,11 @@ def measured_rows(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = ME
     that differ in PROVENANCE.
     """
     ok = df[df["status"].eq("ok") & df["method"].ne(PROFILE) & ~unsupported_rates(df)].copy()
-    if unknown := sorted(set(ok["protocol"].astype(str)) - set(metrics)):
+    if unknown := sorted(set(ok.loc[ok["metric"].isna(), "protocol"].astype(str))):
         raise BadInput(
-            f"rows with protocol={unknown[0]} cannot be compared: labkit compares {', '.join(metrics)}"
+            f"rows with protocol={unknown[0]} cannot be compared: labkit compares {', '.join(PROTOCOLS)}"
         )
-    ok["metric"] = ok["protocol"].map({name: metric for name, (metric, _) in metrics.items()})
-    ok["value"] = metric_values(ok, metrics)
+    ok["value"] = metric_values(ok)
     ok = ok[np.isfinite(ok["value"].astype(float))]
     ok["method"] = ok["method"].where(ok["method"].eq("slice"), "whole")
     ok["role"] = ok["role"].where(ok["role"].isin(["baseline", "control"]), "variant")
@@ -295,10 +324,10 @@ def measured_rows(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = ME
     return ok
 
 
-def with_costs(df: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with the column COST: CPU time in seconds; NaN where no CPU time or no arrival was counted."""
+def by_cost(df: pd.DataFrame) -> pd.DataFrame:
+    """Return the table compared by COST, CPU time in seconds; NaN where no CPU time or no arrival was counted."""
     arrived = df["received_count"].mask(df["protocol"].eq("tcp"), df["received_bytes"])
-    return df.assign(**{COST: df["cpu_s"] / arrived.where(arrived.gt(0))})
+    return df.assign(**{COST: df["cpu_s"] / arrived.where(arrived.gt(0)), "metric": COST})
 
 
 def unsupported_rates(df: pd.DataFrame) -> pd.Series[bool]:
@@ -316,11 +345,11 @@ def unsupported_rates(df: pd.DataFrame) -> pd.Series[bool]:
     return with_rate & counts["none"].ge(counts["with_rate"])
 
 
-def metric_values(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = METRIC) -> pd.Series[float]:
-    """Return the value of each row in the metric of its protocol; NaN for a protocol without one."""
+def metric_values(df: pd.DataFrame) -> pd.Series[float]:
+    """Return the value of each row in its metric; NaN for a protocol without one."""
     result = pd.Series(np.nan, df.index)
-    for name in metrics.keys() & {*df["protocol"]}:
-        result = result.mask(df["protocol"].eq(name), df[metrics[name][0]].astype(float))
+    for name in df["metric"].dropna().unique():
+        result = result.mask(df["metric"].eq(name), df[name].astype(float))
     return result
 
 

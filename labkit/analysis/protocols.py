@@ -1,10 +1,11 @@
 """What each protocol's measurements are about: the compared metric, the unit of work, and their names.
 
-A further protocol is one entry of PROTOCOLS.
+A further protocol is one entry of PROTOCOLS. Its metric is the usual one: a table names its own in the column `metric`.
 """
 
 import os
 from dataclasses import dataclass, replace
+from typing import Any
 
 from labkit.common.errors import BadInput, choose
 from labkit.common.schema import BY_NAME, LATENCIES, PERCENTILE
@@ -49,14 +50,13 @@ def cost_unit(word: str) -> CostUnit:
 class Protocol:
     """One protocol.
 
-    label: its name in titles. metric: the compared column; higher_is_better: its direction. quantity: what is measured,
-    in words; average: of it, the metric. speed: what an observer slows down. packet: what a counted packet is called.
+    label: its name in titles. metric: the compared column. quantity: what is measured, in words; average: of it, the
+    metric. speed: what an observer slows down. packet: what a counted packet is called.
     work: the unit of work, a key of PER. generator: that of older rows, which name none.
     """
 
     label: str
     metric: str = "throughput_bps"
-    higher_is_better: bool = True
     quantity: str = "throughput"
     average: str = "throughput"
     speed: str = "throughput"
@@ -70,6 +70,11 @@ class Protocol:
         return PER[self.work]
 
     @property
+    def higher_is_better(self) -> bool:
+        """Whether more of the metric is better."""
+        return higher_is_better(self.metric)
+
+    @property
     def metric_unit(self) -> str:
         """The unit of the metric."""
         return BY_NAME[self.metric].unit
@@ -80,14 +85,20 @@ class Protocol:
         return PACKET_RATE if self.work == "packet" else self.metric
 
 
-def percentile() -> str:
-    """Return the percentile of latencies that verdicts and figures are about: a key of LATENCIES.
+def higher_is_better(metric: str) -> bool:
+    """Return whether more of a metric is better: of a rate it is, of a time or a loss it is not."""
+    return not metric.endswith(("_s", "lost_share"))
 
-    Raises BadInput for an unknown one.
+
+def percentile(chosen: str | None = None) -> str:
+    """Return a percentile of latencies as a key of LATENCIES: the chosen one, else this process's, else the median.
+
+    `p99.9` is p999. Raises BadInput for an unknown one.
     """
-    name = os.environ.get(PERCENTILE) or "p50"
-    if name not in LATENCIES:
-        raise BadInput(f"{PERCENTILE}={name}: {choose(name, LATENCIES)}")
+    source = "percentile" if chosen else PERCENTILE
+    given = chosen or os.environ.get(PERCENTILE) or "p50"
+    if (name := given.replace(".", "")) not in LATENCIES:
+        raise BadInput(f"{source}={given}: {choose(given, LATENCIES)}")
     return name
 
 
@@ -95,10 +106,9 @@ def percentile() -> str:
 # frame that an interface received holds up to 64 KB because of segmentation offload and GRO.
 _TIMED = Protocol(
     label="ping",
-    metric=f"latency_{percentile()}_s",
-    higher_is_better=False,
+    metric="latency_p50_s",
     quantity="round-trip time",
-    average=LATENCIES[percentile()][1],
+    average=LATENCIES["p50"][1],
     speed="rate of pings",
     generator="ping",
 )
@@ -106,17 +116,15 @@ _REQUESTS = replace(_TIMED, speed="rate of requests", work="request", generator=
 
 
 def _rated(label: str, of: str, generator: str) -> Protocol:
-    """Return a protocol of transactions that are judged by their rate; where a percentile is chosen, by that."""
-    rate, work = f"{of} per second", of.removesuffix("s")
-    if os.environ.get(PERCENTILE):
-        return replace(_TIMED, label=label, speed=f"rate of {of}", work=work, generator=generator)
+    """Return a protocol of transactions that are judged by their rate, unless a percentile is chosen."""
+    rate = f"{of} per second"
     return Protocol(
         label=label,
         metric="transaction_rate",
         quantity=rate,
         average=rate,
-        speed=rate,
-        work=work,
+        speed=f"rate of {of}",
+        work=of.removesuffix("s"),
         generator=generator,
     )
 
@@ -132,12 +140,36 @@ PROTOCOLS = {
     "http": _rated("HTTP", "requests", "wrk"),
     "http_close": _rated("HTTP without keep-alive", "requests", "wrk"),
 }
-# Their metric is a round-trip time.
-TIMED = tuple(name for name, one in PROTOCOLS.items() if not one.higher_is_better)
 # Clients carry data to servers.
 CARRYING = tuple(name for name, one in PROTOCOLS.items() if one.metric == "throughput_bps")
+# Servers answer, so that there are round-trip times.
+ANSWERED = tuple(name for name in PROTOCOLS if name not in CARRYING)
 
 
-def find(name: str) -> Protocol:
-    """Return a protocol. One that labkit does not compare has only a label."""
-    return PROTOCOLS.get(name) or Protocol(label=name.upper())
+def metrics() -> dict[str, str]:
+    """Return the metric of each protocol in this process, whose environment may choose a percentile."""
+    chosen, time = os.environ.get(PERCENTILE), f"latency_{percentile()}_s"
+    return {
+        name: time if name in ANSWERED and (chosen or not one.higher_is_better) else one.metric
+        for name, one in PROTOCOLS.items()
+    }
+
+
+def find(name: str, metric: object = None) -> Protocol:
+    """Return a protocol, judged by this metric if it is a round-trip time. One that labkit does not compare has only a
+    label."""
+    one = PROTOCOLS.get(name) or Protocol(label=name.upper())
+    if isinstance(metric, str) and metric.startswith("latency_"):
+        average = LATENCIES[metric.split("_")[1]][1]
+        return replace(one, metric=metric, quantity=_TIMED.quantity, average=average)
+    return one
+
+
+def of(table: Any) -> Protocol:
+    """Return the protocol of the rows or verdicts in a table, judged by their metric."""
+    return find(str(table["protocol"].iloc[0]), table["metric"].iloc[0] if "metric" in table else None)
+
+
+def all_of(table: Any) -> list[Protocol]:
+    """Return the protocols of a table in order of appearance, as `of`."""
+    return [of(rows) for _, rows in table.groupby("protocol", sort=False)]

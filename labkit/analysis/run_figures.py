@@ -15,7 +15,6 @@ from labkit.analysis.change_effects import all_verdicts
 from labkit.analysis.figures.panels import KEYS
 from labkit.analysis.findings import loss_rates
 from labkit.analysis.load import part
-from labkit.analysis.protocols import TIMED
 from labkit.common import extensions, schema
 
 # Takes all rows of one experiment and returns its profiles on demand, because reading those takes time
@@ -58,7 +57,7 @@ def usual(rows: pd.DataFrame, compared: pd.DataFrame) -> dict[str, Callable[[], 
     if rows["cpu_s"].notna().any():
         made["cpu_per_gigabyte"] = lambda: figures.cpu_per_gigabyte(rows)
     made["slices"] = lambda: figures.slices(rows)
-    if rows["protocol"].isin(TIMED).any():
+    if load.timed(rows).any():
         made["percentiles"] = lambda: figures.percentiles(rows)
     if rows["transaction_rate"].notna().any():
         made["requests"] = lambda: figures.requests(rows)

@@ -15,7 +15,6 @@ import pandas as pd
 
 from labkit.analysis import conditions, protocols, stats
 from labkit.analysis.load import GROUP as GROUP
-from labkit.analysis.load import METRIC as METRIC
 from labkit.analysis.load import (
     PEER_RAN_ON,
     PROVENANCE,
@@ -29,6 +28,8 @@ from labkit.analysis.load import (
     hosts,
     key_of,
     measured_rows,
+    percentile_of,
+    timed,
     unsupported_rates,
     varying,
 )
@@ -44,7 +45,7 @@ DOUBTFUL = [
 ]  # fmt: skip
 MEASUREMENT = ["folder", "round", "method", "slice"]  # with GROUP, identifies compared measurements
 JUDGED = [  # beside the ratios
-    "role", "topology", "guest_accelerator", "status", "ended", "transaction_rate", "latency_p50_s",
+    "role", "topology", "metric", "guest_accelerator", "status", "ended", "transaction_rate", "latency_p50_s",
 ]  # fmt: skip
 RATIOS = [
     *MEASUREMENT, "setup", "topology", "baseline", "log_ratio", "log_control", "starved", "placed",
@@ -52,7 +53,7 @@ RATIOS = [
 VERDICTS = [
     "topology", "baseline", "ratio", "low", "high", "n_count", "rounds_count", "how", "word", "sentence",
     "control_ratio", "control_low", "control_high", "whole_ratio", "whole_low", "whole_high", "disagree",
-    "contradicted", "widened", "guest_accelerator", "change",
+    "contradicted", "widened", "guest_accelerator", "change", "metric",
 ]  # fmt: skip
 _NUMBERS = [name for name in VERDICTS if name.endswith(("ratio", "low", "high", "_count"))]
 _FLAGS = ("disagree", "contradicted", "widened")
@@ -69,17 +70,15 @@ MODES = 2.0  # between two CPUs a round trip took 12 times as long as on one
 MAX_STARVED = 0.25  # share of the slices; above 29 % the Hodges-Lehmann estimate is no longer robust
 
 
-def ratios(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = METRIC) -> pd.DataFrame:
+def ratios(df: pd.DataFrame) -> pd.DataFrame:
     """Return paired log-ratios: a row for each variant topology, round and, if any, slice.
-
-    `metrics` has the compared column of each protocol, and whether higher values are better.
 
     Columns: GROUP and RATIOS: MEASUREMENT, setup (label of the round), topology, baseline, log_ratio (to the mean of
     both measurements of the baseline, see `stats.log_ratios`), log_control (the baseline to itself; NaN if it was not
     measured twice), starved (almost nothing arrived at one of the arms), placed (labkit chose the CPUs of the ends, in
     all arms alike). Raises BadInput for two different baselines in one group, and like `measured_rows`.
     """
-    return ratios_of(measured_rows(complete(df), metrics))
+    return ratios_of(measured_rows(complete(df)))
 
 
 def ratios_of(ok: pd.DataFrame) -> pd.DataFrame:
@@ -118,16 +117,10 @@ def _with_constants(df: pd.DataFrame, rows: pd.DataFrame, names: Sequence[str]) 
     return pd.concat([df, constants.set_axis(df.index)], axis="columns")
 
 
-def verdicts(
-    df: pd.DataFrame,
-    margin: float = MARGIN,
-    metrics: Mapping[str, tuple[str, bool]] = METRIC,
-    pairs: pd.DataFrame | None = None,
-) -> pd.DataFrame:
+def verdicts(df: pd.DataFrame, margin: float = MARGIN, pairs: pd.DataFrame | None = None) -> pd.DataFrame:
     """Return a verdict for each group and each topology except the baseline; columns GROUP and VERDICTS.
 
-    `metrics` has the compared column of each protocol, and whether higher values are better. `pairs`: the `ratios` of
-    the table, if they are known.
+    The column `metric` of the table says what is compared. `pairs`: the `ratios` of the table, if they are known.
 
     If there are slices, they determine the verdict. whole_ratio is the ratio of the whole runs, or NaN. If the
     intervals of slices and whole runs do not overlap, low and high span both (`stats.spanning`). control_low and
@@ -136,22 +129,17 @@ def verdicts(
     measured has its status as word, the reason as sentence, and NaN for numbers. Raises BadInput like `ratios`.
     """
     df = complete(df)
-    return _verdicts(df, ratios(df, metrics) if pairs is None else pairs, margin, metrics)
+    return _verdicts(df, ratios(df) if pairs is None else pairs, margin)
 
 
-def _verdicts(
-    df: pd.DataFrame,
-    pairs: pd.DataFrame,
-    margin: float = MARGIN,
-    metrics: Mapping[str, tuple[str, bool]] = METRIC,
-) -> pd.DataFrame:
+def _verdicts(df: pd.DataFrame, pairs: pd.DataFrame, margin: float = MARGIN) -> pd.DataFrame:
     """Return the verdicts about a complete table, with its `ratios`."""
     ratios_by_group = {key: group[RATIOS] for key, group in groups(pairs)}
     result: list[dict[str, Any]] = []
     for key, group in groups(df[[*GROUP, *JUDGED]]):
         base = group[group["role"].isin(["baseline", "control"])]
         variants = group.drop(base.index)
-        baseline = next(iter(base["topology"]), None)
+        baseline, metric = next(iter(base["topology"]), None), group["metric"].iloc[0]
         ratios_here = ratios_by_group.get(key, _NONE)
         # The control is the same for all topologies of the group.
         control = functools.cache(functools.partial(column_effect, ratios_here, "log_control"))
@@ -159,7 +147,7 @@ def _verdicts(
             if baseline is None and variants["topology"].nunique() == 1:
                 continue
             line: dict[str, Any] = dict(zip(GROUP, key, strict=True))
-            line |= {"topology": topology, "baseline": baseline}
+            line |= {"topology": topology, "baseline": baseline, "metric": metric}
             line["guest_accelerator"] = next(iter(rows["guest_accelerator"].dropna()), None)
             mine = ratios_here[ratios_here["topology"].eq(topology)]
             if len(mine) and _held_targets(rows, base):
@@ -171,11 +159,11 @@ def _verdicts(
             elif len(mine) and (modes := two_modes(rows) or two_modes(base)):
                 line |= no_evidence(str(topology), baseline, modes)
             elif len(mine):
-                higher = metrics[line["protocol"]][1]
+                higher = protocols.higher_is_better(metric)
                 line |= verdict_line(mine, control, str(topology), str(baseline), margin, higher)
             else:
                 own, other = df.loc[rows.index], df.loc[base.index]
-                word, sentence = _unmeasured(own, other, str(topology), baseline, metrics)
+                word, sentence = _unmeasured(own, other, str(topology), baseline)
                 line |= {"word": word, "sentence": sentence}
             result.append(line)
     return verdict_table(result)
@@ -273,11 +261,7 @@ def column_effect(lines: pd.DataFrame, column: str, slices: bool) -> stats.Effec
 
 
 def _unmeasured(
-    rows: pd.DataFrame,
-    base: pd.DataFrame,
-    topology: str,
-    baseline: str | None,
-    metrics: Mapping[str, tuple[str, bool]],
+    rows: pd.DataFrame, base: pd.DataFrame, topology: str, baseline: str | None
 ) -> tuple[str, str]:
     """Return word and sentence for a topology without a ratio, from its own rows or else from the baseline's."""
     if baseline is None:
@@ -294,8 +278,8 @@ def _unmeasured(
             reason = own.loc[own["constant_loss_ratio"].notna(), "reason"].iloc[0]
             return "no evidence", f"no evidence about {topology}: {about} has no rate ({reason})"
     for about, own in ((topology, rows), (baseline, base)):
-        ok = measured_rows(own, metrics)
-        if len(ok) and ok["log"].isna().all():
+        ok = measured_rows(own)
+        if len(ok) and ok["log"].isna().all() and protocols.higher_is_better(own["metric"].iloc[0]):
             return (
                 "no evidence",
                 f"no evidence about {topology}: nothing arrived at {about} in any measurement",
@@ -407,14 +391,13 @@ def doubts(
 
 def _few_in_the_tail(ok: pd.DataFrame) -> list[Weighted]:
     """Return a doubt if the judged percentile rests on a few of the slowest round trips of a run."""
-    name = protocols.percentile()
-    timed = ok[ok["protocol"].isin(protocols.TIMED)]
+    name, times = percentile_of(ok), ok[timed(ok)]
     slower = 1 - schema.LATENCIES[name][0]
-    few = int(timed["received_count"].mul(slower).lt(TAIL_COUNT).sum())
+    few = int(times["received_count"].mul(slower).lt(TAIL_COUNT).sum())
     if not few or not slower:  # the maximum is one round trip by its nature
         return []
     sentence = (
-        f"{name}: in {few} of {counted(len(timed), 'run')} fewer than {TAIL_COUNT} round trips were slower, so it is"
+        f"{name}: in {few} of {counted(len(times), 'run')} fewer than {TAIL_COUNT} round trips were slower, so it is"
         f" close to the maximum: make duration_s longer, a run needs {np.ceil(TAIL_COUNT / slower):,.0f} round trips"
     )
     return [(0.5, sentence)]

@@ -257,10 +257,11 @@ class _JudgePercentile(argparse.Action):
         self, parser: argparse.ArgumentParser, into: argparse.Namespace, value: Any, option: str | None = None
     ) -> None:
         os.environ[schema.PERCENTILE] = value
+        setattr(into, self.dest, value)
 
 
 def add_percentile(parser: argparse.ArgumentParser) -> None:
-    """Add the option --percentile. It acts at once, before anything imports labkit.analysis."""
+    """Add the option --percentile."""
     parser.add_argument(
         "--percentile",
         action=_JudgePercentile,

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pandas as pd
 
-from labkit.analysis import load, verdicts
+from labkit.analysis import load, protocols, verdicts
 from labkit.analysis.change_effects import all_verdicts
 from labkit.analysis.claims import JudgedClaim
 from labkit.common.printable import printable_json
@@ -35,7 +35,7 @@ def judged(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Return verdicts as plain values, with the metric and whether a ratio above 1 means that it is better."""
     result = records(table)
     for line in result:
-        line["metric"], line["higher_is_better"] = load.METRIC[str(line["protocol"])]
+        line["higher_is_better"] = protocols.higher_is_better(str(line["metric"]))
     return result
 
 

@@ -4,6 +4,7 @@ import argparse
 
 from labkit.commands import arguments
 from labkit.common import run_folder
+from labkit.common.errors import BadInput
 from labkit.common.printable import printable
 from labkit.runner import sweep
 from labkit.runner.progress import Bar
@@ -50,7 +51,11 @@ def run(given: argparse.Namespace) -> int:
     from labkit.analysis import report
     from labkit.commands import json_output
 
-    if not notebook.is_file():
+    if given.percentile and (given.run / "sweep.json").exists():
+        raise BadInput(
+            "--percentile makes the report of a run again, not that of a sweep: use labkit.open(…, percentile=…)"
+        )
+    if given.percentile or not notebook.is_file():
         sweep.show(given.run, Bar())
     report.add_stills(notebook)
     page = report.html(notebook, given.run / "report.html")

@@ -45,8 +45,8 @@ def show_rows(df: pd.DataFrame) -> None:
     order = load.complete(df)
     order = order.assign(_rank=order["role"].map(ROLES).fillna(len(ROLES)))
     for suffix, rows in _hosts(order.sort_values(["_rank", "length_bytes"], kind="stable")):
-        timed = protocols.percentile() != "p50" and order["protocol"].isin(protocols.TIMED).any()
-        of = f" of each run's {protocols.percentile()}" if timed else ""
+        percentile = load.percentile_of(order)
+        of = f" of each run's {percentile}" if percentile != "p50" and load.timed(order).any() else ""
         console.print(_medians(f"Medians{of}{suffix}", rows))
         console.print()
         points = rows.groupby(["arm", *load.GROUP], sort=False, dropna=False)
@@ -97,14 +97,12 @@ def _medians(title: str, df: pd.DataFrame) -> Table:
     varying, title = _varying([_point(of) for _, of, _ in groups], title)
     table = _table(title, (*varying, "topology", "measured", "rate", "CPU", "n"))
     for arm, of, rows in groups:
-        protocol = str(of["protocol"])
+        protocol = protocols.of(rows)
         ok = rows[rows["status"].eq("ok")]
         ok = ok[ok["method"].eq("slice")] if ok["method"].eq("slice").any() else ok
-        metric = verdicts.METRIC[protocol][0]
-        unit = protocols.find(protocol).metric_unit
-        measured = units.si(ok[metric].median() if len(ok) else None, unit)
+        measured = units.si(ok[protocol.metric].median() if len(ok) else None, protocol.metric_unit)
         # TCP counters count frames of up to 64 KB because of offloads, so there is no packet rate
-        in_packets = protocols.find(protocol).work == "packet"
+        in_packets = protocol.work == "packet"
         rate = units.si(ok["throughput_pps"].median() if len(ok) and in_packets else None, "pps")
         busy = (
             f"{(ok['cpu_s'].sum() / ok['window_s'].sum()):.2f} of {rows['cpus_count'].iloc[0]:g}"

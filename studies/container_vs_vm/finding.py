@@ -21,7 +21,6 @@ from labkit.analysis.displays import show
 from labkit.analysis.flame import load_profiles
 from labkit.analysis.flame.packet_calls import OBSERVER as PACKETS
 from labkit.analysis.load import ENDPOINT_NAMES, groups
-from labkit.analysis.protocols import TIMED
 from labkit.analysis.run_figures import of_part
 from labkit.common import errors
 from labkit.common.errors import BadInput
@@ -61,7 +60,7 @@ class ContainerVsVmFindings:
         show(pairs(self.rows), ends(self.rows, self.published))
         if self.rows["protocol"].eq("udp").any():
             display(jitter_and_loss(self.rows, self.published))
-        if not self.rows["protocol"].isin(protocols.TIMED).all():
+        if not load.timed(self.rows).all():
             display(sides(self.rows))
 
     def ratios(self) -> None:
@@ -234,7 +233,7 @@ def _share(key: tuple[Any, ...], rows: pd.DataFrame) -> str:
     words = load.group_text(key)
     if inner is None or (base != SHARED and (of_guests is None or of_shared is None)):
         return f"**{words}**: too little was measured to separate the effect of the boundary."
-    metric = protocols.find(key[load.GROUP.index("protocol")]).quantity
+    metric = protocols.of(rows).quantity
     alone = f"The effect of the boundary between machines alone is {_ratio_text(inner)}."
     if of_guests is None or of_shared is None:
         return f"**{words}**, {metric}: {alone[0].lower()}{alone[1:]}"
@@ -293,7 +292,7 @@ def _jitter_and_loss(rows: pd.DataFrame) -> go.Figure:
 
 
 def _cpu_time(rows: pd.DataFrame) -> go.Figure:
-    return go.Figure() if rows["protocol"].isin(TIMED).all() else sides(rows)
+    return go.Figure() if load.timed(rows).all() else sides(rows)
 
 
 FIGURES = {

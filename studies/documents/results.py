@@ -11,12 +11,8 @@ import plotly.graph_objects as go
 from labkit.analysis import load, published_runs, run_figures, verdicts
 from labkit.common import run_folder
 
-# What two arms are compared by: the column of each protocol, and whether higher values are better.
-METRICS = {
-    "speed": load.METRIC,
-    "jitter": {"udp": ("jitter_s", False)},
-    "arrived": {"udp": ("arrived_ratio", True)},
-}
+# What two arms are compared by: None is the usual metric, the others are columns of UDP.
+METRICS = {"speed": None, "jitter": "jitter_s", "arrived": "arrived_ratio"}
 
 
 class Results:
@@ -65,15 +61,13 @@ class Results:
     def compared_rows(self, name: str, of: str = "speed") -> pd.DataFrame:
         """Return the rows of a run that have this metric (of METRICS)."""
         rows = self.rows(name)
-        if of == "speed":
+        if (metric := METRICS[of]) is None:
             return rows
         lost = rows["lost_count"] / rows["sent_count"].where(rows["sent_count"].gt(0))
-        return rows[rows["protocol"].isin(METRICS[of])].assign(arrived_ratio=1 - lost)
+        return rows[rows["protocol"].eq("udp")].assign(arrived_ratio=1 - lost, metric=metric)
 
     def _verdicts(self, name: str, of: str = "speed") -> pd.DataFrame:
-        return verdicts.verdicts(
-            self.compared_rows(name, of), metrics=METRICS[of], pairs=self.ratios(name, of)
-        )
+        return verdicts.verdicts(self.compared_rows(name, of), pairs=self.ratios(name, of))
 
     def doubts(self, name: str) -> list[str]:
         """Return every reason for doubt about a run and its verdicts (`verdicts.doubts`)."""
@@ -81,4 +75,4 @@ class Results:
         return verdicts.doubts(rows, self.ratios(name), self.verdicts(name)) if len(rows) else []
 
     def _ratios(self, name: str, of: str = "speed") -> pd.DataFrame:
-        return verdicts.ratios(self.compared_rows(name, of), METRICS[of])
+        return verdicts.ratios(self.compared_rows(name, of))

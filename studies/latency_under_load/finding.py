@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from labkit.analysis import load, protocols, verdicts
+from labkit.analysis import load, verdicts
 from labkit.analysis.displays import show
 from labkit.analysis.run_figures import of_part
 from labkit.common.schema import LATENCIES
@@ -22,19 +22,18 @@ def increase_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
 
     An arm without an increase in some measurement has no ratio, so it is left out (`without_increase`).
     """
-    column = _increase()
-    metrics = dict.fromkeys(protocols.TIMED, (column, False))
-    return verdicts.verdicts(rows[~rows["topology"].isin(without_increase(rows))], metrics=metrics)
+    longer = rows[~rows["topology"].isin(without_increase(rows))]
+    return verdicts.verdicts(longer.assign(metric=_increase(rows)))
 
 
 def without_increase(rows: pd.DataFrame) -> list[str]:
     """Return the arms of which some measurement had no longer round trips under load than before it."""
-    ok = rows[rows["status"].eq("ok") & rows[_increase()].le(0)]
+    ok = rows[rows["status"].eq("ok") & rows[_increase(rows)].le(0)]
     return list(ok["topology"].unique())
 
 
-def _increase() -> str:
-    return f"increase_{protocols.percentile()}_s"
+def _increase(rows: pd.DataFrame) -> str:
+    return f"increase_{load.percentile_of(rows)}_s"
 
 
 def table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -42,10 +41,10 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
 
     With 95 % intervals over rounds.
     """
-    name = protocols.percentile()
+    name = load.percentile_of(rows)
     columns = {
         "idle": f"idle_{name}_s", "under load": f"latency_{name}_s", "after": f"after_{name}_s",
-        "increase": _increase(),
+        "increase": _increase(rows),
     }  # fmt: skip
     lines = []
     for key, group in load.groups(rows[rows["status"].eq("ok")]):
@@ -70,7 +69,7 @@ def _rate(values: pd.Series[float]) -> str:
 
 
 def _sentences(rows: pd.DataFrame) -> Iterator[str]:
-    what = LATENCIES[protocols.percentile()][1]
+    what = LATENCIES[load.percentile_of(rows)][1]
     for one in table(rows).to_dict("records"):
         rates = " and ".join(f"{one[way]} {way}" for way in WAYS if one[way])
         yield (

@@ -15,7 +15,7 @@ from labkit.common.units import counted, percent, si
 from studies.linear_fit import Estimate, interval, mean, seconds
 from studies.monitor_cost.figure import monitor_cost
 
-COST = {"udp": ("cpu_per_sent_s", False)}  # compared by `verdicts` instead of the throughput
+COST = "cpu_per_sent_s"  # compared by `verdicts` instead of the throughput
 REFERENCE = "socket"
 # Senanayake 2024, section 4.3.6: a filter of one of two equal streams, and 10 packets every 10 s of 30 s
 THESIS_FILTERED = 0.5
@@ -24,7 +24,7 @@ THESIS_SAMPLED = (30, 143_739)
 
 def cpu_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the verdicts (`verdicts.verdicts`) about the machine's CPU time per frame sent, instead of throughput."""
-    return verdicts.verdicts(rows, metrics=COST)
+    return verdicts.verdicts(load.complete(rows).assign(metric=COST))
 
 
 def costs(rows: pd.DataFrame) -> pd.DataFrame:

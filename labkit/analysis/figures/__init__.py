@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from labkit.analysis import theme
+from labkit.analysis import protocols, theme
 from labkit.analysis.figures.cost_by_size import cost, rates
 from labkit.analysis.figures.forest_plot import forest, ratio_ticks
 from labkit.analysis.figures.function_costs import functions
@@ -47,8 +47,8 @@ def throughput(rows: pd.DataFrame, along: str | None = None) -> go.Figure:
     """
     axis = axis_of(rows, along)
     figure = against(rows.assign(value=metric_values(rows)), THROUGHPUT, axis)
-    drawn = set(rows["protocol"])
-    quantities = dict.fromkeys(one.quantity for name, one in PROTOCOLS.items() if name in drawn)
+    each = (rows[rows["protocol"].eq(name)] for name in PROTOCOLS)
+    quantities = dict.fromkeys(protocols.of(one).quantity for one in each if len(one))
     title = f"{units.listed(list(quantities)) or 'throughput'} against {axis.noun}"
     subtitle = f"geometric mean of rounds, 95 % interval (open triangle: it continues); {FAINT}"
     figure = finish(figure, rows, title[0].upper() + title[1:], subtitle)

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from labkit.analysis import protocols
 from labkit.analysis.figures.line_chart import FAINT, Axis, Quantity, draw
 from labkit.analysis.figures.panels import Panel, finish, grid, panels
-from labkit.analysis.load import PROVENANCE, complete, differing, part
+from labkit.analysis.load import PROVENANCE, complete, differing, part, percentile_of
 from labkit.common.errors import BadInput
 
 RULE = {"type": "line", "line_width": 1, "line_dash": "dot", "opacity": 0.9}
@@ -54,7 +54,7 @@ def _against_size(rows: pd.DataFrame, title: str, cpu: str, unit: str, per: str)
         for name, values in differing(panel.table[panel.table["status"].eq("ok")], PROVENANCE).items():
             one, other = (str(value) for value in values[:2])
             raise BadInput(f"rows that differ in {name} are not drawn on one axis: {one} and {other}")
-        protocol = protocols.find(panel.protocol)
+        protocol = protocols.of(panel.table)
         if panel.protocol in protocols.CARRYING:
             plots += [
                 plot(panel, protocol.quantity, "bit/s", value="throughput_bps"),
@@ -62,7 +62,7 @@ def _against_size(rows: pd.DataFrame, title: str, cpu: str, unit: str, per: str)
                 plot(panel, cpu.format(protocol.packet), unit, value="cpu_s", part="softirq_s", weight=per),
             ]
         else:
-            of = "" if protocol.higher_is_better else f" {protocols.percentile()}"
+            of = "" if protocol.higher_is_better else f" {percentile_of(panel.table)}"
             plots.append(plot(panel, f"{protocol.quantity}{of}", protocol.metric_unit, value=protocol.metric))
     subtitle = f"geometric mean of rounds, 95 % interval (open triangle: it continues); dotted: softirq alone; {FAINT}"
     return finish(below_each_other(plots, PANEL_PX), sized, title, subtitle)

@@ -104,9 +104,9 @@ def forest(
     figure = finish(figure, as_rows(verdicts), title, "<br>".join([*lines, subtitle]))
     if reading is not None:
         return figure
-    quantities = dict.fromkeys(protocols.find(str(name)) for name in verdicts["protocol"].dropna().unique())
     means = dict.fromkeys(
-        f"more {one.average}" if one.higher_is_better else f"a longer {one.average}" for one in quantities
+        f"more {one.average}" if one.higher_is_better else f"a longer {one.average}"
+        for one in protocols.all_of(verdicts)
     )
     band = "The grey band is the baseline against itself: a difference within it is none."
     return theme.explained(figure, f"A ratio above 1 means {' or '.join(means)}. {band}" if means else band)
@@ -122,7 +122,7 @@ def _empty(parts: list[Panel], reading: str | None, line_px: int) -> go.Figure:
     """Return an empty grid of titled plots, one below the other, with its height and its upper margin."""
     lines, titles = [len(panel.table) for panel in parts] or [1], {}
     for panel in parts:
-        faster = "right" if protocols.find(panel.protocol).higher_is_better else "left"
+        faster = "right" if protocols.of(panel.table).higher_is_better else "left"
         title = f"{panel.title}: {reading or f'{faster} of 1 is faster'}"
         titles[panel.at] = replace(panel, title=wrapped(title, TITLE_LETTERS)).titled
     more_px = HOST_PX * max((title.count("<br>") for title in titles.values()), default=0)

@@ -47,11 +47,9 @@ def kernels(verdicts: pd.DataFrame) -> go.Figure:
     for panel in parts:
         _controls(figure, panel)
         _arms(figure, panel)
-    drawn = {panel.protocol for panel in parts}
-    above = ["above 1 is faster"] if any(protocols.find(name).higher_is_better for name in drawn) else []
-    below = [
-        f"below 1 is faster ({name})" for name in sorted(drawn) if not protocols.find(name).higher_is_better
-    ]
+    more = {panel.protocol: protocols.of(panel.table).higher_is_better for panel in parts}
+    above = ["above 1 is faster"] if any(more.values()) else []
+    below = [f"below 1 is faster ({name})" for name in sorted(more) if not more[name]]
     faster = " and ".join([*above, *below])
     subtitle = (
         f"{faster}; bars: 95 % interval, open where it includes 1; shaded: the baseline against itself (A/A)"

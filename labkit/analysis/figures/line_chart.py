@@ -14,7 +14,6 @@ import plotly.graph_objects as go
 from labkit.analysis import protocols, stats, theme
 from labkit.analysis.figures.panels import Panel, arms, grid, pairs_word, panels
 from labkit.common.errors import BadInput, choose
-from labkit.common.schema import BY_NAME
 from labkit.common.units import counted, si
 
 PANEL_PX = 330
@@ -68,11 +67,7 @@ def _rate_tick(rate: float, _panel: Panel) -> str:
 
 
 THROUGHPUT = Quantity("throughput, Gbit/s", "Gbit/s", 1e9)
-# Of other units of a metric
-OTHERS = {
-    "s": Quantity(f"round-trip time {protocols.percentile()}, µs", "µs", 1e-6),
-    "1/s": Quantity("transactions per second, thousands", "k/s", 1e3),
-}
+TRANSACTIONS = Quantity("transactions per second, thousands", "k/s", 1e3)
 CPU = Quantity("CPU-seconds per GB", "CPU-s/GB", 1e-9)
 # The parameters that can be an axis; the first one that varies most is the usual one.
 AXES = {
@@ -95,7 +90,9 @@ AXES = {
 
 def of_metric(metric: str, usual: Quantity) -> Quantity:
     """Return the quantity of a metric: `usual` for a throughput."""
-    return OTHERS.get(BY_NAME[metric].unit, usual)
+    if metric.startswith("latency_"):
+        return Quantity(f"round-trip time {metric.split('_')[1]}, µs", "µs", 1e-6)
+    return TRANSACTIONS if metric == "transaction_rate" else usual
 
 
 def axis_of(rows: pd.DataFrame, along: str | None = None) -> Axis:
@@ -123,7 +120,7 @@ def against(rows: pd.DataFrame, usual: Quantity, axis: Axis) -> go.Figure:
     parts = panels(rows, along=axis.column)
     figure = grid(parts, PANEL_PX)
     for panel in parts:
-        quantity = of_metric(protocols.find(panel.protocol).metric, usual)
+        quantity = of_metric(protocols.of(panel.table).metric, usual)
         draw(figure, panel, quantity, axis)
     return figure
 

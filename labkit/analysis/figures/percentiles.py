@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 from labkit.analysis import theme
 from labkit.analysis.figures.line_chart import PANEL_PX, Axis, Quantity, draw
 from labkit.analysis.figures.panels import finish, grid, panels
-from labkit.analysis.protocols import TIMED
+from labkit.analysis.load import timed
 from labkit.common.schema import LATENCIES
 
 # The place of a percentile: one of how many round trips is longer. The axis is logarithmic, so that each further nine
@@ -25,10 +25,9 @@ def percentiles(rows: pd.DataFrame) -> go.Figure:
 
     A line joins the geometric means of the rounds' percentiles; bars are 95 % intervals.
     """
-    timed = rows[rows["protocol"].isin(TIMED)]
+    rows = rows[timed(rows)]
     each = [
-        timed.assign(one_of=ONE_OF[name], value=timed[f"latency_{name}_s"].astype(float))
-        for name in LATENCIES
+        rows.assign(one_of=ONE_OF[name], value=rows[f"latency_{name}_s"].astype(float)) for name in LATENCIES
     ]
     table = pd.concat(each, ignore_index=True)
     parts = panels(table, columns_count=2, by_pairs=True)
@@ -36,7 +35,7 @@ def percentiles(rows: pd.DataFrame) -> go.Figure:
     for panel in parts:
         draw(figure, panel, TIME, AXIS)
     subtitle = "geometric mean of rounds, 95 % interval (open triangle: it continues); faint: rounds"
-    figure = finish(figure, timed, "Round-trip time by percentile", subtitle)
+    figure = finish(figure, rows, "Round-trip time by percentile", subtitle)
     return theme.explained(
         figure,
         "From left to right: the median, then the tail. Arms whose medians agree can differ in the tail, and verdicts"

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from labkit.analysis import protocols
 from labkit.analysis.flame.significance import CLAIM_SHARE, Estimate
 from labkit.analysis.why import causes, code_paths, phrases, switch_work
 from labkit.analysis.why.environment import ABSENT, RULES, Setting
@@ -316,7 +315,7 @@ def explains_direction(evidence: Evidence, more: float) -> bool:
     if evidence.cost_differs:
         return evidence.split.total.difference * more > 0
     if evidence.speed is not None and evidence.speed_differs:
-        worse = 1 if evidence.point.protocol in protocols.TIMED else -1
+        worse = -1 if evidence.point.judged.higher_is_better else 1
         return worse * evidence.speed.difference * more > 0
     return evidence.verdict is None or (more > 0) == evidence.verdict.is_right_slower
 

@@ -82,7 +82,7 @@ class Evidence:
         """Whether the profiled rounds show a difference in speed that is opposite to the verdict."""
         if self.verdict is None or self.speed is None or not self.speed_differs:
             return False
-        is_right_slower = (self.speed.difference > 0) == (self.point.protocol in protocols.TIMED)
+        is_right_slower = (self.speed.difference < 0) == self.point.judged.higher_is_better
         return is_right_slower != self.verdict.is_right_slower
 
     @property
@@ -134,7 +134,7 @@ class Evidence:
         """
         more, bound = right - left, conditions.greatest_slowdown(left, right)
         if self.speed is not None and self.speed_differs:
-            worse = 1 if self.point.protocol in protocols.TIMED else -1
+            worse = -1 if self.point.judged.higher_is_better else 1
             return worse * self.speed.difference * more > 0 and abs(self.speed.difference) <= bound
         if not self.cost_differs:
             return self.verdict is None or (more > 0) == self.verdict.is_right_slower
@@ -229,19 +229,19 @@ def gather(
 
 
 def _speed_beyond_control(point: ProfiledPoint, variation: RunVariation | None) -> Estimate | None:
-    size = _speed(point.protocol, point.rows[:2], variation)
+    size = _speed(point.rows[:2], variation)
     if size is None or point.rows[2] is None:
         return size
-    return beyond_control(size, _speed(point.protocol, (point.rows[0], point.rows[2]), None))
+    return beyond_control(size, _speed((point.rows[0], point.rows[2]), None))
 
 
-def _speed(protocol: str, rows: Sequence[pd.DataFrame], variation: RunVariation | None) -> Estimate | None:
-    """Return the logarithm of the throughput (for pings: of the median round-trip time) of both sides' profile rounds.
+def _speed(rows: Sequence[pd.DataFrame], variation: RunVariation | None) -> Estimate | None:
+    """Return the logarithm of the throughput (for pings: of the round-trip time) of both sides' profile rounds.
 
     Only rounds of observers that do not trace count. Within one run, rounds with an observer of both sides are paired.
     Return None if a side has fewer than two rounds.
     """
-    column = protocols.find(protocol).work_metric
+    column = protocols.of(rows[0]).work_metric
     sides = [_speeds(one[one["status"].eq("ok")], column) for one in rows]
     common = sides[0].keys() & sides[1].keys()
     if variation is None and len(common) > 1:

@@ -141,17 +141,19 @@ class Explanation:
                 display(flame.draw_difference(one.difference))
 
 
-def explain(left: str, right: str | None, processes: str = load_profiles.WITHIN) -> Explanation:
+def explain(
+    left: str, right: str | None, processes: str = load_profiles.WITHIN, percentile: str | None = None
+) -> Explanation:
     """Explain why two sides differ.
 
     left, right: `FOLDER[:ARM][,name=value…]`, that is a run's folder, one of its arms, and values of the parameters of
     its points (`load.GROUP`). A value that only one side names holds for both. right may also be `ARM[,…]` or values
     alone; they then refer to left's run. Without right, the run's baseline is compared with its only variant.
     processes: a regular expression, or `switch`, the threads of ovs-vswitchd; only the time of matching processes
-    counts. Raises BadInput if the sides cannot be compared or were not profiled.
+    counts. percentile: of `load.at_percentile`. Raises BadInput if the sides cannot be compared or were not profiled.
     """
     flame.process_pattern(processes)  # reject an invalid pattern; else the page would only lack its profiles
-    sides = selection.select_sides(left, right)
+    sides = selection.select_sides(left, right, percentile)
     points = [ExplainedPoint.of(point, processes) for point in selection.points(sides)]
     return Explanation(sides, points, *verdict.sentences(sides))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from labkit.analysis import conditions, protocols
+from labkit.analysis import conditions
 from labkit.analysis.flame import function_table
 from labkit.analysis.flame.function_table import seconds
 from labkit.analysis.flame.significance import Estimate
@@ -106,7 +106,7 @@ def difference(evidence: Evidence) -> str:
         word = "more" if total.difference > 0 else "less"
         result.append(f"takes {amount(total)} {word} CPU {per_unit(evidence)} than {evidence.names[0]}")
     if speed is not None and evidence.speed_differs:
-        what = protocols.find(evidence.point.protocol).average
+        what = evidence.point.judged.average
         ratio, low, high = (math.exp(one) for one in (speed.difference, speed.low, speed.high))
         result.append(
             f"has {ratio:.3g} times [{low:.3g}, {high:.3g}] the {what}{'' if result else f' of {evidence.names[0]}'}"

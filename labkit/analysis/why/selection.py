@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from labkit.analysis import load, profile_doubts
+from labkit.analysis import load, profile_doubts, protocols
 from labkit.analysis.flame.load_profiles import OBSERVER, usable_rows
 from labkit.common import run_folder, safe_files
 from labkit.common.errors import BadInput, choose, did_you_mean
@@ -98,6 +98,11 @@ class ProfiledPoint:
     sides: Sides
     rows: tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame | None]
 
+    @property
+    def judged(self) -> protocols.Protocol:
+        """The protocol, judged by the metric of the rows."""
+        return protocols.of(self.rows[0])
+
     def named_sides(self) -> Iterator[tuple[str, pd.DataFrame]]:
         """Yield the name and the rows of each side that has rows at this point."""
         for side, rows in zip(self.sides, self.rows, strict=True):
@@ -119,14 +124,14 @@ class ProfiledPoint:
         ]
 
 
-def select_sides(left: str, right: str | None) -> Sides:
+def select_sides(left: str, right: str | None, percentile: str | None = None) -> Sides:
     """Return both sides, and the control of left if there is one.
 
     A value that only one side names holds for both. Raises BadInput if the texts do not name two different sides.
     """
     folders, arm, given = _parse_side(left, None)
     assert folders is not None, "the first side needs a folder, because no other side can supply it"
-    one = other = _read_runs(folders)
+    one = other = _read_runs(folders, percentile)
     more: Values = {}
     if right is None:
         if arm:
@@ -134,7 +139,7 @@ def select_sides(left: str, right: str | None) -> Sides:
         arms = _usual(one)
     else:
         elsewhere, second, more = _parse_side(right, one)
-        other = one if elsewhere is None or _same(elsewhere, folders) else _read_runs(elsewhere)
+        other = one if elsewhere is None or _same(elsewhere, folders) else _read_runs(elsewhere, percentile)
         first = _arm(one, arm)
         arms = (first, _arm(other, second or (first if elsewhere is None else None)))
     values = _values(one, arms[0], {**more, **given}), _values(other, arms[1], {**given, **more})
@@ -305,9 +310,10 @@ def _folders(text: str) -> tuple[Path, ...]:
     return tuple(result) if len(result) > 1 and all(one.is_dir() for one in result) else ()
 
 
-def _read_runs(folders: tuple[Path, ...]) -> Run:
+def _read_runs(folders: tuple[Path, ...], percentile: str | None) -> Run:
     """Read one run, or several runs of the same experiment as one side."""
-    rows, profiles = zip(*map(load.rows_and_profiles, folders), strict=True)
+    each = ([load.at_percentile(one, percentile) for one in load.rows_and_profiles(own)] for own in folders)
+    rows, profiles = zip(*each, strict=True)
     if len(folders) == 1:
         return Run(folders[0], rows[0], profiles[0], folders)
     return Run(

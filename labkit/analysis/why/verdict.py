@@ -90,7 +90,11 @@ def _compare(left: ProfiledArm, right: ProfiledArm) -> pd.DataFrame | None:
         if left.folder == right.folder:
             return verdicts.verdicts(left.rows)
         if left.topology == right.topology:
-            return selection.rows_with(compare_runs.compare(left.folder, right.folder)[0], left.values)
+            chosen = load.percentile_of(left.rows) if load.timed(left.rows).any() else None
+            compared, _ = compare_runs.compare(
+                left.folder, right.folder, judged=lambda rows: load.at_percentile(rows, chosen)
+            )
+            return selection.rows_with(compared, left.values)
     return None
 
 
@@ -102,7 +106,7 @@ def _point_ratios(sides: Sides, resized: bool) -> Iterator[str]:
         both = [dict(load.groups(rows[rows["arm"].eq(arm)], shared)) for arm, rows in ok]
         for key in (key for key in both[0] if key in both[1]):
             one, other = both[0][key], both[1][key]
-            protocol = protocols.find(str(one["protocol"].iloc[0]))
+            protocol = protocols.of(one)
             metric = protocol.work_metric if resized else protocol.metric
             words = f"{protocol.packet}s a second" if metric == protocols.PACKET_RATE else protocol.average
             about = f"{words} of {names[1]} to that of {names[0]}"
