@@ -327,7 +327,7 @@ def measured_rows(df: pd.DataFrame) -> pd.DataFrame:
 def by_cost(df: pd.DataFrame) -> pd.DataFrame:
     """Return the table compared by COST, CPU time in seconds; NaN where no CPU time or no arrival was counted."""
     arrived = df["received_count"].mask(df["protocol"].eq("tcp"), df["received_bytes"])
-    return df.assign(**{COST: df["cpu_s"] / arrived.where(arrived.gt(0)), "metric": COST})
+    return df.assign(**{COST: df["cpu_s"] / arrived.where(arrived.gt(0))}).assign(metric=COST)
 
 
 def unsupported_rates(df: pd.DataFrame) -> pd.Series[bool]:
