@@ -110,9 +110,11 @@ class Run:
         """Return the figures of the run's experiment, drawn on first use: `run.figures.forest`.
 
         They are those of run_figures.BY_EXPERIMENT, and of each part the verdicts and, where rows can share a chart
-        over the number of pairs, throughput, CPU time and slices.
+        over the number of pairs, throughput, CPU time and slices. `run.figures.along("length_bytes")` draws them
+        against any parameter that varies (`run_figures.along`).
         """
-        return displays.Figures(run_figures.of_run(self.all, lambda: self.profiles))
+        made = run_figures.of_run(self.all, lambda: self.profiles)
+        return displays.Figures(made, functools.partial(run_figures.along, self.rows))
 
     def why(
         self, arm: str = "", against: str | None = None, processes: str = load_profiles.WITHIN

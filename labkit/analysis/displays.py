@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import pandas as pd
@@ -232,11 +232,12 @@ def _head(column: schema.Column) -> str:
 class Figures:
     """The figures of a run by name: `run.figures.forest`, `list(run.figures)`. The display shows all of them.
 
-    made maps each name to the function that draws the figure. A figure is drawn on first use.
+    made maps each name to the function that draws the figure. A figure is drawn on first use. `along` draws against any
+    parameter that varies: `run.figures.along("length_bytes", panel="pairs", colour="arm", of="cpu_per_gigabyte")`.
     """
 
-    def __init__(self, made: dict[str, Any]) -> None:
-        self._made = made
+    def __init__(self, made: dict[str, Any], along: Callable[..., Any]) -> None:
+        self._made, self.along = made, along
         self._drawn: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
@@ -261,7 +262,7 @@ class Figures:
         return len(self._made)
 
     def __dir__(self) -> list[str]:
-        return list(self._made)
+        return [*self._made, "along"]
 
     def _ipython_key_completions_(self) -> list[str]:
         return list(self._made)

@@ -12,17 +12,16 @@ import plotly.graph_objects as go
 
 from labkit.analysis import figures, load
 from labkit.analysis.change_effects import all_verdicts
-from labkit.analysis.figures.panels import KEYS
 from labkit.analysis.findings import loss_rates
 from labkit.analysis.load import part
-from labkit.common import extensions, schema
+from labkit.common import extensions
+from labkit.common.errors import BadInput, choose
 
 # Takes all rows of one experiment and returns its profiles on demand, because reading those takes time
 Profiles = Callable[[], pd.DataFrame]
 Draw = Callable[[pd.DataFrame, Profiles], go.Figure]
 
-# The columns that divide rows, but neither panels nor the axis of a chart over pairs
-_UNDIVIDED = [name for name in schema.names(use="group") if name not in (*KEYS, "pairs")]
+ALONG = {"throughput": figures.throughput, "cpu_per_gigabyte": figures.cpu_per_gigabyte}
 
 
 def of_run(table: pd.DataFrame, profiles: Profiles) -> dict[str, Callable[[], go.Figure]]:
@@ -45,14 +44,8 @@ def of_run(table: pd.DataFrame, profiles: Profiles) -> dict[str, Callable[[], go
 
 def usual(rows: pd.DataFrame, compared: pd.DataFrame) -> dict[str, Callable[[], go.Figure]]:
     """Return the figures of compared rows and their verdicts: the verdicts, three charts over the number of pairs, and
-    those of round trips and of requests if there are any.
-
-    The charts are left out where they would pool rows that are never compared, for example two loss goals.
-    """
+    those of round trips and of requests if there are any."""
     made = {"forest": lambda: figures.forest(compared)}
-    by_protocol = rows[rows["status"].eq("ok")].groupby("protocol")
-    if by_protocol[_UNDIVIDED].nunique(dropna=False).gt(1).to_numpy().any():
-        return made
     made["throughput"] = lambda: figures.throughput(rows)
     if rows["cpu_s"].notna().any():
         made["cpu_per_gigabyte"] = lambda: figures.cpu_per_gigabyte(rows)
@@ -62,6 +55,16 @@ def usual(rows: pd.DataFrame, compared: pd.DataFrame) -> dict[str, Callable[[], 
     if rows["transaction_rate"].notna().any():
         made["requests"] = lambda: figures.requests(rows)
     return made
+
+
+def along(rows: pd.DataFrame, name: str, of: str = "throughput", **chosen: str | None) -> go.Figure:
+    """Draw the metric, or what else ALONG has, against any parameter that varies; `chosen` as of `figures.throughput`.
+
+    Raises BadInput for another parameter.
+    """
+    if of not in ALONG:
+        raise BadInput(f"of={of}: {choose(of, ALONG)}")
+    return ALONG[of](rows, name, **chosen)
 
 
 def of_part(name: str, draw: Callable[[pd.DataFrame], go.Figure]) -> Draw:

@@ -204,6 +204,12 @@ def arm_style(name: str, role: str = "variant") -> ArmStyle:
     return ArmStyle(PALETTE[color], _SYMBOLS[symbol], _DASHES[rest % len(_DASHES)])
 
 
+def nth_style(place: int) -> ArmStyle:
+    """Return the style of a line by its place among others, from 0. The first nine colours differ."""
+    symbol, dash = (some[place % len(some)] for some in (_SYMBOLS, ("solid", *_DASHES)))
+    return ArmStyle(PALETTE[place % len(PALETTE)], symbol, dash)
+
+
 def arm_order(name: str) -> tuple[int, str]:
     """Return a sort key for arms: the order of the table of styles, then unknown arms by name."""
     known = list(_ARMS)

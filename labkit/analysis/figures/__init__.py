@@ -37,16 +37,19 @@ __all__ = [
 SLICES_PX = 250
 
 
-def throughput(rows: pd.DataFrame, along: str | None = None) -> go.Figure:
-    """Draw throughput (Gbit/s; for ping the round-trip time in µs) against a parameter: `along`, a key of
-    `line_chart.AXES`, or the number of pairs if it varies, else the parameter that varies most.
+def throughput(
+    rows: pd.DataFrame, along: str | None = None, panel: str | None = None, colour: str | None = None
+) -> go.Figure:
+    """Draw throughput (Gbit/s; for ping the round-trip time in µs) against a parameter: `along`, or the number of pairs
+    if it varies, else the parameter that varies most.
 
+    colour: the parameter with a line for each value; usually `arm`. panel: the one whose values stand side by side.
     There is a panel for each combination of the other parameters. A line joins the geometric means of the rounds; bars
     are 95 % intervals (Student's t on logarithms). A faint point is one round: the mean of its slices, or its whole run
     (open). The line is of slices if there are any, else of whole runs.
     """
     axis = axis_of(rows, along)
-    figure = against(rows.assign(value=metric_values(rows)), THROUGHPUT, axis)
+    figure = against(rows.assign(value=metric_values(rows)), THROUGHPUT, axis, panel, colour)
     each = (rows[rows["protocol"].eq(name)] for name in PROTOCOLS)
     quantities = dict.fromkeys(protocols.of(one).quantity for one in each if len(one))
     title = f"{units.listed(list(quantities)) or 'throughput'} against {axis.noun}"
@@ -59,7 +62,9 @@ def throughput(rows: pd.DataFrame, along: str | None = None) -> go.Figure:
     )
 
 
-def cpu_per_gigabyte(rows: pd.DataFrame, along: str | None = None) -> go.Figure:
+def cpu_per_gigabyte(
+    rows: pd.DataFrame, along: str | None = None, panel: str | None = None, colour: str | None = None
+) -> go.Figure:
     """Draw busy CPU-seconds of the whole machine per gigabyte received, against a parameter as `throughput` does;
     dotted: softirq alone.
 
@@ -69,7 +74,8 @@ def cpu_per_gigabyte(rows: pd.DataFrame, along: str | None = None) -> go.Figure:
     rows = rows[rows["protocol"].isin(CARRYING)]
     weight = rows["received_bytes"].astype(float).where(lambda received: received > 0)
     cpu, softirq = rows["cpu_s"].astype(float), rows["softirq_s"].astype(float)
-    figure = against(rows.assign(value=cpu, part=softirq, weight=weight), CPU, axis_of(rows, along))
+    drawn = rows.assign(value=cpu, part=softirq, weight=weight)
+    figure = against(drawn, CPU, axis_of(rows, along), panel, colour)
     subtitle = f"whole machine, less is better (open triangle: the interval continues); dotted: softirq alone; {FAINT}"
     figure = finish(figure, rows, "CPU time per gigabyte received", subtitle)
     return theme.explained(

@@ -1,7 +1,9 @@
 """Line charts: a quantity against an axis of counts, with a line, intervals and raw points for each arm."""
 
+from __future__ import annotations
+
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Any
@@ -12,7 +14,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.analysis import protocols, stats, theme
-from labkit.analysis.figures.panels import Panel, arms, grid, pairs_word, panels
+from labkit.analysis.figures.panels import ARM, KEYS, Panel, arms, grid, pairs_word, panels, words
+from labkit.analysis.load import HEADERS, value_text, varying
 from labkit.common.errors import BadInput, choose
 from labkit.common.units import counted, si
 
@@ -47,6 +50,7 @@ class Axis:
     """A logarithmic x axis: a column of counts, its title, the text of a value (`say`) and its label (`tick`).
 
     name: what the figure's title calls it, if not as the axis. spread: octaves that the arms at one place take at most.
+    values: if these are no counts, all of them as text. They stand an octave apart, and no line joins them.
     """
 
     column: str
@@ -55,6 +59,12 @@ class Axis:
     tick: Callable[[float, Panel], str] = lambda count, _panel: f"{count:.0f}"
     name: str = ""
     spread: float = math.inf
+    values: tuple[str, ...] = ()
+
+    def at(self, table: pd.DataFrame) -> pd.Series[float]:
+        """Return the place of each row on the axis."""
+        own = table[self.column]
+        return 2.0 ** own.map(value_text).map(self.values.index) if self.values else own
 
     @property
     def noun(self) -> str:
@@ -98,50 +108,103 @@ def of_metric(metric: str, usual: Quantity) -> Quantity:
 def axis_of(rows: pd.DataFrame, along: str | None = None) -> Axis:
     """Return the axis of a chart: `along`, or the number of pairs if it varies, else the parameter that varies most.
 
-    Raises BadInput for a parameter that is no axis, or that some rows leave to its default.
+    Any parameter that varies can be one, and `arm`. Raises BadInput for another.
     """
     known = {
         name: rows[name].nunique()
         for name in AXES
         if name in rows and rows[name].notna().all() and rows[name].gt(0).all()
     }
-    if along is not None and along not in known:
-        raise BadInput(f"along={along} cannot be an axis of these rows: {choose(along, known)}")
     if along is None:
         along = "pairs" if known.get("pairs", 2) > 1 else max(known, key=lambda name: known[name])
-    return AXES[along]
+    if along in known:
+        return AXES[along]
+    column, label = choice(rows, "along", along, known), along.replace("_", " ")
+    own = rows[column].drop_duplicates().sort_values(na_position="first")
+    if own.dtype.kind in "if" and own.gt(0).all():
+        return Axis(
+            column, label, lambda value: words(column, value), lambda value, _: f"{value:g}", spread=0.3
+        )
+    texts = [words(column, value) for value in own]
+
+    def say(place: float, _panel: Panel | None = None) -> str:
+        return texts[round(math.log2(place))]
+
+    return Axis(column, label, say, say, values=tuple(map(value_text, own)))
 
 
-def against(rows: pd.DataFrame, usual: Quantity, axis: Axis) -> go.Figure:
+def choice(rows: pd.DataFrame, what: str, name: str, more: Iterable[str] = ()) -> str:
+    """Return the column of a parameter that varies, or of the arm. Raises BadInput for another, or where all are alike.
+
+    what: the argument that names it. more: further names for the error.
+    """
+    columns = {one: one for one in varying(rows, [one for one in (*KEYS, "pairs") if one in rows])} | {
+        "arm": ARM
+    }
+    if name not in columns:
+        known = dict.fromkeys([*more, *columns])
+        raise BadInput(f"{what}={name} does not vary in these rows: {choose(name, known)}")
+    return columns[name]
+
+
+def by_colour(rows: pd.DataFrame, column: str) -> tuple[pd.DataFrame, list[str]]:
+    """Return the rows with a line for each value of a column instead of each arm, and the lines' names in order."""
+    own = rows[column].drop_duplicates().sort_values(na_position="first")
+    names = {value_text(value): words(column, value) for value in own}
+    lines = rows[column].map(value_text).map(names)
+    return rows.assign(arm=lines, role="variant", **{column: None}), list(names.values())
+
+
+def against(
+    rows: pd.DataFrame, usual: Quantity, axis: Axis, panel: str | None = None, colour: str | None = None
+) -> go.Figure:
     """Draw column `value`, divided by column `weight` if there is one, against a parameter.
 
-    Column `part` is a thin line.
+    Column `part` is a thin line. panel: the parameter whose values stand side by side. colour: that which has a line
+    for each value; usually the arm. What else varies has a panel for each value.
     """
-    parts = panels(rows, along=axis.column)
+    beside = None if panel is None else choice(rows, "panel", panel)
+    column = ARM if colour is None else choice(rows, "colour", colour)
+    if colour is None and ARM in (axis.column, beside):
+        # Then another parameter has the colours, if one varies.
+        others = varying(rows, [one for one in (*KEYS[1:], "pairs") if one not in (axis.column, beside)])
+        column = max(others, key=lambda one: rows[one].nunique(), default=ARM)
+    if "mtu_bytes" in (axis.column, column):  # the length of a datagram that fills the MTU follows from it
+        fits = rows["protocol"].eq("udp") & rows["length_bytes"].add(rows["family"].map(HEADERS)).eq(
+            rows["mtu_bytes"]
+        )
+        rows = rows.assign(length_bytes=rows["length_bytes"].mask(fits))
+    pairs = "pairs" not in (axis.column, column) and rows["pairs"].nunique() > 1
+    by_arm, names = ARM not in (axis.column, column) or beside == ARM, list[str]()
+    if column != ARM:
+        rows, names = by_colour(rows, column)
+    parts = panels(rows, along=axis.column, by_pairs=pairs, by_arm=by_arm, beside=beside)
     figure = grid(parts, PANEL_PX)
-    for panel in parts:
-        quantity = of_metric(protocols.of(panel.table).metric, usual)
-        draw(figure, panel, quantity, axis)
+    for one in parts:
+        draw(figure, one, of_metric(protocols.of(one.table).metric, usual), axis, names)
     return figure
 
 
-def draw(figure: go.Figure, panel: Panel, quantity: Quantity, axis: Axis) -> None:
-    """Draw one panel."""
-    table = _rounds(panel.table.assign(x=panel.table[axis.column]))
-    places = sorted(panel.table[axis.column].unique())
+def draw(figure: go.Figure, panel: Panel, quantity: Quantity, axis: Axis, names: Sequence[str] = ()) -> None:
+    """Draw one panel. names: the lines in order, if they are not those of arms."""
+    table = _rounds(panel.table.assign(x=axis.at(panel.table)))
+    places = sorted(axis.at(panel.table).unique())
     gap = min((math.log2(more / fewer) for fewer, more in pairwise(places)), default=1.0)
     gap = min(max(gap, math.log2(places[-1] / places[0]) * NARROW), axis.spread)
     drawn, ends = arms(table), _ends(table, quantity.is_log)
-    rounds: dict[str, list[dict[Any, Any]]] = {arm: [] for arm, _ in drawn}
+    styles = {arm: theme.arm_style(arm, role) for arm, role in drawn}
+    if names:
+        styles = {arm: theme.nth_style(place) for place, arm in enumerate(names) if arm in styles}
+    rounds: dict[str, list[dict[Any, Any]]] = {arm: [] for arm in styles}
     for one in table.to_dict("records"):  # dicts are faster than tables for the few rounds of an arm
         rounds[one["arm"]].append(one)
     traces = list[dict[str, Any]]()
-    for number, (arm, role) in enumerate(drawn):
+    for number, (arm, style) in enumerate(styles.items()):
         # Arms are shifted at each place, so that their intervals do not overlap.
-        shift = 2 ** (gap * 0.5 * ((number + 0.5) / len(drawn) - 0.5))
+        shift = 2 ** (gap * 0.5 * ((number + 0.5) / len(styles) - 0.5))
         assert ends is not None  # because there are rounds
         own = [one | {"place": axis.say(one["x"]), "x": one["x"] * shift} for one in rounds[arm]]
-        traces += _arm(arm, role, own, ends, quantity)
+        traces += _arm(arm, style, own, ends, quantity, not axis.values)
     figure.add_traces(traces, rows=[panel.row] * len(traces), cols=[panel.column] * len(traces))
     _axes(figure, panel, places, gap * 0.5 * math.log10(2), quantity, axis, ends)
 
@@ -298,14 +361,15 @@ def _bars_and_marks(
 
 def _arm(
     arm: str,
-    role: str,
+    style: theme.ArmStyle,
     rounds: list[dict[Any, Any]],
     ends: tuple[float, float],
     quantity: Quantity,
+    joined: bool,
 ) -> list[dict[str, Any]]:
     """Return an arm's traces: raw points, the line of means with intervals, the marks of intervals that the axis cuts,
     and the thin line of the part."""
-    style, top, scale = theme.arm_style(arm, role), ends[1], quantity.scale
+    top, scale = ends[1], quantity.scale
     common: dict[str, Any] = {"name": theme.plain(arm), "legendgroup": arm, "showlegend": False}
     open_symbol = style.symbol.removesuffix("-open") + "-open"
     y: list[float] = []
@@ -335,7 +399,7 @@ def _arm(
         "x": x,
         "y": [one["value"] / scale for one in middles],
         "error_y": bars,
-        "mode": "lines+markers",
+        "mode": "lines+markers" if joined else "markers",
         "marker": {"color": style.color, "symbol": style.symbol},
         "line": {"color": style.color, "dash": style.dash},
         "showlegend": True,

@@ -13,16 +13,16 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from labkit.analysis import protocols, theme
-from labkit.analysis.load import emulated, group_similar, hosts
+from labkit.analysis.load import GROUP, emulated, group_similar, hosts, non_defaults, value_text, varying
 from labkit.analysis.protocols import PROTOCOLS
-from labkit.common.schema import ENDS_ON
+from labkit.common import schema
 from labkit.common.units import si
 
-# Columns that divide a table into panels. Numbers of pairs and topologies share a panel.
-KEYS = (
-    "protocol", "mtu_bytes", "nodes", "link_rate_bps", "link_delay_s", "family", "length_bytes", "rate_bps", "rate_rps",
-    "ends_on", "streams", "direction", "mss_bytes", "congestion", "socket", "zerocopy", "affinity", "parent", "guest",
-)  # fmt: skip
+# Columns that divide a table into panels: what is never compared never shares one. Numbers of pairs and topologies do.
+KEYS = tuple(
+    dict.fromkeys(("protocol", "mtu_bytes", *(name for name in schema.names(use="group") if name != "pairs")))
+)
+ARM = "topology"  # the column of an arm's name, the same for both measurements of the baseline
 MAX_COLUMNS = 3  # side by side at 900 px
 BETWEEN_PX = 88  # between two plots, one below the other: axis, axis title, panel title
 HOST_PX = 18  # added to that for each further line of a title, for example the host
@@ -66,33 +66,46 @@ def panels(
     by_pairs: bool = False,
     by_host: bool = True,
     along: str | None = None,
+    beside: str | None = None,
+    by_arm: bool = False,
 ) -> list[Panel]:
     """Divide a table into panels: protocols side by side and MTUs below each other, or in reading order if that is too
     wide or would leave holes.
 
     columns_count: the number of columns, in reading order. by_pairs: whether each number of pairs has its own panel.
     by_host: whether each host has its own panels; otherwise a panel has all hosts, which is for ratios only. along: a
-    parameter that has an axis and therefore does not divide panels. A title names the parameters that differ between
-    panels of its protocol.
+    parameter that has an axis and therefore does not divide panels. beside: the parameter whose values stand side by
+    side, instead of protocols. by_arm: whether each arm has its own panel. A title names the parameters that differ
+    between panels of its protocol.
     """
-    keys = [key for key in KEYS if key in table and key != along] + (["pairs"] if by_pairs else [])
-    varying = _varying(table, keys)
+    there = [key for key in KEYS if key in table and key != along]
+    keys = [key for key in there if key in KEYS[:2] or key in varying(table, there)]
+    keys += ["pairs"] * by_pairs + [ARM] * by_arm
+    named = _named(table, keys)
+    if beside is not None:
+        columns_count = min(table[beside].nunique(dropna=False), MAX_COLUMNS)
     if not by_host:
-        return _panels(table, keys, varying, columns_count)
-    there, result = hosts(table), list[Panel]()
-    for name, rows in there:
+        return _panels(table, keys, named, columns_count, beside)
+    several, result = hosts(table), list[Panel]()
+    for name, rows in several:
         above = max((panel.row for panel in result), default=0)
-        for panel in _panels(rows, keys, varying, columns_count):
-            host = theme.plain(name) if len(there) > 1 else ""
+        for panel in _panels(rows, keys, named, columns_count, beside):
+            host = theme.plain(name) if len(several) > 1 else ""
             result.append(replace(panel, row=above + panel.row, host=host))
     return result
 
 
 def _panels(
-    table: pd.DataFrame, keys: list[str], varying: dict[str, list[str]], columns_count: int | None
+    table: pd.DataFrame,
+    keys: list[str],
+    named: dict[str, list[str]],
+    columns_count: int | None,
+    beside: str | None,
 ) -> list[Panel]:
     groups = [(dict(zip(keys, values, strict=True)), part) for values, part in _groups(table, keys)]
     groups.sort(key=lambda group: _order(group[0]))
+    if beside is not None:
+        groups.sort(key=lambda group: _order(group[0] | {beside: None}))
     columns = list(dict.fromkeys(_order(one)[:-1] for one, _ in groups))
     mtus = sorted({one.get("mtu_bytes", 0) for one, _ in groups})
     has_holes = len(columns) > 2 and len(groups) < len(columns) * len(mtus)
@@ -102,7 +115,7 @@ def _panels(
         row, column = mtus.index(one.get("mtu_bytes", 0)), columns.index(_order(one)[:-1])
         if wrap:
             row, column = divmod(place, wrap)
-        title = _title(one, varying[one["protocol"]])
+        title = _title(one, named[one["protocol"]])
         result.append(Panel(part, one["protocol"], title, row + 1, column + 1))
     return result
 
@@ -111,13 +124,13 @@ def _groups(table: pd.DataFrame, keys: list[str]) -> Iterator[tuple[Any, pd.Data
     yield from table.groupby(keys, dropna=False, sort=False)
 
 
-def _varying(table: pd.DataFrame, keys: list[str]) -> dict[str, list[str]]:
+def _named(table: pd.DataFrame, keys: list[str]) -> dict[str, list[str]]:
     """Return for each protocol the parameters that the titles of its panels must name."""
     return {
         str(protocol): [
             key
             for key in keys
-            if key not in KEYS[:2] and (key == "pairs" or part[key].nunique(dropna=False) > 1)
+            if key not in KEYS[:2] and (key in ("pairs", ARM) or part[key].nunique(dropna=False) > 1)
         ]
         for protocol, part in table.groupby("protocol")
     }
@@ -135,8 +148,11 @@ def _order(one: dict[str, Any]) -> tuple[Any, ...]:
     return (known, protocol, *rest, one.get("mtu_bytes", 0))
 
 
-def _title(one: dict[str, Any], varying: list[str]) -> str:
-    lines: dict[str, Callable[[Any], str]] = {
+def words(name: str, value: Any) -> str:
+    """Return a value of a column of GROUP, or an arm, in words."""
+    of: dict[str, Callable[[Any], str]] = {
+        "protocol": lambda name: protocols.find(name).label,
+        "mtu_bytes": lambda size: f"MTU {size:.0f}",
         "nodes": lambda nodes: f"{nodes} node{'s' * (nodes != 'one')}",
         "link_rate_bps": lambda rate: "unshaped link" if pd.isna(rate) else f"link {si(rate, 'bit/s')}",
         "link_delay_s": lambda delay: "no delay" if pd.isna(delay) else f"delay {si(delay, 's')}",
@@ -144,7 +160,7 @@ def _title(one: dict[str, Any], varying: list[str]) -> str:
         "length_bytes": lambda length: "default length" if pd.isna(length) else f"{length:.0f} B each",
         "rate_bps": lambda rate: "unlimited" if pd.isna(rate) else si(rate, "bit/s"),
         "rate_rps": lambda rate: "closed loop" if pd.isna(rate) else f"{rate:,.0f} requests/s",
-        "ends_on": lambda name: "placed by the scheduler" if pd.isna(name) else ENDS_ON[name],
+        "ends_on": lambda name: "placed by the scheduler" if pd.isna(name) else schema.ENDS_ON[name],
         "streams": lambda streams: f"{streams:.0f} streams",
         "direction": str,
         "mss_bytes": lambda size: "default MSS" if pd.isna(size) else f"MSS {size:.0f}",
@@ -155,13 +171,17 @@ def _title(one: dict[str, Any], varying: list[str]) -> str:
         "parent": lambda nic: "veth parent" if pd.isna(nic) else f"on {nic}",
         "guest": lambda word: "no guests" if pd.isna(word) else f"guests of {word}",
         "pairs": pairs_word,
+        ARM: str,
     }
-    words = [
-        protocols.find(one["protocol"]).label,
-        *(f"MTU {one[key]:.0f}" for key in ("mtu_bytes",) if pd.notna(one.get(key))),
-        *(lines[key](one[key]) for key in varying),
-    ]
-    return theme.plain(" · ".join(words))
+    if name in of:
+        return of[name](value)
+    alone = dict.fromkeys(GROUP) | {name: None if pd.isna(value) else value}
+    return ", ".join(non_defaults(alone)) or f"{name.replace('_', ' ')} {value_text(value)}"
+
+
+def _title(one: dict[str, Any], named: list[str]) -> str:
+    usual = [key for key in KEYS[:2] if pd.notna(one.get(key))]
+    return theme.plain(" · ".join(words(key, one[key]) for key in [*usual, *named]))
 
 
 def grid(parts: list[Panel], panel_px: int) -> go.Figure:

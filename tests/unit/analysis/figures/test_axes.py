@@ -52,7 +52,7 @@ def test_pairs_stay_the_axis_if_they_vary_too() -> None:
 
 
 def test_parameter_that_is_no_axis_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"along=congestion cannot be an axis of these rows: choose pairs, "):
+    with pytest.raises(BadInput, match=r"along=congestion does not vary in these rows: choose pairs, "):
         figures.throughput(swept("pairs", (1, 2)), along="congestion")
 
 
