@@ -138,9 +138,8 @@ def choice(rows: pd.DataFrame, what: str, name: str, more: Iterable[str] = ()) -
 
     what: the argument that names it. more: further names for the error.
     """
-    columns = {one: one for one in varying(rows, [one for one in (*KEYS, "pairs") if one in rows])} | {
-        "arm": ARM
-    }
+    there = [one for one in (*KEYS[1:], "pairs") if one in rows]
+    columns = {one: one for one in varying(rows, there)} | {"arm": ARM}
     if name not in columns:
         known = dict.fromkeys([*more, *columns])
         raise BadInput(f"{what}={name} does not vary in these rows: {choose(name, known)}")
@@ -152,7 +151,7 @@ def by_colour(rows: pd.DataFrame, column: str) -> tuple[pd.DataFrame, list[str]]
     own = rows[column].drop_duplicates().sort_values(na_position="first")
     names = {value_text(value): words(column, value) for value in own}
     lines = rows[column].map(value_text).map(names)
-    return rows.assign(arm=lines, role="variant", **{column: None}), list(names.values())
+    return rows.assign(arm=lines, role="variant").drop(columns=column), list(names.values())
 
 
 def against(

@@ -6,10 +6,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sandbox import LABKIT
 from synthetic_rows import rows, save
 
 from labkit.analysis import compare_runs
+from labkit.common.errors import BadInput
+from labkit.notebook import Run
 
 PINGS = 2500  # of a run of five seconds
 
@@ -51,6 +54,22 @@ def test_delay_of_few_requests_is_at_p99_and_not_at_p50(tmp_path: Path) -> None:
     few = "a run needs 5,000 round trips"
     assert not any("round trips were slower" in doubt for doubt in json.loads(at_p99.stdout)["doubts"])
     assert few in compared(old, new, LABKIT_PERCENTILE="p999").stdout
+
+
+def test_a_run_is_opened_with_another_percentile(tmp_path: Path) -> None:
+    folder = run(tmp_path / "run", 1.5)
+    words = {chosen: Run(folder, chosen).verdicts["word"].iloc[0] for chosen in (None, "p50", "p99", "p99.9")}
+    assert words["p99"] == "slower"
+    assert {str(words[one])[:3] for one in (None, "p50", "p99.9")} == {"no "}
+    opened = Run(folder, "p99")
+    assert repr(opened).endswith("percentile='p99')")
+    assert "99th percentile" in opened.figures.forest.layout.meta["explained"]
+    assert opened.figures.throughput.layout.yaxis.title.text == "round-trip time p99, µs"
+    with pytest.raises(BadInput, match="these rows do not have it, choose p50, p99, p999"):
+        Run(folder, "p90")
+    carried = save(tmp_path / "tcp", rows(rounds=2))
+    with pytest.raises(BadInput, match="tcp is not compared by round-trip times, so leave it out"):
+        Run(carried, "p99")
 
 
 def test_unknown_percentile_is_one_sentence(tmp_path: Path) -> None:

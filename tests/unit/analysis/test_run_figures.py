@@ -1,4 +1,4 @@
-"""A run shows the figures and the findings of its experiment, and no chart that would pool rows of two goals."""
+"""A run shows the figures and the findings of its experiment, and no chart pools rows of two goals."""
 
 from pathlib import Path
 from typing import Any
@@ -47,18 +47,17 @@ def searched(tmp_path: Path) -> Run:
 
 
 def test_a_search_shows_its_curve_and_its_rates(searched: Run) -> None:
-    assert list(searched.figures) == ["load_loss", "forest"], "charts over pairs would pool both goals"
+    assert list(searched.figures)[:4] == ["load_loss", "forest", "throughput", "slices"]
+    titles = [text.text for text in searched.figures.throughput.layout.annotations]
+    assert [f"{goal}</b>" in title for goal, title in zip(("NDR", "PDR 0.5 %"), titles, strict=False)] == [
+        True,
+        True,
+    ]
     assert searched.figures.load_loss.data
     text = searched._repr_mimebundle_()["text/markdown"]
     assert "- macvlan_bridge, frames 64, 1000 flows: NDR 23" in text
     assert "PDR 0.5 %" in text
     assert text.index("NDR") < text.index("faster"), "findings stand before verdicts"
-
-
-def test_one_goal_has_charts_over_pairs(tmp_path: Path) -> None:
-    some = [row for row in searches() if row["loss_goal_ratio"] == 0.0]
-    one = Run(synthetic_rows.save(tmp_path / "run", some, experiment="throughput"))
-    assert set(one.figures) >= {"load_loss", "forest", "throughput"}
 
 
 def test_tcp_and_ping_share_a_run(tmp_path: Path) -> None:

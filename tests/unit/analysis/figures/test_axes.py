@@ -56,6 +56,28 @@ def test_parameter_that_is_no_axis_is_refused() -> None:
         figures.throughput(swept("pairs", (1, 2)), along="congestion")
 
 
+def test_any_parameter_that_varies_is_an_axis_a_panel_or_a_colour() -> None:
+    table = pd.concat([swept("congestion", (None, "reno"), mtu_bytes=mtu) for mtu in (1500, 9000)])
+    title, labels, panels = drawn(table, along="congestion")
+    assert ("against congestion" in title, labels) == (True, ["default congestion control", "reno"])
+    assert panels == ["<b>TCP · MTU 1500</b>", "<b>TCP · MTU 9000</b>"]
+    assert drawn(table, along="arm")[1] == ["macvlan_bridge", "veth_bridge"]
+    figure = figures.throughput(table, along="congestion", panel="arm", colour="mtu_bytes")
+    titles = [text.text for text in figure.layout.annotations if text.text.startswith("<b>")]
+    assert titles == ["<b>TCP · macvlan_bridge</b>", "<b>TCP · veth_bridge</b>"]
+    shown = [trace for trace in figure.data if trace.showlegend]
+    assert [trace.name for trace in shown] == ["MTU 1500", "MTU 9000"]
+    assert (len({trace.line.color for trace in shown}), shown[0].mode) == (2, "markers")
+
+
+def test_a_parameter_without_words_divides_panels() -> None:
+    _, labels, panels = drawn(swept("burst_frames", (1, 8), pairs=2, protocol="udp"))
+    assert (labels, panels) == (
+        ["2"],
+        ["<b>UDP · MTU 1500<br>bursts of 1</b>", "<b>UDP · MTU 1500<br>bursts of 8</b>"],
+    )
+
+
 @pytest.mark.parametrize(
     ("low", "high"), [(190, 230), (8, 14), (95, 4500), (3, 10), (1, 1e7), (0.9, 1.05), (170, 620), (200, 206)]
 )

@@ -157,7 +157,7 @@ def test_percentiles_from_the_median_to_the_longest() -> None:
     columns = {f"latency_{name}_s": 1e-5 * factor for name, factor in times.items()}
     rows = synthetic_report.rows(protocols=("tcp",), pairs=(1,)).assign(**columns)
     assert not figures.percentiles(rows).data  # bulk transfers have no round trips
-    figure = figures.percentiles(rows.assign(protocol="tcp_rr"))
+    figure = figures.percentiles(rows.assign(protocol="tcp_rr", metric="latency_p50_s"))
     assert {tuple(np.round(line.y)) for line in lines(figure)} == {(10, 20, 40, 80, 160)}
     assert next(figure.select_xaxes()).ticktext == ("p50", "p90", "p99", "p99.9", "max")
 
