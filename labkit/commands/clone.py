@@ -11,12 +11,13 @@ from labkit.common.printable import printable
 from labkit.measure.topologies import Network
 
 NOTES = """\
-The ends are named as for `labkit draw`. The copy is a network of parts: nodes, bridges, cables,
-devices on others, tunnels, routes, with their MTU, addresses, offloads, ports of bridges and their VLANs,
-rules of nftables, sysctls, and the queues that an impairment can be. It is built once, without traffic,
-to see how it differs from the original. What it lacks is listed in comments. Between ends on two
-machines, a cable or a router stands for the network that joins the machines. What is printed is a file
-as docs/network.yaml is: draw, run (topology=FILE.yaml) and all that works on networks works on the copy.
+The ends are named as for `labkit draw`. The copy is a network of parts: nodes, bridges, cables, devices
+on others, tunnels, routes with their limits, permanent neighbours, with their MTU, addresses, offloads,
+ports of bridges and their VLANs, rules of nftables, sysctls, and the queues that an impairment can be.
+It is built once, without traffic, to see how it differs from the original. What it lacks is listed in
+comments. Between ends on two machines, a cable or a router stands for the network that joins the
+machines. What is printed is a file as docs/network.yaml is: draw, run (topology=FILE.yaml) and all that
+works on networks works on the copy.
 
     labkit clone container:web container:cli
     labkit clone ssh:node1/container:web ssh:node2/container:cli

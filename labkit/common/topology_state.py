@@ -81,13 +81,14 @@ class NextHop(msgspec.Struct, frozen=True):
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
     """A route of the main table. Several `hops` have equal cost. connected: the kernel derived the route from an
-    address."""
+    address. limits: by ip-route(8)'s names."""
 
     to: str
     hops: list[NextHop]
     source: str | None = None
     metric: int | None = None
     connected: bool = False
+    limits: dict[str, int] = {}
 
 
 class Namespace(msgspec.Struct, frozen=True):

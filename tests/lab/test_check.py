@@ -314,7 +314,8 @@ SOUND = {
 STATE = """
 for n in client server mid; do
   ip -n $n -d address | sed -E '/fe80/,+1d; s/(timer|fdb_n_learned|state) +[0-9.A-Z]+|NO-CARRIER,| tentative//g'
-  ip -n $n route; ip -n $n neighbour show nud permanent; ip netns exec $n nft -s list ruleset; tc -n $n qdisc
+  ip -n $n route; ip -n $n neighbour show nud permanent; ip netns exec $n nft -s list ruleset
+  tc -n $n qdisc | sed -E 's/direct_packets_stat [0-9]+//'
   ip netns exec $n sysctl -a --pattern '^net' 2>&1 | grep -v nf_conntrack_count
   for d in $(ip -n $n -o link | sed -E 's/^[0-9]+: ([^:@]+).*/\\1/'); do
     for side in ingress egress root; do tc -n $n filter show dev $d $side 2>&1; done
@@ -377,6 +378,52 @@ CLONED = (
     "small buffers", "a shaper", "a short queue", "addresses translated to nowhere", "many rules at a bridge",
     "isolated ports", "thousands of rules",
 )  # fmt: skip
+
+
+# What a copy of ROUTED lacks, or only then lists, and the commands that make it so.
+LACKED = {
+    "further addresses of eth0 of netns:server: 10.2.0.77/24": "ip -n server address add 10.2.0.77/24 dev eth0",
+    "interfaces of netns:client that are not on the path: spare; own 10.55.0.1/24":
+        "ip -n client link add own up type veth peer name spare; ip -n client address add 10.55.0.1/24 dev own",
+    "tc's filters (u32) at egress of eth0 of netns:client":
+        "tc -n client qdisc add dev eth0 clsact;"
+        " tc -n client filter add dev eth0 egress protocol ip u32 match ip dst 192.0.2.1/32 flowid 1:1",
+    "the qdisc htb of to-client of netns:mid: tc qdisc show dev to-client has its options":
+        "tc -n mid qdisc add dev to-client root handle 1: htb",
+    "routes of netns:client: blackhole 10.7.0.0/16; unreachable 10.8.0.0/16;"
+    " 10.13.0.0/16 via 10.1.0.254 dev eth0 mtu lock 1300; 10.55.9.0/24 via 10.55.0.9 dev own":
+        "ip -n client route add blackhole 10.7.0.0/16; ip -n client route add unreachable 10.8.0.0/16;"
+        " ip -n client route add 10.13.0.0/16 via 10.1.0.254 mtu lock 1300;"
+        " ip -n client route add 10.55.9.0/24 via 10.55.0.9",
+    "routes of netns:mid: 10.15.0.0/16 via 10.2.0.1 dev to-server table 100; prohibit 10.9.0.0/16":
+        "ip -n mid route add 10.15.0.0/16 via 10.2.0.1 table 100; ip -n mid route add prohibit 10.9.0.0/16",
+    "rules of routing of netns:mid: 32765: from 10.1.0.0/24 lookup 100":
+        "ip -n mid rule add from 10.1.0.0/24 table 100",
+    "settings of eth0 of netns:server: txqlen 50; flags NOARP": "ip -n server link set eth0 arp off txqueuelen 50",
+    "policies of IPsec of netns:server: src 10.2.0.1/32 dst 10.4.0.2/32 dir out priority 0 ptype main"
+    " tmpl src 10.2.0.1 dst 10.4.0.2 proto esp mode tunnel":
+        "ip -n server xfrm policy add dir out src 10.2.0.1/32 dst 10.4.0.2/32"
+        " tmpl src 10.2.0.1 dst 10.4.0.2 proto esp reqid 7 mode tunnel",
+}  # fmt: skip
+COPIED = """
+tc -n server qdisc add dev eth0 root tbf rate 5mbit burst 10kb latency 50ms; tc -n server qdisc add dev eth0 ingress
+ip -n mid neigh add 10.2.0.7 lladdr 02:00:00:00:00:99 nud permanent dev to-server
+ip -n client route add 10.12.0.0/16 via 10.1.0.254 mtu 1300 advmss 1200 window 9000 initcwnd 4 initrwnd 5 quickack 1
+"""
+
+
+@pytest.mark.needs("clsact")
+def test_a_clone_lists_what_it_lacks(tmp_path: Path) -> None:
+    """What a copy does not carry is listed; the limits of a route, a neighbour and a queue beside a filter are kept."""
+    with untouched("\n".join((ROUTED, COPIED, *LACKED.values()))) as words:
+        (file := tmp_path / "copy.yaml").write_text(text := clone(words))
+    found = [line.removeprefix("# It lacks ") for line in text.splitlines() if line.startswith("# It lacks ")]
+    assert sorted(found) == sorted(f"{one}." for one in LACKED)
+    assert "{type: neighbour, at: mid, out: to-server, address: 10.2.0.7, mac: '02:00:00:00:00:99'}" in text
+    assert "rate_bps: 5000000.0" in text
+    [client, *_] = json.loads(run([*LABKIT, "draw", str(file), "--json"]))["namespaces"]
+    limits = {"mtu": 1300, "advmss": 1200, "window": 9000, "initcwnd": 4, "initrwnd": 5, "quickack": 1}
+    assert limits in [route["limits"] for route in client["routes"]]
 
 
 def clone(words: list[str]) -> str:
@@ -495,12 +542,15 @@ nsenter --net=/run/netns/server sh -c '{spin}' > /dev/null 2>&1 &
 sleep 1
 """
     try:
-        [first, *_] = checked(BRIDGE + script)["findings"]
+        with network(BRIDGE + script) as words:
+            [first, *_] = json.loads(run([*words, *CHECK]))["findings"]
+            copy = clone(words)
     finally:
         assert until(lambda: not (own / "cgroup.procs").read_text(), 10)
         own.rmdir()
     assert first["cause"] == "CPU quota"
     assert "0.2 CPUs" in first["what"]
+    assert "# It lacks the CPU quota of the programs of netns:server: 0.2 CPUs." in copy.splitlines()
 
 
 def test_what_cannot_be_checked_is_one_sentence() -> None:

@@ -551,6 +551,34 @@ def test_containers_of_podman(podman: Machine) -> None:
 
 
 @PODMAN
+@pytest.mark.long
+@pytest.mark.parametrize("during", ["check", "run"])
+def test_container_that_stops(during: str, podman: Machine) -> None:
+    """A container that its engine stops in the middle is the reason; what was measured before stays, and nothing of
+    the machine is changed."""
+    before = podman.everything()
+    brief = "podman run -d --ulimit nofile=1024:1024 --ulimit nproc=1000:1000 --name brief --ip 10.88.0.9 own"
+    podman.sandbox.run(*brief.split(), "/bin/sleep", "1000", code=0)
+    words = {
+        "check": "check container:web container:brief --load --seconds 9 --yes --json",
+        "run": "run datapaths topology=veth,existing:container:web+container:brief rounds=2 duration_s=2 --yes --json",
+    }[during]
+    running = podman.sandbox.start(*LABKIT, *words.split())
+    assert until(lambda: podman.sandbox.pids(lambda words: "iperf3" in words[0] and "10.88.0.9" in words), 60)
+    podman.sandbox.run("podman", "rm", "--force", "--time", "0", "brief", code=0)
+    out, err = running.communicate(timeout=120)
+    reason = "container:brief has ended, and its network with it"
+    assert "Traceback" not in err
+    if during == "check":
+        assert (running.returncode, out, err) == (1, "", f"labkit: {reason}\n")
+    else:
+        rows = [json.loads(line) for line in out.splitlines()]
+        assert {row["status"] for row in rows if row["topology"] == "veth"} == {"ok"}
+        assert {row["reason"] for row in rows if row["status"] != "ok"} == {reason}, (rows, err)
+    assert until(lambda: podman.everything() == before, 20, step_s=1)
+
+
+@PODMAN
 def test_networks_of_podman(podman: Machine) -> None:
     """Of several networks of a container an address chooses one: an internal one, with IPv6, and one on a NIC."""
     check = "check container:web container:cli --json --address"

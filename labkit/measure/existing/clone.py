@@ -6,7 +6,6 @@ further parts. They are tried on this copy, so this kernel takes them, but for t
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -24,18 +23,20 @@ from labkit.measure import topologies
 from labkit.measure.endpoints import Namespace
 from labkit.measure.endpoints.namespace import first_sysctls
 from labkit.measure.existing.network import ExistingNetwork
-from labkit.measure.existing.spaces import programs
+from labkit.measure.existing.spaces import programs, shown, tc_filters
 from labkit.measure.topologies import Network
 from labkit.measure.topologies.network import impairments, settings
 from labkit.measure.topologies.network.kinds import KINDS, cables, tunnels, uppers
 from labkit.measure.topologies.network.model import ShortNames
 from labkit.measure.topologies.network.parts import (
+    ROUTE_LIMITS,
     Bridge,
     BridgePort,
     Cable,
     CableEnd,
     Esp,
     Impairment,
+    Neighbour,
     Node,
     OffloadName,
     Offloads,
@@ -48,9 +49,9 @@ from labkit.measure.topologies.network.parts import (
     UpperDevice,
     Vlan,
 )
-from labkit.system import netlink
-from labkit.system.machine.settings import sysctls
-from labkit.system.netlink import encryption, ethtool
+from labkit.system import machine, netlink
+from labkit.system.machine.settings import STATES, flat, sysctls
+from labkit.system.netlink import ethtool
 
 Ports = dict[str, dict[str, Any]]  # settings of bridges and their ports by the names of interfaces
 KEPT_PORT_SETTINGS = {
@@ -58,6 +59,27 @@ KEPT_PORT_SETTINGS = {
     "multicast_router", "locked", "mab", "stp_state", "ageing_time", "vlan_filtering", "vlan_protocol",
     "vlan_default_pvid", "mcast_snooping", "mcast_querier", "group_fwd_mask", "fdb_max_learned",
 }  # fmt: skip
+# What `ip` prints of a namespace and should print of its copy.
+PRINTED = {
+    "routes": ("-4 route show table all", "-6 route show table all"),
+    "rules of routing": ("-4 rule show", "-6 rule show"),
+    "policies of IPsec": ("xfrm policy show",),
+    "permanent neighbours": ("neighbour show nud permanent",),
+}
+NEIGHBOUR = re.compile(r"^(\S+) dev (\S+) lladdr (\S+) PERMANENT$", re.MULTILINE)
+# Words of these lines that each copy chooses, or that limit nothing, and what follows from addresses.
+CHOSEN = re.compile(
+    r" (proto (?!esp|ah|comp|tcp|udp|sctp|icmp|ipv6)\w+|pref medium|nhid \d+|linkdown|dead|expires \w+"
+    r"|(reqid|spi) \w+(\(\w+\))?)(?= |$)"
+)
+DERIVED = re.compile(r" proto kernel|^local fe80:")
+FLAGS = ("NOARP", "PROMISC", "ALLMULTI")
+# Fields of `ip -d link` that are not the interface's own, are copied, or depend on who looks.
+OTHER_FIELDS = STATES | {
+    "mtu", "min_mtu", "max_mtu", "promiscuity", "allmulti", "group", "ifalias", "altnames", "inet6_addr_gen_mode",
+    "master", "xdp", "linkmode", "info_slave_kind", "info_slave_data", "usedbcqueuelen",
+}  # fmt: skip
+MOST = 6  # lines in a sentence
 NETEM_PACKETS = 1000  # what netem holds by default (tc-netem(8))
 OUTSIDE = "outside"  # the node at the far end of a NIC, whose real one is not on this machine
 FORWARDING = ("/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding")
@@ -73,20 +95,23 @@ UNSEEN_SYSCTLS = re.compile(
 class Facts(msgspec.Struct, frozen=True):
     """What a namespace has beside its state, as plain values, which also come from another machine.
 
-    `forwards`: packets of the path's version of IP. `further`: addresses on no interface of the path. `ports`: bridges
-    and their ports (`_ports`). `static`: entries of their forwarding databases that were made by hand. `queues`: by
-    interface, what `tc -j qdisc show` prints. `programs`: the hooks of BPF programs by interface. `encrypts`: with
-    IPsec. `tables`: those of nftables as nft(8) lists them, by their names. `unread`: of rules that it does not list,
-    the reason.
+    `forwards`: packets of the path's version of IP. `others`: the interfaces that are not on the path, with their
+    addresses. `ports`: bridges and their ports (`_ports`). `static`: entries of their forwarding databases that were
+    made by hand. `queues`: by interface, what `tc -j qdisc show` prints, without filters. `attached`: by interface, the
+    programs and filters that see its packets. `links`: by interface, fields of `ip -d link`. `printed`: lines by what
+    they are (PRINTED). `quota_cpus`: of a process there (`_quota_cpus`). `tables`: those of nftables as nft(8) lists
+    them, by their names. `unread`: of rules that it does not list, the reason.
     """
 
     forwards: bool
-    further: list[str]
+    others: dict[str, list[str]]
     ports: Ports
     static: list[str]
     queues: dict[str, list[dict[str, Any]]]
-    programs: dict[str, list[str]]
-    encrypts: bool
+    attached: dict[str, list[str]]
+    links: dict[str, dict[str, str]]
+    printed: dict[str, list[str]]
+    quota_cpus: float | None
     sysctls: dict[str, str]
     tables: dict[str, str]
     unread: dict[str, str]
@@ -101,14 +126,14 @@ def facts(path: ExistingNetwork) -> dict[str, Facts]:
         tables, unread = _tables(space) if any(map(_is_nftables, state.rules)) else ({}, {})
         result[space.name] = Facts(
             forwards=space.read(forwarding).strip() == "1",
-            further=list(_further(space, names)),
+            others=_others(space, names),
             ports=_ports(space),
             static=_static_entries(space),
             queues=_queues(space),
-            programs={
-                one.name: programs(space, one.name, one.index) for one in state.interfaces if one.index
-            },
-            encrypts=bool(encryption.associations(space.fd)),
+            attached={one.name: list(_attached(space, one)) for one in state.interfaces if one.index},
+            links=_links(space),
+            printed=_printed(space),
+            quota_cpus=_quota_cpus(path.pids.get(space.name)),
             sysctls=_sysctls(space),
             tables=tables,
             unread=unread,
@@ -129,9 +154,6 @@ def cloned(state: State, of: Mapping[str, Facts], gap: str | None, name: str) ->
     ends_reached = ((state.forward, server), (state.back, client))
     if gap and any(not way or way[-1].namespace != end.namespace for way, end in ends_reached):
         copy.lacks.append(f"what is behind the end of the visible path: {gap}")
-    for at in (client.namespace, server.namespace):
-        if further := of[at].further:
-            copy.lacks.append(f"the paths by further addresses of {at}: {', '.join(further)}")
     ends = (copy.nodes[client.namespace], copy.nodes[server.namespace])
     mtu_bytes = next(one.mtu_bytes for one in copy.interfaces.values() if one.addresses)
     network = Network(name, tuple(parts), (ends,), mtu_bytes)
@@ -250,17 +272,30 @@ class _Copy:
             version = ip_interface((*vias, route.to)[0].replace("default", "::")).version
             if not route.connected and version == family:
                 out = None if vias else route.hops[0].interface
-                yield Route(
-                    self.nodes[space.name], route.to, vias[0] if len(vias) == 1 else vias, out, route.metric
-                )
+                every = ((field, route.limits.get(name)) for field, name in ROUTE_LIMITS.items())
+                limits = {field: value for field, value in every if value}
+                via = vias[0] if len(vias) == 1 else vias
+                yield Route(self.nodes[space.name], route.to, via, out, route.metric, **limits)
 
     def differences(self, at: str, was: Facts, made: Namespace) -> Iterator[Part]:
         """Yield what makes a node of the built copy like a namespace of the original, as far as it can be made."""
         [state] = (each for each in self._state.namespaces if each.name == at)
         links = {link.name: link for link in netlink.links(made.netlink)}
+        made_links = _links(made)
+        if at in [end.namespace for end in self._state.pairs[0]]:
+            others = {name: " ".join(on) for name, on in was.others.items() if on or name not in links}
+            self._list(
+                f"interfaces of {at} that are not on the path",
+                [" ".join(one).strip() for one in others.items()],
+            )
+            if was.quota_cpus is not None:
+                self.lacks.append(f"the CPU quota of the programs of {at}: {was.quota_cpus:.3g} CPUs")
         for one in (each for each in state.interfaces if each.name in links):
-            hooks = was.programs.get(one.name, ())
-            self.lacks += [f"the BPF program at {hook} of {one.name} of {at}" for hook in hooks]
+            self.lacks += [f"{what} of {one.name} of {at}" for what in was.attached.get(one.name, ())]
+            own, now = was.links.get(one.name, {}), made_links.get(one.name, {})
+            if own.get("linkinfo info_kind") == now.get("linkinfo info_kind"):
+                differ = [f"{key} {value}" for key, value in own.items() if now.get(key) != value]
+                self._list(f"settings of {one.name} of {at}", differ)
             if links[one.name].mtu_bytes != one.mtu_bytes:
                 self.lacks.append(f"the MTU of {one.name} of {at}, {one.mtu_bytes} bytes")
             if not one.up:
@@ -274,12 +309,25 @@ class _Copy:
             if one.kind != "bridge":  # it has those that its ports have in common
                 yield from self._offloads(made, one)
         yield from self._bridge_ports(at, was, made)
-        if was.encrypts and not encryption.associations(made.fd):
-            self.lacks.append(f"the encryption of {at} by IPsec: ip xfrm policy shows it")
         yield from self._sysctls(at, was.sysctls, made)
+        for address, out, mac in re.findall(
+            NEIGHBOUR, "\n".join(was.printed.get("permanent neighbours", ()))
+        ):
+            part = Neighbour(made.name, out, address, mac)
+            if (at, out) in self.interfaces and out in links:
+                message = netlink.new_neighbour(links[out].index, address, mac)
+                if self._tries(lambda *_given, message=message: made.netlink.do(message), part, made):
+                    yield part
+        printed = _printed(made)
+        for what, lines in was.printed.items():
+            self._list(f"{what} of {at}", [one for one in lines if one not in printed.get(what, ())])
         yield from self._rules(at, was, made)
         if legacy := [name for name in state.rules if not _is_nftables(name)]:
             self.lacks.append(f"the rules of {', '.join(legacy)} of {at}: iptables-legacy-save shows them")
+
+    def _list(self, what: str, lines: list[str]) -> None:
+        more = f" and {len(lines) - MOST} more" if len(lines) > MOST else ""
+        self.lacks += [f"{what}: {'; '.join(lines[:MOST])}{more}"] if lines else []
 
     def _tries(self, apply: Any, part: Part, made: Namespace) -> bool:
         """Apply a part to the copy; say what it lacks if that is refused."""
@@ -364,20 +412,61 @@ def _short(name: str) -> str:
     return re.sub(r"^(container|netns):", "", own)
 
 
-def _further(space: Namespace, shown: Collection[str]) -> Iterator[str]:
-    """Yield the addresses that are on none of these interfaces."""
-    names = {link.index: link.name for link in netlink.links(space.netlink)}
+def _others(space: Namespace, names: Collection[str]) -> dict[str, list[str]]:
+    """Return all interfaces but these, with the addresses that others may use."""
+    links = {link.index: link.name for link in netlink.links(space.netlink)}
+    result: dict[str, list[str]] = {name: [] for name in links.values() if name not in names}
     for index, address in netlink.addresses(space.netlink):
         usable = not (ip_interface(address).is_loopback or ip_interface(address).is_link_local)
-        if usable and names.get(index) not in shown:
-            yield address
+        if usable and links.get(index) in result:
+            result[links[index]].append(address)
+    return result
+
+
+def _attached(space: Namespace, one: InterfaceState) -> Iterator[str]:
+    yield from (f"the BPF program at {hook}" for hook in programs(space, one.name, one.index))
+    for side, text in tc_filters(space, one.name).items():
+        if kinds := set(re.findall(r"^filter .*?\bpref \d+ (\w+)", text, re.MULTILINE)) - {"bpf"}:
+            yield f"tc's filters ({', '.join(sorted(kinds))}) at {side or 'the root qdisc'}"
+
+
+def _links(space: Namespace) -> dict[str, dict[str, str]]:
+    result = {}
+    for one in shown(space, "ip", "-d", "-j", "link", "show"):
+        info = one.get("linkinfo", {})
+        if info.get("info_kind") == "bridge":  # `_ports` has them
+            info.pop("info_data", None)
+        flags = " ".join(flag for flag in FLAGS if flag in one.get("flags", ()))
+        result[str(one.get("ifname"))] = {
+            **{key.removeprefix("linkinfo info_data "): value for key, value in flat(one, OTHER_FIELDS)},
+            "flags": flags,
+        }
+    return result
+
+
+def _printed(space: Namespace) -> dict[str, list[str]]:
+    result: dict[str, list[str]] = {}
+    for what, commands in PRINTED.items():
+        with suppress(LabkitError):
+            text = "".join(space.run("ip", *words.split()).stdout for words in commands)
+            lines = (" ".join(line.split()) for line in re.sub(r"\n[ \t]+", " ", text).splitlines())
+            result[what] = [CHOSEN.sub("", line) for line in lines if not DERIVED.search(line)]
+    return result
+
+
+def _quota_cpus(pid: int | None) -> float | None:
+    """Return the CPU quota of a process; None without one, or if this process has the same."""
+    with suppress(OSError):  # it has ended
+        quota = None if pid is None else machine.quota_cpus(pid)
+        return None if quota == machine.quota_cpus() else quota
+    return None
 
 
 def _queues(space: Namespace) -> dict[str, list[dict[str, Any]]]:
     result: dict[str, list[dict[str, Any]]] = {}
-    with suppress(LabkitError, ValueError, KeyError):
-        for one in json.loads(space.run("tc", "-j", "qdisc", "show").stdout or "[]"):
-            result.setdefault(one["dev"], []).append(one)
+    for one in shown(space, "tc", "-j", "qdisc", "show"):
+        if one.get("kind") not in ("ingress", "clsact"):
+            result.setdefault(str(one.get("dev")), []).append(one)
     return result
 
 
@@ -408,24 +497,21 @@ def _ports(space: Namespace) -> Ports:
     """Return the settings of bridges and of their ports by the names of interfaces, as `ip -d -j` and `bridge -j` print
     them, and the VLANs: number, whether of untagged frames that arrive, and whether they leave untagged."""
     result: Ports = {}
-    with suppress(LabkitError, ValueError):
-        for one in json.loads(space.run("ip", "-d", "-j", "link", "show").stdout or "[]"):
-            info = one.get("linkinfo", {}) if one else {}
-            for kind, data in (("info_kind", "info_data"), ("info_slave_kind", "info_slave_data")):
-                if info.get(kind) == "bridge":
-                    kept = {
-                        key: value
-                        for key, value in info.get(data, {}).items()
-                        if key in KEPT_PORT_SETTINGS and value != "forwarding"
-                    }
-                    result.setdefault(str(one["ifname"]), {"vlans": []}).update(kept)
-        for one in json.loads(space.run("bridge", "-j", "vlan", "show").stdout or "[]") if result else ():
-            for vlan in one.get("vlans", ()) if one.get("ifname") in result else ():
-                flags = vlan.get("flags", ())
-                for number in range(vlan["vlan"], vlan.get("vlanEnd", vlan["vlan"]) + 1):
-                    result[one["ifname"]]["vlans"].append(
-                        [number, "PVID" in flags, "Egress Untagged" in flags]
-                    )
+    for one in shown(space, "ip", "-d", "-j", "link", "show"):
+        info = one.get("linkinfo", {})
+        for kind, data in (("info_kind", "info_data"), ("info_slave_kind", "info_slave_data")):
+            if info.get(kind) == "bridge":
+                kept = {
+                    key: value
+                    for key, value in info.get(data, {}).items()
+                    if key in KEPT_PORT_SETTINGS and value != "forwarding"
+                }
+                result.setdefault(str(one["ifname"]), {"vlans": []}).update(kept)
+    for one in shown(space, "bridge", "-j", "vlan", "show") if result else ():
+        for vlan in one.get("vlans", ()) if one.get("ifname") in result else ():
+            flags = vlan.get("flags", ())
+            for number in range(vlan["vlan"], vlan.get("vlanEnd", vlan["vlan"]) + 1):
+                result[one["ifname"]]["vlans"].append([number, "PVID" in flags, "Egress Untagged" in flags])
     return result
 
 

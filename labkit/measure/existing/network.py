@@ -30,6 +30,7 @@ class ExistingNetwork:
     it, with the steps from client to server (`forward`) and back (`back`). `gap`: a sentence about where the path
     leaves what is visible on this machine, or ends; None: both directions are complete. `processes`: of each
     end that has one (`ExistingEndpoint.process`). `others`: a sentence about addresses that may take other paths.
+    `pids`: a process in each namespace that has one.
     """
 
     topology: Topology
@@ -37,6 +38,7 @@ class ExistingNetwork:
     gap: str | None
     processes: dict[str, int]
     others: list[str] = field(default_factory=list)
+    pids: dict[str, int] = field(default_factory=dict)
 
     @property
     def pair(self) -> Pair:
@@ -108,7 +110,8 @@ def described(
     state = _with_published(read.state(topology), shown, forward, spaces)
     if not keeps:
         spaces.close(but=shown)
-    return ExistingNetwork(topology, state, gap, processes)
+    pids = {space.name: space.pid for space in shown if space.pid is not None}
+    return ExistingNetwork(topology, state, gap, processes, pids=pids)
 
 
 def _outermost(forward: Path, back: Path) -> tuple[Place, Place]:

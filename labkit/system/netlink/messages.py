@@ -5,6 +5,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_network
+from types import MappingProxyType
 from typing import Any
 
 from labkit.system.netlink.rtnl import ifaddrmsg, ifinfmsg, ifinfveth, ndmsg, nla, rtmsg, tcmsg
@@ -202,13 +203,13 @@ def new_route(
     hops: Sequence[tuple[int, str | None]],
     *,
     metric: int | None = None,
-    mss_bytes: int | None = None,
+    limits: Mapping[str, int] = MappingProxyType({}),
     family: int = 4,
 ) -> Message:
     """Return a request that adds a route to a prefix, or to `default` of this family.
 
     `hops` are (interface index, gateway or None); several hops have equal cost (ECMP). The kernel uses the route with
-    the smallest `metric`. `mss_bytes`: the TCP segment size that is announced on it.
+    the smallest `metric`. `limits`: by ip-route(8)'s names (mtu, advmss, window).
     """
     fields: dict[str, Any] = {"table": RT_TABLE_MAIN, "proto": RTPROT_STATIC, "type": RTN_UNICAST}
     attributes: dict[str, Any] = {}
@@ -220,7 +221,9 @@ def new_route(
     fields["family"] = _family(family)
     fields["scope"] = RT_SCOPE_UNIVERSE if behind or family == 6 else RT_SCOPE_LINK
     attributes["RTA_PRIORITY"] = metric
-    attributes["RTA_METRICS"] = None if mss_bytes is None else nested({"RTAX_ADVMSS": mss_bytes})
+    attributes["RTA_METRICS"] = (
+        nested({f"RTAX_{name.upper()}": value for name, value in limits.items()}) if limits else None
+    )
     if len(hops) == 1:
         [(index, gateway)] = hops
         attributes |= {"RTA_GATEWAY": gateway or None, "RTA_OIF": index}

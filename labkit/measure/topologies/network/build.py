@@ -343,7 +343,7 @@ class BuiltNetwork:
                 for hop in self.described.hops(route)
             ]
             message = netlink.new_route(
-                route.to, hops, metric=route.metric, mss_bytes=route.mss_bytes, family=target(route).version
+                route.to, hops, metric=route.metric, limits=route.limits, family=target(route).version
             )
             messages[route.at].append(message)
         self._do(messages)

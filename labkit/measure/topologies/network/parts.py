@@ -259,16 +259,39 @@ class Esp(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="esp"):
     other: tuple[str, str]
 
 
+RouteLimit = Annotated[int, msgspec.Meta(ge=1, lt=1 << 32)]
+# Those of routes, with ip-route(8)'s names.
+ROUTE_LIMITS = {
+    "mtu_bytes": "mtu", "mss_bytes": "advmss", "window_bytes": "window", "first_window": "initcwnd",
+    "first_offered_window": "initrwnd", "quick_acks": "quickack",
+}  # fmt: skip
+
+
 class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="route"):
     """A static route in the node `at` to a prefix or `default`: through gateways (several: equal-cost multipath) or
-    an interface. `mss_bytes`: the longest TCP segment that the node asks for (advmss of ip-route(8))."""
+    an interface.
+
+    It can limit packets to `mtu_bytes`, and of TCP the segments (`mss_bytes`) and the window that the node offers, and
+    set its first window and the one that it first offers, in segments (ROUTE_LIMITS; ip-route(8)).
+    """
 
     at: str
     to: str
     via: str | tuple[str, ...] = ()
     out: str | None = None
     metric: int | None = None
-    mss_bytes: int | None = None
+    mss_bytes: RouteLimit | None = None
+    mtu_bytes: RouteLimit | None = None
+    window_bytes: RouteLimit | None = None
+    first_window: RouteLimit | None = None
+    first_offered_window: RouteLimit | None = None
+    quick_acks: RouteLimit | None = None
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """Its limits, by ip-route(8)'s names."""
+        every = ((name, getattr(self, field)) for field, name in ROUTE_LIMITS.items())
+        return {name: value for name, value in every if value is not None}
 
     @property
     def gateways(self) -> tuple[str, ...]:

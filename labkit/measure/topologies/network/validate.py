@@ -100,9 +100,10 @@ def _names(network: parts.Network) -> None:
                     f" but not {', '.join(TAKEN)}"
                 )
             places.append((at, name))
-        if isinstance(part, parts.Route) and part.at not in nodes:
+        if isinstance(part, parts.Route | parts.Neighbour) and part.at not in nodes:
+            what = part.to if isinstance(part, parts.Route) else part.address
             raise BadInput(
-                f"a route to {part.to} is in {part.at}, which is not a node; there are {', '.join(nodes)}"
+                f"a route to {what} is in {part.at}, which is not a node; there are {', '.join(nodes)}"
             )
     check_unique(places, lambda key: f"two interfaces in {key[0]} are called {key[1]}: rename one")
 
@@ -151,9 +152,13 @@ def _masters(network: parts.Network) -> None:
 def _form(part: Any) -> None:
     """Raise BadInput for a malformed address, prefix or number of a part."""
     for end in [part.one, part.other] if isinstance(part, parts.Cable) else [part]:
-        if not isinstance(end, HAS_ADDRESS):
+        if isinstance(end, parts.Neighbour):
+            _readable(
+                ip_address, end.address, f"the neighbour {end.address} of {end.at} is not a valid address"
+            )
+        elif not isinstance(end, HAS_ADDRESS):
             continue
-        if end.address is not None:
+        elif end.address is not None:
             _host(end.address, f"the address {end.address} of {end.name} ({end.at})")
         if end.mac is not None and not re.fullmatch(MAC, end.mac):
             raise BadInput(
@@ -165,10 +170,8 @@ def _form(part: Any) -> None:
             _readable(ip_address, address, words)
     if isinstance(part, parts.Route):
         _route(part)
-    if isinstance(part, parts.Nic | parts.Neighbour):
-        raise BadInput(
-            "a network of one's own has neither NICs of the machine nor neighbour entries: leave them out"
-        )
+    if isinstance(part, parts.Nic):
+        raise BadInput("a network of one's own has no NICs of the machine: leave them out")
 
 
 def _host(text: str, subject: str) -> None:
@@ -259,14 +262,16 @@ def _subnets(described: NetworkIndex) -> None:
 
 
 def _routes(described: NetworkIndex) -> None:
-    """Raise BadInput for routes with foreign gateways or interfaces."""
+    """Raise BadInput for routes and neighbours with foreign gateways or interfaces."""
+    neighbours = [one for one in described.network.parts if isinstance(one, parts.Neighbour)]
+    for subject, at, out in (
+        *((f"the route of {one.at} to {one.to}", one.at, one.out) for one in described.routes),
+        *((f"the neighbour {one.address} of {one.at}", one.at, one.out) for one in neighbours),
+    ):
+        if out is not None and (at, out) not in described.interfaces:
+            raise BadInput(f"{subject} uses the interface {out}, but {at} has only {described.names(at)}")
     for route in described.routes:
         subject = f"the route of {route.at} to {route.to}"
-        if route.out is not None and (route.at, route.out) not in described.interfaces:
-            raise BadInput(
-                f"{subject} uses the interface {route.out}, but {route.at} has only "
-                f"{described.names(route.at)}"
-            )
         if not route.gateways and route.out is None:
             raise BadInput(f"{subject} has no next hop: give it a gateway (via) or an interface (out)")
         for gateway in map(ip_address, route.gateways):

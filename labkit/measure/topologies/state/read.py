@@ -191,7 +191,15 @@ def _route(one: NamespaceRead, route: netlink.Route) -> Route:
         NextHop(one.links[hop.index].name if hop.index in one.links else None, hop.via, hop.state)
         for hop in route.hops
     ]
-    return Route(to=route.to, hops=hops, source=route.source, metric=route.metric, connected=route.connected)
+    limits = {name: value for name, value in route.metrics.items() if isinstance(value, int)}
+    return Route(
+        to=route.to,
+        hops=hops,
+        source=route.source,
+        metric=route.metric,
+        connected=route.connected,
+        limits=limits,
+    )
 
 
 def _interface(
