@@ -412,6 +412,7 @@ ip -n client route add 10.12.0.0/16 via 10.1.0.254 mtu 1300 advmss 1200 window 9
 """
 
 
+@pytest.mark.long
 @pytest.mark.needs("clsact")
 def test_a_clone_lists_what_it_lacks(tmp_path: Path) -> None:
     """What a copy does not carry is listed; the limits of a route, a neighbour and a queue beside a filter are kept."""

@@ -6,7 +6,8 @@ import errno
 import os
 import re
 import select
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +47,17 @@ def require(name: str, process: int | None) -> None:
     """Raise Failed if the process of an end, by its descriptor, has ended."""
     if process is not None and select.select([process], [], [], 0)[0]:
         raise Failed(f"{name} has ended, and its network with it")
+
+
+@contextmanager
+def lasting(ends: Iterable[ExistingEndpoint]) -> Iterator[None]:
+    """Raise Failed if the block fails and one of these ends has ended, which is why."""
+    try:
+        yield
+    except Exception:
+        for end in ends:
+            require(end.name, end.process)
+        raise
 
 
 def resolve(name: str) -> ExistingEndpoint:

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from labkit.measure.existing import between
+from labkit.measure.existing import ExistingNetwork, between
+from labkit.measure.existing.endpoints import require
 
 
 def _check(client: str, server: str, **given: Any) -> dict[str, Any]:
@@ -18,6 +19,7 @@ def _check(client: str, server: str, **given: Any) -> dict[str, Any]:
 
 def _draw(client: str, server: str, **given: Any) -> dict[str, Any]:
     with between(client, server, **given) as path:
+        _require(path)
         return {"state": msgspec.to_builtins(path.state), "gap": path.gap, "others": path.others}
 
 
@@ -25,7 +27,15 @@ def _clone(client: str, server: str, name: str, **given: Any) -> dict[str, Any]:
     from labkit.measure.existing import clone  # the largest part, which drawings do not need
 
     with between(client, server, **given) as path:
-        return clone.cloned(path.state, clone.facts(path), path.gap, name)
+        facts = clone.facts(path)
+        _require(path)
+        return clone.cloned(path.state, facts, path.gap, name)
+
+
+def _require(path: ExistingNetwork) -> None:
+    """Raise Failed if an end has ended, so that not all was read."""
+    for name, process in path.processes.items():
+        require(name, process)
 
 
 # One entry for each question. Its answer is what the command of this name prints.

@@ -15,7 +15,7 @@ from labkit.measure.existing import published
 from labkit.measure.existing.checks import drops, load, registry
 from labkit.measure.existing.checks.evidence import Evidence, Probed, gather
 from labkit.measure.existing.checks.findings import Finding, ordered
-from labkit.measure.existing.endpoints import require, resolve
+from labkit.measure.existing.endpoints import lasting, require, resolve
 from labkit.measure.existing.path import Path, fits, others_than, paths
 from labkit.measure.existing.spaces import Spaces
 
@@ -42,6 +42,7 @@ def check(
     """
     with ExitStack() as stack:
         ends = [stack.enter_context(closing(resolve(name))) for name in (client, server)]
+        stack.enter_context(lasting(ends))
         spaces = stack.enter_context(closing(Spaces(*ends)))
         found, through, left = _paths(spaces, port, family, only)
         asked = None if port is None else (found[0][1].source, port)
@@ -57,16 +58,12 @@ def check(
         load_s = None if refused else load_s
         named = {spaces.client, spaces.server}
         with locked() if load_s is not None else nullcontext():
-            try:
-                seen = [
-                    gather(*both, *given, sends={both[0].start, both[1].start} <= named)
-                    for both, given in zip(
-                        found, chain([(load_s, asked)], repeat((None, None))), strict=False
-                    )
-                ]
-            finally:  # whatever else went wrong, or was found
-                for end in ends:
-                    require(end.name, end.process)
+            seen = [
+                gather(*both, *given, sends={both[0].start, both[1].start} <= named)
+                for both, given in zip(found, chain([(load_s, asked)], repeat((None, None))), strict=False)
+            ]
+            for end in ends:  # whatever was found
+                require(end.name, end.process)
         if refused:
             seen[0].not_seen.append(f"the load was not sent: {refused}")
         seen[0].not_seen += left
