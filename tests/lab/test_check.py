@@ -108,6 +108,12 @@ UNREAD = (
     "import socket; r=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); r.bind(('127.0.0.1',9)); "
     "[socket.socket(socket.AF_INET,socket.SOCK_DGRAM).sendto(bytes(900),('127.0.0.1',9)) for _ in range(1500)]"
 )
+UNREADING = "import socket,time; s=socket.create_server(('10.1.0.2',80)); c=s.accept(); time.sleep(600)"
+WRITING = "import socket; s=socket.create_connection(('10.1.0.2',80)); s.sendall(bytes(1<<28))"
+TAKING = (
+    "import socket,time; l=[socket.socket(2,k) for k in (1,1,2,2)]; "
+    "[s.bind(('10.1.0.1',50000+i%2)) for i,s in enumerate(l)]; time.sleep(600)"
+)
 # name: the beginning of the right answer, and the commands
 BROKEN = {
     "a port with a smaller MTU": ("MTU black hole", BRIDGE + "ip -n mid link set port-server mtu 1400"),
@@ -262,6 +268,66 @@ BROKEN = {
         " dev ifb0; tc -n mid qdisc add dev ifb0 root tbf rate 5mbit burst 10kb latency 50ms",
     ),
     "a short queue": ("short queue", BRIDGE + "tc -n client qdisc add dev eth0 root pfifo limit 2"),
+    "a burst smaller than a packet": (
+        "shaper", BRIDGE + "tc -n mid qdisc add dev port-server root tbf rate 5gbit burst 1000 limit 100000",
+    ),
+    "a redirect instead of a mirror": (
+        "tc filter",
+        BRIDGE + THIRD + "tc -n mid qdisc add dev port-client clsact; tc -n mid filter add dev port-client ingress"
+        " protocol all u32 match u32 0 0 action mirred egress redirect dev port-third",
+    ),
+    "a rule that sends elsewhere": (
+        "drop rule",
+        BRIDGE + THIRD + "ip netns exec mid nft 'add table netdev f;"
+        " add chain netdev f a { type filter hook ingress device port-client priority 0; };"
+        " add rule netdev f a fwd to port-third'",
+    ),
+    "a policy among rules that take nothing": (
+        "drop policy: the chain inet b w",
+        ROUTED + "ip netns exec mid nft 'add table ip a; add set ip a bad { type ipv4_addr; flags interval; };"
+        " add element ip a bad { 192.0.2.0/24 }; add chain ip a w { type filter hook forward priority 0; };"
+        " add rule ip a w ip saddr @bad drop; add rule ip a w tcp flags & (fin|syn|rst|ack) == 0 drop;"
+        " add rule ip a w ct state new tcp flags & (fin|syn|rst|ack) != syn drop;"
+        " add rule ip a w meta pkttype { broadcast, multicast } drop; add rule ip a w ip frag-off & 0x1fff != 0 drop;"
+        " add rule ip a w ip saddr { 10.1.0.0/24, 10.2.0.0/24 } accept; add rule ip a w drop;"
+        " add table inet b; add chain inet b w { type filter hook forward priority 10; policy drop; };"
+        " add rule inet b w ct state established,related accept'",
+    ),
+    "a policy behind a limit": (
+        "drop policy",
+        ROUTED + "ip netns exec mid nft 'add table ip f;"
+        " add chain ip f w { type filter hook forward priority 0; policy drop; };"
+        " add rule ip f w limit rate 100/second burst 5 packets accept'",
+    ),
+    "an address of lo and no ARP for it": (
+        "ARP off",
+        BRIDGE + "ip -n server address flush dev eth0; ip -n server link set lo up;"
+        " ip -n server address add 10.1.0.2/32 dev lo; ip -n server route add 10.1.0.0/24 dev eth0 src 10.1.0.2;"
+        " ip netns exec server sysctl -qw net.ipv4.conf.all.arp_ignore=1",
+    ),
+    "no multicasts for IPv6": (
+        "bridge port",
+        BRIDGE + "ip -n client address flush dev eth0; ip -n server address flush dev eth0; sleep 0.2;"
+        " ip netns exec mid bridge link set dev port-server mcast_flood off" + SIX,
+    ),
+    "IPsec without a key": (
+        "IPsec policy",
+        BRIDGE + "ip -n client xfrm policy add dir out src 10.1.0.1/32 dst 10.1.0.2/32"
+        " tmpl src 10.1.0.1 dst 10.1.0.2 proto esp mode transport",
+    ),
+    "buffers that do not grow": (
+        "TCP option off", BRIDGE + "ip netns exec server sysctl -qw net.ipv4.tcp_moderate_rcvbuf=0",
+    ),
+    "a program that does not read": (
+        "slow reader",
+        BRIDGE + f'{PYTHON} "{UNREADING}" >/dev/null 2>&1 & sleep 0.5\n{PYTHON.replace("server", "client")}'
+        f' "{WRITING}" >/dev/null 2>&1 & sleep 0.5',
+    ),
+    "no local port": (
+        "few local ports",
+        BRIDGE + "ip netns exec client sysctl -qw net.ipv4.ip_local_port_range='50000 50001'\n"
+        + f'{PYTHON.replace("server", "client")} "{TAKING}" >/dev/null 2>&1 & sleep 0.5',
+    ),
 }  # fmt: skip
 # Rules of iptables in the router, which may be iptables-legacy's or iptables-nft's.
 IPTABLES = ("iptables-legacy", "iptables-nft")
@@ -292,6 +358,9 @@ SOUND = {
     "both families": BRIDGE + SIX,
     "MTU 9000": BRIDGE + "for d in lan port-client port-server; do ip -n mid link set $d mtu 9000; done;"
     " for n in client server; do ip -n $n link set eth0 mtu 9000; done",
+    "macvlan on a bridge": BRIDGE + "ip -n mid link add mv link lan type macvlan mode bridge;"
+    " ip -n mid link set mv netns server; ip -n server address flush dev eth0; ip -n server link set eth0 down;"
+    " ip -n server link set mv up; ip -n server address add 10.1.0.2/24 dev mv",
     "harmless rules": ROUTED + "ip netns exec mid nft 'add table inet f;"
     " add chain inet f w { type filter hook forward priority 0; policy accept; };"
     " add rule inet f w ct state established,related counter accept; add rule inet f w ct state invalid drop;"

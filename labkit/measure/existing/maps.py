@@ -125,6 +125,21 @@ def named(ruleset: Listed) -> defaultdict[tuple[str, str], Maps]:
     return result
 
 
+def resolved(ruleset: Listed) -> Listed:
+    """Return a ruleset whose matches hold the elements of the sets that they name, but for sets that packets fill."""
+    sets = {
+        (one["family"], one["table"], f"@{one['name']}"): one.get("elem", [])
+        for one in (listed["set"] for listed in ruleset if "set" in listed)
+        if "dynamic" not in one.get("flags", ())
+    }
+    for rule in (listed["rule"] for listed in ruleset if "rule" in listed):
+        for match in (one["match"] for one in rule.get("expr", ()) if isinstance(one.get("match"), dict)):
+            key = rule["family"], rule["table"], str(match.get("right"))
+            if key in sets:
+                match["right"] = {"set": [parts(one)[0] for one in sets[key]]}
+    return ruleset
+
+
 def elements(of: dict[str, Any], maps: Maps) -> Iterator[tuple[Any, Any]]:
     """Yield key and value of each element of a map that a rule uses, by its name or in place."""
     data = of.get("data")

@@ -452,6 +452,8 @@ def _refused(at: Space, along: Path, arrived: Place | None, number: int) -> Prob
         )
     if arrived and not forwards(at, arrived, to):
         family, switch = ("ipv6", "ipv6.conf.all.forwarding") if ":" in to else ("ipv4", "ipv4.ip_forward")
+        if family == "ipv4" and at.number("net/ipv4/ip_forward"):
+            switch = f"ipv4.conf.{arrived.name.replace('.', '/')}.forwarding"
         return Problem(
             "forwarding off",
             f"{at.name} does not forward packets to {to}: forwarding of {family} is off",

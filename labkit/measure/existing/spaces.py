@@ -20,7 +20,7 @@ from labkit.common import existing_names
 from labkit.common.errors import BadInput, LabkitError
 from labkit.common.topology_state import TunnelState
 from labkit.measure.endpoints import Namespace
-from labkit.measure.existing import iptables
+from labkit.measure.existing import iptables, maps
 from labkit.measure.existing.endpoints import NAMED, OWN, ExistingEndpoint
 from labkit.measure.topologies.network.kinds import cables, tunnels
 from labkit.measure.topologies.state.read import encrypted, tunnel_of
@@ -110,7 +110,7 @@ class Space:
         for program in self.save_programs(result):
             with suppress(LabkitError):
                 result = iptables.merged(result, program, self.namespace.run(program, "-c").stdout)
-        return result
+        return maps.resolved(result)
 
     def save_programs(self, listed: list[dict[str, Any]]) -> list[str]:
         """Return the programs that print the rules here which nft does not list, or lists without reading them."""
@@ -319,7 +319,7 @@ class Spaces:
         if link.kind in MASTERS:
             ports = (one.index for one in links.values() if one.master == place.index)
             yield from ((Place(place.space, index), "down") for index in ports)
-        if link.kind not in (*MASTERS, *UPPERS):
+        if link.kind not in UPPERS:
             yield from ((upper, "up") for upper in self.uppers(place))
 
     def outside(self, tunnel: Place) -> Space:

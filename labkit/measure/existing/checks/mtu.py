@@ -22,7 +22,7 @@ def measured(seen: Evidence) -> Iterator[Finding]:
         sender, ends = path.places[0], (path.source, path.destination)
         if any((one.source, one.target) == ends for one in encryption.associations(sender.space.fd)):
             continue  # the kernel tells TCP itself what ESP adds
-        hole = mtu.told_bytes is None
+        hole = mtu.is_hole
         says = (
             "no ICMP error comes back, so larger ones vanish (a black hole)"
             if hole

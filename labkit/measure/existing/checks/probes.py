@@ -84,6 +84,11 @@ class Mtu:
     passes_bytes: int
     told_bytes: int | None
 
+    @property
+    def is_hole(self) -> bool:
+        """Whether larger packets vanish without an error."""
+        return self.passes_bytes < self.full_bytes and self.told_bytes is None
+
 
 @dataclass
 class OneWay:
@@ -302,8 +307,9 @@ def _burst(sender: Sends, receiver: Receives, result: Sent) -> None:
     result.said = said or sender.told()[0]
 
 
-def _mtu(sender: Sends, receiver: Receives, full_bytes: int, lost_share: float) -> Mtu:
-    """Find the largest packet that passes: the full one, or by halving."""
+def _mtu(sender: Sends, receiver: Receives, full_bytes: int, lost_share: float) -> Mtu | None:
+    """Find the largest packet that passes: the full one, or by halving. None if what passes changes, as on a machine
+    that is busy for a while."""
     number, told_bytes = 1 << 20, None
     tries = TRIES if lost_share < 0.05 else 4 * TRIES
 
@@ -327,6 +333,8 @@ def _mtu(sender: Sends, receiver: Receives, full_bytes: int, lost_share: float) 
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if passes(middle) else (low, middle)
+    if not passes(low) or passes(full_bytes):
+        return None
     return Mtu(full_bytes, low, told_bytes)
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 from labkit.common import units
+from labkit.measure.existing.checks import drops
 from labkit.measure.existing.checks.evidence import Evidence
 from labkit.measure.existing.checks.findings import LITTLE, MOST, MUCH, POSSIBLE, PRESENT, SEEN, SOME, Finding
 from labkit.measure.existing.path import SHOW_PROGRAMS
@@ -21,6 +22,12 @@ KINDS = {"veth", "macvlan", "ipvlan", "vxlan", "vlan", "geneve"}
 SMALL_GSO_BYTES, FEW_SEGMENTS = 1 << 15, 8
 ALL_PROTOCOLS = "0x0003"  # ETH_P_ALL: the socket of a capture
 BUSY = 0.8
+# As what the kernel counts packets that programs drop; others' drops have no reason of their own.
+DROPPED_AS = {
+    f"{name}{side}": f"TC_{reason}"
+    for name in ("tc", "tcx")
+    for side, reason in (("", "INGRESS"), (" (egress)", "EGRESS"))
+}
 
 
 def offloads(seen: Evidence) -> Iterator[Finding]:
@@ -102,13 +109,17 @@ def captures(seen: Evidence) -> Iterator[Finding]:
                     where=f"{space.name} {interface}", weight=SOME,
                     undo=space.command("ss -0 -p  # shows the program: end it"),
                 )  # fmt: skip
+    reasons = {reason for reason, _function, name in seen.drops if name} - drops.EVERYDAY
     for place in seen.places:
         for hook in place.programs:
+            own = DROPPED_AS.get(hook)
+            drop = seen.lossy and (own in reasons if own else reasons <= {*DROPPED_AS.values()})
             show = f"ip link set {place.name} xdp off" if hook == "XDP" else SHOW_PROGRAMS + place.name
             yield Finding(
                 cause=f"{hook.partition(' ')[0]} program", where=str(place), undo=place.space.command(show),
                 what=f"a BPF program at {hook} of {place.name} sees each packet, and may send it past other interfaces",
-                certainty=SEEN if seen.blocked or seen.lossy else POSSIBLE, weight=MOST if seen.blocked else LITTLE,
+                certainty=SEEN if seen.blocked or seen.lossy else POSSIBLE,
+                weight=MOST if seen.blocked or drop else LITTLE,
             )  # fmt: skip
         if place.link.kind == "tun":
             programs = [f"{name} (pid {pid})" for pid, name in taps.holders(place.space.fd, place.name)]

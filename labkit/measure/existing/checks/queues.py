@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from labkit.common import units
-from labkit.measure.existing.checks.evidence import Evidence
+from labkit.measure.existing.checks.evidence import REDIRECTED, Evidence
 from labkit.measure.existing.checks.findings import ALL, MOST, MUCH, PRESENT, SEEN, SOME, Finding
 from labkit.measure.existing.spaces import CLASSFUL, Space
 
@@ -27,6 +27,7 @@ NETEM = {"loss-random": "loses", "duplicate": "duplicates", "corrupt": "corrupts
 
 def shapers(seen: Evidence) -> Iterator[Finding]:
     """Shapers, emulated delay and loss, and short queues that packets of the path pass, with their drops."""
+    hole = any(probe.mtu and probe.mtu.is_hole for _path, probe in seen.directions)
     for space, name, redirecting, _filters in seen.queued:
         changed = seen.changed.get("namespaces", {}).get(space.name, {})
         if redirecting and not changed.get("interfaces", {}).get(name, {}).get("tx_packets"):
@@ -36,7 +37,8 @@ def shapers(seen: Evidence) -> Iterator[Finding]:
         dropped = changed.get("qdiscs", {}).get(name, {})
         counts = [one.get("drop", 0) for handle, one in dropped.items() if not handle.endswith(" ffff:")]
         drops = max(counts, default=0)  # a parent counts what its children drop, too
-        lost = f"; it dropped {units.counted(drops, 'packet')} during the check" if drops else ""
+        lost = f"dropped {units.counted(drops, 'packet')} during the check" if drops else ""
+        large = hole and drops > 10  # it takes no large packets
         made = [one for one in own if one.get("root") and one.get("handle") != "0:"]  # not by the kernel
         undo = space.command(f"tc qdisc del dev {name} root") if made and len(own) == 1 else None
         for one in own:
@@ -45,8 +47,10 @@ def shapers(seen: Evidence) -> Iterator[Finding]:
             if limits:
                 yield Finding(
                     cause="shaper" if kind != "netem" else "emulated network",
-                    what=f"the queueing discipline {kind} of {name}{by} {units.listed(limits)}{lost}",
-                    where=f"{space.name} {name}", certainty=SEEN if drops else PRESENT, weight=MOST, undo=undo,
+                    what=f"the queueing discipline {kind} of {name}{by} {units.listed(limits)}"
+                    f"{lost and f'; it {lost}'}",
+                    where=f"{space.name} {name}", certainty=SEEN if drops else PRESENT, undo=undo,
+                    weight=ALL if large else MOST,
                     cost=units.listed(limits),
                 )  # fmt: skip
                 break
@@ -56,12 +60,13 @@ def shapers(seen: Evidence) -> Iterator[Finding]:
             is_short = queue is not None and queue["kind"] == "pfifo" and length <= SHORT_PACKETS
             if drops or is_short:
                 kind = own[0]["kind"] if own else "?"
-                short = f" has room for {units.counted(length, 'packet')} only" if is_short else ""
+                short = f"has room for {units.counted(length, 'packet')} only" if is_short else ""
                 yield Finding(
                     cause="short queue" if is_short else "queue drops",
-                    what=f"the queueing discipline {kind} of {name}{by}{short}{lost}",
+                    what=f"the queueing discipline {kind} of {name}{by}"
+                    f" {units.listed([one for one in (short, lost) if one])}",
                     where=f"{space.name} {name}", certainty=SEEN if drops else PRESENT,
-                    weight=ALL if kind == "blackhole" else MUCH if drops > 10 else SOME, undo=undo,
+                    weight=ALL if large or kind == "blackhole" else MUCH if drops > 10 else SOME, undo=undo,
                 )  # fmt: skip
 
 
@@ -100,6 +105,7 @@ def _class_rates(text: str) -> list[float]:
 def filters(seen: Evidence) -> Iterator[Finding]:
     """Filters of tc that are many, or that drop or police, where something was lost or a rate is limited."""
     for space, name, _by, found in seen.queued:
+        kinds = {link.name: link.kind for link in space.links.values()}
         for word, lines in found.items():
             text, side = " ".join(lines.split()), word or "root"
             if (count := len(_FILTER.findall(lines))) >= MANY_FILTERS:
@@ -111,11 +117,21 @@ def filters(seen: Evidence) -> Iterator[Finding]:
                 )  # fmt: skip
             polices, drops = "police" in text, "action drop" in text
             dropped = sum(map(int, re.findall(r"\(dropped (\d+)", text))) and (seen.blocked or seen.lossy)
-            if not polices and not (drops and dropped):
+            away = [
+                to for to in REDIRECTED.findall(text) if kinds.get(to) != "ifb"
+            ]  # from which they come back
+            redirects = bool(seen.blocked and away and re.search(r"Sent [1-9]", text))
+            if not polices and not redirects and not (drops and dropped):
                 continue
-            what = "polices the rate" if polices else "drops packets"
+            what = (
+                "polices the rate"
+                if polices
+                else f"redirects packets to {away[0]}"
+                if redirects
+                else "drops packets"
+            )
             yield Finding(
                 cause="tc filter", what=f"a filter of tc at {name} ({side}) {what}: {text[:160]}",
-                where=f"{space.name} {name}", certainty=SEEN if dropped else PRESENT, weight=MOST,
+                where=f"{space.name} {name}", certainty=SEEN if dropped or redirects else PRESENT, weight=MOST,
                 undo=space.command(f"tc filter show dev {name} {word}  # then delete this one by its pref"),
             )  # fmt: skip

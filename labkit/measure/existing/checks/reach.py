@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from contextlib import suppress
+from ipaddress import ip_address, ip_network
 from itertools import pairwise
 
+from labkit.common import units
+from labkit.common.errors import LabkitError
 from labkit.measure.existing.checks import rules
 from labkit.measure.existing.checks.evidence import Evidence
 from labkit.measure.existing.checks.findings import (
@@ -28,7 +33,11 @@ FORWARDING = "forwarding"
 SILENT = 8  # the value of arp_ignore with which an interface answers no request
 # Options of a bridge's port (ip-link(8)) that are on by default and that ARP or the way back needs.
 PORT_OPTIONS = {"learning": "learns no addresses", "flood": "gets no frames to unknown addresses",
-                "bcast_flood": "gets no broadcasts, as ARP sends"}  # fmt: skip
+                "bcast_flood": "gets no broadcasts, as ARP sends",
+                "mcast_flood": "gets no multicasts, as IPv6 sends to find neighbours"}  # fmt: skip
+_SELECTOR = re.compile(r"(\S+) dst (\S+)")
+_TEMPLATE = re.compile(r"tmpl src (\S+) dst (\S+)")
+_FLOW = re.compile(r"in_port\((?P<port>[^)]+)\).* packets:(?P<count>[1-9]\d*),.* actions:drop")
 
 
 def paths(seen: Evidence) -> Iterator[Finding]:
@@ -88,14 +97,17 @@ def interfaces(seen: Evidence) -> Iterator[Finding]:
         ignoring = {
             name: place.space.number(f"net/ipv4/conf/{name}/arp_ignore") for name in ("all", place.name)
         }
-        ignores = max(ignoring.values())
-        if ignores >= SILENT and seen.blocked and seen.client.version == 4:
+        ignores, held = max(ignoring.values()), place.space.addresses
+        elsewhere = [one.address for one in both if held.get(one.address, place.index) != place.index]
+        own = bool(elsewhere and link.master is None and link.kind and ignores)  # as with an address of lo
+        if (ignores >= SILENT or own) and seen.blocked and seen.client.version == 4:
+            of = f" for {elsewhere[0]}, an address of another interface" if own else ""
             yield Finding(
-                cause="ARP off", what=f"{place.name} answers no request of ARP (arp_ignore {ignores})",
+                cause="ARP off", what=f"{place.name} answers no request of ARP{of} (arp_ignore {ignores})",
                 where=str(place), certainty=SEEN, weight=ALL,
                 undo=place.space.command(" ".join(["sysctl -w", *(
                     f"net.ipv4.conf.{name.replace('.', '/')}.arp_ignore=0"
-                    for name, value in ignoring.items() if value >= SILENT
+                    for name, value in ignoring.items() if value
                 )])),
             )  # fmt: skip
         flags = place.details.get("flags", ())
@@ -122,7 +134,8 @@ def bridges(seen: Evidence) -> Iterator[Finding]:
                 where=str(place), certainty=certain, weight=ALL, undo=f"{set_port} state 3",
             )  # fmt: skip
         for name, why in PORT_OPTIONS.items():
-            if port.get(name) is False and (seen.blocked or name == "learning"):
+            needed = seen.blocked and (name != "mcast_flood" or seen.client.version == 6)
+            if port.get(name) is False and (needed or name == "learning"):
                 yield Finding(
                     cause="bridge port", what=f"the port {place.name} of a bridge {why} ({name} off)", where=str(place),
                     certainty=certain, weight=MOST if seen.blocked else SOME, undo=f"{set_port} {name} on",
@@ -218,16 +231,57 @@ def loops(seen: Evidence) -> Iterator[Finding]:
 
 
 def policies(seen: Evidence) -> Iterator[Finding]:
-    """IPsec policies that block packets."""
+    """IPsec policies that block packets, or need a security association that does not exist."""
     for space in seen.spaces:
-        text = space.namespace.run("ip", "xfrm", "policy").stdout
-        blocking = [" ".join(one.split()) for one in text.split("src ") if "action block" in one]
-        if blocking:
+        listed, states = (space.namespace.run("ip", "xfrm", each).stdout for each in ("policy", "state"))
+        for one in (" ".join(each.split()) for each in re.split("^src ", listed, flags=re.M)):
+            lacks = [ends for ends in _TEMPLATE.findall(one) if "src {} dst {}".format(*ends) not in states]
+            selected = _SELECTOR.match(one)
+            if (
+                selected is None
+                or not (lacks or "action block" in one)
+                or not _selects(seen, *selected.groups())
+            ):
+                continue
+            why = "needs a security association that does not exist" if lacks else "blocks packets"
             yield Finding(
                 cause="IPsec policy", certainty=SEEN if seen.blocked else POSSIBLE, weight=ALL - 0.03, where=space.name,
-                what=f"a policy of IPsec blocks packets: src {blocking[0][:120]}",
+                what=f"a policy of IPsec {why}: src {one[:120]}",
                 undo=space.command("ip xfrm policy  # shows it: delete it"),
             )  # fmt: skip
+
+
+def _selects(seen: Evidence, source: str, target: str) -> bool:
+    """Return whether both networks of a policy have the addresses of a path, or of the outer packets of a tunnel."""
+    every = [one for path, _probe in seen.directions for one in (path, *path.outer)]
+    ends = [(ip_address(one.source), ip_address(one.destination)) for one in every if one.source]
+    return any(one in ip_network(source) and other in ip_network(target) for one, other in ends)
+
+
+def switches(seen: Evidence) -> Iterator[Finding]:
+    """Ports of Open vSwitch at the path's links that are in different VLANs, and its flows that drop what arrives
+    there."""
+    names = {place.name for path, _probe in seen.directions for domain in path.domains for place in domain}
+    for place in (one for one in seen.spaces[:1] if seen.blocked or seen.lossy):
+        with suppress(LabkitError):
+            ports = place.namespace.run(
+                "ovs-vsctl", "-f", "csv", "--no-headings", "--columns=name,tag", "list", "port"
+            )
+            tags = dict(line.split(",") for line in ports.stdout.splitlines() if line.split(",")[0] in names)
+            if len(set(tags.values())) > 1:
+                words = units.listed([f"{name} in {tag.replace('[]', 'none')}" for name, tag in tags.items()])
+                yield Finding(
+                    cause="VLANs differ", certainty=SEEN, weight=ALL, where=" and ".join(tags),
+                    what=f"ports of Open vSwitch are in different VLANs: {words}",
+                    undo=f"ovs-vsctl set port {next(iter(tags))} tag=VLAN",
+                )  # fmt: skip
+            listed = place.namespace.run("ovs-appctl", "dpctl/dump-flows", "--names").stdout
+            for flow in (one for one in _FLOW.finditer(listed) if one["port"] in names):
+                yield Finding(
+                    cause="Open vSwitch", certainty=SEEN, weight=ALL, where=flow["port"],
+                    what=f"Open vSwitch dropped {flow['count']} packets that arrived at {flow['port']}",
+                    undo="ovs-appctl ofproto/trace BRIDGE FLOW  # shows which of its flows or VLANs drops them",
+                )  # fmt: skip
 
 
 def macvlans(seen: Evidence) -> Iterator[Finding]:

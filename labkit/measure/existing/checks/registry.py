@@ -26,13 +26,13 @@ from labkit.measure.existing.path import Path
 from labkit.system import machine, netlink
 
 CHECKS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
-    reach.paths, reach.filtered, reach.asymmetric, reach.loops, reach.policies, reach.interfaces, reach.bridges,
-    reach.forwarding, reach.vlans, reach.macvlans, reach.duplicates, reach.neighbours, reach.detection,
+    reach.switches, reach.paths, reach.filtered, reach.asymmetric, reach.loops, reach.policies, reach.interfaces,
+    reach.bridges, reach.forwarding, reach.vlans, reach.macvlans, reach.duplicates, reach.neighbours, reach.detection,
     reach.hop_limits, mtu.measured, mtu.differing, mtu.fragmented, mtu.routes,
     rules.dropping, rules.translated, rules.long_sets, rules.clamps, queues.shapers, queues.filters,
     processing.offloads, processing.checksums, processing.quotas, processing.captures, processing.proxies,
     processing.softirqs,
-    sockets.buffers, sockets.dropped, sockets.tables, sockets.connection,
+    sockets.buffers, sockets.dropped, sockets.programs, sockets.tables, sockets.connection,
 )  # fmt: skip
 
 MAX_SHOWN = 4

@@ -18,13 +18,17 @@ MANY_RULES, FEW_HOPS = 50, 16
 RULE_NS = 22  # what a rule that does not match costs a packet: 100 rules take 2.2 µs (README)
 EPHEMERAL = "49152"  # as ports of the probes are
 TRANSLATIONS = ("dnat", "redirect", "snat", "masquerade", "tproxy")
-VERDICTS = ("drop", "reject")
+VERDICTS = {"drop": "drops", "reject": "rejects", "fwd": "sends elsewhere"}
+SURE = {"match", "counter", "accept", *VERDICTS}  # what says all about whether a rule matches
 # How nft prints protocols: by their names in /etc/protocols, or without that file by their numbers.
 ALSO = {
     "icmp": ("1",), "icmpv6": ("ipv6-icmp", "58"), "tcp": ("6",), "udp": ("17",), "gretap": ("gre", "47"),
     "gre": ("47",), "ipip": ("ipencap", "4"), "sit": ("ipv6", "41"),
 }  # fmt: skip
-INVALID = ("state", "invalid")
+INVALID, NEW = ("state", "invalid"), ("state", "new")
+FLAGS = {name: 1 << bit for bit, name in enumerate(("fin", "syn", "rst", "psh", "ack", "urg", "ecn", "cwr"))}
+SYN, SYN_ACK = str(FLAGS["syn"]), str(FLAGS["syn"] | FLAGS["ack"])
+DONT_FRAGMENT = "16384"  # of the packets that measure an MTU
 PROTOCOLS = ("tcp", "udp", "icmp", "icmpv6", "sctp")
 Rule = Mapping[str, Any]
 Chain = tuple[str, str, str]  # family, table, name
@@ -53,6 +57,12 @@ def _holds(value: str, right: Any) -> bool | None:
 def may_match(rule: Rule, packet: Mapping[str, str], interfaces: set[str]) -> bool:
     """Return whether a rule may match a packet (saddr, daddr, protocol) that passes these interfaces; a condition that
     is not understood may."""
+    return matches(rule, packet, interfaces) is not False
+
+
+def matches(rule: Rule, packet: Mapping[str, str], interfaces: set[str]) -> bool | None:
+    """Return whether a rule matches a packet, as `may_match`; None if that is unknown."""
+    is_sure = "text" not in rule and all(one.keys() <= SURE for one in rule.get("expr", ()))
     version = ip_address(packet["saddr"]).version
     if rule["family"] in ("ip", "ip6") and rule["family"] != ("ip6" if version == 6 else "ip"):
         return False
@@ -60,13 +70,45 @@ def may_match(rule: Rule, packet: Mapping[str, str], interfaces: set[str]) -> bo
         match = one.get("match")
         if not isinstance(match, dict) or not isinstance(match.get("left"), dict):
             continue
-        protocol = match["left"].get("payload", {}).get("protocol")
+        op = match.get("op", "==")
+        masked = match["left"].get("&")
+        field, mask = masked if isinstance(masked, list) and len(masked) == 2 else (match["left"], None)
+        payload = field.get("payload", {}) if isinstance(field, dict) else {}
+        protocol = payload.get("protocol")
         if protocol in PROTOCOLS and protocol != packet["protocol"]:
             return False
-        holds, op = _compared(match["left"], match["right"], packet, interfaces), match.get("op", "==")
-        if op in ("==", "!=", "in") and holds is not None and holds == (op == "!="):
+        holds = _compared(match["left"], match["right"], packet, interfaces)
+        if (flags := _flags(payload.get("field"), mask, match["right"], op, packet)) is not None:
+            holds = flags
+        elif op not in ("==", "!=", "in"):
+            holds = None
+        elif holds is not None and op == "!=":
+            holds = not holds
+        if holds is False:
             return False
-    return True
+        is_sure = is_sure and holds is True
+    return True if is_sure else None
+
+
+def _flags(field: Any, mask: Any, right: Any, op: str, packet: Mapping[str, str]) -> bool | None:
+    """Return whether a condition on bits of a packet's header holds; None if that is unknown."""
+    own = {"flags": packet.get("flags"), "frag-off": DONT_FRAGMENT}.get(str(field))
+    masked, wanted = (_bits(one) for one in (mask, right))
+    if own is None or wanted is None or (mask is not None and masked is None):
+        return None
+    bits = int(own) if masked is None else int(own) & masked
+    if op in ("in", "!"):  # any of them, none of them
+        return bool(bits & wanted) == (op == "in")
+    return (bits == wanted) == (op == "==") if op in ("==", "!=") else None
+
+
+def _bits(value: Any) -> int | None:
+    """Return a number, or that of flags of TCP by their names; None for anything else."""
+    if isinstance(value, int):
+        return value
+    names = [value] if isinstance(value, str) else value
+    known = isinstance(names, list) and all(one in FLAGS for one in names)
+    return sum(FLAGS[one] for one in set(names)) if known else None
 
 
 def _compared(left: Any, right: Any, packet: Mapping[str, str], interfaces: set[str]) -> bool | None:
@@ -81,8 +123,13 @@ def _compared(left: Any, right: Any, packet: Mapping[str, str], interfaces: set[
         return results.pop() if len(results) == 1 else None  # which of them the rule sees is not known
     if field in ("sport", "dport"):
         return _holds(packet.get(field, EPHEMERAL), right)
-    if (left.get("ct", {}).get("key"), right) == INVALID and packet["protocol"] != "tcp":
+    if key == "pkttype":
+        return bool(_holds("unicast", right) or _holds("host", right))
+    tracked = left.get("ct", {}).get("key"), right
+    if tracked == INVALID and packet["protocol"] != "tcp":
         return False  # of the others, conntrack takes each for new
+    if tracked == NEW and packet.get("flags") == SYN_ACK:
+        return False
     if key == "l4proto" or field in ("protocol", "nexthdr"):
         said = [_holds(name, right) for name in (packet["protocol"], *ALSO.get(packet["protocol"], ()))]
         return True if True in said else None if None in said else False
@@ -152,7 +199,8 @@ def _packets(seen: Evidence) -> Iterator[dict[str, str]]:
             if sent.lost_share > NOISE_SHARE or not whole:
                 yield {"saddr": path.source, "daddr": path.destination, "protocol": protocol}
         if not seen.connects:
-            tcp = {"saddr": path.source, "daddr": path.destination, "protocol": "tcp"}
+            flags = SYN if path is seen.forward else SYN_ACK
+            tcp = {"saddr": path.source, "daddr": path.destination, "protocol": "tcp", "flags": flags}
             side = "dport" if path is seen.forward else "sport"
             yield from ({**tcp, side: str(port)} for port in seen.ports)
             if not seen.ports:
@@ -184,14 +232,20 @@ def dropping(seen: Evidence) -> Iterator[Finding]:
     packets = list(_packets(seen))
     reachable: dict[tuple[str, int], set[Chain]] = {}
     maps = {name: maps_of.named(listed) for name, listed in seen.rulesets.items()} if packets else {}
+    accepted = set[
+        tuple[str, Chain, int]
+    ]()  # what a rule of the chain accepts, so that later ones do not see it
     for space, names, rule in _rules(seen) if packets else ():
         hits = seen.hits.get(rule_key(space.name, rule))
+        if any("accept" in one for one in rule.get("expr", ())):
+            taken = (n for n, packet in enumerate(packets) if matches(rule, packet, names))
+            accepted.update((space.name, chain_of(rule), number) for number in taken)
         if hits == 0 or not any(word in one for one in rule.get("expr", ()) for word in (*VERDICTS, "vmap")):
             continue
         listed, chain = seen.rulesets[space.name], chain_of(rule)
         known, verdict, fit = maps[space.name][chain[:2]], None, list[dict[str, str]]()
         for number, packet in enumerate(packets):
-            if not may_match(rule, packet, names):
+            if (space.name, chain, number) in accepted or not may_match(rule, packet, names):
                 continue
             said = [one for one in _verdicts(rule, known, packet, names) if isinstance(one, dict)]
             found = next((word for one in said for word in VERDICTS if word in one), None)
@@ -203,27 +257,32 @@ def dropping(seen: Evidence) -> Iterator[Finding]:
         if verdict is None:
             continue
         only_icmp = all(packet["protocol"].startswith("icmp") for packet in fit)
-        is_sure = hits or (seen.filtered and INVALID[1] not in str(rule["expr"]))
+        is_sure = hits or verdict == "fwd" or (seen.filtered and INVALID[1] not in str(rule["expr"]))
         if not applied(seen, space, rule["family"]) or not (hits or _passed(seen, space, rule)):
             continue
         counted = f": it counted {units.counted(hits, 'packet')} during the check" if hits else ""
         yield Finding(
             cause="drop rule",
-            what=f"a rule in {' '.join(chain)} {verdict}s packets like those that were lost{counted}:"
+            what=f"a rule in {' '.join(chain)} {VERDICTS[verdict]} packets like those that were lost{counted}:"
             f" {_text(space, rule)}",
             where=space.name, certainty=SEEN if is_sure else POSSIBLE,
             weight=SOME if only_icmp and seen.passes else ALL - 0.01,
             undo=_deletion(space, rule),
         )  # fmt: skip
     for space in seen.spaces if packets else ():
-        yield from _policies(seen, space)
+        passed = {chain for name, chain, _n in accepted if name == space.name}
+        whole = {one for one in passed if all((space.name, one, n) in accepted for n in range(len(packets)))}
+        yield from _policies(seen, space, whole)
 
 
-def _policies(seen: Evidence, space: Space) -> Iterator[Finding]:
+def _policies(seen: Evidence, space: Space, passed: set[Chain]) -> Iterator[Finding]:
+    """Yield the chains whose policy may have dropped packets. passed: those that accept all of them."""
+    dropped = seen.lossy and any(reason == "NETFILTER_DROP" and name for reason, _at, name in seen.drops)
     for chain in entries(seen.rulesets[space.name], "chain"):
         if (
             chain.get("policy") == "drop"
-            and seen.blocked
+            and (seen.blocked or dropped)
+            and chain_of(chain) not in passed
             and applied(seen, space, chain["family"])
             and not _other_family(seen, chain["family"])
             and _passed(seen, space, chain)
@@ -245,8 +304,7 @@ def _passed(seen: Evidence, space: Space, of: Rule) -> bool:
         return hook != "forward"
     # Outer packets may begin and end anywhere.
     tunnelled = any(path.outer for path, _probe in seen.directions)
-    mtus = [probe.mtu for _path, probe in seen.directions if probe.mtu is not None]
-    silent = any(one.passes_bytes < one.full_bytes and one.told_bytes is None for one in mtus)
+    silent = any(probe.mtu and probe.mtu.is_hole for _path, probe in seen.directions)
     return tunnelled or hook not in ("input", "output") or (silent and hook == "output")  # of ICMP errors
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -17,11 +19,14 @@ from labkit.system.machine.mibs import mibs, mibs6
 
 SMALL_BYTES = 1 << 18
 NEAR = 0.8
+IN_USE = os.strerror(errno.EADDRINUSE)
 SOME_DROPS, DROP_SHARE = 50, 0.01
 SLOW_MS = 2.0
+UNREAD_BYTES, AGAIN_S = 1 << 16, 0.2
 # Switches of TCP whose other value costs, with what it does.
 TCP_SWITCHES = {
     "tcp_window_scaling": (1, "windows are at most 64 KB"), "tcp_sack": (1, "one loss costs a round trip each"),
+    "tcp_moderate_rcvbuf": (1, "receive buffers do not grow"),
 }  # fmt: skip
 
 
@@ -89,6 +94,64 @@ def _counts(space: Space) -> dict[str, dict[str, int]]:
         )
         result |= mibs6(space.namespace.read("/proc/net/snmp6"))
     return result
+
+
+def programs(seen: Evidence) -> Iterator[Finding]:
+    """What programs at the ends do: they do not accept, they do not read, they use all local ports."""
+    both, unread = (seen.client.address, seen.server.address), set[tuple[str, str]]()
+    said = {one.said for _path, probe in seen.directions for one in (probe.icmp, probe.udp)}
+    said.add(seen.connection.said if seen.connection else "")
+    for space in seen.ends:
+        sockets, used = _connections(space), Counter[str]()
+        for state, queued, most, own, other in sockets:
+            port = own.rpartition(":")[2]
+            used[other] += state != "LISTEN"
+            if state == "LISTEN" and queued > most:
+                refused = seen.ports.get(int(port), "")
+                yield Finding(
+                    cause="full accept queue", certainty=SEEN if refused else PRESENT, weight=ALL if refused else MUCH,
+                    where=space.name, undo="let the program accept faster, with a larger backlog",
+                    what=f"the socket that listens at port {port} has {queued} connections that its program has not"
+                    f" accepted, and room for {most}",
+                )  # fmt: skip
+            elif state == "ESTAB" and queued >= UNREAD_BYTES and _address(other) in both:
+                unread.add((own, other))
+        if unread:
+            time.sleep(AGAIN_S)
+        for _state, queued, _most, own, other in _connections(space) if unread else ():
+            if (own, other) in unread and queued >= UNREAD_BYTES:
+                yield Finding(
+                    cause="slow reader", weight=MUCH, where=space.name,
+                    what=f"a program of {space.name} has not read {queued:,} bytes of the connection from {other} to"
+                    f" {own}",
+                    cost="the connection is as slow as this program",
+                    undo=space.command(f"ss -tnp src {own}  # shows the program"),
+                )  # fmt: skip
+        first, last = (space.number("net/ipv4/ip_local_port_range", at) for at in (0, 1))
+        (to, count), full = max(used.items(), key=lambda one: one[1], default=("", 0)), IN_USE in said
+        if last and (full or count >= NEAR * (last - first + 1)):
+            yield Finding(
+                cause="few local ports", certainty=SEEN if full else PRESENT, weight=ALL if full else MUCH,
+                where=space.name,
+                what=f"{space.name} has local ports from {first} to {last}, and "
+                + ("none is free" if full else f"{count} connections to {to} use them"),
+                undo=space.command("sysctl -w net.ipv4.ip_local_port_range='32768 60999'"),
+            )  # fmt: skip
+
+
+def _connections(space: Space) -> list[tuple[str, int, int, str, str]]:
+    """Return state, queues and both addresses of the sockets of TCP, as ss(8) prints them; none without it."""
+    result = []
+    with suppress(LabkitError):
+        for state, queued, most, own, other, *_ in map(
+            str.split, space.namespace.run("ss", "-Htan").stdout.splitlines()
+        ):
+            result.append((state, int(queued), int(most), own, other))
+    return result
+
+
+def _address(socket: str) -> str:
+    return socket.rpartition(":")[0].strip("[]").removeprefix("::ffff:").partition("%")[0]
 
 
 def tables(seen: Evidence) -> Iterator[Finding]:
