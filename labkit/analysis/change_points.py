@@ -11,9 +11,11 @@ from scipy.special import ndtri, stdtrit
 from labkit.analysis.stats import Floats
 
 LEAST = 4  # points of a series in which a change can be marked
+TOGETHER = 250  # points that jumpavg gets: its time grows with their square
 SIDE = 2  # points on either side: a single run that is off is not a change
 OFF = 4.0  # standard deviations between neighbours by which a single run is off
-CONFIDENCE = 0.99
+CONFIDENCE = 0.999  # higher than of one comparison, because every place of a series could be marked
+STEP = 0.9  # of the scatter that a straight line leaves, two levels leave less: else the series drifts
 FLAPS = 3  # changes that undo each other, from which on a series flaps
 
 
@@ -30,17 +32,16 @@ class Change:
 def changes(y: Floats, low: Floats, high: Floats) -> list[Change]:
     """Return the changes of a series of logarithms with the ends of their 95 % intervals (NaN: not known).
 
-    jumpavg proposes changes. One stays if the 99 % interval of the ratio of the levels on both sides excludes 1. The
-    error of a level is that of its points' own intervals, or of their scatter around the levels, whichever is larger.
-    The weakest change is dropped first, and its two sides are then one. A single run that is off counts as its
-    neighbour.
+    jumpavg proposes changes, where a run's error is at least half of the variance between neighbours. One stays if the
+    99.9 % interval of the ratio of the levels on both sides excludes 1, and two levels fit better than a straight line.
+    The error of a level is that of its points' own intervals, or of their scatter around the levels, whichever is
+    larger; neighbours that resemble each other count as fewer points. The weakest change is dropped first, and its two
+    sides are then one. A single run that is off counts as its neighbour.
     """
     if len(y) < LEAST:
         return []
     y = _without_single(y)
-    errors = (high - low) / (2 * float(ndtri(0.975)))
-    known = errors[np.isfinite(errors)]
-    errors = np.where(np.isfinite(errors), errors, np.median(known) if len(known) else 0.0)
+    errors = np.fmax((high - low) / (2 * float(ndtri(0.975))), _deviation(y) / math.sqrt(2))
     places = _proposed(y, errors)
     while places:
         found = _measured(y, errors, places)
@@ -56,16 +57,26 @@ def _without_single(y: Floats) -> Floats:
     # The first and the last point have two neighbours on one side.
     ends = np.concatenate([y[2:3], y, y[-3:-2]])
     near = np.median([ends[:-2], y, ends[2:]], axis=0)
-    deviation = 1.4826 * float(np.median(np.abs(np.diff(y)))) / math.sqrt(2)
-    return np.where(np.abs(y - near) > OFF * deviation, near, y)
+    return np.where(np.abs(y - near) > OFF * _deviation(y), near, y)
+
+
+def _deviation(y: Floats) -> float:
+    """Return the standard deviation of a point, by the differences of neighbours, which a change hardly moves."""
+    return 1.4826 * float(np.median(np.abs(np.diff(y)))) / math.sqrt(2)
 
 
 def _proposed(y: Floats, errors: Floats) -> list[int]:
     """Return the places that jumpavg proposes: a run is three samples with its mean and its error."""
     from jumpavg import classify
 
-    samples = np.exp((y - y.mean())[:, None] + errors[:, None] * math.sqrt(1.5) * np.array([-1, 0, 1]))
-    sizes = [len(group.run_list) for group in classify(samples.tolist())]
+    samples = np.exp(
+        (y - y.mean())[:, None] + errors[:, None] * math.sqrt(1.5) * np.array([-1, 0, 1])
+    ).tolist()
+    sizes = [
+        len(group.run_list)
+        for begin in range(0, len(y), TOGETHER)
+        for group in classify(samples[begin : begin + TOGETHER])
+    ]
     return [int(place) for place in np.cumsum(sizes)[:-1]]
 
 
@@ -74,17 +85,25 @@ def _measured(y: Floats, errors: Floats, places: Sequence[int]) -> list[tuple[Ch
     edges = [0, *places, len(y)]
     parts = [slice(*ends) for ends in itertools.pairwise(edges)]
     freedom = len(y) - len(parts)
-    scatter = sum(float(((y[part] - y[part].mean()) ** 2).sum()) for part in parts) / max(freedom, 1)
     level = [float(y[part].mean()) for part in parts]
+    rest = y - np.repeat(level, [part.stop - part.start for part in parts])
+    square = float(rest @ rest)
+    # The autocorrelation of neighbours, which residuals of many levels have too little of.
+    alike = min(max(float(rest[1:] @ rest[:-1]) / square + len(parts) / len(y), 0.0), 0.9) if square else 0.0
+    scatter = square / max(freedom, 1) * (1 + alike) / (1 - alike)
     variance = [max(float((errors[part] ** 2).mean()), scatter) / (part.stop - part.start) for part in parts]
     times = float(stdtrit(max(freedom, 1), (1 + CONFIDENCE) / 2))
     result = []
     for number, place in enumerate(places):
         step = level[number + 1] - level[number]
         half = times * math.sqrt(variance[number] + variance[number + 1])
-        alone = min(part.stop - part.start for part in parts[number : number + 2]) < SIDE
+        both = parts[number : number + 2]
+        around = slice(both[0].start, both[1].stop)
+        line = np.polyval(np.polyfit(np.arange(len(y))[around], y[around], 1), np.arange(len(y))[around])
+        drifts = float((rest[around] ** 2).sum()) > STEP * float(((y[around] - line) ** 2).sum())
+        alone = min(part.stop - part.start for part in both) < SIDE
         change = Change(place, *(math.exp(value) for value in (step, step - half, step + half)))
-        result.append((change, -1.0 if alone else abs(step) - half))
+        result.append((change, -1.0 if alone or drifts else abs(step) - half))
     return result
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from labkit import __version__
-from labkit.analysis import benchmark_formats, change_points, load, protocols, verdicts
+from labkit.analysis import benchmark_formats, change_points, csv_series, load, protocols, verdicts
 from labkit.analysis.change_points import Change
 from labkit.analysis.load import COST, HOST
 from labkit.common import run_folder, safe_files, units
@@ -69,10 +69,17 @@ COLUMNS: dict[str, tuple[str, str]] = {
 
 
 def add(run: Path, folder: Path) -> list[tuple[Path, bool]]:
-    """Add a run, or the runs of a sweep, to the history in a folder; return each file, and whether it is new.
+    """Add a run, the runs of a sweep or a CSV file to the history in a folder; return each file, and whether it is new.
 
-    Raises BadInput for a run that is not finished, or has nothing to compare.
+    Raises BadInput for a run that is not finished, or has nothing to compare, and for a wrong line.
     """
+    if run.suffix == ".csv":
+        content = safe_files.read_regular(run)
+        path = folder / _name(run.stem, content)
+        if is_new := not path.exists():
+            points = [{**dict.fromkeys(COLUMNS), **one} for one in csv_series.points(run, content)]
+            run_folder.write(path, _encoded(points))
+        return [(path, is_new)]
     there = [run]
     if (run / "sweep.json").exists():
         there = [run / name for name in run_folder.sweep_points(run) if (run / name / "run.json").exists()]
@@ -88,8 +95,7 @@ def add(run: Path, folder: Path) -> list[tuple[Path, bool]]:
         # Two versions of labkit have a file each: neither replaces what only the other one can read.
         if FORMAT != "1":  # files of version 1 keep their names
             identity.append(FORMAT)
-        digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
-        path = folder / f"{re.sub(r'[^A-Za-z0-9_.+-]', '_', str(about['run']))}-{digest}{SUFFIX}"
+        path = folder / _name(str(about["run"]), json.dumps(identity).encode())
         is_new = not path.exists() or isinstance(_read(path), str)
         if is_new:
             points = list(_points(one, f"{run.name}/{one.name}" if one != run else one.resolve().name))
@@ -100,6 +106,12 @@ def add(run: Path, folder: Path) -> list[tuple[Path, bool]]:
             run_folder.write(path, _encoded(points))
         result.append((path, is_new))
     return result
+
+
+def _name(name: str, identity: bytes) -> str:
+    return (
+        f"{re.sub(r'[^A-Za-z0-9_.+-]', '_', name)[:100]}-{hashlib.sha256(identity).hexdigest()[:12]}{SUFFIX}"
+    )
 
 
 def _points(run: Path, name: str) -> Iterator[dict[str, Any]]:
@@ -202,7 +214,8 @@ class Series:
         what = {COST: "CPU time"}.get(
             self.names["metric"], self.names["metric"].rsplit("_", 1)[0].replace("_", " ")
         )
-        return f"{self.names['arm']}{to}: {what} ({self.names['experiment']}, {self.names['point']})"
+        where = ", ".join(filter(None, (self.names["experiment"], self.names["point"])))
+        return f"{self.names['arm']}{to}: {what} ({where})"
 
     def beside(self, change: Change) -> tuple[pd.Series[Any], pd.Series[Any]]:
         """Return the last point before a change and the first one after it."""
@@ -268,7 +281,7 @@ def _series(names: dict[str, Any], points: pd.DataFrame, by: str) -> Series:
     kernels = sorted(points["kernel"].dropna().unique(), key=load.version)
     rank = {name: place for place, name in enumerate(kernels)}
     first = points["kernel"].map(rank).fillna(-1) if by == "kernel" else points["time"]
-    points = points.assign(first=first).sort_values(["first", "time", "run"], kind="stable")
+    points = points.assign(first=first).sort_values(["first", "time"], kind="stable")
     points = points.drop(columns="first").reset_index(drop=True)
     ends = [np.log(points[name].to_numpy(float)) for name in ("y", "y_low", "y_high")]
     return Series(names, points, change_points.changes(*ends))

@@ -75,7 +75,7 @@ def explained(of: Series, before: pd.Series[Any], after: pd.Series[Any]) -> list
     """Return what `labkit compare` and `labkit why` say of the two runs, with their commands, in sentences."""
     folders = [Path(str(one["folder"])) for one in (before, after)]
     if gone := [str(one) for one in folders if not (one / "run.json").exists()]:
-        return [f"nothing more is known, because {' and '.join(gone)} is not there any more"]
+        return [f"nothing more is known, because {' and '.join(gone)} is no folder of a run any more"]
     left, right = folders
     lines = [shlex.join(["labkit", "compare", str(left), str(right)])]
     try:

@@ -24,12 +24,19 @@ writers may add at once, and a run that is added twice is there once.
     labkit track add data/datapaths/RUN
     labkit track report
 """
-_ADD = "add runs or sweeps to a history"
+_ADD = "add runs, sweeps or CSV files to a history"
+_ADD_NOTES = """\
+A CSV file has a line for each point of somebody else's series. Its first line names the columns:
+series and value, and as far as they are known, low and high (the 95 % interval), time (ISO 8601;
+without it the lines are in order), run, machine, kernel, metric, and higher_is_better (true, false).
+
+    labkit track add results.csv
+"""
 _REPORT = "mark the changes of every series, and write them as one HTML page that works offline"
 _REPORT_NOTES = """\
-A change is marked if the 99 % interval of the ratio of the levels on both sides excludes 1. Two
-points on either side are the least. The page has the two runs beside each change, and what `labkit
-compare` and `labkit why` say of them.
+A change is marked if the 99.9 % interval of the ratio of the levels on both sides excludes 1, and
+two levels fit better than a straight line. Two points on either side are the least. The page has the
+two runs beside each change, and what `labkit compare` and `labkit why` say of them.
 
     labkit track report --by kernel
     duckdb -c "SELECT kernel, arm, ratio, low, high FROM read_parquet('data/track/*.parquet')"
@@ -45,9 +52,13 @@ _REPORT_JSON = {
 
 def add_arguments(parser: arguments.CommandParser) -> None:
     more = parser.add_subparsers(metavar="add | report", required=True)
-    add = arguments.add_command(more, "track add", _ADD, "", _add)
+    add = arguments.add_command(more, "track add", _ADD, _ADD_NOTES, _add)
     add.add_argument(
-        "runs", type=run_folder.named, nargs="+", metavar="RUN", help="the folder of a run or a sweep"
+        "runs",
+        type=run_folder.named,
+        nargs="+",
+        metavar="RUN",
+        help="the folder of a run or a sweep, or FILE.csv",
     )
     report = arguments.add_command(more, "track report", _REPORT, _REPORT_NOTES, _report)
     text = "the order of a series: when it was measured, or the kernel's version (time)"

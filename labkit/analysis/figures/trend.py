@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from labkit.analysis import theme
 from labkit.analysis.figures.line_chart import THROUGHPUT, Quantity, of_metric
 from labkit.analysis.load import COST
+from labkit.common.schema import BY_NAME
 
 PANEL_PX, TOP_PX, BOTTOM_PX = 260, 112, 62
 TICKS = 12  # names of runs below the axis
@@ -24,7 +25,9 @@ def trend(
     A rule with a text is before each of `places`, and a line is at the level between two of them.
     """
     metric = str(points["metric"].iloc[0])
-    quantity = RATIO if is_ratio else CPU_TIME if metric == COST else of_metric(metric, THROUGHPUT)
+    foreign = Quantity(metric, "", 1.0)  # of a CSV file
+    known = of_metric(metric, THROUGHPUT) if metric in BY_NAME else foreign
+    quantity = RATIO if is_ratio else CPU_TIME if metric == COST else known
     shown = points[["y", "y_low", "y_high"]].astype(float) / quantity.scale
     figure = go.Figure()
     edges = [0, *places, len(points)]
@@ -58,7 +61,7 @@ def trend(
             )
         )
     step = -(-len(points) // TICKS)
-    times = points["time"].astype("str")
+    times = points["time"].fillna(points["run"]).astype("str")
     shared = 11 if times.str.slice(0, 10).nunique() == 1 else 5 if times.str.slice(0, 4).nunique() == 1 else 0
     words = times.str.slice(shared, 16 if shared == 11 else 10)  # the time of the day, or the day
     ticks = {"tickvals": list(range(0, len(points), step)), "ticktext": list(words.iloc[::step])}
@@ -68,7 +71,7 @@ def trend(
         height=PANEL_PX + TOP_PX + BOTTOM_PX, margin={"t": TOP_PX, "b": BOTTOM_PX}, showlegend=several
     )
     better = "higher" if points["higher_is_better"].iloc[0] else "lower"
-    on = theme.plain(points["machine_class"].iloc[0])
+    on = theme.plain(points["machine_class"].fillna("unknown machine").iloc[0])
     theme.titled(figure, title, f"{on}<br>{better} is better; bars: 95 % interval of a run; line: level")
     theme.legend_fits(figure)
     return figure

@@ -55,6 +55,14 @@ def test_changes_are_found_in_noise_as_of_csit() -> None:
     assert (found >= 0.8 * known, wrong <= 1) == (True, True), (found, known, wrong)
 
 
+def test_a_drift_has_no_change_and_unknown_intervals_are_no_certainty() -> None:
+    rng, unknown = np.random.default_rng(1), np.full(40, np.nan)
+    drift = np.linspace(0, 0.2, 40) + rng.normal(0, 0.01, 40)
+    assert change_points.changes(drift, unknown, unknown) == []
+    marked = [change_points.changes(rng.normal(0, 0.02, 40), unknown, unknown) for _ in range(10)]
+    assert sum(map(bool, marked)) <= 1
+
+
 def test_wide_intervals_support_no_change() -> None:
     y = np.array([0.0, 0.001, -0.001, 0.0, 0.05, 0.051, 0.049, 0.05])
     assert [one.place for one in change_points.changes(y, y - 0.01, y + 0.01)] == [4]
@@ -99,6 +107,53 @@ def test_runs_are_added_by_several_writers_and_a_change_is_marked(
     assert change["sentence"].startswith("worse: -10 %")
     for words in ("6.12.9", "labkit compare", "no cause is named"):
         assert words in page
+
+
+def test_a_series_of_a_csv_file_is_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a time, the lines are in order; a file that grew adds its new lines only."""
+    there, path = tmp_path / "track", tmp_path / "own.csv"
+    lines = ["series,value,low,high,higher_is_better"]
+    lines += [f"p99,{value},{value * 0.99},{value * 1.01},false" for value in (100, 101, 99, 100, 101)]
+    lines += [f"p99,{value},,,false" for value in (120, 121, 119, 120, 121, 120)]
+    for count in (8, 12):
+        path.write_text("\n".join(lines[:count]))
+        assert cli.main(["track", "add", str(path), "--history", str(there)]) == 0
+    capsys.readouterr()
+    assert cli.main(["track", "report", "--history", str(there), "--json"]) == 0
+    [series] = json.loads(capsys.readouterr().out)["series"]
+    [change] = series["changes"]
+    assert (series["points_count"], change["before"], change["after"]) == (11, "line 6", "line 7")
+    assert change["sentence"].startswith("worse: +20 %")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("series,worth\na,1\n", "has the columns series, worth: series and value are needed"),
+        ("", "has the columns : series and value are needed"),
+        ("series,value,value\na,1,1\n", "each once"),
+        ("series,value\n", "has 0 points"),
+        ("series,value\na,1\na,nan\n", "line 3: a name and a value above 0 are needed, not 'nan'"),
+        ("series,value\na,1,2\n", "line 2: it has not 2 values"),
+        (
+            "series,value,low,high\na,1,2,3\n",
+            "line 2: the interval from low to high does not contain the value 1",
+        ),
+        ("series,value,time\na,1,soon\n", "line 2: 'soon' is no time such as"),
+        (
+            "series,value,time\na,1,2026-02-01\na,1,2026-01-01\n",
+            "line 3: it is earlier than the point before it",
+        ),
+        ("series,value,run\na,1,x\na,2,x\n", "line 3: a has the run x twice"),
+    ],
+)
+def test_a_wrong_csv_file_is_one_sentence(text: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text(text)
+    with pytest.raises(BadInput) as error:
+        history.add(path, tmp_path / "track")
+    assert says in str(error.value)
+    assert not (tmp_path / "track").exists()
 
 
 def test_machines_of_two_classes_are_never_in_one_series(tmp_path: Path) -> None:
