@@ -74,8 +74,8 @@ def _beside(before: pd.Series[Any], after: pd.Series[Any]) -> pd.DataFrame:
 def explained(of: Series, before: pd.Series[Any], after: pd.Series[Any]) -> list[str]:
     """Return what `labkit compare` and `labkit why` say of the two runs, with their commands, in sentences."""
     folders = [Path(str(one["folder"])) for one in (before, after)]
-    if gone := [str(one) for one in folders if not (one / "run.json").exists()]:
-        return [f"nothing more is known, because {' and '.join(gone)} is no folder of a run any more"]
+    if gone := dict.fromkeys(str(one) for one in folders if not (one / "run.json").exists()):
+        return [f"nothing more is known, because there is no run in {' and '.join(gone)}"]
     left, right = folders
     lines = [shlex.join(["labkit", "compare", str(left), str(right)])]
     try:
