@@ -117,6 +117,7 @@ SET_UP = (
           r"|inet_gso_segment|tcp_gso_segment|tcp4_gso_segment|tcp6_gso_segment|__udp_gso_segment|validate_xmit_skb.*"
           r"|skb_udp_segment|__udpv?4?_gso_segment_list_csum",
           r"offload .*(segmentation|scatter-gather)|gso_max|tso_max|gso_min"),
+    _path("polling in a thread (threaded NAPI)", r"napi_thread.*", r"\bthreaded\b"),
     _path("merging received segments (GRO)", r".*_gro_receive|napi_gro_.*|dev_gro_.*|gro_.*|skb_gro_.*"
           r"|.*_gro_complete|inet_gro_.*", r"receive-offload|(?<![a-z])gro(?!up)"),
     _path("veth's own receive queue (of GRO or XDP)", r"veth_poll|veth_xdp_rcv.*", r"offload generic-receive|\bxdp\b"),

@@ -38,7 +38,7 @@ RELEVANT = re.compile(
     r"|CPUs|nice|scheduling|cgroup .*(cpu|memory\.)|cpufreq|scaling_|huge|SMT|turbo|boost|idle driver"
     r"|scheduler |cpuidle|energy_|perf_pct|DAMON|VLANs|executable|[sS]eccomp|process (Speculation|THP)"
     r"|clocksource|tracer|perf events|trace events|[ku]probe events|preemption|mitigation|routes|rules|XFRM|module"
-    r"|environment|threaded|traffic classes|promiscuity|KSM|kernel command line"
+    r"|environment|threaded|napi_defer|traffic classes|promiscuity|KSM|kernel command line"
     r"|^(peer_)?(kernel\w*|cpu\w*|accelerator|machine|iperf3|endpoint|guest\w*|container\w*|version of iperf3)$"
 )
 # Settings that by themselves affect neither CPU time nor packets. systemd loads such BPF programs for its services.

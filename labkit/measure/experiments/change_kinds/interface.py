@@ -1,6 +1,6 @@
-"""Changes of an interface: offloads, rings, channels, MTU, and the CPUs of its queues."""
+"""Changes of an interface: offloads, rings, channels, MTU, how it is polled, and the CPUs of its queues."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from labkit.common import packages
@@ -139,6 +139,47 @@ class BigTcp(Kind):
             return place.kernel.netlink, netlink.index_of(place.interface)
 
 
+def _with_files(place: Place, what: str, files: str, script: str, lacking: Sequence[str]) -> str:
+    """Return the output of a shell script whose arguments are files of an interface in sysfs.
+
+    sysfs shows the network namespace in which it was mounted, so it is mounted again in a mount namespace.
+    """
+    lines = [
+        "set -e",
+        "mount -t sysfs labkit /sys/kernel",  # on /sys, the same sysfs would be refused as busy
+        'cd "/sys/kernel/class/net/$1"',
+        f"set -- {files}",
+        f'[ -e "$1" ] || {{ echo "this kernel has no {what} for it" >&2; exit 1; }}',
+        script,
+    ]
+    words = ("-c", 'exec unshare -m /bin/sh -c "$@"', "sh", "\n".join(lines), "sh", place.interface)
+    return place.run(what, "/bin/sh", *words, lacking=("has no", *lacking))
+
+
+class Napi(Kind):
+    """How NAPI polls an interface: in a thread of its own, or later, so that more packets merge.
+
+    Source: Documentation/networking/napi.rst. A veth has NAPI where its GRO is on, or an XDP program is attached.
+    """
+
+    example = "napi threaded 1 at server"
+    form = NAMES
+    takes: ClassVar = {
+        "threaded": range(2),
+        "gro_flush_timeout": range(1_000_000_001),  # ns
+        "napi_defer_hard_irqs": range(1_000_000),
+    }
+
+    def state(self, place: Place, options: Mapping[str, Any]) -> State:
+        values = _with_files(place, f"NAPI of {place}", " ".join(options), 'cat "$@"', ("no such file",))
+        return dict(zip(options, values.split(), strict=True))
+
+    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
+        for name, value in options.items():
+            script = f'echo {int(value)} | tee "$1"'
+            _with_files(place, f"{name}={value} of {place}", name, script, ("invalid argument",))
+
+
 class Steering(Kind):
     """RPS or XPS: the CPUs that process received (RPS) or sent (XPS) packets of every queue of an interface."""
 
@@ -149,7 +190,7 @@ class Steering(Kind):
         self.example = f"{name} 0,1 at server"
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        script = 'for file; do cpus=$(cat "$file"); echo "${file%/*} $cpus"; done'
+        script = 'for file; do cpus=$(cat "$file"); file=${file#*/}; echo "${file%/*} $cpus"; done'
         lines = self._at_queues(place, f"{self.name} of {place}", script).splitlines()
         return {f"{self.name} {queue}": cpus for queue, _, cpus in (line.partition(" ") for line in lines)}
 
@@ -167,23 +208,11 @@ class Steering(Kind):
         self._at_queues(place, f"{self.name} {options['cpus']}", script)
 
     def _at_queues(self, place: Place, what: str, script: str) -> str:
-        """Return the output of a shell script whose arguments are the files of the queues.
-
-        sysfs shows the network namespace in which it was mounted, so it is mounted again in a mount namespace.
-        """
-        lines = [
-            "set -e",
-            "mount -t sysfs labkit /sys/kernel",  # on /sys, the same sysfs would be refused as busy
-            'cd "/sys/kernel/class/net/$1/queues"',
-            f"set -- {self._queues}",
-            f'[ -e "$1" ] || {{ echo "this kernel has no {self.name} for it" >&2; exit 1; }}',
-            script,
-        ]
-        words = ("-c", 'exec unshare -m /bin/sh -c "$@"', "sh", "\n".join(lines), "sh", place.interface)
         # The kernel refuses to show xps_cpus of an interface with one queue (ENOENT).
-        return place.run(what, "/bin/sh", *words, lacking=("no such file", "has no"))
+        return _with_files(place, what, self._queues, script, ("no such file",))
 
 
 OFFLOAD, RING, CHANNELS = Offload(), Counts("ring", "-g", "-G"), Counts("channels", "-l", "-L")
 MTU, TXQUEUELEN, BIG_TCP = Mtu(), QueueLength(), BigTcp()
-RPS, XPS = Steering("rps", "rx-*/rps_cpus"), Steering("xps", "tx-*/xps_cpus")
+RPS, XPS = Steering("rps", "queues/rx-*/rps_cpus"), Steering("xps", "queues/tx-*/xps_cpus")
+NAPI = Napi()
