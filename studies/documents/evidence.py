@@ -153,7 +153,10 @@ def ratio_of_values(
     of: `speed` (the metric), `speed_per_pair`, or `cpu_per_packet` (of the whole machine). If each round measured both
     values, the ratio is of each round. Otherwise the interval is widened by the drift between runs.
     """
-    rows, ratios = rows_with(results.rows(run), only), rows_with(results.ratios(run), only)
+    rows = rows_with(results.rows(run), {**only, "topology": arm})
+    if not all(rows[column].eq(end).any() for end in (left, right)):
+        return
+    ratios = rows_with(results.ratios(run), only)
     # Tables with few columns are selected and divided much faster.
     controls = dict(load.groups(ratios[[*GROUP, *verdicts.MEASUREMENT, "setup", "log_control", "placed"]]))
 
@@ -164,7 +167,7 @@ def ratio_of_values(
             return None
         return verdicts.column_effect(some, "log_control", bool(some["method"].eq("slice").any()))
 
-    ok = load.measured_rows(rows[rows["topology"].eq(arm)])
+    ok = load.measured_rows(rows)
     ok = ok.loc[ok["role"].ne("control"), list(dict.fromkeys([*GROUP, *POINT_COLUMNS]))]
     if ok["method"].eq("slice").any():
         ok = ok[ok["method"].eq("slice")]
