@@ -44,8 +44,9 @@ def execute(
     from jupyter_client.kernelspec import NATIVE_KERNEL_NAME
     from nbclient.exceptions import DeadKernelError
 
-    # Its log messages are included in the errors below.
-    logging.getLogger("papermill").addHandler(logging.NullHandler())
+    # Papermill's messages are in the errors below. An interrupted cell leaves asyncio a task whose error nobody reads.
+    for logger in ("papermill", "asyncio"):
+        logging.getLogger(logger).addHandler(logging.NullHandler())
     with (
         run_folder.write_errors(folder / "notebook.ipynb"),
         _scratch() as scratch,

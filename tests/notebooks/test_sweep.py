@@ -173,7 +173,7 @@ def test_interrupt_and_resume(machine: Sandbox, done: str) -> None:
     process = machine.start(*LABKIT, "sweep", "params/other.yaml", cwd=project(machine))
     assert until(lambda: list(machine.data.glob("datapaths/other-*/*/rows/*.jsonl")), 60)
     os.killpg(process.pid, signal.SIGINT)
-    _out, err = process.communicate(timeout=20)
+    _out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "Traceback" not in err
     assert err.splitlines()[-1].startswith("labkit: interrupted: finished points are on disk")
