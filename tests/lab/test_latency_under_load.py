@@ -34,6 +34,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
         return load.load(folder)
 
 
+@pytest.mark.alone
 def test_planted_queue_is_in_the_loaded_percentile_only(rows: pd.DataFrame) -> None:
     own = rows[rows["topology"].eq("planted")]
     assert list(own["status"]) == ["ok"] * 6, own["reason"]
@@ -86,6 +87,7 @@ def test_requests_of_udp_count_from_when_they_were_due() -> None:
     assert times[len(times) // 2] == pytest.approx(STALL_S / 2, rel=0.3)
 
 
+@pytest.mark.alone
 def test_bloat_has_the_right_verdicts(rows: pd.DataFrame) -> None:
     for table in (finding.increase_verdicts(rows), *[load_verdicts(rows)]):
         words = table.set_index("topology")["word"]
@@ -102,6 +104,7 @@ def load_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
     return verdicts(rows)
 
 
+@pytest.mark.alone
 def test_figures_show_the_queue_over_time(rows: pd.DataFrame) -> None:
     drawn = {name: draw(rows, pd.DataFrame) for name, draw in finding.FIGURES.items()}
     lines = [one for one in drawn["over_time"].data if one.name == "pfifo-1000"]

@@ -427,9 +427,9 @@ def test_loss_per_hop_includes_the_switch(machine: Sandbox) -> None:
 @pytest.mark.long
 def test_full_flow_table_is_a_doubt(machine: Sandbox) -> None:
     words = ("pairs=4", "protocol=udp", "rate_bps=1e6", "rounds=1", "slices=0", "duration_s=1", "omit_s=0")
-    rows = machine.rows("topology=ovs_netdev+flow_limit=2", *words, "observe=switch", "profile_rounds=1")
-    [row] = [row for row in rows if row["observer"] == "switch"]
-    assert row["status"] == "ok"
+    # On a busy machine it also loses datagrams that iperf3 waits for.
+    words = ("topology=ovs_netdev+flow_limit=2", *words, "observe=switch", "profile_rounds=1")
+    [row] = [row for row in machine.rows(*words, code=None) if row["observer"] == "switch"]
     assert "the switch's flow table is full" in row["doubts"]
     assert "(limit 2)" in row["doubts"]
 

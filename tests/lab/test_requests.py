@@ -229,8 +229,9 @@ def test_http_server_has_no_rights() -> None:
 @pytest.mark.long
 def test_ends_of_a_round_are_on_the_same_cpus_in_all_arms(machine: Sandbox) -> None:
     """The scheduler's choice would be larger than any difference of datapaths. Each round has both kinds."""
-    rows = machine.rows("topology=veth,veth_bridge", "protocol=udp_rr", "slices=0", "rounds=2", *SHORT)
-    placed = {(row["round"], row["ends_on"], row["placement"]) for row in rows}
+    words = ("topology=veth,veth_bridge", "protocol=udp_rr", "slices=0", "rounds=2", *SHORT)
+    rows = machine.rows(*words, code=None)  # a busy machine may fail one
+    placed = {(row["round"], row["ends_on"], row["placement"]) for row in rows if row["status"] == "ok"}
     assert len(placed) == 4  # in each round one placement of a kind for all arms
     assert all(
         (placement.split(",")[0] == placement.split(",")[1]) == (ends_on == "one_cpu")
