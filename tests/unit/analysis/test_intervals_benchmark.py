@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
+import scipy
 from synthetic_rows import rows, save
 
 from benchmarks import __main__ as benchmarks
@@ -64,7 +64,7 @@ def test_what_cannot_be_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_chance_alone_breaks_no_promise() -> None:
     for hits in range(41):
         few, many = intervals.Count(hits, 40, 0.1), intervals.Count(40 - hits, 40, 0.1)
-        p = float(binomtest(hits, 40, 0.05, alternative="greater").pvalue)
+        p = float(scipy.stats.binomtest(hits, 40, 0.05, alternative="greater").pvalue)
         assert few.is_at_most(0.05) == many.is_at_least(0.95) == (p >= intervals.UNLIKELY)
 
 

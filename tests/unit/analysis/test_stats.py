@@ -11,9 +11,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+import scipy
 from conftest import ROOT
 from scipy.special import stdtrit
-from scipy.stats import kruskal, wilcoxon
 
 from labkit.analysis import stats
 from labkit.analysis.stats import Effect, Floats
@@ -219,7 +219,8 @@ def test_interval_agrees_with_the_signed_rank_test(rng: np.random.Generator, n: 
 
     def p(shift: float) -> float:
         exact = n <= stats.EXACT_UP_TO
-        return float(wilcoxon(x - shift, correction=not exact, method="exact" if exact else "approx").pvalue)
+        method = "exact" if exact else "approx"
+        return float(scipy.stats.wilcoxon(x - shift, correction=not exact, method=method).pvalue)
 
     for end, outwards in ((math.log(result.low), -1e-7), (math.log(result.high), 1e-7)):
         assert p(end + outwards) <= 0.0501
@@ -231,7 +232,7 @@ def test_disagreement_agrees_with_kruskal_wallis(rng: np.random.Generator) -> No
     for _ in range(50):
         groups = [np.round(rng.normal(0, 1, size), 1) for size in (5, 12, 20)]  # rounded, so with ties
         seen.add(disagree := stats.setups_disagree(groups))
-        assert disagree == (kruskal(*groups).pvalue < stats.DISAGREE_BELOW)
+        assert disagree == (scipy.stats.kruskal(*groups).pvalue < stats.DISAGREE_BELOW)
     assert seen == {True, False}
     assert not stats.setups_disagree(groups[:1])
 

@@ -1,5 +1,6 @@
 """Figures of the cost of encapsulation, read back from their traces: content, units, and what never shares an axis."""
 
+from statistics import geometric_mean
 from typing import Any
 
 import pandas as pd
@@ -7,7 +8,6 @@ import plotly.graph_objects as go
 import pytest
 import synthetic_report
 import synthetic_rows
-from scipy.stats import gmean
 
 from labkit.analysis import figures
 from labkit.analysis import verdicts as verdict_tables
@@ -79,7 +79,7 @@ def test_panels_against_size() -> None:
         assert list(rate.y) == pytest.approx([PACKETS / 0.07 * level / 1e3] * 3, rel=0.03)
         own = rows[rows["arm"].eq(name) & rows["method"].eq("slice") & rows["length_bytes"].eq(64)]
         sums = own.groupby("round")[["cpu_s", "received_count"]].sum()
-        assert cpu.y[0] == pytest.approx(gmean(sums["cpu_s"] / sums["received_count"]) * 1e6)
+        assert cpu.y[0] == pytest.approx(geometric_mean(sums["cpu_s"] / sums["received_count"]) * 1e6)
         assert cpu.error_y.array[0] > 0
         assert "64 bytes" in cpu.hovertext[0]
     xs = [middles(figure, name)[0].x[0] for name in ARMS]

@@ -160,7 +160,8 @@ def test_emulation_gaps_and_hosts_are_shown(
     draw: Callable[[pd.DataFrame], go.Figure], part: str, made: Callable[..., pd.DataFrame]
 ) -> None:
     assert "emulated CPU" in draw(made(**synthetic_overlay_rows.EMULATED)).layout.title.text
-    assert "emulated" not in draw(made()).layout.title.text
+    one = draw(made())
+    assert "emulated" not in one.layout.title.text
     assert "this kernel has no gre" in words(draw(synthetic_overlay_rows.unsupported(part)))
     assert "the table is empty" in words(draw(made().iloc[:0]))
     both = pd.concat([made(), synthetic_overlay_rows.unsupported(part)], ignore_index=True)
@@ -168,7 +169,7 @@ def test_emulation_gaps_and_hosts_are_shown(
     assert "this kernel has no gre" in words(figure)
     assert figure.data
     rows = pd.concat([made(run="a"), made(run="b", **synthetic_overlay_rows.EMULATED)], ignore_index=True)
-    one, two = draw(made()), draw(rows)
+    two = draw(rows)
     if part == "path":
         assert "first of 2 runs" in words(two)
         assert len(two.data) == len(one.data)

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import synthetic_profiles as made
-from scipy.stats import false_discovery_control, ttest_ind
 
 from labkit.analysis import flame, stats
 from labkit.analysis.flame import significance
@@ -99,6 +98,8 @@ def test_single_round_has_no_findings() -> None:
 def test_intervals_by_hand() -> None:
     """With many samples in every round, only the spread between rounds matters, and scipy's t test gives the same
     result."""
+    from scipy.stats import ttest_ind
+
     chance = np.random.default_rng(5)
     left, right = (chance.poisson(1e6 * np.exp(chance.normal(0, 0.1, (40, 5)))) for _ in range(2))
     each = np.full(5, 1e-3)
@@ -151,6 +152,8 @@ def test_sentence_names_the_control_and_the_total() -> None:
 
 
 def test_false_discovery_rate_against_scipy() -> None:
+    from scipy.stats import false_discovery_control
+
     chance = np.random.default_rng(2)
     for real in (0, 3, 30):
         p = np.concatenate([chance.uniform(size=500), chance.uniform(0, 1e-4, size=real)])
