@@ -465,8 +465,8 @@ def test_a_misspelt_key_of_the_table_is_refused(where: str) -> None:
 def two_runs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("two")
     theirs, mine = (synthetic_rows.rows(rounds=1, slices=1, seed=seed) for seed in (1, 9))
-    folders = published(folder, theirs, name="datapaths").folder / "datapaths", folder / "mine"
-    return [str(folders[0]), str(synthetic_rows.save(folders[1], mine, **RUN))]
+    answers_no_claim = published(folder, theirs, name="theirs").folder / "theirs"
+    return [str(answers_no_claim), str(synthetic_rows.save(folder / "mine", mine, **RUN))]
 
 
 @pytest.mark.parametrize(
