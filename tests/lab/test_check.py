@@ -373,6 +373,10 @@ SOUND = {
     "a long queue": BRIDGE + "tc -n client qdisc add dev eth0 root pfifo limit 2000",
     "two bridges": BRIDGE + "ip -n mid link add name far up type bridge; ip -n mid link set port-server master far;"
     " ip -n mid link add left up master lan type veth peer name right; ip -n mid link set right up master far",
+    "gateways of no subnet": ROUTED.replace("/24 dev", "/32 dev")
+    .replace(".254; ip -n s", ".254 dev eth0 onlink; ip -n s")
+    .replace("via 10.2.0.254", "via 10.2.0.254 dev eth0 onlink")
+    + "ip -n mid route add 10.1.0.1 dev to-client; ip -n mid route add 10.2.0.1 dev to-server",
     "translated addresses": ROUTED + "ip netns exec mid nft 'add table ip n;"
     " add chain ip n p { type nat hook postrouting priority 100; }; add rule ip n p oifname to-server masquerade'",
     "the bridge's own address": ENDS + "ip -n server link add name lan up type bridge;"
@@ -494,6 +498,11 @@ def test_a_clone_lists_what_it_lacks(tmp_path: Path) -> None:
     [client, *_] = json.loads(run([*LABKIT, "draw", str(file), "--json"]))["namespaces"]
     limits = {"mtu": 1300, "advmss": 1200, "window": 9000, "initcwnd": 4, "initrwnd": 5, "quickack": 1}
     assert limits in [route["limits"] for route in client["routes"]]
+    with untouched(SOUND["gateways of no subnet"]) as words:
+        file.write_text(text := clone(words))
+    assert "# It lacks" not in text
+    [client, *_] = json.loads(run([*LABKIT, "draw", str(file), "--json"]))["namespaces"]
+    assert [route["hops"][0]["via"] for route in client["routes"]] == ["10.1.0.254"]
 
 
 def clone(words: list[str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from ipaddress import ip_interface
+from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from typing import Any, get_args
 
@@ -69,7 +69,7 @@ PRINTED = {
 NEIGHBOUR = re.compile(r"^(\S+) dev (\S+) lladdr (\S+) PERMANENT$", re.MULTILINE)
 # Words of these lines that each copy chooses, or that limit nothing, and what follows from addresses.
 CHOSEN = re.compile(
-    r" (proto (?!esp|ah|comp|tcp|udp|sctp|icmp|ipv6)\w+|pref medium|nhid \d+|linkdown|dead|expires \w+"
+    r" (proto (?!esp|ah|comp|tcp|udp|sctp|icmp|ipv6)\w+|pref medium|onlink|nhid \d+|linkdown|dead|expires \w+"
     r"|(reqid|spi) \w+(\(\w+\))?)(?= |$)"
 )
 DERIVED = re.compile(r" proto kernel|^local fe80:")
@@ -271,7 +271,9 @@ class _Copy:
             vias = tuple(hop.via for hop in route.hops if hop.via is not None)
             version = ip_interface((*vias, route.to)[0].replace("default", "::")).version
             if not route.connected and version == family:
-                out = None if vias else route.hops[0].interface
+                subnets = [ip_interface(each).network for one in space.interfaces for each in one.addresses]
+                known = all(any(ip_address(via) in subnet for subnet in subnets) for via in vias)
+                out = route.hops[0].interface if not vias or (not known and len(vias) == 1) else None
                 every = ((field, route.limits.get(name)) for field, name in ROUTE_LIMITS.items())
                 limits = {field: value for field, value in every if value}
                 via = vias[0] if len(vias) == 1 else vias

@@ -21,6 +21,7 @@ IFF_UP, IFF_PROMISC = 1, 0x100
 NUD_NOARP, NUD_PERMANENT, NTF_SELF = 0x40, 0x80, 2  # linux/neighbour.h
 NO_MAC = "00:00:00:00:00:00"
 RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RT_SCOPE_LINK, RTN_UNICAST = 254, 4, 0, 253, 1
+RTNH_F_ONLINK = 4
 
 # labkit's indexes start high, because tunnel modules add fall-back devices (tunl0, sit0) at 2, 3 … in every namespace.
 FIRST_INDEX = 100
@@ -204,14 +205,22 @@ def new_route(
     *,
     metric: int | None = None,
     limits: Mapping[str, int] = MappingProxyType({}),
+    onlink: bool = False,
     family: int = 4,
 ) -> Message:
     """Return a request that adds a route to a prefix, or to `default` of this family.
 
     `hops` are (interface index, gateway or None); several hops have equal cost (ECMP). The kernel uses the route with
-    the smallest `metric`. `limits`: by ip-route(8)'s names (mtu, advmss, window).
+    the smallest `metric`. `limits`: by ip-route(8)'s names (mtu, advmss, window). `onlink`: the
+    gateways are there, whatever the addresses say.
     """
-    fields: dict[str, Any] = {"table": RT_TABLE_MAIN, "proto": RTPROT_STATIC, "type": RTN_UNICAST}
+    flags = RTNH_F_ONLINK if onlink else 0
+    fields: dict[str, Any] = {
+        "table": RT_TABLE_MAIN,
+        "proto": RTPROT_STATIC,
+        "type": RTN_UNICAST,
+        "flags": flags,
+    }
     attributes: dict[str, Any] = {}
     if to != "default":
         network = ip_network(to)
@@ -230,7 +239,7 @@ def new_route(
     else:
         # struct rtnexthop counts a hop's weight from 0
         attributes["RTA_MULTIPATH"] = [
-            {"oif": index, "hops": 0, "flags": 0} | nested({"RTA_GATEWAY": gateway or None})
+            {"oif": index, "hops": 0, "flags": flags} | nested({"RTA_GATEWAY": gateway or None})
             for index, gateway in hops
         ]
     by = ", ".join(gateway or f"interface {index}" for index, gateway in hops)

@@ -7,6 +7,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from ipaddress import ip_address
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -342,8 +343,16 @@ class BuiltNetwork:
                 (self._at(hop.out), None if hop.via is None else str(hop.via))
                 for hop in self.described.hops(route)
             ]
+            onlink = any(
+                self.described.connected(route.at, ip_address(one)) is None for one in route.gateways
+            )
             message = netlink.new_route(
-                route.to, hops, metric=route.metric, limits=route.limits, family=target(route).version
+                route.to,
+                hops,
+                metric=route.metric,
+                limits=route.limits,
+                onlink=onlink,
+                family=target(route).version,
             )
             messages[route.at].append(message)
         self._do(messages)

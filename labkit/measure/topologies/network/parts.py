@@ -269,7 +269,7 @@ ROUTE_LIMITS = {
 
 class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="route"):
     """A static route in the node `at` to a prefix or `default`: through gateways (several: equal-cost multipath) or
-    an interface.
+    an interface, or through both if no subnet of the node has the gateway.
 
     It can limit packets to `mtu_bytes`, and of TCP the segments (`mss_bytes`) and the window that the node offers, and
     set its first window and the one that it first offers, in segments (ROUTE_LIMITS; ip-route(8)).
