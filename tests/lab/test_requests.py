@@ -1,11 +1,14 @@
 """Requests and connections by sockperf, labkit's own sockets, and nginx with wrk, on real paths."""
 
+import functools
 import os
 import re
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +18,17 @@ from sandbox import Sandbox, each_long, sandbox, until
 from labkit.common import run_folder
 from labkit.common.errors import Failed
 from labkit.measure import topologies
+from labkit.measure.endpoints import Pair
 from labkit.measure.experiments import DatapathParameters, free_ports
 from labkit.measure.traffic import base, socket_loops
 from labkit.measure.traffic.base import LatencyGenerator
+from labkit.system import netlink, process
 from labkit.system.machine import mibs
 from labkit.system.machine.cpu_time import descendants
 
 pytestmark = pytest.mark.needs("root", "veth", "sockperf", "ping", "wrk")
 STALL_S = 0.3
+DELAY_S, ONE_OF = 0.005, 80  # planted in a little more than one of 100 requests
 SHORT = ("duration_s=1", "omit_s=0")
 SERVERS = {
     "udp_rr": b"sockperf\0server",
@@ -30,6 +36,7 @@ SERVERS = {
     "http": b"nginx",
     "http_close": b"nginx",
 }
+REQUESTS = ("udp dport 5201", "tcp dport 5201 tcp flags & psh == psh")  # as nft selects them
 
 
 @pytest.fixture
@@ -70,8 +77,51 @@ def test_verdict(
         assert ("tcp_tw_reuse=1" in (row["connection_sysctls"] or "")) == (protocol != "tcp_rr")
 
 
-def measured(disturb: Any = None, ports: str | None = None, **given: Any) -> tuple[dict[str, Any], int]:
-    """Measure for a second or more, call `disturb` with the server's pid meanwhile, and return the columns of the row
+@contextmanager
+def some_requests_late(pair: Pair) -> Iterator[None]:
+    """Delay one of ONE_OF requests on their way: the server's kernel takes it aside, and it enters again later.
+
+    nft forwards it to lo, whose addresses are others, so nobody but this function gets it there.
+    """
+    rules = [
+        "add table netdev planted",
+        f"add chain netdev planted late {{ type filter hook ingress device {pair.server.interface} priority 0 ; }}",
+        *(f"add rule netdev planted late {one} numgen inc mod {ONE_OF} 0 fwd to lo" for one in REQUESTS),
+    ]
+    process.output([*pair.server.prefix, "nft", " ; ".join(rules)])
+    process.output([*pair.client.prefix, "ethtool", "-K", pair.client.interface, "tx", "off"])  # whole checksums
+    with netlink.inside(pair.server.namespace.fd):
+        aside = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+    with netlink.inside(pair.client.namespace.fd):
+        back = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+    with aside, back:
+        aside.bind(("lo", 3))
+        back.bind((pair.client.interface, 0))
+        timers, done = list[threading.Timer](), threading.Event()
+
+        def delay() -> None:
+            while not done.is_set():
+                with suppress(TimeoutError):
+                    frame, (_, _, kind, *_) = aside.recvfrom(2048)
+                    if kind == socket.PACKET_OUTGOING:
+                        timers.append(threading.Timer(DELAY_S, back.send, (frame,)))
+                        timers[-1].start()
+
+        aside.settimeout(0.1)
+        thread = threading.Thread(target=delay)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            for one in (thread, *timers):
+                one.join()
+
+
+def measured(
+    disturb: Any = None, ports: str | None = None, plant: Any = None, **given: Any
+) -> tuple[dict[str, Any], int]:
+    """Measure for a second or more, call `disturb` with the servers' pids meanwhile, and return the columns of the row
     and how many connections the server's kernel counted."""
     parameters = DatapathParameters.of({"duration_s": 1, "slices": 0, **given})
     generator = parameters.load_generator
@@ -84,9 +134,8 @@ def measured(disturb: Any = None, ports: str | None = None, **given: Any) -> tup
         assert until(lambda: received() > 100, 20)  # the load has begun, however busy the machine is
         time.sleep(parameters.omit_s + parameters.duration_s / 3)
         ours = [(pid, Path(f"/proc/{pid}/cmdline").read_bytes()) for pid in descendants(os.getpid())]
-        for pid, words in ours:
-            if SERVERS[parameters.protocol if parameters.generator is None else "tcp_crr"] in words:
-                disturb(pid)
+        name = SERVERS[parameters.protocol if parameters.generator is None else "tcp_crr"]
+        disturb(*(pid for pid, words in ours if name in words))
 
     family = parameters.family
     with topologies.build("veth", topologies.Spec(1, family=family)) as net:
@@ -96,7 +145,10 @@ def measured(disturb: Any = None, ports: str | None = None, **given: Any) -> tup
         waiting = threading.Thread(target=late if disturb else int)
         waiting.start()
         try:
-            with free_ports.arranged(net.namespaces, pair.client.namespace):
+            with (
+                free_ports.arranged(net.namespaces, pair.client.namespace),
+                nullcontext() if plant is None else plant(pair),
+            ):
                 got = generator.latency(net.pairs, parameters)
         finally:
             waiting.join()
@@ -104,19 +156,60 @@ def measured(disturb: Any = None, ports: str | None = None, **given: Any) -> tup
         return generator.columns(got, parameters), mibs.mibs(text, "Tcp")["Tcp"]["PassiveOpens"]
 
 
-def stall(server: int) -> None:
-    os.kill(server, signal.SIGSTOP)
-    time.sleep(STALL_S)
-    os.kill(server, signal.SIGCONT)
+def stall(*servers: int, seconds: float = STALL_S) -> None:
+    for server in servers:
+        os.kill(server, signal.SIGSTOP)
+    time.sleep(seconds)
+    for server in servers:
+        os.kill(server, signal.SIGCONT)
 
 
-def end(server: int) -> None:
-    os.kill(server, signal.SIGKILL)
+def end(*servers: int) -> None:
+    for server in servers:
+        os.kill(server, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("protocol", ["udp_rr", *each_long("tcp_crr", "http")])
-def test_closed_loop_says_that_it_hides_a_stall(protocol: str) -> None:
-    row, _ = measured(stall, protocol=protocol, duration_s=2, omit_s=0)
+@pytest.mark.needs("nft", "ethtool")
+@pytest.mark.parametrize(
+    ("protocol", "given"),
+    [
+        ("udp_rr", {"generator": "sockets", "family": 6, "rate_rps": 1000}),
+        *each_long(
+            ("udp_rr", {}),
+            ("tcp_rr", {}),
+            ("tcp_rr", {"generator": "sockets", "rate_rps": 100, "duration_s": 4}),
+            ("udp_rr", {"generator": "sockets", "streams": 4}),
+            ("tcp_rr", {"generator": "sockets", "streams": 4}),
+            ("udp_rr", {"rate_rps": 1000}),
+            ("tcp_rr", {"rate_rps": 100, "duration_s": 4}),
+            ("tcp_crr", {"streams": 4}),
+            ("http", {"streams": 4}),
+        ),
+    ],
+)
+def test_delay_of_one_request_of_80_is_at_p99_and_not_below(protocol: str, given: dict[str, Any]) -> None:
+    row, _ = measured(plant=some_requests_late, protocol=protocol, omit_s=0, **given)
+    assert row["latency_p50_s"] <= row["latency_p90_s"] < 0.5 * DELAY_S
+    assert DELAY_S < row["latency_p99_s"] <= row["latency_p999_s"]
+    assert row["latency_p99_s"] < 2 * DELAY_S
+    assert row["lost_count"] == 0
+
+
+@pytest.mark.parametrize(
+    ("protocol", "given"),
+    [
+        ("udp_rr", {}),
+        *each_long(
+            ("tcp_rr", {}),
+            ("tcp_rr", {"generator": "sockets", "streams": 4}),
+            ("tcp_crr", {}),
+            ("tcp_cc", {"streams": 4}),
+            ("http", {"streams": 4}),
+        ),
+    ],
+)
+def test_closed_loop_says_that_it_hides_a_stall(protocol: str, given: dict[str, Any]) -> None:
+    row, _ = measured(stall, protocol=protocol, duration_s=2, omit_s=0, **given)
     assert row["latency_p99_s"] < 0.5 * STALL_S < row["latency_max_s"]
     told = [float(ms) for one in row["doubts"] for ms in re.findall(r"hides a stall.* ([\d.]+) ms, not", one)]
     # Of at most 2 s of waiting, 1 % may be beyond the 99th percentile. A busy machine has other waits as well.
@@ -126,8 +219,17 @@ def test_closed_loop_says_that_it_hides_a_stall(protocol: str) -> None:
     ] * is_hidden
 
 
-def test_open_loop_shows_a_stall() -> None:
-    row, _ = measured(stall, protocol="udp_rr", rate_rps=500, duration_s=2, omit_s=0)
+@pytest.mark.parametrize(
+    ("protocol", "given"),
+    [
+        ("udp_rr", {}),
+        ("tcp_rr", {"generator": "sockets", "family": 6, "omit_s": 1}),
+        *each_long(("tcp_rr", {}), ("udp_rr", {"generator": "sockets", "family": 6})),
+    ],
+)
+def test_open_loop_shows_a_stall(protocol: str, given: dict[str, Any]) -> None:
+    row, _ = measured(stall, **{"omit_s": 0} | given, protocol=protocol, rate_rps=500, duration_s=2)
+    assert row["loop"] == "open"
     assert row["sent_count"] == pytest.approx(1000, rel=0.05)
     # 15 % of the requests were due during the stall, and waited for half of it in the mean.
     assert row["latency_p50_s"] < 0.5 * STALL_S < row["latency_p99_s"]
@@ -202,11 +304,7 @@ def test_nagle_with_small_writes_shows_the_delayed_acknowledgement(machine: Sand
 def test_lost_request_is_counted() -> None:
     """Its time is longer than all others, so nobody knows the maximum; the loop goes on with the next one."""
 
-    def stall_long(server: int) -> None:
-        os.kill(server, signal.SIGSTOP)
-        time.sleep(socket_loops.LOST_S + 0.5)
-        os.kill(server, signal.SIGCONT)
-
+    stall_long = functools.partial(stall, seconds=socket_loops.LOST_S + 0.5)
     row, _ = measured(stall_long, protocol="udp_rr", generator="sockets", duration_s=4)
     assert (row["lost_count"], row["sent_count"]) == (1, row["received_count"] + 1)
     assert row["latency_max_s"] is None
@@ -218,7 +316,7 @@ def test_lost_request_is_counted() -> None:
 
 def test_http_server_has_no_rights() -> None:
     seen: list[str] = []
-    see = lambda pid: seen.append(Path(f"/proc/{pid}/status").read_text())  # noqa: E731
+    see = lambda *pids: seen.extend(Path(f"/proc/{one}/status").read_text() for one in pids)  # noqa: E731
     measured(see, protocol="http", omit_s=0)
     assert seen
     for text in seen:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from labkit.measure.traffic.packet_sender import Mix
 
 NOT_COUNTED = nullcontext()  # nobody counts while the load runs
+OFFERED = 0.98  # below this share of the requested rate of requests the sender was the limit
+LATE_NS, LATE_SHARE = 50_000, 0.01  # a row has a doubt if more than this share of the requests was sent later
 HIDDEN = 10  # how many times the 99th percentile is longer at a fixed rate if a closed loop hides a stall
 SATURATED = 0.95  # the share of a CPU that each sender uses when the generator is the limit
 # Each end of a flow leaves out the warm-up by its own clock. On a busy machine one end can be late by this much.
@@ -393,7 +395,7 @@ def latency_columns(times_s: Sequence[float], lost_count: int = 0) -> dict[str, 
     }
 
 
-def closed_loop(
+def request_columns(
     counts: Mapping[float, int],
     rate: float,
     parameters: LoadParameters,
@@ -404,14 +406,17 @@ def closed_loop(
 ) -> dict[str, Any]:
     """Return the columns of a row from how often each round-trip time (in seconds) was measured, and their rate.
 
+    The loop is closed, unless the parameters have a rate (`kept_rate`).
+
     `lost_count` requests got no response within `within_s`. Raises Failed without any round trip.
     """
     times = [one for one in sorted(counts) for _ in range(counts[one])]
     if not times:
         raise Failed("no request got a response")
     busy = client_cpu_s is not None and client_cpu_s > SATURATED * parameters.duration_s * clients_count
+    closed = parameters.rate_rps is None
     return {
-        "loop": "closed",
+        "loop": "closed" if closed else "open",
         "received_count": len(times),
         "sent_count": len(times) + lost_count,
         "lost_count": lost_count,
@@ -419,11 +424,25 @@ def closed_loop(
         **latency_columns(times, lost_count),
         "client_cpu_s": client_cpu_s,
         "doubts": [
-            *["generator-limited: each client used a whole CPU"] * busy,
-            *hidden_stalls(times, lost_count, within_s),
+            *["generator-limited: each client used a whole CPU"] * (closed and busy),
+            *(hidden_stalls(times, lost_count, within_s) if closed else []),
             *unanswered(lost_count, len(times) + lost_count, f" within {within_s:.0f} s"),
         ],
     }
+
+
+def kept_rate(late_count: int, sent_count: int, offered_rps: float, rate_rps: int, who: str) -> dict[str, Any]:
+    """Return the doubts of a row about when its requests were sent, and why it is invalid if its rate was not kept."""
+    doubts: list[str] = []
+    if late_count > LATE_SHARE * sent_count:
+        doubts.append(
+            f"{who} sent {units.percent(late_count / sent_count)} of the requests more than"
+            f" {units.si(1e-9 * LATE_NS, 's')} late, which the round-trip times include: its sender needs a CPU"
+        )
+    if offered_rps >= OFFERED * rate_rps:
+        return {"doubts": doubts}
+    reason = f"generator-limited: {offered_rps:.4g} of the requested {rate_rps} requests a second were sent"
+    return {"doubts": doubts, "status": "invalid", "reason": reason}
 
 
 def hidden_stalls(times_s: Sequence[float], lost_count: int = 0, within_s: float = 0.0) -> list[str]:

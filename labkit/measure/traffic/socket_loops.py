@@ -1,8 +1,8 @@
 """One end of labkit's own requests and connections: a loop of system calls in a process for each open connection.
 
 tcp_crr: connect, request, response, close. tcp_cc: connect and close. tcp_rr, udp_rr: requests and responses of one
-connection. In tcp_crr and tcp_cc the server closes first, and the client reads to the end. So TIME_WAIT stays at the
-server, and the client's port is free again at once.
+connection, in a closed loop, or in an open one at a rate. In tcp_crr and tcp_cc the server closes first, and the client
+reads to the end. So TIME_WAIT stays at the server, and the client's port is free again at once.
 
 It runs alone, also in a container, so it imports only the standard library. `_socket` is Python's `socket` without the
 layer that is written in Python. Measured on two shared cores over veth, with the kernel's part: 20 µs of the client's
@@ -14,11 +14,13 @@ from __future__ import annotations
 import _socket
 import array
 import collections
+import contextlib
 import ctypes
 import errno
 import gc
 import json
 import os
+import select
 import signal
 import struct
 import sys
@@ -30,8 +32,9 @@ STEP_NS = 100  # times are reported in steps of this length
 BACKLOG = 4096
 RETRY_S = 1e-3  # after which a client without a free port tries again
 PATIENCE_S = 8.0  # a lost SYN is sent again after 1, 3 and 7 s
-LOST_S = 2  # a request of udp_rr without a response for so long is lost
-PR_SET_PDEATHSIG = 1
+LOST_S = 2  # a request of udp_rr, or of an open loop, without a response for so long is lost
+SPIN_NS = 100_000  # before a request is due, its sender does not sleep: a timer may be late
+PR_SET_PDEATHSIG, PR_SET_TIMERSLACK = 1, 29
 SMALL_BYTES = 512  # of these, Nagle's algorithm holds nothing back on a new connection
 SO_BUSY_POLL = 46  # asm-generic/socket.h
 OPTIONS = {
@@ -230,10 +233,10 @@ def _transaction(request: dict[str, Any]) -> Callable[[], None]:
     return on_connection
 
 
-def _repeat(transaction: Callable[[], None], seconds: float, times: array.array[int]) -> tuple[int, int]:
+def _repeat(transaction: Callable[[], None], seconds: float, times: array.array[int]) -> dict[str, Any]:
     """Repeat a transaction for so long, and append how long each took.
 
-    Return how often no port was free, and how many requests of udp_rr were lost.
+    Return parts of the report: how often no port was free, and how many requests of udp_rr were lost.
     """
     clock, append, portless, lost = time.monotonic_ns, times.append, 0, 0
     begun = clock()
@@ -254,7 +257,54 @@ def _repeat(transaction: Callable[[], None], seconds: float, times: array.array[
             portless += 1
             time.sleep(RETRY_S)
             begun = clock()
-    return portless, lost
+    return {"portless": portless, "lost": lost}
+
+
+def _open_loop(request: dict[str, Any], times: array.array[int]) -> tuple[float, dict[str, Any]]:
+    """Send requests by a schedule, whatever comes back, and append how long each took since it was due.
+
+    A sender that is late catches up. Those of the first `omit_s` do not count. Responses of TCP come in order, and one of
+    UDP has the number of its request. Return the CPU time used before those that count, and parts of the report.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1)
+    rate, length, numbered = request["rate_rps"], request["length_bytes"], request["protocol"] == "udp_rr"
+    warm, count = (rate * seconds for seconds in (request["omit_s"], request["omit_s"] + request["duration_s"]))
+    one = _new(request, _settings(request, serves=False))
+    one.connect(_address(request)[1])
+    begin, read = _reader(request)
+    begin(number := one.detach())
+    os.set_blocking(number, False)
+    clock, waiting, unsent = time.monotonic_ns, dict[int, int](), b""
+    sent = answered = received_bytes = late = used_s = 0
+    begun = due = now = clock()
+    end = begun + 10**9 * count // rate + LOST_S * 10**9
+    while now < end and (sent < count or unsent or waiting):
+        if unsent or (sent < count and now >= due):
+            if not unsent:
+                used_s = time.process_time() if sent == warm else used_s
+                late += sent >= warm and now - due > request["late_ns"]
+                waiting[sent] = due
+                unsent, sent, last = sent.to_bytes(length) if numbered else bytes(length), sent + 1, now
+                due = begun + 10**9 * sent // rate if sent < count else end
+            with contextlib.suppress(BlockingIOError):
+                unsent = unsent[os.write(number, unsent) :]
+        sleep_s = max(0, due - clock() - SPIN_NS) / 1e9
+        arrived = select.select([number], [number] if unsent else [], [], sleep_s)[0]
+        data = read(number, length) if arrived else None
+        now = clock()
+        if data is None:
+            continue
+        if not data:
+            raise ClosedEarlyError
+        received_bytes += len(data)
+        complete = [int.from_bytes(data)] if numbered else range(answered, received_bytes // length)
+        answered += len(complete)
+        times.extend(now - waiting[each] for each in complete if each >= warm and each in waiting)
+        for each in complete:
+            waiting.pop(each, None)
+    offered_rps = sent / ((last - begun) / 1e9 + 1 / rate)
+    lost = count - warm - len(times)
+    return used_s, {"portless": 0, "lost": lost, "late": late, "offered_rps": offered_rps}
 
 
 def measure(request: dict[str, Any]) -> None:
@@ -265,15 +315,18 @@ def measure(request: dict[str, Any]) -> None:
     signal.sigwait([signal.SIGHUP])
     for pid, _ in others:
         os.kill(pid, signal.SIGHUP)
-    times, portless, lost, problem = array.array("q"), 0, 0, None
+    times, problem, found = array.array("q"), None, dict[str, Any]()
     signal.signal(signal.SIGALRM, _silent)
     signal.setitimer(signal.ITIMER_REAL, request["omit_s"] + request["duration_s"] + PATIENCE_S)
     used_s = time.process_time()
     try:
-        transaction = _transaction(request)
-        _repeat(transaction, request["omit_s"], array.array("q"))
-        used_s = time.process_time()
-        portless, lost = _repeat(transaction, request["duration_s"], times)
+        if request["rate_rps"] is None:
+            transaction = _transaction(request)
+            _repeat(transaction, request["omit_s"], array.array("q"))
+            used_s = time.process_time()
+            found = _repeat(transaction, request["duration_s"], times)
+        else:
+            used_s, found = _open_loop(request, times)
     except ClosedEarlyError:
         problem = "the server closed a connection before its response was complete"
     except TimeoutError:
@@ -285,10 +338,9 @@ def measure(request: dict[str, Any]) -> None:
     counts = collections.Counter(one // STEP_NS for one in times)
     report = {
         "counts": counts,
-        "portless": portless,
-        "lost": lost,
         "cpu_s": used_s,
         "problem": problem,
+        **found,
     }
     with open(output, "wb") as mine:
         mine.write(json.dumps(report).encode() + b"\n")

@@ -1,7 +1,8 @@
 """labkit's own requests and connections (`socket_loops`), for what no packaged program measures.
 
 Debian has none for tcp_crr and tcp_cc: netperf is not free, and the bounce-back of iperf 2 keeps its connection. For
-requests on one connection, sockperf is the usual generator; this one also has IPv6 and several connections.
+requests on one connection, sockperf is the usual generator; this one also has IPv6, several connections in a closed
+loop, and options of sockets.
 """
 
 import json
@@ -16,6 +17,7 @@ from typing import Any
 import labkit
 from labkit.common import errors, units
 from labkit.common.errors import BadInput, Failed
+from labkit.common.limits import Within
 from labkit.measure.endpoints import Endpoint, Pair, RemotePair
 from labkit.measure.traffic import base, socket_loops, socket_options
 from labkit.measure.traffic.base import (
@@ -25,7 +27,7 @@ from labkit.measure.traffic.base import (
     Capabilities,
     LoadParameters,
     RequestGenerator,
-    closed_loop,
+    request_columns,
     until_listening,
 )
 from labkit.system import process
@@ -46,12 +48,21 @@ class Sockets(RequestGenerator):
     def check(self, parameters: LoadParameters) -> None:
         """Raise BadInput for what these sockets cannot do."""
         super().check(parameters)
-        if parameters.protocol == "tcp_cc" and "quickack" in socket_options.parse(parameters.socket):
+        rate_rps, options = parameters.rate_rps, socket_options.parse(parameters.socket)
+        if parameters.protocol == "tcp_cc" and "quickack" in options:
             raise BadInput("socket=quickack: tcp_cc has no data to acknowledge; leave it out")
-        if (count := socket_options.parse(parameters.socket).get("writes", 1)) > 1:
+        if (writes := options.get("writes", 1)) > 1:
             size = 0 if parameters.protocol == "tcp_cc" else parameters.length_bytes or USUAL_BYTES
-            if count > size:
-                raise BadInput(f"socket=writes={count}: a request of {parameters.protocol} has {size} bytes")
+            if writes > size:
+                raise BadInput(f"socket=writes={writes}: a request of {parameters.protocol} has {size} bytes")
+        if rate_rps is not None and (parameters.streams > 1 or writes > 1):
+            raise BadInput(
+                f"rate_rps={rate_rps}: {self.name} keeps a rate on one connection, each request in one write: use"
+                " streams=1, without writes"
+            )
+        if rate_rps is not None and parameters.protocol == "udp_rr":
+            what = "with rate_rps a request of udp_rr carries its number"
+            Within(4, LARGEST_DATAGRAM, what).check("length_bytes", parameters.length_bytes)
 
     def latency(
         self,
@@ -77,7 +88,7 @@ class Sockets(RequestGenerator):
     def columns(self, measured: list[str], parameters: LoadParameters) -> dict[str, Any]:
         """Return the columns of a row. Raises Failed with the problem of a connection."""
         counts: Counter[float] = Counter()
-        portless, lost, cpu_s = 0, 0, 0.0
+        portless, lost, late, cpu_s = 0, 0, 0, 0.0
         reports = [report for text in measured for report in _reports(text)]
         for report in reports:
             if report["problem"]:
@@ -86,9 +97,13 @@ class Sockets(RequestGenerator):
             for step, count in report["counts"].items():
                 counts[1e-9 * socket_loops.STEP_NS * int(step)] += count
             portless, lost = portless + report["portless"], lost + report["lost"]
-            cpu_s += report["cpu_s"]
+            late, cpu_s = late + report.get("late", 0), cpu_s + report["cpu_s"]
         rate = counts.total() / parameters.duration_s
-        row = closed_loop(counts, rate, parameters, cpu_s, len(reports), lost, socket_loops.LOST_S)
+        row = request_columns(counts, rate, parameters, cpu_s, len(reports), lost, socket_loops.LOST_S)
+        if parameters.rate_rps is not None:
+            offered_rps = min(report["offered_rps"] for report in reports)
+            about = base.kept_rate(late, counts.total(), offered_rps, parameters.rate_rps, "labkit")
+            row |= {**about, "doubts": [*about["doubts"], *row["doubts"]]}
         if portless:
             row |= {
                 "status": "invalid",
@@ -127,6 +142,8 @@ def _argv(
         "length_bytes": parameters.length_bytes or USUAL_BYTES,
         "socket": socket_options.parse(parameters.socket),
         "congestion": parameters.congestion,
+        "rate_rps": parameters.rate_rps,
+        "late_ns": base.LATE_NS,
         "omit_s": parameters.omit_s,
         "duration_s": parameters.duration_s,
     }
@@ -152,6 +169,7 @@ class Requests(Sockets):
         metric="latency_p50_s",
         higher_is_better=False,
         streams=128,
+        requests=True,
         sockets=tuple(socket_options.OPTIONS),
     )
 

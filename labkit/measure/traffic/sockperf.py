@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.common import errors, units
+from labkit.common import errors
 from labkit.common.errors import BadInput, Failed
 from labkit.common.limits import Within
 from labkit.measure.endpoints import Pair, RemotePair
@@ -38,8 +38,6 @@ BEGUN = "Starting test"  # what a client prints before its first request
 WARM_S, SPARE_S = 0.4, 1  # sockperf leaves out 0.4 s at the beginning and 0.05 s at the end
 # sockperf reserves memory for each message that it may send: without a rate, for so many in a second.
 UNPACED_RPS, MOST_MESSAGES = 600_000, 36_600_000
-OFFERED = 0.98  # below this share of the requested rate the sender was the limit
-LATE_NS, LATE_SHARE = 50_000, 0.01  # a row has a doubt if more than this share of the requests was sent later
 _COUNTS = re.compile(r"\[Valid Duration\] RunTime=([0-9.]+) sec; SentMessages=(\d+)")
 _MISSING = re.compile(r"dropped messages = (\d+);.* out-of-order messages = (\d+)")
 _ERROR = re.compile(r"ERROR: ([^\x1b\n]*)")
@@ -112,13 +110,17 @@ def columns(logs: Sequence[Log], duration_s: int, rate_rps: int | None) -> dict[
         if rate_rps is not None:
             lost += min(log.lost_count, max(0, rate_rps * duration_s - len(own)))
             late += sum(
-                sent - due > LATE_NS for sent, due in zip(log.sent_ns[: len(own)], start, strict=False)
+                sent - due > base.LATE_NS for sent, due in zip(log.sent_ns[: len(own)], start, strict=False)
             )
         times += own
     times.sort()
     times_s = [1e-9 * one for one in times]
-    doubts = base.hidden_stalls(times_s) if rate_rps is None else []
-    row: dict[str, Any] = {
+    if rate_rps is None:
+        about: dict[str, Any] = {"doubts": base.hidden_stalls(times_s)}
+    else:
+        offered_rps = min((log.sent_count / log.elapsed_s for log in logs), default=0.0)
+        about = base.kept_rate(late, len(times), offered_rps, rate_rps, "sockperf")
+    return {
         "loop": "closed" if rate_rps is None else "open",
         "received_count": len(times),
         "sent_count": len(times) + lost,
@@ -126,21 +128,9 @@ def columns(logs: Sequence[Log], duration_s: int, rate_rps: int | None) -> dict[
         "out_of_order_count": sum(log.out_of_order_count for log in logs),
         "transaction_rate": len(times) / duration_s,
         **base.latency_columns(times_s, lost),
-        "doubts": doubts,
+        **about,
+        "doubts": [*about["doubts"], *base.unanswered(lost, len(times) + lost)],
     }
-    if late > LATE_SHARE * len(times):
-        doubts.append(
-            f"sockperf sent {units.percent(late / len(times))} of the requests more than"
-            f" {units.si(1e-9 * LATE_NS, 's')} late, which the round-trip times include: its sender needs a CPU"
-        )
-    doubts += base.unanswered(lost, row["sent_count"])
-    offered = min((log.sent_count / log.elapsed_s for log in logs), default=0.0)
-    if rate_rps is not None and offered < OFFERED * rate_rps:
-        row |= {
-            "status": "invalid",
-            "reason": f"generator-limited: {offered:.4g} of the requested {rate_rps} requests a second were sent",
-        }
-    return row
 
 
 def client_argv(parameters: LoadParameters, pair: Pair, log: Path) -> list[str]:

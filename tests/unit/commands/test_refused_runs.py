@@ -108,6 +108,8 @@ datapaths protocol=udp_rr duration_s=61 -> duration_s=61 is outside 1 to 60: soc
 datapaths protocol=tcp_rr family=6 -> family=6: sockperf 3.7 has no IPv6; use generator=sockets
 datapaths protocol=http mss_bytes=900 -> mss_bytes=900: wrk has no mss_bytes; leave it out
 datapaths protocol=tcp_crr rate_rps=9 -> rate_rps=9: connections keeps no rate of requests
+datapaths protocol=udp_rr generator=sockets rate_rps=9 streams=2 -> rate_rps=9: sockets keeps a rate on one connection
+datapaths protocol=udp_rr generator=sockets rate_rps=9 length_bytes=3 -> length_bytes=3 is outside 4 to 65507
 datapaths protocol=tcp_rr endpoint=guest -> endpoint=guest: sockperf does not run in guests
 datapaths topology=veth_published_proxy protocol=ping -> veth_published_proxy takes the load of iperf3, sockperf
 throughput topology=veth_published_proxy -> veth_published_proxy takes the load of iperf3, sockperf
