@@ -431,7 +431,9 @@ def request_columns(
     }
 
 
-def kept_rate(late_count: int, sent_count: int, offered_rps: float, rate_rps: int, who: str) -> dict[str, Any]:
+def kept_rate(
+    late_count: int, sent_count: int, offered_rps: float, rate_rps: int, who: str
+) -> dict[str, Any]:
     """Return the doubts of a row about when its requests were sent, and why it is invalid if its rate was not kept."""
     doubts: list[str] = []
     if late_count > LATE_SHARE * sent_count:

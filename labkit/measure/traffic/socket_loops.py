@@ -263,19 +263,21 @@ def _repeat(transaction: Callable[[], None], seconds: float, times: array.array[
 def _open_loop(request: dict[str, Any], times: array.array[int]) -> tuple[float, dict[str, Any]]:
     """Send requests by a schedule, whatever comes back, and append how long each took since it was due.
 
-    A sender that is late catches up. Those of the first `omit_s` do not count. Responses of TCP come in order, and one of
-    UDP has the number of its request. Return the CPU time used before those that count, and parts of the report.
+    A sender that is late catches up. Those of the first `omit_s` do not count. Responses of TCP come in order, and one
+    of UDP has the number of its request. Return the CPU time used before those that count, and parts of the report.
     """
     ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1)
     rate, length, numbered = request["rate_rps"], request["length_bytes"], request["protocol"] == "udp_rr"
-    warm, count = (rate * seconds for seconds in (request["omit_s"], request["omit_s"] + request["duration_s"]))
+    warm = rate * request["omit_s"]
+    count = warm + rate * request["duration_s"]
     one = _new(request, _settings(request, serves=False))
     one.connect(_address(request)[1])
     begin, read = _reader(request)
     begin(number := one.detach())
     os.set_blocking(number, False)
     clock, waiting, unsent = time.monotonic_ns, dict[int, int](), b""
-    sent = answered = received_bytes = late = used_s = 0
+    sent = answered = received_bytes = late = 0
+    used_s = 0.0
     begun = due = now = clock()
     end = begun + 10**9 * count // rate + LOST_S * 10**9
     while now < end and (sent < count or unsent or waiting):

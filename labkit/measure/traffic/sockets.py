@@ -102,7 +102,7 @@ class Sockets(RequestGenerator):
         row = request_columns(counts, rate, parameters, cpu_s, len(reports), lost, socket_loops.LOST_S)
         if parameters.rate_rps is not None:
             offered_rps = min(report["offered_rps"] for report in reports)
-            about = base.kept_rate(late, counts.total(), offered_rps, parameters.rate_rps, "labkit")
+            about = base.kept_rate(late, row["sent_count"], offered_rps, parameters.rate_rps, "labkit")
             row |= {**about, "doubts": [*about["doubts"], *row["doubts"]]}
         if portless:
             row |= {
