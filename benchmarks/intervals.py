@@ -3,8 +3,9 @@
 The series is cut into groups of consecutive rounds, each of which is what a quick run (5 rounds) or a normal one (10)
 would have measured. Two errors are counted, by the code that computes labkit's verdicts: an A/A alarm (the interval of
 the baseline against itself excludes 1), and an interval of macvlan_bridge against veth_bridge that does not contain
-the ratio of the whole series. Chance moves such counts, so a promise is broken only if its count would be unlikely
-(below 5 %, one-sided binomial test) for a method that just keeps the promise.
+the ratio of the whole series. Of round trips, each percentile of PERCENTILES is compared. Chance moves such counts, so
+a promise is broken only if its count would be unlikely (below 5 %, one-sided binomial test) for a method that just
+keeps the promise.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ import pandas as pd
 from scipy.special import bdtr, bdtrc
 
 from benchmarks.promise import LABKIT, NotMeasuredError, Promise, median, note, output
-from labkit.analysis import load, stats, verdicts
+from labkit.analysis import load, protocols, stats, verdicts
 from labkit.common.errors import BadInput
 
 ROUNDS, QUICK_ROUNDS, SLICES = 252, 20, 4
-PROTOCOLS = ("tcp", "udp")
-PARAMETERS = (
-    "topology=veth_bridge,macvlan_bridge", "pairs=1,8", f"slices={SLICES}", "whole_runs=0", "half_width=0",
-)  # fmt: skip
+ARMS = ("topology=veth_bridge,macvlan_bridge", "half_width=0")
+FLOWS = ("pairs=1,8", f"slices={SLICES}", "whole_runs=0")
+REQUESTS = ("generator=sockets", "duration_s=1", "omit_s=0")
+PARAMETERS = {"tcp": FLOWS, "udp": FLOWS, "udp_rr": REQUESTS}
+PERCENTILES = ("p90", "p99")
 FEW = (5, 10)  # rounds of a quick and of a normal run
 ALARMS, COVERED = 0.05, 0.93
 UNLIKELY = 0.05
@@ -62,16 +64,16 @@ class Count:
 
 
 def promises(quick: bool, folder: Path | None = None) -> Iterator[Promise]:
-    """Yield the alarms and the coverage of a new series (half an hour; a tenth of that with --quick), or those of the
+    """Yield the alarms and the coverage of a new series (an hour; a tenth of that with --quick), or those of the
     run in `folder`, or of all runs in it."""
     if folder is not None:
         yield from evaluated(folder)
         return
     with tempfile.TemporaryDirectory() as scratch:
         rounds = QUICK_ROUNDS if quick else ROUNDS
-        for protocol in PROTOCOLS:
+        for protocol, own in PARAMETERS.items():
             note(f"{rounds} rounds of {protocol}")
-            words = [*PARAMETERS, f"protocol={protocol}", f"rounds={rounds}", "--json"]
+            words = [*ARMS, *own, f"protocol={protocol}", f"rounds={rounds}", "--json"]
             output([*LABKIT, "run", "datapaths", *words, "--folder", str(Path(scratch) / protocol)])
         yield from evaluated(Path(scratch))
 
@@ -87,7 +89,7 @@ def evaluated(folder: Path) -> Iterator[Promise]:
     except BadInput as error:
         raise NotMeasuredError(str(error)) from None
     if not every:
-        raise NotMeasuredError(f"{folder} has no comparison with slices in {FEW[0]} rounds")
+        raise NotMeasuredError(f"{folder} has no comparison in {FEW[0]} rounds")
     for rounds in FEW:
         alarms, covered = [], []
         for name, ratios in every.items():
@@ -116,14 +118,19 @@ def evaluated(folder: Path) -> Iterator[Promise]:
 
 
 def series(df: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the name and the ratios of slices of every comparison that has at least FEW[0] rounds."""
-    for key, group in load.groups(verdicts.ratios(df)):
-        slices = group[
-            group["method"].eq("slice") & group["log_ratio"].notna() & group["log_control"].notna()
-        ]
-        for topology, mine in slices.groupby("topology", sort=False):
-            if mine["setup"].nunique() >= FEW[0]:
-                yield f"{topology}, {load.group_text(key)}", mine
+    """Yield the name and the ratios of every comparison that has at least FEW[0] rounds: of slices, if it has any."""
+    timed = df["protocol"].isin(protocols.TIMED)
+    parts = [("", df[~timed], verdicts.METRIC)]
+    for name in PERCENTILES:
+        metrics = dict.fromkeys(protocols.TIMED, (f"latency_{name}_s", False))
+        parts.append((f", {name}", df[timed], metrics))
+    for suffix, rows, metrics in parts:
+        for key, group in load.groups(verdicts.ratios(rows, metrics)) if len(rows) else ():
+            both = group[group["log_ratio"].notna() & group["log_control"].notna()]
+            used = both[both["method"].eq("slice" if both["method"].eq("slice").any() else "whole")]
+            for topology, mine in used.groupby("topology", sort=False):
+                if mine["setup"].nunique() >= FEW[0]:
+                    yield f"{topology}, {load.group_text(key)}{suffix}", mine
 
 
 def groups(ratios: pd.DataFrame, rounds: int) -> list[pd.DataFrame]:
@@ -135,7 +142,7 @@ def groups(ratios: pd.DataFrame, rounds: int) -> list[pd.DataFrame]:
 
 def false_alarms(ratios: pd.DataFrame, rounds: int) -> Count:
     """Count the groups in which the baseline differs from itself (95 %)."""
-    some = [verdicts.column_effect(one, "log_control", slices=True) for one in groups(ratios, rounds)]
+    some = [effect(one, "log_control") for one in groups(ratios, rounds)]
     return _counted(some, lambda one: not contains(one, 1))
 
 
@@ -144,18 +151,20 @@ def coverage(ratios: pd.DataFrame, rounds: int, rng: np.random.Generator | None 
 
     With `rng` the groups are rounds drawn at random.
     """
-    whole = verdicts.column_effect(ratios, "log_ratio", slices=True)
+    whole = effect(ratios, "log_ratio")
     assert whole is not None
     if rng is None:
-        some = [verdicts.column_effect(one, "log_ratio", slices=True) for one in groups(ratios, rounds)]
+        some = [effect(one, "log_ratio") for one in groups(ratios, rounds)]
     else:
         of_round = [one for _, one in ratios.groupby("round")]
         drawn = (rng.choice(len(of_round), rounds, replace=False) for _ in range(DRAWS))
-        some = [
-            verdicts.column_effect(pd.concat([of_round[at] for at in places]), "log_ratio", slices=True)
-            for places in drawn
-        ]
+        some = [effect(pd.concat([of_round[at] for at in places]), "log_ratio") for places in drawn]
     return _counted(some, lambda one: contains(one, whole.ratio))
+
+
+def effect(ratios: pd.DataFrame, column: str) -> stats.Effect | None:
+    """Return the effect in ratios of `series`, which are all of slices or all of whole runs."""
+    return verdicts.column_effect(ratios, column, slices=bool(ratios["method"].eq("slice").all()))
 
 
 def contains(one: stats.Effect, ratio: float) -> bool:
@@ -170,6 +179,6 @@ def _counted(some: Sequence[stats.Effect | None], is_hit: Callable[[stats.Effect
 
 def long_run(ratios: pd.DataFrame) -> str:
     """Return the ratio of the whole series with its interval."""
-    whole = verdicts.column_effect(ratios, "log_ratio", slices=True)
+    whole = effect(ratios, "log_ratio")
     assert whole is not None
     return stats.ratio_text(whole.ratio, whole.low, whole.high)

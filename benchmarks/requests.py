@@ -1,16 +1,20 @@
 """Compare the CPU time of labkit's own request client with sockperf's, side by side, and see how punctual a rate of
-requests is."""
+requests is, and how narrow the interval of a 99th percentile gets within a minute."""
 
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.promise import NotMeasuredError, Promise, at_most, inside, median, note
+from benchmarks import intervals
+from benchmarks.promise import LABKIT, NotMeasuredError, Promise, at_most, inside, median, note, output
+from labkit.analysis import stats, verdicts
+from labkit.common import run_folder
 from labkit.measure import topologies
 from labkit.measure.endpoints import Pair
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
@@ -26,11 +30,14 @@ ENDS = {"ends on one CPU": (0, 0), "ends on two CPUs": (0, -1)}
 RATE_RPS, PUNCTUAL_S, PUNCTUAL_SHARE = 20_000, 50e-6, 0.99
 BUSY_COUNT = 2 * RATE_RPS
 ROUNDS, QUICK = 9, 3
+# Three arms, each with its ends on one CPU and on two.
+P99 = ("topology=veth,veth_bridge", "protocol=udp_rr", *intervals.REQUESTS, "half_width=0")
+P99_ROUNDS, WIDTH, WITHIN_S = 8, 0.05, 60.0
 Results = dict[str, list[float]]
 
 
 def promises(quick: bool) -> Iterator[Promise]:
-    """Yield a line for each protocol and place of the ends, and one for the open loop."""
+    """Yield a line for each protocol and place of the ends, one for the open loop, and those of percentiles."""
     note("requests beside sockperf")
     result: Results = inside("benchmarks.requests", QUICK if quick else ROUNDS)
     for protocol in PROTOCOLS:
@@ -38,6 +45,7 @@ def promises(quick: bool) -> Iterator[Promise]:
             ours, theirs = (median(result[f"{protocol}, {ends}, {name}"]) for name in GENERATORS)
             what = f"client's CPU time for a request of {protocol}, {ends}"
             yield at_most(what, 1e6 * ours, 1e6 * theirs, "sockperf", BOUND, form="{:.2f} µs")
+    yield from percentiles(QUICK if quick else P99_ROUNDS, quick)
     punctual, busy = median(result["punctual"]), median(result["busy"])
     if busy < PUNCTUAL_SHARE:
         raise NotMeasuredError(
@@ -52,6 +60,27 @@ def promises(quick: bool) -> Iterator[Promise]:
         f">= {PUNCTUAL_SHARE}",
         punctual >= PUNCTUAL_SHARE * busy,
     )
+
+
+def percentiles(rounds: int, quick: bool) -> Iterator[Promise]:
+    """Yield for each place of the ends how wide the interval of veth's 99th percentile against itself is."""
+    note(f"99th percentiles, {rounds} rounds")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "run"
+        output([*LABKIT, "run", "datapaths", *P99, f"rounds={rounds}", "--json", "--folder", str(folder)])
+        seconds = run_folder.read_json(folder / "run.json")["measuring_s"]
+        pairs = verdicts.ratios(verdicts.load(folder), {"udp_rr": ("latency_p99_s", False)})
+    for ends, own in pairs.groupby("ends_on", dropna=False):
+        again, arm = (intervals.effect(own, column) for column in ("log_control", "log_ratio"))
+        if again is None or arm is None:
+            raise NotMeasuredError(f"no p99 of {ends} was measured")
+        width = stats.half_width(again)
+        yield Promise(
+            f"half-width of p99 of udp_rr, veth to itself, {ends}",
+            f"{width:.1%} in {seconds:.0f} s", bound=f"<= {WIDTH:.0%} in {WITHIN_S:.0f} s",
+            kept=None if quick else width <= WIDTH and seconds <= WITHIN_S,
+            more=f"veth_bridge to veth: {stats.ratio_text(arm.ratio, arm.low, arm.high)}",
+        )  # fmt: skip
 
 
 def measured(rounds: int) -> Results:

@@ -185,7 +185,7 @@ def end(*servers: int) -> None:
             ("tcp_rr", {"generator": "sockets", "rate_rps": 100, "duration_s": 4}),
             ("udp_rr", {"generator": "sockets", "streams": 4}),
             ("tcp_rr", {"generator": "sockets", "streams": 4}),
-            ("udp_rr", {"rate_rps": 1000}),
+            ("udp_rr", {"rate_rps": 100, "duration_s": 4}),
             ("tcp_rr", {"rate_rps": 100, "duration_s": 4}),
             ("tcp_crr", {"streams": 4}),
             ("http", {"streams": 4}),
@@ -193,7 +193,10 @@ def end(*servers: int) -> None:
     ],
 )
 def test_delay_of_one_request_of_80_is_at_p99_and_not_below(protocol: str, given: dict[str, Any]) -> None:
-    row, _ = measured(plant=some_requests_late, protocol=protocol, omit_s=0, **given)
+    for _ in range(4):  # until the machine left a sender that keeps a rate its CPU
+        row, _ = measured(plant=some_requests_late, protocol=protocol, omit_s=0, **given)
+        if not row["doubts"]:
+            break
     assert row["latency_p50_s"] <= row["latency_p90_s"] < 0.5 * DELAY_S
     assert DELAY_S < row["latency_p99_s"] <= row["latency_p999_s"]
     assert row["latency_p99_s"] < 2 * DELAY_S
@@ -222,6 +225,16 @@ def test_closed_loop_says_that_it_hides_a_stall(protocol: str, given: dict[str, 
     assert [1e3 * (row["latency_max_s"] - 0.025) < ms < 1e3 * row["latency_max_s"] for ms in told] == [
         True
     ] * is_hidden
+
+
+@pytest.mark.long
+@pytest.mark.needs("nft", "ethtool")
+def test_requests_that_sockperf_does_not_time_are_not_hidden() -> None:
+    """At 1,000 a second, responses to later requests come before that of a delayed one."""
+    row, _ = measured(plant=some_requests_late, protocol="udp_rr", rate_rps=1000, omit_s=0)
+    assert row["received_count"] == pytest.approx(1000, rel=0.05)
+    assert row["latency_p99_s"] is None
+    assert any("generator=sockets times them" in one for one in row["doubts"])
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.common import errors
+from labkit.common import errors, units
 from labkit.common.errors import BadInput, Failed
 from labkit.common.limits import Within
 from labkit.measure.endpoints import Pair, RemotePair
@@ -94,10 +94,11 @@ def read(lines: Iterable[str]) -> Log:
 def columns(logs: Sequence[Log], duration_s: int, rate_rps: int | None) -> dict[str, Any]:
     """Return the columns of a row from the logs of all pairs, of which it takes the first `duration_s` seconds.
 
-    A request without a response counts as slower than all others. Raises Failed if a client stopped before.
+    A request without a response counts as slower than all others, and so does one whose response came after that of a
+    later request: sockperf leaves its time out. Raises Failed if a client stopped before.
     """
     times: list[float] = []
-    lost = late = 0
+    lost = late = overtaken = 0
     for log in logs:
         start = log.sent_ns if rate_rps is None else log.due_ns(rate_rps)
         end = start[0] + duration_s * 1_000_000_000
@@ -108,7 +109,9 @@ def columns(logs: Sequence[Log], duration_s: int, rate_rps: int | None) -> dict[
                 " rate_rps=N sends requests without waiting"
             )
         if rate_rps is not None:
-            lost += min(log.lost_count, max(0, rate_rps * duration_s - len(own)))
+            missing = max(0, rate_rps * duration_s - len(own))
+            lost += (of_own := min(log.lost_count, missing))
+            overtaken += min(log.out_of_order_count, missing - of_own)
             late += sum(
                 sent - due > base.LATE_NS for sent, due in zip(log.sent_ns[: len(own)], start, strict=False)
             )
@@ -120,16 +123,22 @@ def columns(logs: Sequence[Log], duration_s: int, rate_rps: int | None) -> dict[
     else:
         offered_rps = min((log.sent_count / log.elapsed_s for log in logs), default=0.0)
         about = base.kept_rate(late, len(times), offered_rps, rate_rps, "sockperf")
+        if overtaken:
+            share = units.percent(overtaken / (len(times) + overtaken))
+            about["doubts"].append(
+                f"sockperf does not time {share} of the requests, because responses to later ones came before: they"
+                " count as slower than all others; generator=sockets times them"
+            )
     return {
         "loop": "closed" if rate_rps is None else "open",
-        "received_count": len(times),
-        "sent_count": len(times) + lost,
+        "received_count": len(times) + overtaken,
+        "sent_count": len(times) + overtaken + lost,
         "lost_count": lost,
         "out_of_order_count": sum(log.out_of_order_count for log in logs),
-        "transaction_rate": len(times) / duration_s,
-        **base.latency_columns(times_s, lost),
+        "transaction_rate": (len(times) + overtaken) / duration_s,
+        **base.latency_columns(times_s, lost + overtaken),
         **about,
-        "doubts": [*about["doubts"], *base.unanswered(lost, len(times) + lost)],
+        "doubts": [*about["doubts"], *base.unanswered(lost, len(times) + overtaken + lost)],
     }
 
 

@@ -39,6 +39,20 @@ def test_steady_series_keeps_every_promise(tmp_path: Path) -> None:
     assert len(result) == 8
 
 
+def test_percentiles_of_requests_have_lines_of_their_own(tmp_path: Path) -> None:
+    """Only the 99th percentile drifts."""
+    some = rows(WAS, rounds=50, slices=0, whole=50, protocol="udp_rr")
+    for row in some:
+        p50_s = row["latency_p50_s"]
+        slower = {"macvlan_bridge": 2.0}.get(row["arm"], 1.0) if row["round"] >= 25 else 1.0
+        row |= {"latency_p90_s": 2 * p50_s, "latency_p99_s": 3 * p50_s * slower}
+    kept = {
+        what.split(", ")[-1]: one.kept for what, one in promises(save(tmp_path, some)).items() if "10" in what
+    }
+    assert kept["p90"], kept
+    assert kept["p99"] is False
+
+
 def test_series_that_drifts_breaks_the_promises(tmp_path: Path) -> None:
     some = rows(WAS, rounds=50, slices=4)
     later = rows(BECAME, rounds=50, slices=4)
@@ -54,7 +68,7 @@ def test_series_that_drifts_breaks_the_promises(tmp_path: Path) -> None:
 def test_what_cannot_be_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotMeasuredError, match=r"is not a run, or is incomplete"):
         promises(tmp_path)
-    with pytest.raises(NotMeasuredError, match="has no comparison with slices in 5 rounds"):
+    with pytest.raises(NotMeasuredError, match="has no comparison in 5 rounds"):
         promises(save(tmp_path / "run", rows(rounds=4, slices=4)))
     monkeypatch.setattr(sys, "argv", ["benchmarks", "zoo", "--run", "x"])
     with pytest.raises(SystemExit, match="2"):

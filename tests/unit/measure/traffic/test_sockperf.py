@@ -50,6 +50,18 @@ def test_delay_of_one_percent_is_at_p99_and_not_at_p50(rate_rps: int | None) -> 
     assert after["latency_p99_s"] == pytest.approx(5.02e-3, rel=1e-3)
 
 
+def test_overtaken_requests_are_slower_than_all_others() -> None:
+    """sockperf leaves out a response that comes after a later one, which is how a delayed request looks at a rate."""
+    plain = punctual(1500)
+    kept = [number for number in range(1500) if number % 80]
+    sent, received = (array("q", (one[at] for at in kept)) for one in (plain.sent_ns, plain.received_ns))
+    left = sockperf.Log(sent, received, 1500, 1.5, 0, 1500 - len(kept))
+    row = sockperf.columns([left], 1, 1000)
+    assert (row["received_count"], row["sent_count"], row["lost_count"]) == (1000, 1000, 0)
+    assert (row["latency_p90_s"], row["latency_p99_s"]) == (pytest.approx(20e-6, rel=0.1), None)
+    assert "sockperf does not time 1.2 % of the requests" in row["doubts"][-1]
+
+
 def test_sender_that_was_held_hides_nothing() -> None:
     """Its messages wait for 300 ms and leave together. Every tenth of the others was lost."""
     plain = punctual(1500)
