@@ -20,7 +20,7 @@ import pandas as pd
 from scipy.special import bdtr, bdtrc
 
 from benchmarks.promise import LABKIT, NotMeasuredError, Promise, median, note, output
-from labkit.analysis import load, protocols, stats, verdicts
+from labkit.analysis import load, stats, verdicts
 from labkit.common.errors import BadInput
 
 ROUNDS, QUICK_ROUNDS, SLICES = 252, 20, 4
@@ -119,13 +119,12 @@ def evaluated(folder: Path) -> Iterator[Promise]:
 
 def series(df: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield the name and the ratios of every comparison that has at least FEW[0] rounds: of slices, if it has any."""
-    timed = df["protocol"].isin(protocols.TIMED)
-    parts = [("", df[~timed], verdicts.METRIC)]
-    for name in PERCENTILES:
-        metrics = dict.fromkeys(protocols.TIMED, (f"latency_{name}_s", False))
-        parts.append((f", {name}", df[timed], metrics))
-    for suffix, rows, metrics in parts:
-        for key, group in load.groups(verdicts.ratios(rows, metrics)) if len(rows) else ():
+    df = load.complete(df)
+    timed = load.timed(df)
+    parts = [("", df[~timed]), *((f", {name}", df[timed]) for name in PERCENTILES)]
+    for suffix, rows in parts:
+        chosen = load.at_percentile(rows, suffix[2:]) if suffix and len(rows) else rows
+        for key, group in load.groups(verdicts.ratios(chosen)) if len(rows) else ():
             both = group[group["log_ratio"].notna() & group["log_control"].notna()]
             used = both[both["method"].eq("slice" if both["method"].eq("slice").any() else "whole")]
             for topology, mine in used.groupby("topology", sort=False):
