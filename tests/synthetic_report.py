@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from nbformat import v4
 
-from labkit.analysis import figures
+from labkit.analysis import figures, load
 from labkit.analysis.load import GROUP
 
 LEVEL_BPS = {
@@ -73,9 +73,7 @@ def rows(
                 else:
                     one |= {"throughput_bps": level, "received_bytes": level * window / 8} | cpu
                 result.append(group | one)
-    optional = ["throughput_bps", "latency_p50_s", "received_bytes", "cpu_s", "softirq_s"]
-    table = pd.DataFrame(result)
-    return table.reindex(columns=[*dict.fromkeys([*table.columns, *optional])]).assign(**columns)
+    return load.complete(pd.DataFrame(result)).assign(**columns)
 
 
 def verdicts(table: pd.DataFrame) -> pd.DataFrame:

@@ -206,7 +206,8 @@ def arm_style(name: str, role: str = "variant") -> ArmStyle:
 
 def nth_style(place: int) -> ArmStyle:
     """Return the style of a line by its place among others, from 0. The first nine colours differ."""
-    symbol, dash = (some[place % len(some)] for some in (_SYMBOLS, ("solid", *_DASHES)))
+    symbols = ("circle", "diamond", "triangle-up", "x", "star", "hexagon")
+    symbol, dash = (some[place % len(some)] for some in (symbols, ("solid", *_DASHES)))
     return ArmStyle(PALETTE[place % len(PALETTE)], symbol, dash)
 
 

@@ -175,6 +175,8 @@ def against(
         rows = rows.assign(length_bytes=rows["length_bytes"].mask(fits))
     pairs = "pairs" not in (axis.column, column) and rows["pairs"].nunique() > 1
     by_arm, names = ARM not in (axis.column, column) or beside == ARM, list[str]()
+    if by_arm:  # an arm that was not measured has a note, and no panel
+        rows = rows[rows[ARM].isin(rows.loc[rows["status"].eq("ok"), ARM])]
     if column != ARM:
         rows, names = by_colour(rows, column)
     parts = panels(rows, along=axis.column, by_pairs=pairs, by_arm=by_arm, beside=beside)
