@@ -49,7 +49,7 @@ def points(path: Path, content: bytes) -> Iterator[dict[str, Any]]:
         if (better := line.get("higher_is_better", "true")) not in ("true", "false"):
             raise BadInput(f"{where}: higher_is_better={better[:30]!r}: write true or false")
         point |= {"value": value, "value_low": low, "value_high": high, "higher_is_better": better == "true"}
-        point |= {"run": line.get("run") or f"line {number}", "metric": line.get("metric") or "value"}
+        point |= {"run": line.get("run") or f"{path.name}:{number}", "metric": line.get("metric") or "value"}
         series = tuple(point[name] for name in ("arm", "metric", "machine_class"))
         if point["time"] and point["time"] < last.setdefault(series, point["time"]):
             raise BadInput(
@@ -61,7 +61,7 @@ def points(path: Path, content: bytes) -> Iterator[dict[str, Any]]:
                 f"{where}: {point['arm']} has the run {point['run']} twice: give each point a run or a time"
             )
         there.add(same)
-        about = {"experiment": path.stem, "added": run_folder.now(), "folder": str(path.resolve())}
+        about = {"experiment": "CSV file", "added": run_folder.now(), "folder": str(path.resolve())}
         yield point | about
 
 

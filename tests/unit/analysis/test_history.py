@@ -122,7 +122,7 @@ def test_a_series_of_a_csv_file_is_judged(tmp_path: Path, capsys: pytest.Capture
     assert cli.main(["track", "report", "--history", str(there), "--json"]) == 0
     [series] = json.loads(capsys.readouterr().out)["series"]
     [change] = series["changes"]
-    assert (series["points_count"], change["before"], change["after"]) == (11, "line 6", "line 7")
+    assert (series["points_count"], change["before"], change["after"]) == (11, "own.csv:6", "own.csv:7")
     assert change["sentence"].startswith("worse: +20 %")
 
 
