@@ -10,31 +10,41 @@ from sandbox import LABKIT, Sandbox, clean_sandbox, until
 
 pytestmark = [pytest.mark.needs("root", "ip", "ping", "nft", "veth"), pytest.mark.alone]
 
-RULES = [f"rules {count} at server" for count in (1, 2, 10_000)]
+BAD = 7  # the place of the first bad one of twelve
+RULES = [f"rules {count} at server" for count in (*range(1, BAD + 1), *range(9_996, 10_001))]
 BISECT = [
     "bisect", "datapaths", "topology=veth", "protocol=ping", "duration_s=1", "omit_s=0", "rounds=1",
     "profile_rounds=1", "--json", "--fail-if", "slower>99%", "--over", "change", *RULES, "--folder",
 ]  # fmt: skip
 
 
-def killed(machine: Sandbox, folder: Path, runs: int) -> None:
-    """Start the bisect, and kill it with its processes as soon as there are this many runs."""
+def finished(folder: Path) -> dict[Path, int]:
+    """Return the runs that are finished, and when their description was last written."""
+    runs = folder.glob("*/*/*/run.json")
+    return {run: run.stat().st_mtime_ns for run in runs if json.loads(run.read_text()).get("finished")}
+
+
+def killed(machine: Sandbox, folder: Path, runs: int) -> dict[Path, int]:
+    """Start the bisect, kill it with its processes when there are this many runs, and return what is finished."""
     process = machine.start(*LABKIT, *BISECT, str(folder))
-    assert until(lambda: process.poll() is not None or len([*folder.glob("*/*/*/rows")]) >= runs, 120)
+    assert until(lambda: process.poll() is not None or len([*folder.glob("*/*/*/rows")]) >= runs, 300)
     assert process.poll() is None, process.communicate()[1]
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=20)
+    return finished(folder)
 
 
 def test_a_planted_regression_is_found_although_killed_twice(tmp_path: Path) -> None:
     with clean_sandbox(tmp_path) as machine:
         folder = machine.data / "bisect"
-        for runs in (2, 8):
-            killed(machine, folder, runs)
+        done_before = killed(machine, folder, 4)
+        done_before |= killed(machine, folder, 16)
         done = machine.labkit(*BISECT, str(folder), timeout=600)
         assert done.returncode == 0, done.stderr
         answer = json.loads(done.stdout)
-        assert (answer["first_bad"], answer["last_good"]) == (RULES[2], RULES[1])
+        assert (answer["first_bad"], answer["last_good"]) == (RULES[BAD], RULES[BAD - 1])
+        assert len(done_before) >= 14, "the kills came at two moments"
+        assert done_before.items() <= finished(folder).items(), "no finished run is measured again"
         assert {step["word"] for step in answer["steps"]} == {"worse", "not worse"}
         assert answer["why"], "both ends are explained, or it says why not"
         # The runs are ordinary ones: they can be compared and added to a history.
