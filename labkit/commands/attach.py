@@ -168,12 +168,14 @@ def detach(container: str, interface: str) -> None:
 
 
 def wait(container: str, interface: str, seconds: float) -> None:
-    """Wait until a container has this interface and it is up. Raises Failed if that takes longer."""
+    """Wait until a container has this interface and it is up. Raises Failed if that takes longer, or the
+    container ends."""
     deadline = time.monotonic() + seconds
-    with container_namespace(container) as space:
-        while not any(
-            link.name == interface and link.up and link.carrier for link in netlink.links(space.netlink)
-        ):
+    with closing(endpoints.resolve(f"container:{container}")) as end, ExitStack() as stack:
+        with netlink.inside(end.namespace):
+            kernel = stack.enter_context(closing(netlink.Netlink()))
+        while not any(link.name == interface and link.up and link.carrier for link in netlink.links(kernel)):
+            endpoints.require(f"the container {container}", end.process)
             if time.monotonic() > deadline:
                 raise Failed(
                     f"after {seconds:g} s the container {container} has no interface {interface} that is up"
@@ -183,13 +185,15 @@ def wait(container: str, interface: str, seconds: float) -> None:
 
 def _other(space: Namespace, index: int, address: str) -> str | None:
     """Return an address of the same network at another interface (`Attached.other`)."""
-    own = ipaddress.ip_interface(address).network
+    own = ipaddress.ip_interface(address)
     names = {link.index: link.name for link in netlink.links(space.netlink)}
     return next(
         (
             f"{other} at {names[at]}"
             for at, other in netlink.addresses(space.netlink)
-            if at != index and ipaddress.ip_interface(other).network == own
+            if at != index
+            and (has := ipaddress.ip_interface(other)).version == own.version
+            and (own.ip in has.network or has.ip in own.network)
         ),
         None,
     )
@@ -315,8 +319,10 @@ def _configure(kernel: netlink.Netlink, space: Namespace, index: int, wanted: At
         with netlink.inside(space.fd):
             address_probe.announce(wanted.interface, own.ip)
     if gateway is not None:
-        family = ipaddress.ip_address(gateway).version
-        space.netlink.do(netlink.new_route("default", [(index, gateway)], family=family))
+        # Before the engine's default route, which counts again after `detach`. Of IPv6 a smaller metric does that.
+        is_ipv4 = ipaddress.ip_address(gateway).version == 4
+        more = {"before_others": True} if is_ipv4 else {"family": 6, "metric": 1}
+        space.netlink.do(netlink.new_route("default", [(index, gateway)], **more))
     return address
 
 
@@ -362,7 +368,8 @@ def _lease(space: Namespace, interface: str) -> tuple[str, str | None]:
 NOTES = """\
 Everything is removed again when attaching fails. An address by DHCP keeps its first lease, because
 nothing renews it. After the lease ends, the DHCP server may give the address to another machine.
-Hosts on the link are told of an IPv4 address (ARP). An Open vSwitch is that of this machine.
+Hosts on the link are told of an IPv4 address (ARP). An Open vSwitch is that of this machine. The route by --gateway
+comes before the engine's default route, which counts again after --detach.
 
     labkit attach CONTAINER --veth BRIDGE --address 10.0.0.2/24
     labkit attach CONTAINER --veth br7 --create --address 10.0.0.2/24

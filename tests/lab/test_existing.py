@@ -346,7 +346,7 @@ def test_what_cannot_be_is_one_sentence(bridged: Machine, tmp_path: Path) -> Non
         "draw netns:web netns:-x": "'netns:-x' is not a valid name",
         "draw netns:web 'container:a;b'": "'container:a;b' is not a valid name",
         "draw netns:web container:idle": "the docker container idle is not running: start it first",
-        "draw netns:web container:own": "container:own is in this machine's own network namespace: name host",
+        "draw netns:web container:own": "container:own has no network of its own: it is in that of host",
         "draw netns:web container:gone": "there is no container gone: ",
         "draw netns:web pid:4194305": "pid:4194305 does not exist, or has just ended",
         "draw netns:web netns:cli --address 10.9.9.9": "no end has the address 10.9.9.9",
@@ -526,7 +526,7 @@ def test_containers_of_podman(podman: Machine) -> None:
     other.chmod(0o755)
     said = {
         "container:alone": "container:alone has no network: it has no interface but lo that is up",
-        "container:inside": "container:inside is in this machine's own network namespace: name host",
+        "container:inside": "container:inside has no network of its own: it is in that of host",
         "container:idle": "the podman container idle is not running: start it first",
         "container:web": "container:web is named twice",
         f"pid:{pid}": f"container:web and pid:{pid} share one network namespace",
@@ -594,3 +594,56 @@ def test_networks_of_podman(podman: Machine) -> None:
         assert [one.split()[0] for one in between] == ["host"] * middle, path["interfaces"]
         assert report["findings"] == []
     assert between == ["host nic0"]
+
+
+@pytest.mark.long
+@PODMAN
+@pytest.mark.needs("ping")
+def test_attach_to_containers_of_podman(podman: Machine) -> None:
+    """On a new bridge, with a gateway, and on a NIC. Afterwards everything is as before, the default route as well."""
+    done = [*podman.sandbox.commands(
+        "attach web --veth br7 --create --interface eth7 --address 10.7.0.2/24 --gateway 10.7.0.1",
+        "attach alone --veth br7 --address 10.7.0.1/24 --mac 02:00:00:00:00:77",
+        "attach alone --wait 5",
+        "attach alone --macvlan nic0 --interface eth8 --address 10.88.7.9/24",
+        "attach cli --macvlan nic0 --interface eth8 --address 10.88.7.8/24",
+    ).values()]  # fmt: skip
+    assert [one.returncode for one in done] == [0] * 5, done
+    assert re.search(r"cli also has 10\.88\.0\.4/16 at eth\d, in the same network", done[-1].stderr)
+    assert not done[0].stderr + done[1].stderr
+
+    def inside(container: str, *argv: str) -> str:
+        """Return what a program of this machine prints in a container's network namespace."""
+        asked = ("podman", "inspect", "--format", "{{.State.Pid}}", container)
+        pid = podman.sandbox.run(*asked, code=0).stdout.strip()
+        return podman.sandbox.run("nsenter", f"--target={pid}", "--net", *argv, code=0).stdout
+
+    for container, address in (("web", "10.7.0.1"), ("cli", "10.88.7.9")):
+        inside(container, "ping", "-nc1", "-w20", address)
+    assert "lladdr 02:00:00:00:00:77" in inside("web", "ip", "neigh")
+    way = ("ip", "route", "get", "192.0.2.1")
+    assert "via 10.7.0.1 dev eth7" in inside("web", *way)
+    refused = {
+        "attach web --veth br7": "the container web already has an interface eth1: choose another --interface",
+        "attach idle --veth br7": "the podman container idle is not running: start it first",
+        "attach inside --veth br7": "container:inside has no network of its own: it is in that of host",
+        "attach nosuch --veth br7": "there is no container nosuch",
+        "attach web --detach --interface eth0": "labkit has not added eth0 to the container web",
+        "attach web --detach --interface eth9": "web has no interface eth9; it has lo, ",
+    }
+    for line, one in podman.sandbox.commands(*refused).items():
+        assert one_sentence(one).startswith(refused[line]), line
+    limits = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1000:1000")
+    brief = (*limits, "--name", "brief", "--network", "none", "own", "/bin/sleep", "1000")
+    podman.sandbox.run("podman", "run", "-d", *brief, code=0)
+    waits = podman.sandbox.start(*LABKIT, "attach", "brief", "--wait", "300")
+    files = ("ls", "-l", f"/proc/{waits.pid}/fd")
+    assert until(lambda: "net:[" in subprocess.run(files, capture_output=True, text=True).stdout, 60)
+    podman.sandbox.run("podman", "rm", "--force", "--time", "0", "brief", code=0)
+    said = waits.communicate(timeout=60)[1]
+    assert "the container brief has ended" in said, said
+    names = {"web": ("eth7",), "alone": ("eth1", "eth8"), "cli": ("eth8",)}
+    lines = [f"attach {who} --detach --interface {one}" for who, own in names.items() for one in own]
+    assert not any(one.returncode for one in podman.sandbox.commands(*lines).values())
+    assert "eth7" not in inside("web", *way)
+    podman.sandbox.run("ip", "link", "delete", "br7", code=0)

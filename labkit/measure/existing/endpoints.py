@@ -91,7 +91,7 @@ def _opened(name: str, path: str, pid: int | None) -> ExistingEndpoint:
         raise Unsupported(_not_allowed(name, error.strerror or str(error))) from None
     try:
         if name != existing_names.HOST and os.fstat(result.namespace).st_ino == os.stat(OWN).st_ino:
-            raise BadInput(f"{name} is in this machine's own network namespace: name {existing_names.HOST}")
+            raise BadInput(f"{name} has no network of its own: it is in that of {existing_names.HOST}")
         with netlink.inside(result.namespace):
             pass
     except netlink.LinkError as error:

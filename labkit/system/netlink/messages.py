@@ -207,12 +207,14 @@ def new_route(
     limits: Mapping[str, int] = MappingProxyType({}),
     onlink: bool = False,
     family: int = 4,
+    before_others: bool = False,
 ) -> Message:
     """Return a request that adds a route to a prefix, or to `default` of this family.
 
     `hops` are (interface index, gateway or None); several hops have equal cost (ECMP). The kernel uses the route with
     the smallest `metric`. `limits`: by ip-route(8)'s names (mtu, advmss, window). `onlink`: the
-    gateways are there, whatever the addresses say.
+    gateways are there, whatever the addresses say. `before_others`: the kernel uses it before IPv4 routes of the same
+    metric, which stay; else there may be none.
     """
     flags = RTNH_F_ONLINK if onlink else 0
     fields: dict[str, Any] = {
@@ -243,7 +245,8 @@ def new_route(
             for index, gateway in hops
         ]
     by = ", ".join(gateway or f"interface {index}" for index, gateway in hops)
-    return encoded(rtmsg, RTM_NEWROUTE, CREATE, f"add route to {to} via {by}", fields, attributes)
+    how = NLM_F_ACK | NLM_F_CREATE if before_others else CREATE
+    return encoded(rtmsg, RTM_NEWROUTE, how, f"add route to {to} via {by}", fields, attributes)
 
 
 def new_remote(index: int, remote: str) -> Message:
