@@ -572,6 +572,18 @@ def test_exhibits_are_beside_ours() -> None:
         assert one.nothing or one.claims, one.name
 
 
+@pytest.mark.parametrize(("name", "figures"), [("paper", {3: 3, 4: 3, 5: 4}), ("thesis", {3: 2, 4: 27})])
+def test_figures_of_a_document_are_in_its_order(name: str, figures: dict[int, int]) -> None:
+    every = [f"{chapter}.{number + 1}" for chapter, count in figures.items() for number in range(count)]
+    shown = []
+    for one in exhibits.EXHIBITS:
+        for words in re.findall(r"[Ff]igures? ([\d.]+(?: (?:to|and) [\d.]+)?)", one.name):
+            first, last = words.split()[0], words.split()[-1]
+            if one.document == name:
+                shown += every[every.index(first) : every.index(last) + 1]
+    assert shown == every
+
+
 @pytest.fixture(scope="module")
 def long_page(judgements: list[Judgement]) -> str:
     return document.page(PUBLISHED, judgements)
