@@ -1,18 +1,20 @@
 """A gate for CI: is the new run worse than the old one, or an arm than the baseline beside it, by more than a margin?
 
 A point is *worse* if its whole 95 % interval is beyond the margin, *not worse* if none of it is, and else labkit
-*cannot tell*. `slower` is about the metric of verdicts, `cpu` about CPU time for each unit that arrived: ratios to the
-common baseline are judged; without any, the values, whose intervals include the drift between runs. `loss` is about the
-difference of two shares of lost packets, of arms in each round. So equal runs fail by chance less often than in 1 of 40
-points, and never because noise hides the answer.
+*cannot tell*. Of many points one is beyond it by chance, so the worst must be beyond it by more (S. Holm, 1979).
+`slower` is about the metric of verdicts, `cpu` about CPU time for each unit that arrived: ratios to the common baseline
+are judged; without any, the values, whose intervals include the drift between runs. `loss` is about the difference of
+two shares of lost packets, of arms in each round. So equal runs fail by chance less often than in 1 of 40, however many
+points they have, and never because noise hides the answer.
 """
 
 import html
 import math
 import re
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -232,7 +234,7 @@ def judge(table: pd.DataFrame, by: Condition) -> list[Judged]:
         relative = lines["baseline"].notna()
         for line in (lines[relative] if relative.any() else lines).to_dict("records"):
             result.append(_judged(f"{line['topology']} ({group_text(key)})", line, by))
-    return _sorted(result)
+    return _sorted(by_count(result, by.beyond))
 
 
 def _sorted(judged: list[Judged]) -> list[Judged]:
@@ -252,6 +254,26 @@ def _judged(name: str, line: dict[Any, Any], by: Condition) -> Judged:
     if (word == WORSE and line["word"] != "slower") or (word == NOT_WORSE and pd.notna(line["why"])):
         word = UNCLEAR
     return Judged(name, word, ratio, low, high, *about)
+
+
+def by_count(judged: Sequence[Judged], beyond: float) -> list[Judged]:
+    """Return the points, of which those stay WORSE that are beyond the margin by more than chance among so many."""
+    normal = NormalDist()
+    alone = normal.inv_cdf(0.975)
+    points = sum(one.size != "unknown" for one in judged)
+    distances = {}  # from the margin, in half-widths of the interval
+    for place, one in enumerate(judged):
+        if one.word == WORSE:
+            ends = [math.log(max(value, 1e-9)) for value in (1 + beyond, one.low, one.slower)]
+            distances[place] = (ends[2] - ends[0]) / max(ends[2] - ends[1], 1e-9)
+    result, holds = list(judged), True
+    for before, place in enumerate(sorted(distances, key=distances.__getitem__, reverse=True)):
+        needed = normal.inv_cdf(1 - 0.025 / (points - before)) / alone
+        holds = holds and distances[place] >= needed
+        if not holds:
+            why = f"{judged[place].sentence}; of {points} points, one may be as much worse by chance"
+            result[place] = replace(judged[place], word=UNCLEAR, sentence=why)
+    return result
 
 
 def _word(low: float, high: float, beyond: float) -> str:
@@ -297,7 +319,7 @@ def _judge_loss(
         )
     if not result:
         raise BadInput(f"{left.name} and {right.name} have no point in common at which packets were counted")
-    return result
+    return by_count(result, by.beyond)
 
 
 def _by_loss(rows: pd.DataFrame) -> pd.DataFrame:

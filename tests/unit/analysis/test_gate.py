@@ -3,6 +3,7 @@
 import json
 import math
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,17 @@ def test_exit_code_is_the_answer(
     point = json.loads(capsys.readouterr().out)["gate"]
     assert (point["word"], point["points"][0]["word"]) == (word, word)
     assert point["points"][0]["low"] < 1 / slower < point["points"][0]["high"]
+
+
+def test_of_many_points_the_worst_must_stand_out() -> None:
+    """One of 60 equal points is beyond the margin by chance; a point that is far beyond it is no chance."""
+    point = gate.Judged("a", gate.WORSE, 1.2, 1.04, 1.38, "a was slower")
+    far = replace(point, name="b", low=1.15, high=1.25)
+    equal = replace(point, word=gate.NOT_WORSE, slower=1.0, low=0.99, high=1.01)
+    words = [one.word for one in gate.by_count([point, far, *[equal] * 58], 0.03)]
+    assert words[:3] == [gate.UNCLEAR, gate.WORSE, gate.NOT_WORSE]
+    assert gate.by_count([point], 0.03) == [point]
+    assert [one.word for one in gate.by_count([far] * 60, 0.03)] == [gate.WORSE] * 60
 
 
 @pytest.mark.parametrize(
