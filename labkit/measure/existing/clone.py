@@ -271,7 +271,8 @@ class _Copy:
             vias = tuple(hop.via for hop in route.hops if hop.via is not None)
             version = ip_interface((*vias, route.to)[0].replace("default", "::")).version
             if not route.connected and version == family:
-                subnets = [ip_interface(each).network for one in space.interfaces for each in one.addresses]
+                copied = filter(None, (self._address(space, one) for one in space.interfaces))
+                subnets = [ip_interface(each).network for each in copied]
                 known = all(any(ip_address(via) in subnet for subnet in subnets) for via in vias)
                 out = route.hops[0].interface if not vias or (not known and len(vias) == 1) else None
                 every = ((field, route.limits.get(name)) for field, name in ROUTE_LIMITS.items())

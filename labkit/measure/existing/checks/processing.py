@@ -113,7 +113,9 @@ def captures(seen: Evidence) -> Iterator[Finding]:
     for place in seen.places:
         for hook in place.programs:
             own = DROPPED_AS.get(hook)
-            drop = seen.lossy and (own in reasons if own else reasons <= {*DROPPED_AS.values()})
+            drop = seen.lossy and (
+                own in reasons if own else seen.drops and reasons <= {*DROPPED_AS.values()}
+            )
             show = f"ip link set {place.name} xdp off" if hook == "XDP" else SHOW_PROGRAMS + place.name
             yield Finding(
                 cause=f"{hook.partition(' ')[0]} program", where=str(place), undo=place.space.command(show),

@@ -117,9 +117,12 @@ def filters(seen: Evidence) -> Iterator[Finding]:
                 )  # fmt: skip
             polices, drops = "police" in text, "action drop" in text
             dropped = sum(map(int, re.findall(r"\(dropped (\d+)", text))) and (seen.blocked or seen.lossy)
+            on = {
+                place.name for place in seen.places if place.space is space
+            }  # a redirect may be the path itself
             away = [
-                to for to in REDIRECTED.findall(text) if kinds.get(to) != "ifb"
-            ]  # from which they come back
+                to for to in REDIRECTED.findall(text) if kinds.get(to) != "ifb" and to not in on
+            ]  # from an ifb they come back
             redirects = bool(seen.blocked and away and re.search(r"Sent [1-9]", text))
             if not polices and not redirects and not (drops and dropped):
                 continue

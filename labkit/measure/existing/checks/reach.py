@@ -234,8 +234,11 @@ def policies(seen: Evidence) -> Iterator[Finding]:
     """IPsec policies that block packets, or need a security association that does not exist."""
     for space in seen.spaces:
         listed, states = (space.namespace.run("ip", "xfrm", each).stdout for each in ("policy", "state"))
+        have = set(re.findall(r"^src (\S+) dst (\S+)", states, re.M))
         for one in (" ".join(each.split()) for each in re.split("^src ", listed, flags=re.M)):
-            lacks = [ends for ends in _TEMPLATE.findall(one) if "src {} dst {}".format(*ends) not in states]
+            # Without addresses, those of the packet are meant; at the level `use`, packets may go without.
+            lacks = {*_TEMPLATE.findall(one)} - have if seen.blocked and "level use" not in one else set()
+            lacks = {ends for ends in lacks if not ip_address(ends[0]).is_unspecified}
             selected = _SELECTOR.match(one)
             if (
                 selected is None
@@ -255,30 +258,43 @@ def _selects(seen: Evidence, source: str, target: str) -> bool:
     """Return whether both networks of a policy have the addresses of a path, or of the outer packets of a tunnel."""
     every = [one for path, _probe in seen.directions for one in (path, *path.outer)]
     ends = [(ip_address(one.source), ip_address(one.destination)) for one in every if one.source]
-    return any(one in ip_network(source) and other in ip_network(target) for one, other in ends)
+    networks = [ip_network(each, strict=False) for each in (source, target)]
+    return any(one in networks[0] and other in networks[1] for one, other in ends)
+
+
+def _beside(seen: Evidence) -> set[str]:
+    """Return the names of interfaces that a switch may have as ports: of a switch in the kernel those of the path."""
+    ends = {path.places[0] for path, _probe in seen.directions if path.places}
+    return {
+        one.name
+        for path, _probe in seen.directions
+        for domain in path.domains
+        for one in {*domain} - ends
+        if one in path.places or not any(other.link.kind == "openvswitch" for other in domain)
+    }
 
 
 def switches(seen: Evidence) -> Iterator[Finding]:
     """Ports of Open vSwitch at the path's links that are in different VLANs, and its flows that drop what arrives
     there."""
-    names = {place.name for path, _probe in seen.directions for domain in path.domains for place in domain}
-    for place in (one for one in seen.spaces[:1] if seen.blocked or seen.lossy):
+    names, certainty = _beside(seen), SEEN if seen.blocked else POSSIBLE
+    for space in (one for one in seen.spaces[:1] if seen.blocked or seen.lossy):
         with suppress(LabkitError):
-            ports = place.namespace.run(
+            ports = space.namespace.run(
                 "ovs-vsctl", "-f", "csv", "--no-headings", "--columns=name,tag", "list", "port"
             )
             tags = dict(line.split(",") for line in ports.stdout.splitlines() if line.split(",")[0] in names)
             if len(set(tags.values())) > 1:
                 words = units.listed([f"{name} in {tag.replace('[]', 'none')}" for name, tag in tags.items()])
                 yield Finding(
-                    cause="VLANs differ", certainty=SEEN, weight=ALL, where=" and ".join(tags),
+                    cause="VLANs differ", certainty=certainty, weight=ALL, where=" and ".join(tags),
                     what=f"ports of Open vSwitch are in different VLANs: {words}",
                     undo=f"ovs-vsctl set port {next(iter(tags))} tag=VLAN",
                 )  # fmt: skip
-            listed = place.namespace.run("ovs-appctl", "dpctl/dump-flows", "--names").stdout
+            listed = space.namespace.run("ovs-appctl", "dpctl/dump-flows", "--names").stdout
             for flow in (one for one in _FLOW.finditer(listed) if one["port"] in names):
                 yield Finding(
-                    cause="Open vSwitch", certainty=SEEN, weight=ALL, where=flow["port"],
+                    cause="Open vSwitch", certainty=certainty, weight=ALL, where=flow["port"],
                     what=f"Open vSwitch dropped {flow['count']} packets that arrived at {flow['port']}",
                     undo="ovs-appctl ofproto/trace BRIDGE FLOW  # shows which of its flows or VLANs drops them",
                 )  # fmt: skip

@@ -237,7 +237,7 @@ def dropping(seen: Evidence) -> Iterator[Finding]:
     ]()  # what a rule of the chain accepts, so that later ones do not see it
     for space, names, rule in _rules(seen) if packets else ():
         hits = seen.hits.get(rule_key(space.name, rule))
-        if any("accept" in one for one in rule.get("expr", ())):
+        if hits != 0 and any("accept" in one for one in rule.get("expr", ())):
             taken = (n for n, packet in enumerate(packets) if matches(rule, packet, names))
             accepted.update((space.name, chain_of(rule), number) for number in taken)
         if hits == 0 or not any(word in one for one in rule.get("expr", ()) for word in (*VERDICTS, "vmap")):
@@ -257,8 +257,9 @@ def dropping(seen: Evidence) -> Iterator[Finding]:
         if verdict is None:
             continue
         only_icmp = all(packet["protocol"].startswith("icmp") for packet in fit)
-        is_sure = hits or verdict == "fwd" or (seen.filtered and INVALID[1] not in str(rule["expr"]))
-        if not applied(seen, space, rule["family"]) or not (hits or _passed(seen, space, rule)):
+        takes = verdict == "fwd" and any(matches(rule, one, names) for one in fit)
+        is_sure = hits or takes or (seen.filtered and INVALID[1] not in str(rule["expr"]))
+        if not applied(seen, space, rule["family"]) or not (hits or _passed(seen, space, rule, names)):
             continue
         counted = f": it counted {units.counted(hits, 'packet')} during the check" if hits else ""
         yield Finding(
@@ -285,7 +286,7 @@ def _policies(seen: Evidence, space: Space, passed: set[Chain]) -> Iterator[Find
             and chain_of(chain) not in passed
             and applied(seen, space, chain["family"])
             and not _other_family(seen, chain["family"])
-            and _passed(seen, space, chain)
+            and _passed(seen, space, chain, {place.name for place in seen.places if place.space is space})
         ):
             name = " ".join(chain_of(chain))
             yield Finding(
@@ -296,10 +297,14 @@ def _policies(seen: Evidence, space: Space, passed: set[Chain]) -> Iterator[Find
             )  # fmt: skip
 
 
-def _passed(seen: Evidence, space: Space, of: Rule) -> bool:
-    """Return whether packets of the path may pass a rule's chain by its hook: ends receive and send, others forward."""
+def _passed(seen: Evidence, space: Space, of: Rule, names: set[str]) -> bool:
+    """Return whether packets of the path may pass a rule's chain by its hook and device: ends receive and send, others
+    forward. names: the interfaces of the path there."""
     chains = entries(seen.rulesets[space.name], "chain")
-    hook = next((one.get("hook") for one in chains if chain_of(one) == chain_of(of)), None)
+    chain = next((one for one in chains if chain_of(one) == chain_of(of)), {})
+    hook, devices = chain.get("hook"), chain.get("dev")
+    if devices and names.isdisjoint([devices] if isinstance(devices, str) else devices):
+        return False
     if space in seen.ends:
         return hook != "forward"
     # Outer packets may begin and end anywhere.

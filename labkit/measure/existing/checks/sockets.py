@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 
 from labkit.common import units
@@ -15,6 +16,7 @@ from labkit.measure.existing.checks import probes
 from labkit.measure.existing.checks.evidence import Evidence
 from labkit.measure.existing.checks.findings import ALL, MOST, MUCH, POSSIBLE, PRESENT, SEEN, SOME, Finding
 from labkit.measure.existing.spaces import Space
+from labkit.system import netlink
 from labkit.system.machine.mibs import mibs, mibs6
 
 SMALL_BYTES = 1 << 18
@@ -128,7 +130,8 @@ def programs(seen: Evidence) -> Iterator[Finding]:
                     undo=space.command(f"ss -tnp src {own}  # shows the program"),
                 )  # fmt: skip
         first, last = (space.number("net/ipv4/ip_local_port_range", at) for at in (0, 1))
-        (to, count), full = max(used.items(), key=lambda one: one[1], default=("", 0)), IN_USE in said
+        to, count = max(used.items(), key=lambda one: one[1], default=("", 0))
+        full = IN_USE in said and _is_full(space, both)
         if last and (full or count >= NEAR * (last - first + 1)):
             yield Finding(
                 cause="few local ports", certainty=SEEN if full else PRESENT, weight=ALL if full else MUCH,
@@ -137,6 +140,19 @@ def programs(seen: Evidence) -> Iterator[Finding]:
                 + ("none is free" if full else f"{count} connections to {to} use them"),
                 undo=space.command("sysctl -w net.ipv4.ip_local_port_range='32768 60999'"),
             )  # fmt: skip
+
+
+def _is_full(space: Space, addresses: Collection[str]) -> bool:
+    """Return whether no local port of TCP or UDP is free at one of these addresses that the space has."""
+    for address in (one for one in addresses if one in space.addresses):
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+            with netlink.inside(space.fd):
+                one = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, kind)
+            with one, suppress(OSError):
+                one.bind((address, 0))
+                continue
+            return True
+    return False
 
 
 def _connections(space: Space) -> list[tuple[str, int, int, str, str]]:
