@@ -369,7 +369,7 @@ NOTES = """\
 Everything is removed again when attaching fails. An address by DHCP keeps its first lease, because
 nothing renews it. After the lease ends, the DHCP server may give the address to another machine.
 Hosts on the link are told of an IPv4 address (ARP). An Open vSwitch is that of this machine. The route by --gateway
-comes before the engine's default route, which counts again after --detach.
+or of a DHCP lease comes before the engine's default route, which counts again after --detach.
 
     labkit attach CONTAINER --veth BRIDGE --address 10.0.0.2/24
     labkit attach CONTAINER --veth br7 --create --address 10.0.0.2/24

@@ -216,9 +216,11 @@ def test_closed_loop_says_that_it_hides_a_stall(protocol: str, given: dict[str, 
     row, _ = measured(stall, protocol=protocol, duration_s=2, omit_s=0, **given)
     assert row["latency_p99_s"] < 0.5 * STALL_S < row["latency_max_s"]
     told = [float(ms) for one in row["doubts"] for ms in re.findall(r"hides a stall.* ([\d.]+) ms, not", one)]
-    # Of at most 2 s of waiting, 1 % may be beyond the 99th percentile. A busy machine has other waits as well.
-    is_hidden = base.HIDDEN * row["latency_p99_s"] < row["latency_max_s"] - 0.025
-    assert [1e3 * (row["latency_max_s"] - 0.025) < ms < 1e3 * row["latency_max_s"] for ms in told] == [
+    # Of at most 2 s of waiting, 1 % may be beyond the 99th percentile. A busy machine has other waits as well, of which
+    # several connections tell the mean.
+    slack_s = 0.025 if given.get("streams", 1) == 1 else 0.06
+    is_hidden = base.HIDDEN * row["latency_p99_s"] < row["latency_max_s"] - slack_s
+    assert [1e3 * (row["latency_max_s"] - slack_s) < ms < 1e3 * row["latency_max_s"] for ms in told] == [
         True
     ] * is_hidden
 

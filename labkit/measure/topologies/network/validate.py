@@ -101,10 +101,10 @@ def _names(network: parts.Network) -> None:
                 )
             places.append((at, name))
         if isinstance(part, parts.Route | parts.Neighbour) and part.at not in nodes:
-            what = part.to if isinstance(part, parts.Route) else part.address
-            raise BadInput(
-                f"a route to {what} is in {part.at}, which is not a node; there are {', '.join(nodes)}"
+            what = (
+                f"a route to {part.to}" if isinstance(part, parts.Route) else f"the neighbour {part.address}"
             )
+            raise BadInput(f"{what} is in {part.at}, which is not a node; there are {', '.join(nodes)}")
     check_unique(places, lambda key: f"two interfaces in {key[0]} are called {key[1]}: rename one")
 
 
