@@ -98,7 +98,8 @@ class Run:
     @functools.cached_property
     def profiles(self) -> displays.Profiles:
         """Return the rows that were measured with an observer (`load.profiles`)."""
-        return displays.Profiles.of(load.at_percentile(load.profiles(self.folder), self.percentile))
+        rows = load.at_percentile(load.profiles(self.folder), self.percentile, required=False)
+        return displays.Profiles.of(rows)
 
     @functools.cached_property
     def verdicts(self) -> displays.Verdicts:

@@ -109,7 +109,8 @@ def _tables(top: Path, *wanted: Callable[[dict[str, Any]], bool]) -> list[pd.Dat
         own = _rows(folder)
         for rows, is_wanted in zip(selected, wanted, strict=True):
             rows += [{**row, "folder": _run_folder(folder, row)} for row in own if is_wanted(row)]
-    tables = [complete(pd.DataFrame(rows)) for rows in selected]
+    # `metric` is no column of rows, but a file of somebody else may have it.
+    tables = [complete(pd.DataFrame(rows).drop(columns="metric", errors="ignore")) for rows in selected]
     for table in tables if unfinished else ():  # pandas copies attrs with each column that is read
         table.attrs["unfinished"] = list(unfinished)
     return tables
@@ -259,21 +260,24 @@ def _parameters_of_points(df: pd.DataFrame) -> pd.DataFrame:
     return df
 
 
-def at_percentile(df: pd.DataFrame, chosen: str | None) -> pd.DataFrame:
+def at_percentile(df: pd.DataFrame, chosen: str | None, *, required: bool = True) -> pd.DataFrame:
     """Return a complete table whose round-trip times are compared by a percentile: p50, p90, p99, p99.9 or max.
 
-    None leaves the table as it is. Raises BadInput if its metric is no round-trip time, or if it lacks the percentile.
+    None leaves the table as it is. Raises BadInput if its metric is no round-trip time, or if it lacks the percentile;
+    if that is not required, only the rows that have it are compared by it.
     """
     if chosen is None or not len(df):
         return df
     name, answered = protocols.percentile(chosen), df["protocol"].isin(protocols.ANSWERED)
-    if not answered.any():
+    if not required:
+        answered &= df[f"latency_{name}_s"].notna()
+    elif not answered.any():
         compared = ", ".join(df["protocol"].unique())
         raise BadInput(
             f"percentile={chosen}: {compared} is not compared by round-trip times, so leave it out"
         )
     there = [each for each in schema.LATENCIES if df.loc[answered, f"latency_{each}_s"].notna().any()]
-    if there and name not in there:
+    if required and there and name not in there:
         raise BadInput(f"percentile={chosen}: these rows do not have it, {choose(chosen, there)}")
     return df.assign(metric=df["metric"].mask(answered, f"latency_{name}_s"))
 

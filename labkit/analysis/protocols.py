@@ -95,9 +95,10 @@ def percentile(chosen: str | None = None) -> str:
 
     `p99.9` is p999. Raises BadInput for an unknown one.
     """
-    source = "percentile" if chosen else PERCENTILE
-    given = chosen or os.environ.get(PERCENTILE) or "p50"
-    if (name := given.replace(".", "")) not in LATENCIES:
+    source = PERCENTILE if chosen is None else "percentile"
+    given = str((os.environ.get(PERCENTILE) or "p50") if chosen is None else chosen)
+    name = "p999" if given == "p99.9" else given
+    if name not in LATENCIES:
         raise BadInput(f"{source}={given}: {choose(given, LATENCIES)}")
     return name
 

@@ -64,6 +64,8 @@ def run(given: argparse.Namespace) -> int:
     if given.images == "pdf":
         each = report.figures_in(notebook, figures).items()
         images = [report.paper(one, path.with_suffix(".pdf"), width_cm=PAGE_CM) for path, one in each]
+    if given.percentile:
+        notebook.unlink()  # the next report is about the usual percentile again
     if given.json:
         print(json_output.text({"report": str(page), "figures": list(map(str, images))}))
         return 0

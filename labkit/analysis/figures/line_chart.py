@@ -110,6 +110,8 @@ def axis_of(rows: pd.DataFrame, along: str | None = None) -> Axis:
 
     Any parameter that varies can be one, and `arm`. Raises BadInput for another.
     """
+    if along is None and "mtu_bytes" in rows and rows["mtu_bytes"].nunique() > 1:
+        rows = _without_full_lengths(rows)
     known = {
         name: rows[name].nunique()
         for name in AXES
@@ -133,6 +135,12 @@ def axis_of(rows: pd.DataFrame, along: str | None = None) -> Axis:
     return Axis(column, label, say, say, values=tuple(map(value_text, own)))
 
 
+def _without_full_lengths(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows without the lengths of datagrams that fill the MTU, which follow from it."""
+    full = rows["length_bytes"].add(rows["family"].map(HEADERS)).eq(rows["mtu_bytes"])
+    return rows.assign(length_bytes=rows["length_bytes"].mask(full & rows["protocol"].eq("udp")))
+
+
 def choice(rows: pd.DataFrame, what: str, name: str, more: Iterable[str] = ()) -> str:
     """Return the column of a parameter that varies, or of the arm. Raises BadInput for another, or where all are alike.
 
@@ -140,6 +148,8 @@ def choice(rows: pd.DataFrame, what: str, name: str, more: Iterable[str] = ()) -
     """
     there = [one for one in (*KEYS[1:], "pairs") if one in rows]
     columns = {one: one for one in varying(rows, there)} | {"arm": ARM}
+    if name == KEYS[0]:
+        raise BadInput(f"{what}={name}: each protocol has panels of its own; {choose('', columns)}")
     if name not in columns:
         known = dict.fromkeys([*more, *columns])
         raise BadInput(f"{what}={name} does not vary in these rows: {choose(name, known)}")
@@ -168,11 +178,11 @@ def against(
         # Then another parameter has the colours, if one varies.
         others = varying(rows, [one for one in (*KEYS[1:], "pairs") if one not in (axis.column, beside)])
         column = max(others, key=lambda one: rows[one].nunique(), default=ARM)
-    if "mtu_bytes" in (axis.column, column):  # the length of a datagram that fills the MTU follows from it
-        fits = rows["protocol"].eq("udp") & rows["length_bytes"].add(rows["family"].map(HEADERS)).eq(
-            rows["mtu_bytes"]
-        )
-        rows = rows.assign(length_bytes=rows["length_bytes"].mask(fits))
+    used = [one for one in (axis.column, beside, column) if one not in (None, ARM)]
+    if len(set(used)) < len(used):
+        raise BadInput(f"along, panel and colour are the same parameter, {used[-1]}: choose another")
+    if "mtu_bytes" in (axis.column, column):
+        rows = _without_full_lengths(rows)
     pairs = "pairs" not in (axis.column, column) and rows["pairs"].nunique() > 1
     by_arm, names = ARM not in (axis.column, column) or beside == ARM, list[str]()
     if by_arm:  # an arm that was not measured has a note, and no panel

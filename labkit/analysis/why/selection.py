@@ -312,8 +312,9 @@ def _folders(text: str) -> tuple[Path, ...]:
 
 def _read_runs(folders: tuple[Path, ...], percentile: str | None) -> Run:
     """Read one run, or several runs of the same experiment as one side."""
-    each = ([load.at_percentile(one, percentile) for one in load.rows_and_profiles(own)] for own in folders)
-    rows, profiles = zip(*each, strict=True)
+    both = [load.rows_and_profiles(own) for own in folders]
+    rows = [load.at_percentile(one, percentile) for one, _ in both]
+    profiles = [load.at_percentile(one, percentile, required=False) for _, one in both]
     if len(folders) == 1:
         return Run(folders[0], rows[0], profiles[0], folders)
     return Run(

@@ -90,9 +90,11 @@ def _compare(left: ProfiledArm, right: ProfiledArm) -> pd.DataFrame | None:
         if left.folder == right.folder:
             return verdicts.verdicts(left.rows)
         if left.topology == right.topology:
-            chosen = load.percentile_of(left.rows) if load.timed(left.rows).any() else None
+            of = dict(zip(left.rows["protocol"], left.rows["metric"], strict=True))
             compared, _ = compare_runs.compare(
-                left.folder, right.folder, judged=lambda rows: load.at_percentile(rows, chosen)
+                left.folder,
+                right.folder,
+                judged=lambda rows: rows.assign(metric=rows["protocol"].map(of).fillna(rows["metric"])),
             )
             return selection.rows_with(compared, left.values)
     return None
