@@ -15,7 +15,9 @@ TOGETHER = 250  # points that jumpavg gets: its time grows with their square
 SIDE = 2  # points on either side: a single run that is off is not a change
 OFF = 4.0  # standard deviations between neighbours by which a single run is off
 CONFIDENCE = 0.999  # higher than of one comparison, because every place of a series could be marked
-STEP = 0.9  # of the scatter that a straight line leaves, two levels leave less: else the series drifts
+# Two levels must leave less of the scatter around them than a straight line leaves: else the series drifts. Of N points
+# they leave less by chance as well: a share of exp(-DRIFT / N) is a likelihood ratio of e^2.
+STEP, DRIFT = 0.9, 4.2
 FLAPS = 3  # changes that undo each other, from which on a series flaps
 
 
@@ -90,7 +92,8 @@ def _measured(y: Floats, errors: Floats, places: Sequence[int]) -> list[tuple[Ch
     square = float(rest @ rest)
     # The autocorrelation of neighbours, which residuals of many levels have too little of.
     alike = min(max(float(rest[1:] @ rest[:-1]) / square + len(parts) / len(y), 0.0), 0.9) if square else 0.0
-    scatter = square / max(freedom, 1) * (1 + alike) / (1 - alike)
+    inflation = (1 + alike) / (1 - alike)
+    scatter = square / max(freedom, 1) * inflation
     variance = [max(float((errors[part] ** 2).mean()), scatter) / (part.stop - part.start) for part in parts]
     times = float(stdtrit(max(freedom, 1), (1 + CONFIDENCE) / 2))
     result = []
@@ -100,7 +103,8 @@ def _measured(y: Floats, errors: Floats, places: Sequence[int]) -> list[tuple[Ch
         both = parts[number : number + 2]
         around = slice(both[0].start, both[1].stop)
         line = np.polyval(np.polyfit(np.arange(len(y))[around], y[around], 1), np.arange(len(y))[around])
-        drifts = float((rest[around] ** 2).sum()) > STEP * float(((y[around] - line) ** 2).sum())
+        share = max(STEP, math.exp(-DRIFT * inflation / len(line)))
+        drifts = float((rest[around] ** 2).sum()) > share * float(((y[around] - line) ** 2).sum())
         alone = min(part.stop - part.start for part in both) < SIDE
         change = Change(place, *(math.exp(value) for value in (step, step - half, step + half)))
         result.append((change, -1.0 if alone or drifts else abs(step) - half))

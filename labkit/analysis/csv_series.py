@@ -33,7 +33,7 @@ def points(path: Path, content: bytes) -> Iterator[dict[str, Any]]:
         )
     if not 0 < len(lines) <= CSV_LINES:
         raise BadInput(f"{path} has {len(lines)} points: 1 to {CSV_LINES} are possible")
-    there, last = set[tuple[Any, ...]](), dict[Any, str]()
+    there, last, ways = set[tuple[Any, ...]](), dict[Any, str](), dict[Any, str]()
     for number, line in lines:
         where = f"{path}, line {number}"
         if None in line or None in line.values():
@@ -56,6 +56,8 @@ def points(path: Path, content: bytes) -> Iterator[dict[str, Any]]:
                 f"{where}: it is earlier than the point before it: sort the lines, or leave the column time out"
             )
         last[series] = point["time"]
+        if ways.setdefault(series, better) != better:
+            raise BadInput(f"{where}: higher_is_better is true and false in the series {point['arm']}")
         if (same := (*series, point["run"], point["time"])) in there:
             raise BadInput(
                 f"{where}: {point['arm']} has the run {point['run']} twice: give each point a run or a time"

@@ -27,6 +27,7 @@ from labkit.analysis.change_points import Change
 from labkit.analysis.load import COST, HOST
 from labkit.common import run_folder, safe_files, units
 from labkit.common.errors import BadInput
+from labkit.common.schema import BY_NAME
 
 FORMAT = "1"
 SUFFIX = ".parquet"
@@ -211,9 +212,9 @@ class Series:
     def title(self) -> str:
         """Return the series in words."""
         to = f" to {self.names['baseline']}" if self.is_ratio else ""
-        what = {COST: "CPU time"}.get(
-            self.names["metric"], self.names["metric"].rsplit("_", 1)[0].replace("_", " ")
-        )
+        metric = self.names["metric"]
+        own = metric.rsplit("_", 1)[0] if metric in BY_NAME else metric
+        what = "CPU time" if metric == COST else own.replace("_", " ")
         where = ", ".join(filter(None, (self.names["experiment"], self.names["point"])))
         return f"{self.names['arm']}{to}: {what} ({where})"
 
@@ -254,6 +255,11 @@ def read(folder: Path, by: str = "time") -> History:
     table = pd.concat(tables, ignore_index=True)
     # A run that was added for two percentiles is in two files, with the same CPU time and throughput in both.
     table = table.drop_duplicates([*SERIES, "run", "time", "value"], ignore_index=True)
+    # Of a line of a CSV file, which may have been corrected and added again, the last one counts.
+    foreign = table["experiment"].eq("CSV file")
+    lines = table[foreign].sort_values("added", kind="stable")
+    lines = lines.drop_duplicates([*SERIES, "run", "time"], keep="last")
+    table = pd.concat([table[~foreign], lines], ignore_index=True)
     doubts += _clock_doubts(table)
     result = []
     for key, points in load.groups(table.astype(dict.fromkeys(SERIES, object)), SERIES):
@@ -281,7 +287,7 @@ def _series(names: dict[str, Any], points: pd.DataFrame, by: str) -> Series:
     kernels = sorted(points["kernel"].dropna().unique(), key=load.version)
     rank = {name: place for place, name in enumerate(kernels)}
     first = points["kernel"].map(rank).fillna(-1) if by == "kernel" else points["time"]
-    points = points.assign(first=first).sort_values(["first", "time"], kind="stable")
+    points = points.assign(first=first).sort_values(["first", "time", "added"], kind="stable")
     points = points.drop(columns="first").reset_index(drop=True)
     ends = [np.log(points[name].to_numpy(float)) for name in ("y", "y_low", "y_high")]
     return Series(names, points, change_points.changes(*ends))
@@ -305,7 +311,7 @@ def _clock_doubts(table: pd.DataFrame) -> list[str]:
             f"{units.counted(len(late), 'run')} ({units.listed(late[:3])}) came into the history after a run that was"
             " measured later: if a clock went back, the place in the trend is wrong"
         )
-    if unknown := int(measured.isna().sum()):
+    if unknown := int((measured.isna() & runs["experiment"].ne("CSV file")).sum()):
         lines.append(
             f"{unknown} of {len(runs)} runs have no time of measuring, and are at the end of the trend"
         )

@@ -28,15 +28,17 @@ _ADD = "add runs, sweeps or CSV files to a history"
 _ADD_NOTES = """\
 A CSV file has a line for each point of somebody else's series. Its first line names the columns:
 series and value, and as far as they are known, low and high (the 95 % interval), time (ISO 8601;
-without it the lines are in order), run, machine, kernel, metric, and higher_is_better (true, false).
+without it the lines are in order), run, machine, kernel, metric, and higher_is_better (true, false;
+without it, true). A file that grew at its end or was corrected may be added again; where lines come
+between others, each needs a run.
 
     labkit track add results.csv
 """
 _REPORT = "mark the changes of every series, and write them as one HTML page that works offline"
 _REPORT_NOTES = """\
 A change is marked if the 99.9 % interval of the ratio of the levels on both sides excludes 1, and
-two levels fit better than a straight line. Two points on either side are the least. The page has the
-two runs beside each change, and what `labkit compare` and `labkit why` say of them.
+two levels fit better than a straight line. Two points on either side are the least, but small changes
+need more. The page has the two runs beside each change, and what `labkit compare` and `labkit why` say of them.
 
     labkit track report --by kernel
     duckdb -c "SELECT kernel, arm, ratio, low, high FROM read_parquet('data/track/*.parquet')"

@@ -26,7 +26,8 @@ def trend(
     """
     metric = str(points["metric"].iloc[0])
     foreign = Quantity(metric, "", 1.0)  # of a CSV file
-    known = of_metric(metric, THROUGHPUT) if metric in BY_NAME else foreign
+    is_own = metric in BY_NAME and metric.startswith(("throughput_bps", "transaction_rate", "latency_"))
+    known = of_metric(metric, THROUGHPUT) if is_own else foreign
     quantity = RATIO if is_ratio else CPU_TIME if metric == COST else known
     shown = points[["y", "y_low", "y_high"]].astype(float) / quantity.scale
     figure = go.Figure()
@@ -54,16 +55,21 @@ def trend(
                 name=theme.plain(kernel),
                 hoverinfo="text",
                 hovertext=[
-                    f"{theme.plain(one.run)}<br>{theme.plain(one.time)}<br>Linux {theme.plain(kernel)}<br>"
-                    f"{y:.4g} [{low:.4g}, {high:.4g}] {quantity.unit}"
-                    for one, (y, low, high) in zip(own.itertuples(), mine.to_numpy(), strict=True)
+                    "<br>".join([*map(theme.plain, one.dropna()), f"{said(*ends)} {quantity.unit}"])
+                    for (_, one), ends in zip(
+                        own[["run", "time", "kernel"]].iterrows(), mine.to_numpy(), strict=True
+                    )
                 ],
             )
         )
     step = -(-len(points) // TICKS)
-    times = points["time"].fillna(points["run"]).astype("str")
-    shared = 11 if times.str.slice(0, 10).nunique() == 1 else 5 if times.str.slice(0, 4).nunique() == 1 else 0
-    words = times.str.slice(shared, 16 if shared == 11 else 10)  # the time of the day, or the day
+    words = points["run"].astype("str")
+    if points["time"].notna().all():
+        times = points["time"].astype("str")
+        shared = (
+            11 if times.str.slice(0, 10).nunique() == 1 else 5 if times.str.slice(0, 4).nunique() == 1 else 0
+        )
+        words = times.str.slice(shared, 16 if shared == 11 else 10)  # the time of the day, or the day
     ticks = {"tickvals": list(range(0, len(points), step)), "ticktext": list(words.iloc[::step])}
     figure.update_xaxes(range=[-0.5, len(points) - 0.5], showgrid=False, **ticks)
     figure.update_yaxes(title_text=quantity.title)
@@ -75,3 +81,8 @@ def trend(
     theme.titled(figure, title, f"{on}<br>{better} is better; bars: 95 % interval of a run; line: level")
     theme.legend_fits(figure)
     return figure
+
+
+def said(y: float, low: float, high: float) -> str:
+    """Return a value with its interval, if that is known."""
+    return f"{y:.4g}" if pd.isna(low) else f"{y:.4g} [{low:.4g}, {high:.4g}]"
