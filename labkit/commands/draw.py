@@ -39,8 +39,8 @@ JSON = {
     "pairs": "a list of pairs, a client and a server each: `name`, `namespace`, `interface`, `address`",
     "namespaces": "a list: `name`; `interfaces` (`name`, `index`, `kind`, `mode`, `up`, `carrier`, `mtu_bytes`,"
     " `mac`, `addresses`, `master`, `peer`, `lower`, `tunnel`, `copies`, `redirect`); `routes` (`to`, `hops`, `source`,"
-    " `metric`, `connected`); of an existing network also `rules`, `published`, and each interface's `qdisc` and"
-    " `offloads`",
+    " `metric`, `connected`, `limits`); of an existing network also `rules`, `published`, and each interface's `qdisc`"
+    " and `offloads`",
     "forward": "of an existing network, the interfaces that a packet passes from client to server, and the rule or"
     " program of --port: `namespace`, `interface`, `direction`",
     "back": "the same from server to client",
