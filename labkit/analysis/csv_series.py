@@ -16,6 +16,7 @@ CSV = {
     "series": "arm", "value": "value", "low": "value_low", "high": "value_high", "time": "time", "run": "run",
     "machine": "machine_class", "kernel": "kernel", "metric": "metric", "higher_is_better": "higher_is_better",
 }  # fmt: skip
+EXPERIMENT = "CSV file"  # what a history says instead of an experiment
 CSV_LINES = 10_000  # the search for changes takes a minute for each 10,000 points
 
 
@@ -63,7 +64,7 @@ def points(path: Path, content: bytes) -> Iterator[dict[str, Any]]:
                 f"{where}: {point['arm']} has the run {point['run']} twice: give each point a run or a time"
             )
         there.add(same)
-        about = {"experiment": "CSV file", "added": run_folder.now(), "folder": str(path.resolve())}
+        about = {"experiment": EXPERIMENT, "added": run_folder.now(), "folder": str(path.resolve())}
         yield point | about
 
 

@@ -234,7 +234,7 @@ def judge(table: pd.DataFrame, by: Condition) -> list[Judged]:
         relative = lines["baseline"].notna()
         for line in (lines[relative] if relative.any() else lines).to_dict("records"):
             result.append(_judged(f"{line['topology']} ({group_text(key)})", line, by))
-    return _sorted(by_count(result, by.beyond))
+    return _sorted(holm_corrected(result, by.beyond))
 
 
 def _sorted(judged: list[Judged]) -> list[Judged]:
@@ -256,22 +256,20 @@ def _judged(name: str, line: dict[Any, Any], by: Condition) -> Judged:
     return Judged(name, word, ratio, low, high, *about)
 
 
-def by_count(judged: Sequence[Judged], beyond: float) -> list[Judged]:
-    """Return the points, of which those stay WORSE that are beyond the margin by more than chance among so many."""
-    normal = NormalDist()
-    alone = normal.inv_cdf(0.975)
-    points = sum(one.size != "unknown" for one in judged)
-    distances = {}  # from the margin, in half-widths of the interval
+def holm_corrected(judged: Sequence[Judged], beyond: float) -> list[Judged]:
+    """Return the points. Those stay WORSE that are beyond the margin by more than chance makes one of so many."""
+    known = sum(one.size != "unknown" for one in judged)
+    distances = {}  # of a worse point from the margin, in half-widths of its interval
     for place, one in enumerate(judged):
         if one.word == WORSE:
-            ends = [math.log(max(value, 1e-9)) for value in (1 + beyond, one.low, one.slower)]
-            distances[place] = (ends[2] - ends[0]) / max(ends[2] - ends[1], 1e-9)
-    result, holds = list(judged), True
-    for before, place in enumerate(sorted(distances, key=distances.__getitem__, reverse=True)):
-        needed = normal.inv_cdf(1 - 0.025 / (points - before)) / alone
-        holds = holds and distances[place] >= needed
-        if not holds:
-            why = f"{judged[place].sentence}; of {points} points, one may be as much worse by chance"
+            margin, low, middle = (math.log(max(value, 1e-9)) for value in (1 + beyond, one.low, one.slower))
+            distances[place] = (middle - margin) / max(middle - low, 1e-9)
+    result, stays = list(judged), True
+    for farther, place in enumerate(sorted(distances, key=distances.__getitem__, reverse=True)):
+        needed = NormalDist().inv_cdf(1 - 0.025 / (known - farther)) / NormalDist().inv_cdf(0.975)
+        stays = stays and distances[place] >= needed
+        if not stays:
+            why = f"{judged[place].sentence}; of {known} points, one may be as much worse by chance"
             result[place] = replace(judged[place], word=UNCLEAR, sentence=why)
     return result
 
@@ -319,7 +317,7 @@ def _judge_loss(
         )
     if not result:
         raise BadInput(f"{left.name} and {right.name} have no point in common at which packets were counted")
-    return by_count(result, by.beyond)
+    return holm_corrected(result, by.beyond)
 
 
 def _by_loss(rows: pd.DataFrame) -> pd.DataFrame:

@@ -256,7 +256,7 @@ def read(folder: Path, by: str = "time") -> History:
     # A run that was added for two percentiles is in two files, with the same CPU time and throughput in both.
     table = table.drop_duplicates([*SERIES, "run", "time", "value"], ignore_index=True)
     # Of a line of a CSV file, which may have been corrected and added again, the last one counts.
-    foreign = table["experiment"].eq("CSV file")
+    foreign = table["experiment"].eq(csv_series.EXPERIMENT)
     lines = table[foreign].sort_values("added", kind="stable")
     lines = lines.drop_duplicates([*SERIES, "run", "time"], keep="last")
     table = pd.concat([table[~foreign], lines], ignore_index=True)
@@ -311,7 +311,7 @@ def _clock_doubts(table: pd.DataFrame) -> list[str]:
             f"{units.counted(len(late), 'run')} ({units.listed(late[:3])}) came into the history after a run that was"
             " measured later: if a clock went back, the place in the trend is wrong"
         )
-    if unknown := int((measured.isna() & runs["experiment"].ne("CSV file")).sum()):
+    if unknown := int((measured.isna() & runs["experiment"].ne(csv_series.EXPERIMENT)).sum()):
         lines.append(
             f"{unknown} of {len(runs)} runs have no time of measuring, and are at the end of the trend"
         )

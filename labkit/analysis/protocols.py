@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from labkit.common.errors import BadInput, choose
-from labkit.common.schema import BY_NAME, LATENCIES, PERCENTILE
+from labkit.common.schema import BY_NAME, LATENCIES, PERCENTILE, latency_name
 
 PACKET_RATE = "throughput_pps"
 
@@ -97,8 +97,7 @@ def percentile(chosen: str | None = None) -> str:
     """
     source = PERCENTILE if chosen is None else "percentile"
     given = str((os.environ.get(PERCENTILE) or "p50") if chosen is None else chosen)
-    name = "p999" if given == "p99.9" else given
-    if name not in LATENCIES:
+    if (name := latency_name(given)) not in LATENCIES:
         raise BadInput(f"{source}={given}: {choose(given, LATENCIES)}")
     return name
 

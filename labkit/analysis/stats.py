@@ -408,7 +408,14 @@ def discoveries(p: Floats, false_share: float = 1 - CONFIDENCE) -> npt.NDArray[n
 
 def ratio_text(ratio: float, low: float | None, high: float | None) -> str:
     """Format a ratio, with its interval if there is one, for a sentence."""
-    return f"ratio {ratio:.4g}" + ("" if low is None or high is None else f" [{interval_text(low, high)}]")
+    return f"ratio {estimate_text(ratio, low, high)}"
+
+
+def estimate_text(value: float, low: float | None, high: float | None) -> str:
+    """Format a value, with its interval if that is known."""
+    if low is None or high is None or math.isnan(low):
+        return f"{value:.4g}"
+    return f"{value:.4g} [{interval_text(low, high)}]"
 
 
 def interval_text(low: float, high: float, form: str = ".4g", between: str = ", ") -> str:

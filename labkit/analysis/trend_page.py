@@ -13,8 +13,8 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from labkit.analysis import compare_runs, report, why
-from labkit.analysis.figures.trend import said, trend
+from labkit.analysis import compare_runs, report, stats, why
+from labkit.analysis.figures.trend import trend
 from labkit.analysis.history import PROVENANCE, History, Series
 from labkit.analysis.report.notebook_cells import Cell, document, plain, prose_cell, shown_cell
 from labkit.common.errors import LabkitError
@@ -65,7 +65,7 @@ def _beside(before: pd.Series[Any], after: pd.Series[Any]) -> pd.DataFrame:
     differ = [name for name in PROVENANCE if pd.notna(before[name]) and before[name] != after[name]]
     names = ["run", "time", *differ]
     table = pd.DataFrame({"before": before[names], "after": after[names]})
-    table.loc["measured"] = [said(*one[["y", "y_low", "y_high"]]) for one in (before, after)]
+    table.loc["measured"] = [stats.estimate_text(*one[["y", "y_low", "y_high"]]) for one in (before, after)]
     return table
 
 

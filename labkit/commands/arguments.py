@@ -265,7 +265,7 @@ def add_percentile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--percentile",
         action=_JudgePercentile,
-        type=lambda text: "p999" if text == "p99.9" else text,
+        type=schema.latency_name,
         choices=tuple(schema.LATENCIES),
         help="the percentile of round-trip times that verdicts and figures are about (p50)",
     )

@@ -109,9 +109,8 @@ class AttachRequest:
 @contextmanager
 def container_namespace(container: str) -> Iterator[Namespace]:
     """Open the network namespace of a running container. Raises the errors of `existing.endpoints.resolve`."""
-    fd = endpoints.resolve(f"container:{container}").namespace
-    with netlink.inside(fd):
-        space = Namespace(container, fd, netlink.Netlink())
+    with closing(endpoints.resolve(f"container:{container}")) as end, netlink.inside(end.namespace):
+        space = Namespace(container, os.dup(end.namespace), netlink.Netlink())
     try:
         yield space
     finally:

@@ -438,6 +438,11 @@ COLUMNS: tuple[Column, ...] = (
 BY_NAME = {column.name: column for column in COLUMNS}
 
 
+def latency_name(text: str) -> str:
+    """Return the key of LATENCIES that a text means: p99.9 is p999."""
+    return "p999" if text == "p99.9" else text
+
+
 def names(
     *, writer: tuple[str, ...] = (), role: tuple[Role, ...] = (), use: Use | None = None, type: tuple[Type, ...] = ()
 ) -> list[str]:  # fmt: skip

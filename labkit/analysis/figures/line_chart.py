@@ -14,7 +14,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.analysis import protocols, stats, theme
-from labkit.analysis.figures.panels import ARM, KEYS, Panel, arms, grid, pairs_word, panels, words
+from labkit.analysis.figures.panels import ARM, KEYS, Panel, arms, grid, in_words, pairs_word, panels
 from labkit.analysis.load import HEADERS, value_text, varying
 from labkit.common.errors import BadInput, choose
 from labkit.common.units import counted, si
@@ -121,13 +121,13 @@ def axis_of(rows: pd.DataFrame, along: str | None = None) -> Axis:
         along = "pairs" if known.get("pairs", 2) > 1 else max(known, key=lambda name: known[name])
     if along in known:
         return AXES[along]
-    column, label = choice(rows, "along", along, known), along.replace("_", " ")
+    column, label = varying_column(rows, "along", along, known), along.replace("_", " ")
     own = rows[column].drop_duplicates().sort_values(na_position="first")
     if own.dtype.kind in "if" and own.gt(0).all():
         return Axis(
-            column, label, lambda value: words(column, value), lambda value, _: f"{value:g}", spread=0.3
+            column, label, lambda value: in_words(column, value), lambda value, _: f"{value:g}", spread=0.3
         )
-    texts = [words(column, value) for value in own]
+    texts = [in_words(column, value) for value in own]
 
     def say(place: float, _panel: Panel | None = None) -> str:
         return texts[round(math.log2(place))]
@@ -141,7 +141,7 @@ def _without_full_lengths(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(length_bytes=rows["length_bytes"].mask(full & rows["protocol"].eq("udp")))
 
 
-def choice(rows: pd.DataFrame, what: str, name: str, more: Iterable[str] = ()) -> str:
+def varying_column(rows: pd.DataFrame, what: str, name: str, more: Iterable[str] = ()) -> str:
     """Return the column of a parameter that varies, or of the arm. Raises BadInput for another, or where all are alike.
 
     what: the argument that names it. more: further names for the error.
@@ -159,7 +159,7 @@ def choice(rows: pd.DataFrame, what: str, name: str, more: Iterable[str] = ()) -
 def by_colour(rows: pd.DataFrame, column: str) -> tuple[pd.DataFrame, list[str]]:
     """Return the rows with a line for each value of a column instead of each arm, and the lines' names in order."""
     own = rows[column].drop_duplicates().sort_values(na_position="first")
-    names = {value_text(value): words(column, value) for value in own}
+    names = {value_text(value): in_words(column, value) for value in own}
     lines = rows[column].map(value_text).map(names)
     return rows.assign(arm=lines, role="variant").drop(columns=column), list(names.values())
 
@@ -172,8 +172,8 @@ def against(
     Column `part` is a thin line. panel: the parameter whose values stand side by side. colour: that which has a line
     for each value; usually the arm. What else varies has a panel for each value.
     """
-    beside = None if panel is None else choice(rows, "panel", panel)
-    column = ARM if colour is None else choice(rows, "colour", colour)
+    beside = None if panel is None else varying_column(rows, "panel", panel)
+    column = ARM if colour is None else varying_column(rows, "colour", colour)
     if colour is None and ARM in (axis.column, beside):
         # Then another parameter has the colours, if one varies.
         others = varying(rows, [one for one in (*KEYS[1:], "pairs") if one not in (axis.column, beside)])

@@ -79,7 +79,8 @@ def panels(
     between panels of its protocol.
     """
     there = [key for key in KEYS if key in table and key != along]
-    keys = [key for key in there if key in KEYS[:2] or key in varying(table, there)]
+    vary = varying(table, there)
+    keys = [key for key in there if key in KEYS[:2] or key in vary]
     keys += ["pairs"] * by_pairs + [ARM] * by_arm
     named = _named(table, keys)
     if beside is not None:
@@ -148,7 +149,7 @@ def _order(one: dict[str, Any]) -> tuple[Any, ...]:
     return (known, protocol, *rest, one.get("mtu_bytes", 0))
 
 
-def words(name: str, value: Any) -> str:
+def in_words(name: str, value: Any) -> str:
     """Return a value of a column of GROUP, or an arm, in words."""
     of: dict[str, Callable[[Any], str]] = {
         "protocol": lambda name: protocols.find(name).label,
@@ -181,7 +182,7 @@ def words(name: str, value: Any) -> str:
 
 def _title(one: dict[str, Any], named: list[str]) -> str:
     usual = [key for key in KEYS[:2] if pd.notna(one.get(key))]
-    return theme.plain(" · ".join(words(key, one[key]) for key in [*usual, *named]))
+    return theme.plain(" · ".join(in_words(key, one[key]) for key in [*usual, *named]))
 
 
 def grid(parts: list[Panel], panel_px: int) -> go.Figure:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pandas as pd
 import plotly.graph_objects as go
 
-from labkit.analysis import theme
+from labkit.analysis import stats, theme
 from labkit.analysis.figures.line_chart import THROUGHPUT, Quantity, of_metric
 from labkit.analysis.load import COST
 from labkit.common.schema import BY_NAME
@@ -55,7 +55,9 @@ def trend(
                 name=theme.plain(kernel),
                 hoverinfo="text",
                 hovertext=[
-                    "<br>".join([*map(theme.plain, one.dropna()), f"{said(*ends)} {quantity.unit}"])
+                    "<br>".join(
+                        [*map(theme.plain, one.dropna()), f"{stats.estimate_text(*ends)} {quantity.unit}"]
+                    )
                     for (_, one), ends in zip(
                         own[["run", "time", "kernel"]].iterrows(), mine.to_numpy(), strict=True
                     )
@@ -81,8 +83,3 @@ def trend(
     theme.titled(figure, title, f"{on}<br>{better} is better; bars: 95 % interval of a run; line: level")
     theme.legend_fits(figure)
     return figure
-
-
-def said(y: float, low: float, high: float) -> str:
-    """Return a value with its interval, if that is known."""
-    return f"{y:.4g}" if pd.isna(low) else f"{y:.4g} [{low:.4g}, {high:.4g}]"

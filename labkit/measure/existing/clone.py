@@ -258,12 +258,19 @@ class _Copy:
         return CableEnd(self.nodes[space.name], one.name, self._address(space, one), one.master, mac, hairpin)
 
     def _address(self, space: NamespaceState, one: InterfaceState) -> str | None:
+        address = self._copied_address(one)
         usable = [each for each in one.addresses if not ip_interface(each).is_link_local]
-        family = 6 if ":" in self._state.pairs[0][1].address else 4
-        alike = [each for each in usable if ip_interface(each).version == family]
-        if others := [each for each in usable if each not in alike[:1]]:
+        if others := [each for each in usable if each != address]:
             self.lacks.append(f"further addresses of {one.name} of {space.name}: {', '.join(others)}")
-        return alike[0] if alike else None
+        return address
+
+    def _copied_address(self, one: InterfaceState) -> str | None:
+        family = 6 if ":" in self._state.pairs[0][1].address else 4
+        for address in one.addresses:
+            own = ip_interface(address)
+            if own.version == family and not own.is_link_local:
+                return address
+        return None
 
     def _routes(self, space: NamespaceState) -> Iterator[Route]:
         family = 6 if ":" in self._state.pairs[0][1].address else 4
@@ -271,7 +278,7 @@ class _Copy:
             vias = tuple(hop.via for hop in route.hops if hop.via is not None)
             version = ip_interface((*vias, route.to)[0].replace("default", "::")).version
             if not route.connected and version == family:
-                copied = filter(None, (self._address(space, one) for one in space.interfaces))
+                copied = filter(None, map(self._copied_address, space.interfaces))
                 subnets = [ip_interface(each).network for each in copied]
                 known = all(any(ip_address(via) in subnet for subnet in subnets) for via in vias)
                 out = route.hops[0].interface if not vias or (not known and len(vias) == 1) else None

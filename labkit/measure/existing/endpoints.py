@@ -50,8 +50,8 @@ def require(name: str, process: int | None) -> None:
 
 
 @contextmanager
-def lasting(ends: Iterable[ExistingEndpoint]) -> Iterator[None]:
-    """Raise Failed if the block fails and one of these ends has ended, which is why."""
+def reporting_ended(ends: Iterable[ExistingEndpoint]) -> Iterator[None]:
+    """Raise Failed with the name of an end that has ended, if the block fails: that is why."""
     try:
         yield
     except Exception:

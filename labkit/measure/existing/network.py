@@ -13,7 +13,7 @@ from labkit.common.errors import BadInput, Unsupported
 from labkit.common.topology_state import PROGRAM, RULE, InterfaceState, State, Step
 from labkit.measure.endpoints import Endpoint, Pair
 from labkit.measure.existing import published
-from labkit.measure.existing.endpoints import lasting, resolve
+from labkit.measure.existing.endpoints import reporting_ended, resolve
 from labkit.measure.existing.path import Path, others_than, paths
 from labkit.measure.existing.spaces import Place, Space, Spaces
 from labkit.measure.topologies.base import Spec, Topology
@@ -64,7 +64,7 @@ def between(
     name = existing_names.network(client, server)
     with ExitStack() as stack:
         ends = [stack.enter_context(closing(resolve(end))) for end in (client, server)]
-        stack.enter_context(lasting(ends))
+        stack.enter_context(reporting_ended(ends))
         processes = {end.name: end.process for end in ends if end.process is not None}
         spaces = Spaces(*ends)
         try:

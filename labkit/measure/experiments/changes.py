@@ -187,8 +187,10 @@ def _settings(topology: Topology) -> dict[tuple[str, str], str]:
         for name, value in machine.namespace_settings(space.fd).items()
     }
     later = _programs(topology)
-    lasting = {place: sorted((names & later[place]).elements()) for place, names in earlier.items()}
-    return result | {(place, "programs"): ", ".join(names) for place, names in lasting.items() if names}
+    reporting_ended = {place: sorted((names & later[place]).elements()) for place, names in earlier.items()}
+    return result | {
+        (place, "programs"): ", ".join(names) for place, names in reporting_ended.items() if names
+    }
 
 
 def _programs(topology: Topology) -> dict[str, Counter[str]]:

@@ -61,10 +61,10 @@ def test_of_many_points_the_worst_must_stand_out() -> None:
     point = gate.Judged("a", gate.WORSE, 1.2, 1.04, 1.38, "a was slower")
     far = replace(point, name="b", low=1.15, high=1.25)
     equal = replace(point, word=gate.NOT_WORSE, slower=1.0, low=0.99, high=1.01)
-    words = [one.word for one in gate.by_count([point, far, *[equal] * 58], 0.03)]
+    words = [one.word for one in gate.holm_corrected([point, far, *[equal] * 58], 0.03)]
     assert words[:3] == [gate.UNCLEAR, gate.WORSE, gate.NOT_WORSE]
-    assert gate.by_count([point], 0.03) == [point]
-    assert [one.word for one in gate.by_count([far] * 60, 0.03)] == [gate.WORSE] * 60
+    assert gate.holm_corrected([point], 0.03) == [point]
+    assert [one.word for one in gate.holm_corrected([far] * 60, 0.03)] == [gate.WORSE] * 60
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from labkit.measure.existing import published
 from labkit.measure.existing.checks import drops, load, registry
 from labkit.measure.existing.checks.evidence import Evidence, Probed, gather
 from labkit.measure.existing.checks.findings import Finding, ordered
-from labkit.measure.existing.endpoints import lasting, require, resolve
+from labkit.measure.existing.endpoints import reporting_ended, require, resolve
 from labkit.measure.existing.path import Path, fits, others_than, paths
 from labkit.measure.existing.spaces import Spaces
 
@@ -42,7 +42,7 @@ def check(
     """
     with ExitStack() as stack:
         ends = [stack.enter_context(closing(resolve(name))) for name in (client, server)]
-        stack.enter_context(lasting(ends))
+        stack.enter_context(reporting_ended(ends))
         spaces = stack.enter_context(closing(Spaces(*ends)))
         found, through, left = _paths(spaces, port, family, only)
         asked = None if port is None else (found[0][1].source, port)

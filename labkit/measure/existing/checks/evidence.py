@@ -166,6 +166,10 @@ class Evidence(Probed):
         """Every interface that packets of either direction pass, once, with those of the network below a tunnel."""
         return list(dict.fromkeys((*self.forward.places, *self.back.places)))
 
+    def names(self, space: Space) -> set[str]:
+        """Return the names of the interfaces in a namespace that packets of either direction pass."""
+        return {place.name for place in self.places if place.space is space}
+
     @cached_property
     def queued(self) -> list[Queued]:
         """Every interface whose queue packets of either direction pass, once."""

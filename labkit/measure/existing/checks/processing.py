@@ -100,7 +100,7 @@ def quotas(seen: Evidence) -> Iterator[Finding]:
 def captures(seen: Evidence) -> Iterator[Finding]:
     """Packet sockets for all protocols, which copy each packet, and programs that hold interfaces of the path."""
     for space in seen.spaces:
-        names = {place.name for place in seen.places if place.space is space} | {"any interface"}
+        names = seen.names(space) | {"any interface"}
         for text in filter(None, space.files.get("packet sockets", "").split("; ")):
             interface = text.partition("on ")[2].partition(" of protocol")[0]
             if text.endswith(ALL_PROTOCOLS) and interface in names:

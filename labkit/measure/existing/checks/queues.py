@@ -106,6 +106,7 @@ def filters(seen: Evidence) -> Iterator[Finding]:
     """Filters of tc that are many, or that drop or police, where something was lost or a rate is limited."""
     for space, name, _by, found in seen.queued:
         kinds = {link.name: link.kind for link in space.links.values()}
+        of_path = seen.names(space)
         for word, lines in found.items():
             text, side = " ".join(lines.split()), word or "root"
             if (count := len(_FILTER.findall(lines))) >= MANY_FILTERS:
@@ -117,22 +118,13 @@ def filters(seen: Evidence) -> Iterator[Finding]:
                 )  # fmt: skip
             polices, drops = "police" in text, "action drop" in text
             dropped = sum(map(int, re.findall(r"\(dropped (\d+)", text))) and (seen.blocked or seen.lossy)
-            on = {
-                place.name for place in seen.places if place.space is space
-            }  # a redirect may be the path itself
-            away = [
-                to for to in REDIRECTED.findall(text) if kinds.get(to) != "ifb" and to not in on
-            ]  # from an ifb they come back
+            # From an ifb packets come back, and a redirect to an interface of the path is the path itself.
+            away = [one for one in REDIRECTED.findall(text) if kinds.get(one) != "ifb" and one not in of_path]
             redirects = bool(seen.blocked and away and re.search(r"Sent [1-9]", text))
             if not polices and not redirects and not (drops and dropped):
                 continue
-            what = (
-                "polices the rate"
-                if polices
-                else f"redirects packets to {away[0]}"
-                if redirects
-                else "drops packets"
-            )
+            what = f"redirects packets to {away[0]}" if redirects else "drops packets"
+            what = "polices the rate" if polices else what
             yield Finding(
                 cause="tc filter", what=f"a filter of tc at {name} ({side}) {what}: {text[:160]}",
                 where=f"{space.name} {name}", certainty=SEEN if dropped or redirects else PRESENT, weight=MOST,

@@ -190,7 +190,7 @@ def vlans(seen: Evidence) -> Iterator[Finding]:
     for space in seen.spaces if seen.blocked else ():
         untagged: dict[str, dict[str, int | None]] = {}
         members: dict[str, list[set[int]]] = {}
-        own = {place.name for place in seen.places if place.space is space}
+        own = seen.names(space)
         for one in space.json("bridge", "-j", "vlan", "show") if own else ():
             name = str(one.get("ifname"))
             bridge = space.details.get(str(space.details.get(name, {}).get("master")), {})
@@ -262,8 +262,8 @@ def _selects(seen: Evidence, source: str, target: str) -> bool:
     return any(one in networks[0] and other in networks[1] for one, other in ends)
 
 
-def _beside(seen: Evidence) -> set[str]:
-    """Return the names of interfaces that a switch may have as ports: of a switch in the kernel those of the path."""
+def _switch_ports(seen: Evidence) -> set[str]:
+    """Return the names of interfaces that may be ports of a switch. If it is in the kernel, only the path's count."""
     ends = {path.places[0] for path, _probe in seen.directions if path.places}
     return {
         one.name
@@ -277,7 +277,7 @@ def _beside(seen: Evidence) -> set[str]:
 def switches(seen: Evidence) -> Iterator[Finding]:
     """Ports of Open vSwitch at the path's links that are in different VLANs, and its flows that drop what arrives
     there."""
-    names, certainty = _beside(seen), SEEN if seen.blocked else POSSIBLE
+    names, certainty = _switch_ports(seen), SEEN if seen.blocked else POSSIBLE
     for space in (one for one in seen.spaces[:1] if seen.blocked or seen.lossy):
         with suppress(LabkitError):
             ports = space.namespace.run(

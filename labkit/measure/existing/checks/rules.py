@@ -223,7 +223,7 @@ def applied(seen: Evidence, space: Space, family: str) -> bool:
 def _rules(seen: Evidence) -> Iterator[tuple[Space, set[str], Rule]]:
     """Yield each rule with its namespace, and the names of the interfaces that packets pass there."""
     for space in seen.spaces:
-        names = {place.name for place in seen.places if place.space is space}
+        names = seen.names(space)
         yield from ((space, names, rule) for rule in entries(seen.rulesets[space.name], "rule"))
 
 
@@ -232,9 +232,8 @@ def dropping(seen: Evidence) -> Iterator[Finding]:
     packets = list(_packets(seen))
     reachable: dict[tuple[str, int], set[Chain]] = {}
     maps = {name: maps_of.named(listed) for name, listed in seen.rulesets.items()} if packets else {}
-    accepted = set[
-        tuple[str, Chain, int]
-    ]()  # what a rule of the chain accepts, so that later ones do not see it
+    # Numbers of packets that a rule of the chain accepts, so that later ones do not see them.
+    accepted = set[tuple[str, Chain, int]]()
     for space, names, rule in _rules(seen) if packets else ():
         hits = seen.hits.get(rule_key(space.name, rule))
         if hits != 0 and any("accept" in one for one in rule.get("expr", ())):
@@ -286,7 +285,7 @@ def _policies(seen: Evidence, space: Space, passed: set[Chain]) -> Iterator[Find
             and chain_of(chain) not in passed
             and applied(seen, space, chain["family"])
             and not _other_family(seen, chain["family"])
-            and _passed(seen, space, chain, {place.name for place in seen.places if place.space is space})
+            and _passed(seen, space, chain, seen.names(space))
         ):
             name = " ".join(chain_of(chain))
             yield Finding(
