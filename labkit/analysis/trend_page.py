@@ -63,7 +63,7 @@ def _cells(history: History) -> Iterator[Cell]:
 def _beside(before: pd.Series[Any], after: pd.Series[Any]) -> pd.DataFrame:
     """Return the two runs beside a change, and what labkit recorded of them that differs."""
     differ = [name for name in PROVENANCE if pd.notna(before[name]) and before[name] != after[name]]
-    names = ["run", "time", *differ]
+    names = ["run", *(name for name in ("time",) if pd.notna(after[name])), *differ]
     table = pd.DataFrame({"before": before[names], "after": after[names]})
     table.loc["measured"] = [stats.estimate_text(*one[["y", "y_low", "y_high"]]) for one in (before, after)]
     return table

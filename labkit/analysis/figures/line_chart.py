@@ -29,6 +29,7 @@ FEW_LABELS = 3
 MANY_DECADES = 5
 NARROW = 1 / 25  # share of the axis: least distance of two places for shifting arms
 AXIS_PX, LETTER_PX, GAP_PX = 415, 7.5, 4  # least width of all x axes side by side (figure: 700 px); of labels
+TURNED_PX = 70  # height of labels that plotly turns, because they would overlap
 FAINT = "faint: rounds (open: whole runs, arrow: beyond)"
 
 
@@ -122,6 +123,8 @@ def axis_of(rows: pd.DataFrame, along: str | None = None) -> Axis:
     if along in known:
         return AXES[along]
     column, label = varying_column(rows, "along", along, known), along.replace("_", " ")
+    if column == ARM:
+        rows = _measured_arms(rows)
     own = rows[column].drop_duplicates().sort_values(na_position="first")
     if own.dtype.kind in "if" and own.gt(0).all():
         return Axis(
@@ -139,6 +142,12 @@ def _without_full_lengths(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows without the lengths of datagrams that fill the MTU, which follow from it."""
     full = rows["length_bytes"].add(rows["family"].map(HEADERS)).eq(rows["mtu_bytes"])
     return rows.assign(length_bytes=rows["length_bytes"].mask(full & rows["protocol"].eq("udp")))
+
+
+def _measured_arms(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of arms that were measured. The others have a note, and neither a panel nor a place."""
+    ok = rows[rows["status"].eq("ok")]
+    return rows[rows[ARM].isin(ok[ARM])] if len(ok) else rows
 
 
 def varying_column(rows: pd.DataFrame, what: str, name: str, more: Iterable[str] = ()) -> str:
@@ -185,12 +194,17 @@ def against(
         rows = _without_full_lengths(rows)
     pairs = "pairs" not in (axis.column, column) and rows["pairs"].nunique() > 1
     by_arm, names = ARM not in (axis.column, column) or beside == ARM, list[str]()
-    if by_arm:  # an arm that was not measured has a note, and no panel
-        rows = rows[rows[ARM].isin(rows.loc[rows["status"].eq("ok"), ARM])]
+    if by_arm or axis.column == ARM:
+        rows = _measured_arms(rows)
     if column != ARM:
         rows, names = by_colour(rows, column)
     parts = panels(rows, along=axis.column, by_pairs=pairs, by_arm=by_arm, beside=beside)
-    figure = grid(parts, PANEL_PX)
+    letters = (
+        max(map(len, axis.values), default=0)
+        * len(axis.values)
+        * max((one.column for one in parts), default=1)
+    )
+    figure = grid(parts, PANEL_PX, TURNED_PX if letters * LETTER_PX > AXIS_PX else 0)
     for one in parts:
         draw(figure, one, of_metric(protocols.of(one.table).metric, usual), axis, names)
     return figure
@@ -241,8 +255,14 @@ def _axes(
 ) -> None:
     sides = [math.log10(places[0]) - room, math.log10(places[-1]) + room]
     domain = next(figure.select_xaxes(**panel.place)).domain or (0.0, 1.0)
-    labels = ticks({place: axis.tick(place, panel) for place in places}, domain[1] - domain[0])
-    figure.update_xaxes(type="log", range=sides, title_text=axis.title, **labels, **panel.place)
+    texts = {place: axis.tick(place, panel) for place in places}
+    if axis.values:  # each has its label: where they would overlap, plotly turns them
+        labels: dict[str, Any] = {"tickvals": places, "ticktext": list(texts.values())}
+    else:
+        labels = ticks(texts, domain[1] - domain[0])
+    figure.update_xaxes(
+        type="log", range=sides, title_text=None if axis.values else axis.title, **labels, **panel.place
+    )
     reach = [end / quantity.scale for end in ends] if ends else [0.0, 1.0]
     shape = log_axis(*reach) if quantity.is_log and ends else {"range": reach}
     figure.update_yaxes(title_text=quantity.title, **shape, **panel.place)

@@ -185,13 +185,15 @@ def _title(one: dict[str, Any], named: list[str]) -> str:
     return theme.plain(" · ".join(in_words(key, one[key]) for key in [*usual, *named]))
 
 
-def grid(parts: list[Panel], panel_px: int) -> go.Figure:
-    """Return an empty figure with a titled place for every panel, each `panel_px` high (plot and axis)."""
+def grid(parts: list[Panel], panel_px: int, labels_px: int = 0) -> go.Figure:
+    """Return an empty figure with a titled place for every panel, each `panel_px` high (plot and axis), and `labels_px`
+    more for labels of the x axis that are turned."""
     rows = max((part.row for part in parts), default=1)
     columns = max((part.column for part in parts), default=1)
     parts = [replace(part, title=wrapped(part.title, TITLES_WIDTH // columns)) for part in parts]
     more_px = HOST_PX * max((part.titled.count("<br>") for part in parts), default=0)
-    between, top = BETWEEN_PX + more_px, TOP_PX + more_px
+    panel_px += labels_px
+    between, top = BETWEEN_PX + more_px + labels_px, TOP_PX + more_px
     spacing = {"horizontal_spacing": 0.25 / columns if columns > 1 else 0}
     spacing |= {"vertical_spacing": between / (rows * panel_px) if rows > 1 else 0}
     figure = titled_grid({part.at: part.titled for part in parts}, rows=rows, cols=columns, **spacing)

@@ -54,6 +54,10 @@ def test_pairs_stay_the_axis_if_they_vary_too() -> None:
 def test_parameter_that_is_no_axis_is_refused() -> None:
     with pytest.raises(BadInput, match=r"along=congestion does not vary in these rows: choose pairs, "):
         figures.throughput(swept("pairs", (1, 2)), along="congestion")
+    with pytest.raises(
+        BadInput, match="along, panel and colour are the same parameter, pairs: choose another"
+    ):
+        figures.throughput(swept("pairs", (1, 2)), along="pairs", colour="pairs")
 
 
 def test_any_parameter_that_varies_is_an_axis_a_panel_or_a_colour() -> None:
@@ -62,6 +66,14 @@ def test_any_parameter_that_varies_is_an_axis_a_panel_or_a_colour() -> None:
     assert ("against congestion" in title, labels) == (True, ["default congestion control", "reno"])
     assert panels == ["<b>TCP · MTU 1500</b>", "<b>TCP · MTU 9000</b>"]
     assert drawn(table, along="arm")[1] == ["macvlan_bridge", "veth_bridge"]
+    lost = table[table["topology"].eq("macvlan_bridge")].assign(
+        topology="ipvlan_l2", arm="ipvlan_l2", status="failed"
+    )
+    more = [table.assign(topology=f"{name}_{table_arm}", arm=f"{name}_{table_arm}", role="variant")
+            for name in ("a_long_name", "another_name") for table_arm in ("of_an_arm", "of_one_more")]  # fmt: skip
+    shown = drawn(pd.concat([table, lost, *more]), along="arm")[1]
+    assert len(shown) == 6, "each measured arm has a label, also where plotly turns them"
+    assert "ipvlan_l2" not in shown
     figure = figures.throughput(table, along="congestion", panel="arm", colour="mtu_bytes")
     titles = [text.text for text in figure.layout.annotations if text.text.startswith("<b>")]
     assert titles == ["<b>TCP · macvlan_bridge</b>", "<b>TCP · veth_bridge</b>"]
