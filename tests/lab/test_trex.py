@@ -3,11 +3,12 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,10 @@ ASTF = {"mode": "ASTF", "recorded": "astf_http_own", "api": (2, 3)}
 
 
 @contextmanager
-def served(made: Sandbox, **plan: Any) -> Iterator[tuple[str, Path]]:
-    """Start a server in the sandbox; return its HOST:PORT and the file with the calls that it answered."""
-    log = made.folder / "calls.jsonl"
+def served(made: Sandbox, name: str = "calls", **plan: Any) -> Iterator[tuple[str, Path]]:
+    """Start a server in the sandbox; return its HOST:PORT and the file, of this name, with the calls that it
+    answered."""
+    log = made.folder / f"{name}.jsonl"
     log.write_text("")
     words = [*made.prefix, *argv(Plan(log=str(log), **plan))]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
@@ -171,31 +173,35 @@ OWNED = "port 0 of the TRex server {} is owned by alice: wait until it is releas
 OTHER_API = "has another version of the API than lbr-trex-client"
 
 
+UNUSABLE: list[tuple[str, dict[str, Any], tuple[str, ...], str]] = [
+    ("load_test", {"owner": "alice"}, (), OWNED),
+    ("load_test", {"silent": True}, (), "no TRex server answers at {}"),
+    ("load_test", {"api": (4, 1)}, (), OTHER_API),
+    ("load_test", {"api": (6, 0)}, (), OTHER_API),
+    ("load_test", ASTF | {"api": (5, 1)}, (), "runs in another mode: start it without --astf"),
+    ("load_test", {}, ("ports=0,7",), "has no port 7; it has 0, 1"),
+    ("load_test", {"line_bps": 1e6}, (), "target=30kpps is more than the link carries"),
+    ("load_test", {}, ("line_rate_bps=1e9", "target=120%"), "target=120% is more than the link carries"),
+    ("trex_stateful", ASTF | {"silent": True}, STATEFUL, "no TRex server answers at {}"),
+    ("trex_stateful", {"recorded": "stl_errors"}, STATEFUL, "runs in another mode: start it with --astf"),
+]
+
+
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("experiment", "plan", "words", "sentence"),
-    [
-        ("load_test", {"owner": "alice"}, (), OWNED),
-        ("load_test", {"silent": True}, (), "no TRex server answers at {}"),
-        ("load_test", {"api": (4, 1)}, (), OTHER_API),
-        ("load_test", {"api": (6, 0)}, (), OTHER_API),
-        ("load_test", ASTF | {"api": (5, 1)}, (), "runs in another mode: start it without --astf"),
-        ("load_test", {}, ("ports=0,7",), "has no port 7; it has 0, 1"),
-        ("load_test", {"line_bps": 1e6}, (), "target=30kpps is more than the link carries"),
-        ("load_test", {}, ("line_rate_bps=1e9", "target=120%"), "target=120% is more than the link carries"),
-        ("trex_stateful", ASTF | {"silent": True}, STATEFUL, "no TRex server answers at {}"),
-        ("trex_stateful", {"recorded": "stl_errors"}, STATEFUL, "runs in another mode: start it with --astf"),
-    ],
-)
-def test_servers_that_cannot_be_used(
-    box: Sandbox, experiment: str, plan: dict[str, Any], words: tuple[str, ...], sentence: str
-) -> None:
+def test_servers_that_cannot_be_used(box: Sandbox) -> None:
     before = {*box.data.glob("trex_stateful/*")}
-    with served(box, **plan) as (server, log):
-        given = words_of(server, *words) if experiment == "load_test" else [f"server={server}", *words]
-        done = box.labkit("run", experiment, *given, timeout=60)
-        assert until(lambda: calls(log).count("acquire") == calls(log).count("release"), 5)
-    assert sentence.format(server) in one_sentence(done)
+    with ExitStack() as stack:
+        servers, lines = [], []
+        for number, (experiment, plan, words, _sentence) in enumerate(UNUSABLE):
+            servers.append(stack.enter_context(served(box, f"unusable{number}", **plan)))
+            server = servers[-1][0]
+            given = words_of(server, *words) if experiment == "load_test" else [f"server={server}", *words]
+            lines.append(shlex.join(["run", experiment, *given]))
+        ended = box.commands(*lines, timeout=400)
+        for _server, log in servers:
+            assert until(lambda log=log: calls(log).count("acquire") == calls(log).count("release"), 5), log  # type: ignore[misc]
+    for (server, _log), (*_case, sentence), done in zip(servers, UNUSABLE, ended.values(), strict=True):
+        assert sentence.format(server) in one_sentence(done)
     assert {*box.data.glob("trex_stateful/*")} == before
 
 
