@@ -165,8 +165,10 @@ def test_monitor_through_ssh(shared: Lab) -> None:
 def test_connection_failure(machine: Lab) -> None:
     """The message has ssh's own words and a remedy. An unknown host stays unknown."""
     known = (machine.there / "known").read_bytes()
-    for name, words in REFUSED.items():
-        sentence = one_sentence(machine.labkit("run", "datapaths", f"where=ssh:{name}", *SHORT[1:]))
+    lines = [f"run datapaths where=ssh:{name} {' '.join(SHORT[1:])}" for name in REFUSED]
+    ended = machine.commands(*lines).values()
+    for (name, words), done in zip(REFUSED.items(), ended, strict=True):
+        sentence = one_sentence(done)
         assert sentence.startswith(f"ssh to {name} ended with 255: ")
         assert words in sentence
         assert sentence.endswith(f"; `ssh {name} true` must work without a prompt: connect once by hand")
@@ -330,13 +332,14 @@ def test_ends_on_another_machine(shared: Lab) -> None:
     assert (row["status"], row["where"]) == ("ok", "ssh:lab")
     assert row["throughput_bps"] > 1e6
     nothing_runs_there(shared)
-    for words, sentence in {
-        ("check", ends[0], "ssh:lab/netns:none"): "on lab: netns:none does not exist",
-        ("draw", "ssh:lab", "ssh:lab"): "names a machine only",
-        ("check", *ends, "--load"): "add --yes",
-        ("check", "ssh:-x/host", "ssh:-x/netns:a"): "a machine has the form",
-    }.items():
-        assert sentence in one_sentence(shared.labkit(*words)), words
+    refused = {
+        f"check {ends[0]} ssh:lab/netns:none": "on lab: netns:none does not exist",
+        "draw ssh:lab ssh:lab": "names a machine only",
+        f"check {' '.join(ends)} --load": "add --yes",
+        "check ssh:-x/host ssh:-x/netns:a": "a machine has the form",
+    }
+    for line, done in shared.commands(*refused).items():
+        assert refused[line] in one_sentence(done), line
 
 
 # Two machines that see no process and no name of others, each with an end behind it; this one routes between them.
@@ -431,17 +434,16 @@ def test_ends_on_two_machines(two: Lab) -> None:
     rows = two.rows(mixed, "protocol=udp", "rate_bps=1e7", "duration_s=1", "omit_s=0", "--yes")
     assert [(row["status"], row["where"], row["peer"]) for row in rows] == [("ok", "here", "ssh:b")] * 3, rows
     assert all(row["received_count"] > 500 for row in rows)
-    for words, sentence in {
-        (BETWEEN, "where=ssh:b"): f"{BETWEEN.removeprefix('topology=')} decides where, nodes, peer",
-        (f"{BETWEEN},veth_bridge",): "nodes=two needs parent=NIC,NIC",
-        (BETWEEN, "parent=nic0,nic0"): "existing ends are joined already",
-        (
-            BETWEEN.replace("cli", "no"),
-            "--yes",
-        ): "on b: netns:no does not exist, or has just ended; there are cli",
-        (BETWEEN,): "this run sends tcp traffic from ssh:a/netns:web to ssh:b/netns:cli, as fast",
-    }.items():
-        assert sentence in one_sentence(two.labkit("run", "datapaths", *words)), words
+    refused = {
+        f"{BETWEEN} where=ssh:b": f"{BETWEEN.removeprefix('topology=')} decides where, nodes, peer",
+        f"{BETWEEN},veth_bridge": "nodes=two needs parent=NIC,NIC",
+        f"{BETWEEN} parent=nic0,nic0": "existing ends are joined already",
+        f"{BETWEEN.replace('cli', 'no')} --yes": "on b: netns:no does not exist, or has just ended; there are cli",
+        BETWEEN: "this run sends tcp traffic from ssh:a/netns:web to ssh:b/netns:cli, as fast",
+    }
+    ended = two.commands(*(f"run datapaths {words}" for words in refused))
+    for words, done in zip(refused, ended.values(), strict=True):
+        assert refused[words] in one_sentence(done), words
     # Killed in the middle of a load, it leaves nothing on either machine.
     load = ("check", *TRANSIT, "--load", "--seconds", "30")
     for command in (load, ("run", "datapaths", BETWEEN, "duration_s=30")):
