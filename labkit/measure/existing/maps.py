@@ -60,6 +60,17 @@ def translations(ruleset: Listed) -> list[Translation]:
     ]
 
 
+class Elements(list[Any]):
+    """The elements of a set, which many rules may name. known: whether a value is one of them, as far as asked."""
+
+    def __init__(self, listed: Listed) -> None:
+        super().__init__(parts(one)[0] for one in listed)
+        self.known: dict[str, bool | None] = {}
+
+    def __repr__(self) -> str:  # a text of a rule does not repeat them
+        return f"{len(self)} elements"
+
+
 class _Table:
     """The chains and maps of a table."""
 
@@ -128,15 +139,15 @@ def named(ruleset: Listed) -> defaultdict[tuple[str, str], Maps]:
 def resolved(ruleset: Listed) -> Listed:
     """Return a ruleset whose matches hold the elements of the sets that they name, but for sets that packets fill."""
     sets = {
-        (one["family"], one["table"], f"@{one['name']}"): one.get("elem", [])
+        (one["family"], one["table"], f"@{one['name']}"): {"set": Elements(one.get("elem", []))}
         for one in (listed["set"] for listed in ruleset if "set" in listed)
         if "dynamic" not in one.get("flags", ())
     }
     for rule in (listed["rule"] for listed in ruleset if "rule" in listed):
         for match in (one["match"] for one in rule.get("expr", ()) if isinstance(one.get("match"), dict)):
-            key = rule["family"], rule["table"], str(match.get("right"))
-            if key in sets:
-                match["right"] = {"set": [parts(one)[0] for one in sets[key]]}
+            name = match.get("right")
+            key = rule["family"], rule["table"], name if isinstance(name, str) else ""
+            match["right"] = sets.get(key, name)
     return ruleset
 
 

@@ -16,7 +16,7 @@ from labkit.measure.existing.spaces import PLAIN, Space
 
 MANY_RULES, FEW_HOPS = 50, 16
 RULE_NS = 22  # what a rule that does not match costs a packet: 100 rules take 2.2 µs (README)
-EPHEMERAL = "49152"  # as ports of the probes are
+CHOSEN = "32768-60999"  # the ports of which the kernel chooses those of probes (ip_local_port_range)
 TRANSLATIONS = ("dnat", "redirect", "snat", "masquerade", "tproxy")
 VERDICTS = {"drop": "drops", "reject": "rejects", "fwd": "sends elsewhere"}
 SURE = {"match", "counter", "accept", *VERDICTS}  # what says all about whether a rule matches
@@ -35,17 +35,30 @@ Chain = tuple[str, str, str]  # family, table, name
 
 
 def _holds(value: str, right: Any) -> bool | None:
-    """Return whether an address or a name is what a rule compares with; None if that is unknown."""
+    """Return whether an address, a name or a port (one of a range: `first-last`) is what a rule compares with; None if
+    that is unknown."""
+def _any(results: Iterable[bool | None]) -> bool | None:
+    """Return whether one of several conditions holds; None if that is unknown."""
+    found = set(results)
+    return True if True in found else None if None in found else False
+
+
     if isinstance(right, dict):
         if "set" in right:
-            results = [_holds(value, one) for one in right["set"]]
-            return True if True in results else None if None in results else False
+            known: dict[str, bool | None] = getattr(right["set"], "known", {})
+            if value not in known:
+                known[value] = _any(_holds(value, one) for one in right["set"])
+            return known[value]
         if "prefix" in right:
             network = ip_network(f"{right['prefix']['addr']}/{right['prefix']['len']}", strict=False)
             own = ip_address(value)
             return own.version == network.version and own in network
-        if "range" in right and value.isdigit() and all(isinstance(one, int) for one in right["range"]):
-            return bool(right["range"][0] <= int(value) <= right["range"][1])
+        numbers = [int(end) for end in value.split("-") if end.isdigit()]
+        if "range" in right and numbers and all(isinstance(one, int) for one in right["range"]):
+            first, last = right["range"]
+            inside = {first <= one <= last for one in numbers}
+            partly = len(inside) > 1 or numbers[0] < first <= last < numbers[-1]
+            return None if partly else inside.pop()
         return None
     if isinstance(right, int) or (isinstance(right, str) and right.isdigit()):
         return value == str(right)
@@ -122,7 +135,7 @@ def _compared(left: Any, right: Any, packet: Mapping[str, str], interfaces: set[
         results = {_holds(name, right) for name in interfaces}
         return results.pop() if len(results) == 1 else None  # which of them the rule sees is not known
     if field in ("sport", "dport"):
-        return _holds(packet.get(field, EPHEMERAL), right)
+        return _holds(packet.get(field, CHOSEN), right)
     if key == "pkttype":
         return bool(_holds("unicast", right) or _holds("host", right))
     tracked = left.get("ct", {}).get("key"), right
@@ -131,8 +144,7 @@ def _compared(left: Any, right: Any, packet: Mapping[str, str], interfaces: set[
     if tracked == NEW and packet.get("flags") == SYN_ACK:
         return False
     if key == "l4proto" or field in ("protocol", "nexthdr"):
-        said = [_holds(name, right) for name in (packet["protocol"], *ALSO.get(packet["protocol"], ()))]
-        return True if True in said else None if None in said else False
+        return _any(_holds(name, right) for name in (packet["protocol"], *ALSO.get(packet["protocol"], ())))
     return None
 
 

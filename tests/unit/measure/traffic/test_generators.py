@@ -6,7 +6,7 @@ import pytest
 
 from labkit.analysis import protocols
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.traffic import registry
+from labkit.measure.traffic import base, registry
 from labkit.measure.traffic.base import FlowGenerator, LatencyGenerator, TrialGenerator
 from studies.container_vs_vm.experiment import ContainerVsVmParameters
 from studies.packet_size.experiment import PacketSizeParameters
@@ -36,3 +36,15 @@ def test_generators_of_loads() -> None:
         assert sum(isinstance(one, kind) for kind in kinds) == 1, one.name
         assert isinstance(one, FlowGenerator) or not one.capabilities.sliced
     assert set(registry.PROTOCOLS) == set(protocols.PROTOCOLS)
+
+
+@pytest.mark.parametrize(
+    ("late", "offered_rps", "doubts", "status"),
+    [(10, 980, 0, "ok"), (11, 1000, 1, "ok"), (10, 979, 0, "invalid"), (500, 900, 1, "invalid")],
+)
+def test_rate_that_was_not_kept(late: int, offered_rps: float, doubts: int, status: str) -> None:
+    """Up to 1 % of the requests may be late, and up to 2 % may be lacking."""
+    row = base.kept_rate(late, 1000, offered_rps, 1000, "labkit")
+    assert (len(row["doubts"]), row.get("status", "ok")) == (doubts, status)
+    assert ("reason" in row) == (status == "invalid")
+    assert all(f"labkit sent {late / 10:.2g} %" in one for one in row["doubts"]), row

@@ -1,0 +1,221 @@
+"""The checks of an existing network judge recorded tables: rules, routes, neighbours, forwarding databases."""
+
+from ipaddress import ip_network
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from labkit.measure.existing import maps
+from labkit.measure.existing.checks import reach, rules
+from labkit.measure.existing.checks.evidence import Evidence
+from labkit.measure.existing.checks.probes import Connection, OneWay, Sent
+from labkit.measure.existing.path import Path
+from labkit.measure.existing.spaces import Place, Space
+from labkit.system import process
+from labkit.system.netlink import Link, Route
+from labkit.system.netlink.dumps import DumpedNextHop
+
+CLIENT, SERVER = "10.1.0.1", "10.2.0.1"
+MAC = "02:00:00:00:00:0%d"
+UDP = {"saddr": CLIENT, "daddr": SERVER, "protocol": "udp"}
+SYN = {**UDP, "protocol": "tcp", "flags": rules.SYN}
+TO_PORT_80 = {**SYN, "dport": "80"}
+ARRIVES, LOST = OneWay(Sent(31, 31), Sent(31, 31)), OneWay(Sent(31, 0), Sent(31, 0))
+
+
+def match(left: dict[str, Any], right: Any, op: str = "==") -> dict[str, Any]:
+    return {"match": {"op": op, "left": left, "right": right}}
+
+
+def of(field: str, right: Any, op: str = "==", protocol: str = "ip") -> dict[str, Any]:
+    return match({"payload": {"protocol": protocol, "field": field}}, right, op)
+
+
+def rule(*expr: dict[str, Any], number: int = 1, **of: Any) -> dict[str, Any]:
+    where = {"family": "ip", "table": "f", "chain": "w", "handle": number}
+    return {**where, "expr": list(expr), **of}
+
+
+def ports(first: int, last: int) -> dict[str, list[int]]:
+    return {"range": [first, last]}
+
+
+SUBNET = {"prefix": {"addr": "10.1.0.0", "len": 24}}
+IFACE = {"meta": {"key": "iifname"}}
+
+
+@pytest.mark.parametrize(
+    ("expected", "packet", "expr"),
+    [
+        (True, UDP, []),
+        (True, UDP, [of("saddr", CLIENT), of("daddr", SERVER)]),
+        (False, UDP, [of("saddr", SERVER)]),
+        (False, UDP, [of("saddr", SUBNET, "!=")]),
+        (True, UDP, [of("saddr", {"set": ["192.0.2.1", SUBNET]})]),
+        (None, UDP, [of("saddr", {"set": ["192.0.2.1", {"range": ["10.0.0.0", "10.3.0.0"]}]})]),
+        (None, UDP, [of("saddr", "@filled")]),
+        (None, UDP, [of("saddr", CLIENT), {"limit": {"rate": 9}}]),
+        (None, UDP, [of("saddr", CLIENT, "<")]),
+        (False, SYN, [of("dport", 53, protocol="udp")]),
+        (True, UDP, [match({"meta": {"key": "l4proto"}}, {"set": ["tcp", "17"]})]),
+        (False, UDP, [match({"meta": {"key": "l4proto"}}, "tcp")]),
+        (True, UDP, [match(IFACE, "eth*")]),
+        (None, UDP, [match(IFACE, "eth0")]),  # it passes eth1, too
+        (False, UDP, [match(IFACE, "lan")]),
+        (False, UDP, [match({"ct": {"key": "state"}}, "invalid")]),
+        (None, SYN, [match({"ct": {"key": "state"}}, "invalid")]),
+        (True, TO_PORT_80, [of("dport", 80, protocol="tcp")]),
+        (True, TO_PORT_80, [of("dport", {"set": [22, ports(79, 81)]}, protocol="th")]),
+        (False, TO_PORT_80, [of("dport", 443, protocol="tcp")]),
+        # The kernel chooses the port of a probe, from 32768 to 60999.
+        (False, SYN, [of("dport", 49152, protocol="tcp")]),
+        (False, SYN, [of("dport", ports(1, 1023), protocol="tcp")]),
+        (None, SYN, [of("dport", ports(49152, 65535), protocol="tcp")]),
+        (None, SYN, [of("dport", ports(49152, 65535), "!=", "tcp")]),
+        (None, SYN, [of("dport", {"set": [22, ports(50000, 50100)]}, protocol="tcp")]),
+        (True, SYN, [of("dport", ports(1024, 65535), protocol="tcp")]),
+    ],
+)
+def test_matches(expected: bool | None, packet: dict[str, str], expr: list[dict[str, Any]]) -> None:
+    assert rules.matches(rule(*expr, {"accept": None}), packet, {"eth0", "eth1"}) is expected
+
+
+def test_rules_of_another_family_and_those_of_iptables() -> None:
+    assert rules.matches(rule(family="ip6"), UDP, set()) is False
+    assert rules.matches(rule(text="-j DROP"), UDP, set()) is None  # its extensions are not all understood
+
+
+BITS = ["fin", "syn", "rst", "ack"]
+
+
+@pytest.mark.parametrize(
+    ("expected", "field", "mask", "right", "op"),
+    [
+        (True, "flags", BITS, "syn", "=="),
+        (False, "flags", BITS, "syn", "!="),
+        (False, "flags", BITS, 0, "=="),
+        (False, "flags", ["ack"], "ack", "=="),
+        (True, "flags", None, ["syn", "ack"], "in"),
+        (False, "flags", None, ["syn", "ack"], "!"),
+        (False, "frag-off", 0x1FFF, 0, "!="),
+        (None, "flags", ["new"], "syn", "=="),
+        (None, "flags", BITS, "syn", "<"),
+        (None, "dscp", None, 1, "=="),
+    ],
+)
+def test_flags(expected: bool | None, field: str, mask: Any, right: Any, op: str) -> None:
+    assert rules._flags(field, mask, right, op, SYN) is expected
+
+
+def listed_set(name: str, elements: list[Any], **of: Any) -> dict[str, Any]:
+    return {"set": {"family": "ip", "table": "f", "name": name, "elem": elements, **of}}
+
+
+def test_sets_stand_in_the_rules_that_name_them() -> None:
+    named = [rule(of("saddr", f"@{name}"), {"drop": None}) for name in ("bad", "filled", "none")]
+    other = rule(of("saddr", "@bad"), {"drop": None}, table="g")
+    elements = [{"elem": {"val": "192.0.2.1", "counter": {"packets": 3}}}, SUBNET]
+    listed = [
+        listed_set("bad", elements), listed_set("filled", [CLIENT], flags=["dynamic"]),
+        *({"rule": one} for one in (*named, other)),
+    ]  # fmt: skip
+    assert maps.resolved(listed) is listed
+    rights = [one["expr"][0]["match"]["right"] for one in (*named, other)]
+    assert rights == [{"set": ["192.0.2.1", SUBNET]}, "@filled", "@none", "@bad"]
+    assert [rules.matches(one, UDP, set()) for one in (*named, other)] == [True, None, None, None]
+
+
+def test_a_long_set_is_read_once_for_all_its_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[str]()
+    monkeypatch.setattr(rules, "ip_network", lambda text, strict: read.append(text) or ip_network(text))
+    elements = [{"prefix": {"addr": f"192.0.{number}.0", "len": 24}} for number in range(200)]
+    same = [rule(of("saddr", "@bad"), {"drop": None}) for _ in range(50)]
+    maps.resolved([listed_set("bad", elements), *({"rule": one} for one in same)])
+    assert [rules.matches(one, packet, set()) for one in same for packet in (UDP, SYN)] == [False] * 100
+    assert len(read) == 200
+    assert len(repr(same)) < 50 * 500  # nor does their text repeat it
+
+
+@pytest.mark.parametrize(
+    ("expected", "source", "target"),
+    [
+        (True, "10.1.0.0/24", "10.2.0.1"),
+        (True, "10.2.0.1/24", "0.0.0.0/0"),  # the way back
+        (True, "192.0.2.1/32", "192.0.2.2/32"),  # of a tunnel's outer packets
+        (False, "10.1.0.0/24", "10.1.0.0/24"),
+        (False, "::/0", "::/0"),
+    ],
+)
+def test_networks_of_a_policy_select_packets_of_a_path(expected: bool, source: str, target: str) -> None:
+    seen = routed()
+    seen.forward.outer.append(Path(seen.forward.start, "192.0.2.1", "192.0.2.2"))
+    assert reach._selects(seen, source, target) is expected
+
+
+def link(index: int, name: str, kind: str = "veth", **of: Any) -> Link:
+    usual = {"master": None, "link": None, "link_netnsid": None, "data": {}}
+    return Link(index, name, kind, True, True, 1500, MAC % index, **{**usual, **of})
+
+
+def space(name: str, links: list[Link], addresses: dict[str, int], **listed: Any) -> Space:
+    """Return a namespace with recorded tables. listed: what `fdb` and others print, and cached properties."""
+    result = Space(name, -1, None)
+    fdb = msgspec.json.encode(listed.pop("fdb", [])).decode()
+
+    def run(*words: str) -> process.Ended:
+        return process.Ended(words, 0, fdb if words[:1] == ("bridge",) else "", "", 0.0)
+
+    def read(_path: str) -> str:
+        raise FileNotFoundError
+
+    known = {
+        "namespace": SimpleNamespace(run=run, read=read, netlink=name), "links": {one.index: one for one in links},
+        "addresses": addresses, "details": {one.name: {"address": one.mac} for one in links}, "neighbours": [],
+    }  # fmt: skip
+    vars(result).update(known | listed)
+    return result
+
+
+def routed(*ruleset: dict[str, Any], probe: OneWay = LOST, **mid: Any) -> Evidence:
+    """Return what is known of two ends in two subnets with a router between them, which has these rules."""
+    client, server = (
+        space(f"netns:{name}", [link(2, "eth0")], {own: 2})
+        for name, own in (("client", CLIENT), ("server", SERVER))
+    )
+    gateways = {"10.1.0.254": 3, "10.2.0.254": 4}
+    router = space("netns:mid", [link(3, "to-client"), link(4, "to-server")], gateways, **mid)
+    ends, ways = (Place(client, 2), Place(server, 2)), (Place(router, 3), Place(router, 4))
+    paths = [
+        Path(here.space, own, to, there.space, places=[here, *between, there], arrivals=[between[0], there],
+             domains=[[here, between[0]], [between[1], there]], complete=True)
+        for here, there, own, to, between in (
+            (*ends, CLIENT, SERVER, ways), (*ends[::-1], SERVER, CLIENT, ways[::-1]),
+        )
+    ]  # fmt: skip
+    for path in paths:
+        path.routes = [(one, route()) for one in (path.start, router)]
+    chain = {"family": "ip", "table": "f", "name": "w", "hook": "forward", "handle": 9}
+    listed = [{"rule": one} for one in ruleset]
+    return Evidence(
+        *paths, [client, router, server], forward_probe=probe, back_probe=ARRIVES,
+        rulesets={client.name: [], server.name: [], router.name: [{"chain": chain}, *listed]},
+        connection=Connection(False, 0, 1.0, "timed out"),
+    )  # fmt: skip
+
+
+def route(*hops: tuple[str | None, int]) -> Route:
+    return Route("default", tuple(DumpedNextHop(*one, None) for one in hops), None, None, False, {})
+
+
+@pytest.mark.parametrize(("first", "hidden"), [(49152, False), (1024, True)])
+def test_a_port_that_was_guessed_hides_no_drop(first: int, hidden: bool) -> None:
+    """Only an accept rule that takes every port that a probe may have hides the rule behind it."""
+    accept = [
+        rule(of("dport", ports(first, 65535), protocol=name), {"accept": None}, number=number)
+        for number, name in enumerate(("udp", "tcp"), 1)
+    ]
+    icmp = rule(match({"meta": {"key": "l4proto"}}, "icmp"), {"accept": None}, number=3)
+    found = list(rules.dropping(routed(*accept, icmp, rule({"drop": None}, number=4))))
+    assert [one.cause for one in found] == ([] if hidden else ["drop rule"])
