@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -566,11 +567,14 @@ def test_container_that_stops(during: str, podman: Machine) -> None:
     running = podman.sandbox.start(*LABKIT, *words.split())
     assert until(lambda: podman.sandbox.pids(lambda words: "iperf3" in words[0] and "10.88.0.9" in words), 60)
     podman.sandbox.run("podman", "rm", "--force", "--time", "0", "brief", code=0)
+    stopped_s = time.monotonic()
     out, err = running.communicate(timeout=120)
+    waited_s = time.monotonic() - stopped_s
     reason = "container:brief has ended, and its network with it"
     assert "Traceback" not in err
     if during == "check":
         assert (running.returncode, out) == (2, "")
+        assert waited_s < 8  # iperf3 would wait for 19 s
         assert err.splitlines()[1:] == [f"labkit: {reason}"]  # after the load's plan
     else:
         rows = [json.loads(line) for line in out.splitlines()]

@@ -187,7 +187,7 @@ class Half:
     def load(self, seconds: int, protocol: str) -> Any:
         """Send one part of the load."""
         try:
-            return msgspec.to_builtins(load.sent(self._end, self._to, seconds, protocol))
+            return msgspec.to_builtins(load.sent(self._end, self._to, seconds, protocol, [self._named]))
         except Unsupported as error:
             return msgspec.to_builtins(load.Load(protocol, 0.0, 0, 0, str(error)))
 

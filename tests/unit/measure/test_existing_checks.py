@@ -1,5 +1,6 @@
 """The checks of an existing network judge recorded tables: rules, routes, neighbours, forwarding databases."""
 
+import time
 from ipaddress import ip_network
 from types import SimpleNamespace
 from typing import Any
@@ -7,10 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from labkit.common.errors import Failed
 from labkit.measure.existing import maps
-from labkit.measure.existing.checks import reach, rules
+from labkit.measure.existing.checks import load, reach, rules
 from labkit.measure.existing.checks.evidence import Evidence
-from labkit.measure.existing.checks.probes import Connection, OneWay, Sent
+from labkit.measure.existing.checks.probes import Connection, End, OneWay, Sent
+from labkit.measure.existing.endpoints import ExistingEndpoint
 from labkit.measure.existing.path import Path
 from labkit.measure.existing.spaces import Place, Space
 from labkit.system import process
@@ -219,3 +222,15 @@ def test_a_port_that_was_guessed_hides_no_drop(first: int, hidden: bool) -> None
     icmp = rule(match({"meta": {"key": "l4proto"}}, "icmp"), {"accept": None}, number=3)
     found = list(rules.dropping(routed(*accept, icmp, rule({"drop": None}, number=4))))
     assert [one.cause for one in found] == ([] if hidden else ["drop rule"])
+
+
+def test_a_load_ends_with_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """iperf3 would wait for many seconds."""
+    monkeypatch.setattr(load, "_iperf3", lambda *_words: process.Running(["sleep", "60"]))
+    end, begun_s = End(space("netns:client", [], {}), CLIENT), time.monotonic()
+    with process.all_ended([process.Running(["sleep", "60"])]) as [program]:
+        program.kill()
+        named = ExistingEndpoint("container:web", -1, program.pid, program.fileno())
+        with pytest.raises(Failed, match="container:web has ended"):
+            load.sent(end, SERVER, 30, "TCP", [named])
+    assert time.monotonic() - begun_s < 10

@@ -15,7 +15,7 @@ from labkit.measure.existing import published
 from labkit.measure.existing.checks import drops, load, registry
 from labkit.measure.existing.checks.evidence import Evidence, Probed, gather
 from labkit.measure.existing.checks.findings import Finding, ordered
-from labkit.measure.existing.endpoints import reporting_ended, require, resolve
+from labkit.measure.existing.endpoints import reporting_ended, resolve
 from labkit.measure.existing.path import Path, fits, others_than, paths
 from labkit.measure.existing.spaces import Spaces
 
@@ -59,11 +59,9 @@ def check(
         named = {spaces.client, spaces.server}
         with locked() if load_s is not None else nullcontext():
             seen = [
-                gather(*both, *given, sends={both[0].start, both[1].start} <= named)
+                gather(*both, *given, sends={both[0].start, both[1].start} <= named, ends=ends)
                 for both, given in zip(found, chain([(load_s, asked)], repeat((None, None))), strict=False)
             ]
-            for end in ends:  # whatever was found
-                require(end.name, end.process)
         if refused:
             seen[0].not_seen.append(f"the load was not sent: {refused}")
         seen[0].not_seen += left
@@ -107,15 +105,13 @@ def _report(client: str, server: str, seen: list[Evidence], findings: list[Findi
         "client": client,
         "server": server,
         "findings": [asdict(one) for one in findings],
-        "paths": [_path(one) for one in seen],
+        "paths": [
+            path_entry(one.client.address, one.server.address, one.forward.names(), one) for one in seen
+        ],
         "loads": [asdict(load) for one in seen for load in one.loads],
         "drops": drops.shown(total),
         "not_seen": list(dict.fromkeys(text for one in seen for text in one.not_seen)),
     }
-
-
-def _path(seen: Evidence) -> dict[str, Any]:
-    return path_entry(seen.client.address, seen.server.address, seen.forward.names(), seen)
 
 
 def path_entry(client: str, server: str, interfaces: list[str], probed: Probed) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +15,7 @@ from labkit.common import existing_names
 from labkit.common.errors import Failed, LabkitError, Unsupported
 from labkit.measure.existing.checks import drops, load, probes
 from labkit.measure.existing.checks.probes import Connection, End, OneWay
+from labkit.measure.existing.endpoints import ExistingEndpoint, require
 from labkit.measure.existing.path import Path
 from labkit.measure.existing.spaces import Place, Space, tc_filters
 from labkit.measure.observers.counters import kernel_counters
@@ -229,10 +230,8 @@ class Evidence(Probed):
 
     def mib(self, space: Space, group: str, name: str) -> int:
         """Return by how much a counter of a namespace rose during the check."""
-        value = (
-            self.changed.get("namespaces", {}).get(space.name, {}).get("mibs", {}).get(group, {}).get(name, 0)
-        )
-        return int(value)
+        of = self.changed.get("namespaces", {}).get(space.name, {})
+        return int(of.get("mibs", {}).get(group, {}).get(name, 0))
 
     def interface(self, place: Place, name: str) -> int:
         """Return by how much a counter of an interface rose (`mibs.INTERFACE`)."""
@@ -297,11 +296,13 @@ def gather(
     asked: tuple[str, int] | None = None,
     *,
     sends: bool = True,
+    ends: Sequence[ExistingEndpoint] = (),
 ) -> Evidence:
     """Read, probe and (with `load_s`) load two ends. Nothing is changed.
 
     asked: address and port to which the client has to connect (`Sending.probe`). sends: whether labkit opens sockets at
-    both ends and sends packets between them; otherwise it only connects.
+    both ends and sends packets between them; otherwise it only connects. ends: those that were named. Raises Failed if
+    one of them has ended.
     """
     with observed(forward, back) as result:
         one, other = result.client, result.server
@@ -326,9 +327,11 @@ def gather(
             round_trips_ms=lambda: probes.round_trips_ms(one, other),
             listening=result.listening,
             refused=lambda each: probes.refused(one, address, each),
-            loads=lambda seconds: load.run(one, other, seconds),
+            loads=lambda seconds: load.run(one, other, seconds, ends),
         )
         sending.probe(result, result.not_seen, load_s, port, sends)
+        for end in ends:  # whatever was found
+            require(end.name, end.process)
     return result
 
 

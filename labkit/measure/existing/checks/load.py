@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import select
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ import msgspec
 from labkit.common import errors, units
 from labkit.common.errors import Failed
 from labkit.measure.existing.checks.probes import End
+from labkit.measure.existing.endpoints import ExistingEndpoint, require
 from labkit.system import machine, process
 
 SECONDS, MAX_SECONDS = 3, 30
@@ -42,12 +44,13 @@ def plan(client: tuple[str, str], server: tuple[str, str], seconds: int) -> str:
     )
 
 
-def run(client: End, server: End, seconds: int) -> list[Load]:
-    """Run the load. What fails is in `said`. Raises Unsupported without iperf3, and Failed if its port is taken."""
+def run(client: End, server: End, seconds: int, ends: Sequence[ExistingEndpoint]) -> list[Load]:
+    """Run the load, as long as the named ends exist. What fails is in `said`. Raises Unsupported without iperf3, and
+    Failed if its port is taken or an end has ended."""
     loads = []
     for protocol in PROTOCOLS:
         with listening(server):
-            loads.append(sent(client, server.address, seconds, protocol))
+            loads.append(sent(client, server.address, seconds, protocol, ends))
     return loads
 
 
@@ -69,11 +72,18 @@ def listening(server: End) -> Iterator[None]:
         yield
 
 
-def sent(client: End, to: str, seconds: int, protocol: str) -> Load:
-    """Send one part of the load to the address at which iperf3 listens. What fails is in `said`."""
+def sent(client: End, to: str, seconds: int, protocol: str, ends: Sequence[ExistingEndpoint]) -> Load:
+    """Send one part of the load to the address at which iperf3 listens. What fails is in `said`. Raises Failed as soon
+    as one of the named ends has ended: iperf3 would wait for it."""
     words = [*PROTOCOLS[protocol], "-c", to, "-t", str(seconds), "-J", "--connect-timeout", "3000"]
     with process.all_ended([_iperf3(client, *words)]) as [running]:
-        ended = running.ended_within(seconds + SPARE_S)
+        waiting = select.poll()
+        for one in (running.fileno(), *(end.process for end in ends if end.process is not None)):
+            waiting.register(one, select.POLLIN)
+        waiting.poll(1000 * (seconds + SPARE_S))
+        for end in ends:
+            require(end.name, end.process)
+        ended = running.ended_within(0)
     try:
         return _parsed(protocol, ended.stdout)
     except Failed as error:
