@@ -10,7 +10,7 @@ import pytest
 
 from labkit.common.errors import Failed
 from labkit.measure.existing import maps
-from labkit.measure.existing.checks import load, reach, rules
+from labkit.measure.existing.checks import load, processing, reach, rules
 from labkit.measure.existing.checks.evidence import Evidence
 from labkit.measure.existing.checks.probes import Connection, End, OneWay, Sent
 from labkit.measure.existing.endpoints import ExistingEndpoint
@@ -222,6 +222,17 @@ def test_a_port_that_was_guessed_hides_no_drop(first: int, hidden: bool) -> None
     icmp = rule(match({"meta": {"key": "l4proto"}}, "icmp"), {"accept": None}, number=3)
     found = list(rules.dropping(routed(*accept, icmp, rule({"drop": None}, number=4))))
     assert [one.cause for one in found] == ([] if hidden else ["drop rule"])
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_offloads_of_a_path_through_a_program_may_be_off(
+    complete: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A switch in user space takes frames by packet sockets: the kernel shows no way, and packets arrive."""
+    monkeypatch.setattr(Evidence, "features", lambda _seen, _place: {"tx-checksumming": False})
+    seen = routed(probe=ARRIVES)
+    seen.forward.complete = seen.back.complete = complete
+    assert {one.cause for one in processing.offloads(seen)} == ({"offload off"} if complete else set())
 
 
 def test_a_load_ends_with_an_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,9 @@ DROPPED_AS = {
 
 def offloads(seen: Evidence) -> Iterator[Finding]:
     """Offloads that are off although interfaces of the kind have them, and small limits of segmentation."""
-    for place in seen.places:
+    # A program carries frames on where the kernel shows no way: a switch in user space needs them whole.
+    carried = [path.places for path, probe in seen.directions if probe.arrives and not path.complete]
+    for place in (one for one in seen.places if not any(one in places for places in carried)):
         kind, details = place.link.kind, place.details
         features = seen.features(place) if kind in KINDS or (kind is None and place.name != "lo") else {}
         off = [name for name in WANTED if features.get(name) is False]
@@ -113,9 +115,8 @@ def captures(seen: Evidence) -> Iterator[Finding]:
     for place in seen.places:
         for hook in place.programs:
             own = DROPPED_AS.get(hook)
-            drop = seen.lossy and (
-                own in reasons if own else seen.drops and reasons <= {*DROPPED_AS.values()}
-            )
+            by_programs = seen.drops and reasons <= {*DROPPED_AS.values()}
+            drop = seen.lossy and (own in reasons if own else by_programs)
             show = f"ip link set {place.name} xdp off" if hook == "XDP" else SHOW_PROGRAMS + place.name
             yield Finding(
                 cause=f"{hook.partition(' ')[0]} program", where=str(place), undo=place.space.command(show),
@@ -156,9 +157,8 @@ def softirqs(seen: Evidence) -> Iterator[Finding]:
         )  # fmt: skip
     if not seen.loads:
         return
-    squeezed, processed = (
-        sum(one.get(name, 0) for one in cpus.values()) for name in ("time_squeeze", "processed")
-    )
+    squeezed = sum(one.get("time_squeeze", 0) for one in cpus.values())
+    processed = sum(one.get("processed", 0) for one in cpus.values())
     if squeezed > 100 and squeezed > processed / 1000:
         yield Finding(
             cause="softnet squeezes", certainty=SEEN, weight=SOME, where="host",
