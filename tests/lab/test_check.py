@@ -90,6 +90,11 @@ ip -n server address add 10.3.0.1/24 dev eth1; ip -n mid address add 10.3.0.254/
 ip -n server route add 10.1.0.0/24 via 10.3.0.254
 """
 )
+SNAT = (
+    "ip netns exec mid nft 'add table ip n; add chain ip n p { type nat hook postrouting priority 100; };"
+    " add rule ip n p ip saddr 10.1.0.0/24 snat to %s'"
+)
+MAC_OF = "M=$(ip -n server -o link show %s | sed 's/.*ether \\([0-9a-f:]*\\).*/\\1/'); "
 # A switch in user space, for which the ends leave nothing to offloads.
 SWITCH = (
     ENDS
@@ -201,8 +206,7 @@ BROKEN = {
     "a blocked port": ("bridge port", BRIDGE + "sleep 0.2; ip netns exec mid bridge link set dev port-server state 0"),
     "an entry for another port": (
         "forwarding entry",
-        BRIDGE + "M=$(ip -n server -o link show eth0 | sed 's/.*ether \\([0-9a-f:]*\\).*/\\1/');"
-        " ip netns exec mid bridge fdb replace $M dev port-client master static sticky",
+        BRIDGE + MAC_OF % "eth0" + "ip netns exec mid bridge fdb replace $M dev port-client master static sticky",
     ),
     "isolated ports": (
         "isolated ports",
@@ -340,6 +344,32 @@ BROKEN = {
         BRIDGE + f'{PYTHON} "{UNREADING}" >/dev/null 2>&1 & sleep 0.5\n{PYTHON.replace("server", "client")}'
         f' "{WRITING}" >/dev/null 2>&1 & sleep 0.5',
     ),
+    "an address of nobody": ("address translation: a rule replaces", ROUTED + SNAT % "10.2.0.77"),
+    "no way back to an address": (
+        "address translation: a rule replaces",
+        ROUTED + SNAT % "10.9.9.9"
+        + "; ip -n server route del default; ip -n server route add 10.1.0.0/24 via 10.2.0.254",
+    ),
+    "a mark for a blackhole": (
+        "marked packets",
+        ROUTED + "ip -n mid rule add fwmark 7 table 100; ip -n mid route add blackhole default table 100;"
+        " ip netns exec mid nft 'add table ip f; add chain ip f p { type filter hook prerouting priority -150; };"
+        " add rule ip f p ip daddr 10.2.0.0/24 meta mark set 7'",
+    ),
+    "dead next hops": (
+        "dead next hop",
+        ROUTED + "ip netns exec client sysctl -qw net.ipv4.fib_multipath_hash_policy=1; ip -n client route replace"
+        " default nexthop via 10.1.0.254 $(for n in $(seq 11 17); do echo nexthop via 10.1.0.$n; done)",
+    ),
+    "an entry for the bridge itself": (
+        "forwarding entry",
+        BRIDGE + MAC_OF % "eth0" + "ip netns exec mid bridge fdb replace $M dev port-server master permanent",
+    ),
+    "an entry for another machine": (
+        "forwarding entry",
+        OVERLAY + MAC_OF % "vx" + "ip netns exec client bridge fdb replace $M dev vx dst 10.1.0.9",
+    ),
+    "a bridge that forgets": ("bridge floods", BRIDGE + THIRD + "ip -n mid link set lan type bridge ageing_time 0"),
     "no local port": (
         "few local ports",
         BRIDGE + "ip netns exec client sysctl -qw net.ipv4.ip_local_port_range='50000 50001'\n"

@@ -23,7 +23,7 @@ from labkit.measure import topologies
 from labkit.measure.endpoints import Namespace
 from labkit.measure.endpoints.namespace import first_sysctls
 from labkit.measure.existing.network import ExistingNetwork
-from labkit.measure.existing.spaces import programs, shown, tc_filters
+from labkit.measure.existing.spaces import STATIC, programs, shown, tc_filters
 from labkit.measure.topologies import Network
 from labkit.measure.topologies.network import impairments, settings
 from labkit.measure.topologies.network.kinds import KINDS, cables, tunnels, uppers
@@ -527,11 +527,11 @@ def _ports(space: Namespace) -> Ports:
 
 def _static_entries(space: Namespace) -> list[str]:
     """Return the entries of forwarding databases that were made by hand."""
-    links = {link.index: link for link in netlink.links(space.netlink)}
+    macs = {link.name: link.mac for link in netlink.links(space.netlink)}
     return [
-        f"{mac} at {links[out].name}"
-        for _bridge, out, mac in netlink.static_forwarding(space.netlink)
-        if out in links and links[out].mac != mac
+        f"{one['mac']} at {one['ifname']}"
+        for one in shown(space, "bridge", "-j", "fdb", "show")
+        if one.get("master") and one.get("state") in STATIC and macs.get(one["ifname"]) != one["mac"]
     ]
 
 

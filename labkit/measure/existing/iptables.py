@@ -17,8 +17,9 @@ _ADDRESSES = {"-s": "saddr", "-d": "daddr"}
 _PORTS = {"--sport": "sport", "--dport": "dport", "--sports": "sport", "--dports": "dport"}
 _TARGETS = {"DROP": "drop", "REJECT": "reject", "ACCEPT": "accept", "NFQUEUE": "queue", "REDIRECT": "redirect",
             "DNAT": "dnat", "SNAT": "snat", "MASQUERADE": "masquerade", "TPROXY": "tproxy"}  # fmt: skip
+_SOURCE = re.compile(r"--to-source \[?([0-9.]+|[0-9a-f:]+)")
 _MANGLED = {"--set-mss": {"tcp option": {"name": "maxseg"}}, "--ttl-set": {"payload": {"field": "ttl"}},
-            "--hl-set": {"payload": {"field": "hoplimit"}}}  # fmt: skip
+            "--hl-set": {"payload": {"field": "hoplimit"}}, "--set-xmark": {"meta": {"key": "mark"}}}  # fmt: skip
 
 Listed = list[dict[str, Any]]
 
@@ -73,19 +74,19 @@ def _expressions(family: str, rule: str) -> Iterator[dict[str, Any]]:
             )
         elif word in _ADDRESSES:
             address, _, length = value.partition("/")
-            right = (
-                {"prefix": {"addr": address, "len": int(length)}} if length.isdigit() else "@"
-            )  # another mask
+            prefix = {"addr": address, "len": int(length)} if length.isdigit() else None
+            right = {"prefix": prefix} if prefix else "@"  # another mask
             yield _match(op, {"payload": {"protocol": family, "field": _ADDRESSES[word]}}, right)
         elif word in _PORTS:
             right = {"set": [_ports(one) for one in value.split(",")]}
             yield _match(op, {"payload": {"protocol": "th", "field": _PORTS[word]}}, right)
         elif word == "--ctstate":
             yield _match(op, {"ct": {"key": "state"}}, value.lower())
-        elif word in _MANGLED and value.isdigit():
-            yield {"mangle": {"key": _MANGLED[word], "value": int(value)}}
+        elif word in _MANGLED:
+            yield {"mangle": {"key": _MANGLED[word], "value": int(value.partition("/")[0], 0)}}
         elif word in ("-j", "-g"):
             options = {"flags": "bypass"} if "--queue-bypass" in words else None
+            options = {"addr": given[1]} if (given := _SOURCE.search(rule)) else options
             yield {_TARGETS[value]: options} if value in _TARGETS else {"jump": {"target": value}}
         op = "!=" if word == "!" else "=="
 

@@ -29,6 +29,7 @@ MOST_PAIRS = 4  # of addresses in a sentence
 NEAR = 4  # interfaces of a link that are asked for programs
 SHOW_PROGRAMS = "bpftool net show dev "
 DEEPEST = 4  # tunnels within tunnels
+REFUSALS = {errno.EACCES: "a route prohibits them", errno.EINVAL: "a blackhole route drops them"}
 PRIVATE = {"private", "vepa", 1, 2}  # modes of macvlan in which two of them do not reach each other
 
 # What frames reach, each with the interface before it, and how.
@@ -121,6 +122,12 @@ class Path:
         """Whether nothing is known that keeps packets from arriving."""
         return self.complete and not self.problems
 
+    @property
+    def routers(self) -> dict[Space, int]:
+        """The namespaces that route the packet, each with the index of the interface of its arrival; 0: it starts."""
+        into = {self.start: 0, **{place.space: place.index for place in self.arrivals}}
+        return {space: into[space] for space, _route in self.routes if space in into}
+
     def then(self, port: PublishedPort, other: Path | None = None) -> Path:
         """Return this path to a published port, and another one from there."""
         result = replace(self, published=(len(self.places), port), steps=[*self.steps, (port, IN)])
@@ -160,9 +167,8 @@ def paths(spaces: Spaces, family: int | None = None, only: Collection[str] = ())
     BadInput if none has one of `only`.
     """
     client, server = spaces.client, spaces.server
-    own = dict(
-        zip((client, server), chosen(usable(client, family), usable(server, family), only), strict=True)
-    )
+    addresses = chosen(usable(client, family), usable(server, family), only)
+    own = dict(zip((client, server), addresses, strict=True))
     found = []
     for destination in own[server]:
         version, source = ip_address(destination).version, source_for(client, destination, own[client])
@@ -192,9 +198,8 @@ def others_than(used: list[tuple[str, str]], found: list[tuple[str, str]]) -> li
     versions = {ip_address(one).version for one, _other in used}
     of_versions = [both for both in found if ip_address(both[0]).version in versions]
     left = [f"{one} to {other}" for one, other in of_versions if (one, other) not in used]
-    words = ", ".join(left[:MOST_PAIRS]) + (
-        f" and {len(left) - MOST_PAIRS} more" if len(left) > MOST_PAIRS else ""
-    )
+    more = f" and {len(left) - MOST_PAIRS} more" if len(left) > MOST_PAIRS else ""
+    words = ", ".join(left[:MOST_PAIRS]) + more
     return [f"the path between other addresses of the ends, {words}: --address chooses"] if left else []
 
 
@@ -464,8 +469,7 @@ def _refused(at: Space, along: Path, arrived: Place | None, number: int) -> Prob
         return Problem(
             "route refuses", f"the routes of {at.name} drop packets from {along.source} to {to}", where
         )
-    kinds = {errno.EACCES: "a route prohibits them", errno.EINVAL: "a blackhole route drops them"}
-    why = kinds.get(number, f"no route ({os.strerror(number)})")
+    why = REFUSALS.get(number, f"no route ({os.strerror(number)})")
     return Problem("missing route", f"{at.name} cannot send packets to {to}: {why}", where)
 
 

@@ -31,6 +31,7 @@ from labkit.system.netlink import encryption
 NAMES = (NAMED, Path("/run/docker/netns"))  # where namespaces have names, also without a process
 MASTERS = ("bridge", "openvswitch", "bond", "team")
 CLASSFUL = ("htb", "hfsc", "cbq", "drr", "qfq", "ets")
+STATIC = ("permanent", "static")  # states of entries of a forwarding database that it has not learned
 UPPERS = ("macvlan", "macvtap", "ipvlan", "ipvtap", "vlan")
 # Names that neither a shell nor nft reads as more than a name: a container may name an interface $(reboot).
 PLAIN = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@+/-]*")
@@ -108,7 +109,7 @@ class Space:
                 "nftables", []
             )
         for program in self.save_programs(result):
-            with suppress(LabkitError):
+            with suppress(LabkitError, ValueError):
                 result = iptables.merged(result, program, self.namespace.run(program, "-c").stdout)
         return maps.resolved(result)
 

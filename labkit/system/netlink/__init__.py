@@ -16,7 +16,6 @@ from labkit.system.netlink.dumps import (
     remotes,
     route_to,
     routes,
-    static_forwarding,
     static_routes,
 )
 from labkit.system.netlink.messages import (
@@ -47,5 +46,5 @@ __all__ = [
     "define_kind", "delete_link", "id_of", "index_of", "inside", "links", "move_link", "new_address",
     "new_bpf_filter", "new_ingress", "new_link", "new_namespaces", "new_neighbour", "new_qdisc", "new_remote",
     "new_route", "not_promiscuous", "pyroute2_version", "qdisc", "qdiscs", "remotes", "route_to", "routes",
-    "set_link", "set_master", "shut_link", "static_forwarding", "static_routes",
+    "set_link", "set_master", "shut_link", "static_routes",
 ]  # fmt: skip

@@ -17,8 +17,6 @@ from labkit.system.netlink.messages import (
     NLM_F_REQUEST,
     NO_MAC,
     NTF_SELF,
-    NUD_NOARP,
-    NUD_PERMANENT,
     RT_TABLE_MAIN,
     RTM_NEWROUTE,
     RTNH_F_ONLINK,
@@ -33,7 +31,7 @@ from labkit.system.netlink.sockets import LinkError, Netlink
 RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, RTM_GETNEIGH, RTM_GETQDISC, RTM_GETNSID = 18, 22, 26, 30, 38, 90
 NLM_F_DUMP = 0x300
 WITHOUT_STATS = {"IFLA_EXT_MASK": 8}  # RTEXT_FILTER_SKIP_STATS
-RTM_F_CLONED = 0x200
+RTM_F_CLONED, RTM_F_FIB_MATCH = 0x200, 0x2000
 RTPROT_KERNEL, RTNH_F_DEAD, RTNH_F_LINKDOWN = 2, 1, 16
 RTA_MULTIPATH = 9
 # RTN_BLACKHOLE, RTN_UNREACHABLE, RTN_PROHIBIT
@@ -115,15 +113,19 @@ def routes(kernel: Netlink) -> list[Route]:
     ]
 
 
-def route_to(kernel: Netlink, address: str, source: str | None = None, arrives_at: int = 0) -> Route:
+def route_to(
+    kernel: Netlink, address: str, source: str | None = None, arrives_at: int = 0, mark: int = 0, all_hops: bool = False
+) -> Route:  # fmt: skip
     """Return the route that the kernel chooses for packets to an address, with one hop and its own source address.
 
-    With `source` and `arrives_at` (the index of an interface), it forwards packets that arrive there. Raises LinkError
-    without a route, or if it does not forward.
+    With `source` and `arrives_at` (the index of an interface), it forwards packets that arrive there. mark: of the
+    packets. all_hops: with all hops of which it chooses. Raises LinkError without a route, or if it does not forward.
     """
     whole, family = (32, socket.AF_INET) if ":" not in address else (128, socket.AF_INET6)
     fields = {"family": family, "dst_len": whole, "src_len": 0 if source is None else whole}
+    fields["flags"] = RTM_F_FIB_MATCH if all_hops else 0
     attributes = {"RTA_DST": address, "RTA_SRC": source, "RTA_IIF": arrives_at or None}
+    attributes["RTA_MARK"] = mark or None
     what = f"find the route to {address}"
     found = _one(kernel, rtmsg, RTM_GETROUTE, what, fields, attributes)
     if (number := REFUSING.get(found["type"])) is not None:  # of IPv6, which answers with the route
@@ -178,22 +180,9 @@ def remotes(kernel: Netlink) -> list[tuple[int, str]]:
     """
     return [
         (one["ifindex"], str(one.get_attr("NDA_DST")))
-        for one in _forwarding(kernel)
+        for one in _dump(kernel, ndmsg, RTM_GETNEIGH, "list remotes", {"family": socket.AF_BRIDGE})
         if one["flags"] & NTF_SELF and one.get_attr("NDA_LLADDR") == NO_MAC and one.get_attr("NDA_DST")
     ]
-
-
-def static_forwarding(kernel: Netlink) -> list[tuple[int, int, str]]:
-    """Return (index of a bridge, index of its port, MAC address) for every entry that its bridge has not learned."""
-    return [
-        (int(master), one["ifindex"], str(one.get_attr("NDA_LLADDR")))
-        for one in _forwarding(kernel)
-        if (master := one.get_attr("NDA_MASTER")) and one["state"] & (NUD_NOARP | NUD_PERMANENT)
-    ]
-
-
-def _forwarding(kernel: Netlink) -> Iterator[Any]:
-    return _dump(kernel, ndmsg, RTM_GETNEIGH, "list forwarding databases", {"family": socket.AF_BRIDGE})
 
 
 def qdisc(kernel: Netlink, index: int) -> str:

@@ -9,15 +9,16 @@ import msgspec
 import pytest
 
 from labkit.common.errors import Failed
-from labkit.measure.existing import maps
+from labkit.measure.existing import iptables, maps
 from labkit.measure.existing.checks import load, processing, reach, rules
 from labkit.measure.existing.checks.evidence import Evidence
+from labkit.measure.existing.checks.findings import PRESENT, SEEN, Finding
 from labkit.measure.existing.checks.probes import Connection, End, OneWay, Sent
 from labkit.measure.existing.endpoints import ExistingEndpoint
 from labkit.measure.existing.path import Path
 from labkit.measure.existing.spaces import Place, Space
-from labkit.system import process
-from labkit.system.netlink import Link, Route
+from labkit.system import netlink, process
+from labkit.system.netlink import Link, LinkError, Route
 from labkit.system.netlink.dumps import DumpedNextHop
 
 CLIENT, SERVER = "10.1.0.1", "10.2.0.1"
@@ -212,6 +213,26 @@ def route(*hops: tuple[str | None, int]) -> Route:
     return Route("default", tuple(DumpedNextHop(*one, None) for one in hops), None, None, False, {})
 
 
+def routes(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+    """Let the kernel of each namespace answer with hops, or with the number of an error."""
+
+    def route_to(
+        kernel: str, to: str, source: str = "", arrives_at: int = 0, mark: int = 0, all_hops: bool = False
+    ) -> Route:
+        found = answer(kernel, to, mark)
+        if isinstance(found, int):
+            raise LinkError("find a route", found, "")
+        return route(*found)
+
+    monkeypatch.setattr(netlink, "route_to", route_to)
+
+
+def only(found: Any) -> Finding:
+    [one] = found
+    assert isinstance(one, Finding)
+    return one
+
+
 @pytest.mark.parametrize(("first", "hidden"), [(49152, False), (1024, True)])
 def test_a_port_that_was_guessed_hides_no_drop(first: int, hidden: bool) -> None:
     """Only an accept rule that takes every port that a probe may have hides the rule behind it."""
@@ -222,6 +243,121 @@ def test_a_port_that_was_guessed_hides_no_drop(first: int, hidden: bool) -> None
     icmp = rule(match({"meta": {"key": "l4proto"}}, "icmp"), {"accept": None}, number=3)
     found = list(rules.dropping(routed(*accept, icmp, rule({"drop": None}, number=4))))
     assert [one.cause for one in found] == ([] if hidden else ["drop rule"])
+
+
+SNAT = rule(of("saddr", SUBNET), {"snat": {"addr": "10.2.0.77"}})
+SAVED = "*nat\n:POSTROUTING ACCEPT [0:0]\n[1:60] -A POSTROUTING -s 10.1.0.0/24 -j SNAT --to-source 10.2.0.77:1-9\n"
+
+
+@pytest.mark.parametrize("of_iptables", [False, True])
+@pytest.mark.parametrize(
+    ("certain", "back", "said"),
+    [
+        (SEEN, [(None, 2)], "nobody on the path has 10.2.0.77"),
+        (SEEN, 101, "netns:server has no route back to 10.2.0.77"),
+        (SEEN, [("10.2.0.99", 2)], "nobody on the path has 10.2.0.99"),
+        ("possible", [("10.2.0.254", 2)], "do not arrive: "),
+    ],
+)
+def test_answers_to_a_translated_address_come_back(
+    certain: str, back: Any, said: str, of_iptables: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = iptables.merged([], "iptables-nft-save", SAVED)
+    seen = routed(listed[-1]["rule"] if of_iptables else SNAT, probe=ARRIVES)
+    routes(monkeypatch, lambda _kernel, _to, _mark: back)
+    found = only(rules.translated(seen))
+    assert (found.certainty, said in found.what) == (certain, True), found.what
+
+
+MARK = {"key": {"meta": {"key": "mark"}}, "value": 7}
+ORED = {**MARK, "value": {"|": [{"&": [{"meta": {"key": "mark"}}, 240]}, 7]}}
+XMARK = "*mangle\n[1:60] -A PREROUTING -d 10.2.0.0/24 -j MARK --set-xmark 0x7/0xff\n"
+
+
+@pytest.mark.parametrize(
+    ("named", "marking"),
+    [
+        (True, rule(of("daddr", SERVER), {"mangle": MARK})),
+        (True, rule({"mangle": ORED})),
+        (True, iptables.merged([], "iptables-nft-save", XMARK)[-1]["rule"]),
+        (False, rule(of("daddr", SERVER), {"mangle": {**MARK, "value": 8}})),
+        (False, rule(of("daddr", "10.9.9.9"), {"mangle": MARK})),
+    ],
+)
+def test_marks_for_which_routing_refuses(
+    named: bool, marking: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    routes(monkeypatch, lambda _kernel, _to, mark: 22 if mark == 7 else [(None, 2)])
+    found = list(rules.marks(routed(marking)))
+    assert [(one.cause, "mark 0x7" in one.what, one.certainty) for one in found[:1]] == [
+        ("marked packets", True, SEEN)
+    ] * named
+
+
+@pytest.mark.parametrize(
+    ("certain", "state", "also"),
+    [(SEEN, ["FAILED"], "10.1.0.253"), (PRESENT, [], "10.1.0.253"), ("", [], "10.1.0.254")],
+)
+def test_next_hops_that_do_not_answer(
+    certain: str, state: list[str], also: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that the kernel asked for in vain, or that nobody on the link has."""
+    seen = routed()
+    hops = {"netns:client": [("10.1.0.254", 2), (also, 2)]}
+    routes(monkeypatch, lambda kernel, _to, _mark: hops.get(kernel, [(None, 2)]))
+    vars(seen.client.space)["neighbours"] = [{"dst": also, "dev": "eth0", "state": state}]
+    found = [(one.cause, one.certainty, also in one.what) for one in reach.next_hops(seen)]
+    assert found == [("dead next hop", certain, True)] * bool(certain)
+
+
+def bridged(fdb: list[dict[str, Any]], kind: str = "bridge", **bridge: Any) -> Evidence:
+    """Return what is known of two ends at two ports of a bridge, or at two tunnels, with static entries."""
+    ports = [link(number, f"port-{number}", master=5) for number in (3, 4, 6)]
+    details = {"lan": {"linkinfo": {"info_kind": "bridge", "info_data": bridge}}}
+    mid = space("netns:mid", [*ports, link(5, "lan", kind)], {}, fdb=fdb)
+    mid.details.update(details)
+    client, server = (space(f"netns:{name}", [link(number, "eth0")], {own: number})
+                      for number, name, own in ((1, "client", CLIENT), (2, "server", SERVER)))  # fmt: skip
+    here, there, lan = Place(client, 1), Place(server, 2), Place(mid, 5)
+    way, hops, steps = (
+        [here, Place(mid, 3), lan, Place(mid, 4), there],
+        [(here, SERVER, there)],
+        [(lan, "out")],
+    )
+    forward = Path(client, CLIENT, SERVER, server, places=way, hops=hops, steps=steps)
+    if kind == "vxlan":  # its outer packets have a next hop, too
+        near, far = Place(mid, 4), Place(mid, 6)
+        forward.places = [here, lan, near, far, there]
+        forward.hops.append((near, "192.0.2.2", far))
+        forward.outer.append(Path(mid, "192.0.2.1", "192.0.2.2", places=[near, far]))
+    back = Path(server, SERVER, CLIENT, client, places=way[::-1], hops=[(there, CLIENT, here)])
+    return Evidence(forward, back, [client, mid, server], forward_probe=LOST, back_probe=ARRIVES)
+
+
+@pytest.mark.parametrize(
+    ("to", "entry"),
+    [
+        ("port-3", {"ifname": "port-3", "master": "lan", "state": "static"}),
+        ("itself", {"ifname": "port-4", "master": "lan", "state": "permanent"}),
+        ("192.0.2.9", {"ifname": "lan", "dst": "192.0.2.9", "state": "permanent"}),
+        ("", {"ifname": "lan", "dst": "192.0.2.2", "state": "permanent"}),
+        ("", {"ifname": "port-4", "master": "lan", "state": "static"}),
+        ("", {"ifname": "port-3", "master": "lan", "state": ""}),
+        ("", {"ifname": "port-3", "master": "other", "state": "static"}),
+    ],
+)
+def test_static_entries_that_lead_elsewhere(to: str, entry: dict[str, str]) -> None:
+    kind = "vxlan" if "dst" in entry else "bridge"
+    found = list(reach.forwarding(bridged([{"mac": MAC % 2, **entry}], kind)))
+    assert [one.cause for one in found] == ["forwarding entry"] * bool(to)
+    assert all(f"(netns:server eth0) to {to}, not to" in one.what for one in found)
+
+
+@pytest.mark.parametrize(("ageing", "count"), [(0, 1), (30000, 0)])
+def test_a_bridge_that_forgets_at_once_floods(ageing: int, count: int) -> None:
+    found = [one for one in reach.bridges(bridged([], ageing_time=ageing)) if one.cause == "bridge floods"]
+    assert len(found) == count
+    assert all("its 3 ports" in one.what for one in found)
 
 
 @pytest.mark.parametrize("complete", [True, False])

@@ -24,12 +24,14 @@ from labkit.measure.existing.checks.findings import (
     Finding,
 )
 from labkit.measure.existing.path import PRIVATE, Path
-from labkit.measure.existing.spaces import UPPERS, Place
+from labkit.measure.existing.spaces import STATIC, UPPERS, Place
 from labkit.measure.topologies.network.kinds import cables
+from labkit.measure.topologies.state.packet_path import OUT
 from labkit.system import netlink
 
 NO_MAC = "00:00:00:00:00:00"  # of a netkit in layer 3 mode
 FORWARDING = "forwarding"
+UNANSWERED = {"FAILED", "INCOMPLETE"}  # states of a neighbour that does not answer
 SILENT = 8  # the value of arp_ignore with which an interface answers no request
 # Options of a bridge's port (ip-link(8)) that are on by default and that ARP or the way back needs.
 PORT_OPTIONS = {"learning": "learns no addresses", "flood": "gets no frames to unknown addresses",
@@ -50,6 +52,37 @@ def paths(seen: Evidence) -> Iterator[Finding]:
                 cause=one.cause, what=one.what, where=one.where, certainty=SEEN, weight=ALL, undo=one.undo,
                 cost=None if probe.arrives else f"nothing from {path.source} arrives at {path.destination}",
             )  # fmt: skip
+
+
+def next_hops(seen: Evidence) -> Iterator[Finding]:
+    """Routes with several next hops, of which some do not answer: the kernel chooses one for each flow."""
+    for path in (one for along, _probe in seen.directions for one in (along, *along.outer)):
+        for space, into in path.routers.items():
+            try:
+                kernel = space.namespace.netlink
+                route = netlink.route_to(kernel, path.destination, path.source, into, all_hops=True)
+            except netlink.LinkError:  # `paths` says why
+                continue
+            vias = {one.via: Place(space, one.index or 0) for one in route.hops if one.via}
+            dead = {via: certain for via, out in vias.items() if (certain := _dead(path, out, via))}
+            if dead and len(route.hops) > 1:
+                is_seen = SEEN in dead.values() and (seen.blocked or seen.lossy)
+                yield Finding(
+                    cause="dead next hop", certainty=SEEN if is_seen else PRESENT, weight=ALL, where=space.name,
+                    what=f"of the {len(route.hops)} next hops of the route to {path.destination}, these do not answer:"
+                    f" {', '.join(dead)}",
+                    undo=space.command(f"ip route show {route.to}  # then replace the route without what is dead"),
+                )  # fmt: skip
+
+
+def _dead(path: Path, out: Place, via: str) -> str:
+    """Return how certain it is that a next hop does not answer: SEEN if the kernel asked in vain, PRESENT if nobody on
+    a link of the path has its address (one with a NIC may have others), "" if neither is known."""
+    alike = (one for one in out.space.neighbours if (one.get("dst"), one.get("dev")) == (via, out.name))
+    if any(UNANSWERED & set(one.get("state", ())) for one in alike):
+        return SEEN
+    domain = next((one for one in path.domains if one[0] == out), [])
+    return PRESENT if domain and all(one.link.kind and not one.owns(via) for one in domain) else ""
 
 
 def filtered(seen: Evidence) -> Iterator[Finding]:
@@ -94,9 +127,8 @@ def interfaces(seen: Evidence) -> Iterator[Finding]:
                 cause="no carrier", what=f"the interface {place.name} has no carrier: its other end is down",
                 where=str(place), certainty=SEEN, weight=MOST,
             )  # fmt: skip
-        ignoring = {
-            name: place.space.number(f"net/ipv4/conf/{name}/arp_ignore") for name in ("all", place.name)
-        }
+        names = ("all", place.name)
+        ignoring = {one: place.space.number(f"net/ipv4/conf/{one}/arp_ignore") for one in names}
         ignores, held = max(ignoring.values()), place.space.addresses
         elsewhere = [one.address for one in both if held.get(one.address, place.index) != place.index]
         own = bool(elsewhere and link.master is None and link.kind and ignores)  # as with an address of lo
@@ -145,6 +177,14 @@ def bridges(seen: Evidence) -> Iterator[Finding]:
             isolated.setdefault((place.space.name, master), []).append(place)
         bridge = details.get("info_data", {}) if details.get("info_kind") == "bridge" else {}
         most, learned = int(bridge.get("fdb_max_learned") or 0), int(bridge.get("fdb_n_learned") or 0)
+        count = sum(one.master == place.index for one in place.space.links.values())
+        if bridge.get("ageing_time") == 0 and count > 2:  # to the only other one it sends anyway
+            yield Finding(
+                cause="bridge floods", weight=SOME, where=str(place),
+                what=f"the bridge {place.name} forgets addresses at once (ageing 0), so it sends each frame to all of"
+                f" its {count} ports",
+                undo=place.space.command(f"ip link set {place.name} type bridge ageing_time 30000"),
+            )  # fmt: skip
         if most and learned >= most:
             yield Finding(
                 cause="forwarding database full",
@@ -164,25 +204,39 @@ def bridges(seen: Evidence) -> Iterator[Finding]:
 
 
 def forwarding(seen: Evidence) -> Iterator[Finding]:
-    """Static entries of a bridge's forwarding database that send frames for an interface to a port that is not its."""
+    """Static entries of a bridge or a VXLAN that send frames elsewhere than to the interface that has their address."""
     for path, _probe in seen.directions if seen.blocked else ():
         owners = [owner for *_hop, owner in path.hops]
-        for number, (bridge, port) in enumerate(pairwise(path.places), 2):
-            owner = next((one for one in path.places[number:] if one in owners), None)
-            is_port = Place(port.space, port.link.master or 0) == bridge and bridge.link.kind == "bridge"
-            if not is_port or owner is None:
+        below = [place for one in path.outer for place in one.places]  # where no frame of a tunnel ends
+        for number, (at, port) in enumerate(pairwise(path.places), 2):
+            later = [one for one in path.places[number:] if at in below or one not in below]
+            owner = next((one for one in later if one in owners), None)
+            is_port = Place(port.space, port.link.master or 0) == at and at.link.kind == "bridge"
+            sends = at.link.kind == "vxlan" and (at, OUT) in path.steps
+            if owner is None or not (is_port or sends):
                 continue
-            links, mac = bridge.space.links, owner.link.mac
-            entries = netlink.static_forwarding(bridge.space.namespace.netlink)
-            outs = [out for of, out, to in entries if (of, to) == (bridge.index, mac) and out in links]
-            for out in (links[one] for one in outs if port.index not in outs and links[one].mac != mac):
-                by = "self" if out.index == bridge.index else "master"
+            mac, right = owner.link.mac, [port.name] if is_port else [one.destination for one in path.outer]
+            leads = _leads(at, mac)
+            for to, entry in leads.items() if leads.keys().isdisjoint(right) else ():
                 yield Finding(
-                    cause="forwarding entry", certainty=SEEN, weight=ALL, where=str(bridge),
-                    what=f"a static entry of the bridge {bridge.name} sends frames for {mac} ({owner}) to {out.name},"
-                    f" not to {port.name}",
-                    undo=bridge.space.command(f"bridge fdb del {mac} dev {out.name} {by}"),
+                    cause="forwarding entry", certainty=SEEN, weight=ALL, where=str(at),
+                    what=f"a static entry of the {at.link.kind} {at.name} sends frames for {mac} ({owner}) to {to}, not"
+                    f" to {units.listed(right)}",
+                    undo=at.space.command(f"bridge fdb del {entry}"),
                 )  # fmt: skip
+
+
+def _leads(at: Place, mac: str | None) -> dict[str, str]:
+    """Return where static entries of a bridge or a VXLAN send frames for an address, each with the entry's name."""
+    result, is_bridge = {}, at.link.kind == "bridge"
+    for one in at.space.json("bridge", "-j", "fdb", "show"):
+        name, state = str(one.get("ifname")), one.get("state")
+        is_own = at.space.details.get(name, {}).get("address") == mac  # of a port, which has one for itself
+        of = one.get("master") if is_bridge else one.get("dst") and name
+        if of == at.name and one.get("mac") == mac and state in STATIC and not is_own:
+            to = str(one.get("dst") or ("itself" if state == "permanent" else name))
+            result[to] = f"{mac} dev {name} {'self' if name == at.name else 'master'}"
+    return result
 
 
 def vlans(seen: Evidence) -> Iterator[Finding]:
@@ -195,15 +249,11 @@ def vlans(seen: Evidence) -> Iterator[Finding]:
             name = str(one.get("ifname"))
             bridge = space.details.get(str(space.details.get(name, {}).get("master")), {})
             if name in own and bridge.get("linkinfo", {}).get("info_data", {}).get("vlan_filtering"):
-                numbers = [vlan["vlan"] for vlan in one.get("vlans", ()) if "PVID" in vlan.get("flags", ())]
-                untagged.setdefault(str(bridge["ifname"]), {})[name] = numbers[0] if numbers else None
-                ranges = (
-                    range(each["vlan"], each.get("vlanEnd", each["vlan"]) + 1)
-                    for each in one.get("vlans", ())
-                )
-                members.setdefault(str(bridge["ifname"]), []).append(
-                    {number for each in ranges for number in each}
-                )
+                of, own_vlans = str(bridge["ifname"]), one.get("vlans", ())
+                numbers = [vlan["vlan"] for vlan in own_vlans if "PVID" in vlan.get("flags", ())]
+                untagged.setdefault(of, {})[name] = numbers[0] if numbers else None
+                ranges = (range(vlan["vlan"], vlan.get("vlanEnd", vlan["vlan"]) + 1) for vlan in own_vlans)
+                members.setdefault(of, []).append({number for each in ranges for number in each})
         for bridge_name, ports in untagged.items():
             if len(set(ports.values())) > 1 and not set.intersection(*members[bridge_name]) - {1}:
                 words = ", ".join(f"{name} {number or 'none'}" for name, number in ports.items())
@@ -219,9 +269,8 @@ def loops(seen: Evidence) -> Iterator[Finding]:
     for path, _probe in seen.directions:
         domains = [place for domain in path.domains for place in domain]
         kinds = {place.link.kind for place in domains}
-        speaks = any(
-            place.link.kind == "bridge" and place.link.data.get("IFLA_BR_STP_STATE") for place in domains
-        )
+        of_bridges = [place.link.data for place in domains if place.link.kind == "bridge"]
+        speaks = any(one.get("IFLA_BR_STP_STATE") for one in of_bridges)
         if path.circles and not speaks and not kinds & {"bond", "team", "openvswitch"}:
             yield Finding(
                 cause="bridge loop", weight=MOST, certainty=SEEN if seen.lossy or seen.blocked else PRESENT,
@@ -240,11 +289,8 @@ def policies(seen: Evidence) -> Iterator[Finding]:
             lacks = {*_TEMPLATE.findall(one)} - have if seen.blocked and "level use" not in one else set()
             lacks = {ends for ends in lacks if not ip_address(ends[0]).is_unspecified}
             selected = _SELECTOR.match(one)
-            if (
-                selected is None
-                or not (lacks or "action block" in one)
-                or not _selects(seen, *selected.groups())
-            ):
+            stops = bool(lacks) or "action block" in one
+            if selected is None or not stops or not _selects(seen, *selected.groups()):
                 continue
             why = "needs a security association that does not exist" if lacks else "blocks packets"
             yield Finding(
@@ -354,12 +400,9 @@ def _same_macs(seen: Evidence, domain: list[Place]) -> Iterator[tuple[Place, Pla
     ]  # fmt: skip
     for one in holders:
         for other in domain:
-            joined = one.space is other.space and (
-                one.link.master == other.index or other.link.master == one.index
-            )
-            upon = any(
-                a.link.kind in UPPERS and a.link.link == b.index for a, b in ((one, other), (other, one))
-            )
+            both = ((one, other), (other, one))
+            joined = one.space is other.space and any(a.link.master == b.index for a, b in both)
+            upon = any(a.link.kind in UPPERS and a.link.link == b.index for a, b in both)
             same = other != one and other.link.mac and other.link.mac == one.link.mac and other.link.up
             lower = one.link.kind == other.link.kind == "vlan" and one.link.link == other.link.link
             if joined or upon or lower or (one.space is other.space and one.link.kind == "bridge"):
@@ -388,7 +431,7 @@ def neighbours(seen: Evidence) -> Iterator[Finding]:
                         where=str(sender), certainty=PRESENT if arrives else SEEN, weight=ALL,
                         undo=sender.space.command(f"ip neighbour del {address} dev {sender.name}"),
                     )  # fmt: skip
-                elif not arrives and {"FAILED", "INCOMPLETE"} & set(states):
+                elif not arrives and UNANSWERED & set(states):
                     yield Finding(
                         cause="missing neighbour",
                         what=f"{sender.name} asks for the neighbour {address} and gets no answer, although {owner} has"

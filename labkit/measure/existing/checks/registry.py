@@ -26,10 +26,10 @@ from labkit.measure.existing.path import Path
 from labkit.system import machine, netlink
 
 CHECKS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
-    reach.switches, reach.paths, reach.filtered, reach.asymmetric, reach.loops, reach.policies, reach.interfaces,
-    reach.bridges, reach.forwarding, reach.vlans, reach.macvlans, reach.duplicates, reach.neighbours, reach.detection,
-    reach.hop_limits, mtu.measured, mtu.differing, mtu.fragmented, mtu.routes,
-    rules.dropping, rules.translated, rules.long_sets, rules.clamps, queues.shapers, queues.filters,
+    reach.switches, reach.next_hops, reach.paths, reach.filtered, reach.asymmetric, reach.loops, reach.policies,
+    reach.interfaces, reach.bridges, reach.forwarding, reach.vlans, reach.macvlans, reach.duplicates,
+    reach.neighbours, reach.detection, reach.hop_limits, mtu.measured, mtu.differing, mtu.fragmented, mtu.routes,
+    rules.dropping, rules.marks, rules.translated, rules.long_sets, rules.clamps, queues.shapers, queues.filters,
     processing.offloads, processing.checksums, processing.quotas, processing.captures, processing.proxies,
     processing.softirqs,
     sockets.buffers, sockets.dropped, sockets.programs, sockets.tables, sockets.connection,

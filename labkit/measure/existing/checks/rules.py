@@ -12,7 +12,9 @@ from labkit.measure.existing import maps as maps_of
 from labkit.measure.existing.checks.evidence import Evidence, packets_of, rule_key
 from labkit.measure.existing.checks.findings import ALL, MOST, MUCH, POSSIBLE, PRESENT, SEEN, SOME, Finding
 from labkit.measure.existing.checks.probes import NOISE_SHARE
+from labkit.measure.existing.path import REFUSALS
 from labkit.measure.existing.spaces import PLAIN, Space
+from labkit.system import netlink
 
 MANY_RULES, FEW_HOPS = 50, 16
 RULE_NS = 22  # what a rule that does not match costs a packet: 100 rules take 2.2 µs (README)
@@ -34,15 +36,15 @@ Rule = Mapping[str, Any]
 Chain = tuple[str, str, str]  # family, table, name
 
 
-def _holds(value: str, right: Any) -> bool | None:
-    """Return whether an address, a name or a port (one of a range: `first-last`) is what a rule compares with; None if
-    that is unknown."""
 def _any(results: Iterable[bool | None]) -> bool | None:
     """Return whether one of several conditions holds; None if that is unknown."""
     found = set(results)
     return True if True in found else None if None in found else False
 
 
+def _holds(value: str, right: Any) -> bool | None:
+    """Return whether an address, a name or a port (one of a range: `first-last`) is what a rule compares with; None if
+    that is unknown."""
     if isinstance(right, dict):
         if "set" in right:
             known: dict[str, bool | None] = getattr(right["set"], "known", {})
@@ -397,17 +399,72 @@ def _targets(value: Any) -> Iterator[str]:
 
 def translated(seen: Evidence) -> Iterator[Finding]:
     """Rules that replace addresses of packets that do not arrive."""
-    certain = POSSIBLE if all(probe.arrives for _path, probe in seen.directions) else SEEN
+    arrives = all(probe.arrives for _path, probe in seen.directions)
     for space, names, rule in _rules(seen) if seen.blocked else ():
         kind = next((word for one in rule.get("expr", ()) for word in TRANSLATIONS if word in one), None)
         if seen.hits.get(rule_key(space.name, rule)) == 0:
             continue
         if kind and any(may_match(rule, packet, names) for packet in _packets(seen)):
+            lost = _no_way_back(seen, space, rule)
             yield Finding(
-                cause="address translation", certainty=certain, weight=MOST, where=space.name,
-                undo=_deletion(space, rule),
-                what=f"a rule replaces addresses of packets like those that do not arrive: {_text(space, rule)}",
+                cause="address translation", certainty=SEEN if lost or not arrives else POSSIBLE, weight=MOST,
+                where=space.name, undo=_deletion(space, rule),
+                what=f"a rule replaces addresses of packets like those that do not arrive{lost}: {_text(space, rule)}",
             )  # fmt: skip
+
+
+def _no_way_back(seen: Evidence, space: Space, rule: Rule) -> str:
+    """Return why answers of the server to the address that a rule puts in the place of the sender's do not come back to
+    its namespace; "" if they do, or if that is unknown."""
+    given = next((one["snat"] for one in rule["expr"] if "snat" in one), None)
+    address = given.get("addr") if isinstance(given, dict) else None
+    at = seen.server.space
+    if not isinstance(address, str) or at not in seen.ends:
+        return ""
+    for _ in seen.spaces:
+        if at is space:
+            return ""
+        try:
+            next_hop = netlink.route_to(at.namespace.netlink, address).hops[0].via or address
+        except netlink.LinkError:
+            return f", and {at.name} has no route back to {address}"
+        owner = next((one for one in seen.spaces if next_hop in one.addresses), None)
+        if owner is None:
+            return f", and nobody on the path has {next_hop}, to which {at.name} sends the answers"
+        at = owner
+    return f", and answers to {address} do not come back to {space.name}"
+
+
+def marks(seen: Evidence) -> Iterator[Finding]:
+    """Rules that mark packets which did not arrive, where rules of routing refuse packets with this mark."""
+    packets = list(_packets(seen)) if seen.blocked else []
+    for space, names, rule in _rules(seen) if packets else ():
+        mark = next((value for key, value in _written(rule) if "'mark'" in key), 0)
+        if not mark or seen.hits.get(rule_key(space.name, rule)) == 0:
+            continue
+        for path, _probe in seen.directions:
+            own = [one for one in packets if one["saddr"] == path.source]
+            takes = space in path.routers and any(may_match(rule, one, names) for one in own)
+            if path.problems or not takes:
+                continue
+            kernel, into = space.namespace.netlink, path.routers[space]
+            try:
+                netlink.route_to(kernel, path.destination, path.source, into, mark)
+            except netlink.LinkError as error:
+                yield Finding(
+                    cause="marked packets", certainty=SEEN, weight=ALL, where=space.name, undo=_deletion(space, rule),
+                    what=f"a rule gives packets like those that were lost the mark {mark:#x}, with which they have no"
+                    f" way to {path.destination} ({REFUSALS.get(error.errno, 'no route')}): {_text(space, rule)}",
+                )  # fmt: skip
+
+
+def _written(rule: Rule) -> Iterator[tuple[str, int]]:
+    """Yield what a rule writes into packets: the text of the field, and a number."""
+    for mangle in (one["mangle"] for one in rule.get("expr", ()) if isinstance(one.get("mangle"), dict)):
+        value = mangle.get("value")
+        value = value["|"][-1] if isinstance(value, dict) and "|" in value else value
+        if isinstance(value, int):
+            yield str(mangle.get("key")), value
 
 
 def clamps(seen: Evidence) -> Iterator[Finding]:
@@ -420,25 +477,18 @@ def clamps(seen: Evidence) -> Iterator[Finding]:
         ):
             continue
         undo, counted = _deletion(space, rule), seen.hits.get(rule_key(space.name, rule))
-        for one in rule.get("expr", ()):
-            mangle = one.get("mangle")
-            size = (
-                mangle.get("value")
-                if isinstance(mangle, dict) and "maxseg" in str(mangle.get("key"))
-                else None
-            )
-            if isinstance(size, int) and size < 1000:
+        for field, value in _written(rule):
+            if "'maxseg'" in field and value < 1000:
                 yield Finding(
-                    cause="segments clamped", what=f"a rule sets the TCP segment size to {size} bytes", weight=MUCH,
+                    cause="segments clamped", what=f"a rule sets the TCP segment size to {value} bytes", weight=MUCH,
                     where=space.name, undo=undo,
                 )  # fmt: skip
-            field = mangle["key"].get("payload", {}).get("field") if isinstance(mangle, dict) else None
-            hops = mangle.get("value") if isinstance(mangle, dict) and field in ("ttl", "hoplimit") else None
-            if isinstance(hops, int) and hops < FEW_HOPS and counted != 0:
+            if ("'ttl'" in field or "'hoplimit'" in field) and value < FEW_HOPS and counted != 0:
                 yield Finding(
-                    cause="hop limit", what=f"a rule sets the hop limit (TTL) to {hops}: {_text(space, rule)}",
+                    cause="hop limit", what=f"a rule sets the hop limit (TTL) to {value}: {_text(space, rule)}",
                     where=space.name, undo=undo, certainty=SEEN if seen.blocked else POSSIBLE, weight=ALL,
                 )  # fmt: skip
+        for one in rule.get("expr", ()):
             if "queue" in one:  # what it gives to nobody is dropped, unless the rule says bypass
                 stops = bool(seen.blocked and counted and "bypass" not in str(one["queue"]))
                 yield Finding(

@@ -91,9 +91,8 @@ def dropped(seen: Evidence) -> Iterator[Finding]:
 def _counts(space: Space) -> dict[str, dict[str, int]]:
     result: dict[str, dict[str, int]] = {}
     with suppress(OSError, LabkitError):
-        result |= mibs(space.namespace.read("/proc/net/snmp")) | mibs(
-            space.namespace.read("/proc/net/netstat")
-        )
+        for name in ("snmp", "netstat"):
+            result |= mibs(space.namespace.read(f"/proc/net/{name}"))
         result |= mibs6(space.namespace.read("/proc/net/snmp6"))
     return result
 
