@@ -2,6 +2,7 @@
 
 import time
 from ipaddress import ip_network
+from socket import AF_UNIX, SOCK_DGRAM, socketpair
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from labkit.common.errors import Failed
 from labkit.measure.existing import iptables, maps
-from labkit.measure.existing.checks import load, processing, reach, rules
+from labkit.measure.existing.checks import load, probes, processing, reach, rules
 from labkit.measure.existing.checks.evidence import Evidence
 from labkit.measure.existing.checks.findings import PRESENT, SEEN, Finding
 from labkit.measure.existing.checks.probes import Connection, End, OneWay, Sent
@@ -369,6 +370,21 @@ def test_offloads_of_a_path_through_a_program_may_be_off(
     seen = routed(probe=ARRIVES)
     seen.forward.complete = seen.back.complete = complete
     assert {one.cause for one in processing.offloads(seen)} == ({"offload off"} if complete else set())
+
+
+def test_probes_that_arrived_in_time_count_however_late_they_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A busy machine may let this process wait for longer than probes take."""
+    now_s = iter(number / 10 for number in range(100))
+    monkeypatch.setattr(probes.time, "monotonic", lambda: next(now_s))
+    ours, theirs = socketpair(AF_UNIX, SOCK_DGRAM)
+    with ours, theirs:
+        for number in range(9):
+            theirs.send(b"token678" + number.to_bytes(4))
+        receiver = object.__new__(probes.Receiver)
+        receiver._socket, receiver._token = ours, b"token678"
+        assert receiver.arrived(probes.LAST_S, 9) == set(range(9))
 
 
 def test_a_load_ends_with_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
