@@ -71,7 +71,7 @@ class RunSide:
 class Common:
     """A topology at a point that both runs measured: the group on each side, and the names of the two sides.
 
-    in_turn: the runs were measured in turn.
+    in_turn: the runs were measured in turn. taken: `conditions.taken_shares` of both runs.
     """
 
     topology: str
@@ -80,6 +80,7 @@ class Common:
     names: tuple[str, str]
     hosts: tuple[str, str]
     in_turn: bool
+    taken: Sequence[tuple[tuple[float, float], str, str]]
 
     @property
     def metric(self) -> str:
@@ -114,19 +115,20 @@ def compare(
     judged: Callable[[pd.DataFrame], pd.DataFrame] = lambda rows: rows,
     in_turn: bool = False,
     but: str | None = None,
-) -> tuple[pd.DataFrame, list[str]]:
+) -> tuple[pd.DataFrame, Callable[[], list[str]]]:
     """Compare the right run with the left one.
 
     `judged`: takes each run's rows and returns them with another `metric` than the usual ones. `in_turn`: the runs of
     both sides were measured in turn, those of equal names one after the other. `but`: a parameter in which points may
     differ; of topologies, each side then has one, and the left one names it.
 
-    Returns a table with a row for each group and topology that both measured, and a sentence for each doubt. The
-    columns are GROUP and COLUMNS. ratio, low, high: the metric, right divided by left, without an allowance for drift.
+    Returns a table and a function. The table has a row for each group and topology that both measured, in the columns
+    GROUP and COLUMNS. ratio, low, high: the metric, right divided by left, without an allowance for drift.
     relative_...: the same for the ratio to the baseline, NaN without a common baseline. judged_...: what word and
     sentence are about: the relative ratio if there is one, else the plain ratio with its interval widened by DRIFT.
     why: what else than the width of the interval leaves no evidence, else null. `attrs["lost"]` names the points that
-    the left run measured and the right one tried without a valid measurement, each with its topology.
+    the left run measured and the right one tried without a valid measurement, each with its topology. The function
+    returns a sentence for each doubt about two runs that did not take turns: these take as long to find as the table.
 
     Between two hosts there is only the relative ratio (except in turn), and the columns of HOST that differ are null.
     Raises BadInput if the runs are not comparable, with the reason.
@@ -146,7 +148,7 @@ def compare(
         raise BadInput(f"{left.name} and {right.name} {_nothing(common)}: nothing to compare")
     table = pd.DataFrame(result, columns=[*GROUP, *COLUMNS]).astype(dict.fromkeys(_NUMBERS, float))
     table.attrs["lost"] = _lost(left, right)
-    return table, [] if in_turn else _doubts(left, right, common, table)
+    return table, lambda: _doubts(left, right, common, table)
 
 
 def without(tables: list[pd.DataFrame], name: str) -> list[pd.DataFrame]:
@@ -161,11 +163,11 @@ def without(tables: list[pd.DataFrame], name: str) -> list[pd.DataFrame]:
                     f" {' and '.join(map(str, one['topology'].unique()))}"
                 )
         return [one.assign(topology=tables[0]["topology"].iloc[0]) for one in tables]
-    return [one.assign(**{name: pd.Series(None, one.index, _nullable(one[name]))}) for one in tables]
-
-
-def _nullable(column: pd.Series[Any]) -> Any:
-    return float if column.dtype.kind in "iu" else column.dtype
+    kinds = [float if one[name].dtype.kind in "iu" else one[name].dtype for one in tables]
+    return [
+        one.assign(**{name: pd.Series(None, one.index, kind)})
+        for one, kind in zip(tables, kinds, strict=True)
+    ]
 
 
 def _side(path: str | Path, name: str, rows: pd.DataFrame) -> RunSide:
@@ -208,6 +210,7 @@ def _common(left: RunSide, right: RunSide, in_turn: bool) -> list[Common]:
     """Return the common points: on the same host, or else on hosts requested alike, or else on any hosts."""
     both = pd.concat([side.ok[HOST] for side in (left, right)], ignore_index=True)
     names = {key: name for name, rows in hosts(both) for key, _ in groups(rows, HOST)}
+    taken = list(conditions.taken_shares(left.ok, right.ok))
     common = []
     for equal_counts in ((len(HOST), REQUESTED), (0,)):
         for one, other in _matching(left, right, equal_counts):
@@ -218,7 +221,7 @@ def _common(left: RunSide, right: RunSide, in_turn: bool) -> list[Common]:
             ]
             there = set(right.points[other]["topology"])
             common += [
-                Common(name, (left, right), (one, other), (report[0], report[1]), hosts_of, in_turn)
+                Common(name, (left, right), (one, other), (report[0], report[1]), hosts_of, in_turn, taken)
                 for name in left.points[one]["topology"].unique()
                 if name in there
             ]
@@ -234,7 +237,7 @@ def _lost(left: RunSide, right: RunSide) -> list[tuple[str, str]]:
     names = [*GROUP[len(HOST) :], "topology"]
     valid = [side.ok[side.ok["log"].notna()] for side in (left, right)]  # null: nothing arrived in any slice
     measured, tried, there = (
-        {key for key, _ in groups(rows, names)} for rows in (valid[0], right.rows, valid[1])
+        {key for key, _ in groups(rows[names], names)} for rows in (valid[0], right.rows, valid[1])
     )
     hidden = (None,) * len(HOST)
     return sorted(
@@ -306,9 +309,8 @@ def _line(one: Common, margin: float) -> dict[str, Any] | None:
 
 def _by_setup(rows: pd.DataFrame, column: str) -> stats.Floats:
     """Return one number for each fresh set-up: the Hodges-Lehmann estimate, because slices are heavy-tailed."""
-    return np.array(
-        [stats.centre(some[column].to_numpy(float)) for _, some in rows.groupby("setup", sort=False)]
-    )
+    numbers = rows.groupby("setup", sort=False)[column]
+    return np.array([stats.centre(some.to_numpy(float)) for _, some in numbers])
 
 
 def in_turn_effect(sides: Sequence[Mapping[str, float]]) -> stats.Effect:
@@ -383,7 +385,7 @@ def _verdict(
     if (
         why := next(filter(None, starved), None)
         or next(_modes(one, baseline), None)
-        or _taken(*one.sides, effect, one.higher_is_better if baseline is None else None)
+        or _taken(one, effect, one.higher_is_better if baseline is None else None)
         or _no_evidence(effect, controls, baseline)
     ):
         shown = stats.ratio_text(effect.ratio, effect.low, effect.high)
@@ -402,12 +404,13 @@ def _verdict(
     return effect, verdict, None
 
 
-def _taken(left: RunSide, right: RunSide, effect: stats.Effect, higher_is_better: bool | None) -> str | None:
+def _taken(of_both: Common, effect: stats.Effect, higher_is_better: bool | None) -> str | None:
     """Return why CPU time that a run lacked may explain a difference between two runs, or None.
 
     higher_is_better: of the ratio; None for a ratio to a baseline, which may change in either direction.
     """
-    for (one, other), who, of in conditions.taken_shares(left.ok, right.ok):
+    left, right = of_both.sides
+    for (one, other), who, of in of_both.taken:
         is_better = (effect.ratio > 1) == higher_is_better
         if higher_is_better is not None and is_better == (other > one):
             continue

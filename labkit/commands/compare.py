@@ -100,7 +100,8 @@ def show(left: Path, right: Path, given: argparse.Namespace) -> int:
     with Console(stderr=True).status("reading and comparing both runs"):
         claims = claims_of_packages.judge_by_both(left, right)
         try:
-            table, sentences = compare_runs.compare(left, right)
+            table, doubts = compare_runs.compare(left, right)
+            sentences = doubts()
         except BadInput as error:
             if not claims:  # some claims are about counts or durations, which `compare_runs` does not compare
                 raise
