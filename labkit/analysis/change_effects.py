@@ -34,7 +34,7 @@ def change_ratios(df: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
         for (arm, change), rows in found.groupby(["topology", "change"], sort=False)
         if str(arm).endswith(f"+{change}")  # one topology and endpoint: the arm has the name of its change
     ]
-    result = [one for _, group in groups(pairs) for one in _of_group(group, arms)]
+    result = [one for _, group in groups(pairs) for one in _of_group(group, arms)] if arms else []
     return pd.concat(result, ignore_index=True) if result else pairs.iloc[:0].assign(change=None)
 
 

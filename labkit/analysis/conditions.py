@@ -135,7 +135,10 @@ def busy(df: pd.DataFrame) -> list[str]:
     Later runs do not count, because the kernel may still clean up after the run before. Lab VMs do not count, because
     they run nothing but the experiment.
     """
-    known = df[df["busy_before_share"].notna() & df["cpus_count"].notna() & df["time"].notna()]
+    is_known = df["busy_before_share"].notna() & df["cpus_count"].notna() & df["time"].notna()
+    if not is_known.any():
+        return []
+    known = df.loc[is_known, ["busy_before_share", "cpus_count", "time", "machine", "where"]]
     first = known.sort_values("time", kind="stable").groupby("machine", dropna=False, sort=False).head(1)
     all_hosts = hosts(df)
     names = (

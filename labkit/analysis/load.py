@@ -106,9 +106,10 @@ def _tables(top: Path, *wanted: Callable[[dict[str, Any]], bool]) -> list[pd.Dat
         run = run_folder.read_begun(folder)
         if not run.get("finished"):
             unfinished.append(f"the run {folder.name} is not finished")
-        own = _rows(folder)
+        own, name, published = _rows(folder), str(folder), published_runs.is_published(folder)
         for rows, is_wanted in zip(selected, wanted, strict=True):
-            rows += [{**row, "folder": _run_folder(folder, row)} for row in own if is_wanted(row)]
+            wanted_rows = filter(is_wanted, own)
+            rows += [{**row, "folder": _of_sweep(folder, row) if published else name} for row in wanted_rows]
     # `metric` is no column of rows, but a file of somebody else may have it.
     tables = [complete(pd.DataFrame(rows).drop(columns="metric", errors="ignore")) for rows in selected]
     for table in tables if unfinished else ():  # pandas copies attrs with each column that is read
@@ -116,10 +117,8 @@ def _tables(top: Path, *wanted: Callable[[dict[str, Any]], bool]) -> list[pd.Dat
     return tables
 
 
-def _run_folder(folder: Path, row: dict[str, Any]) -> str:
-    """Return the folder of the row's run. Those of a published sweep are in one file and stay apart."""
-    if not published_runs.is_published(folder):
-        return str(folder)
+def _of_sweep(folder: Path, row: dict[str, Any]) -> str:
+    """Return the folder of a published row's run. The runs of a published sweep are in one file and stay apart."""
     if not run_folder.is_name(name := str(row["run"])):
         raise BadInput(f"{folder}: a row has the run {name[:100]!r}, which is no name of a folder")
     return str(folder / name)
@@ -185,6 +184,8 @@ AGAIN = " (again)"  # the end of the name of an arm that is measured a second ti
 
 def _migrate_ends(df: pd.DataFrame) -> None:
     """Write where requests of older runs had their ends, as their placements say."""
+    if df["transaction_rate"].isna().all() and df["ends_on"].isna().all():
+        return
     one_cpu, two_cpus = schema.ENDS_ON
     cpus = df["placement"].where(df["transaction_rate"].notna()).str.extract(r"^(\d+),(\d+)$")
     ends_on = cpus[0].eq(cpus[1]).map({True: one_cpu, False: two_cpus}).where(cpus[0].notna())
@@ -239,7 +240,8 @@ def _variants(df: pd.DataFrame) -> pd.DataFrame:
         if len(set(unchanged)) == 1:
             df.loc[changed, "arm"] = df["change"] + df["again"].map({True: AGAIN, False: ""})
     several = (df["endpoint"].notna() & df["endpoint"].ne("namespace")) | changed
-    df.loc[several, "topology"] = df.loc[several, "arm"].str.removesuffix(AGAIN)
+    if several.any():
+        df.loc[several, "topology"] = df.loc[several, "arm"].str.removesuffix(AGAIN)
     return df
 
 

@@ -191,8 +191,10 @@ def two_modes(rows: pd.DataFrame) -> str | None:
     Only requests that the scheduler placed count. Their ends were on one CPU in some runs and on two in others if at
     least two runs took MODES times as long as all of at least two others.
     """
+    if not (answered := rows["transaction_rate"].notna()).any():
+        return None
     free = rows["ends_on"].isna() & rows["rate_rps"].isna() & rows["status"].eq("ok")
-    known = rows.loc[free & rows["transaction_rate"].notna(), "latency_p50_s"].dropna()
+    known = rows.loc[free & answered, "latency_p50_s"].dropna()
     times = np.sort(known.to_numpy(float))
     steps = times[2:-1] / times[1:-2]
     if not len(steps) or steps.max() < MODES:
@@ -312,18 +314,13 @@ def contradicting_medians(df: pd.DataFrame) -> list[str]:
     return lines
 
 
-def wandering(df: pd.DataFrame) -> list[str]:
+def _wandering(ok: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
     """Return a sentence for each ratio that differs much between set-ups, with the regime that explains it if any.
 
     A long series of one comparison showed two regimes: flows whose ends share a CPU, and flows whose ends do not. The
     ratio of the two arms was 1.38 in one and 1.05 in the other, and several set-ups in a row were in the same one. The
     busy CPUs during the baseline's slices tell them apart.
     """
-    ok = measured_rows(complete(df))
-    return _wandering(ok, ratios_of(ok))
-
-
-def _wandering(ok: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
     base = ok[ok["role"].eq("baseline") & ok["method"].eq("slice")]
     base = base.assign(busy=base["cpu_s"] / base["window_s"])
     busy_by_group = {
@@ -433,7 +430,8 @@ def _about_verdicts(result: pd.DataFrame) -> list[Weighted]:
     ):  # fmt: skip
         weight = least + float(which.mean())
         lines += [
-            (weight, f"{_together(places)}: {what} ({names})") for places, names in _places(compared[which])
+            (weight, f"{_together(places)}: {what} ({names})")
+            for places, names in (_places(compared[which]) if which.any() else ())
         ]
     return lines
 
@@ -478,10 +476,10 @@ def _left_out(df: pd.DataFrame, ok: pd.DataFrame) -> list[Weighted]:
     if unusable := int((df["status"].eq("ok") & ~unsupported).sum()) - len(ok):
         text = f"{counted(unusable, 'row')} left out: status ok, but the compared metric is null"
         lines.append((unusable / len(df), text))
-    for topology, rows in ok.groupby("topology", sort=False):
-        if count := int(rows["starved"].sum()):
-            text = f"{topology}: in {count} of {counted(len(rows), 'row')} almost nothing arrived"
-            lines.append((count / len(rows), f"{text}; each counts as the slowest of the others"))
+    for topology, starved in ok.groupby("topology", sort=False)["starved"]:
+        if count := int(starved.sum()):
+            text = f"{topology}: in {count} of {counted(len(starved), 'row')} almost nothing arrived"
+            lines.append((count / len(starved), f"{text}; each counts as the slowest of the others"))
     return lines
 
 
@@ -500,7 +498,9 @@ def _by_sentence(
 
     Sentences that differ only in numbers are grouped. `df` has all rows of the arms.
     """
-    order = {str(name): len(rows) for name, rows in df.groupby("topology", sort=False)}
+    if sentences.empty:
+        return []
+    order = {str(name): int(count) for name, count in df.groupby("topology", sort=False).size().items()}
     alike = group_similar(sentences.reset_index(drop=True))
     arms = topology.loc[sentences.index].reset_index(drop=True)
     return [
@@ -525,17 +525,20 @@ def _each(arms: list[tuple[str, str]]) -> str:
 def _mixed(ok: pd.DataFrame) -> list[Weighted]:
     """Return a doubt for each property that is unknown or differs among compared rows."""
     lines = []
+    generators, is_two = {*ok["generator"], "iperf3"}, ok["nodes"].eq("two")
     for name in [*RAN_ON, *PEER_RAN_ON, *PROVENANCE]:
         unknown = ok[name].isna()
-        if name in set(ok["generator"]) | {"iperf3"}:  # the version of a generator
+        if name in generators:  # the version of a generator
             unknown &= ok["generator"].eq(name)
-        unknown &= ok["nodes"].eq("two") | (name not in PEER_RAN_ON)
+        if name in PEER_RAN_ON:
+            unknown &= is_two
         if unknown.any():
             text = f"{name} is not recorded in {unknown.sum()} of {counted(len(ok), 'row')}: it may have differed"
             lines.append((0.1 * float(unknown.mean()), text))
     doubtful, of_arms = varying(ok, DOUBTFUL), varying(ok, ["offloads", "qdisc"])
     narrow = ok[list(dict.fromkeys([*GROUP, "topology", *doubtful, *of_arms]))]
-    lesser = {name: name for _, group in groups(narrow) for name in differing(group, doubtful)}
-    for (topology, *_), group in groups(narrow, ["topology", *GROUP]):
+    by_group = groups(narrow) if doubtful else ()
+    lesser = {name: name for _, group in by_group for name in differing(group, doubtful)}
+    for (topology, *_), group in groups(narrow, ["topology", *GROUP]) if of_arms else ():
         lesser |= {f"{name} of {topology}": name for name in differing(group, of_arms)}
     return [*lines, *((1.0, f"compared rows differ in {name}") for name in lesser)]

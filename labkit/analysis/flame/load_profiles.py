@@ -22,6 +22,7 @@ COUNTER = "cycles"  # perf_record's event if the CPU has this counter
 # Matches all processes but "elsewhere", the name of those outside the experiment
 # (labkit.measure.observers.perf.fold_stacks).
 WITHIN = r"(?!elsewhere$).*"
+USED = ["folder", "artefact", "received_count", "received_bytes", "cpu_s", "transaction_rate", "window_s"]
 
 # perf names no object of the kernel for code that the kernel made for BPF, so that these frames have no mark. The
 # number of a trampoline may be another one in every round.
@@ -41,7 +42,8 @@ def arm(rows: pd.DataFrame, name: str, processes: str = WITHIN) -> Arm:
     if rows.empty:
         raise BadInput(f"{name} was not profiled: run it with observe=perf_record")
     observations = [observed(value) for value in rows["observed"]]
-    rounds = [_round(row, one) for row, one in zip(rows.to_dict("records"), observations, strict=True)]
+    used = rows.filter(USED).to_dict("records")
+    rounds = [_round(row, one) for row, one in zip(used, observations, strict=True)]
     return Arm(name, rounds, " and ".join(sorted({str(one.get("event")) for one in observations}))).only(
         processes
     )

@@ -260,8 +260,8 @@ def _speeds(rows: pd.DataFrame, column: str) -> dict[tuple[str, str], float]:
     own = rows[rows["observer"].isna() | rows["observer"].isin(sections.QUIET)]
     own = own[own[column].gt(0)]
     return {
-        (str(run), str(number)): float(np.log(some[column].astype(float)).mean())
-        for (run, number), some in own.groupby(["folder", "round"], sort=True)
+        (str(run), str(number)): float(np.log(some.astype(float)).mean())
+        for (run, number), some in own.groupby(["folder", "round"], sort=True)[column]
     }
 
 

@@ -85,6 +85,8 @@ def of_point(point: ProfiledPoint) -> MeasuredVerdict | None:
 
 def _compare(left: ProfiledArm, right: ProfiledArm) -> pd.DataFrame | None:
     """Return the verdicts about both sides, None if nothing compares them."""
+    if left.rows.empty or right.rows.empty:  # profiles alone
+        return None
     # Two runs may differ in more than time. The conclusion names the differences.
     with contextlib.suppress(BadInput):
         if left.folder == right.folder:

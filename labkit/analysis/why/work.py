@@ -242,10 +242,10 @@ def loss_by_hop(rows: pd.DataFrame) -> dict[str, float]:
 
 def followed_datagrams(rows: pd.DataFrame) -> list[list[Mapping[str, Any]]]:
     """Return the losses of the pairs in each round with the kernel's counters, where these followed datagrams."""
-    own = rows[rows["observer"].eq("counters") & rows["status"].eq("ok")]
+    is_own = rows["observer"].eq("counters") & rows["status"].eq("ok")
     rounds = [
         [pair for pair in observed(report).get("loss", []) if pair.get("unit") == "datagrams"]
-        for report in own.get("observed", ())
+        for report in (rows.loc[is_own, "observed"] if "observed" in rows else ())
     ]
     return [pairs for pairs in rounds if sum(pair["sent_count"] for pair in pairs)]
 
