@@ -1,5 +1,6 @@
 """Make up rows and verdicts of a run with a fixed seed, for the tests of the figures and the report."""
 
+import functools
 import itertools
 import json
 from collections.abc import Callable, Iterator
@@ -34,6 +35,13 @@ def rows(
     **columns: Any,
 ) -> pd.DataFrame:
     """Return rows like a run's: SLICES slices in every round, and a whole run in the last. ipvlan_l2 is unsupported."""
+    return _rows(variants, protocols, mtus, pairs).assign(**columns)
+
+
+@functools.cache
+def _rows(
+    variants: tuple[str, ...], protocols: tuple[str, ...], mtus: tuple[int, ...], pairs: tuple[int, ...]
+) -> pd.DataFrame:
     noise = np.random.default_rng(1)
     arms = [
         ("veth_bridge", "baseline"),
@@ -43,28 +51,18 @@ def rows(
     result = []
     for protocol, mtu, count in itertools.product(protocols, mtus, pairs):
         group = {
-            "run": "r",
-            "where": "here",
-            "protocol": protocol,
-            "mtu_bytes": mtu,
-            "family": 4,
-            "pairs": count,
-        }
-        group |= {"length_bytes": None, "rate_bps": None, "streams": 1, "accelerator": "none", "doubts": None}
+            "run": "r", "where": "here", "protocol": protocol, "mtu_bytes": mtu, "family": 4, "pairs": count,
+            "length_bytes": None, "rate_bps": None, "streams": 1, "accelerator": "none", "doubts": None,
+        }  # fmt: skip
         absent = {"arm": "ipvlan_l2", "topology": "ipvlan_l2", "role": "variant", "status": "unsupported"}
         result.append(group | absent | {"reason": NO_IPVLAN})
         for number, (arm, role) in itertools.product(range(ROUNDS), arms):
             for piece in [*range(SLICES), *([None] if number == ROUNDS - 1 else [])]:
                 topology = arm.removesuffix(" (again)")
                 one = {
-                    "arm": arm,
-                    "topology": topology,
-                    "role": role,
-                    "status": "ok",
-                    "reason": None,
-                    "round": number,
-                }
-                one |= {"slice": piece, "method": "whole" if piece is None else "slice"}
+                    "arm": arm, "topology": topology, "role": role, "status": "ok", "reason": None, "round": number,
+                    "slice": piece, "method": "whole" if piece is None else "slice",
+                }  # fmt: skip
                 window = 1.0 if piece is None else 0.07
                 level = LEVEL_BPS[topology] * noise.lognormal(0, 0.1)
                 cpu = {"cpu_s": 1.8 * window, "softirq_s": 0.5 * window}
@@ -73,7 +71,7 @@ def rows(
                 else:
                     one |= {"throughput_bps": level, "received_bytes": level * window / 8} | cpu
                 result.append(group | one)
-    return load.complete(pd.DataFrame(result)).assign(**columns)
+    return load.complete(pd.DataFrame(result))
 
 
 def verdicts(table: pd.DataFrame) -> pd.DataFrame:

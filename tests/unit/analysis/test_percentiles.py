@@ -1,15 +1,13 @@
 """Verdicts about other percentiles of round-trip times than the median."""
 
 import json
-import os
-import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sandbox import LABKIT
 from synthetic_rows import rows, save
 
+from labkit import cli
 from labkit.analysis import compare_runs
 from labkit.common.errors import BadInput
 from labkit.notebook import Run
@@ -24,36 +22,39 @@ def run(folder: Path, p99: float) -> Path:
     )
     for row in some:
         tail = p99 if row["arm"] == "veth_bridge" else 1.0
-        row |= {
-            "latency_p99_s": row["latency_p50_s"] * 3 * tail,
-            "latency_p999_s": 0.01,
-            "received_count": PINGS,
-            "throughput_bps": None,
-        }
+        row |= {"latency_p99_s": row["latency_p50_s"] * 3 * tail, "latency_p999_s": 0.01}
+        row |= {"received_count": PINGS, "throughput_bps": None}
     return save(folder, some)
 
 
-def compared(old: Path, new: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    argv = [*LABKIT, "compare", str(old), str(new), "--json", *words]
-    return subprocess.run(argv, capture_output=True, text=True, env=os.environ | environment)
+Compared = Callable[..., tuple[int, str, str]]
 
 
-def line(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    [result] = [one for one in json.loads(done.stdout)["lines"] if one["topology"] == "veth_bridge"]
-    return dict(result)
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Compared:
+    """Return a function that compares two runs where the environment has a percentile."""
+
+    def compare(old: Path, new: Path, *words: str, judged: str = "p50") -> tuple[int, str, str]:
+        with monkeypatch.context() as patch:
+            patch.setenv("LABKIT_PERCENTILE", judged)  # --percentile sets it, too
+            code = cli.main(["compare", str(old), str(new), "--json", *words])
+        return code, *capsys.readouterr()
+
+    return compare
 
 
-def test_delay_of_few_requests_is_at_p99_and_not_at_p50(tmp_path: Path) -> None:
+def test_delay_of_few_requests_is_at_p99_and_not_at_p50(tmp_path: Path, compared: Compared) -> None:
     """Few of 2,500 round trips are above p99.9, so that rests on too few."""
     old, new = run(tmp_path / "old", 1.0), run(tmp_path / "new", 1.5)
-    at_p99 = compared(old, new, "--percentile", "p99")
-    tail, median = line(at_p99), compare_runs.compare(old, new)[0].set_index("topology").loc["veth_bridge"]
+    at_p99 = json.loads(compared(old, new, "--percentile", "p99")[1])
+    [tail] = [one for one in at_p99["lines"] if one["topology"] == "veth_bridge"]
+    median = compare_runs.compare(old, new)[0].set_index("topology").loc["veth_bridge"]
     assert (median["metric"], str(median["word"]).startswith("no ")) == ("latency_p50_s", True)
     assert (tail["metric"], tail["word"]) == ("latency_p99_s", "slower")
     assert tail["relative_low"] < 1.5 < tail["relative_high"]
     few = "a run needs 5,000 round trips"
-    assert not any("round trips were slower" in doubt for doubt in json.loads(at_p99.stdout)["doubts"])
-    assert few in compared(old, new, LABKIT_PERCENTILE="p999").stdout
+    assert not any("round trips were slower" in doubt for doubt in at_p99["doubts"])
+    assert few in compared(old, new, judged="p999")[1]
 
 
 def test_a_run_is_opened_with_another_percentile(tmp_path: Path) -> None:
@@ -72,10 +73,8 @@ def test_a_run_is_opened_with_another_percentile(tmp_path: Path) -> None:
         Run(carried, "p99")
 
 
-def test_unknown_percentile_is_one_sentence(tmp_path: Path) -> None:
+def test_unknown_percentile_is_one_sentence(tmp_path: Path, compared: Compared) -> None:
     old, new = run(tmp_path / "old", 1.0), run(tmp_path / "new", 1.0)
-    done = compared(old, new, LABKIT_PERCENTILE="p98")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(
-        "labkit: LABKIT_PERCENTILE=p98: choose p50, p90, p99, p999, max (did you mean "
-    )
+    code, out, err = compared(old, new, judged="p98")
+    assert (code, out) == (2, "")
+    assert err.startswith("labkit: LABKIT_PERCENTILE=p98: choose p50, p90, p99, p999, max (did you mean ")

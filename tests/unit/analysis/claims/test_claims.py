@@ -1,5 +1,7 @@
 """Claims are judged by published ratios: agree, contradict, undecided; and the findings are what they say."""
 
+import hashlib
+import io
 import math
 import re
 import shutil
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 import synthetic_rows
 from conftest import ROOT
+from pyarrow import parquet
 
 from labkit import cli
 from labkit.analysis import published_runs
@@ -68,9 +71,11 @@ def judgements() -> list[Judgement]:
 
 def published(folder: Path, *tables: list[synthetic_rows.Row], name: str = "mine") -> Results:
     """Publish rows as the run `name`, and return the results."""
-    rows = [row | {"run": name, "seed": 7} for table in tables for row in table]
-    for place, row in enumerate(rows):
-        row["point"] = f"{row['protocol']}-{row['mtu_bytes']}-{row['pairs']}-r{row['round']}-{place}"
+    rows = [
+        row | {"run": name, "seed": 7, "point": f"{place}-r{row['round']}"}
+        for place, table in enumerate(tables)
+        for row in table
+    ]
     publish(synthetic_rows.save(folder / "measured", rows, **RUN), folder / "results" / name)
     return Results(folder / "results")
 
@@ -594,6 +599,7 @@ def test_page_is_current(judgements: list[Judgement], long_page: str) -> None:
     """docs/FINDINGS.md is the table of claims that data/results gives, and the long page explains each of them."""
     short = document.short_page(judgements)
     assert (ROOT / "docs/FINDINGS.md").read_text() == short, "make figures"
+    assert all(published_runs.read_rows(PUBLISHED.folder / name) for name in PUBLISHED.names())
     assert all(f"| {one.claim.sentence} |" in short for one in judgements)
     assert all(
         f"\n### {one.claim.name}\n" in long_page and f"(#{one.claim.name})" in long_page for one in judgements
@@ -655,7 +661,9 @@ def test_published_runs_are_small_without_paths_and_have_figures_of_their_rows()
     assert sum(path.stat().st_size for path in published) < 22e6
     for name in names:
         described = PUBLISHED.description(name)
-        assert len(published_runs.read_rows(PUBLISHED.folder / name)) == described["rows_count"]
+        content = (PUBLISHED.folder / name / published_runs.ROWS).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == described["sha256"]
+        assert parquet.read_metadata(io.BytesIO(content)).num_rows == described["rows_count"]
         folder = ROOT / "figures/results" / name
         assert list(folder.glob("*.svg"))
         assert (folder / pictures.DIGEST).read_text().strip() == described["sha256"], "make figures"
