@@ -13,7 +13,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from sandbox import Sandbox, Trap, one_sentence, sandbox, until
+from sandbox import Done, Sandbox, Trap, one_sentence, sandbox, until
 
 from labkit.commands import attach
 from labkit.commands.attach import AttachRequest
@@ -58,6 +58,10 @@ class Machine:
             return one_sentence(done, code)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
+
+    def attach_all(self, *lines: str) -> list[Done]:
+        """Return how several commands of labkit attach ended, in one process."""
+        return [*self.sandbox.commands(*(f"attach {line}" for line in lines), PATH=self.path).values()]
 
     def inside(self, name: str, *argv: str) -> str:
         """Return what a program prints in a container's network namespace."""
@@ -117,26 +121,30 @@ def test_a_running_container_gets_interfaces(machine: Machine, tmp_path: Path) -
 @pytest.mark.needs("root", "bridge")
 def test_what_pipework_does(machine: Machine) -> None:
     """It makes a bridge, waits, tells neighbours of an address, and detaches."""
-    machine.attach("web", "--veth", "br7", "--create", "--address", "10.7.0.2/24")
-    machine.attach("web", "--wait", "5")
-    assert "no interface eth2 that is up" in machine.attach(
-        "web", "--wait", "0.1", "--interface", "eth2", code=2
+    made, waited, absent = machine.attach_all(
+        "web --veth br7 --create --address 10.7.0.2/24", "web --wait 5", "web --wait 0.1 --interface eth2"
     )
+    assert (made.returncode, waited.returncode) == (0, 0), (made, waited)
+    assert "no interface eth2 that is up" in one_sentence(absent)
     # A bridge that takes the address of a new port would forget its neighbours.
     machine.sandbox.run("ip", "link", "set", "br7", "address", "02:00:00:00:00:07")
     stale = "neigh replace 10.7.0.3 lladdr 02:00:00:00:00:99 dev br7 nud stale"
     machine.sandbox.run("ip", *stale.split())
-    words = ("--veth", "br7", "--interface", "eth2", "--address", "10.7.0.3/24", "--mac", "02:00:00:00:00:77")
-    done = machine.sandbox.labkit("attach", "web", *words, PATH=machine.path)
-    assert "web also has 10.7.0.2/24 at eth1, in the same network" in done.stderr
+    words = "--veth br7 --interface eth2 --address 10.7.0.3/24 --mac 02:00:00:00:00:77"
+    second, detached = machine.attach_all(f"web {words}", "web --detach")
+    assert "web also has 10.7.0.2/24 at eth1, in the same network" in second.stderr
     assert "02:00:00:00:00:77" in machine.sandbox.run("ip", "neigh", "show", "10.7.0.3").stdout
-    machine.attach("web", "--detach")
+    assert detached.returncode == 0, detached
     web = str(machine.programs["web"].pid)  # whose administrator has added an interface like labkit's
     machine.sandbox.run("ip", "link", "add", "lk0", "type", "veth", "peer", "name", "eth3", "netns", web)
-    assert "labkit has not added eth3" in machine.attach("web", "--detach", "--interface", "eth3", code=2)
+    refused = {
+        "web --detach --interface eth3": "labkit has not added eth3",
+        "web --wait nan": "--wait=nan is outside 0 to 86400",
+        "web --wait 1 --mtu 1400": "--mtu does nothing here",
+    }
+    for done, says in zip(machine.attach_all(*refused), refused.values(), strict=True):
+        assert says in one_sentence(done)
     machine.sandbox.run("ip", "link", "delete", "lk0")
-    assert "--wait=nan is outside 0 to 86400" in machine.attach("web", "--wait", "nan", code=2)
-    assert "--mtu does nothing here" in machine.attach("web", "--wait", "1", "--mtu", "1400", code=2)
     names = {link["ifname"] for link in json.loads(machine.inside("web", "ip", "-j", "link"))}
     assert names == {"lo", "eth2"}
 
@@ -168,9 +176,9 @@ def test_failed_attach_leaves_nothing(machine: Machine) -> None:
         ),
         (("db", "--veth", "br0", "--interface", "eth5", *unreachable), "route to default via 9.9.9.9"),
     )
-    lines = {shlex.join(["attach", *words]): says for words, says in refused}
-    for line, done in machine.sandbox.commands(*lines, PATH=machine.path).items():
-        assert lines[line] in one_sentence(done), line
+    lines = {shlex.join(words): says for words, says in refused}
+    for done, (line, says) in zip(machine.attach_all(*lines), lines.items(), strict=True):
+        assert says in one_sentence(done), line
     assert machine.sandbox.interfaces() == before
     names = {link["ifname"] for link in json.loads(machine.inside("db", "ip", "-j", "link"))}
     assert names == {"lo", "eth1"}

@@ -516,6 +516,7 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 PODMAN = pytest.mark.needs("podman", "runc", "busybox", "nft", "macvlan", "iperf3")
 
 
+@pytest.mark.long
 @PODMAN
 def test_containers_of_podman(podman: Machine) -> None:
     """Podman's bridge, its rules and published ports are drawn; what has no network of its own is one sentence."""
@@ -583,6 +584,7 @@ def test_container_that_stops(during: str, podman: Machine) -> None:
     assert until(lambda: podman.everything() == before, 20, step_s=1)
 
 
+@pytest.mark.long
 @PODMAN
 def test_networks_of_podman(podman: Machine) -> None:
     """Of several networks of a container an address chooses one: an internal one, with IPv6, and one on a NIC."""
