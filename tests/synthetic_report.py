@@ -43,11 +43,8 @@ def _rows(
     variants: tuple[str, ...], protocols: tuple[str, ...], mtus: tuple[int, ...], pairs: tuple[int, ...]
 ) -> pd.DataFrame:
     noise = np.random.default_rng(1)
-    arms = [
-        ("veth_bridge", "baseline"),
-        *((name, "variant") for name in variants),
-        ("veth_bridge (again)", "control"),
-    ]
+    roles = dict.fromkeys(variants, "variant") | {"veth_bridge (again)": "control"}
+    arms = [("veth_bridge", "baseline"), *roles.items()]
     result = []
     for protocol, mtu, count in itertools.product(protocols, mtus, pairs):
         group = {

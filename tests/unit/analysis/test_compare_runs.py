@@ -132,13 +132,8 @@ def test_no_evidence(tmp_path: Path, ratios: dict[str, float], rounds: int, says
 @pytest.mark.parametrize("arm", ["macvlan_bridge", "veth_bridge (again)"])
 def test_requests_in_two_groups_are_no_evidence(arm: str, tmp_path: Path) -> None:
     """As within a run: the mean of round trips on one CPU and on two describes neither."""
-    requests: dict[str, Any] = {
-        "protocol": "udp_rr",
-        "slices": 0,
-        "whole": 8,
-        "rounds": 8,
-        "transaction_rate": 1e4,
-    }
+    requests: dict[str, Any] = {"protocol": "udp_rr", "slices": 0, "whole": 8, "rounds": 8}
+    requests |= {"transaction_rate": 1e4}
     left, right = rows(**requests), rows(PREPARED | {"macvlan_bridge": 3.0}, seed=4, **requests)
     assert compared(tmp_path / "one", left, right)[0].loc["macvlan_bridge", "word"] == "slower"
     for row in right:

@@ -30,11 +30,7 @@ def verdict(some: list[Row], **given: Any) -> Any:
 def test_slices_decide_or_whole_runs_without_them() -> None:
     result = verdict(rows())
     assert list(verdicts.verdicts(pd.DataFrame(rows())).columns) == [*verdicts.GROUP, *verdicts.VERDICTS]
-    assert (result["word"], result["topology"], result["baseline"]) == (
-        "faster",
-        "macvlan_bridge",
-        "veth_bridge",
-    )
+    assert list(result[["word", "topology", "baseline"]]) == ["faster", "macvlan_bridge", "veth_bridge"]
     assert result["low"] < 1.2 < result["high"]
     assert (result["n_count"], result["rounds_count"], result["pairs"]) == (60, 5, 1)
     assert result["control_low"] < 1 < result["control_high"]
@@ -153,12 +149,8 @@ def test_only_valid_rows_enter() -> None:
     ],
 )
 def test_unmeasured_arm_gives_its_reason(status: str, word: str, sentence: str) -> None:
-    absent = ROW | {
-        "topology": "ipvlan_l2",
-        "arm": "ipvlan_l2",
-        "status": status,
-        "reason": "this kernel has no ipvlan",
-    }
+    absent = ROW | {"topology": "ipvlan_l2", "arm": "ipvlan_l2", "status": status}
+    absent |= {"reason": "this kernel has no ipvlan"}
     result = verdicts.verdicts(pd.DataFrame([*rows(), absent])).set_index("topology")
     assert list(result["word"]) == ["faster", word]
     assert str(result.loc["ipvlan_l2", "sentence"]).startswith(sentence)

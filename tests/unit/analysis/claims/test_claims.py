@@ -221,12 +221,8 @@ def timed_rows(kind: str, own_s: float, **changes: object) -> list[synthetic_row
         is_guest = kind == "guest"
         row["observer"] = "guest_function_times" if is_guest else "function_times"
         row["observed"] = other | {"guest": mine} if is_guest else mine | {"guest": other}
-        row |= {
-            "guest_accelerator": "tcg" if is_guest else None,
-            "guest_kernel": "6.1.0-56",
-            "length_bytes": 400,
-        }
-        row |= changes
+        row |= {"guest_accelerator": "tcg" if is_guest else None, "guest_kernel": "6.1.0-56"}
+        row |= {"length_bytes": 400, **changes}
     return rows
 
 
