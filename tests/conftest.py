@@ -276,7 +276,7 @@ class SharedVm(NamedTuple):
         return folder
 
 
-def printed_at(where: str, program: str, *words: str, timeout_s: float = 400) -> Any:
+def printed_at(where: str, program: str, *words: str, timeout_s: float = 1500) -> Any:
     """Return the JSON that a program of the tests prints in a lab VM, in namespaces like an experiment's."""
     from labkit import live
 
