@@ -29,7 +29,7 @@ endef
 # One worker more than CPUs: an experiment waits for nearly half of its time.
 PARALLEL := --numprocesses=$(shell echo $$(($$(nproc) + 1))) --dist=loadfile --no-loadscope-reorder
 
-.PHONY: help setup debian report check test test-long test-alone test-all bench docs-reference figures docs lab lock environment
+.PHONY: help setup debian report check test test-long test-alone test-exhaustive test-all bench docs-reference figures docs lab lock environment
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z-]*\):[^#]*## /make \1\t/p' Makefile | expand -t 22
@@ -45,15 +45,18 @@ check: setup  ## ruff and mypy
 	$(BIN)/mypy --strict --num-workers auto labkit studies benchmarks
 
 test: check  ## ruff, mypy, and the tests that take about five minutes on two quiet CPUs
-	@$(call run-pytest,$(PARALLEL) -m "not long and not alone")
+	@$(call run-pytest,$(PARALLEL) -m "not long and not alone and not exhaustive")
 
 test-long: setup  ## the tests that take longer: lab VMs, notebooks, browsers
-	@$(call run-pytest,$(PARALLEL) -m "long and not alone")
+	@$(call run-pytest,$(PARALLEL) -m "long and not alone and not exhaustive")
 
 test-alone: setup  ## the tests that measure: they need a machine on which nothing else runs
-	@$(call run-pytest,-m alone tests/lab tests/notebooks tests/vm)
+	@$(call run-pytest,-m "alone and not exhaustive" tests/lab tests/notebooks tests/vm)
 
-test-all: test test-long test-alone  ## all tests
+test-exhaustive: setup  ## further cases of what long tests hold, an hour: CI runs one of each kind
+	@$(call run-pytest,-m exhaustive tests/lab tests/notebooks tests/vm)
+
+test-all: test test-long test-alone test-exhaustive  ## all tests
 
 bench: setup  ## what labkit promises about its own speed
 	@$(BIN)/python -m benchmarks
@@ -73,7 +76,7 @@ figures: setup  ## draw the published figures from data/results anew (needs a br
 docs: setup  ## the documentation as pages, with executed notebooks, in build/docs; nothing is fetched
 	@rm -rf build/docs
 	mkdir -p build/docs
-	$(BIN)/python -P docs/sources.py build/docs/source
+	$(BIN)/python -P docs/sources.py build/docs/source data/results
 	$(BIN)/python -P docs/executed.py build/docs/source/notebooks
 	$(BIN)/python -m sphinx -q -b html build/docs/source build/docs/html
 	echo "build/docs/html/index.html"

@@ -13,8 +13,8 @@ from studies.documents.results import Results
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def collect(source: Path) -> None:
-    """Write all pages, notebooks and pictures into a new folder."""
+def collect(source: Path, published: Path) -> None:
+    """Write all pages, notebooks and pictures into a new folder; claims are judged by these published runs."""
     shutil.copytree(ROOT / "docs", source)
     shutil.copytree(ROOT / "notebooks", source / "notebooks", ignore=shutil.ignore_patterns(".*"))
     (source / "figures").mkdir()
@@ -26,9 +26,9 @@ def collect(source: Path) -> None:
     (source / "COMMANDS.md").write_text(reference.page())
     with (source / "ROWS.md").open("a") as page:
         page.write(f"\n## Every column\n\n{rows.column_tables()}\n")
-    results = Results(ROOT / "data/results")
+    results = Results(published)
     (source / "FINDINGS.md").write_text(document.page(results, document.judgements(results)))
 
 
 if __name__ == "__main__":
-    collect(Path(sys.argv[1]))
+    collect(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from sandbox import LABKIT, Sandbox, clean_sandbox, until
 
-pytestmark = [pytest.mark.needs("root", "ip", "ping", "nft", "veth"), pytest.mark.alone]
+pytestmark = [pytest.mark.needs("root", "ip", "ping", "nft", "veth"), pytest.mark.exhaustive]
+# unit/runner/test_bisect.py holds what it decides, without measuring
 
 BAD = 7  # the place of the first bad one of twelve
 # Good ones have rules as well: their cost is alike in all runs, unlike a round trip without them.
