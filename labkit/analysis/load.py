@@ -280,6 +280,7 @@ def at_percentile(df: pd.DataFrame, chosen: str | None, *, required: bool = True
         )
     there = [each for each in schema.LATENCIES if df.loc[answered, f"latency_{each}_s"].notna().any()]
     if required and there and name not in there:
+        there = [schema.latency_text(each) for each in there]
         raise BadInput(f"percentile={chosen}: these rows do not have it, {choose(chosen, there)}")
     return df.assign(metric=df["metric"].mask(answered, f"latency_{name}_s"))
 

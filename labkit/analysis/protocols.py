@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from labkit.common.errors import BadInput, choose
-from labkit.common.schema import BY_NAME, LATENCIES, PERCENTILE, latency_name
+from labkit.common.schema import BY_NAME, LATENCIES, PERCENTILE, latency_text
 
 PACKET_RATE = "throughput_pps"
 
@@ -97,8 +97,8 @@ def percentile(chosen: str | None = None) -> str:
     """
     source = PERCENTILE if chosen is None else "percentile"
     given = str((os.environ.get(PERCENTILE) or "p50") if chosen is None else chosen)
-    if (name := latency_name(given)) not in LATENCIES:
-        raise BadInput(f"{source}={given}: {choose(given, LATENCIES)}")
+    if (name := given.replace("p99.9", "p999")) not in LATENCIES:
+        raise BadInput(f"{source}={given}: {choose(given, map(latency_text, LATENCIES))}")
     return name
 
 

@@ -394,8 +394,9 @@ def _few_in_the_tail(ok: pd.DataFrame) -> list[Weighted]:
     if not few or not slower:  # the maximum is one round trip by its nature
         return []
     sentence = (
-        f"{name}: in {few} of {counted(len(times), 'run')} fewer than {TAIL_COUNT} round trips were slower, so it is"
-        f" close to the maximum: make duration_s longer, a run needs {np.ceil(TAIL_COUNT / slower):,.0f} round trips"
+        f"{schema.latency_text(name)}: in {few} of {counted(len(times), 'run')} fewer than {TAIL_COUNT} round trips"
+        " were slower, so it is close to the maximum: make duration_s longer, a run needs"
+        f" {np.ceil(TAIL_COUNT / slower):,.0f} round trips"
     )
     return [(0.5, sentence)]
 

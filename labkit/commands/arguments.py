@@ -265,8 +265,8 @@ def add_percentile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--percentile",
         action=_JudgePercentile,
-        type=schema.latency_name,
-        choices=tuple(schema.LATENCIES),
+        type=schema.latency_text,
+        choices=tuple(map(schema.latency_text, schema.LATENCIES)),
         help="the percentile of round-trip times that verdicts and figures are about (p50)",
     )
 

@@ -438,9 +438,9 @@ COLUMNS: tuple[Column, ...] = (
 BY_NAME = {column.name: column for column in COLUMNS}
 
 
-def latency_name(text: str) -> str:
-    """Return the key of LATENCIES that a text means: p99.9 is p999."""
-    return "p999" if text == "p99.9" else text
+def latency_text(name: str) -> str:
+    """Return a key of LATENCIES as a person writes it: p999 is p99.9."""
+    return name.replace("p999", "p99.9")
 
 
 def names(

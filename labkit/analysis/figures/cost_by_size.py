@@ -11,6 +11,7 @@ from labkit.analysis.figures.line_chart import FAINT, Axis, Quantity, draw
 from labkit.analysis.figures.panels import Panel, finish, grid, panels
 from labkit.analysis.load import PROVENANCE, complete, differing, part, percentile_of
 from labkit.common.errors import BadInput
+from labkit.common.schema import latency_text
 
 RULE = {"type": "line", "line_width": 1, "line_dash": "dot", "opacity": 0.9}
 FAR = 10  # ratio of the largest to the smallest value from which on the axis is logarithmic
@@ -62,7 +63,7 @@ def _against_size(rows: pd.DataFrame, title: str, cpu: str, unit: str, per: str)
                 plot(panel, cpu.format(protocol.packet), unit, value="cpu_s", part="softirq_s", weight=per),
             ]
         else:
-            of = "" if protocol.higher_is_better else f" {percentile_of(panel.table)}"
+            of = "" if protocol.higher_is_better else f" {latency_text(percentile_of(panel.table))}"
             plots.append(plot(panel, f"{protocol.quantity}{of}", protocol.metric_unit, value=protocol.metric))
     subtitle = f"geometric mean of rounds, 95 % interval (open triangle: it continues); dotted: softirq alone; {FAINT}"
     return finish(below_each_other(plots, PANEL_PX), sized, title, subtitle)
