@@ -110,9 +110,9 @@ class Run:
     def figures(self) -> displays.Figures:
         """Return the figures of the run's experiment, drawn on first use: `run.figures.forest`.
 
-        They are those of run_figures.BY_EXPERIMENT, and of each part the verdicts and, where rows can share a chart
-        over the number of pairs, throughput, CPU time and slices. `run.figures.along("length_bytes")` draws them
-        against any parameter that varies (`run_figures.along`).
+        They are those of run_figures.BY_EXPERIMENT, and of each part the verdicts and, where rows can share a chart,
+        throughput, CPU time and slices. `run.figures.along("length_bytes")` draws them against any parameter that
+        varies (`run_figures.along`).
         """
         made = run_figures.of_run(self.all, lambda: self.profiles)
         return displays.Figures(made, functools.partial(run_figures.along, self.rows))

@@ -43,8 +43,8 @@ def of_run(table: pd.DataFrame, profiles: Profiles) -> dict[str, Callable[[], go
 
 
 def usual(rows: pd.DataFrame, compared: pd.DataFrame) -> dict[str, Callable[[], go.Figure]]:
-    """Return the figures of compared rows and their verdicts: the verdicts, three charts over the number of pairs, and
-    those of round trips and of requests if there are any."""
+    """Return the figures of compared rows and their verdicts: the verdicts, three charts, and those of
+    round trips and of requests if there are any."""
     made = {"forest": lambda: figures.forest(compared)}
     made["throughput"] = lambda: figures.throughput(rows)
     if rows["cpu_s"].notna().any():
@@ -62,6 +62,8 @@ def along(rows: pd.DataFrame, name: str, of: str = "throughput", **chosen: str |
 
     Raises BadInput for another parameter.
     """
+    for one in chosen.keys() - {"panel", "colour"}:
+        raise BadInput(f"a figure has no choice {one}=: {choose(one, ('of', 'panel', 'colour'))}")
     if of not in ALONG:
         raise BadInput(f"of={of}: {choose(of, ALONG)}")
     return ALONG[of](rows, name, **chosen)

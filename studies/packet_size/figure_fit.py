@@ -10,7 +10,14 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.analysis import theme
-from labkit.analysis.figures.cost_by_size import PREFIXES, RULE, SIZE, fragments_count, largest_whole
+from labkit.analysis.figures.cost_by_size import (
+    PREFIXES,
+    RULE,
+    SIZE,
+    fragments_count,
+    largest_whole,
+    say_size,
+)
 from labkit.analysis.figures.line_chart import NARROW, log_axis, no_bar, ticks
 from labkit.analysis.figures.panels import Panel, finish, panels, titled_grid
 from labkit.analysis.load import complete, groups
@@ -95,7 +102,7 @@ def _plots(figure: go.Figure, panel: Panel, some: list[Curve], row: int) -> None
             go.Scatter(x=[math.sqrt(places[0] * places[-1])], y=[most * 50], **text), row=row + 1, col=1
         )
     sides = [math.log10(places[0]) - SIDE * span, math.log10(places[-1]) + SIDE * span]
-    labels = ticks({place: SIZE.tick(place, panel) for place in places})
+    labels = ticks({place: say_size(place, panel) for place in places})
     for one in (row, row + 1):
         figure.update_xaxes(type="log", range=sides, **labels, row=one, col=1)
         whole = largest_whole(float(str(some[0].group["mtu_bytes"])), _family(some[0]))

@@ -19,7 +19,7 @@ from labkit.analysis.figures.forest_plot import forest, ratio_ticks
 from labkit.analysis.figures.function_costs import functions
 from labkit.analysis.figures.function_times import function_durations, function_times
 from labkit.analysis.figures.kernels import kernels
-from labkit.analysis.figures.line_chart import CPU, FAINT, THROUGHPUT, against, axis_of
+from labkit.analysis.figures.line_chart import CPU, FAINT, THROUGHPUT, against, axis_of, called
 from labkit.analysis.figures.load_loss import load_loss
 from labkit.analysis.figures.over_time import over_time
 from labkit.analysis.figures.panels import Panel, arms, finish, grid, panels
@@ -48,11 +48,11 @@ def throughput(
     are 95 % intervals (Student's t on logarithms). A faint point is one round: the mean of its slices, or its whole run
     (open). The line is of slices if there are any, else of whole runs.
     """
-    axis = axis_of(rows, along)
+    axis = axis_of(rows, along, (panel, colour))
     figure = against(rows.assign(value=metric_values(rows)), THROUGHPUT, axis, panel, colour)
     each = (rows[rows["protocol"].eq(name)] for name in PROTOCOLS)
     quantities = dict.fromkeys(protocols.of(one).quantity for one in each if len(one))
-    title = f"{units.listed(list(quantities)) or 'throughput'} against {axis.noun}"
+    title = f"{units.listed(list(quantities)) or 'throughput'} against {called(axis)[-1]}"
     subtitle = f"geometric mean of rounds, 95 % interval (open triangle: it continues); {FAINT}"
     figure = finish(figure, rows, title[0].upper() + title[1:], subtitle)
     return theme.explained(
@@ -75,7 +75,7 @@ def cpu_per_gigabyte(
     weight = rows["received_bytes"].astype(float).where(lambda received: received > 0)
     cpu, softirq = rows["cpu_s"].astype(float), rows["softirq_s"].astype(float)
     drawn = rows.assign(value=cpu, part=softirq, weight=weight)
-    figure = against(drawn, CPU, axis_of(rows, along), panel, colour)
+    figure = against(drawn, CPU, axis_of(rows, along, (panel, colour)), panel, colour)
     subtitle = f"whole machine, less is better (open triangle: the interval continues); dotted: softirq alone; {FAINT}"
     figure = finish(figure, rows, "CPU time per gigabyte received", subtitle)
     return theme.explained(

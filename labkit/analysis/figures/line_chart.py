@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -14,8 +14,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.analysis import protocols, stats, theme
-from labkit.analysis.figures.panels import ARM, KEYS, Panel, arms, grid, in_words, pairs_word, panels
-from labkit.analysis.load import HEADERS, value_text, varying
+from labkit.analysis.figures.panels import ARM, KEYS, Panel, arms, grid, panels, words_of
+from labkit.analysis.load import HEADERS, hosts, value_text, varying
+from labkit.common import schema
 from labkit.common.errors import BadInput, choose
 from labkit.common.units import counted, si
 
@@ -48,94 +49,81 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Axis:
-    """A logarithmic x axis: a column of counts, its title, the text of a value (`say`) and its label (`tick`).
+    """A logarithmic x axis: a column of counts, its title, the text of a value (`say`), and its label if that differs.
 
-    name: what the figure's title calls it, if not as the axis. spread: octaves that the arms at one place take at most.
-    values: if these are no counts, all of them as text. They stand an octave apart, and no line joins them.
+    words: if these are no counts, the words of each by its text. They stand an octave apart, and no line joins them.
     """
 
     column: str
     title: str
     say: Callable[[float], str]
-    tick: Callable[[float, Panel], str] = lambda count, _panel: f"{count:.0f}"
-    name: str = ""
-    spread: float = math.inf
-    values: tuple[str, ...] = ()
+    tick: Callable[[float, Panel], str] | None = None
+    words: Mapping[str, str] = field(default_factory=dict)
 
     def at(self, table: pd.DataFrame) -> pd.Series[float]:
         """Return the place of each row on the axis."""
         own = table[self.column]
-        return 2.0 ** own.map(value_text).map(self.values.index) if self.values else own
-
-    @property
-    def noun(self) -> str:
-        """What the axis is called in a figure's title."""
-        return self.name or self.title
-
-
-def _rate_tick(rate: float, _panel: Panel) -> str:
-    return si(rate, "bit/s")
+        return 2.0 ** own.map(value_text).map(list(self.words).index) if self.words else pd.to_numeric(own)
 
 
 THROUGHPUT = Quantity("throughput, Gbit/s", "Gbit/s", 1e9)
 TRANSACTIONS = Quantity("transactions per second, thousands", "k/s", 1e3)
 CPU = Quantity("CPU-seconds per GB", "CPU-s/GB", 1e-9)
-# The parameters that can be an axis; the first one that varies most is the usual one.
-AXES = {
-    axis.column: replace(axis, spread=math.inf if axis.column == "pairs" else 0.3)
-    for axis in (
-        Axis("pairs", "pairs at once", pairs_word, name="number of pairs"),
-        Axis("length_bytes", "bytes of a write or datagram", lambda size: f"{size:.0f} bytes"),
-        Axis("rate_bps", "offered rate of a stream", lambda rate: si(rate, "bit/s"), _rate_tick),
-        Axis("rate_rps", "requests per second of a pair", lambda rate: f"{rate:,.0f} requests/s"),
-        Axis("mtu_bytes", "MTU, bytes", lambda size: f"MTU {size:.0f}", name="MTU"),
-        Axis("streams", "parallel streams of a pair", lambda count: counted(int(count), "stream")),
-        Axis("mss_bytes", "TCP maximum segment size, bytes", lambda size: f"MSS {size:.0f}"),
-        Axis("link_rate_bps", "rate of the link", lambda rate: si(rate, "bit/s"), _rate_tick),
-        Axis(
-            "link_delay_s", "delay of the link", lambda delay: si(delay, "s"), lambda delay, _: si(delay, "s")
-        ),
-    )
-}
+# What an axis is called, and what a figure's title calls it if not so. Of parameters that vary alike, the first is the
+# usual axis; those that are not here come last, and have the names of their columns.
+AXES: Mapping[str, Sequence[str]] = {
+    "pairs": ("pairs at once", "number of pairs"), "length_bytes": ("bytes of a write or datagram",),
+    "rate_bps": ("offered rate of a stream",), "rate_rps": ("requests per second of a pair",),
+    "mtu_bytes": ("MTU, bytes", "MTU"), "streams": ("parallel streams of a pair",),
+    "mss_bytes": ("TCP maximum segment size, bytes",), "link_rate_bps": ("rate of the link",),
+    "link_delay_s": ("delay of the link",), "frame": ("bytes of a frame", "frame size"), "flows_count": ("flows",),
+    "congestion": ("congestion control",), "ends_on": ("CPUs of client and server",), ARM: ("arm",),
+}  # fmt: skip
 
 
 def of_metric(metric: str, usual: Quantity) -> Quantity:
     """Return the quantity of a metric: `usual` for a throughput."""
     if metric.startswith("latency_"):
-        return Quantity(f"round-trip time {metric.split('_')[1]}, µs", "µs", 1e-6)
+        return Quantity(f"round-trip time {schema.latency_text(metric.split('_')[1])}, µs", "µs", 1e-6)
     return TRANSACTIONS if metric == "transaction_rate" else usual
 
 
-def axis_of(rows: pd.DataFrame, along: str | None = None) -> Axis:
-    """Return the axis of a chart: `along`, or the number of pairs if it varies, else the parameter that varies most.
+def axis_of(rows: pd.DataFrame, along: str | None, taken: Sequence[str | None] = ()) -> str:
+    """Return the column of a chart's axis: `along`, or the number of pairs if it varies, else the parameter that varies
+    most within a host and a protocol.
 
-    Any parameter that varies can be one, and `arm`. Raises BadInput for another.
+    taken: what has panels or colours. Raises BadInput if `along` does not vary; the number of pairs need not.
     """
-    if along is None and "mtu_bytes" in rows and rows["mtu_bytes"].nunique() > 1:
+    if along is not None:
+        return along if along == "pairs" else varying_column(rows, "along", along)
+    if "mtu_bytes" in rows and rows["mtu_bytes"].nunique() > 1:
         rows = _without_full_lengths(rows)
-    known = {
-        name: rows[name].nunique()
-        for name in AXES
-        if name in rows and rows[name].notna().all() and rows[name].gt(0).all()
-    }
-    if along is None:
-        along = "pairs" if known.get("pairs", 2) > 1 else max(known, key=lambda name: known[name])
-    if along in known:
-        return AXES[along]
-    column, label = varying_column(rows, "along", along, known), along.replace("_", " ")
-    if column == ARM:
-        rows = _measured_arms(rows)
-    own = rows[column].drop_duplicates().sort_values(na_position="first")
-    if own.dtype.kind in "if" and own.gt(0).all():
+    parts = [part for _, host in hosts(rows) for _, part in host.groupby("protocol")]
+    names = [name for name in (*AXES, *KEYS[1:]) if name in rows and name not in (ARM, *taken)]
+    counts = {name: max((part[name].nunique(dropna=False) for part in parts), default=0) for name in names}
+    vary = [name for name in names if counts[name] > 1]
+    return "pairs" if "pairs" in vary else max(vary, key=lambda name: counts[name], default="pairs")
+
+
+def called(column: str) -> Sequence[str]:
+    """Return the title of a parameter's axis; the last is what a figure's title calls it."""
+    return AXES.get(column, (column.replace("_", " "),))
+
+
+def _axis(rows: pd.DataFrame, column: str) -> Axis:
+    """Return the axis of a parameter or of arms in these rows: of counts if all are quantities above 0 (also as texts,
+    but no version or VLAN), else of words."""
+    unit, words = schema.BY_NAME[column].unit, words_of(column, rows[column])
+    can_count = unit or schema.BY_NAME[column].type == "text"
+    if can_count and pd.to_numeric(rows[column], errors="coerce").gt(0).all():
         return Axis(
-            column, label, lambda value: in_words(column, value), lambda value, _: f"{value:g}", spread=0.3
+            column,
+            called(column)[0],
+            lambda value: words[value_text(value)],
+            lambda value, _: si(value, unit) if unit in ("bit/s", "s") else value_text(value),
         )
-    texts = [in_words(column, value) for value in own]
-
-    def say(place: float, _panel: Panel | None = None) -> str:
-        return texts[round(math.log2(place))]
-
-    return Axis(column, label, say, say, values=tuple(map(value_text, own)))
+    texts = list(words.values())
+    return Axis(column, "", lambda place: texts[round(math.log2(place))], words=words)
 
 
 def _without_full_lengths(rows: pd.DataFrame) -> pd.DataFrame:
@@ -150,62 +138,58 @@ def _measured_arms(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows[ARM].isin(ok[ARM])] if len(ok) else rows
 
 
-def varying_column(rows: pd.DataFrame, what: str, name: str, more: Iterable[str] = ()) -> str:
+def varying_column(rows: pd.DataFrame, what: str, name: str) -> str:
     """Return the column of a parameter that varies, or of the arm. Raises BadInput for another, or where all are alike.
 
-    what: the argument that names it. more: further names for the error.
+    what: the argument that names it.
     """
     there = [one for one in (*KEYS[1:], "pairs") if one in rows]
     columns = {one: one for one in varying(rows, there)} | {"arm": ARM}
     if name == KEYS[0]:
         raise BadInput(f"{what}={name}: each protocol has panels of its own; {choose('', columns)}")
     if name not in columns:
-        known = dict.fromkeys([*more, *columns])
-        raise BadInput(f"{what}={name} does not vary in these rows: {choose(name, known)}")
+        raise BadInput(f"{what}={name} does not vary in these rows: {choose(name, columns)}")
     return columns[name]
 
 
 def by_colour(rows: pd.DataFrame, column: str) -> tuple[pd.DataFrame, list[str]]:
     """Return the rows with a line for each value of a column instead of each arm, and the lines' names in order."""
-    own = rows[column].drop_duplicates().sort_values(na_position="first")
-    names = {value_text(value): in_words(column, value) for value in own}
+    names = words_of(column, rows[column])
     lines = rows[column].map(value_text).map(names)
     return rows.assign(arm=lines, role="variant").drop(columns=column), list(names.values())
 
 
 def against(
-    rows: pd.DataFrame, usual: Quantity, axis: Axis, panel: str | None = None, colour: str | None = None
+    rows: pd.DataFrame, usual: Quantity, along: str, panel: str | None = None, colour: str | None = None
 ) -> go.Figure:
-    """Draw column `value`, divided by column `weight` if there is one, against a parameter.
+    """Draw column `value`, divided by column `weight` if there is one, against a column (of `axis_of`).
 
     Column `part` is a thin line. panel: the parameter whose values stand side by side. colour: that which has a line
     for each value; usually the arm. What else varies has a panel for each value.
     """
     beside = None if panel is None else varying_column(rows, "panel", panel)
     column = ARM if colour is None else varying_column(rows, "colour", colour)
-    if colour is None and ARM in (axis.column, beside):
+    if colour is None and ARM in (along, beside):
         # Then another parameter has the colours, if one varies.
-        others = varying(rows, [one for one in (*KEYS[1:], "pairs") if one not in (axis.column, beside)])
+        others = varying(rows, [one for one in (*KEYS[1:], "pairs") if one not in (along, beside)])
         column = max(others, key=lambda one: rows[one].nunique(), default=ARM)
-    used = [one for one in (axis.column, beside, column) if one not in (None, ARM)]
+    used = [one for one in (along, beside, column) if one not in (None, ARM)]
     if len(set(used)) < len(used):
         raise BadInput(f"along, panel and colour are the same parameter, {used[-1]}: choose another")
-    if "mtu_bytes" in (axis.column, column):
+    if "mtu_bytes" in (along, column):
         rows = _without_full_lengths(rows)
-    pairs = "pairs" not in (axis.column, column) and rows["pairs"].nunique() > 1
-    by_arm, names = ARM not in (axis.column, column) or beside == ARM, list[str]()
-    if by_arm or axis.column == ARM:
+    pairs = "pairs" not in (along, column) and rows["pairs"].nunique() > 1
+    by_arm, names = ARM not in (along, column) or beside == ARM, list[str]()
+    if by_arm or along == ARM:
         rows = _measured_arms(rows)
     if column != ARM:
         rows, names = by_colour(rows, column)
-    parts = panels(rows, along=axis.column, by_pairs=pairs, by_arm=by_arm, beside=beside)
-    letters = (
-        max(map(len, axis.values), default=0)
-        * len(axis.values)
-        * max((one.column for one in parts), default=1)
-    )
+    parts = panels(rows, along=along, by_pairs=pairs, by_arm=by_arm, beside=beside)
+    axes = [_axis(one.table, along) for one in parts]
+    longest = [max(map(len, axis.words.values()), default=0) * len(axis.words) for axis in axes]
+    letters = max(longest, default=0) * max((one.column for one in parts), default=1)
     figure = grid(parts, PANEL_PX, TURNED_PX if letters * LETTER_PX > AXIS_PX else 0)
-    for one in parts:
+    for one, axis in zip(parts, axes, strict=True):
         draw(figure, one, of_metric(protocols.of(one.table).metric, usual), axis, names)
     return figure
 
@@ -215,7 +199,7 @@ def draw(figure: go.Figure, panel: Panel, quantity: Quantity, axis: Axis, names:
     table = _rounds(panel.table.assign(x=axis.at(panel.table)))
     places = sorted(axis.at(panel.table).unique())
     gap = min((math.log2(more / fewer) for fewer, more in pairwise(places)), default=1.0)
-    gap = min(max(gap, math.log2(places[-1] / places[0]) * NARROW), axis.spread)
+    gap = max(gap, math.log2(places[-1] / places[0]) * NARROW)
     drawn, ends = arms(table), _ends(table, quantity.is_log)
     styles = {arm: theme.arm_style(arm, role) for arm, role in drawn}
     if names:
@@ -229,7 +213,7 @@ def draw(figure: go.Figure, panel: Panel, quantity: Quantity, axis: Axis, names:
         shift = 2 ** (gap * 0.5 * ((number + 0.5) / len(styles) - 0.5))
         assert ends is not None  # because there are rounds
         own = [one | {"place": axis.say(one["x"]), "x": one["x"] * shift} for one in rounds[arm]]
-        traces += _arm(arm, style, own, ends, quantity, not axis.values)
+        traces += _arm(arm, style, own, ends, quantity, not axis.words)
     figure.add_traces(traces, rows=[panel.row] * len(traces), cols=[panel.column] * len(traces))
     _axes(figure, panel, places, gap * 0.5 * math.log10(2), quantity, axis, ends)
 
@@ -255,14 +239,11 @@ def _axes(
 ) -> None:
     sides = [math.log10(places[0]) - room, math.log10(places[-1]) + room]
     domain = next(figure.select_xaxes(**panel.place)).domain or (0.0, 1.0)
-    texts = {place: axis.tick(place, panel) for place in places}
-    if axis.values:  # each has its label: where they would overlap, plotly turns them
-        labels: dict[str, Any] = {"tickvals": places, "ticktext": list(texts.values())}
-    else:
-        labels = ticks(texts, domain[1] - domain[0])
-    figure.update_xaxes(
-        type="log", range=sides, title_text=None if axis.values else axis.title, **labels, **panel.place
-    )
+    texts = {at: axis.tick(at, panel) if axis.tick else axis.say(at) for at in places}
+    # Each word has its label: where they would overlap, plotly turns them.
+    each = {"tickvals": places, "ticktext": list(texts.values())}
+    labels = each if axis.words else ticks(texts, domain[1] - domain[0])
+    figure.update_xaxes(type="log", range=sides, title_text=axis.title, **labels, **panel.place)
     reach = [end / quantity.scale for end in ends] if ends else [0.0, 1.0]
     shape = log_axis(*reach) if quantity.is_log and ends else {"range": reach}
     figure.update_yaxes(title_text=quantity.title, **shape, **panel.place)

@@ -3,6 +3,7 @@
 Every host has its own panels, below those of the previous host, so that no axis has absolute numbers of two hosts.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from labkit.analysis import protocols, theme
+from labkit.analysis import load, protocols, theme
 from labkit.analysis.load import GROUP, emulated, group_similar, hosts, non_defaults, value_text, varying
 from labkit.analysis.protocols import PROTOCOLS
 from labkit.common import schema
@@ -111,12 +112,12 @@ def _panels(
     mtus = sorted({one.get("mtu_bytes", 0) for one, _ in groups})
     has_holes = len(columns) > 2 and len(groups) < len(columns) * len(mtus)
     wrap = columns_count or (2 if len(columns) > MAX_COLUMNS or has_holes else None)
-    result = []
+    words, result = {key: words_of(key, table[key]) for key in keys}, []
     for place, (one, part) in enumerate(groups):
         row, column = mtus.index(one.get("mtu_bytes", 0)), columns.index(_order(one)[:-1])
         if wrap:
             row, column = divmod(place, wrap)
-        title = _title(one, named[one["protocol"]])
+        title = _title(one, named[one["protocol"]], words)
         result.append(Panel(part, one["protocol"], title, row + 1, column + 1))
     return result
 
@@ -141,12 +142,25 @@ def _order(one: dict[str, Any]) -> tuple[Any, ...]:
     """Return the sort key of a panel: protocol, other differing parameters (missing values first), then the MTU."""
     protocol = one["protocol"]
     known = list(PROTOCOLS).index(protocol) if protocol in PROTOCOLS else len(PROTOCOLS)
-    rest = [
-        (0, "") if pd.isna(value) else (1, str(value)) if isinstance(value, bool) else (1, value)
-        for key, value in one.items()
-        if key not in KEYS[:2]
-    ]
+    rest = [_place(value) for key, value in one.items() if key not in KEYS[:2]]
     return (known, protocol, *rest, one.get("mtu_bytes", 0))
+
+
+def _place(value: Any) -> tuple[Any, ...]:
+    """Return the sort key of a value: a missing one first, and texts by the numbers in them."""
+    if pd.isna(value) or isinstance(value, int | float | np.number):
+        return (0,) if pd.isna(value) else (1, (value, ""))
+    return 1, tuple(load.version(value)), value
+
+
+def words_of(column: str, own: "pd.Series[Any]") -> dict[str, str]:
+    """Return the values of a column of GROUP, or arms, in order and in words, by their texts.
+
+    Those that would read the same have their texts in brackets.
+    """
+    named = {value_text(one): in_words(column, one) for one in sorted(own.drop_duplicates(), key=_place)}
+    often = Counter(named.values())
+    return {text: f"{words} ({text})" if often[words] > 1 else words for text, words in named.items()}
 
 
 def in_words(name: str, value: Any) -> str:
@@ -162,7 +176,7 @@ def in_words(name: str, value: Any) -> str:
         "rate_bps": lambda rate: "unlimited" if pd.isna(rate) else si(rate, "bit/s"),
         "rate_rps": lambda rate: "closed loop" if pd.isna(rate) else f"{rate:,.0f} requests/s",
         "ends_on": lambda name: "placed by the scheduler" if pd.isna(name) else schema.ENDS_ON[name],
-        "streams": lambda streams: f"{streams:.0f} streams",
+        "streams": lambda streams: f"{streams:.0f} stream{'s' * (streams != 1)}",
         "direction": str,
         "mss_bytes": lambda size: "default MSS" if pd.isna(size) else f"MSS {size:.0f}",
         "congestion": lambda name: "default congestion control" if pd.isna(name) else str(name),
@@ -180,9 +194,9 @@ def in_words(name: str, value: Any) -> str:
     return ", ".join(non_defaults(alone)) or f"{name.replace('_', ' ')} {value_text(value)}"
 
 
-def _title(one: dict[str, Any], named: list[str]) -> str:
+def _title(one: dict[str, Any], named: list[str], words: dict[str, dict[str, str]]) -> str:
     usual = [key for key in KEYS[:2] if pd.notna(one.get(key))]
-    return theme.plain(" · ".join(in_words(key, one[key]) for key in [*usual, *named]))
+    return theme.plain(" · ".join(words[key][value_text(one[key])] for key in [*usual, *named]))
 
 
 def grid(parts: list[Panel], panel_px: int, labels_px: int = 0) -> go.Figure:

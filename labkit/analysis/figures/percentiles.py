@@ -7,15 +7,13 @@ from labkit.analysis import theme
 from labkit.analysis.figures.line_chart import PANEL_PX, Axis, Quantity, draw
 from labkit.analysis.figures.panels import finish, grid, panels
 from labkit.analysis.load import timed
-from labkit.common.schema import LATENCIES
+from labkit.common.schema import LATENCIES, latency_text
 
 # The place of a percentile: one of how many round trips is longer. The axis is logarithmic, so that each further nine
 # takes as much room as the one before; the longest is beside the last percentile.
 ONE_OF = {name: round(1 / (1 - share)) if share < 1 else 10_000 for name, (share, _) in LATENCIES.items()}
-NAMES = {place: name.replace("p999", "p99.9") for name, place in ONE_OF.items()}
-AXIS = Axis(
-    "one_of", "percentile of round trips", lambda place: NAMES[round(place)], lambda place, _: NAMES[round(place)]
-)  # fmt: skip
+NAMES = {place: latency_text(name) for name, place in ONE_OF.items()}
+AXIS = Axis("one_of", "percentile of round trips", lambda place: NAMES[round(place)])
 TIME = Quantity("round-trip time, µs", "µs", 1e-6, is_log=True)
 
 

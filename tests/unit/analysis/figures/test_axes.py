@@ -6,12 +6,12 @@ import pandas as pd
 import pytest
 from synthetic_rows import rows
 
-from labkit.analysis import figures, load
+from labkit.analysis import figures, load, run_figures
 from labkit.analysis.figures import line_chart
 from labkit.common.errors import BadInput
 
 
-def swept(name: str, values: tuple[float, ...], **given: Any) -> pd.DataFrame:
+def swept(name: str, values: tuple[Any, ...], **given: Any) -> pd.DataFrame:
     """Return rows of a sweep over one parameter."""
     each = [row for value in values for row in rows(**{name: value}, **given)]
     return load.complete(pd.DataFrame(each))
@@ -32,10 +32,16 @@ def drawn(rows: pd.DataFrame, **given: Any) -> tuple[str, list[str], list[str]]:
         ("mtu_bytes", (1500, 9000), "MTU", ["1500", "9000"]),
         ("rate_bps", (1e8, 1e9), "offered rate of a stream", ["100 Mbit/s", "1 Gbit/s"]),
         ("streams", (1, 4), "parallel streams of a pair", ["1", "4"]),
+        ("burst_frames", (1, 8), "burst frames", ["1", "8"]),
+        ("frame", ("1024", "64"), "frame size", ["64", "1024"]),
+        ("frame", ("imix", "1024", "64"), "frame size", ["frames imix", "frames 64", "frames 1024"]),
+        ("congestion", ("cubic", "bbr"), "congestion control", ["bbr", "cubic"]),
+        ("rate_bps", (1e8, None), "offered rate of a stream", ["unlimited", "100 Mbit/s"]),
+        ("family", (4, 6), "family", ["IPv4", "IPv6"]),
     ],
 )
 def test_swept_parameter_is_the_axis(
-    name: str, values: tuple[float, ...], title: str, ticks: list[str]
+    name: str, values: tuple[Any, ...], title: str, ticks: list[str]
 ) -> None:
     found, labels, panels = drawn(swept(name, values, protocol="udp"))
     assert f"Throughput against {title}" in found
@@ -51,6 +57,29 @@ def test_pairs_stay_the_axis_if_they_vary_too() -> None:
     assert (labels, len(panels)) == (["64", "512", "1400"], 1)
 
 
+def test_parameter_that_varies_most_in_a_panel_is_the_axis() -> None:
+    """What differs between protocols alone does not vary, and each panel has the values of its own rows."""
+    tcp = swept("length_bytes", (None,))
+    assert drawn(pd.concat([tcp, swept("length_bytes", (64,), protocol="udp")]))[1] == ["1"]
+    udp = [swept("length_bytes", (64, 512), protocol="udp", congestion=one) for one in ("a", "b", "c")]
+    assert drawn(udp[0])[1] == ["64", "512"]
+    assert drawn(pd.concat(udp))[1:] == (
+        ["a", "b", "c"],
+        [f"<b>UDP · MTU 1500<br>{size} B each</b>" for size in (64, 512)],
+    )
+    assert drawn(pd.concat(udp), colour="congestion")[1] == ["64", "512"]
+    figure = figures.throughput(pd.concat([tcp, udp[0]]).assign(congestion=None))
+    assert [axis.ticktext for axis in figure.select_xaxes()] == [("default length",), ("64", "512")]
+
+
+def test_values_that_read_the_same_are_told_apart() -> None:
+    table = swept("rate_bps", (1e9, 1.0004e9), protocol="udp")
+    words = ["1 Gbit/s (1000000000)", "1 Gbit/s (1000400000)"]
+    figure = figures.throughput(table, along="pairs", colour="rate_bps")
+    assert [trace.name for trace in figure.data if trace.showlegend] == words
+    assert drawn(table, along="pairs")[2] == [f"<b>UDP · MTU 1500<br>{one}</b>" for one in words]
+
+
 def test_parameter_that_is_no_axis_is_refused() -> None:
     with pytest.raises(BadInput, match=r"along=congestion does not vary in these rows: choose pairs, "):
         figures.throughput(swept("pairs", (1, 2)), along="congestion")
@@ -58,6 +87,10 @@ def test_parameter_that_is_no_axis_is_refused() -> None:
         BadInput, match="along, panel and colour are the same parameter, pairs: choose another"
     ):
         figures.throughput(swept("pairs", (1, 2)), along="pairs", colour="pairs")
+    with pytest.raises(
+        BadInput, match=r"no choice color=: choose of, panel, colour \(did you mean colour\?\)"
+    ):
+        run_figures.along(swept("pairs", (1, 2)), "pairs", color="mtu_bytes")
 
 
 def test_any_parameter_that_varies_is_an_axis_a_panel_or_a_colour() -> None:
@@ -83,7 +116,7 @@ def test_any_parameter_that_varies_is_an_axis_a_panel_or_a_colour() -> None:
 
 
 def test_a_parameter_without_words_divides_panels() -> None:
-    _, labels, panels = drawn(swept("burst_frames", (1, 8), pairs=2, protocol="udp"))
+    _, labels, panels = drawn(swept("burst_frames", (1, 8), pairs=2, protocol="udp"), along="pairs")
     assert (labels, panels) == (
         ["2"],
         ["<b>UDP · MTU 1500<br>bursts of 1</b>", "<b>UDP · MTU 1500<br>bursts of 8</b>"],
