@@ -53,7 +53,7 @@ test-long: setup  ## the tests that take longer: lab VMs, notebooks, browsers
 test-alone: setup  ## the tests that measure: they need a machine on which nothing else runs
 	@$(call run-pytest,-m "alone and not exhaustive" tests/lab tests/notebooks tests/vm)
 
-test-exhaustive: setup  ## further cases of what long tests hold, an hour: CI runs one of each kind
+test-exhaustive: setup  ## what takes long for what it adds: CI runs others of each kind
 	@$(call run-pytest,-m exhaustive tests/lab tests/notebooks tests/vm)
 
 test-all: test test-long test-alone test-exhaustive  ## all tests

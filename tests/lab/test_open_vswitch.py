@@ -352,7 +352,7 @@ def test_why_names_what_mirrors_cost(tmp_path: Path) -> None:
     assert [set(one.split(",")) for one in actions] == [{"port1"}, {"port1", *mirrors}]
 
 
-@pytest.mark.long
+@pytest.mark.alone  # the clock of perf runs on while a busy machine ends it
 @pytest.mark.needs("perf", "iperf3", "root")
 def test_perf_watches_the_switch_alone(tmp_path: Path) -> None:
     """perf_stat counts the thesis' events for the threads of ovs-vswitchd: its clock agrees with that of the process.

@@ -118,6 +118,7 @@ def shape(folder: Path) -> tuple[set[str], set[str], set[str]]:
     return files, columns, set(run_folder.read_run(folder)["parameters"])
 
 
+@pytest.mark.exhaustive
 def test_point_matches_a_local_point(killed: Done, machine: Sandbox) -> None:
     here = machine.labkit("sweep", "params/alone.yaml", cwd=machine.folder / "project", timeout=PATIENCE_S)
     assert here.returncode == 0, here.stderr

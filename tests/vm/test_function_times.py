@@ -206,6 +206,7 @@ with session.session(filters=["ip_rcv"]):
 DOCTOR = "from labkit.measure.capabilities import tracing; print([one.detail for one in tracing.tracers()])"
 
 
+@pytest.mark.exhaustive
 def test_doctor_restores_tracing_when_the_guard_was_killed_too(emulated: Machine) -> None:
     before = state(emulated)
     tracing = emulated.start(sys.executable, "-c", HELD)

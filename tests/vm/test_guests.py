@@ -79,7 +79,7 @@ def test_killed_run_leaves_no_guest(lab_kernel: str, machine: Sandbox) -> None:
     assert left() <= before  # 40 MB each
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 @pytest.mark.needs("nft")
 def test_packet_generator_between_guests(lab_kernel: str, machine: Sandbox) -> None:
     """Everything that the sending guest's interface sends is offered, and the receiving guest counts what arrives."""

@@ -22,7 +22,7 @@ def test_guests_on_a_switch(lab_kernel: str, tmp_path: Path) -> None:
         assert row["copies_count"] == pytest.approx(row["copies_expected_count"], abs=4)
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 @pytest.mark.needs("nft")
 def test_vms_of_the_test_plan_are_guests(lab_kernel: str, tmp_path: Path) -> None:
     """The rules carry frames from the network, which is a namespace, into guests."""

@@ -87,6 +87,7 @@ def left(where: str) -> dict[str, list[str]]:
         return seen(there.endpoints[topologies.MACHINE], WAIT_STEPS)
 
 
+@pytest.mark.exhaustive  # test_vm_lifetimes kills runs in lab VMs as well
 def test_killed_runs_leave_nothing_in_the_lab_vm(shared_vm: SharedVm, tmp_path: Path) -> None:
     """One is killed at a random moment, the last one when it measures. A live switch shows what would be left."""
     print(f"LABKIT_TEST_SEED={SEED}")
