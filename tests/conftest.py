@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from flaky import pytest_terminal_summary as pytest_terminal_summary
+from ci_summary import pytest_runtest_setup as pytest_runtest_setup
+from ci_summary import pytest_terminal_summary as pytest_terminal_summary
 from xdist.scheduler import LoadFileScheduling
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -1,4 +1,4 @@
-"""The exit code of .ci/run when its parts fail, and the flaky tests that it names.
+"""The exit code of .ci/run when its parts fail, and the tests that it names: flaky ones, and those left out.
 
 Fake programs replace make, labkit and pytest."""
 
@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -103,9 +104,9 @@ def test_that_passes():
 """
 
 
-def test_flaky_tests_are_named(tmp_path: Path) -> None:
+def test_flaky_tests_and_those_left_out_are_named(tmp_path: Path) -> None:
     """The line stands above pytest's closing line, and a second run by a person names none."""
-    shutil.copy(ROOT / "tests/flaky.py", tmp_path / "conftest.py")
+    shutil.copy(ROOT / "tests/ci_summary.py", tmp_path / "conftest.py")
     (tmp_path / "test_twice.py").write_text(TWICE)
 
     def lines(*words: str, **environment: str) -> list[str]:
@@ -116,7 +117,11 @@ def test_flaky_tests_are_named(tmp_path: Path) -> None:
         )
         return done.stdout.splitlines()
 
-    assert not any(line.startswith("flaky:") for line in lines(LABKIT_SECOND_ATTEMPT=""))
+    late = lines(LABKIT_TESTS_UNTIL="1")
+    assert sum(line.startswith("left out: test_twice.py::test_that_") for line in late) == 3
+    assert "3 skipped" in late[-1]
+    first = lines(LABKIT_SECOND_ATTEMPT="", LABKIT_TESTS_UNTIL=f"{time.time() + 1000:.0f}")
+    assert not any(line.startswith(("flaky:", "left out:")) for line in first)
     second = lines("--last-failed", LABKIT_SECOND_ATTEMPT="1")
     assert [line for line in second if line.startswith("flaky:")] == [
         "flaky: test_twice.py::test_that_passes_the_second_time"
