@@ -573,8 +573,9 @@ def of_original_and_clone(name: str, file: Path) -> list[list[tuple[str, str]]]:
 
 
 def one_of_each(names: Iterable[str]) -> Any:
-    """Give a test one network of each cause, and the others where all cases are run."""
-    first = {BROKEN[name][0]: name for name in reversed([*names])}.values()
+    """Give a test one network of each cause, with and without iptables-nft, and the others where all cases are run."""
+    names = [name for name in names if all(shutil.which(one) or one not in name for one in IPTABLES)]
+    first = {(BROKEN[name][0], IPTABLES[1] in name): name for name in reversed(names)}.values()
     others = [name for name in names if name not in first]
     return pytest.mark.parametrize("names", [[*first], pytest.param(others, marks=pytest.mark.exhaustive)])
 
@@ -583,7 +584,6 @@ def one_of_each(names: Iterable[str]) -> Any:
 @one_of_each(BROKEN)
 def test_the_first_line_names_the_true_cause(names: list[str], need: Need) -> None:
     need("macvlan", "vxlan", "ifb")
-    names = [name for name in names if all(shutil.which(one) or one not in name for one in IPTABLES)]
     with ThreadPoolExecutor(3) as pool:
         reports = pool.map(checked, (BROKEN[name][1] for name in names))
         found = dict(zip(names, map(sentences, reports), strict=True))
@@ -637,10 +637,9 @@ def test_a_killed_command_leaves_nothing() -> None:
 
 @pytest.mark.long
 def test_sound_networks_are_left_alone(need: Need) -> None:
-    need("macvlan", "vxlan", "ifb")
-    sound = {name: one for name, one in SOUND.items() if one != SWITCH or shutil.which("ovs-vswitchd")}
+    need("macvlan", "vxlan", "ifb", "openvswitch")
     with ThreadPoolExecutor(3) as pool:
-        found = dict(zip(sound, map(sentences, pool.map(checked, sound.values())), strict=True))
+        found = dict(zip(SOUND, map(sentences, pool.map(checked, SOUND.values())), strict=True))
     assert not any(found.values()), json.dumps(found, indent=1)
 
 

@@ -22,7 +22,7 @@ def python(*words: str) -> None:
 @pytest.mark.long
 def test_pages(tmp_path: Path) -> None:
     source, pages = tmp_path / "source", tmp_path / "html"
-    # Of all published runs, claims take a hundred seconds; test_findings_notebook judges them.
+    # To judge the claims by all published runs takes 100 s: here, Sphinx sees a page of one run.
     shutil.copytree(ROOT / "data/results/mtu", tmp_path / "published/mtu")
     python("docs/sources.py", str(source), str(tmp_path / "published"))
     python("docs/executed.py", str(source / "notebooks"), "04_overlay", "06_live_monitor")

@@ -57,7 +57,7 @@ def throughput(
     figure = finish(figure, rows, title[0].upper() + title[1:], subtitle)
     return theme.explained(
         figure,
-        "Each small mark is a round (a fresh set-up). The line joins the geometric means; the bars are 95 % intervals."
+        "Each small mark is a round (a fresh set-up), and each large one the geometric mean, with its 95 % interval."
         " All pairs send at the same time, and the throughput is their sum.",
     )
 

@@ -29,6 +29,7 @@ HEADS: Sequence[Sequence[float]] = (  # the first digits of labels
 FEW_LABELS = 3
 MANY_DECADES = 5
 NARROW = 1 / 25  # share of the axis: least distance of two places for shifting arms
+WIDEST = 1.5  # octaves, likewise: an arm stands at most 30 % beside its value
 AXIS_PX, LETTER_PX, GAP_PX = 415, 7.5, 4  # least width of all x axes side by side (figure: 700 px); of labels
 TURNED_PX = 70  # height of labels that plotly turns, because they would overlap
 FAINT = "faint: rounds (open: whole runs, arrow: beyond)"
@@ -199,7 +200,7 @@ def draw(figure: go.Figure, panel: Panel, quantity: Quantity, axis: Axis, names:
     table = _rounds(panel.table.assign(x=axis.at(panel.table)))
     places = sorted(axis.at(panel.table).unique())
     gap = min((math.log2(more / fewer) for fewer, more in pairwise(places)), default=1.0)
-    gap = max(gap, math.log2(places[-1] / places[0]) * NARROW)
+    gap = min(max(gap, math.log2(places[-1] / places[0]) * NARROW), WIDEST)
     drawn, ends = arms(table), _ends(table, quantity.is_log)
     styles = {arm: theme.arm_style(arm, role) for arm, role in drawn}
     if names:

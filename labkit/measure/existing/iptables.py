@@ -17,7 +17,8 @@ _ADDRESSES = {"-s": "saddr", "-d": "daddr"}
 _PORTS = {"--sport": "sport", "--dport": "dport", "--sports": "sport", "--dports": "dport"}
 _TARGETS = {"DROP": "drop", "REJECT": "reject", "ACCEPT": "accept", "NFQUEUE": "queue", "REDIRECT": "redirect",
             "DNAT": "dnat", "SNAT": "snat", "MASQUERADE": "masquerade", "TPROXY": "tproxy"}  # fmt: skip
-_SOURCE = re.compile(r"--to-source \[?([0-9.]+|[0-9a-f:]+)")
+_SOURCE = {"ip": re.compile(r"--to-source ([0-9.]+)"), "ip6": re.compile(r"--to-source \[?([0-9a-f:]+)")}
+_NUMBER = re.compile(r"0x[0-9a-f]+|[0-9]+")
 _MANGLED = {"--set-mss": {"tcp option": {"name": "maxseg"}}, "--ttl-set": {"payload": {"field": "ttl"}},
             "--hl-set": {"payload": {"field": "hoplimit"}}, "--set-xmark": {"meta": {"key": "mark"}}}  # fmt: skip
 
@@ -82,11 +83,11 @@ def _expressions(family: str, rule: str) -> Iterator[dict[str, Any]]:
             yield _match(op, {"payload": {"protocol": "th", "field": _PORTS[word]}}, right)
         elif word == "--ctstate":
             yield _match(op, {"ct": {"key": "state"}}, value.lower())
-        elif word in _MANGLED:
-            yield {"mangle": {"key": _MANGLED[word], "value": int(value.partition("/")[0], 0)}}
+        elif word in _MANGLED and (number := _NUMBER.match(value)) and "CONNMARK" not in words:
+            yield {"mangle": {"key": _MANGLED[word], "value": int(number[0], 0)}}
         elif word in ("-j", "-g"):
             options = {"flags": "bypass"} if "--queue-bypass" in words else None
-            options = {"addr": given[1]} if (given := _SOURCE.search(rule)) else options
+            options = {"addr": given[1]} if (given := _SOURCE[family].search(rule)) else options
             yield {_TARGETS[value]: options} if value in _TARGETS else {"jump": {"target": value}}
         op = "!=" if word == "!" else "=="
 

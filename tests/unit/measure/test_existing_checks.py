@@ -183,7 +183,7 @@ def space(name: str, links: list[Link], addresses: dict[str, int], **listed: Any
     return result
 
 
-def routed(*ruleset: dict[str, Any], probe: OneWay = LOST, **mid: Any) -> Evidence:
+def routed(*ruleset: dict[str, Any], probe: OneWay = LOST, hook: str = "forward", **mid: Any) -> Evidence:
     """Return what is known of two ends in two subnets with a router between them, which has these rules."""
     client, server = (
         space(f"netns:{name}", [link(2, "eth0")], {own: 2})
@@ -201,7 +201,7 @@ def routed(*ruleset: dict[str, Any], probe: OneWay = LOST, **mid: Any) -> Eviden
     ]  # fmt: skip
     for path in paths:
         path.routes = [(one, route()) for one in (path.start, router)]
-    chain = {"family": "ip", "table": "f", "name": "w", "hook": "forward", "handle": 9}
+    chain = {"family": "ip", "table": "f", "name": "w", "hook": hook, "handle": 9}
     listed = [{"rule": one} for one in ruleset]
     return Evidence(
         *paths, [client, router, server], forward_probe=probe, back_probe=ARRIVES,
@@ -270,9 +270,24 @@ def test_answers_to_a_translated_address_come_back(
     assert (found.certainty, said in found.what) == (certain, True), found.what
 
 
+def test_an_address_that_rules_put_into_packets_may_be_of_ipv6() -> None:
+    saved = "*nat\n[1:60] -A POSTROUTING -j SNAT --to-source %s\n"
+    for given in ("2001:db8::9", "[2001:db8::9]:1-9", "2001:db8::9-2001:db8::a"):
+        [counted, snat] = iptables.merged([], "ip6tables-nft-save", saved % given)[-1]["rule"]["expr"]
+        assert (counted, snat) == ({"counter": {"packets": 1}}, {"snat": {"addr": "2001:db8::9"}})
+
+
+def test_rules_of_the_way_out_of_the_server_need_no_way_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They replace the server's address in what it sends first, not the client's."""
+    outward = rule(of("saddr", {"prefix": {"addr": "10.2.0.0", "len": 24}}), {"snat": {"addr": "10.2.0.77"}})
+    routes(monkeypatch, lambda _kernel, _to, _mark: 101)
+    assert all("no route back" not in one.what for one in rules.translated(routed(outward, probe=ARRIVES)))
+
+
 MARK = {"key": {"meta": {"key": "mark"}}, "value": 7}
 ORED = {**MARK, "value": {"|": [{"&": [{"meta": {"key": "mark"}}, 240]}, 7]}}
-XMARK = "*mangle\n[1:60] -A PREROUTING -d 10.2.0.0/24 -j MARK --set-xmark 0x7/0xff\n"
+XMARK = "*mangle\n:PREROUTING ACCEPT [0:0]\n[1:60] -A PREROUTING -d 10.2.0.0/24 -j %s --set-xmark 0x7/0xff\n"
+CT_MARK = {**MARK, "key": {"ct": {"key": "mark"}}}
 
 
 @pytest.mark.parametrize(
@@ -280,7 +295,13 @@ XMARK = "*mangle\n[1:60] -A PREROUTING -d 10.2.0.0/24 -j MARK --set-xmark 0x7/0x
     [
         (True, rule(of("daddr", SERVER), {"mangle": MARK})),
         (True, rule({"mangle": ORED})),
-        (True, iptables.merged([], "iptables-nft-save", XMARK)[-1]["rule"]),
+        (
+            True,
+            iptables.merged([], "iptables-legacy-save", XMARK % "MARK")[-1]["rule"]
+            | {"table": "f", "chain": "w"},
+        ),
+        (False, iptables.merged([], "iptables-legacy-save", XMARK % "CONNMARK")[-1]["rule"]),
+        (False, rule({"mangle": CT_MARK})),
         (False, rule(of("daddr", SERVER), {"mangle": {**MARK, "value": 8}})),
         (False, rule(of("daddr", "10.9.9.9"), {"mangle": MARK})),
     ],
@@ -289,10 +310,14 @@ def test_marks_for_which_routing_refuses(
     named: bool, marking: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     routes(monkeypatch, lambda _kernel, _to, mark: 22 if mark == 7 else [(None, 2)])
-    found = list(rules.marks(routed(marking)))
-    assert [(one.cause, "mark 0x7" in one.what, one.certainty) for one in found[:1]] == [
-        ("marked packets", True, SEEN)
-    ] * named
+    found = list(rules.marks(routed(marking, hook="prerouting")))
+    assert {(one.cause, "mark 0x7" in one.what, one.certainty) for one in found} == {
+        ("marked packets", True, SEEN) for _ in range(named)
+    }
+    # A chain behind the choice of the way changes none; and what is refused without the mark is not refused for it.
+    assert not [*rules.marks(routed(marking, hook="postrouting"))]
+    routes(monkeypatch, lambda _kernel, _to, _mark: 22)
+    assert not [*rules.marks(routed(marking, hook="prerouting"))]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,14 @@ DROPPED_AS = {
 def offloads(seen: Evidence) -> Iterator[Finding]:
     """Offloads that are off although interfaces of the kind have them, and small limits of segmentation."""
     # A program carries frames on where the kernel shows no way: a switch in user space needs them whole.
-    carried = [path.places for path, probe in seen.directions if probe.arrives and not path.complete]
+    carried = [
+        path.domains[-1]
+        for path, probe in seen.directions
+        if probe.arrives
+        and path.domains
+        and not path.complete
+        and not any(one.cause == "BPF program" for one in path.problems)
+    ]
     for place in (one for one in seen.places if not any(one in places for places in carried)):
         kind, details = place.link.kind, place.details
         features = seen.features(place) if kind in KINDS or (kind is None and place.name != "lo") else {}

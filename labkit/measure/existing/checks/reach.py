@@ -60,11 +60,17 @@ def next_hops(seen: Evidence) -> Iterator[Finding]:
         for space, into in path.routers.items():
             try:
                 kernel = space.namespace.netlink
-                route = netlink.route_to(kernel, path.destination, path.source, into, all_hops=True)
+                route = netlink.route_to(kernel, path.destination, path.source or None, into, all_hops=True)
             except netlink.LinkError:  # `paths` says why
                 continue
-            vias = {one.via: Place(space, one.index or 0) for one in route.hops if one.via}
-            dead = {via: certain for via, out in vias.items() if (certain := _dead(path, out, via))}
+            hops = [
+                (one.via, Place(space, one.index))
+                for one in route.hops
+                if one.via and one.index in space.links
+            ]
+            dead = {
+                f"{via} dev {out.name}": certain for via, out in hops if (certain := _dead(path, out, via))
+            }
             if dead and len(route.hops) > 1:
                 is_seen = SEEN in dead.values() and (seen.blocked or seen.lossy)
                 yield Finding(

@@ -12,7 +12,7 @@ from labkit.measure.existing import maps as maps_of
 from labkit.measure.existing.checks.evidence import Evidence, packets_of, rule_key
 from labkit.measure.existing.checks.findings import ALL, MOST, MUCH, POSSIBLE, PRESENT, SEEN, SOME, Finding
 from labkit.measure.existing.checks.probes import NOISE_SHARE
-from labkit.measure.existing.path import REFUSALS
+from labkit.measure.existing.path import REFUSALS, Path
 from labkit.measure.existing.spaces import PLAIN, Space
 from labkit.system import netlink
 
@@ -313,8 +313,7 @@ def _policies(seen: Evidence, space: Space, passed: set[Chain]) -> Iterator[Find
 def _passed(seen: Evidence, space: Space, of: Rule, names: set[str]) -> bool:
     """Return whether packets of the path may pass a rule's chain by its hook and device: ends receive and send, others
     forward. names: the interfaces of the path there."""
-    chains = entries(seen.rulesets[space.name], "chain")
-    chain = next((one for one in chains if chain_of(one) == chain_of(of)), {})
+    chain = _chain(seen, space, of)
     hook, devices = chain.get("hook"), chain.get("dev")
     if devices and names.isdisjoint([devices] if isinstance(devices, str) else devices):
         return False
@@ -324,6 +323,11 @@ def _passed(seen: Evidence, space: Space, of: Rule, names: set[str]) -> bool:
     tunnelled = any(path.outer for path, _probe in seen.directions)
     silent = any(probe.mtu and probe.mtu.is_hole for _path, probe in seen.directions)
     return tunnelled or hook not in ("input", "output") or (silent and hook == "output")  # of ICMP errors
+
+
+def _chain(seen: Evidence, space: Space, of: Rule) -> Rule:
+    chains = entries(seen.rulesets[space.name], "chain")
+    return next((one for one in chains if chain_of(one) == chain_of(of)), {})
 
 
 def _is_plain(rule: Rule) -> bool:
@@ -418,8 +422,10 @@ def _no_way_back(seen: Evidence, space: Space, rule: Rule) -> str:
     its namespace; "" if they do, or if that is unknown."""
     given = next((one["snat"] for one in rule["expr"] if "snat" in one), None)
     address = given.get("addr") if isinstance(given, dict) else None
-    at = seen.server.space
+    at, sent = seen.server.space, (one for one in _packets(seen) if one["saddr"] == seen.client.address)
     if not isinstance(address, str) or at not in seen.ends:
+        return ""
+    if not any(may_match(rule, one, seen.names(space)) for one in sent):
         return ""
     for _ in seen.spaces:
         if at is space:
@@ -439,7 +445,7 @@ def marks(seen: Evidence) -> Iterator[Finding]:
     """Rules that mark packets which did not arrive, where rules of routing refuse packets with this mark."""
     packets = list(_packets(seen)) if seen.blocked else []
     for space, names, rule in _rules(seen) if packets else ():
-        mark = next((value for key, value in _written(rule) if "'mark'" in key), 0)
+        mark = next((value for key, value in _written(rule) if "'meta'" in key and "'mark'" in key), 0)
         if not mark or seen.hits.get(rule_key(space.name, rule)) == 0:
             continue
         for path, _probe in seen.directions:
@@ -447,15 +453,30 @@ def marks(seen: Evidence) -> Iterator[Finding]:
             takes = space in path.routers and any(may_match(rule, one, names) for one in own)
             if path.problems or not takes:
                 continue
-            kernel, into = space.namespace.netlink, path.routers[space]
-            try:
-                netlink.route_to(kernel, path.destination, path.source, into, mark)
-            except netlink.LinkError as error:
+            # Of those that begin here, a chain of type route alone looks for the way again.
+            hook, kind = (chain := _chain(seen, space, rule)).get("hook"), chain.get("type")
+            asked = "prerouting" if path.routers[space] else "output"
+            if hook not in (None, asked) or (hook, kind) == ("output", "filter"):
+                continue
+            refused = _refusal(space, path, mark)
+            if refused is not None and _refusal(space, path) is None:
                 yield Finding(
-                    cause="marked packets", certainty=SEEN, weight=ALL, where=space.name, undo=_deletion(space, rule),
+                    cause="marked packets", certainty=SEEN if hook else POSSIBLE, weight=ALL, where=space.name,
+                    undo=_deletion(space, rule),
                     what=f"a rule gives packets like those that were lost the mark {mark:#x}, with which they have no"
-                    f" way to {path.destination} ({REFUSALS.get(error.errno, 'no route')}): {_text(space, rule)}",
+                    f" way to {path.destination} ({REFUSALS.get(refused.errno, 'no route')}): {_text(space, rule)}",
                 )  # fmt: skip
+
+
+def _refusal(space: Space, path: Path, mark: int = 0) -> netlink.LinkError | None:
+    """Return why a namespace has no way for the packets of a path with a mark; None if it has one."""
+    try:
+        netlink.route_to(
+            space.namespace.netlink, path.destination, path.source or None, path.routers[space], mark
+        )
+    except netlink.LinkError as error:
+        return error
+    return None
 
 
 def _written(rule: Rule) -> Iterator[tuple[str, int]]:
