@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sandbox import Sandbox, each_long, sandbox, unstarved, until
+from sandbox import Sandbox, each_long, sandbox, until
 
 from labkit.common import run_folder
 from labkit.common.errors import Failed
@@ -293,7 +293,7 @@ def test_server_that_ends() -> None:
 @pytest.mark.parametrize("protocol", ["http", *each_long("udp_rr", "tcp_crr")])
 def test_containers(protocol: str, machine: Sandbox) -> None:
     words = (f"protocol={protocol}", "topology=veth_bridge", "endpoint=container", "pairs=2", *SHORT)
-    for row in unstarved(lambda: machine.rows(*words)):
+    for row in machine.rows(*words):
         assert (row["status"], row["reason"], row["endpoint"]) == ("ok", None, "container")
         assert row["received_count"] > 100
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.needs(
 SMALL = """
 notebook: 02_container_vs_vm
 parameters:
-  {{endpoint: [namespace, container, guest, shared_guest], rounds: 1, duration_s: 1, omit_s: 0,
+  {{endpoint: [namespace, container, guest, shared_guest], rounds: 1, duration_s: 3, omit_s: 0,
    loads: [ping, "udp:800"], observe: [guest_function_times], profile_rounds: 1}}
 grid:
   - guest: ["{kernel}"]
