@@ -333,29 +333,30 @@ def test_oversized_copies_are_a_doubt(machine: Sandbox) -> None:
 def test_why_names_what_mirrors_cost(tmp_path: Path) -> None:
     """The load is far below what the switch can carry, so no packet is lost. Each copy is a packet more to send."""
     words = (
-        "mirrors=0,4", "readers=", "loads=udp:512@4e7", "rounds=1", "duration_s=1", "omit_s=0",
+        "mirrors=0,8", "readers=", "loads=udp:512@4e7", "rounds=1", "duration_s=1", "omit_s=0",
         "observe=perf_record,switch", "profile_rounds=8",
     )  # fmt: skip
     with sandbox(tmp_path, user=False) as machine:
         done = machine.labkit("run", "virtual_tap", *words, timeout=300, code=0)
         [folder] = (machine.data / "virtual_tap").iterdir()
-        done = machine.labkit("why", f"{folder}:ovs_netdev", "ovs_netdev+mirrors=4", "--json", code=0)
+        done = machine.labkit("why", f"{folder}:ovs_netdev", "ovs_netdev+mirrors=8", "--json", code=0)
         [point] = json.loads(done.stdout)["points"]
     assert point["cause"] == "mirrors"
-    assert point["sentence"].startswith("The cause is the change of mirrors from 0 to 4")
+    assert point["sentence"].startswith("The cause is the change of mirrors from 0 to 8")
     # Each copy is sent through a packet socket, and the switch handles it before: either part can be the larger one.
     assert re.search("(through packet sockets|the switch's own code) costs", point["sentence"])
     assert "for each copy" in point["sentence"]
     page = (folder / "why.html").read_text().replace("\\", "")
     actions = re.findall(r"the busiest flow has the actions ([\w,]+)", page)
-    mirrors = {f"mirror{number}" for number in range(4)}
+    mirrors = {f"mirror{number}" for number in range(8)}
     assert [set(one.split(",")) for one in actions] == [{"port1"}, {"port1", *mirrors}]
 
 
-@pytest.mark.alone  # the clock of perf runs on while a busy machine ends it
+@pytest.mark.long
 @pytest.mark.needs("perf", "iperf3", "root")
 def test_perf_watches_the_switch_alone(tmp_path: Path) -> None:
-    """perf_stat counts the thesis' events for the threads of ovs-vswitchd: its clock agrees with that of the process.
+    """perf_stat counts the thesis' events for the threads of ovs-vswitchd: its clock is that of the process,
+    which leaves out interrupts and what a hypervisor takes: half of it on a virtual machine with busy neighbours.
     A profile of the machine is reduced to these threads, and the switch reports the averages of its datapath."""
     words = (
         "protocol=udp", "length_bytes=512", "rate_bps=1e7", "rounds=1", "slices=0", "duration_s=1", "omit_s=0",
@@ -373,7 +374,8 @@ def test_perf_watches_the_switch_alone(tmp_path: Path) -> None:
         report = row["observed"]
         assert report["scope"].startswith("processes ")
         assert tuple(report["events"]) == stat.EVENTS
-        assert report["events"]["task-clock"]["count"] == pytest.approx(row["switch_cpu_s"], rel=0.3)
+        clock_s = report["events"]["task-clock"]["count"]
+        assert 0.7 * row["switch_cpu_s"] < clock_s < min(3 * row["switch_cpu_s"], row["window_s"] + 0.5)
     for row in rows:
         if row["observer"] == "switch":
             averages = row["observed"]["averages"]
