@@ -439,7 +439,7 @@ BY_NAME = {column.name: column for column in COLUMNS}
 
 
 def latency_text(name: str) -> str:
-    """Return a key of LATENCIES as a person writes it: p999 is p99.9."""
+    """Return the name of a percentile as a person writes it: p99.9 for p999, any other one as it is."""
     return name.replace("p999", "p99.9")
 
 

@@ -55,8 +55,5 @@ def test_labels_stay_inside(page: Any) -> None:
     assert page.evaluate(OUTSIDE) == []
 
 
-@pytest.mark.xfail(
-    reason="narrow panels side by side: titles of lengths, and ticks of rates, of six axes touch"
-)
 def test_texts_do_not_merge(page: Any) -> None:
     assert page.evaluate(MERGED) == []

@@ -73,7 +73,7 @@ CPU = Quantity("CPU-seconds per GB", "CPU-s/GB", 1e-9)
 # What an axis is called, and what a figure's title calls it if not so. Of parameters that vary alike, the first is the
 # usual axis; those that are not here come last, and have the names of their columns.
 AXES: Mapping[str, Sequence[str]] = {
-    "pairs": ("pairs at once", "number of pairs"), "length_bytes": ("bytes of a write or datagram",),
+    "pairs": ("pairs at once", "number of pairs"), "length_bytes": ("length, bytes", "length of a write or datagram"),
     "rate_bps": ("offered rate of a stream",), "rate_rps": ("requests per second of a pair",),
     "mtu_bytes": ("MTU, bytes", "MTU"), "streams": ("parallel streams of a pair",),
     "mss_bytes": ("TCP maximum segment size, bytes",), "link_rate_bps": ("rate of the link",),
@@ -243,7 +243,7 @@ def _axes(
     texts = {at: axis.tick(at, panel) if axis.tick else axis.say(at) for at in places}
     # Each word has its label: where they would overlap, plotly turns them.
     each = {"tickvals": places, "ticktext": list(texts.values())}
-    labels = each if axis.words else ticks(texts, domain[1] - domain[0])
+    labels = each if axis.words else ticks(texts, domain[1] - domain[0], room)
     figure.update_xaxes(type="log", range=sides, title_text=axis.title, **labels, **panel.place)
     reach = [end / quantity.scale for end in ends] if ends else [0.0, 1.0]
     shape = log_axis(*reach) if quantity.is_log and ends else {"range": reach}
@@ -266,14 +266,16 @@ def log_axis(low: float, high: float) -> dict[str, Any]:
     return {"type": "log", "range": [math.log10(low), math.log10(high)], **labels}
 
 
-def ticks(labels: dict[float, str], share: float = 1.0) -> dict[str, Any]:
+def ticks(labels: dict[float, str], share: float = 1.0, room: float = 0.0) -> dict[str, Any]:
     """Return the ticks of a logarithmic axis, without labels that would overlap; the last place always has a label.
 
-    `labels`: the label of each place, in order. `share`: the axis' share of the figure's width. If there is no room for
-    the label of the first fragmented size, it is added below the nearest label, and labels beside it make room.
+    `labels`: the label of each place, in order. `share`: the axis' share of the figure's width. `room`: decades of the
+    axis before the first place, and behind the last one. If the label of the first fragmented size does not fit, it is
+    added below the nearest label, and labels beside it make room.
     """
     places = list(labels)
-    octave_px = AXIS_PX * share / (math.log2(places[-1] / places[0]) or 1.0)
+    octaves = math.log2(places[-1] / places[0]) + 2 * room / math.log10(2)
+    octave_px = AXIS_PX * share / (octaves or 1.0)
 
     def fits(place: float, label: str, others: dict[float, str]) -> bool:
         """Return whether a label fits beside the others: each of its lines beside the same line of the others."""

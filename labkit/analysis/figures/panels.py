@@ -184,7 +184,7 @@ def in_words(name: str, value: Any) -> str:
         "zerocopy": lambda on: "zero copy" if str(on) == "True" else "copied",
         "affinity": lambda cpus: "any CPU" if pd.isna(cpus) else f"CPUs {cpus}",
         "parent": lambda nic: "veth parent" if pd.isna(nic) else f"on {nic}",
-        "guest": lambda word: "no guests" if pd.isna(word) else f"guests of {word}",
+        "guest": lambda word: "no guests" if pd.isna(word) else f"guests of {word.replace(',', ' · ')}",
         "pairs": pairs_word,
         ARM: str,
     }

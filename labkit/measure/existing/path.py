@@ -124,7 +124,7 @@ class Path:
 
     @property
     def routers(self) -> dict[Space, int]:
-        """The namespaces that route the packet, each with the index of the interface of its arrival; 0: it starts."""
+        """The namespaces that route the packet, with the index of the interface of its arrival; 0 where it starts."""
         into = {self.start: 0, **{place.space: place.index for place in self.arrivals}}
         return {space: into[space] for space, _route in self.routes if space in into}
 

@@ -43,8 +43,10 @@ def _any(results: Iterable[bool | None]) -> bool | None:
 
 
 def _holds(value: str, right: Any) -> bool | None:
-    """Return whether an address, a name or a port (one of a range: `first-last`) is what a rule compares with; None if
-    that is unknown."""
+    """Return whether an address, a name or a port is what a rule compares with; None if that is unknown.
+
+    A port that the kernel chooses from a range is `first-last`.
+    """
     if isinstance(right, dict):
         if "set" in right:
             known: dict[str, bool | None] = getattr(right["set"], "known", {})
@@ -445,7 +447,7 @@ def marks(seen: Evidence) -> Iterator[Finding]:
     """Rules that mark packets which did not arrive, where rules of routing refuse packets with this mark."""
     packets = list(_packets(seen)) if seen.blocked else []
     for space, names, rule in _rules(seen) if packets else ():
-        mark = next((value for key, value in _written(rule) if "'meta'" in key and "'mark'" in key), 0)
+        mark = next((value for field, value in _written(rule) if field == ("meta", "mark")), 0)
         if not mark or seen.hits.get(rule_key(space.name, rule)) == 0:
             continue
         for path, _probe in seen.directions:
@@ -479,13 +481,16 @@ def _refusal(space: Space, path: Path, mark: int = 0) -> netlink.LinkError | Non
     return None
 
 
-def _written(rule: Rule) -> Iterator[tuple[str, int]]:
-    """Yield what a rule writes into packets: the text of the field, and a number."""
+def _written(rule: Rule) -> Iterator[tuple[tuple[str, str], int]]:
+    """Yield each field that a rule sets to a number, for example ("meta", "mark") or ("payload", "ttl"), and this."""
     for mangle in (one["mangle"] for one in rule.get("expr", ()) if isinstance(one.get("mangle"), dict)):
         value = mangle.get("value")
         value = value["|"][-1] if isinstance(value, dict) and "|" in value else value
-        if isinstance(value, int):
-            yield str(mangle.get("key")), value
+        for header, of in dict(mangle["key"]).items() if isinstance(value, int) else ():
+            yield (
+                (header, next((str(of[name]) for name in ("key", "name", "field") if name in of), "")),
+                value,
+            )
 
 
 def clamps(seen: Evidence) -> Iterator[Finding]:
@@ -499,12 +504,12 @@ def clamps(seen: Evidence) -> Iterator[Finding]:
             continue
         undo, counted = _deletion(space, rule), seen.hits.get(rule_key(space.name, rule))
         for field, value in _written(rule):
-            if "'maxseg'" in field and value < 1000:
+            if field == ("tcp option", "maxseg") and value < 1000:
                 yield Finding(
                     cause="segments clamped", what=f"a rule sets the TCP segment size to {value} bytes", weight=MUCH,
                     where=space.name, undo=undo,
                 )  # fmt: skip
-            if ("'ttl'" in field or "'hoplimit'" in field) and value < FEW_HOPS and counted != 0:
+            if field in (("payload", "ttl"), ("payload", "hoplimit")) and value < FEW_HOPS and counted != 0:
                 yield Finding(
                     cause="hop limit", what=f"a rule sets the hop limit (TTL) to {value}: {_text(space, rule)}",
                     where=space.name, undo=undo, certainty=SEEN if seen.blocked else POSSIBLE, weight=ALL,

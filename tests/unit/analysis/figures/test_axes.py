@@ -28,7 +28,7 @@ def drawn(rows: pd.DataFrame, **given: Any) -> tuple[str, list[str], list[str]]:
     ("name", "values", "title", "ticks"),
     [
         ("pairs", (1, 2, 8), "number of pairs", ["1", "2", "8"]),
-        ("length_bytes", (64, 512, 1400), "bytes of a write or datagram", ["64", "512", "1400"]),
+        ("length_bytes", (64, 512, 1400), "length of a write or datagram", ["64", "512", "1400"]),
         ("mtu_bytes", (1500, 9000), "MTU", ["1500", "9000"]),
         ("rate_bps", (1e8, 1e9), "offered rate of a stream", ["100 Mbit/s", "1 Gbit/s"]),
         ("streams", (1, 4), "parallel streams of a pair", ["1", "4"]),
@@ -53,7 +53,7 @@ def test_pairs_stay_the_axis_if_they_vary_too() -> None:
     table = pd.concat([swept("length_bytes", (64, 1400)), swept("pairs", (1, 2), length_bytes=512)])
     assert "against number of pairs" in drawn(table)[0]
     title, labels, panels = drawn(table[table["pairs"].eq(1)], along="length_bytes")
-    assert "against bytes of a write" in title
+    assert "against length of a write" in title
     assert (labels, len(panels)) == (["64", "512", "1400"], 1)
 
 
