@@ -83,7 +83,9 @@ class Form(Limit):
 
     def check_one(self, name: str, value: Any) -> None:
         if not re.fullmatch(self.pattern, value):
-            raise BadInput(f"{name}={value!r} is not valid: write {self.words}")
+            several = all(re.fullmatch(self.pattern, one) for one in value.split(","))
+            hint = "; a run takes one, and the grid of a sweep takes several" if several else ""
+            raise BadInput(f"{name}={value!r} is not valid: write {self.words}{hint}")
 
 
 @dataclass(frozen=True)

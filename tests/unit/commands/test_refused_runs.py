@@ -26,6 +26,7 @@ datapaths pairs=none -> pairs needs at least one value, each once
 datapaths topology=veth,veth -> topology needs at least one value, each once: labkit itself measures the baseline twice
 datapaths observe=counters,counters -> observe names a value twice
 datapaths protocol=sctp -> protocol=sctp: choose tcp, udp, ping, udp_rr, tcp_rr, tcp_crr, tcp_cc, http
+datapaths congestion=cubic,bbr -> for example cubic; a run takes one, and the grid of a sweep takes several
 datapaths 'congestion=cubic; ls' -> is not valid: write an algorithm of the kernel
 datapaths rate_bps=nan -> rate_bps=nan
 datapaths seed=2147483648 -> seed=2147483648 is outside
