@@ -142,6 +142,8 @@ def serve(target: str, given: Mapping[str, str], port: int | None, pings: bool) 
     The page shows the target's interface or, without interface=, all interfaces of the topology. Raises Unsupported
     without Voilà, BadInput for a port that is taken.
     """
+    from labkit.measure.hosts import local
+
     try:
         from labkit.jupyter import monitor_hub, monitor_page, monitor_panel
     except ModuleNotFoundError as error:
@@ -161,7 +163,8 @@ def serve(target: str, given: Mapping[str, str], port: int | None, pings: bool) 
             argv, environment, address = monitor_page.prepared(folder, path, names, choice, port)
             with monitor_page.answering(address, lambda: print(f"page: {address}", flush=True)):
                 with contextlib.suppress(KeyboardInterrupt):
-                    return process.interactive(argv, environment)
+                    # Its kernels end with it: one that just begins would make the removed folder again, and stay.
+                    return process.interactive([*local.prefix(net=False), *argv], environment)
     return 0
 
 

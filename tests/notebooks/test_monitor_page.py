@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import pytest
 from browser import chromium
 from conftest import ROOT
 from monitored_frames import ip
+from sandbox import MARK, marked, until
 
 from labkit import live
 from labkit.common import packets
@@ -123,7 +124,7 @@ def serving(folder: Path, *prefix: str) -> Iterator[subprocess.Popen[bytes]]:
     """Start a page that keeps its files in `folder`."""
     folder.chmod(0o700)
     argv = [*prefix, sys.executable, "-P", "-m", "labkit.cli", "monitor", "veth_bridge", "--serve"]
-    environment = {**os.environ, "TMPDIR": str(folder), "XDG_RUNTIME_DIR": str(folder)}
+    environment = {**os.environ, MARK: str(folder), "TMPDIR": str(folder), "XDG_RUNTIME_DIR": str(folder)}
     quiet = subprocess.DEVNULL
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=quiet, env=environment) as running:
         try:
@@ -144,7 +145,8 @@ def left(folder: Path) -> list[str]:
 def test_page_leaves_no_file(numbers: Sequence[int], tmp_path: Path) -> None:
     """Connection files, the notebook and the hub's socket go with the command, however it is asked to end.
 
-    A closing terminal sends a second signal while the first one is obeyed.
+    A closing terminal sends a second signal while the first one is obeyed. The kernel of the page has just been
+    started: it would make the folder of its connection file again.
     """
     with serving(tmp_path) as running:
         assert running.stdout is not None
@@ -154,7 +156,7 @@ def test_page_leaves_no_file(numbers: Sequence[int], tmp_path: Path) -> None:
             running.send_signal(number)
             time.sleep(0.002)
         running.wait(30)
-    assert left(tmp_path) == []
+        assert (left(tmp_path), marked(str(tmp_path))) == ([], {})
 
 
 def test_page_that_ends_before_it_answers_leaves_no_file(tmp_path: Path) -> None:
@@ -332,13 +334,6 @@ end.send(bytes.fromhex(sys.argv[1]))
 SCRIPT = b"<script>alert(1)</script><img src=x onerror=alert(2)>"
 
 
-def until(condition: Callable[[], bool], patience_s: float = 60) -> None:
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 @contextlib.contextmanager
 def stopped_browser() -> Iterator[None]:
     """Stop all processes of the browser that this process started, during the block."""
@@ -383,11 +378,8 @@ def test_pages_at_100_kpps_share_a_capture_while_they_read(tmp_path: Path) -> No
         with monitor_hub.Hub(net, ["server0:eth0"], str(tmp_path / "hub")) as hub:
             server = subprocess.Popen(argv, env=environment, **quiet)
             try:
-                deadline = time.monotonic() + 60
-                while not answers(page_address):
-                    assert server.poll() is None
-                    assert time.monotonic() < deadline
-                    time.sleep(0.2)
+                assert until(lambda: server.poll() is not None or answers(page_address), 60, 0.2)
+                assert server.poll() is None
                 with chromium(tmp_path / "profile") as browser:
                     browser.set_default_timeout(PAGE_S)
                     page = browser.new_page()
@@ -424,10 +416,10 @@ def test_pages_at_100_kpps_share_a_capture_while_they_read(tmp_path: Path) -> No
                     assert other.locator(".labkit-monitor img").count() == 0
                     assert hub.captures_count == 1
                     with stopped_browser():
-                        until(lambda: hub.captures_count == 0)
-                    until(lambda: hub.captures_count == 1)  # it reads again
+                        assert until(lambda: hub.captures_count == 0, 60)
+                    assert until(lambda: hub.captures_count == 1, 60)  # it reads again
                     other.goto("about:blank")
-                    until(lambda: hub.captures_count == 0)
+                    assert until(lambda: hub.captures_count == 0, 60)
             finally:
                 server.terminate()
                 server.wait(30)

@@ -41,13 +41,14 @@ def limits() -> str | None:
     )
 
 
-def prefix() -> list[str]:
-    """Return the unshare(1) command line that starts a process as PID 1 of its own namespaces.
+def prefix(*, net: bool = True) -> list[str]:
+    """Return the unshare(1) command line that starts a process as PID 1 of its own namespaces. `net`: also a network.
 
     When the process ends, the kernel removes everything that it made. Without privilege this includes a user namespace.
     """
     user = [] if privileged() else ["--user", "--map-root-user"]
-    return ["unshare", *user, "--fork", "--pid", "--kill-child", "--mount-proc", "--net", "--mount", "--"]
+    own = ["--net"] if net else []
+    return ["unshare", *user, "--fork", "--pid", "--kill-child", "--mount-proc", *own, "--mount", "--"]
 
 
 def handed(request: dict[str, Any], stack: ExitStack) -> tuple[dict[str, Any], list[int]]:

@@ -309,8 +309,7 @@ def started(
             "group": boots.confinement.group,
             "fds": nic.fds,
         }
-        prefix = [word for word in local.prefix() if not (nic.outside and word == "--net")]
-        words = [*prefix, *process.python("-m", vm_holder.__name__)]
+        words = [*local.prefix(net=not nic.outside), *process.python("-m", vm_holder.__name__)]
         holder = process.Conversation(words, msgspec.json.encode(report), nic.fds)
         try:
             _wait_for_start(holder)

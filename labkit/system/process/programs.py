@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 from labkit.common import packages
@@ -288,11 +289,46 @@ def raise_priority(pid: int = 0) -> bool:
 def interactive(
     argv: Sequence[str], environment: dict[str, str] | None = None, pass_fds: Sequence[int] = ()
 ) -> int:
-    """Run a program on this terminal until it ends; return its exit code. It is killed if this process ends."""
+    """Run a program on this terminal until it ends; return its exit code. Call it from the main thread.
+
+    It is killed if this process ends. Before an exception goes on, it has ended, and all that unshare(1) started.
+    """
     with startable(DIE_WITH_US):
-        return subprocess.run(
-            [*DIE_WITH_US, *argv], env=environment, pass_fds=pass_fds, check=False
-        ).returncode
+        program = subprocess.Popen([*DIE_WITH_US, *argv], env=environment, pass_fds=pass_fds)
+    pidfd = os.pidfd_open(program.pid)
+    try:
+        _wait_for_end_or_signal(pidfd)
+        return program.wait()
+    except BaseException:
+        if program.poll() is None:
+            signal.pidfd_send_signal(pidfd, signal.SIGSTOP)  # unshare would print how its child has ended
+            for child in Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split():
+                own = os.pidfd_open(int(child))
+                signal.pidfd_send_signal(own, signal.SIGKILL)
+                select.select([own], [], [])  # PID 1 of a namespace ends as its last process
+                os.close(own)
+            program.kill()
+            program.wait()
+        raise
+    finally:
+        os.close(pidfd)
+
+
+def _wait_for_end_or_signal(pidfd: int) -> None:
+    """Wait until the program has ended; handlers of signals run meanwhile.
+
+    When two signals arrive, the kernel may give both to another thread (signal(7)). A waitpid(2) of the main thread
+    then goes on, and no handler of Python's runs. A pipe wakes this thread, whichever gets them.
+    """
+    reads, writes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+    try:
+        while pidfd not in select.select([pidfd, reads], [], [])[0]:
+            os.read(reads, 512)
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(reads)
+        os.close(writes)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from conftest import ROOT
 from sandbox import until
 
@@ -80,3 +81,26 @@ def _is_gone(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
+
+
+WAITING = """
+import signal, threading
+from labkit.measure.hosts import local
+
+def end(*_):
+    raise SystemExit("obeyed")
+
+signal.signal(signal.SIGTERM, end)
+threading.Timer(0.3, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM)).start()
+try:
+    process.interactive([*local.prefix(net=False), "sh", "-c", "sleep 60 & wait"])
+except SystemExit as one:
+    print(one)
+"""
+
+
+@pytest.mark.needs("namespaces")
+def test_a_signal_that_another_thread_gets_ends_the_wait() -> None:
+    """Of two signals at once the kernel may give both to any thread. What unshare has started ends as well: it would
+    hold the output open."""
+    assert program(WAITING) == "obeyed\n"
