@@ -285,12 +285,8 @@ class Server:
         recorded: dict[str, Any] = self.answers[("get_port_status", number)][0]
         attributes = {**recorded["attr"], "speed": self.plan.line_bps / 1e9}
         return {
-            **recorded,
-            "attr": attributes,
-            "owner": port.owner,
-            "state": state,
-            "state_profile": {"_": state},
-        }
+            **recorded, "attr": attributes, "owner": port.owner, "state": state, "state_profile": {"_": state},
+        }  # fmt: skip
 
     def do_acquire(self, parameters: dict[str, Any], number: Any, _now: float) -> Any:
         numbers = [number] if number is not None else list(self.ports)

@@ -31,12 +31,8 @@ QUIET_S = 0.2
 PATIENCE_S = 10.0
 SAMPLES_S = 2.5  # the agent of sFlow sends at least once a second
 COUNTED = (
-    "switched_count",
-    "copies_expected_count",
-    "copies_count",
-    "copies_of_mirrors",
-    "copies_unread_count",
-)
+    "switched_count", "copies_expected_count", "copies_count", "copies_of_mirrors", "copies_unread_count",
+)  # fmt: skip
 
 
 def report(topology: topologies.Topology, *argv: str) -> str:

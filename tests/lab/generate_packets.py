@@ -83,11 +83,8 @@ def captured(flows: str, block: str, repeats: str) -> Any:
             ports.append(int.from_bytes(frame[34:36], "big") - 1024)
     times = collections.Counter(ports)
     return {
-        "sent": report.sent_count,
-        "times": sorted(set(times.values())),
-        "flows": len(times),
-        "first": ports[:12],
-    }
+        "sent": report.sent_count, "times": sorted(set(times.values())), "flows": len(times), "first": ports[:12],
+    }  # fmt: skip
 
 
 def bursts(burst_frames: str) -> Any:

@@ -49,12 +49,9 @@ def test_searches_and_rates_of_benchmarks() -> None:
     def row(loss: float, pps: float | None, role: str = "baseline") -> dict[str, object]:
         status = "ok" if pps else "invalid"
         return {
-            "role": role,
-            "status": status,
-            "reason": "generator-limited",
-            "loss_goal_ratio": loss,
+            "role": role, "status": status, "reason": "generator-limited", "loss_goal_ratio": loss,
             "throughput_pps": pps,
-        }
+        }  # fmt: skip
 
     rows = [row(0.0, 185e3), row(0.0, 200e3), row(0.0, 250e3), row(0.005, 1e5), row(0.0, 9e9, "control")]
     assert search.rates([*rows, row(0.005, None)]) == {0.0: [185e3, 200e3, 250e3], 0.005: [1e5]}

@@ -193,17 +193,11 @@ def test_another_build_is_started_by_its_arm_alone_and_is_gated(machine: Sandbox
 def test_steering_queues_and_programs(tmp_path: Path) -> None:
     """Steering and BPF programs need root outside of a user namespace."""
     wanted = (
-        "steer: rps 0 at server",
-        "queues: channels rx 2 tx 2 at client and xps 0 at client",
-        "rings: ring rx 64 at client",
-        "later: napi gro_flush_timeout 20000 napi_defer_hard_irqs 2 at server",
-        "xdp: xdp pass at server",
-        "arriving: tc_bpf pass at server",
-        "leaving: tc_bpf egress pass at client",
-        "reno: congestion reno",
-        "plain: qdisc pfifo_fast at client",
-        "fair: qdisc fq_codel limit 1000 at client",
-    )
+        "steer: rps 0 at server", "queues: channels rx 2 tx 2 at client and xps 0 at client",
+        "rings: ring rx 64 at client", "later: napi gro_flush_timeout 20000 napi_defer_hard_irqs 2 at server",
+        "xdp: xdp pass at server", "arriving: tc_bpf pass at server", "leaving: tc_bpf egress pass at client",
+        "reno: congestion reno", "plain: qdisc pfifo_fast at client", "fair: qdisc fq_codel limit 1000 at client",
+    )  # fmt: skip
     with sandbox(tmp_path, user=False) as machine:
         result = machine.rows(f"change={'; '.join(wanted)}", "slices=1", "whole_runs=0")
     assert effects(result, "steer") == [("server", "rps rx-0", "0", "1")]

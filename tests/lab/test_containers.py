@@ -77,13 +77,9 @@ CALL_IO_URING = "c=__import__('ctypes');print(c.CDLL(None,use_errno=True).syscal
 @pytest.mark.needs("root", "veth", "runc", "ping")
 def test_programs_run_in_a_container(machine: Sandbox) -> None:
     parameters = (
-        "hostname",
-        "unshare --net true",
-        "touch /etc/labkit-was-here",
-        "no-program",
-        f"{sys.executable} -I -c {CALL_IO_URING}",
-        "cat /proc/self/status",
-    )
+        "hostname", "unshare --net true", "touch /etc/labkit-was-here", "no-program",
+        f"{sys.executable} -I -c {CALL_IO_URING}", "cat /proc/self/status",
+    )  # fmt: skip
     argv = ["unshare", "--fork", "--pid", "--kill-child", "--mount-proc", "--net", "--mount", "--"]
     before = groups()
     done = machine.run(*argv, sys.executable, "-P", "-c", LOOK, *parameters, timeout=200, code=0)

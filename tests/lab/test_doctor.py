@@ -54,14 +54,9 @@ LINKS = {
     "wireguard": "name probe type wireguard",
 }
 QDISCS = {
-    "tbf": "root tbf rate 1mbit burst 10k latency 50ms",
-    "netem": "root netem delay 1ms",
-    "fq": "root fq",
-    "fq_codel": "root fq_codel",
-    "htb": "root htb",
-    "ingress": "ingress",
-    "clsact": "clsact",
-}
+    "tbf": "root tbf rate 1mbit burst 10k latency 50ms", "netem": "root netem delay 1ms", "fq": "root fq",
+    "fq_codel": "root fq_codel", "htb": "root htb", "ingress": "ingress", "clsact": "clsact",
+}  # fmt: skip
 
 Answer = dict[str, Any]
 

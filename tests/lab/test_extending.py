@@ -17,14 +17,9 @@ from labkit.measure import experiments
 
 HERE = ROOT / "tests/extending"
 TOYS = (
-    "toy_topology",
-    "toy_macvtap",
-    "toy_generator",
-    "toy_observer",
-    "toy_experiment",
-    "toy_findings",
+    "toy_topology", "toy_macvtap", "toy_generator", "toy_observer", "toy_experiment", "toy_findings",
     "toy_figures",
-)
+)  # fmt: skip
 SHORT = ("rounds=1", "duration_s=1", "omit_s=0")
 
 

@@ -51,12 +51,8 @@ def test_planted_queue_is_in_the_loaded_percentile_only(rows: pd.DataFrame) -> N
 def test_requests_of_udp_see_the_queue_beside_a_published_port(machine: Sandbox) -> None:
     """A program answers them, so they pass a port that a topology publishes, which echo requests do not."""
     words = [
-        "protocol=udp_rr",
-        "topology=veth_published_nat",
-        f"change={PLANTED}",
-        "baseline=planted",
-        "rounds=1",
-    ]
+        "protocol=udp_rr", "topology=veth_published_nat", f"change={PLANTED}", "baseline=planted", "rounds=1",
+    ]  # fmt: skip
     words += ["streams=4", "duration_s=2", "idle_s=1"]
     done = machine.labkit("run", "latency_under_load", *words, "--json")
     rows = [json.loads(line) for line in done.stdout.splitlines()]

@@ -119,11 +119,8 @@ def gone_on(folder: Path, before: dict[str, bytes]) -> dict[str, bytes]:
 
 
 SIGNALS = {
-    "ctrl-c": signal.SIGINT,
-    "interrupt": signal.SIGINT,
-    "end": signal.SIGTERM,
-    "hang up": signal.SIGHUP,
-}
+    "ctrl-c": signal.SIGINT, "interrupt": signal.SIGINT, "end": signal.SIGTERM, "hang up": signal.SIGHUP,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("how", SIGNALS)

@@ -21,15 +21,8 @@ def test_ramp_in_both_directions(tmp_path: Path) -> None:
     """Imix at 5, 10, 15 and 20 kpps from each side is 15 to 58 Mbit/s, beside 997 probes per second."""
     with sandbox(tmp_path, user=False) as box:
         done = box.labkit(
-            "run",
-            "load_test",
-            "topology=veth_bridge",
-            SLOW,
-            *SHORT,
-            "--folder",
-            f"{tmp_path}/run",
-            timeout=120,
-        )
+            "run", "load_test", "topology=veth_bridge", SLOW, *SHORT, "--folder", f"{tmp_path}/run", timeout=120,
+        )  # fmt: skip
         assert done.returncode == 0, done.stderr
         rows = run_folder.read_rows(tmp_path / "run")
     results = {row["arm"]: row for row in rows if row["part"] == "cost"}

@@ -4,12 +4,11 @@ restored."""
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandbox import LABKIT, Sandbox, sandbox
+from sandbox import LABKIT, Sandbox, sandbox, until
 
 from labkit.common.errors import Unsupported
 from labkit.system import netlink
@@ -85,15 +84,10 @@ def test_guard_restores_after_a_killed_run(machine: Sandbox) -> None:
     # With this seed the changed arm is measured first.
     words = ["run", "datapaths", CHANGE, "slices=0", "duration_s=30", "omit_s=0", "seed=1"]
     run = machine.start(*LABKIT, *words, LABKIT_ALLOW="machine_sysctl")
-    deadline = time.monotonic() + 120
-    while value(machine) == before:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert until(lambda: value(machine) != before, 120, 0.01)
     os.killpg(run.pid, signal.SIGKILL)
     run.communicate()
-    while value(machine) != before:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    assert until(lambda: value(machine) == before, 120, 0.1)
 
 
 def test_second_change_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

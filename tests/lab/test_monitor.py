@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from monitored_tunnels import inner_addresses_select
-from sandbox import LABKIT, TOGETHER, ended_together, one_sentence
+from sandbox import LABKIT, TOGETHER, ended_together, one_sentence, until
 
 from labkit import live
 from labkit.common.errors import BadInput, LabkitError
@@ -270,12 +270,8 @@ def test_command_on_an_interface_of_this_machine(tmp_path: Path) -> None:
     path = tmp_path / "seen.pcapng"
     argv = [*LABKIT, "monitor", "lo", "protocol=icmp", "--json", "--pcapng", str(path)]
     running = subprocess.Popen([*argv, "--seconds", "2"], stdout=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 50
-    # Wait for a packet socket for all protocols.
-    while " 0003 " not in Path("/proc/thread-self/net/packet").read_text():
-        assert running.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    # A packet socket for all protocols
+    assert until(lambda: " 0003 " in Path("/proc/thread-self/net/packet").read_text(), 50, 0.05)
     subprocess.run(["ping", "-q", "-c", "5", "-i", "0.01", "127.0.0.1"], check=True, capture_output=True)
     output, _ = running.communicate(timeout=60)
     answer = json.loads(output)

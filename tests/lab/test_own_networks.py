@@ -211,11 +211,8 @@ def test_interrupted_capture_leaves_no_file(tmp_path: Path, monkeypatch: pytest.
     before = set(memory.iterdir())
     with live.build("veth") as net:
         for wrong in (
-            {"settle_s": math.inf},
-            {"settle_s": math.nan},
-            {"rate_pps": math.inf},
-            {"total_bytes": 1 << 63},
-        ):
+            {"settle_s": math.inf}, {"settle_s": math.nan}, {"rate_pps": math.inf}, {"total_bytes": 1 << 63},
+        ):  # fmt: skip
             with pytest.raises(BadInput, match=r"is outside|whole"), net.capture(**wrong):
                 pass
         with net.capture("client0:eth0") as seen:

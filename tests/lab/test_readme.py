@@ -134,13 +134,9 @@ def lab(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
     home = {"HOME": str(tmp_path), "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime")}
     with log.open("wb") as file:
         server = subprocess.Popen(
-            ["make", "lab"],
-            cwd=ROOT,
-            env={**environment, **home},
-            stdout=file,
-            stderr=file,
+            ["make", "lab"], cwd=ROOT, env={**environment, **home}, stdout=file, stderr=file,
             start_new_session=True,
-        )
+        )  # fmt: skip
         try:
             result = None
             deadline = time.monotonic() + 90

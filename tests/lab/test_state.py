@@ -61,15 +61,10 @@ def facts(one: Answer) -> Answer:
     """Return the facts of an interface from `ip` that a state also has."""
     info = one.get("linkinfo", {})
     return {
-        "name": one["ifname"],
-        "index": one["ifindex"],
-        "kind": info.get("info_kind", "loopback"),
-        "up": "UP" in one["flags"],
-        "carrier": "LOWER_UP" in one["flags"],
-        "mtu_bytes": one["mtu"],
-        "mac": one["address"] if one["link_type"] == "ether" else None,
-        "master": one.get("master"),
-    }
+        "name": one["ifname"], "index": one["ifindex"], "kind": info.get("info_kind", "loopback"),
+        "up": "UP" in one["flags"], "carrier": "LOWER_UP" in one["flags"], "mtu_bytes": one["mtu"],
+        "mac": one["address"] if one["link_type"] == "ether" else None, "master": one.get("master"),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PAIRED_TOPOLOGIES)

@@ -77,15 +77,8 @@ class Cluster:
         own = str(self.folder / name)
         data = {"LABKIT_DATA": str(self.data(name))}
         words = (
-            self.address,
-            "--nthreads",
-            "2",
-            "--no-nanny",
-            "--no-dashboard",
-            "--local-directory",
-            own,
-            *words,
-        )
+            self.address, "--nthreads", "2", "--no-nanny", "--no-dashboard", "--local-directory", own, *words,
+        )  # fmt: skip
         started = self._start(name, *words, **data, **environment)
         self._wait(started, lambda: "Registered to:" in self.log(name), name)
         [address] = set(re.findall(r"Start worker at: +(\S+)", self.log(name)))

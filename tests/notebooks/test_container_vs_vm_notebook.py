@@ -84,11 +84,8 @@ def test_report_names_the_fair_pair(folder: Path) -> None:
     assert any(one.startswith("Not a fair pair: a guest each against namespaces.") for one in lines)
     page = (folder / "report.html").read_text()
     for words in (
-        *lines,
-        "Throughput and CPU time",
-        "The boundary between machines alone",
-        "Not measured: set",
+        *lines, "Throughput and CPU time", "The boundary between machines alone", "Not measured: set",
         "is 5.2 CPUs",
-    ):
+    ):  # fmt: skip
         assert words in page, words
     assert "Traceback" not in page

@@ -25,20 +25,13 @@ def test_report_of_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     rows = [row | SEARCH for row in synthetic_rows.rows(rounds=3, slices=1)]
     searches = [row | {"throughput_pps": row["throughput_bps"] / 512} for row in rows]
     tried = {
-        "part": "trials",
-        "method": "trial",
-        "phase": "search",
-        "loss_goal_ratio": None,
-        "loss_ratio": 0.1,
-    }
+        "part": "trials", "method": "trial", "phase": "search", "loss_goal_ratio": None, "loss_ratio": 0.1,
+    }  # fmt: skip
     trials = [row | tried | {"offered_pps": 1.1 * row["throughput_pps"]} for row in searches]
     described = {
-        "created": "2026-01-02T03:04:05Z",
-        "experiment": "throughput",
-        "parameters": {"rounds": 3},
-        "seed": 1,
+        "created": "2026-01-02T03:04:05Z", "experiment": "throughput", "parameters": {"rounds": 3}, "seed": 1,
         "why_stopped": {},
-    }
+    }  # fmt: skip
     points = sorted({row["point"] for row in searches})
     folder = synthetic_rows.save(tmp_path / "run", [*searches, *trials], points=points, **described)
     before = run_folder.read_rows(folder)

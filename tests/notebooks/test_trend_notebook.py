@@ -17,12 +17,8 @@ def test_trend(tmp_path: Path) -> None:
         name, speed = f"r{number}", 0.9 if number > 4 else 1.0
         made = rows({"veth": 1.0, "veth (again)": 1.0, "vxlan": speed}, noise=0.005, seed=number, run=name)
         about = {
-            "created": str(number),
-            "experiment": "datapaths",
-            "parameters": {},
-            "seed": number,
-            "why_stopped": {},
-        }
+            "created": str(number), "experiment": "datapaths", "parameters": {}, "seed": number, "why_stopped": {},
+        }  # fmt: skip
         history.add(save(tmp_path / name, made, **about), tmp_path / "track")
     out = tmp_path / "out.ipynb"
     argv = papermill("14_trend", out, "-p", "folder", str(tmp_path / "track"))

@@ -36,12 +36,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_report_has_figures_and_sentences(folder: Path) -> None:
     text = (folder / "report.html").read_text()
     for words in (
-        *TITLES,
-        "published (TRex 2.88, 1 Gbit/s)",
-        "64b through veth_bridge, test 1",
-        "http_simple through veth_bridge, mult 10",
-        "http_simple through veth_bridge, mult 20",
-    ):
+        *TITLES, "published (TRex 2.88, 1 Gbit/s)", "64b through veth_bridge, test 1",
+        "http_simple through veth_bridge, mult 10", "http_simple through veth_bridge, mult 20",
+    ):  # fmt: skip
         assert words in text, words
     assert "mult 100" not in text  # the default, which no point measured
     assert [path.name for path in (folder / "stateful").iterdir() if path.is_dir()] == ["64b"]

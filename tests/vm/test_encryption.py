@@ -17,11 +17,8 @@ pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "wg", "qemu", "full k
 
 PATTERN = "5ca1ab1e"
 OUTSIDE = {
-    "wireguard": "udp wireguard",
-    "esp_transport": "ip esp",
-    "esp_tunnel": "ip esp",
-    "macsec": "ethernet macsec",
-}
+    "wireguard": "udp wireguard", "esp_transport": "ip esp", "esp_tunnel": "ip esp", "macsec": "ethernet macsec",
+}  # fmt: skip
 TOOLS = {
     "wireguard": (("wg", "show", "all", "dump"), "\t51820\t"),
     "esp_transport": (("ip", "xfrm", "state"), "rfc4106(gcm(aes))"),

@@ -252,15 +252,11 @@ def test_attach_with_vlan(emulated: Machine) -> None:
 
 PYTHON = "python3 -c 'import os; os.umask(0); os."
 BAD = (
-    "mknod disk b 8 0",
-    "mknod mem c 1 1",
-    "cp /bin/true suid; chmod 4755 suid",
-    "cp /bin/true sgid; chmod 2755 sgid",
-    f'{PYTHON}open("made", os.O_CREAT | os.O_WRONLY, 0o4777)\'',
-    f'{PYTHON}mknod("made by mknod", 0o104777)\'',
-    "cp /bin/true theirs; chown 1000 theirs; chmod 6755 theirs",
+    "mknod disk b 8 0", "mknod mem c 1 1", "cp /bin/true suid; chmod 4755 suid",
+    "cp /bin/true sgid; chmod 2755 sgid", f'{PYTHON}open("made", os.O_CREAT | os.O_WRONLY, 0o4777)\'',
+    f'{PYTHON}mknod("made by mknod", 0o104777)\'', "cp /bin/true theirs; chown 1000 theirs; chmod 6755 theirs",
     "install -m 4755 /bin/true installed",
-)
+)  # fmt: skip
 GOOD = "touch ordinary; chmod 640 ordinary; mkdir below && echo x > below/file && mv below/file moved; mkfifo pipe"
 
 

@@ -27,24 +27,10 @@ def test_guests_on_a_switch(lab_kernel: str, tmp_path: Path) -> None:
 def test_vms_of_the_test_plan_are_guests(lab_kernel: str, tmp_path: Path) -> None:
     """The rules carry frames from the network, which is a namespace, into guests."""
     words = (
-        "case=net_to_vm",
-        "rules=l3",
-        "tunnel=off",
-        "endpoint=guest",
-        f"guest={lab_kernel},offloads=off",
-        "pairs=2",
-        "rules_count=16",
-        "flows=16",
-        "flow_profile=turns",
-        "frame_bytes=128",
-        "rounds=1",
-        "sum_s=0.4",
-        "passes=1",
-        "width=0.3",
-        "limit_s=15",
-        "min_rate=200pps",
-        "max_rate=2kpps",
-    )
+        "case=net_to_vm", "rules=l3", "tunnel=off", "endpoint=guest", f"guest={lab_kernel},offloads=off",
+        "pairs=2", "rules_count=16", "flows=16", "flow_profile=turns", "frame_bytes=128", "rounds=1", "sum_s=0.4",
+        "passes=1", "width=0.3", "limit_s=15", "min_rate=200pps", "max_rate=2kpps",
+    )  # fmt: skip
     with sandbox(tmp_path, user=False) as machine:
         folder = machine.folder / "run"
         done = machine.labkit("run", "ovs_test_plan", *words, "--folder", str(folder), timeout=500)

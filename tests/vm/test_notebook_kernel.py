@@ -178,12 +178,8 @@ def test_datapaths_notebook_until_its_kernel_is_killed(spec: str, lab_kernel: st
     written.cells.append(nbformat.v4.new_code_cell("import os, signal; os.kill(os.getpid(), signal.SIGILL)"))
     nbformat.write(written, folder / "killed.ipynb")
     parameters = {
-        "topology": "[veth, veth_bridge]",
-        "pairs": "[1]",
-        "rounds": 1,
-        "slices": 4,
-        "whole_runs": 0,
-    }
+        "topology": "[veth, veth_bridge]", "pairs": "[1]", "rounds": 1, "slices": 4, "whole_runs": 0,
+    }  # fmt: skip
     words = ["-y", "\n".join(f"{name}: {value}" for name, value in parameters.items())]
     done = papermill(folder, folder / "killed.ipynb", spec, *words)
     assert done.returncode != 0

@@ -64,13 +64,8 @@ def test_sweep_survives_a_killed_vm_and_an_unbootable_kernel(lab_kernel: str, tm
     content[middle : middle + 4096] = bytes(4096)
     image.write_bytes(content)
     parameters = {
-        "topology": ["veth", "veth_bridge"],
-        "duration_s": 1,
-        "omit_s": 0,
-        "rounds": 2,
-        "pairs": [1],
-        "slices": 0,
-    }
+        "topology": ["veth", "veth_bridge"], "duration_s": 1, "omit_s": 0, "rounds": 2, "pairs": [1], "slices": 0,
+    }  # fmt: skip
     path = tmp_path / "kernels.yaml"
     where = f"vm:{lab_kernel},cpus=1,append=labkit.test=1"
     small = {"topology": ["veth", "ovs"], "rounds": 1}
