@@ -179,16 +179,10 @@ def test_without_a_common_baseline_speeds_are_judged(tmp_path: Path) -> None:
     assert gate.overall(gate.judge(pd.DataFrame(), SLOWER)) == "cannot tell"
 
 
-@pytest.mark.parametrize(
-    "text", ["slower", "slower>3", "faster>3%", "slower>-3%", "slower>0%", "slower>100%"]
-)
-def test_other_conditions_are_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(BadInput, match="write 'slower>3%'"):
-        gate.condition(text)
-    old, new = runs(tmp_path, 1.0)
-    assert cli.main(["compare", str(old), str(new), "--fail-if", text]) == 2
-    assert cli.main(["compare", str(old), str(new), "--junit", str(tmp_path / "a.xml")]) == 2
-    assert "without --fail-if" in capsys.readouterr().err
+def test_other_conditions_are_refused() -> None:
+    for text in ("slower", "slower>3", "faster>3%", "slower>-3%", "slower>0%", "slower>100%"):
+        with pytest.raises(BadInput, match="write 'slower>3%'"):
+            gate.condition(text)
 
 
 def test_a_gate_of_arms_measures_until_it_can_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,18 +205,3 @@ def test_a_gate_of_arms_measures_until_it_can_tell(tmp_path: Path, monkeypatch: 
     assert udp == {"topology": None, "protocol": "udp", "rounds": 30, "half_width": 0.0}, (
         "slices count no loss"
     )
-
-
-def test_a_finished_run_is_judged_against_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`labkit run … --against RUN` refuses before it measures what it could not judge."""
-    old, _ = runs(tmp_path, 1.0)
-    words = ["run", "datapaths", "topology=veth"]
-    for more, says in (
-        (["--fail-if", "loss>3%"], "choose a load of UDP"),
-        (["--junit", "a.xml"], "--junit does nothing without --fail-if"),
-        (["--against", str(old), "--json"], "--json does nothing with --against"),
-        (["--against", str(old), "--fail-if", "slow>3%"], "write 'slower>3%'"),
-        (["--against", str(tmp_path / "none")], "there is no file"),
-    ):
-        assert cli.main([*words, *more]) == 2
-        assert says in capsys.readouterr().err

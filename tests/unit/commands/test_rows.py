@@ -66,18 +66,6 @@ def test_csv_json_and_a_sweep_have_all_rows(
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ([], "no output is named: write --parquet FILE, --csv FILE, --json FILE"),
-        (["--parquet", "-"], "name a file"),
-    ],
-)
-def test_refused(run: Path, words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["rows", str(run), *words]) == 2
-    assert sentence in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
     ("file", "content", "sentence"),
     [
         ("run.json", '{"points": null}', "its points are not a list of names"),
