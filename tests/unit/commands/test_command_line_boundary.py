@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sandbox import each_long
 
 from labkit import cli, start
 from labkit.analysis import report
@@ -39,10 +40,10 @@ def sentence(ended: subprocess.CompletedProcess[str], code: int = 2) -> str:
     return line
 
 
-@pytest.mark.parametrize("words", [("kernels",), ("--version",), ("run", "--help")])
-def test_full_standard_output(words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("words", ["kernels", *each_long("--version", "run --help")])
+def test_full_standard_output(words: str) -> None:
     with open("/dev/full", "w") as full:
-        lines = sentence(labkit(*words, stdout=full))
+        lines = sentence(labkit(*words.split(), stdout=full))
     assert "standard output cannot be written: No space left on device" in lines
 
 
@@ -112,14 +113,14 @@ def test_overlong_value_is_cut_in_the_sentence(capsys: pytest.CaptureFixture[str
         assert "9" * 100 not in line
 
 
-@pytest.mark.parametrize("text", ["\x1b[31m", "x" * 5000, "d/" * 5000, "a,b " * 5000])
-def test_unknown_arguments_are_quoted_safely(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        cli.main(["report", ".", "--nonesuch", text])
-    lines = capsys.readouterr().err
-    assert "unrecognized arguments: --nonesuch" in lines
-    assert "\x1b" not in lines
-    assert max(map(len, lines.splitlines())) < 2100
+def test_unknown_arguments_are_quoted_safely(capsys: pytest.CaptureFixture[str]) -> None:
+    for text in ("\x1b[31m", "x" * 5000, "d/" * 5000, "a,b " * 5000):
+        with pytest.raises(SystemExit, match="2"):
+            cli.main(["report", ".", "--nonesuch", text])
+        lines = capsys.readouterr().err
+        assert "unrecognized arguments: --nonesuch" in lines
+        assert "\x1b" not in lines
+        assert max(map(len, lines.splitlines())) < 2100
 
 
 def test_sweep_files_are_bounded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -271,19 +272,13 @@ def test_inputs_are_regular_files_of_a_bounded_size(
     assert ("it has more than " if kind == "large" else "it is not a regular file") in line
 
 
-@pytest.mark.parametrize(
-    ("words", "locale"), [(("run", "datapaths", "--folder"), "C"), (("monitor",), "C.UTF-8"), (("new",), "C")]
-)
-def test_a_byte_that_is_not_utf_8_is_one_sentence(
-    words: tuple[str, ...], locale: str, tmp_path: Path
-) -> None:
-    environment = {"LC_ALL": locale}
+def test_a_byte_that_is_not_utf_8_is_one_sentence(tmp_path: Path) -> None:
     name = os.fsdecode(os.fsencode(tmp_path) + b"/bad\xff")
-    assert "has a byte that is not UTF-8: use another name" in sentence(
-        labkit(*words, name, environment=environment)
-    )
+    for words, locale in ((("run", "datapaths", "--folder"), "C"), (("monitor",), "C.UTF-8")):
+        ended = labkit(*words, name, environment={"LC_ALL": locale})
+        assert "has a byte that is not UTF-8: use another name" in sentence(ended)
     os.mkdir(name)
-    line = sentence(labkit("kernels", environment=environment, cwd=name))
+    line = sentence(labkit("kernels", environment={"LC_ALL": "C"}, cwd=name))
     assert "has a byte that is not UTF-8" in line
 
 

@@ -40,17 +40,18 @@ def victim(tmp_path: Path) -> Path:
 
 def killed(top: Path) -> Path:
     """Return the folder that a killed process left."""
-    code = (
-        "import os, pathlib, sys; from labkit.common import safe_files\n"
-        f"with safe_files.own_folder(pathlib.Path(sys.argv[1]), {PREFIX!r}) as (folder, *_):\n"
-        "    (folder / 'a/b').mkdir(parents=True)\n"
-        "    (folder / 'a/b/c').symlink_to(sys.argv[1])\n"
-        "    print(folder, flush=True)\n"
-        "    os.kill(os.getpid(), 9)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(top)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert done.returncode == -signal.SIGKILL
-    return Path(done.stdout.strip())
+    before = {*top.iterdir()}
+    if pid := os.fork():
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+        [left] = {*top.iterdir()} - before
+        return left
+    try:
+        with safe_files.own_folder(top, PREFIX) as (folder, *_):
+            (folder / "a/b").mkdir(parents=True)
+            (folder / "a/b/c").symlink_to(top)
+            os.kill(os.getpid(), signal.SIGKILL)
+    finally:
+        os._exit(1)
 
 
 def test_write_follows_no_planted_link(tmp_path: Path, victim: Path) -> None:
