@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from monitored_frames import mutants
 from traitlets.config import Config
-from voila.app import Voila
 
 from labkit.common.errors import BadInput, Failed
 from labkit.common.packets import ETHERNET, RAW_IP
@@ -280,6 +279,8 @@ def test_panel_captures_as_long_as_there_is_a_viewer(
 
 def test_the_pages_server_drops_no_large_file(tmp_path: Path) -> None:
     """A server of notebooks drops what exceeds a megabyte a second, and a file of 10,000 packets does."""
+    from voila.app import Voila
+
     monitor_page.prepared(tmp_path, "hub", INTERFACES, {}, 8866)
     settings = json.loads((tmp_path / "voila.json").read_text())
     connection = Voila.kernel_websocket_connection_class.default_value

@@ -13,7 +13,7 @@ from labkit.commands import sweep as sweep_command
 from labkit.common import run_folder
 from labkit.common.errors import BadInput, Failed
 from labkit.runner import papermill_run, sweep
-from labkit.runner.cluster import caller, folders
+from labkit.runner.cluster import folders
 
 WORKER = "tcp://127.0.0.1:1"
 NO_BOOT = "the lab VM did not boot: its image cannot be unpacked"
@@ -57,6 +57,8 @@ def unmeasured(name: str, folder: Path) -> dict[str, Any]:
 
 def swept(wheres: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Client]:
     """Run a sweep of these points on the cluster. The worker cannot measure the point `old`."""
+    from labkit.runner.cluster import caller
+
     worker = tmp_path / "worker"
     answers = {
         name: unmeasured(name, worker / name) if name == "old" else measured(worker / name) for name in wheres
@@ -105,6 +107,8 @@ def test_failure_of_this_kernel_ends_the_sweep(tmp_path: Path, monkeypatch: pyte
 
 
 def test_notebook_leads_no_sweep_on_a_cluster() -> None:
+    from labkit.runner.cluster import caller
+
     async def cell() -> None:
         nothing: Any = None
         caller.measure(WORKER, nothing, [], nothing)
