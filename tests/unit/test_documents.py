@@ -33,7 +33,6 @@ def paths(text: str) -> list[str]:
     ]
 
 
-@pytest.fixture(scope="module")
 def known() -> set[str]:
     """Return every file and folder of the project, by every suffix of its path."""
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
@@ -49,17 +48,22 @@ def known() -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_links_and_paths_lead_somewhere(document: Path, known: set[str], need: Need) -> None:
-    links = re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text())
-    missing = [link for link in links if not (document.parent / link).exists()]
-    assert not missing, f"{document.name} links {', '.join(missing)}"
-    for file, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", document.read_text()):
-        there = document.parent / file if file else document
-        assert anchors(there.read_text()).count(anchor) == 1, f"{document.name} links {file}#{anchor}"
+def test_links_lead_somewhere() -> None:
+    for document in DOCUMENTS:
+        links = re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text())
+        missing = [link for link in links if not (document.parent / link).exists()]
+        assert not missing, f"{document.name} links {', '.join(missing)}"
+        for file, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", document.read_text()):
+            there = document.parent / file if file else document
+            assert anchors(there.read_text()).count(anchor) == 1, f"{document.name} links {file}#{anchor}"
+
+
+def test_paths_lead_somewhere(need: Need) -> None:
     need("git")
-    missing = [path for path in paths(document.read_text()) if path not in known]
-    assert not missing, f"{document.name} names {', '.join(missing)}"
+    there = known()
+    for document in DOCUMENTS:
+        missing = [path for path in paths(document.read_text()) if path not in there]
+        assert not missing, f"{document.name} names {', '.join(missing)}"
 
 
 def anchors(text: str) -> list[str]:
@@ -119,6 +123,6 @@ def missing_imports(code: str) -> list[str]:
     return missing
 
 
-@pytest.mark.parametrize("document", PYTHON_DOCUMENTS, ids=lambda path: path.name)
-def test_python_in_documents_imports_what_exists(document: Path) -> None:
-    assert [fault for code in python_blocks(markdown_of(document)) for fault in missing_imports(code)] == []
+def test_python_in_documents_imports_what_exists() -> None:
+    blocks = [(path.name, code) for path in PYTHON_DOCUMENTS for code in python_blocks(markdown_of(path))]
+    assert [f"{name}: {fault}" for name, code in blocks for fault in missing_imports(code)] == []

@@ -303,9 +303,8 @@ def effect(ratio: float, low: float | None, high: float | None, setups: int | No
     return Effect(ratio, low, high, 10, "Student's t over 10 rounds", setups_count=setups)
 
 
-@pytest.mark.parametrize(
-    ("result", "higher", "word", "says"),
-    [
+def test_verdict_words() -> None:
+    for result, higher, word, says in (
         (effect(1.09, 1.06, 1.13), True, "faster", "m is 9 % faster than v [6 %, 13 %]"),
         (effect(0.91, 0.87, 0.94), True, "slower", "m is 9 % slower than v [6 %, 13 %]"),
         (effect(0.8, 0.7, 0.9), False, "faster", "m is faster than v: it takes 20 % less time [10 %, 30 %]"),
@@ -315,12 +314,10 @@ def effect(ratio: float, low: float | None, high: float | None, setups: int | No
         (effect(1.01, 0.9, 1.1), True, "no evidence", "no evidence of a difference between m and v: ratio 1.01 ["),
         (effect(1.01, None, None), True, "no evidence", "a single measurement has no interval; measured ratio 1.01"),
         (effect(1.2, 1.1, 1.3, setups=1), True, "no evidence", "all slices come from one set-up"),
-    ],
-)  # fmt: skip
-def test_verdict_words(result: Effect, higher: bool, word: str, says: str) -> None:
-    verdict = stats.verdict(result, QUIET, 0.05, higher, arm="m", baseline="v")
-    assert verdict.word == word
-    assert says in verdict.sentence
+    ):  # fmt: skip
+        verdict = stats.verdict(result, QUIET, 0.05, higher, arm="m", baseline="v")
+        assert verdict.word == word
+        assert says in verdict.sentence
 
 
 def test_control_decides_what_counts() -> None:
@@ -378,21 +375,18 @@ def test_widening_finds_large_effects(rng: np.random.Generator, ratio: float, po
     assert words.count("faster" if ratio > 1 else "slower") >= power * COUNT
 
 
-@pytest.mark.parametrize(
-    ("ratio", "band", "word"),
-    [
+def test_difference_must_exceed_the_control() -> None:
+    for ratio, band, word in (
         (1.07, (0.9, 1.12), "no evidence"),  # significant, but the baseline differs from itself by as much
         (1.07, (0.95, 1.06), "faster"),
         (0.94, (0.93, 1.05), "no evidence"),
         (0.94, (0.96, 1.05), "slower"),
-    ],
-)
-def test_difference_must_exceed_the_control(ratio: float, band: tuple[float, float], word: str) -> None:
-    result = replace(QUIET, ratio=ratio, low=ratio - 0.01, high=ratio + 0.01)
-    control = replace(QUIET, low=band[0], high=band[1], wide_low=0.8, wide_high=1.2)
-    lines = stats.verdict(result, control, arm="m", baseline="v")
-    assert lines.word == word
-    assert ("differs from itself by as much" in lines.sentence) == (word == "no evidence")
+    ):
+        result = replace(QUIET, ratio=ratio, low=ratio - 0.01, high=ratio + 0.01)
+        control = replace(QUIET, low=band[0], high=band[1], wide_low=0.8, wide_high=1.2)
+        lines = stats.verdict(result, control, arm="m", baseline="v")
+        assert lines.word == word
+        assert ("differs from itself by as much" in lines.sentence) == (word == "no evidence")
 
 
 @pytest.mark.parametrize(

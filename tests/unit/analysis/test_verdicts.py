@@ -135,9 +135,8 @@ def test_only_valid_rows_enter() -> None:
     assert f"macvlan_bridge: in 1 of 60 rows {starved_note}" in lines
 
 
-@pytest.mark.parametrize(
-    ("status", "word", "sentence"),
-    [
+def test_unmeasured_arm_gives_its_reason() -> None:
+    for status, word, sentence in (
         ("unsupported", "unsupported", "this kernel has no ipvlan"),
         ("isolated", "isolated", "this kernel has no ipvlan"),
         ("failed", "failed", "this kernel has no ipvlan"),
@@ -146,19 +145,17 @@ def test_only_valid_rows_enter() -> None:
             "no evidence",
             "no evidence about ipvlan_l2: ipvlan_l2 has no valid measurement (this kernel",
         ),
-    ],
-)
-def test_unmeasured_arm_gives_its_reason(status: str, word: str, sentence: str) -> None:
-    absent = ROW | {"topology": "ipvlan_l2", "arm": "ipvlan_l2", "status": status}
-    absent |= {"reason": "this kernel has no ipvlan"}
-    result = verdicts.verdicts(pd.DataFrame([*rows(), absent])).set_index("topology")
-    assert list(result["word"]) == ["faster", word]
-    assert str(result.loc["ipvlan_l2", "sentence"]).startswith(sentence)
-    assert result["ratio"].isna().tolist() == [False, True]
-    assert not result["widened"].any()
-    assert not result["disagree"].any()
-    alone = verdicts.verdicts(pd.DataFrame([absent, absent | {"topology": "ipvlan_l3"}]))
-    assert list(alone["word"]) == ["no evidence"] * 2 if word == "no evidence" else [word] * 2
+    ):
+        absent = ROW | {"topology": "ipvlan_l2", "arm": "ipvlan_l2", "status": status}
+        absent |= {"reason": "this kernel has no ipvlan"}
+        result = verdicts.verdicts(pd.DataFrame([*rows(), absent])).set_index("topology")
+        assert list(result["word"]) == ["faster", word]
+        assert str(result.loc["ipvlan_l2", "sentence"]).startswith(sentence)
+        assert result["ratio"].isna().tolist() == [False, True]
+        assert not result["widened"].any()
+        assert not result["disagree"].any()
+        alone = verdicts.verdicts(pd.DataFrame([absent, absent | {"topology": "ipvlan_l3"}]))
+        assert list(alone["word"]) == ["no evidence"] * 2 if word == "no evidence" else [word] * 2
 
 
 def test_unmeasured_baseline() -> None:

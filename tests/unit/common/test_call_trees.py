@@ -1,6 +1,5 @@
 """Output of function_graph becomes call trees: real traces of 6.1 and 6.12, and their irregularities."""
 
-import pytest
 from conftest import ROOT
 
 from labkit.common import call_trees
@@ -40,23 +39,24 @@ def test_datagram_over_a_bridge() -> None:
     assert [tree.calls for tree in again] == [tree.calls for tree in trees]
 
 
-@pytest.mark.parametrize("name", ["6.1-bridge", "6.12-interrupted", "6.12-ipv6", "6.12-processes"])
-def test_self_times_add_up(name: str) -> None:
-    trees, _ = read(name)
-    assert trees
-    for tree in trees:
-        assert sum(call.self_ns for call in tree.calls) == tree.root.total_ns
-        assert [call.depth for call in tree.calls].count(0) == 1
-        assert all(
-            after.depth <= before.depth + 1 for before, after in zip(tree.calls, tree.calls[1:], strict=False)
-        )
-        for at, call in enumerate(tree.calls):
-            below = []
-            for other in tree.calls[at + 1 :]:
-                if other.depth <= call.depth:
-                    break
-                below += [other.total_ns] * (other.depth == call.depth + 1)
-            assert call.total_ns == call.self_ns + sum(below)
+def test_self_times_add_up() -> None:
+    for name in ("6.1-bridge", "6.12-interrupted", "6.12-ipv6", "6.12-processes"):
+        trees, _ = read(name)
+        assert trees
+        for tree in trees:
+            assert sum(call.self_ns for call in tree.calls) == tree.root.total_ns
+            assert [call.depth for call in tree.calls].count(0) == 1
+            assert all(
+                after.depth <= before.depth + 1
+                for before, after in zip(tree.calls, tree.calls[1:], strict=False)
+            )
+            for at, call in enumerate(tree.calls):
+                below = []
+                for other in tree.calls[at + 1 :]:
+                    if other.depth <= call.depth:
+                        break
+                    below += [other.total_ns] * (other.depth == call.depth + 1)
+                assert call.total_ns == call.self_ns + sum(below)
 
 
 def test_processes_and_interrupts() -> None:

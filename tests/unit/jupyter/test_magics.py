@@ -30,19 +30,16 @@ def completed(shell: InteractiveShell, line: str) -> list[str]:
         return [one.text for one in shell.Completer.completions(line, len(line))]
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
+def test_completion(shell: InteractiveShell) -> None:
+    for line, expected in (
         ("%labkit sw", ["sweep"]),
         ("%%labkit run packet", ["packet_size"]),
         ("%labkit run datapaths topology=veth,macvlan_b", ["macvlan_bridge"]),
         ("%labkit run throughput vary=source_mac,target_", ["target_ip", "target_mac", "target_port"]),
         ("%labkit run datapaths nodes=two mtu", ["mtu_bytes="]),
         ("%labkit draw loop", ["loopback"]),
-    ],
-)
-def test_completion(shell: InteractiveShell, line: str, expected: list[str]) -> None:
-    assert set(expected) <= set(completed(shell, line))
+    ):
+        assert set(expected) <= set(completed(shell, line))
 
 
 def test_folders_are_completed(
@@ -57,9 +54,8 @@ def test_folders_are_completed(
         assert "data/run-1" in completed(shell, "%labkit open data/ru")
 
 
-@pytest.mark.parametrize(
-    ("cell", "sentence"),
-    [
+def test_error_is_one_sentence(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+    for cell, sentence in (
         ("%labkit run datapaths topology=nope", "nope is not a topology"),
         ("%labkit fly", "%labkit fly is no command: choose open, doctor"),
         ("%labkit open absent", "there is no run folder absent"),
@@ -67,15 +63,11 @@ def test_folders_are_completed(
         ("%%labkit run datapaths\na: [", "the cell is not valid YAML"),
         ("%%labkit doctor\na: 1", "begin with %%labkit run EXPERIMENT"),
         ("%labkit run datapaths 'x", "No closing quotation"),
-    ],
-)
-def test_error_is_one_sentence(
-    shell: InteractiveShell, capsys: pytest.CaptureFixture[str], cell: str, sentence: str
-) -> None:
-    assert not shell.run_cell(cell).success
-    written = capsys.readouterr()
-    assert sentence in written.err
-    assert "Traceback" not in written.err + written.out
+    ):
+        assert not shell.run_cell(cell).success
+        written = capsys.readouterr()
+        assert sentence in written.err
+        assert "Traceback" not in written.err + written.out
 
 
 def test_cell_and_line_are_parameters(

@@ -51,9 +51,8 @@ SUBNET = {"prefix": {"addr": "10.1.0.0", "len": 24}}
 IFACE = {"meta": {"key": "iifname"}}
 
 
-@pytest.mark.parametrize(
-    ("expected", "packet", "expr"),
-    [
+def test_matches() -> None:
+    for expected, packet, expr in (
         (True, UDP, []),
         (True, UDP, [of("saddr", CLIENT), of("daddr", SERVER)]),
         (False, UDP, [of("saddr", SERVER)]),
@@ -81,10 +80,8 @@ IFACE = {"meta": {"key": "iifname"}}
         (None, SYN, [of("dport", ports(49152, 65535), "!=", "tcp")]),
         (None, SYN, [of("dport", {"set": [22, ports(50000, 50100)]}, protocol="tcp")]),
         (True, SYN, [of("dport", ports(1024, 65535), protocol="tcp")]),
-    ],
-)
-def test_matches(expected: bool | None, packet: dict[str, str], expr: list[dict[str, Any]]) -> None:
-    assert rules.matches(rule(*expr, {"accept": None}), packet, {"eth0", "eth1"}) is expected
+    ):
+        assert rules.matches(rule(*expr, {"accept": None}), packet, {"eth0", "eth1"}) is expected
 
 
 def test_rules_of_another_family_and_those_of_iptables() -> None:
@@ -95,23 +92,15 @@ def test_rules_of_another_family_and_those_of_iptables() -> None:
 BITS = ["fin", "syn", "rst", "ack"]
 
 
-@pytest.mark.parametrize(
-    ("expected", "field", "mask", "right", "op"),
-    [
-        (True, "flags", BITS, "syn", "=="),
-        (False, "flags", BITS, "syn", "!="),
-        (False, "flags", BITS, 0, "=="),
-        (False, "flags", ["ack"], "ack", "=="),
-        (True, "flags", None, ["syn", "ack"], "in"),
-        (False, "flags", None, ["syn", "ack"], "!"),
-        (False, "frag-off", 0x1FFF, 0, "!="),
-        (None, "flags", ["new"], "syn", "=="),
-        (None, "flags", BITS, "syn", "<"),
-        (None, "dscp", None, 1, "=="),
-    ],
-)
-def test_flags(expected: bool | None, field: str, mask: Any, right: Any, op: str) -> None:
-    assert rules._flags(field, mask, right, op, SYN) is expected
+def test_flags() -> None:
+    for expected, field, mask, right, op in (
+        (True, "flags", BITS, "syn", "=="), (False, "flags", BITS, "syn", "!="),
+        (False, "flags", BITS, 0, "=="), (False, "flags", ["ack"], "ack", "=="),
+        (True, "flags", None, ["syn", "ack"], "in"), (False, "flags", None, ["syn", "ack"], "!"),
+        (False, "frag-off", 0x1FFF, 0, "!="), (None, "flags", ["new"], "syn", "=="),
+        (None, "flags", BITS, "syn", "<"), (None, "dscp", None, 1, "=="),
+    ):  # fmt: skip
+        assert rules._flags(field, mask, right, op, SYN) is expected
 
 
 def listed_set(name: str, elements: list[Any], **of: Any) -> dict[str, Any]:
@@ -143,20 +132,17 @@ def test_a_long_set_is_read_once_for_all_its_rules(monkeypatch: pytest.MonkeyPat
     assert len(repr(same)) < 50 * 500  # nor does their text repeat it
 
 
-@pytest.mark.parametrize(
-    ("expected", "source", "target"),
-    [
+def test_networks_of_a_policy_select_packets_of_a_path() -> None:
+    for expected, source, target in (
         (True, "10.1.0.0/24", "10.2.0.1"),
         (True, "10.2.0.1/24", "0.0.0.0/0"),  # the way back
         (True, "192.0.2.1/32", "192.0.2.2/32"),  # of a tunnel's outer packets
         (False, "10.1.0.0/24", "10.1.0.0/24"),
         (False, "::/0", "::/0"),
-    ],
-)
-def test_networks_of_a_policy_select_packets_of_a_path(expected: bool, source: str, target: str) -> None:
-    seen = routed()
-    seen.forward.outer.append(Path(seen.forward.start, "192.0.2.1", "192.0.2.2"))
-    assert reach._selects(seen, source, target) is expected
+    ):
+        seen = routed()
+        seen.forward.outer.append(Path(seen.forward.start, "192.0.2.1", "192.0.2.2"))
+        assert reach._selects(seen, source, target) is expected
 
 
 def link(index: int, name: str, kind: str = "veth", **of: Any) -> Link:
@@ -360,9 +346,8 @@ def bridged(fdb: list[dict[str, Any]], kind: str = "bridge", **bridge: Any) -> E
     return Evidence(forward, back, [client, mid, server], forward_probe=LOST, back_probe=ARRIVES)
 
 
-@pytest.mark.parametrize(
-    ("to", "entry"),
-    [
+def test_static_entries_that_lead_elsewhere() -> None:
+    for to, entry in (
         ("port-3", {"ifname": "port-3", "master": "lan", "state": "static"}),
         ("itself", {"ifname": "port-4", "master": "lan", "state": "permanent"}),
         ("192.0.2.9", {"ifname": "lan", "dst": "192.0.2.9", "state": "permanent"}),
@@ -370,13 +355,11 @@ def bridged(fdb: list[dict[str, Any]], kind: str = "bridge", **bridge: Any) -> E
         ("", {"ifname": "port-4", "master": "lan", "state": "static"}),
         ("", {"ifname": "port-3", "master": "lan", "state": ""}),
         ("", {"ifname": "port-3", "master": "other", "state": "static"}),
-    ],
-)
-def test_static_entries_that_lead_elsewhere(to: str, entry: dict[str, str]) -> None:
-    kind = "vxlan" if "dst" in entry else "bridge"
-    found = list(reach.forwarding(bridged([{"mac": MAC % 2, **entry}], kind)))
-    assert [one.cause for one in found] == ["forwarding entry"] * bool(to)
-    assert all(f"(netns:server eth0) to {to}, not to" in one.what for one in found)
+    ):
+        kind = "vxlan" if "dst" in entry else "bridge"
+        found = list(reach.forwarding(bridged([{"mac": MAC % 2, **entry}], kind)))
+        assert [one.cause for one in found] == ["forwarding entry"] * bool(to)
+        assert all(f"(netns:server eth0) to {to}, not to" in one.what for one in found)
 
 
 @pytest.mark.parametrize(("ageing", "count"), [(0, 1), (30000, 0)])

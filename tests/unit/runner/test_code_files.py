@@ -47,20 +47,17 @@ def test_digest_without_its_text_is_refused_by_the_experiment(profile: str) -> N
         experiments.find("load_test").parameters.of({"server": "127.0.0.1", "profile": profile})
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
+def test_invalid_code_file_is_refused(profile: str) -> None:
+    for content, words in (
         (b"\xff\xfe", "it is not text"),
         (b"def (:", "is not valid Python"),
         (b"#" * (2 << 20), "it has more than 1 MiB"),
-    ],
-)
-def test_invalid_code_file_is_refused(profile: str, content: bytes, words: str) -> None:
-    Path(profile).write_bytes(content)
-    with pytest.raises(BadInput, match=words):
-        code_files.read(LoadTestParameters, {"profile": profile})
-    with pytest.raises(BadInput, match="there is no file"):
-        code_files.read(LoadTestParameters, {"profile": profile + ".py"})
+    ):
+        Path(profile).write_bytes(content)
+        with pytest.raises(BadInput, match=words):
+            code_files.read(LoadTestParameters, {"profile": profile})
+        with pytest.raises(BadInput, match="there is no file"):
+            code_files.read(LoadTestParameters, {"profile": profile + ".py"})
 
 
 def test_sweep_names_no_folder_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,9 +94,8 @@ def page(**start: Any) -> str:
     return json.dumps(SAMPLES["tcp"] | {"start": SAMPLES["tcp"]["start"] | start})
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
+def test_other_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for content, says in (
         ("{", "cannot be read"),
         ("{}", "is not what iperf3 -J writes at the client"),
         (json.dumps({"error": "unable to connect"}), "iperf3 failed: unable to connect; leave the file out"),
@@ -105,16 +104,12 @@ def page(**start: Any) -> str:
             page(test_start=SAMPLES["tcp"]["start"]["test_start"] | {"protocol": "SCTP"}),
             "labkit compares tcp and udp",
         ),
-    ],
-)
-def test_other_files_are_refused(
-    content: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "a.json").write_text(content)
-    code, out, err = imported(capsys, tmp_path / "run", [f"veth={tmp_path / 'a.json'}"])
-    assert (code, out, len(err.splitlines())) == (2, "", 1)
-    assert says in err
-    assert not (tmp_path / "run").exists()
+    ):
+        (tmp_path / "a.json").write_text(content)
+        code, out, err = imported(capsys, tmp_path / "run", [f"veth={tmp_path / 'a.json'}"])
+        assert (code, out, len(err.splitlines())) == (2, "", 1)
+        assert says in err
+        assert not (tmp_path / "run").exists()
 
 
 def test_words_that_name_no_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

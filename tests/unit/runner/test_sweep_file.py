@@ -167,21 +167,20 @@ def test_equivalent_file_resumes_the_sweep(project: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "params").glob("*.yaml")))
-def test_project_sweep_files(name: str, project: Path) -> None:
-    result = sweep.load(ROOT / "params" / name)
-    assert result.points
-    if name.startswith("findings-"):
-        assert sum(map(result.planned_s, result.points)) < 1800  # the shortened runs of docs/FINDINGS.md
-    elif result.experiment == "ovs_test_plan":
-        assert sum(map(result.planned_s, result.points)) < 75 * 60  # it took 71 minutes
-        # The report compares both points, which measure frames of 64 bytes and 64,000 flows, with one baseline.
-        assert len({OvsTestPlanParameters.of(point.parameters).arms[0] for point in result.points}) == 1
+def test_project_sweep_files(project: Path) -> None:
+    for name in sorted(path.name for path in (ROOT / "params").glob("*.yaml")):
+        result = sweep.load(ROOT / "params" / name)
+        assert result.points
+        if name.startswith("findings-"):
+            assert sum(map(result.planned_s, result.points)) < 1800  # the shortened runs of docs/FINDINGS.md
+        elif result.experiment == "ovs_test_plan":
+            assert sum(map(result.planned_s, result.points)) < 75 * 60  # it took 71 minutes
+            # The report compares both points, which measure frames of 64 bytes and 64,000 flows, with one baseline.
+            assert len({OvsTestPlanParameters.of(point.parameters).arms[0] for point in result.points}) == 1
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
+def test_invalid_sweeps_are_refused(project: Path) -> None:
+    for change, words in (
         ({"notebook": "02_nothing"}, "there is no notebook 02_nothing: choose 0"),
         ({"notebook": "../01_datapaths"}, "notebook must be the name of a notebook in notebooks/"),
         ({"parameters": [1]}, "parameters must be a mapping"),
@@ -196,13 +195,11 @@ def test_project_sweep_files(name: str, project: Path) -> None:
         ({"grid": {"protocol": ["tcp"], "parameters": 5}}, "every axis of grid needs a list of values"),
         ("- 1\n- 2\n", "is not a sweep: "),
         ("a: !!python/object/apply:os.getcwd []\n", "is not a valid YAML file: "),
-    ],
-)
-def test_invalid_sweeps_are_refused(change: Any, words: str, project: Path) -> None:
-    with pytest.raises(BadInput, match=words) as caught:
-        sweep.load(written(project, change if isinstance(change, str) else GOOD | change))
-    assert isinstance(change, str) or "\n" not in str(caught.value)
-    assert not (project / "data").exists()
+    ):
+        with pytest.raises(BadInput, match=words) as caught:
+            sweep.load(written(project, change if isinstance(change, str) else GOOD | change))
+        assert isinstance(change, str) or "\n" not in str(caught.value)
+        assert not (project / "data").exists()
 
 
 MEASURING = sorted(
@@ -280,18 +277,18 @@ def test_network_of_a_sweep_travels_in_its_points(project: Path) -> None:
         sweep.load(written(project, content))
 
 
-@pytest.mark.parametrize("experiment", experiments.OWN)
-def test_notebook_of_each_experiment(experiment: str, project: Path) -> None:
+def test_notebook_of_each_experiment(project: Path) -> None:
     """07_trex measures two experiments, so a report of one of them would measure the other one."""
-    expected = {
-        "monitor_cost": "06_live_monitor",
-        "throughput": None,
-        "load_test": None,
-        "trex_stateful": None,
-    }
-    name = expected.get(experiment, experiment)
-    notebook = sweep.notebook_of(experiment)
-    if name is None:
-        assert notebook is None
-    else:
-        assert notebook.stem.endswith(name)
+    for experiment in experiments.OWN:
+        expected = {
+            "monitor_cost": "06_live_monitor",
+            "throughput": None,
+            "load_test": None,
+            "trex_stateful": None,
+        }
+        name = expected.get(experiment, experiment)
+        notebook = sweep.notebook_of(experiment)
+        if name is None:
+            assert notebook is None
+        else:
+            assert notebook.stem.endswith(name)

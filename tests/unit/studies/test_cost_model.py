@@ -27,18 +27,15 @@ def covers(one: Estimate | None, value: float) -> bool:
     return one is not None and one.low is not None and one.high is not None and one.low <= value <= one.high
 
 
-@pytest.mark.parametrize(
-    ("size", "mtu", "family", "count"),
-    [
+def test_fragment_count() -> None:
+    for size, mtu, family, count in (
         (1472, 1500, 4, 1), (1473, 1500, 4, 2),
         (65507, 1500, 4, 45), (65507, 65535, 4, 1), (1453, 1500, 6, 2),
         # a fragment other than the last cannot use the whole MTU (RFC 791: multiples of 8 bytes)
         (2798, 1426, 4, 2), (2799, 1426, 4, 3),
-    ],
-)  # fmt: skip
-def test_fragment_count(size: int, mtu: int, family: int, count: int) -> None:
-    assert fragments_count(size, mtu, family) == count
-    assert (size <= largest_whole(mtu, family)) == (count == 1)
+    ):  # fmt: skip
+        assert fragments_count(size, mtu, family) == count
+        assert (size <= largest_whole(mtu, family)) == (count == 1)
 
 
 def test_planted_costs_are_found() -> None:
@@ -102,13 +99,10 @@ def test_fragmentation_and_segmentation_words() -> None:
     rows = synthetic_packet_sizes.rows(lost=0.3)
     text = " ".join(packet_size.transport(rows))
     for words in (
-        "1472 bytes unfragmented",
-        "2 fragments for 1473 bytes, 3 fragments for 4000 bytes",
-        "45 fragments for 65507 bytes",
-        "counted the computed number",
-        "lost at 30 of 30 points",
+        "1472 bytes unfragmented", "2 fragments for 1473 bytes, 3 fragments for 4000 bytes",
+        "45 fragments for 65507 bytes", "counted the computed number", "lost at 30 of 30 points",
         "tx-udp-segmentation on",
-    ):
+    ):  # fmt: skip
         assert words in text
     assert "the sender, one process, is the limit" not in text
     whole = synthetic_packet_sizes.rows(mtu_bytes=65535)
@@ -121,9 +115,8 @@ def test_fragmentation_and_segmentation_words() -> None:
     assert "But IP counted 1 of each datagram of 4000 bytes" in " ".join(packet_size.transport(rows))
 
 
-@pytest.mark.parametrize(
-    ("parameters", "words"),
-    [
+def test_limiting_side() -> None:
+    for parameters, words in (
         ({}, "there the sender, one process, is the limit"),
         ({"rate_bps": 1e6}, "arrived: the requested rate determines the time between datagrams."),
         (
@@ -131,12 +124,10 @@ def test_fragmentation_and_segmentation_words() -> None:
             "there the senders are the limit, and the time between datagrams is that of all senders together",
         ),
         ({"streams": 4}, "there the senders are the limit"),
-    ],
-)
-def test_limiting_side(parameters: dict[str, float], words: str) -> None:
-    rows = synthetic_packet_sizes.rows(mtu_bytes=65535, **parameters)
-    [lines] = [one for one in packet_size.transport(rows) if "every datagram arrived" in one]
-    assert words in lines
+    ):
+        rows = synthetic_packet_sizes.rows(mtu_bytes=65535, **parameters)
+        [lines] = [one for one in packet_size.transport(rows) if "every datagram arrived" in one]
+        assert words in lines
 
 
 def test_ping_round_trip_times() -> None:

@@ -13,9 +13,8 @@ from studies.packet_size import finding as packet_size
 HALF, SAME = {400: 20e-6, 800: 10e-6}, {400: 10e-6, 800: 10e-6}
 
 
-@pytest.mark.parametrize(
-    ("took_s", "more", "word", "why"),
-    [
+def test_claim_sentence() -> None:
+    for took_s, more, word, why in (
         (HALF, {}, "supported", ""),
         (SAME, {}, "contradicted", ""),
         (
@@ -27,18 +26,16 @@ HALF, SAME = {400: 20e-6, 800: 10e-6}, {400: 10e-6, 800: 10e-6}
         (HALF, {"rounds": 1}, "undecided", "one round has no interval"),
         # The interval is widened, because the baseline differs from itself.
         (SAME, {"again": 1.5}, "undecided", "the interval lies partly inside"),
-    ],
-)
-def test_claim_sentence(took_s: dict[int, float], more: dict[str, float], word: str, why: str) -> None:
-    profiles = synthetic_packet_sizes.profiles(took_s, **more)  # type: ignore[arg-type]
-    [result] = function_time_claim.judge_claim(function_time_claim.times(profiles))
-    assert (result.arm, result.word) == ("veth", word)
-    assert result.why.startswith(why)
-    [claim, lines] = packet_size.functions(profiles)
-    assert claim.startswith("Claimed (ECE 792 report")
-    assert claim.endswith("moves the ratio towards 1.")
-    assert lines.startswith(f"    - **{word}** at veth: ")
-    assert "tracing left 93 % of the speed" in lines
+    ):
+        profiles = synthetic_packet_sizes.profiles(took_s, **more)  # type: ignore[arg-type]
+        [result] = function_time_claim.judge_claim(function_time_claim.times(profiles))
+        assert (result.arm, result.word) == ("veth", word)
+        assert result.why.startswith(why)
+        [claim, lines] = packet_size.functions(profiles)
+        assert claim.startswith("Claimed (ECE 792 report")
+        assert claim.endswith("moves the ratio towards 1.")
+        assert lines.startswith(f"    - **{word}** at veth: ")
+        assert "tracing left 93 % of the speed" in lines
 
 
 def test_hosts_are_judged_separately() -> None:

@@ -45,22 +45,17 @@ def test_too_few_processes() -> None:
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("kind", "number", "sentence"),
-    [
+def test_reason_why_a_program_cannot_start_is_named() -> None:
+    for kind, number, sentence in (
         (Failed, errno.EMFILE, limits.TOO_MANY_FILES),
         (Failed, errno.ENFILE, limits.OPENING_ERRORS[errno.ENFILE]),
         (Failed, errno.EAGAIN, limits.TOO_MANY_PROCESSES),
         (Failed, errno.ENOMEM, limits.STARTING_ERRORS[errno.ENOMEM]),
         (Unsupported, errno.ENOENT, "the program nsenter is not installed: install it"),
-    ],
-)
-def test_reason_why_a_program_cannot_start_is_named(
-    kind: type[Exception], number: int, sentence: str
-) -> None:
-    with pytest.raises(kind) as caught, programs.startable(["nsenter"]):
-        raise OSError(number, "no")
-    assert str(caught.value).startswith(sentence)
+    ):
+        with pytest.raises(kind) as caught, programs.startable(["nsenter"]):
+            raise OSError(number, "no")
+        assert str(caught.value).startswith(sentence)
 
 
 @pytest.mark.parametrize(

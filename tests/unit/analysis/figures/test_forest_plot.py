@@ -82,9 +82,9 @@ def test_forest_texts_leave_room_for_the_plot() -> None:
     assert all(note.xshift in (None, 10) for note in figure.layout.annotations if "beyond" in note.text)
 
 
-@pytest.mark.parametrize(("low", "high"), [(0.9, 1.2), (0.01, 100.0), (0.95, 1.05), (0.4, 2.6)])
-def test_ratio_ticks_are_apart(low: float, high: float) -> None:
-    at = figures.ratio_ticks(low, high)
-    assert 1 in at
-    whole = math.log(high / low)
-    assert all(math.log(more / less) >= whole / 8 for less, more in itertools.pairwise(at))
+def test_ratio_ticks_are_apart() -> None:
+    for low, high in ((0.9, 1.2), (0.01, 100.0), (0.95, 1.05), (0.4, 2.6)):
+        at = figures.ratio_ticks(low, high)
+        assert 1 in at
+        whole = math.log(high / low)
+        assert all(math.log(more / less) >= whole / 8 for less, more in itertools.pairwise(at))

@@ -45,23 +45,20 @@ def test_folded_file_round_trip(tmp_path: Path) -> None:
     assert [one.groups() for one in matches if one] == [("KVM/0 (x86);a b;c_[k]", "4"), ("iperf3;main", "5")]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "why"),
-    [
+def test_invalid_folded_stacks(tmp_path: Path) -> None:
+    for name, content, why in (
         ("no.folded", None, "there is no file "),
         ("x.folded", b"a;b 4\na;b\n", "line 2, is not a folded stack"),
         ("x.folded", b"42\n", "line 1"),
         ("x.folded", b"\xff\xfe\x00", "bytes that are not text"),
         ("x.folded.gz", b"a;b 4\n", "cannot be read: "),
         ("x.folded.gz", gzip.compress(b"a;b 4\n" * 999, mtime=0)[:-20], "cannot be read: "),
-    ],
-)
-def test_invalid_folded_stacks(tmp_path: Path, name: str, content: bytes | None, why: str) -> None:
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(BadInput, match=why) as error:
-        flame.read(tmp_path / name)
-    assert name in str(error.value)
+    ):
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        with pytest.raises(BadInput, match=why) as error:
+            flame.read(tmp_path / name)
+        assert name in str(error.value)
 
 
 def test_tree_sums_by_round_and_recursion() -> None:

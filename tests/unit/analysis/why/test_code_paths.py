@@ -5,7 +5,6 @@ The stacks are those of Linux 6.1 to 6.12 with the named cause, outermost first,
 
 from pathlib import Path
 
-import pytest
 from synthetic_arms import BASELINE, MadeArm, run
 
 from labkit.analysis.why import code_paths, environment, selection
@@ -17,9 +16,8 @@ SCHEDULER = "waking programs and switching between them"
 VETH = "veth's own receive queue (of GRO or XDP)"
 
 
-@pytest.mark.parametrize(
-    ("functions", "path"),
-    [
+def test_path_of_functions() -> None:
+    for functions, path in (
         ("nf_hook_slow nft_do_chain_inet nft_do_chain", "packet filter rules (nftables)"),
         ("nf_hook_slow ipt_do_table", "packet filter rules (iptables)"),
         ("nf_hook_slow ebt_do_table", "packet filter rules (ebtables and arptables)"),
@@ -64,48 +62,37 @@ VETH = "veth's own receive queue (of GRO or XDP)"
         ("init_conntrack.constprop.0", "connection tracking"),
         ("tcp_collapse_one", "a full receive buffer of TCP"),
         ("tcp_rcv_established", "TCP's acknowledgements and segments"),
-    ],
-)  # fmt: skip
-def test_path_of_functions(functions: str, path: str) -> None:
-    result = code_paths.path_of_functions(functions.split())
-    assert result.name == path
+    ):  # fmt: skip
+        result = code_paths.path_of_functions(functions.split())
+        assert result.name == path
 
 
-@pytest.mark.parametrize(
-    ("setting", "paths"),
-    [
+def test_paths_of_setting() -> None:
+    for setting, paths in (
         ("tracer: nop function", {"a function tracer"}),
         ("trace events: absent net:netif_receive_skb", {"recording of trace events (tracefs)"}),
         ("cgroup level 2 cpu.max: max 100000 50000 100000", {SCHEDULER}),
-        ("CPUs online: 0-3 0-1", {SCHEDULER}),
-        ("veth offload generic-receive-offload: off on", {GRO, VETH}),
-        ("veth gro_flush_timeout: 0 20000", {GRO, "busy polling"}),
-        ("veth group: default 7", set()),
+        ("CPUs online: 0-3 0-1", {SCHEDULER}), ("veth offload generic-receive-offload: off on", {GRO, VETH}),
+        ("veth gro_flush_timeout: 0 20000", {GRO, "busy polling"}), ("veth group: default 7", set()),
         ("nftables inet t chain: absent 3 rules, digest 12", {"packet filter rules (nftables)"}),
         ("xdp: none program of tag 12", {"an XDP program", VETH}),
-        ("br promiscuity: 1 2", {"a packet capture"}),
-        ("clocksource: kvm-clock tsc", {"reading the clock"}),
+        ("br promiscuity: 1 2", {"a packet capture"}), ("clocksource: kvm-clock tsc", {"reading the clock"}),
         ("sysctl net.core.bpf_jit_enable: 1 0", {"the BPF interpreter"}),
         ("number of rules: 60 2003", {"routing"}),
         ("BPF program struct_ops scx_simple: absent tag 12", {"a scheduler of BPF (sched_ext)"}),
         ("server linkinfo info_kind: vlan vxlan", {"a VLAN interface", "a tunnel"}),
-    ],
-)
-def test_paths_of_setting(setting: str, paths: set[str]) -> None:
-    assert {path.name for path in code_paths.paths_of_setting(setting)} == paths
+    ):  # fmt: skip
+        assert {path.name for path in code_paths.paths_of_setting(setting)} == paths
 
 
-@pytest.mark.parametrize(
-    ("name", "relevant"),
-    [
+def test_relevant_settings() -> None:
+    for name, relevant in (
         ("veth group", False),
         ("cgroup level 1 cpu.max", True),
         ("BPF program cgroup_device sd_devices", False),
         ("BPF program cgroup_skb sd_fw_ingress", True),
-    ],
-)
-def test_relevant_settings(name: str, relevant: bool) -> None:
-    assert Setting(name, "a", "b", ()).relevant == relevant
+    ):
+        assert Setting(name, "a", "b", ()).relevant == relevant
 
 
 def test_kernel_is_listed_before_its_settings(tmp_path: Path) -> None:

@@ -81,9 +81,8 @@ def concluded(folder: Path, left: str, right: str) -> conclusion.Conclusion:
     return conclusion.conclude(point)
 
 
-@pytest.mark.parametrize(
-    ("stack", "name"),
-    [
+def test_kinds_of_work() -> None:
+    for stack, name in (
         (SENDMMSG, "sending packets through packet sockets"),
         (f"{SENDMMSG};skb_copy_datagram_from_iter_[k];_copy_from_iter_[k]", "copying the data of packets"),
         (f"{SENDMMSG};veth_xmit_[k];net_rx_action_[k];ip_rcv_[k]", "delivering packets to the other ends of the ports"),
@@ -97,10 +96,8 @@ def concluded(folder: Path, left: str, right: str) -> conclusion.Conclusion:
         (f"{SOFTIRQ};ovs_vport_receive_[k];ovs_flow_tbl_lookup_stats_[k]", "looking up flows in the kernel's datapath"),
         ("iperf3;do_syscall_64_[k];udp_sendmsg_[k];skb_segment_[k]", switch_work.ENDPOINTS),
         ("elsewhere;main", None),
-    ],
-)  # fmt: skip
-def test_kinds_of_work(stack: str, name: str | None) -> None:
-    assert switch_work.kind_of(stack) == name
+    ):  # fmt: skip
+        assert switch_work.kind_of(stack) == name
 
 
 def test_sending_copies_is_the_cause(tmp_path: Path) -> None:
@@ -171,23 +168,20 @@ def test_page_has_the_parts_and_the_actions(tmp_path: Path) -> None:
         assert words in text.replace("\\", ""), words
 
 
-@pytest.mark.parametrize(
-    ("left", "right", "settings"),
-    [
+def test_options_of_a_topology_are_settings() -> None:
+    for left, right, settings in (
         ("ovs", "ovs+mirrors=2", [("mirrors", "0", "2")]),
         ("ovs+mirrors=1", "ovs+mirrors=1+readers=count", [("readers", "none", "count")]),
         ("ovs+mirrors=4+snaplen=96", "ovs", [("mirrors", "4", "0"), ("snaplen", "96", "default")]),
         ("ovs", "ovs_netdev", [("topology", "ovs", "ovs_netdev")]),
         ("veth_bridge", "veth_bridge+gro", [("topology", "veth_bridge", "veth_bridge+gro")]),
-    ],
-)
-def test_options_of_a_topology_are_settings(
-    left: str, right: str, settings: list[tuple[str, str, str]]
-) -> None:
-    rows = [load.complete(pd.DataFrame([synthetic_rows.ROW | {"topology": one}])) for one in (left, right)]
-    point = SimpleNamespace(rows=(*rows, None))
-    made = environment._topology(point, left, right)  # type: ignore[arg-type]
-    assert [(one.name, one.left, one.right) for one in made] == settings
+    ):
+        rows = [
+            load.complete(pd.DataFrame([synthetic_rows.ROW | {"topology": one}])) for one in (left, right)
+        ]
+        point = SimpleNamespace(rows=(*rows, None))
+        made = environment._topology(point, left, right)  # type: ignore[arg-type]
+        assert [(one.name, one.left, one.right) for one in made] == settings
 
 
 @pytest.mark.parametrize("name", ["ovs_netdev+mirrors=4", "ovs_netdev+mirrors=4,length_bytes=512"])

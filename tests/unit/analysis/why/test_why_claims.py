@@ -31,18 +31,15 @@ from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.throughput_search.parameters import Throughput
 
 
-@pytest.mark.parametrize(
-    ("size", "total", "words"),
-    [
+def test_share_of_the_difference() -> None:
+    for size, total, words in (
         (Estimate(0, 2, 2, 1, 0.01), Estimate(0, 4, 4, 1, 0.01), "50 %"),
         (Estimate(0, 5, 5, 1, 0.01), Estimate(0, 4, 4, 1, 0.01), "100 %"),
         (Estimate(0, 8, 8, 1, 0.01), Estimate(0, 4, 4, 1, 0.01), "more than the whole difference, .* takes less"),
         (Estimate(8, 0, -8, 1, 0.01), Estimate(4, 0, -4, 1, 0.01), "more than the whole difference, .* takes more"),
-    ],
-)  # fmt: skip
-def test_share_of_the_difference(size: Estimate, total: Estimate, words: str) -> None:
-    evidence: Any = SimpleNamespace(split=SimpleNamespace(total=total), cost_differs=True)
-    assert re.match(f", {words}", phrases.share(size, evidence))
+    ):  # fmt: skip
+        evidence: Any = SimpleNamespace(split=SimpleNamespace(total=total), cost_differs=True)
+        assert re.match(f", {words}", phrases.share(size, evidence))
 
 
 FILTER = (effect("sysctl", "net.ipv4.conf.all.rp_filter", "0", "1"),)

@@ -359,24 +359,19 @@ def test_verdict_on_another_pair_is_not_this_pairs(tmp_path: Path) -> None:
     assert "slower" not in one.sentence, one.sentence
 
 
-@pytest.mark.parametrize(
-    ("requested", "name", "follows"),
-    [
+def test_offloads_that_follow_from_the_change_are_no_settings_of_their_own() -> None:
+    """`tx off` turns TSO off, too: that belongs to the setting that was changed."""
+    for requested, name, follows in (
         ("offload tx-checksumming", "client eth0 offload tcp-segmentation-offload", True),
         ("offload tx-checksumming", "eth0 offload tx-tcp-ecn-segmentation", True),
         ("offload tx-checksumming", "eth0 offload generic-receive-offload", False),
         ("offload generic-receive-offload", "eth0 offload tcp-segmentation-offload", False),
         ("offload scatter-gather", "eth0 offload tx-gso-partial", True),
         ("sysctl net.ipv4.ip_forward", "eth0 offload tcp-segmentation-offload", False),
-    ],
-)
-def test_offloads_that_follow_from_the_change_are_no_settings_of_their_own(
-    requested: str, name: str, follows: bool
-) -> None:
-    """`tx off` turns TSO off, too: that belongs to the setting that was changed."""
-    cause = Setting(requested, "on", "off", ("client",), requested=True)
-    assert environment._follows(Setting(name, "on", "off", ("client",)), cause) == follows
-    assert not environment._follows(Setting(name, "on", "off", ("server",)), cause)
+    ):
+        cause = Setting(requested, "on", "off", ("client",), requested=True)
+        assert environment._follows(Setting(name, "on", "off", ("client",)), cause) == follows
+        assert not environment._follows(Setting(name, "on", "off", ("server",)), cause)
 
 
 @pytest.mark.parametrize(("noise", "said"), [(0.5, True), (0.001, False)])
@@ -460,9 +455,8 @@ def test_only_a_program_that_used_the_cpus_is_named(tmp_path: Path, share: float
     assert first((left, right)).startswith(f"Other processes{named} had ")
 
 
-@pytest.mark.parametrize(
-    ("name", "values", "path"),
-    [
+def test_recorded_settings_can_be_causes() -> None:
+    for name, values, path in (
         ("process Seccomp_filters", ("0", "1"), "an audit, security or system call filter"),
         ("iperf3 nice", ("0", "19"), "waking programs and switching between them"),
         ("scheduler feature HRTICK", ("off", "on"), "waking programs and switching between them"),
@@ -471,12 +465,10 @@ def test_only_a_program_that_used_the_cpus_is_named(tmp_path: Path, share: float
         ("eth0 VLANs", ("1 PVID", "absent"), "the bridge"),
         ("cgroup memory level 1 memory.kmem.tcp.limit_in_bytes", ("absent", "4096"), "memory accounting of sockets"),
         ("iperf3 executable", ("/usr/bin/iperf3", "/usr/bin/dash"), None),
-    ],
-)  # fmt: skip
-def test_recorded_settings_can_be_causes(name: str, values: tuple[str, str], path: str | None) -> None:
-    setting = Setting(name, *values, ("machine",))
-    assert setting.can_affect_result
-    assert path is None or path in [one.name for one in setting.paths]
+    ):  # fmt: skip
+        setting = Setting(name, *values, ("machine",))
+        assert setting.can_affect_result
+        assert path is None or path in [one.name for one in setting.paths]
 
 
 SCAN = "kernel;ret_from_fork_asm_[k];ret_from_fork_[k];kthread_[k];kdamond_fn_[k];damon_va_check_accesses_[k]"
@@ -716,9 +708,8 @@ def test_names_and_order_of_the_interfaces_are_no_difference(tmp_path: Path) -> 
     assert not [one for one in concluded(*sides).settings if "disable_policy" in one.name]
 
 
-@pytest.mark.parametrize(
-    ("stack", "stage"),
-    [
+def test_stacks_have_one_stage() -> None:
+    for stack, stage in (
         (f"{THREAD};wb_workfn_[k];ext4_writepages_[k]", None),
         (f"{THREAD};wg_packet_encrypt_worker_[k];chacha20poly1305_encrypt_[k]", work.REST),
         ("iperf3;main;asm_common_interrupt_[k];vring_interrupt_[k];virtblk_done_[k]", None),
@@ -737,13 +728,11 @@ def test_names_and_order_of_the_interfaces_are_no_difference(tmp_path: Path) -> 
          "net_rx_action_[k];process_backlog_[k];tcp_v4_rcv_[k]", None),
         ("elsewhere;main", None),
         ("iperf3;do_syscall_64_[k];__x64_sys_pselect6_[k];do_select_[k]", work.REST),
-    ],
-)  # fmt: skip
-def test_stacks_have_one_stage(stack: str, stage: str | None) -> None:
-    result = work.stage_of(stack)
-    assert (result and result[0]) == stage
-    if result and stage == work.RECEIVE and "net_rx_action" in stack:
-        assert result[1].startswith("net_rx_action")
+    ):  # fmt: skip
+        result = work.stage_of(stack)
+        assert (result and result[0]) == stage
+        if result and stage == work.RECEIVE and "net_rx_action" in stack:
+            assert result[1].startswith("net_rx_action")
 
 
 TRACED = (

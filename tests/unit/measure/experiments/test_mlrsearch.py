@@ -149,16 +149,14 @@ def test_loss_at_every_load_alike_has_no_rate(loss: float, settings: mlrsearch.S
             assert (pdr.rate_pps, pdr.upper_pps) == (pytest.approx(400e3 * (1 - loss), rel=0.01), None)
 
 
-@pytest.mark.parametrize(
-    ("capacity", "noise"), [(1_500, 1e-5), (20_000, 0.0), (123_000, 1e-5), (390_000, 1e-6)]
-)
-def test_capacity_is_a_rate_although_few_frames_are_lost_below_it(capacity: float, noise: float) -> None:
+def test_capacity_is_a_rate_although_few_frames_are_lost_below_it() -> None:
     """Few frames are lost at random, too: at most one in half of the trials, which the exceed ratio allows."""
-    for seed in range(10):
-        for one in searched_lossy(LossyDevice(seed, noise, capacity)):
-            assert one.constant_loss is None, (seed, one)
-            if one.loss_ratio or noise * capacity < 1:
-                assert one.rate_pps == pytest.approx(capacity, rel=0.06)
+    for capacity, noise in ((1_500, 1e-5), (20_000, 0.0), (123_000, 1e-5), (390_000, 1e-6)):
+        for seed in range(10):
+            for one in searched_lossy(LossyDevice(seed, noise, capacity)):
+                assert one.constant_loss is None, (seed, one)
+                if one.loss_ratio or noise * capacity < 1:
+                    assert one.rate_pps == pytest.approx(capacity, rel=0.06)
 
 
 def test_disturbed_attempts_are_repeated_and_counted() -> None:
@@ -301,24 +299,19 @@ def one_pass(rate: float | None, upper: float | None) -> mlrsearch.FoundRate:
     return mlrsearch.FoundRate(0.0, rate, rate, upper)
 
 
-@pytest.mark.parametrize(
-    ("passes", "middle", "open_count"),
-    [
+def test_mean_of_passes_or_their_middle_where_one_is_open() -> None:
+    for passes, middle, open_count in (
         ([one_pass(100.0, 105.0), one_pass(400.0, 420.0)], one_pass(200.0, 210.0), 0),
         ([one_pass(100.0, 105.0), one_pass(130.0, None), one_pass(125.0, None)], one_pass(125.0, None), 2),
         ([one_pass(100.0, 105.0), one_pass(130.0, None), one_pass(110.0, 115.0)], one_pass(110.0, 115.0), 1),
         ([one_pass(None, 50.0), one_pass(None, 50.0), one_pass(60.0, 63.0)], one_pass(None, 50.0), 2),
-    ],
-)
-def test_mean_of_passes_or_their_middle_where_one_is_open(
-    passes: list[mlrsearch.FoundRate], middle: mlrsearch.FoundRate, open_count: int
-) -> None:
-    one = mlrsearch.mean(passes)
-    assert (one.rate_pps, one.lower_pps, one.upper_pps) == pytest.approx(
-        (middle.rate_pps, middle.lower_pps, middle.upper_pps)
-    )
-    assert one.passes_pps == tuple(each.rate_pps for each in passes)
-    assert one.open_count == open_count
+    ):
+        one = mlrsearch.mean(passes)
+        assert (one.rate_pps, one.lower_pps, one.upper_pps) == pytest.approx(
+            (middle.rate_pps, middle.lower_pps, middle.upper_pps)
+        )
+        assert one.passes_pps == tuple(each.rate_pps for each in passes)
+        assert one.open_count == open_count
 
 
 def test_pass_whose_generator_reaches_no_load_is_left_out() -> None:
@@ -385,9 +378,8 @@ def conditions(**given: float) -> Conditions:
     return Conditions(**usual | given, softnet_drops_count=0, socket_drops_count=0, drops={})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("given", "received", "words"),
-    [
+def test_scheduling_loss_against_datapath_loss() -> None:
+    for given, received, words in (
         ({}, 900, None),
         ({"datapath_wait_s": 0.003}, 900, "a thread of the datapath waited 3.0 ms for a CPU"),
         ({"slip_s": 0.003}, 900, "the sender was late by 3.0 ms"),
@@ -397,12 +389,8 @@ def conditions(**given: float) -> Conditions:
             None,
         ),  # a trial without loss was not disturbed enough
         ({"datapath_wait_s": 0.001, "slip_s": 0.001}, 900, None),
-    ],
-)
-def test_scheduling_loss_against_datapath_loss(
-    given: dict[str, float], received: float, words: str | None
-) -> None:
-    assert conditions(**given).disturbance(trial(1000, 0.2, received)) == words
+    ):
+        assert conditions(**given).disturbance(trial(1000, 0.2, received)) == words
 
 
 def test_late_trials_and_drops() -> None:

@@ -41,9 +41,8 @@ def test_nobody_is_the_baseline_and_its_own_control() -> None:
     assert "profile_rounds" not in parameters.asdict()
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "counted"),
-    [
+def test_last_words_of_readers() -> None:
+    for name, text, counted in (
         ("tcpdump", TCPDUMP, ReaderCounts(200_000, 321)),
         (
             "tcpdump",
@@ -53,10 +52,8 @@ def test_nobody_is_the_baseline_and_its_own_control() -> None:
         ("dumpcap", DUMPCAP, ReaderCounts(199_000, 1000)),
         ("tshark", "100 packets captured\n17 packets dropped from eth0\n", ReaderCounts(None, 17)),
         ("dumpcap", "something else\n", ReaderCounts(None, None)),
-    ],
-)
-def test_last_words_of_readers(name: str, text: str, counted: ReaderCounts) -> None:
-    assert readers.parse_counts(name, text) == counted
+    ):
+        assert readers.parse_counts(name, text) == counted
 
 
 def test_frames_of_the_wanted_flow_follow_the_generators_turns() -> None:

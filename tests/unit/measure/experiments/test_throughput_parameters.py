@@ -69,9 +69,8 @@ def result(outcome: FoundRate, problem: str | None = None) -> Result:
     return Result([outcome], 300e3, 40, 0, 0, 5.0, problem)
 
 
-@pytest.mark.parametrize(
-    ("outcome", "problem", "line_pps", "status", "words"),
-    [
+def test_search_summary() -> None:
+    for outcome, problem, line_pps, status, words in (
         (FoundRate(0, 1e5, 1e5, 1.05e5), None, None, None, None),
         (
             FoundRate(0, 3e5, 3e5, None),
@@ -95,11 +94,7 @@ def result(outcome: FoundRate, problem: str | None = None) -> Result:
             "invalid",
             "out of time; by then the rate with loss of",
         ),
-    ],
-)
-def test_search_summary(
-    outcome: FoundRate, problem: str | None, line_pps: float | None, status: str | None, words: str | None
-) -> None:
-    assert experiment._verdict(outcome, result(outcome, problem), line_pps)[0] == status
-    if words is not None:
-        assert words in str(experiment._verdict(outcome, result(outcome, problem), line_pps)[1])
+    ):
+        assert experiment._verdict(outcome, result(outcome, problem), line_pps)[0] == status
+        if words is not None:
+            assert words in str(experiment._verdict(outcome, result(outcome, problem), line_pps)[1])

@@ -4,8 +4,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from labkit.measure.experiments import rows, survey
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm
@@ -29,25 +27,22 @@ def test_arms_of_mirrors_readers_and_cores() -> None:
     assert VirtualTapParameters().for_load("udp:64").affinity is None
 
 
-@pytest.mark.parametrize(
-    ("load", "protocol", "length", "rate", "slices"),
-    [
+def test_loads() -> None:
+    """A load with a rate is a whole run. Slices measure senders at full speed."""
+    for load, protocol, length, rate, slices in (
         ("tcp", "tcp", None, None, 4),
         ("udp:512", "udp", 512, None, 4),
         ("udp:1472@5e7", "udp", 1472, 5e7, 0),
         ("tcp@1000000", "tcp", None, 1e6, 0),
-    ],
-)
-def test_loads(load: str, protocol: str, length: int | None, rate: float | None, slices: int) -> None:
-    """A load with a rate is a whole run. Slices measure senders at full speed."""
-    result = VirtualTapParameters.of({"loads": load}).for_load(load)
-    assert (result.protocol, result.length_bytes, result.rate_bps, result.slices) == (
-        protocol,
-        length,
-        rate,
-        slices,
-    )
-    assert result.topology == VirtualTapParameters().arms
+    ):
+        result = VirtualTapParameters.of({"loads": load}).for_load(load)
+        assert (result.protocol, result.length_bytes, result.rate_bps, result.slices) == (
+            protocol,
+            length,
+            rate,
+            slices,
+        )
+        assert result.topology == VirtualTapParameters().arms
 
 
 TWO = {"nodes": "two", "where": "vm:debian", "output": "gre", "mirrors": "0,1", "readers": "count"}

@@ -91,9 +91,8 @@ def test_spill_to_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines.splitlines() == sorted(lines.splitlines(), key=lambda line: line.rpartition(b" ")[0])
 
 
-@pytest.mark.parametrize(
-    ("frame", "name"),
-    [
+def test_function_names() -> None:
+    for frame, name in (
         ("ffffffff81a00010 ip_rcv+0x10 ([kernel.kallsyms])", "ip_rcv_[k]"),
         ("ffffffffc0a00010 br_handle_frame+0x0 ([bridge])", "br_handle_frame_[k]"),
         ("ffffffffc0a00010 veth_xmit+0x1 (/lib/modules/6.12/kernel/drivers/net/veth.ko.xz)", "veth_xmit_[k]"),
@@ -107,33 +106,30 @@ def test_spill_to_disk(monkeypatch: pytest.MonkeyPatch) -> None:
         ("1110 f(int;char)+0x4 (/usr/bin/a)", "f(int:char)"),
         ("1110 function<void (int, char)>::operator()+0x10 (/opt/app)", "function<void (int, char)>::operator()"),
         ("1150 (anonymous namespace)::poll+0x4 (/opt/app)", "(anonymous namespace)::poll"),
-    ],
-)  # fmt: skip
-def test_function_names(frame: str, name: str) -> None:
-    assert folded(f"app 700/700 \n\t{frame:>80}\n".encode())[0] == {f"app;{name}": 1}
+    ):  # fmt: skip
+        assert folded(f"app 700/700 \n\t{frame:>80}\n".encode())[0] == {f"app;{name}": 1}
 
 
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
+def test_process_names() -> None:
+    for name, shown in (
         ("worker 0", "worker_0"),
         ("at 12/13 14", "at_12/13_14"),
         ("# 1", "#_1"),
         ("a;b", "a:b"),
         ("", "[unknown]"),
-    ],
-)
-def test_process_names(name: str, shown: str) -> None:
-    frame = "\tffffffff81a00010 ip_rcv+0x10 ([kernel.kallsyms])\n\n"
-    for weighted, first in ((False, "4242/4250 "), (True, "4242/4250     1001001 ")):
-        with StackCounter(weighted) as result:
-            result.read(
-                [f"{name} {first}\n{frame}{name} PERF_RECORD_LOST lost 9\n{name} {first}\n{frame}".encode()]
-            )
-            assert stacks(b"".join(result.lines())) == {f"{shown};ip_rcv_[k]": 2}
-        assert (result.lost_count, result.unread_count) == (9, 0)
-    by_default = f"{name} 4242 [001] 15250.702666:      50000 cpu-clock:ppp: \n{frame}"
-    assert folded(by_default.encode())[0] == {f"{shown};ip_rcv_[k]": 1}
+    ):
+        frame = "\tffffffff81a00010 ip_rcv+0x10 ([kernel.kallsyms])\n\n"
+        for weighted, first in ((False, "4242/4250 "), (True, "4242/4250     1001001 ")):
+            with StackCounter(weighted) as result:
+                result.read(
+                    [
+                        f"{name} {first}\n{frame}{name} PERF_RECORD_LOST lost 9\n{name} {first}\n{frame}".encode()
+                    ]
+                )
+                assert stacks(b"".join(result.lines())) == {f"{shown};ip_rcv_[k]": 2}
+            assert (result.lost_count, result.unread_count) == (9, 0)
+        by_default = f"{name} 4242 [001] 15250.702666:      50000 cpu-clock:ppp: \n{frame}"
+        assert folded(by_default.encode())[0] == {f"{shown};ip_rcv_[k]": 1}
 
 
 def test_invalid_profile() -> None:

@@ -54,10 +54,10 @@ def test_output_of_perf_stat() -> None:
     assert stat.parse("5||cycles|100|||\n")["cycles"]["running_ratio"] is None
 
 
-@pytest.mark.parametrize("name", ["-e", "cycles -o /tmp/x", "", "cycles,instructions", "x/y.o"])
-def test_event_names_are_validated(name: str) -> None:
-    with pytest.raises(BadInput, match="not an event name"):
-        stat.check((name,))
+def test_event_names_are_validated() -> None:
+    for name in ("-e", "cycles -o /tmp/x", "", "cycles,instructions", "x/y.o"):
+        with pytest.raises(BadInput, match="not an event name"):
+            stat.check((name,))
 
 
 def test_missing_perf_names_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,22 +8,20 @@ from labkit.measure.topologies.network import kinds
 from labkit.measure.topologies.network.validate import MAX_BYTES
 
 
-@pytest.mark.parametrize(
-    ("nested", "four", "six"),
-    [  # drivers/net/vxlan.c VXLAN_HEADROOM, VXLAN6_HEADROOM; geneve.c; ip(8): gre's MTU is 1476, gretap's 1462
+def test_overhead() -> None:
+    for nested, four, six in (
+        # drivers/net/vxlan.c VXLAN_HEADROOM, VXLAN6_HEADROOM; geneve.c; ip(8): gre's MTU is 1476, gretap's 1462
         (["vxlan"], 50, 70),
         (["gre"], 24, 44),
         (["gretap"], 38, 58),
         (["gre", "vxlan"], 74, 94),
         (["wireguard"], 60, 80),  # drivers/net/wireguard/messages.h, MESSAGE_MINIMUM_LENGTH
         (["macsec"], 32, 32),  # drivers/net/macsec.c, macsec_extra_len and the ICV
-    ],
-)
-def test_overhead(nested: list[str], four: int, six: int) -> None:
-    assert kinds.overhead_bytes(*nested) == four
-    assert kinds.overhead_bytes(*nested, family=6) == six
-    has_gre = bool({"gre", "gretap"} & set(nested))
-    assert kinds.overhead_bytes(*nested, key=True) == four + 4 * has_gre
+    ):
+        assert kinds.overhead_bytes(*nested) == four
+        assert kinds.overhead_bytes(*nested, family=6) == six
+        has_gre = bool({"gre", "gretap"} & set(nested))
+        assert kinds.overhead_bytes(*nested, key=True) == four + 4 * has_gre
 
 
 def test_esp_pads() -> None:

@@ -93,20 +93,17 @@ def test_narrowest_path_limits_the_mtu(routes: str, fits: int) -> None:
     assert mtus(msgspec.structs.replace(network, parts=tuple(parts)))["con_ns1:vxlan-cont"] == fits
 
 
-@pytest.mark.parametrize(
-    ("tunnel", "mtu_bytes"),
-    [
+def test_layer_2_tunnels() -> None:
+    for tunnel, mtu_bytes in (
         ({"kind": "vxlan", "id": 0}, 1450),
         ({"kind": "vxlan", "id": (1 << 24) - 1}, 1450),
         ({"kind": "geneve", "id": 5, "port": 1}, 1450),
         ({"kind": "gretap"}, 1462),
         ({"kind": "gretap", "id": (1 << 32) - 1}, 1458),
-    ],
-)
-def test_layer_2_tunnels(tunnel: dict[str, Any], mtu_bytes: int) -> None:
-    assert mtus(example_networks.routed(tunnel, 1400))["n1:tun"] == mtu_bytes
-    assert mtus(example_networks.routed(tunnel, mtu_bytes))["c1:eth0"] == mtu_bytes
-    assert f"= {mtu_bytes}" in refused(example_networks.routed(tunnel, mtu_bytes + 1))
+    ):
+        assert mtus(example_networks.routed(tunnel, 1400))["n1:tun"] == mtu_bytes
+        assert mtus(example_networks.routed(tunnel, mtu_bytes))["c1:eth0"] == mtu_bytes
+        assert f"= {mtu_bytes}" in refused(example_networks.routed(tunnel, mtu_bytes + 1))
 
 
 @pytest.mark.parametrize("group", ["239.1.1.1", None])
@@ -228,11 +225,11 @@ ADDED: list[tuple[list[Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("added", "words"), ADDED)
-def test_invalid_networks_are_refused(added: list[Any], words: str) -> None:
-    network = example_networks.routed(VXLAN)
-    check_network(network)
-    assert refused(with_parts(network, *added)).startswith(words)
+def test_invalid_networks_are_refused() -> None:
+    for added, words in ADDED:
+        network = example_networks.routed(VXLAN)
+        check_network(network)
+        assert refused(with_parts(network, *added)).startswith(words)
 
 
 def test_unusual_valid_networks() -> None:
@@ -248,10 +245,10 @@ def test_unusual_valid_networks() -> None:
     check_network(msgspec.structs.replace(network, name="My lab 2.0_b-1", pairs=(("c1", "c2"), ("c2", "c1"))))
 
 
-@pytest.mark.parametrize("name", ["", " x", "two\nlines", "end\n", "\x1b[31m", "a" * 61, "50%", "ü"])
-def test_network_name(name: str) -> None:
-    network = msgspec.structs.replace(example_networks.routed(VXLAN), name=name)
-    assert refused(network).startswith(f"{name!r} is not a valid network name: use at most 60 letters")
+def test_network_name() -> None:
+    for name in ("", " x", "two\nlines", "end\n", "\x1b[31m", "a" * 61, "50%", "ü"):
+        network = msgspec.structs.replace(example_networks.routed(VXLAN), name=name)
+        assert refused(network).startswith(f"{name!r} is not a valid network name: use at most 60 letters")
 
 
 XFRM = {"kind": "xfrm", "id": 7, "local": "192.0.2.{n}"}
@@ -284,17 +281,14 @@ def test_esp_in_transport_mode_shortens_packets() -> None:
     assert "needs two interfaces with addresses" in refused(Network("two", missing, (("a", "b"),)))
 
 
-@pytest.mark.parametrize(
-    ("network", "words"),
-    [
+def test_encrypted_tunnel_that_cannot_be() -> None:
+    for network, words in (
         (example_networks.encrypted("wireguard", link="wan"), "geneve, wireguard cannot be bound"),
         (example_networks.encrypted("xfrm", id=7), "no local address"),
         (example_networks.encrypted("xfrm", local="192.0.2.{n}"), "give its interface ID"),
         (example_networks.encrypted("macsec"), "needs the cable to n2 below it"),
-    ],
-)
-def test_encrypted_tunnel_that_cannot_be(network: Network, words: str) -> None:
-    assert words in refused(network)
+    ):
+        assert words in refused(network)
 
 
 def test_encrypted_tunnel_without_other_end() -> None:
@@ -325,9 +319,9 @@ def test_bridge_that_drops_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
         built.settle()
 
 
-@pytest.mark.parametrize(
-    ("part", "words"),
-    [
+def test_settings_of_strangers() -> None:
+    """What would touch more than the network's own namespaces, or run a program, is refused."""
+    for part, words in (
         ({"type": "sysctl", "at": "c1", "name": "kernel.core_pattern", "value": "|id"}, "none that a network may set"),
         ({"type": "sysctl", "at": "c1", "name": "net.ipv4.ip_forward/../x", "value": 1}, "none that a network may set"),
         ({"type": "sysctl", "at": "c1", "name": "net.ipv4.conf./x.rp_filter", "value": 1}, "of the interface /x, but"),
@@ -341,17 +335,14 @@ def test_bridge_that_drops_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"type": "offloads", "at": "c1", "interface": "eth0", "disable": ["rx-all; id"]}, "is invalid"),
         ({"type": "offloads", "at": "c1", "interface": "eth0", "disable": ["tx"], "enable": ["tx"]}, "both enabled"),
         ({"type": "impairment", "at": "c1", "interface": "eth0", "queue_packets": 9, "loss": 0.1}, "leave it out"),
-    ],
-)  # fmt: skip
-def test_settings_of_strangers(part: dict[str, Any], words: str) -> None:
-    """What would touch more than the network's own namespaces, or run a program, is refused."""
-    whole = msgspec.to_builtins(example_networks.routed(VXLAN))
-    try:
-        network = msgspec.convert({**whole, "parts": [*whole["parts"], part]}, Network)
-    except msgspec.ValidationError:
-        assert words == "is invalid"
-        return
-    assert words in refused(network)
+    ):  # fmt: skip
+        whole = msgspec.to_builtins(example_networks.routed(VXLAN))
+        try:
+            network = msgspec.convert({**whole, "parts": [*whole["parts"], part]}, Network)
+        except msgspec.ValidationError:
+            assert words == "is invalid"
+        else:
+            assert words in refused(network)
 
 
 def test_a_copy_of_what_is_broken_is_built_as_it_is() -> None:

@@ -66,9 +66,8 @@ def test_file_beside_the_parameters_or_in_the_project(tmp_path: Path) -> None:
             yaml_files.with_files({"topology": [name]}, params, project)
 
 
-@pytest.mark.parametrize(
-    ("changed", "given", "words"),
-    [
+def test_what_cannot_be_measured_is_one_sentence(tmp_path: Path) -> None:
+    for changed, given, words in (
         ({"pairs": None}, {}, "routed has no pair of containers: name two that talk to each other"),
         ({"pairs": [["c1", "c9"]]}, {}, "a pair has c9, which is not a node; there are c1, n1, "),
         ({"pairs": [["c1", "r"]]}, {}, "a pair has r, which is not a container"),
@@ -87,15 +86,11 @@ def test_file_beside_the_parameters_or_in_the_project(tmp_path: Path) -> None:
         ({"parts": "rm -rf"}, {}, "does not describe a network"),
         ({"name": "$(id)"}, {}, "is not a valid network name"),
         ({"run": "id"}, {}, "does not describe a network: there is no field `run`"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_measured_is_one_sentence(
-    changed: dict[str, Any], given: dict[str, Any], words: str, tmp_path: Path
-) -> None:
-    written(tmp_path, **changed)
-    with pytest.raises(BadInput, match=words) as refused:
-        of(tmp_path, **({"topology": "my.yaml"} | given))
-    assert "\n" not in str(refused.value)
+    ):  # fmt: skip
+        written(tmp_path, **changed)
+        with pytest.raises(BadInput, match=words) as refused:
+            of(tmp_path, **({"topology": "my.yaml"} | given))
+        assert "\n" not in str(refused.value)
 
 
 def test_what_is_no_network_or_place_is_refused() -> None:

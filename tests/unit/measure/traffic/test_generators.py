@@ -1,9 +1,5 @@
 """Traffic generators: parameters choose one, and its capabilities limit what can be requested."""
 
-from typing import Any
-
-import pytest
-
 from labkit.analysis import protocols
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.traffic import base, registry
@@ -12,19 +8,16 @@ from studies.container_vs_vm.experiment import ContainerVsVmParameters
 from studies.packet_size.experiment import PacketSizeParameters
 
 
-@pytest.mark.parametrize(
-    ("given", "generator", "protocol"),
-    [
+def test_default_generator() -> None:
+    for given, generator, protocol in (
         ({}, "iperf3", "tcp"),
         ({"protocol": "udp"}, "iperf3", "udp"),
         ({"protocol": "ping", "slices": 0}, "ping", "ping"),
         ({"generator": "ping", "protocol": "ping", "slices": 0}, "ping", "ping"),
         ({"generator": "iperf3"}, "iperf3", "tcp"),
-    ],
-)
-def test_default_generator(given: dict[str, Any], generator: str, protocol: str) -> None:
-    made = DatapathParameters.of(given)
-    assert (made.load_generator.name, made.protocol) == (generator, protocol)
+    ):
+        made = DatapathParameters.of(given)
+        assert (made.load_generator.name, made.protocol) == (generator, protocol)
 
 
 def test_generators_of_loads() -> None:
@@ -38,13 +31,12 @@ def test_generators_of_loads() -> None:
     assert set(registry.PROTOCOLS) == set(protocols.PROTOCOLS)
 
 
-@pytest.mark.parametrize(
-    ("late", "offered_rps", "doubts", "status"),
-    [(10, 980, 0, "ok"), (11, 1000, 1, "ok"), (10, 979, 0, "invalid"), (500, 900, 1, "invalid")],
-)
-def test_rate_that_was_not_kept(late: int, offered_rps: float, doubts: int, status: str) -> None:
+def test_rate_that_was_not_kept() -> None:
     """Up to 1 % of the requests may be late, and up to 2 % may be lacking."""
-    row = base.kept_rate(late, 1000, offered_rps, 1000, "labkit")
-    assert (len(row["doubts"]), row.get("status", "ok")) == (doubts, status)
-    assert ("reason" in row) == (status == "invalid")
-    assert all(f"labkit sent {late / 10:.2g} %" in one for one in row["doubts"]), row
+    for late, offered_rps, doubts, status in (
+        (10, 980, 0, "ok"), (11, 1000, 1, "ok"), (10, 979, 0, "invalid"), (500, 900, 1, "invalid"),
+    ):  # fmt: skip
+        row = base.kept_rate(late, 1000, offered_rps, 1000, "labkit")
+        assert (len(row["doubts"]), row.get("status", "ok")) == (doubts, status)
+        assert ("reason" in row) == (status == "invalid")
+        assert all(f"labkit sent {late / 10:.2g} %" in one for one in row["doubts"]), row

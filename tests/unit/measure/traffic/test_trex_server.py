@@ -62,18 +62,19 @@ def test_configuration_is_that_of_a_measured_server() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("mtu", "frame"),
-    [(1500, 2048), (1906, 2048), (1907, 4096), (8050, 8192), (8051, 9216), (9000, 9216), (65535, 9216)],
-)
-def test_places_of_the_ring_hold_the_largest_frame(mtu: int, frame: int) -> None:
+def test_places_of_the_ring_hold_the_largest_frame() -> None:
     """What the kernel asks of a ring, and TRex's largest packet buffer, of 9 · 1024 + 64 bytes."""
-    [config] = yaml.safe_load(server.config(PORTS, mtu, "x"))
-    ring = dict(part.split("=") for part in config["interfaces"][0].removeprefix("--vdev=").split(",")[1:])
-    block, size, count = (int(ring[name]) for name in ("blocksz", "framesz", "framecnt"))
-    assert size == frame < 9 * 1024 + 64
-    assert (block % 4096, block % size, count % (block // size)) == (0, 0, 0)
-    assert 31 << 20 <= count * size <= 32 << 20
+    for mtu, frame in (
+        (1500, 2048), (1906, 2048), (1907, 4096), (8050, 8192), (8051, 9216), (9000, 9216), (65535, 9216),
+    ):  # fmt: skip
+        [config] = yaml.safe_load(server.config(PORTS, mtu, "x"))
+        ring = dict(
+            part.split("=") for part in config["interfaces"][0].removeprefix("--vdev=").split(",")[1:]
+        )
+        block, size, count = (int(ring[name]) for name in ("blocksz", "framesz", "framecnt"))
+        assert size == frame < 9 * 1024 + 64
+        assert (block % 4096, block % size, count % (block // size)) == (0, 0, 0)
+        assert 31 << 20 <= count * size <= 32 << 20
 
 
 def test_command_line() -> None:
@@ -88,18 +89,15 @@ def test_command_line() -> None:
     assert "--hdrh" not in stateful
 
 
-@pytest.mark.parametrize(
-    ("mix", "words"),
-    [
+def test_flows_that_a_stream_cannot_have() -> None:
+    for mix, words in (
         (Mix(vary=("source_mac",), flows=2), "vary=source_mac: TRex varies source_port"),
         (Mix(flows=100_000, vary=("source_port", "target_ip")), "source_port has 64512 values"),
         (Mix(flows=4000, block=2000, repeats=10), "use generator=packets"),
         (Mix(burst_frames=16), "burst_frames=16: TRex decides its bursts"),
-    ],
-)
-def test_flows_that_a_stream_cannot_have(mix: Mix, words: str) -> None:
-    with pytest.raises(Unsupported, match=words):
-        generator.check_mix(mix)
+    ):
+        with pytest.raises(Unsupported, match=words):
+            generator.check_mix(mix)
 
 
 def test_load_of_a_search_leaves_room_for_the_probes() -> None:

@@ -74,13 +74,12 @@ def test_parentheses_within_quotes() -> None:
         display_filter.check("(" * 100_000)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["$(id)", "-r", "ip.ttl -w /tmp/x", "ip.ttl,,ip.src", "a" * 101, "ip\nsrc", ",".join(["ip.src"] * 17)],
-)
-def test_invalid_field_name_is_refused(text: str) -> None:
-    with pytest.raises(BadInput, match="field"):
-        display_filter.field_names(text)
+def test_invalid_field_name_is_refused() -> None:
+    for text in (
+        "$(id)", "-r", "ip.ttl -w /tmp/x", "ip.ttl,,ip.src", "a" * 101, "ip\nsrc", ",".join(["ip.src"] * 17),
+    ):  # fmt: skip
+        with pytest.raises(BadInput, match="field"):
+            display_filter.field_names(text)
 
 
 @pytest.mark.needs("tshark")

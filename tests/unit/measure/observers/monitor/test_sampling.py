@@ -33,12 +33,8 @@ def test_samplers() -> None:
     assert len(chosen("first:100", [*packets, packets[0]])) == MAX_FLOWS + 2
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["some", "one_in:0", "one_in:nan", "random:2",
-     "interval:1:1:1", "x" * 10_000],
-)  # fmt: skip
-def test_invalid_sampler_is_refused(text: str) -> None:
-    with pytest.raises(BadInput, match="choose all, one_in:N") as raised:
-        sampler(text)
-    assert len(str(raised.value)) < 600
+def test_invalid_sampler_is_refused() -> None:
+    for text in ("some", "one_in:0", "one_in:nan", "random:2", "interval:1:1:1", "x" * 10_000):
+        with pytest.raises(BadInput, match="choose all, one_in:N") as raised:
+            sampler(text)
+        assert len(str(raised.value)) < 600
