@@ -74,7 +74,7 @@ def test_failed_tests_are_retried(tree: Path, part: str, second: int) -> None:
 
 @pytest.mark.parametrize(("part", "code"), [("test-long", "2"), ("test-alone", "3"), ("test", "unreached")])
 def test_other_failures_are_not_retried(tree: Path, part: str, code: str) -> None:
-    """These are an interrupted pytest, an internal error of pytest, and failures of ruff or mypy, which run first."""
+    """These are an interrupted pytest, an internal error of pytest, and failures of ruff or mypy."""
     if code == "unreached":
         (tree / f"{part}-unreached").touch()
     else:
