@@ -52,7 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, metavar="N", help="a published port that leads to the second end")
     existing_ends.add_choice(parser)
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--dot", action="store_true", help="print a graph for Graphviz")
     form.add_argument("--mermaid", action="store_true", help="print a Mermaid flowchart")
     arguments.add_json(form, "print everything that the kernel reports as one JSON object")
     form.add_argument(
@@ -72,7 +71,7 @@ def run(given: argparse.Namespace) -> int:
     elif given.json:
         print(printable_json(msgspec.json.format(msgspec.json.encode(state), indent=2).decode()))
     else:
-        draw = drawing.dot if given.dot else drawing.mermaid if given.mermaid else drawing.tree
+        draw = drawing.mermaid if given.mermaid else drawing.tree
         print(printable(draw(state)), end="")
     return 0
 

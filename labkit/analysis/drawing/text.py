@@ -1,10 +1,9 @@
-"""Write a state as text: a tree for the terminal, DOT (Graphviz), or Mermaid."""
+"""Write a state as text: a tree for the terminal, or Mermaid."""
 
 from collections.abc import Iterator
 
 from labkit.analysis.drawing.flat_layout import Layout
 from labkit.analysis.drawing.graph import (
-    JOIN_KINDS,
     Join,
     condition,
     first,
@@ -25,10 +24,6 @@ USUAL_OFFLOADS = (
     "generic-segmentation-offload",
     "generic-receive-offload",
 )
-_DOT_STYLES = {
-    "veth": "solid", "port": "dotted", "lower": "dashed", "tunnel": "bold", "mirror": "dashed",
-    "redirect": "solid", "published": "dashed",
-}  # fmt: skip
 _MERMAID_LINES = {
     "veth": "---", "port": "-.-", "lower": "-. lower .-", "tunnel": "== tunnel ===", "mirror": "-. mirror .-",
     "redirect": "-- BPF ---", "published": "-. port .-",
@@ -84,44 +79,14 @@ def _at(place: Place) -> str:
     return f"{place.namespace}/{place.interface}"
 
 
-def dot(state: State) -> str:
-    """Return an undirected Graphviz graph with a cluster per namespace and a node per interface."""
-    state = simplify(state)
-    lines = [
-        f"graph {_quote(state.topology)} {{",
-        f"  label={_quote(f'{title(state)}, Linux {state.kernel}')}; labelloc=t; rankdir=LR; ranksep=1;",
-        '  fontname="sans-serif"; node [shape=box, style=rounded, fontname="sans-serif"];',
-    ]
-    for space in state.namespaces:
-        lines.append(f"  subgraph {_quote(f'cluster {space.name}')} {{")
-        lines.append(f"    label={_quote(space.name)};")
-        lines += [
-            f"    {_quote(f'{space.name}/{one.name}')} [label={_quote(*label(one))}];"
-            for one in space.interfaces
-        ]
-        lines.append("  }")
-    for join in _from_left_to_right(state):
-        near, far = (_quote(_at(place)) for place in join.ends)
-        # A lower device in the same namespace goes below, not beside; else the two ends would not be level.
-        inside = join.kind == "lower" and join.ends[0].namespace == join.ends[1].namespace
-        style = f"style={_DOT_STYLES[join.kind]}, tooltip={_quote(JOIN_KINDS[join.kind])}"
-        lines.append(f"  {near} -- {far} [{style}{', constraint=false' if inside else ''}];")
-    return "\n".join([*lines, "}"]) + "\n"
-
-
 def _from_left_to_right(state: State) -> list[Join]:
-    """Return all joins with their ends in order from clients to servers. Graphviz and Mermaid place them in this order
-    from left to right."""
+    """Return all joins with their ends in order from clients to servers: Mermaid places them in this order from left to
+    right."""
     places = Layout(state)
     return [
         Join(join.kind, tuple(sorted(join.ends, key=lambda place: places.interfaces[place].x)))
         for join, _ in places.lines
     ]
-
-
-def _quote(*lines: str) -> str:
-    """Return a string of the DOT language."""
-    return '"' + r"\n".join(line.replace("\\", r"\\").replace('"', r"\"") for line in lines) + '"'
 
 
 def mermaid(state: State) -> str:

@@ -1,4 +1,4 @@
-"""Drawings of made-up states: DOT and Mermaid text, and the positions of a figure's boxes and lines."""
+"""Drawings of made-up states: Mermaid text, and the positions of a figure's boxes and lines."""
 
 import itertools
 import subprocess
@@ -17,17 +17,6 @@ from labkit.analysis.drawing.folded_layout import Levels, places
 from labkit.common.topology_state import Namespace, Place, State
 
 
-def test_dot() -> None:
-    text = drawing.dot(tunnelled())
-    assert text.startswith('graph "vxlan" {\n  label="vxlan, 1 pair, Linux 6.1"')
-    assert '    "client0/eth0" [label="eth0 · vxlan 42\\n10.1.0.1/8"];' in text
-    assert '  "client0/eth0" -- "server0/eth0" [style=bold, tooltip="tunnel"];' in text
-    assert '  "client0/under" -- "server0/under" [style=solid, tooltip="veth or netkit pair"];' in text
-    assert '"client0/eth0" -- "client0/under" [style=dashed' in text
-    assert text.count("{") == text.count("}") == 3
-    assert "lo" not in [line.split("/")[-1].split('"')[0] for line in text.splitlines()]
-
-
 def test_mermaid() -> None:
     text = drawing.mermaid(tunnelled())
     assert text.splitlines()[1] == "flowchart LR"
@@ -35,6 +24,7 @@ def test_mermaid() -> None:
     assert "  n0i100 == tunnel === n1i100" in text
     assert "  n0i101 --- n1i101" in text
     assert "  n1i100 -. lower .- n1i101" in text
+    assert '["lo' not in text
     assert '["120 more pairs are not drawn"]' in drawing.mermaid(bridged(128))
     assert drawing.mermaid(bridged(128)).count(" --- ") == 16
 
@@ -47,7 +37,6 @@ def test_names_are_escaped() -> None:
         pairs=[],
         namespaces=[Namespace(name, [veth(name, 2, Place("x", "y"))], [])],
     )
-    assert 'graph "a\\"<b>\\\\#" {' in drawing.dot(state)
     assert 'n0["a#quot;#lt;b#gt;\\#35;"]' in drawing.mermaid(state)
     text = next(trace for trace in figure.topology(state).data if trace.mode == "text").text[0]
     assert text == '<b>a"&lt;b&gt;\\#</b>'
@@ -66,7 +55,6 @@ def test_tree() -> None:
     assert "  gretun-cont  gre       MTU 1550   tunnel 26.0.0.2 to 28.0.0.2 (lc2/gretun-cont)" in lines
     assert "  route 23.0.0.0/24 dev gretun-cont" in lines
     assert "gre0" not in drawing.tree(overlay())
-    assert ' "con_ns1/vxlan-cont" -- "con_ns3/vxlan-cont" [style=bold' in drawing.dot(overlay())
     assert drawing.mermaid(overlay()).count("== tunnel ===") == 2
 
 
