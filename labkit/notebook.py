@@ -152,19 +152,10 @@ class Run:
             except LabkitError as error:
                 _note(f"{arm} is not explained: {error}.")
 
-    def flames(self, arm: str = "", against: str | None = None) -> list[Any]:
-        """Return the differential flame graphs of `why` as widgets; of a run of one arm, that arm's own.
-
-        A frame that is clicked offers its function's source lines, if the run kept perf.data. Raises as `why`.
-        """
-        sources = (
-            (lambda name: list(self.source_lines(name).itertuples(index=False, name=None)))
-            if source_lines.are_kept(self.profiles)
-            else None
-        )
+    def flames(self, arm: str = "", against: str | None = None) -> list[flame.Flame]:
+        """Return the differential flame graphs of `why`; of a run of one arm, that arm's own. Raises as `why`."""
         own = [] if arm or against else self._own_flames()
-        drawn = own or self.why(arm, against).flames
-        return [one.widget(sources) for one in drawn]
+        return own or self.why(arm, against).flames
 
     def _own_flames(self) -> list[flame.Flame]:
         """Return the flame graph of each point of the only arm, in CPU time per unit of work; of several arms, none."""

@@ -12,7 +12,6 @@ from nbformat import v4
 from sandbox import until
 
 from labkit.analysis import flame, report
-from labkit.analysis.flame import flame_graph
 
 pytestmark = pytest.mark.needs("chromium")
 
@@ -35,17 +34,7 @@ def pages(why: flame.Difference, tmp_path_factory: pytest.TempPathFactory) -> di
     there = [flame.draw_difference(why), flame.graph(why.left)]
     outputs = [v4.new_output("display_data", data=one._repr_mimebundle_()) for one in there]
     nbformat.write(v4.new_notebook(cells=[v4.new_code_cell("show", outputs=outputs)]), folder / "n.ipynb")
-    module = flame_graph.widget_script().replace("export default", "const widget =")
-    data = flame_graph.as_json(there[0].data)
-    (folder / "widget.html").write_text(
-        f"<!doctype html><meta charset='utf-8'><style>{flame.style()}</style><main></main><script>{module}\n"
-        f"const state = {{data: {data}, has_sources: true}}, model = {{get: name => state[name], "
-        "on(_kind, listener) { this.answer = listener; }, "
-        "send({name}) { this.answer({name, rows: [['veth', '<b>net/ipv4/ip_input.c:530', 0.25]]}); }};"
-        "widget.render({model, el: document.querySelector('main')});</script>"
-    )
     return {
-        "widget": (folder / "widget.html").as_uri(),
         "report": report.html(folder / "n.ipynb", folder / "report.html").as_uri(),
         "own": there[0].write(folder / "own.html").as_uri(),
     }
@@ -70,7 +59,7 @@ def frame(page: Any, name: str) -> Any:
     return page.locator(".labkit-flame").first.locator("svg g", has_text=name).first
 
 
-@pytest.mark.parametrize("page", ["report", "own", "widget"], indirect=True)
+@pytest.mark.parametrize("page", ["report", "own"], indirect=True)
 def test_search_and_zoom(page: Any, why: flame.Difference) -> None:
     graph = page.locator(".labkit-flame").first
     assert len(flame.draw_difference(why).data["name"]) > 5000
@@ -112,16 +101,6 @@ def test_search_and_zoom(page: Any, why: flame.Difference) -> None:
     assert graph.locator("svg g", has_text="planted").count() == 0, "the left side has no such function"
 
 
-@pytest.mark.parametrize("page", ["widget"], indirect=True)
-def test_clicked_frame_shows_its_source_lines(page: Any) -> None:
-    graph = page.locator(".labkit-flame").first
-    frame(page, "all").click()
-    assert graph.locator(".numbers button").count() == 0, "a process has no source"
-    frame(page, "planted").click()
-    graph.locator(".numbers button", has_text="source lines").click()
-    assert graph.locator(".sources td").all_text_contents() == ["25 %", "<b>net/ipv4/ip_input.c:530", "veth"]
-
-
 def test_hover_shows_both_sides(page: Any) -> None:
     frame(page, "planted").hover()
     tip = page.locator(".labkit-flame .tip").first
@@ -131,7 +110,6 @@ def test_hover_shows_both_sides(page: Any) -> None:
         assert part in words
 
 
-@pytest.mark.parametrize("page", ["report", "widget"], indirect=True)
 def test_click_keeps_the_numbers(page: Any) -> None:
     frame(page, "planted").click()
     words = page.locator(".labkit-flame .numbers").first.text_content()

@@ -8,8 +8,6 @@ takes more than half a minute for 5,000 frames and cannot search by name.
 import base64
 import html
 import json
-import threading
-from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,12 +23,9 @@ from labkit.analysis.flame.frame_tree import Tree
 from labkit.analysis.flame.profile import Arm
 from labkit.analysis.flame.significance import round_means
 from labkit.common import run_folder
-from labkit.common.errors import BadInput, LabkitError
+from labkit.common.errors import BadInput
 
 MIME = "application/vnd.labkit.flame.v1+json"
-MAX_LINES = 30  # of a function's source
-# Returns the source lines of a function: rows of an arm, FILE:NUMBER, and the share of all samples.
-Sources = Callable[[str], Sequence[tuple[str, str, float]]]
 MAX_FRAMES = 10_000  # the largest frames; the others are too small to see even when zoomed
 # Of a still picture, in pixels: image width, row height, letter width, narrowest frame.
 WIDTH, ROW, TEXT, MIN_WIDTH = 900, 17, 6.5, 1.0
@@ -39,8 +34,7 @@ _UNTRUSTED = (
     "This is a still picture of the flame graph: in a notebook that is not trusted, no script runs. Run the cell again,"
     " or trust the notebook, to search, to zoom, and to see the numbers of a frame."
 )
-# In a report and in HTML output, the script draws every graph of the page that is not drawn yet. A widget draws only
-# its own graph.
+# The script draws every graph of the page that is not drawn yet.
 _PAGE = """(() => {
 %s
 for (const place of document.querySelectorAll(".labkit-flame:not([data-drawn])")) {
@@ -48,15 +42,6 @@ for (const place of document.querySelectorAll(".labkit-flame:not([data-drawn])")
   new Flame(place, JSON.parse(place.querySelector("script[type='application/json']").textContent));
 }
 })();
-"""
-_WIDGET = """%s
-export default {render({model, el}) {
-  const place = made("div", {className: "labkit-flame"});
-  el.append(place);
-  if (!model.get("has_sources")) { new Flame(place, model.get("data")); return; }
-  const flame = new Flame(place, model.get("data"), name => model.send({name}));
-  model.on("msg:custom", message => flame.answer(message));
-}};
 """
 
 
@@ -78,25 +63,6 @@ class Flame:
         coded = base64.b64encode(still_picture(self.data).encode()).decode()
         return f'<img alt="flame graph" width="100%" src="data:image/svg+xml;base64,{coded}">'
 
-    def widget(self, sources: Sources | None = None) -> Any:
-        """Return the flame graph as a widget (anywidget), which JupyterLab draws in a notebook that is trusted.
-
-        sources: returns the source lines of a function, or raises LabkitError; a clicked frame then offers them.
-        """
-        import anywidget
-        import traitlets
-
-        class FlameWidget(anywidget.AnyWidget):
-            _esm = widget_script()
-            _css = style()
-            data = traitlets.Dict().tag(sync=True)
-            has_sources = traitlets.Bool().tag(sync=True)
-
-        made = FlameWidget(data=self.data, has_sources=sources is not None)
-        if sources is not None:
-            made.on_msg(lambda widget, message, _buffers: _answer(widget, message, sources))
-        return made
-
     def write(self, path: Path) -> Path:
         """Write the flame graph as a standalone page, and return the path. Raises Failed if it cannot be written."""
         run_folder.write(
@@ -110,27 +76,6 @@ class Flame:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         return {MIME: self.data, "text/html": self.html(), "text/plain": repr(self)}
-
-
-def _answer(widget: Any, message: Any, sources: Sources) -> None:
-    """Send the source lines of the function that a page asks for; perf needs a while, so a thread waits for it."""
-    name = message.get("name") if isinstance(message, dict) else None
-    if not isinstance(name, str):
-        return
-
-    def look_up() -> None:
-        try:
-            rows = [(str(arm), str(line), float(share)) for arm, line, share in sources(name)[:MAX_LINES]]
-            widget.send({"name": name, "rows": rows})
-        except LabkitError as error:
-            widget.send({"name": name, "problem": str(error)})
-        except Exception as error:  # otherwise the page would wait for ever
-            widget.send(
-                {"name": name, "problem": f"the source lines failed ({type(error).__name__}: {error})"}
-            )
-            raise
-
-    threading.Thread(target=look_up, daemon=True, name="labkit source lines").start()
 
 
 def graph(arm: Arm, per: str | None = None) -> Flame:
@@ -250,12 +195,6 @@ def style() -> str:
 def script() -> str:
     """Return the script that draws all flame graphs of a page that are not drawn yet."""
     return _PAGE % (_HERE / "flame.js").read_text()
-
-
-@cache
-def widget_script() -> str:
-    """Return the module of a widget that draws its flame graph."""
-    return _WIDGET % (_HERE / "flame.js").read_text()
 
 
 def as_json(data: dict[str, Any]) -> str:

@@ -52,11 +52,6 @@ def function_lines(profiles: pd.DataFrame, function: str) -> pd.DataFrame:
     return result
 
 
-def are_kept(profiles: pd.DataFrame) -> bool:
-    """Return whether the run kept a perf.data file."""
-    return bool(_kept_files(profiles))
-
-
 def _kept_files(profiles: pd.DataFrame) -> list[tuple[str, Path]]:
     """Return the arm and the perf.data file of each round that kept it."""
     result = []

@@ -1,5 +1,5 @@
-// Draws a flame graph into an element: an icicle of frames that can be searched and zoomed. It is in a notebook's output,
-// in a widget and in a report alike, so it needs nothing but itself, and touches nothing else. flame_graph.py wraps it.
+// Draws a flame graph into an element: an icicle of frames that can be searched and zoomed. It is in a notebook's output
+// and in a report alike, so it needs nothing but itself, and touches nothing else. flame_graph.py wraps it.
 const ROW = 19, MIN_PX = 0.35, GAP = 0.6, FONT = 11.5, PATIENCE_MS = 150;
 const STEPS = [[1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"], [1e-12, "p"]];
 const KINDS = {module: "a module of the kernel"};
@@ -35,12 +35,11 @@ function mixed(from, to, part) {
 }
 
 class Flame {
-  // `ask`: requests the source lines of a function, which `answer` gets. Only a widget has a kernel to ask.
-  constructor(place, data, ask = null) {
+  constructor(place, data) {
     // A notebook from somebody else may hold anything, and colours become a part of the picture's text.
     const colors = Object.entries(data.colors).map(([name, color]) => [name, COLOR.test(color) ? color : "#888888"]);
     data = {...data, colors: Object.fromEntries(colors)};
-    Object.assign(this, {place, data, ask, count: data.name.length, zoomed: 0, hits: null, widths: "both"});
+    Object.assign(this, {place, data, count: data.name.length, zoomed: 0, hits: null, widths: "both"});
     this.parents();
     this.build();
     this.measure();
@@ -85,7 +84,7 @@ class Flame {
     this.out.addEventListener("click", () => this.zoom(0));
     save.addEventListener("click", () => this.save());
     this.place.addEventListener("keydown", event => event.key === "Escape" && this.zoom(0));
-    this.box.addEventListener("click", event => { const at = this.at(event); if (at !== null) { this.numbers.replaceChildren(...this.describe(at), ...this.link(at)); this.zoom(at); } });
+    this.box.addEventListener("click", event => { const at = this.at(event); if (at !== null) { this.numbers.replaceChildren(...this.describe(at)); this.zoom(at); } });
     this.box.addEventListener("mousemove", event => this.point(event));
     this.box.addEventListener("mouseleave", () => { this.tip.hidden = true; });
   }
@@ -251,26 +250,6 @@ class Flame {
     if (data.odd.includes(name)) lines.push("† this function enables interrupts: samples from before that are charged to it");
     const title = made("strong", {textContent: data.names[name]});
     return [title, ` ${data.kinds[name] || ""}`, ...lines.map(textContent => made("div", {textContent}))];
-  }
-
-  link(at) {
-    const {data} = this, name = data.names[data.name[at]];
-    if (!this.ask || data.kinds[data.name[at]] === "process") return [];
-    const button = made("button", {type: "button", textContent: "source lines"}), lines = made("div", {className: "sources"});
-    button.addEventListener("click", () => {
-      this.asked = {name, lines};
-      lines.textContent = "perf looks them up …";
-      this.ask(name);
-    });
-    return [button, lines];
-  }
-
-  // Rows of an arm, a line as FILE:NUMBER and its share of all samples; or a sentence why there are none.
-  answer({name, rows, problem}) {
-    if (this.asked?.name !== name) return;
-    const cells = row => row.map(textContent => made("td", {textContent}));
-    const lines = (rows || []).map(([arm, line, share]) => made("tr", {}, ...cells([percent(share), line, arm])));
-    this.asked.lines.replaceChildren(problem || made("table", {}, ...lines));
   }
 
   save() {

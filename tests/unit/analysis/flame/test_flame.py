@@ -3,9 +3,7 @@
 import base64
 import gzip
 import json
-import queue
 import re
-import threading
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -19,7 +17,7 @@ from synthetic_report import EVIL
 
 from labkit.analysis import figures, flame
 from labkit.analysis.flame import folded_stacks, frame_tree, load_profiles, speedscope
-from labkit.common.errors import BadInput, Unsupported
+from labkit.common.errors import BadInput
 
 SCHEMA = Path(__file__).parents[3] / "samples" / "speedscope-1.25.0-file-format-schema.json"
 IDLE = "swapper;do_idle_[k];pv_native_safe_halt_[k]"
@@ -246,34 +244,6 @@ def test_still_picture_has_the_frames() -> None:
     assert named["f"][0] == pytest.approx(named["h"][0] + 0.6 * 900, abs=1), "the largest child is the first"
     assert named["<g>"][0] == named["f"][0]
     assert named["<g>"][2] > named["f"][2]
-
-
-def test_widget_has_the_same_data_and_source_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = flame.graph(arm("a", {"p;f_[k]": 3}))
-    assert one.widget().data == one.data
-    assert not one.widget().has_sources
-
-    def sources(name: str) -> list[tuple[str, str, float]]:
-        if name == "h":
-            raise ValueError("a defect")
-        if name != "f":
-            raise Unsupported(f"there are no debug symbols of {name} here")
-        return [("a", f"f.c:{number}", 0.01) for number in range(100)]
-
-    widget = flame.graph(arm("a", {"p;f_[k]": 3})).widget(sources)
-    sent: queue.Queue[dict[str, Any]] = queue.Queue()
-    monkeypatch.setattr(widget, "send", sent.put)
-    assert widget.has_sources
-    for message in (["f"], {"name": 3}, {"name": "f"}):
-        widget._handle_custom_msg(message, [])
-    first = sent.get(timeout=20)
-    assert (first["name"], len(first["rows"]), first["rows"][2]) == ("f", 30, ("a", "f.c:2", 0.01))
-    widget._handle_custom_msg({"name": "g"}, [])
-    assert sent.get(timeout=20) == {"name": "g", "problem": "there are no debug symbols of g here"}
-    monkeypatch.setattr(threading, "excepthook", lambda _arguments: None)
-    widget._handle_custom_msg({"name": "h"}, [])
-    assert sent.get(timeout=20) == {"name": "h", "problem": "the source lines failed (ValueError: a defect)"}
-    assert sent.empty()
 
 
 def test_speedscope_file_is_valid(tmp_path: Path) -> None:
