@@ -64,8 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--export",
         type=Path,
         metavar="DIR",
-        help="also write the stacks of each side to this folder: folded (flamegraph.pl, Firefox Profiler) and for"
-        " speedscope",
+        help="also write the stacks of each side to this folder: folded (flamegraph.pl, speedscope,"
+        " Firefox Profiler)",
     )
     arguments.add_percentile(parser)
     arguments.add_json(parser)

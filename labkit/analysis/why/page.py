@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from labkit.analysis import displays, figures, flame, report
-from labkit.analysis.flame import load_profiles, speedscope
+from labkit.analysis.flame import load_profiles
 from labkit.analysis.flame.significance import CLAIM_SHARE, Estimate
 from labkit.analysis.report.notebook_cells import Cell, document, plain, prose_cell, shown_cell
 from labkit.analysis.why import conclusion, selection, verdict
@@ -111,8 +111,8 @@ class Explanation:
         return path
 
     def export(self, folder: Path) -> str:
-        """Write the stacks of each side and of the control of every point to a folder, folded (.folded) and for
-        speedscope, and return a sentence that names the files."""
+        """Write the stacks of each side and of the control of every point to a folder, folded, and return a
+        sentence that names the files."""
         written = []
         differences = [one.difference for one in self.points if one.difference is not None]
         for number, one in enumerate(differences, 1):
@@ -120,14 +120,10 @@ class Explanation:
                 point = f"-{number}" if len(differences) > 1 else ""
                 stem = re.sub(r"[^\w.+-]+", "_", arm.name).strip("_") + point
                 run_folder.write(folder / f"{stem}.folded", flame.text(arm.stacks()).encode())
-                speedscope.write([arm], folder / f"{stem}.speedscope.json")
                 written.append(stem)
         if not written:
             return f"nothing to export to {folder}: there are no profiles"
-        return (
-            f"{folder} has {', '.join(written)}: .folded for flamegraph.pl and the Firefox Profiler,"
-            " .speedscope.json for speedscope"
-        )
+        return f"{folder} has {', '.join(written)}: .folded for flamegraph.pl, speedscope and the Firefox Profiler"
 
     def __repr__(self) -> str:
         return "\n".join(f"- {sentence}" for sentence in self.sentences())

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,10 +15,9 @@ import synthetic_profiles as made
 from synthetic_report import EVIL
 
 from labkit.analysis import figures, flame
-from labkit.analysis.flame import folded_stacks, frame_tree, load_profiles, speedscope
+from labkit.analysis.flame import folded_stacks, frame_tree, load_profiles
 from labkit.common.errors import BadInput
 
-SCHEMA = Path(__file__).parents[3] / "samples" / "speedscope-1.25.0-file-format-schema.json"
 IDLE = "swapper;do_idle_[k];pv_native_safe_halt_[k]"
 
 
@@ -244,23 +242,6 @@ def test_still_picture_has_the_frames() -> None:
     assert named["f"][0] == pytest.approx(named["h"][0] + 0.6 * 900, abs=1), "the largest child is the first"
     assert named["<g>"][0] == named["f"][0]
     assert named["<g>"][2] > named["f"][2]
-
-
-def test_speedscope_file_is_valid(tmp_path: Path) -> None:
-    """The file is valid by speedscope's own schema."""
-    there = [made.arm(name, seed, rounds=2) for seed, name in enumerate(("a", "b"))]
-    document = json.loads(speedscope.write(there, tmp_path / "x.speedscope.json").read_text())
-    jsonschema.Draft7Validator(json.loads(SCHEMA.read_text())).validate(document)
-    assert [profile["name"] for profile in document["profiles"]] == [
-        "a, round 1", "a, round 2", "b, round 1", "b, round 2",
-    ]  # fmt: skip
-    for profile, one in zip(document["profiles"], [r for each in there for r in each.rounds], strict=True):
-        assert profile["endValue"] == sum(profile["weights"]) == sum(one.stacks.values()) * 1_000_000
-        stacks = {
-            ";".join(document["shared"]["frames"][at]["name"] for at in sample): weight // 1_000_000
-            for sample, weight in zip(profile["samples"], profile["weights"], strict=True)
-        }
-        assert stacks == {stack.replace("_[k]", ""): count for stack, count in one.stacks.items()}
 
 
 def test_function_figure_matches_the_table(planted: flame.Difference) -> None:
