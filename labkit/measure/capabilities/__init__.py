@@ -25,10 +25,7 @@ def _groups(alone: bool, versions: Callable[[], dict[str, str | None]]) -> tuple
         ("tracers", lambda: tracing.tracers(alone=alone)),
         ("perf events", perf.perf_events),
         ("BPF", perf.bpf),
-        (
-            "virtual machines",
-            lambda: [platforms.lab_vm(), platforms.kvm(), platforms.hugepages(), *platforms.vsock()],
-        ),
+        ("virtual machines", lambda: [platforms.lab_vm(), platforms.kvm(), platforms.hugepages()]),
         ("Open vSwitch", lambda: platforms.open_vswitch(versions()["ovs-vswitchd"])),
         ("tools", lambda: tools.tools(versions())),
     )

@@ -1,4 +1,4 @@
-"""Try Open vSwitch, lab VMs, KVM, huge pages, vsock and privileges."""
+"""Try Open vSwitch, lab VMs, KVM, huge pages and privileges."""
 
 import errno
 import fcntl
@@ -7,8 +7,6 @@ import os
 import re
 import resource
 import shutil
-import socket
-import struct
 from contextlib import closing
 from pathlib import Path
 
@@ -25,7 +23,6 @@ from labkit.measure.capabilities.base import (
     attempt,
     kernel_with,
     refused,
-    remedy_for,
 )
 from labkit.measure.topologies.open_vswitch import dpdk
 from labkit.system import machine, netlink, process
@@ -33,7 +30,6 @@ from labkit.system.netlink import ethtool
 from labkit.system.qemu import boot, kernels
 
 KVM_GET_API_VERSION, KVM_CREATE_VM = 0xAE00, 0xAE01  # linux/kvm.h
-IOCTL_VM_SOCKETS_GET_LOCAL_CID = 0x7B9  # linux/vm_sockets.h
 MAP_HUGETLB = 0x40000  # asm-generic/mman.h
 SEES = "a guest sees the files that this user may read, read-only; it can write into the run's folder only"
 ENOUGH_FILES = 4096  # for 128 pairs of four topologies: two per namespace, three per program
@@ -115,30 +111,6 @@ def kvm() -> Capability:
     return attempt(
         "virtual machines", "KVM", probe, "guests are emulated (TCG), several times slower", remedy
     )
-
-
-def vsock() -> list[Capability]:
-    """Try vsock sockets from the guest's and the host's side."""
-    lost = "a {} cannot be reached by vsock; labkit uses a serial port instead"
-    return [
-        attempt("virtual machines", name, probe, lost.format(side), remedy_for(option, f"devname:{name}"))
-        for name, probe, side, option in (
-            ("vsock", _vsock, "host", "VSOCKETS"),
-            ("vhost-vsock", _vhost_vsock, "guest", "VHOST_VSOCK"),
-        )
-    ]
-
-
-def _vsock() -> str:
-    with socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM) as made:
-        made.bind((socket.VMADDR_CID_ANY, socket.VMADDR_PORT_ANY))
-    with open("/dev/vsock", "rb") as device:
-        answer = fcntl.ioctl(device, IOCTL_VM_SOCKETS_GET_LOCAL_CID, bytes(4))
-    return f"as a guest: its address is {struct.unpack('I', answer)[0]}"
-
-
-def _vhost_vsock() -> None:
-    os.close(os.open("/dev/vhost-vsock", os.O_RDWR | os.O_CLOEXEC))
 
 
 def hugepages() -> Capability:
