@@ -119,7 +119,7 @@ def _topologies() -> Iterator[str]:
     )
     yield markdown_table(
         ("no topology", "model", "it needs"),
-        [(name, model, needs) for name, (model, needs, _file) in datapaths.WITHOUT_TOPOLOGY.items()],
+        [(name, model, needs) for name, (model, needs) in datapaths.WITHOUT_TOPOLOGY.items()],
     )
 
 
