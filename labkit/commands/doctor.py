@@ -1,11 +1,9 @@
 """`labkit doctor`: show what a kernel and its machine can do."""
 
 import argparse
-import importlib
-import threading
 from typing import Any
 
-from labkit.commands import arguments
+from labkit.commands import arguments, doctor_text
 from labkit.commands.messages import note
 from labkit.common.errors import Failed
 from labkit.measure.agent import main as agent_main
@@ -40,10 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    # The import of the console library takes as long as the probes, so both run at the same time.
-    reading = threading.Thread(target=importlib.import_module, args=("labkit.commands.doctor_text",))
-    reading.start()
-
     try:
         where, request = given.where, dict[str, Any](do="doctor")
         if given.datapaths:
@@ -62,9 +56,6 @@ def run(given: argparse.Namespace) -> int:
         note(str(error))
         answer = next(agent_main.doctor({"topologies": given.datapaths}))
     del answer["event"]
-    reading.join()
-    from labkit.commands import doctor_text
-
     every = given.all or given.datapaths
     print(doctor_text.as_json(answer) if given.json else doctor_text.as_text(answer, every=every), end="")
     return 0

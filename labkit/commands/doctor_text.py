@@ -4,7 +4,6 @@ Both are made from the agent's answer, which has `machine` (machine.describe), `
 `capabilities`.
 """
 
-import io
 import re
 import sys
 from collections.abc import Iterable
@@ -12,14 +11,12 @@ from itertools import groupby
 from typing import Any, TextIO
 
 import msgspec
-from rich.console import Console
-from rich.text import Text
 
 from labkit.common import packages
 from labkit.common.printable import printable, printable_json
 from labkit.measure.capabilities import Capability
 
-MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("?", "yellow")}
+MARKS = {True: "✓", False: "✗", None: "?"}
 ASCII = str.maketrans({"✓": "+", "✗": "x", "—": "-", "’": "'", "…": "..."})
 INSTALLED = re.compile(rf"({'|'.join(packages.MANAGERS.values())}) ([\w.+-]+)")
 OTHER_KERNEL = re.compile(r"boot (a|another) kernel|labkit kernels get")
@@ -32,36 +29,27 @@ def as_json(answer: dict[str, Any]) -> str:
 
 
 def as_text(answer: dict[str, Any], stream: TextIO | None = None, every: bool = False) -> str:
-    """Return the answer as at most five unwrapped lines; with `every`, as one per capability, by group.
+    """Return the answer as at most five lines; with `every`, as one per capability, by group.
 
-    The text is coloured if `stream` (default: standard output) is a terminal. It is ASCII if the stream's encoding has
-    no check mark.
+    The text is ASCII if the encoding of `stream` (default: standard output) has no check mark.
     """
-    stream = stream or sys.stdout
-    target, buffer = Console(file=stream), io.StringIO()
-    console = Console(
-        file=buffer,
-        force_terminal=target.is_terminal,
-        color_system="standard" if target.color_system else None,
-        no_color=target.no_color,
-    )
     capabilities = msgspec.convert(answer["capabilities"], list[Capability])
-    console.print(Text(printable(headline(answer["machine"], capabilities)), style="bold"), soft_wrap=True)
-    for line in (_every if every else _summary)(capabilities):
-        console.print(line, soft_wrap=True)
-    return _written(buffer.getvalue(), stream.encoding or "ascii")
+    lines = [headline(answer["machine"], capabilities), *(_every if every else _summary)(capabilities)]
+    return _written(
+        "".join(f"{printable(line)}\n" for line in lines), (stream or sys.stdout).encoding or "ascii"
+    )
 
 
 def _written(text: str, encoding: str) -> str:
     """Return the text, reduced to the characters of the encoding."""
     try:
-        "".join(mark for mark, _ in MARKS.values()).encode(encoding)
+        "".join(MARKS.values()).encode(encoding)
     except UnicodeEncodeError:
         text = text.translate(ASCII)
     return text.encode(encoding, errors="replace").decode(encoding)
 
 
-def _summary(capabilities: list[Capability]) -> Iterable[Text]:
+def _summary(capabilities: list[Capability]) -> Iterable[str]:
     """What works, and what is missing, by the way in which a person gets it."""
     missing = [each for each in capabilities if not each.available]
     works = f"{len(capabilities) - len(missing)} of {len(capabilities)} capabilities work"
@@ -69,15 +57,15 @@ def _summary(capabilities: list[Capability]) -> Iterable[Text]:
     for group, members in _by_group(capabilities):
         available = sum(bool(each.available) for each in members)
         counts.append(f"{group} {available}/{len(members)}")
-    yield _marked(True, f"{works} (labkit doctor --all shows each): {', '.join(counts)}")
+    yield f"{MARKS[True]} {works} (labkit doctor --all shows each): {', '.join(counts)}"
     by_kernel = [each for each in missing if OTHER_KERNEL.search(each.remedy or "")]
     programs = [each for each in missing if INSTALLED.search(each.remedy or "")]
     other = [each for each in missing if each not in by_kernel and each not in programs]
     if by_kernel:
         way = "with another kernel (labkit kernels get, then where=vm:debian)"
-        yield _marked(False, f"{way}: {_named(by_kernel)}")
+        yield f"{MARKS[False]} {way}: {_named(by_kernel)}"
     if other:
-        yield _marked(False, f"with other settings or hardware (--all says which): {_named(other)}")
+        yield f"{MARKS[False]} with other settings or hardware (--all says which): {_named(other)}"
     if programs:
         wanted: dict[str, dict[str, None]] = {}
         for manager, package in (
@@ -86,7 +74,7 @@ def _summary(capabilities: list[Capability]) -> Iterable[Text]:
             wanted.setdefault(manager, {})[package] = None
         commands = " or ".join(f"{manager} {' '.join(names)}" for manager, names in wanted.items())
         lost = "; ".join(f"{each.name} ({each.lost or each.detail})" for each in programs)
-        yield _marked(False, f"{commands}: {lost}")
+        yield f"{MARKS[False]} {commands}: {lost}"
 
 
 def _by_group(capabilities: list[Capability]) -> list[tuple[str, list[Capability]]]:
@@ -101,23 +89,15 @@ def _named(capabilities: list[Capability]) -> str:
     )
 
 
-def _marked(available: bool, text: str) -> Text:
-    mark, style = MARKS[available]
-    return Text().append(mark, style=style).append(f" {printable(text)}")
-
-
-def _every(capabilities: list[Capability]) -> Iterable[Text]:
+def _every(capabilities: list[Capability]) -> Iterable[str]:
     for group, members in _by_group(capabilities):
         width = max(len(each.name) for each in members)
-        yield Text()
-        yield Text(printable(group), style="bold")
-        yield from (_line(each, width) for each in members)
-    yield Text()
+        yield from ("", group, *(_line(each, width) for each in members))
     available, unknown = (
         [each for each in capabilities if each.available is state] for state in (True, None)
     )
     rest = f"; {len(unknown)} not tested" if unknown else ""
-    yield Text(f"{len(available)} of {len(capabilities)} capabilities are available here{rest}")
+    yield from ("", f"{len(available)} of {len(capabilities)} capabilities are available here{rest}")
 
 
 def headline(machine: dict[str, Any], capabilities: list[Capability]) -> str:
@@ -129,15 +109,11 @@ def headline(machine: dict[str, Any], capabilities: list[Capability]) -> str:
     return f"Linux {machine['kernel']}, {machine['cpu']}, {cpus}, {runs_on}, {who}"
 
 
-def _line(capability: Capability, width: int) -> Text:
-    mark, style = MARKS[capability.available]
-    line = Text("  ").append(mark, style=style).append(" ")
-    name, detail = printable(capability.name), printable(capability.detail or "")
+def _line(capability: Capability, width: int) -> str:
+    line = (
+        f"  {MARKS[capability.available]} {capability.name.ljust(width)}  {capability.detail or ''}".rstrip()
+    )
     if capability.available:
-        return line.append(f"{name.ljust(width)}  {detail}" if detail else name)
-    line.append(name.ljust(width), style="bold")
-    line.append(f"  {detail}" if detail else "")
-    for label, sentence in (("without it", capability.lost), ("to get it", capability.remedy)):
-        if sentence:
-            line.append(f" — {label}: ", style="dim").append(printable(sentence))
-    return line
+        return line
+    ways = (("without it", capability.lost), ("to get it", capability.remedy))
+    return line + "".join(f" — {label}: {sentence}" for label, sentence in ways if sentence)

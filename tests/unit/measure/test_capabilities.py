@@ -55,7 +55,7 @@ def test_doctor_shows_why_kvm_is_not_tried() -> None:
     boot.remember_kvm_failure("qemu-system-x86_64 was ended by SIGABRT")
     seen = platforms.kvm()
     assert not seen.available
-    [line] = doctor_text._line(seen, 3).plain.splitlines()
+    [line] = doctor_text._line(seen, 3).splitlines()
     assert "no kernel runs in it: qemu-system-x86_64 was ended by SIGABRT" in line
     assert f"remove {boot.kvm_failure_file()}; the next lab VM then tries again" in line
     boot.kvm_failure_file().unlink()
