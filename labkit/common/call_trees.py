@@ -170,10 +170,5 @@ def plain(name: str) -> str:
 
 def median(trees: Iterable[Tree]) -> Tree | None:
     """Return the tree with the median duration (the lower of two), or None if there are no trees."""
-    return quantile(trees, 0.5)
-
-
-def quantile(trees: Iterable[Tree], part: float) -> Tree | None:
-    """Return the tree at the quantile `part` of the durations, or None if there are no trees."""
     result = sorted(trees, key=attrgetter("root.total_ns"))
-    return result[round((len(result) - 1) * part - 1e-9)] if result else None
+    return result[(len(result) - 1) // 2] if result else None

@@ -21,9 +21,8 @@ from labkit.common.call_trees import Call, Tree
 from labkit.common.errors import BadInput
 from labkit.common.units import si
 
-OBSERVER, TIMES = "function_graph", "function_times"
+OBSERVER = "function_graph"
 MEDIAN = 0.5
-COMPARED = 5  # functions listed with their times from function_times
 ROWS, LETTERS = 25, 36  # a table's rows, and the length of its names
 ALIKE = 1.2  # the largest ratio of the arms' shortest calls at which their times are comparable
 
@@ -121,7 +120,7 @@ def packets(rows: pd.DataFrame, name: str) -> list[PacketCalls]:
                 result.setdefault(tree.root.name, []).append((tree, row))
     if not result:
         raise BadInput(f"{name} has no recorded calls of a packet: {own['doubts'].iloc[0]}")
-    return [_middle(name, each, rows) for each in result.values()]
+    return [_middle(name, each) for each in result.values()]
 
 
 def read(path: Path) -> list[Tree]:
@@ -131,7 +130,7 @@ def read(path: Path) -> list[Tree]:
     return list(call_trees.Reader().read(safe_files.text_lines(path)))
 
 
-def _middle(arm: str, rounds: list[tuple[Tree, pd.Series]], rows: pd.DataFrame) -> PacketCalls:
+def _middle(arm: str, rounds: list[tuple[Tree, pd.Series]]) -> PacketCalls:
     tree = call_trees.median(tree for tree, _ in rounds)
     assert tree is not None
     row = next(row for one, row in rounds if one is tree)
@@ -149,23 +148,10 @@ def _middle(arm: str, rounds: list[tuple[Tree, pd.Series]], rows: pd.DataFrame) 
     cost += f" The shortest of the calls took {si(report['shortest_s'], 's')}."
     if pd.notna(row["overhead_ratio"]):
         cost += f" With the tracer the speed was {units.percent(row['overhead_ratio'])} of that without it."
-    notes = [origin, cost, *_by_themselves(tree, rows)]
+    notes = [origin, cost]
     if bool(emulated(pd.DataFrame([row])).any()):
         notes.append("The CPU was emulated: times on a real one differ.")
     return PacketCalls(arm, tree, notes, report["shortest_s"])
-
-
-def _by_themselves(tree: Tree, rows: pd.DataFrame) -> list[str]:
-    """Return what function_times measured for the same functions. It traces them without their callees."""
-    timed: dict[str, list[float]] = {}
-    for value in rows[rows["observer"].eq(TIMES) & rows["status"].eq("ok")]["observed"]:
-        for name, one in observed(value).get("functions", {}).items():
-            if one.get("count"):
-                timed.setdefault(name, []).append(float(one["p50_s"]))
-    here = {call.name: call.total_ns / 1e9 for call in reversed(tree.calls)}
-    both = [(name, sorted(each)[len(each) // 2]) for name, each in timed.items() if name in here]
-    lines = [f"{name} {si(median, 's')} (here {si(here[name], 's')})" for name, median in both[:COMPARED]]
-    return [f"Timed without what they call (function_times, median): {', '.join(lines)}."] if lines else []
 
 
 def packets_compared(left: PacketCalls, right: PacketCalls, rows: int = ROWS) -> pd.DataFrame:

@@ -1,9 +1,8 @@
 """The calls of one packet, from the sender's system call to the receiver's socket, as function_graph prints them.
 
 Source: Documentation/trace/ftrace.rst. During the traffic, a bounded number of complete calls of a root function is
-recorded. The report shows the call of median duration among those without interrupts or task switches, and the calls
-at the 10 % and 90 % quantiles. What runs in a softirq at the end of the sender's call is part of that call: over veth
-this is the whole path to the receiver's socket.
+recorded. The report shows the call of median duration among those without interrupts or task switches. What runs in a
+softirq at the end of the sender's call is part of that call: over veth this is the whole path to the receiver's socket.
 """
 
 import os
@@ -42,7 +41,6 @@ ARRIVALS = frozenset(
 )  # fmt: skip
 EACH_KIB = 2048  # buffer per CPU: about 60,000 calls, which is about a hundred packets
 MAX_CALLS = 500  # calls that are read
-PARTS = (0.5, 0.1, 0.9)  # quantiles of the kept calls
 OPTIONS = {
     "funcgraph-cpu": True, "funcgraph-proc": True, "funcgraph-duration": True, "funcgraph-overhead": True,
     "funcgraph-tail": True, "funcgraph-irqs": True, "funcgraph-abstime": False, "latency-format": False,
@@ -58,10 +56,9 @@ def report(trace: Path, roots: Sequence[str], text: Path) -> Observation:
     with open(trace, errors="replace") as lines:
         trees = list(islice(reader.read(lines), MAX_CALLS))
     result = {root: _describe_root([tree for tree in trees if tree.root.name == root]) for root in roots}
-    chosen = [(root, part, tree) for root, (_, kept) in result.items() for part, tree in kept]
-    for root, part, tree in chosen:
-        what = "the median" if part == 0.5 else f"{units.percent(part)} take no longer"
-        kept_lines.append(f"#\n# {root}, {what}: of {result[root][0]['chosen_of']}\n")
+    chosen = [(root, tree) for root, (_, tree) in result.items() if tree is not None]
+    for root, tree in chosen:
+        kept_lines.append(f"#\n# {root}, the median: of {result[root][0]['chosen_of']}\n")
         kept_lines += [f"{each}\n" for each in tree.lines]
     run_folder.write(text, "".join(kept_lines).encode())
     observed: dict[str, Any] = {
@@ -79,8 +76,8 @@ def report(trace: Path, roots: Sequence[str], text: Path) -> Observation:
     return Observation(observed, text, reader.lost_count, doubts)
 
 
-def _describe_root(trees: list[Tree]) -> tuple[dict[str, Any], list[tuple[float, Tree]]]:
-    """Return the kept calls of a root function, and a description of all its calls."""
+def _describe_root(trees: list[Tree]) -> tuple[dict[str, Any], Tree | None]:
+    """Return a description of all calls of a root function, and the kept one."""
     arrived = [tree for tree in trees if not tree.names().isdisjoint(ARRIVALS)]
     calm = [tree for tree in arrived or trees if not tree.disturbed]
     pool = calm or arrived or trees
@@ -89,25 +86,20 @@ def _describe_root(trees: list[Tree]) -> tuple[dict[str, Any], list[tuple[float,
     words += " and no interrupt or other process came" if calm and arrived else ""
     words += " into which no interrupt or other process came" if calm and not arrived else ""
     words += f"; {len(trees)} were recorded" if len(trees) > len(pool) else ""
-    kept: list[tuple[float, Tree]] = []
-    for part in PARTS:
-        tree = call_trees.quantile(pool, part)
-        if tree is not None and not any(tree is other for _, other in kept):
-            kept.append((part, tree))
     about = {
         "count": len(trees),
         "arrived_count": len(arrived),
         "undisturbed_count": sum(not tree.disturbed for tree in trees),
         "chosen_of": words,
     }
-    return about, kept
+    return about, call_trees.median(pool)
 
 
-def _about(root: str, part: float, tree: Tree) -> dict[str, Any]:
+def _about(root: str, tree: Tree) -> dict[str, Any]:
     """Return the description of a tree in the report."""
     return {
         "root": root,
-        "part": part,
+        "part": 0.5,  # earlier versions kept the calls at other quantiles, too
         "cpu": tree.cpu,
         "process": tree.process,
         "duration_s": tree.root.total_ns / 1e9,
