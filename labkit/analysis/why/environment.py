@@ -195,9 +195,11 @@ def differences(point: ProfiledPoint) -> list[Setting]:
 
 
 def _follows(one: Setting, requested: Setting) -> bool:
-    """Return whether the kernel changed an offload because another one was changed there (netdev_fix_features)."""
+    """Return whether a setting is the changed one as recorded, or an offload that follows it (netdev_fix_features)."""
     if not set(one.places) <= set(requested.places):
         return False
+    if f" {one.name}".endswith(f" {_CONF.sub('.conf.*.', generic(requested.name))}"):
+        return True
     own, cause = (re.search(r"offload (\S+)", setting.name) for setting in (one, requested))
     pattern = FOLLOWING.get(cause[1]) if cause is not None else None
     return own is not None and pattern is not None and pattern.fullmatch(own[1]) is not None
@@ -220,13 +222,14 @@ def _requested_settings(point: ProfiledPoint) -> list[Setting]:
         if one != other:
             result.append(Setting(name, one, other, (), requested=True))
     changed = [_changed_settings(rows) for rows in point.rows[:2]]
+    places: dict[tuple[str, str, str], list[str]] = {}
     for name, at in dict.fromkeys([*changed[0], *changed[1]]):
         sides = [each.get((name, at)) for each in changed]
         before = next(one[0] for one in sides if one is not None)
         after = [before if one is None else one[1] for one in sides]
         if after[0] != after[1]:
-            result.append(Setting(name, after[0], after[1], (at,) if at else (), requested=True))
-    return result
+            places.setdefault((name, after[0], after[1]), []).extend([at] if at else [])
+    return result + [Setting(*key, tuple(at), requested=True) for key, at in places.items()]
 
 
 def _topology(point: ProfiledPoint, left: str, right: str) -> list[Setting]:

@@ -359,8 +359,8 @@ def test_verdict_on_another_pair_is_not_this_pairs(tmp_path: Path) -> None:
     assert "slower" not in one.sentence, one.sentence
 
 
-def test_offloads_that_follow_from_the_change_are_no_settings_of_their_own() -> None:
-    """`tx off` turns TSO off, too: that belongs to the setting that was changed."""
+def test_settings_that_follow_from_the_change_are_no_settings_of_their_own() -> None:
+    """`tx off` turns TSO off, too: that belongs to the setting that was changed, as does what was recorded of it."""
     for requested, name, follows in (
         ("offload tx-checksumming", "client eth0 offload tcp-segmentation-offload", True),
         ("offload tx-checksumming", "eth0 offload tx-tcp-ecn-segmentation", True),
@@ -368,10 +368,21 @@ def test_offloads_that_follow_from_the_change_are_no_settings_of_their_own() -> 
         ("offload generic-receive-offload", "eth0 offload tcp-segmentation-offload", False),
         ("offload scatter-gather", "eth0 offload tx-gso-partial", True),
         ("sysctl net.ipv4.ip_forward", "eth0 offload tcp-segmentation-offload", False),
+        ("sysctl net.ipv4.conf.eth0.rp_filter", "sysctl net.ipv4.conf.*.rp_filter", True),
+        ("sysctl net.ipv4.tcp_sack", "sysctl net.ipv4.tcp_dsack", False),
+        ("qdisc", "eth0 qdisc", True),
     ):
         cause = Setting(requested, "on", "off", ("client",), requested=True)
         assert environment._follows(Setting(name, "on", "off", ("client",)), cause) == follows
         assert not environment._follows(Setting(name, "on", "off", ("server",)), cause)
+
+
+def test_change_at_both_ends_is_one_setting(tmp_path: Path) -> None:
+    steps = [effect("sysctl", "net.ipv4.tcp_sack", "1", "0", at) for at in ("client", "server")]
+    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": MadeArm(effects=steps)}, 3)
+    [point] = selection.points(selection.select_sides(f"{folder}:{BASELINE}", "x"))
+    [one] = environment.differences(point)
+    assert one.places == ("client", "server")
 
 
 @pytest.mark.parametrize(("noise", "said"), [(0.5, True), (0.001, False)])
