@@ -59,6 +59,35 @@ ip -n server link add vx up type vxlan id 7 dstport 4789 local 10.1.0.2 remote 1
 ip -n client address add 10.9.0.1/24 dev vx; ip -n server address add 10.9.0.2/24 dev vx
 """
 )
+# As flannel's: no remote of its own, and an entry for each other end.
+FLANNEL = (
+    BRIDGE
+    + """
+add() {
+  ip -n $1 link add vx address $3 mtu 1450 up type vxlan id 1 dstport 8472 local $2 nolearning
+  ip -n $1 address add $4/24 dev vx; ip -n $1 neigh add $5 lladdr $6 dev vx nud permanent
+  ip netns exec $1 bridge fdb add $6 dev vx dst $7
+}
+add client 10.1.0.1 02:00:00:00:09:01 10.9.0.1 10.9.0.2 02:00:00:00:09:02 10.1.0.2
+add server 10.1.0.2 02:00:00:00:09:02 10.9.0.2 10.9.0.1 02:00:00:00:09:01 10.1.0.1
+"""
+)
+# As Calico's: the host answers for a gateway that nobody has.
+CALICO = (
+    ENDS
+    + """
+ip -n mid link add nic up type veth peer name far; ip -n mid link set far up
+ip -n mid address add 192.0.2.1/24 dev nic; ip -n mid route add default via 192.0.2.2
+ip netns exec mid sysctl -qw net.ipv4.ip_forward=1
+for n in client:10.1.0.1 server:10.2.0.1; do
+  a=${n#*:}; n=${n%:*}
+  ip -n mid link add to-$n up type veth peer name eth0 netns $n
+  ip netns exec mid sysctl -qw net.ipv4.conf.to-$n.proxy_arp=1 net.ipv4.neigh.to-$n.proxy_delay=0
+  ip -n mid route add $a dev to-$n; ip -n $n link set eth0 up; ip -n $n address add $a/32 dev eth0
+  ip -n $n route add 169.254.1.1 dev eth0; ip -n $n route add default via 169.254.1.1
+done
+"""
+)
 THIRD = """
 ip netns add third
 ip -n mid link add port-third up master lan type veth peer name eth0 netns third
@@ -376,6 +405,76 @@ BROKEN = {
         BRIDGE + "ip netns exec client sysctl -qw net.ipv4.ip_local_port_range='50000 50001'\n"
         + f'{PYTHON.replace("server", "client")} "{TAKING}" >/dev/null 2>&1 & sleep 0.5',
     ),
+    "a drop rule behind a gateway of nobody": (
+        "drop rule",
+        CALICO + "ip netns exec mid nft 'add table ip f; add chain ip f w { type filter hook forward priority 0; };"
+        " add rule ip f w ip daddr 10.2.0.1 drop'",
+    ),
+    "a tunnel of entries whose port is blocked": (
+        "drop rule",
+        FLANNEL + "ip netns exec server nft 'add table ip f; add chain ip f i { type filter hook input priority 0; };"
+        " add rule ip f i udp dport 8472 drop'",
+    ),
+    "a policy for ARP": (
+        "drop policy: the chain arp f i",
+        BRIDGE + "ip netns exec server nft 'add table arp f;"
+        " add chain arp f i { type filter hook input priority 0; policy drop; }'",
+    ),
+    "a locked port": (
+        "bridge port",
+        BRIDGE + "ip netns exec mid bridge link set dev port-client locked on; sleep 0.1;"
+        " ip -n mid link set lan type bridge fdb_flush",
+    ),
+    "a port of no bridge": (
+        "missing neighbour: nobody that netns:client eth0 reaches on its link has the address 10.1.0.2: netns:mid"
+        " port-server leads to it",
+        BRIDGE + "ip -n mid link set port-server nomaster",
+    ),
+    "a tunnel that ends at a router": (
+        "hop limit",
+        ROUTED + "ip -n client link add vx up type vxlan id 7 dstport 4789 local 10.1.0.1 remote 10.2.0.1 ttl 1;"
+        " ip -n server link add vx up type vxlan id 7 dstport 4789 local 10.2.0.1 remote 10.1.0.1 ttl 1;"
+        " ip -n client address add 10.9.0.1/24 dev vx; ip -n server address add 10.9.0.2/24 dev vx",
+    ),
+    "a rule of routing for TCP": ("rule of routing", ROUTED + "ip -n mid rule add blackhole ipproto tcp"),
+    "addresses replaced without connections": (
+        "address translation",
+        ROUTED + "ip netns exec mid nft 'add table ip f;"
+        " add chain ip f p { type filter hook prerouting priority -300; };"
+        " add rule ip f p ip daddr 10.2.0.1 ip daddr set 10.2.0.99'",
+    ),
+    "an address of nobody out of a range": (
+        "address translation: a rule replaces", ROUTED + SNAT % "10.2.0.77-10.2.0.79",
+    ),
+    "a router that takes packets for its own": (
+        "local route", ROUTED + "ip -n mid link set lo up; ip -n mid route add local 10.2.0.1 dev lo",
+    ),
+    "macvlans that name no source": ("macvlan mode", MACVLAN % "source"),
+    "a rule for unusual local ports": (
+        "drop rule",
+        BRIDGE + "ip netns exec server sysctl -qw net.ipv4.ip_local_port_range='20000 20100';"
+        " ip netns exec server nft 'add table ip f; add chain ip f i { type filter hook input priority 0; };"
+        " add rule ip f i meta l4proto { tcp, udp } th dport 20000-20999 drop'",
+    ),
+    "a redirect to an interface that is down": (
+        "tc filter",
+        BRIDGE + "ip -n mid link add ifb0 type ifb; tc -n mid qdisc add dev port-client ingress;"
+        " tc -n mid filter add dev port-client ingress protocol all u32 match u32 0 0 action mirred egress redirect"
+        " dev ifb0",
+    ),
+    "a rule beside one for IPv6": (
+        "drop rule: a rule in ip f i",
+        ROUTED + "ip netns exec client nft 'add table inet f;"
+        " add chain inet f o { type filter hook output priority 0; }; add rule inet f o meta nfproto ipv6 drop';"
+        " ip netns exec server nft 'add table ip f; add chain ip f i { type filter hook input priority 0; };"
+        " add rule ip f i ip saddr 10.1.0.0/24 drop'",
+    ),
+    "a program that is stopped": (
+        "stopped program", BRIDGE + "ip netns exec server sleep 600 >/dev/null 2>&1 & sleep 0.3; kill -STOP $!",
+    ),
+    "no answer to ping": (
+        "no answer to ping", BRIDGE + "ip netns exec server sysctl -qw net.ipv4.icmp_echo_ignore_all=1",
+    ),
 }  # fmt: skip
 # Rules of iptables in the router, which may be iptables-legacy's or iptables-nft's.
 IPTABLES = ("iptables-legacy", "iptables-nft")
@@ -415,6 +514,16 @@ SOUND = {
     " add rule inet f w ct state established,related counter accept; add rule inet f w ct state invalid drop;"
     " add rule inet f w ip saddr 192.0.2.0/24 drop; add rule inet f w tcp dport 23 counter reject'",
     "a server that takes one port": ONE_PORT,
+    "a gateway of nobody": CALICO,
+    "a tunnel of entries": FLANNEL,
+    "a limit for others": BRIDGE + "tc -n client qdisc add dev eth0 root handle 1: htb;"
+    " tc -n client class add dev eth0 parent 1: classid 1:1 htb rate 1mbit;"
+    " tc -n client filter add dev eth0 parent 1: protocol ip u32 match ip dst 192.0.2.9/32 flowid 1:1",
+    "a tunnel that no router ends": OVERLAY.replace(" remote 10", " ttl 1 remote 10"),
+    "rules of ARP for others": BRIDGE + "ip netns exec server nft 'add table arp f;"
+    " add chain arp f i { type filter hook input priority 0; }; add rule arp f i arp daddr ip 192.0.2.9 drop'",
+    "a table that sleeps": ROUTED + "ip netns exec mid nft 'add table ip f { flags dormant; };"
+    " add chain ip f w { type filter hook forward priority 0; policy drop; }; add rule ip f w drop'",
     "a shaper of another host's packets": BRIDGE + "ip -n mid link add ifb0 up type ifb;"
     " tc -n mid qdisc add dev port-client ingress; tc -n mid filter add dev port-client ingress protocol ip u32"
     " match ip src 192.0.2.9/32 action mirred egress redirect dev ifb0;"

@@ -30,7 +30,8 @@ NEAR = 4  # interfaces of a link that are asked for programs
 SHOW_PROGRAMS = "bpftool net show dev "
 DEEPEST = 4  # tunnels within tunnels
 REFUSALS = {errno.EACCES: "a route prohibits them", errno.EINVAL: "a blackhole route drops them"}
-PRIVATE = {"private", "vepa", 1, 2}  # modes of macvlan in which two of them do not reach each other
+# Modes of macvlan in which two of them do not reach each other
+PRIVATE = {"private", "vepa", "source", 1, 2, 16}
 
 # What frames reach, each with the interface before it, and how.
 Domain = dict[Place, tuple[Place, str] | None]
@@ -278,6 +279,11 @@ def _followed(spaces: Spaces, result: Path, arrived: Place | None = None) -> Pat
         out = route.hops[0].index if route else None
         if route is None or out not in at.links:
             return result
+        if at.links[out].name == "lo":
+            what = f"a route of {at.name} leads packets to {destination} to lo, so they end there"
+            show = at.command(f"ip route get {destination}  # then delete this route")
+            result.problems.append(Problem("local route", what, at.name, show))
+            return result
         arrived = _across(spaces, result, Place(at, out), route.hops[0].via or destination)
         if arrived is None:
             return result
@@ -312,9 +318,10 @@ def _across(spaces: Spaces, along: Path, out: Place, next_hop: str) -> Place | N
     domain, through = _domain(spaces, along, out)
     along.domains.append(list(domain))
     owners = [place for place in domain if place != out and place.owns(next_hop)]
+    owners = owners or [place for place in domain if place != out and _is_proxy(place, next_hop)][:1]
     apart = [one for one in owners if _is_apart(domain[one], out)]
     real = [one for one in owners if one not in apart]
-    real.sort(key=lambda one: (one.space is not along.goal, one.space.addresses[next_hop] != one.index))
+    real.sort(key=lambda one: (one.space is not along.goal, one.space.addresses.get(next_hop) != one.index))
     along.hops += [(out, next_hop, one) for one in real]
     leaves = _way_out(spaces, domain, through) if along.outward and not owners else None
     begun = len(along.places), len(along.steps)
@@ -348,8 +355,19 @@ def _across(spaces: Spaces, along: Path, out: Place, next_hop: str) -> Place | N
         along.exit = Exit(out, along.places[begun[0] :], along.steps[begun[1] :])
         along.complete = True
         return None
-    along.problems.append(_nobody(out, next_hop, apart) if deciding is None else _programmed(deciding))
+    along.problems.append(
+        _nobody(spaces, along, out, next_hop, apart) if deciding is None else _programmed(deciding)
+    )
     return None
+
+
+def _is_proxy(place: Place, address: str) -> bool:
+    """Return whether an interface answers for an address of others to which its namespace routes (proxy_arp)."""
+    at, names = place.space, ("all", place.name) if ":" not in address else ()
+    with suppress(netlink.LinkError):
+        if any(at.number(f"net/ipv4/conf/{one}/proxy_arp") for one in names) and forwards(at, place, address):
+            return netlink.route_to(at.namespace.netlink, address).hops[0].index != place.index
+    return False
 
 
 def _way_out(spaces: Spaces, domain: Domain, through: Tunnels) -> Place | None:
@@ -404,41 +422,33 @@ def _through(spaces: Spaces, here: Place, along: Path) -> Tunnels:
     if (own := here.tunnel) is None or along.depth == DEEPEST:
         return {}
     result: Tunnels = {}
-    outside = spaces.outside(here)
+    outside, kind = spaces.outside(here), str(here.link.kind)
     for remote in own.remotes:
         source = own.local or source_for(outside, remote, outside.addresses)
         outer = _followed(spaces, Path(outside, source, remote, depth=along.depth + 1, outward=along.outward))
-        outer.packet = {"protocol": here.link.kind or ""}
-        if own.port:
-            outer.packet = {"protocol": "udp", "dport": str(own.port)}
+        outer.packet = {"protocol": "udp", "dport": str(own.port)} if own.port else {"protocol": kind}
         ends: list[Place | None] = []
         if outer.complete and outer.exit is None:
             there = outer.arrivals[-1].space if outer.arrivals else outside
-            others = [
-                (place, each)
-                for place in spaces.tunnels_of(here.link.kind, there)
-                if place != here and (each := place.tunnel)
-            ]
+            others = [(one, one.tunnel) for one in spaces.tunnels_of(kind, there) if one != here]
             # The ends of an encrypted tunnel may have different ports, and know each other.
-            is_encrypted = KINDS[str(here.link.kind)].is_encrypted
+            is_encrypted, key = KINDS[kind].is_encrypted, (own.id, own.port)
             ends = [
-                place
-                for place, each in others
-                if (source in each.remotes if is_encrypted else (each.id, each.port) == (own.id, own.port))
+                one
+                for one, each in others
+                if each and (source in each.remotes if is_encrypted else (each.id, each.port) == key)
             ]
             if not ends:
                 has = "; ".join(
-                    f"{place.name} has id {each.id} and port {each.port}" for place, each in others
+                    f"{one.name} has id {each.id} and port {each.port}" for one, each in others if each
                 )
                 what = (
-                    f"{here.name} has the {here.link.kind} id {own.id} and port {own.port} to {remote}, but"
+                    f"{here.name} has the {kind} id {own.id} and port {own.port} to {remote}, but"
                     f" {there.name} has {f'other ones: {has}' if has else 'no such tunnel'}"
                 )
                 if is_encrypted:
-                    what = (
-                        f"{here.name} is a {here.link.kind} to {remote}, but no {here.link.kind} of {there.name} has"
-                        f" {source} as its other end"
-                    )
+                    what = f"{here.name} is a {kind} to {remote}, but no {kind} of {there.name}"
+                    what += f" has {source} as its other end"
                 outer.problems.append(Problem("tunnel ends differ", what, str(here)))
         result |= {(here, far): outer for far in ends or [None]}
     return result
@@ -448,27 +458,19 @@ def _refused(at: Space, along: Path, arrived: Place | None, number: int) -> Prob
     """Return why a namespace has no route for a packet, from the kernel's error (net/ipv4/route.c)."""
     to, where = along.destination, str(arrived or at.name)
     if arrived and number == errno.EXDEV:
-        return Problem(
-            "reverse path filter",
-            f"the reverse path filter (rp_filter) drops what arrives from {along.source} at {arrived.name}, because the"
-            " route back is another interface",
-            where,
-            at.command(f"sysctl -w net.ipv4.conf.{arrived.name.replace('.', '/')}.rp_filter=2"),
-        )
+        what = f"the reverse path filter (rp_filter) drops what arrives from {along.source} at {arrived.name}"
+        undo = at.command(f"sysctl -w net.ipv4.conf.{arrived.name.replace('.', '/')}.rp_filter=2")
+        why = "because the route back is another interface"
+        return Problem("reverse path filter", f"{what}, {why}", where, undo)
     if arrived and not forwards(at, arrived, to):
         family, switch = ("ipv6", "ipv6.conf.all.forwarding") if ":" in to else ("ipv4", "ipv4.ip_forward")
         if family == "ipv4" and at.number("net/ipv4/ip_forward"):
             switch = f"ipv4.conf.{arrived.name.replace('.', '/')}.forwarding"
-        return Problem(
-            "forwarding off",
-            f"{at.name} does not forward packets to {to}: forwarding of {family} is off",
-            where,
-            at.command(f"sysctl -w net.{switch}=1"),
-        )
+        what = f"{at.name} does not forward packets to {to}: forwarding of {family} is off"
+        return Problem("forwarding off", what, where, at.command(f"sysctl -w net.{switch}=1"))
     if arrived and number == errno.EINVAL:
-        return Problem(
-            "route refuses", f"the routes of {at.name} drop packets from {along.source} to {to}", where
-        )
+        what = f"the routes of {at.name} drop packets from {along.source} to {to}"
+        return Problem("route refuses", what, where)
     why = REFUSALS.get(number, f"no route ({os.strerror(number)})")
     return Problem("missing route", f"{at.name} cannot send packets to {to}: {why}", where)
 
@@ -486,18 +488,20 @@ def _programmed(place: Place) -> Problem:
     return Problem("BPF program", what, str(place), place.space.command(SHOW_PROGRAMS + place.name))
 
 
-def _nobody(out: Place, next_hop: str, apart: list[Place]) -> Problem:
+def _nobody(spaces: Spaces, along: Path, out: Place, next_hop: str, apart: list[Place]) -> Problem:
     if apart:
         upper, lower = (out, apart[0]) if out.link.kind in UPPERS else (apart[0], out)
-        return Problem(
-            "macvlan and its lower device",
-            f"{upper} is a {upper.link.kind} of {lower}, and {next_hop} is the own address of the other one: the"
-            " kernel passes nothing between the two",
-            str(out),
-            "make a macvlan for the host, and give it the address",
+        what = (
+            f"{upper} is a {upper.link.kind} of {lower}, and {next_hop} is the own address of the other one"
         )
-    return Problem(
-        "missing neighbour",
-        f"nobody that {out} reaches on its link has the address {next_hop}",
-        str(out),
-    )
+        undo = "make a macvlan for the host, and give it the address"
+        nothing = "the kernel passes nothing between the two"
+        return Problem("macvlan and its lower device", f"{what}: {nothing}", str(out), undo)
+    what = f"nobody that {out} reaches on its link has the address {next_hop}"
+    nics = [str(one) for one in along.domains[-1] if one.link.kind is None and one.name != "lo"]
+    if nics:
+        what = f"nobody whom {out} reaches on this machine has the address {next_hop}, and {nics[0]} leads to others"
+    elif along.goal is not None and next_hop in along.goal.addresses:
+        owner = along.goal.place(next_hop)
+        what += f": {spaces.referred(owner) or owner} leads to it, and is on another link"
+    return Problem("missing neighbour", what, str(out))

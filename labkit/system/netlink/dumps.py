@@ -174,15 +174,18 @@ def _chunks(body: bytearray, at: int, end: int) -> Iterator[tuple[int, int, int]
 
 
 def remotes(kernel: Netlink) -> list[tuple[int, str]]:
-    """Return (interface index, remote) for the default remotes of every VXLAN interface.
+    """Return (interface index, remote) for the remotes of every VXLAN interface.
 
-    Default remotes are the forwarding database entries of the all-zeros MAC address.
+    They are those of its entries of the all-zeros MAC address, or without any (as flannel's) of all entries.
     """
-    return [
-        (one["ifindex"], str(one.get_attr("NDA_DST")))
+    found = [
+        (one["ifindex"], str(one.get_attr("NDA_DST")), one.get_attr("NDA_LLADDR") == NO_MAC)
         for one in _dump(kernel, ndmsg, RTM_GETNEIGH, "list remotes", {"family": socket.AF_BRIDGE})
-        if one["flags"] & NTF_SELF and one.get_attr("NDA_LLADDR") == NO_MAC and one.get_attr("NDA_DST")
+        if one["flags"] & NTF_SELF and one.get_attr("NDA_DST")
     ]
+    have_default = {index for index, _to, is_default in found if is_default}
+    every = ((index, to) for index, to, is_default in found if is_default or index not in have_default)
+    return list(dict.fromkeys(every))
 
 
 def qdisc(kernel: Netlink, index: int) -> str:

@@ -68,6 +68,10 @@ def test_matches() -> None:
         (True, UDP, [match(IFACE, "eth*")]),
         (None, UDP, [match(IFACE, "eth0")]),  # it passes eth1, too
         (False, UDP, [match(IFACE, "lan")]),
+        (False, UDP, [match({"meta": {"key": "nfproto"}}, "ipv6")]),
+        (True, UDP, [match({"meta": {"key": "nfproto"}}, "ipv4")]),
+        (False, UDP, [match({"meta": {"key": "protocol"}}, "ip6")]),
+        (True, UDP, [of("type", "arp", protocol="ether")]),  # a neighbour has to be found first
         (False, UDP, [match({"ct": {"key": "state"}}, "invalid")]),
         (None, SYN, [match({"ct": {"key": "state"}}, "invalid")]),
         (True, TO_PORT_80, [of("dport", 80, protocol="tcp")]),
@@ -196,8 +200,9 @@ def routed(*ruleset: dict[str, Any], probe: OneWay = LOST, hook: str = "forward"
     )  # fmt: skip
 
 
-def route(*hops: tuple[str | None, int]) -> Route:
-    return Route("default", tuple(DumpedNextHop(*one, None) for one in hops), None, None, False, {})
+def route(*hops: tuple[Any, ...]) -> Route:
+    each = (DumpedNextHop(one[0], one[1], *(one[2:] or [None])) for one in hops)
+    return Route("default", tuple(each), None, None, False, {})
 
 
 def routes(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
@@ -232,8 +237,49 @@ def test_a_port_that_was_guessed_hides_no_drop(first: int, hidden: bool) -> None
     assert [one.cause for one in found] == ([] if hidden else ["drop rule"])
 
 
-SNAT = rule(of("saddr", SUBNET), {"snat": {"addr": "10.2.0.77"}})
+def test_a_rule_that_surely_matches_comes_before_one_that_may() -> None:
+    may, does = rule({"limit": {"rate": 9}}, {"drop": None}), rule({"drop": None}, number=2)
+    found = sorted(rules.dropping(routed(may, does)), key=lambda one: -one.weight)
+    assert [one.undo and one.undo[-1] for one in found] == ["2", "1"]
+
+
+def test_ports_that_probes_get_are_those_of_the_receiver() -> None:
+    seen = routed()
+    vars(seen.server.space)["sysctl"] = lambda _name: "20000 20100"
+    assert {one["dport"] for one in rules._packets(seen) if one["daddr"] == SERVER} == {"20000-20100"}
+
+
+def test_outer_packets_of_a_tunnel_without_a_source_match_nothing() -> None:
+    seen = routed()
+    seen.forward.outer.append(Path(seen.forward.start, "", "192.0.2.2", packet={"protocol": "udp"}))
+    assert {one["daddr"] for one in rules._packets(seen)} == {CLIENT, SERVER}
+    assert not reach._selects(seen, "0.0.0.0/0", "192.0.2.2/32")
+
+
+@pytest.mark.parametrize(("certain", "probe"), [("possible", ARRIVES), (SEEN, LOST)])
+def test_programs_of_bpf_are_likely_where_something_is_lost(
+    certain: str, probe: OneWay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Place, "programs", ["tc"])
+    seen = routed(probe=probe)
+    seen.connection = None
+    for one in seen.spaces:
+        vars(one)["files"] = {}
+    assert {(one.cause, one.certainty) for one in processing.captures(seen)} == {("tc program", certain)}
+
+
+SNAT = rule(of("saddr", SUBNET), {"snat": {"addr": {"range": ["10.2.0.77", "10.2.0.79"]}}})
 SAVED = "*nat\n:POSTROUTING ACCEPT [0:0]\n[1:60] -A POSTROUTING -s 10.1.0.0/24 -j SNAT --to-source 10.2.0.77:1-9\n"
+
+
+REWRITES = rule({"mangle": {"key": {"payload": {"protocol": "ip", "field": "daddr"}}, "value": "10.9.9.9"}})
+MARKS_DSCP = rule({"mangle": {"key": {"payload": {"protocol": "ip", "field": "dscp"}}, "value": 1}})
+
+
+@pytest.mark.parametrize(("of", "count"), [(REWRITES, 1), (MARKS_DSCP, 0)])
+def test_rules_that_replace_addresses_without_connections(of: dict[str, Any], count: int) -> None:
+    found = list(rules.translated(routed(of)))
+    assert [(one.cause, one.certainty) for one in found] == [("address translation", SEEN)] * count
 
 
 @pytest.mark.parametrize("of_iptables", [False, True])
@@ -307,15 +353,20 @@ def test_marks_for_which_routing_refuses(
 
 
 @pytest.mark.parametrize(
-    ("certain", "state", "also"),
-    [(SEEN, ["FAILED"], "10.1.0.253"), (PRESENT, [], "10.1.0.253"), ("", [], "10.1.0.254")],
+    ("certain", "state", "also", "hop"),
+    [
+        (SEEN, ["FAILED"], "10.1.0.253", None),
+        (PRESENT, [], "10.1.0.253", None),
+        ("", [], "10.1.0.253", "dead linkdown"),  # the kernel does not choose it
+        ("", [], "10.1.0.254", None),
+    ],
 )
 def test_next_hops_that_do_not_answer(
-    certain: str, state: list[str], also: str, monkeypatch: pytest.MonkeyPatch
+    certain: str, state: list[str], also: str, hop: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that the kernel asked for in vain, or that nobody on the link has."""
     seen = routed()
-    hops = {"netns:client": [("10.1.0.254", 2), (also, 2)]}
+    hops = {"netns:client": [("10.1.0.254", 2, None), (also, 2, hop)]}
     routes(monkeypatch, lambda kernel, _to, _mark: hops.get(kernel, [(None, 2)]))
     vars(seen.client.space)["neighbours"] = [{"dst": also, "dev": "eth0", "state": state}]
     found = [(one.cause, one.certainty, also in one.what) for one in reach.next_hops(seen)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from labkit.common import units
 from labkit.measure.existing.checks import drops
@@ -22,6 +23,7 @@ KINDS = {"veth", "macvlan", "ipvlan", "vxlan", "vlan", "geneve"}
 SMALL_GSO_BYTES, FEW_SEGMENTS = 1 << 15, 8
 ALL_PROTOCOLS = "0x0003"  # ETH_P_ALL: the socket of a capture
 BUSY = 0.8
+FROZEN = ("__refrigerator", "do_freezer_trap")  # where the programs of a paused container wait in the kernel
 # As what the kernel counts packets that programs drop; others' drops have no reason of their own.
 DROPPED_AS = {
     f"{name}{side}": f"TC_{reason}"
@@ -34,13 +36,9 @@ def offloads(seen: Evidence) -> Iterator[Finding]:
     """Offloads that are off although interfaces of the kind have them, and small limits of segmentation."""
     # A program carries frames on where the kernel shows no way: a switch in user space needs them whole.
     carried = [
-        path.domains[-1]
-        for path, probe in seen.directions
-        if probe.arrives
-        and path.domains
-        and not path.complete
+        path.domains[-1] for path, probe in seen.directions if probe.arrives and path.domains and not path.complete
         and not any(one.cause == "BPF program" for one in path.problems)
-    ]
+    ]  # fmt: skip
     for place in (one for one in seen.places if not any(one in places for places in carried)):
         kind, details = place.link.kind, place.details
         features = seen.features(place) if kind in KINDS or (kind is None and place.name != "lo") else {}
@@ -85,14 +83,21 @@ def checksums(seen: Evidence) -> Iterator[Finding]:
 
 
 def quotas(seen: Evidence) -> Iterator[Finding]:
-    """CPU quotas of the cgroups of both ends, and how long they stopped their threads."""
+    """Programs of both ends that are stopped, and CPU quotas of their cgroups, and how long these stopped them."""
     for end in seen.ends:
         if end.pid is None:
             continue
         try:
             quota, share = cpu_quota.quota_cpus(end.pid), cpu_quota.throttled_share(end.pid)
+            state, waits = (Path(f"/proc/{end.pid}/{name}").read_bytes() for name in ("stat", "wchan"))
         except OSError:  # it has just ended
             continue
+        if waits.decode() in FROZEN or state.rpartition(b")")[2].split()[0] == b"T":
+            yield Finding(
+                cause="stopped program", weight=MOST, where=end.name,
+                what=f"the program of {end.name} (pid {end.pid}) is stopped: it takes nothing that arrives",
+                undo=f"continue the container, or kill -CONT {end.pid}",
+            )  # fmt: skip
         stopped_s = seen.throttled_s.get(end.name, 0.0)
         if quota is None or (stopped_s < 0.01 and share < 0.01 and quota >= 1):
             continue

@@ -16,7 +16,7 @@ SHORT_PACKETS = 32
 RATE_NAMES = ("rate", "maxrate", "bandwidth", "ceil")
 UNITS = {"bit": 1, "Kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9, "Tbit": 1e12}
 _CLASS = re.compile(
-    r"class \w+ (?P<id>\S+) (?:root|parent (?P<parent>\S+)) .*ceil (?P<rate>[\d.]+)(?P<unit>[KMGT]?bit)"
+    r"\w+ (?P<id>\d\S+) (?:root|parent (?P<parent>\S+)) .*ceil (?P<rate>[\d.]+)(?P<unit>[KMGT]?bit).* Sent [1-9]"
 )
 # A line of a filter has an order or a handle; others are of a hash table or a priority.
 _FILTER = re.compile(r"^filter .*(?: order \d| handle 0x)", re.M)
@@ -73,7 +73,7 @@ def shapers(seen: Evidence) -> Iterator[Finding]:
 def _limits(space: Space, name: str, kind: str, options: dict[str, Any]) -> Iterator[str]:
     """Yield what a queueing discipline limits, in words. tc prints rates in bytes per second."""
     if kind in CLASSFUL:
-        rates = _class_rates(space.namespace.run("tc", "class", "show", "dev", name).stdout)
+        rates = _class_rates(space.namespace.run("tc", "-s", "class", "show", "dev", name).stdout)
     else:
         found = (options.get(word) for word in RATE_NAMES)
         rates = [
@@ -96,8 +96,8 @@ def _limits(space: Space, name: str, kind: str, options: dict[str, Any]) -> Iter
 
 
 def _class_rates(text: str) -> list[float]:
-    """Return the highest rates of the classes that have no others below them; tc prints these as text only."""
-    classes = [found for line in text.splitlines() if (found := _CLASS.search(line))]
+    """Return the highest rates of the classes that sent packets and have no others below; tc prints text only."""
+    classes = [found for one in text.split("\nclass ") if (found := _CLASS.search(one.replace("\n", " ")))]
     parents = {one["parent"] for one in classes}
     return [float(one["rate"]) * UNITS[one["unit"]] for one in classes if one["id"] not in parents]
 
@@ -105,7 +105,7 @@ def _class_rates(text: str) -> list[float]:
 def filters(seen: Evidence) -> Iterator[Finding]:
     """Filters of tc that are many, or that drop or police, where something was lost or a rate is limited."""
     for space, name, _by, found in seen.queued:
-        kinds = {link.name: link.kind for link in space.links.values()}
+        back = {link.name for link in space.links.values() if link.kind == "ifb" and link.up}
         of_path = seen.names(space)
         for word, lines in found.items():
             text, side = " ".join(lines.split()), word or "root"
@@ -118,8 +118,8 @@ def filters(seen: Evidence) -> Iterator[Finding]:
                 )  # fmt: skip
             polices, drops = "police" in text, "action drop" in text
             dropped = sum(map(int, re.findall(r"\(dropped (\d+)", text))) and (seen.blocked or seen.lossy)
-            # From an ifb packets come back, and a redirect to an interface of the path is the path itself.
-            away = [one for one in REDIRECTED.findall(text) if kinds.get(one) != "ifb" and one not in of_path]
+            # From an ifb that is up packets come back, and a redirect to an interface of the path is the path itself.
+            away = [one for one in REDIRECTED.findall(text) if one not in (*back, *of_path)]
             redirects = bool(seen.blocked and away and re.search(r"Sent [1-9]", text))
             if not polices and not redirects and not (drops and dropped):
                 continue

@@ -25,18 +25,18 @@ from labkit.measure.existing.checks.findings import (
 )
 from labkit.measure.existing.path import PRIVATE, Path
 from labkit.measure.existing.spaces import STATIC, UPPERS, Place
-from labkit.measure.topologies.network.kinds import cables
+from labkit.measure.topologies.network.kinds import KINDS, cables
 from labkit.measure.topologies.state.packet_path import OUT
 from labkit.system import netlink
 
 NO_MAC = "00:00:00:00:00:00"  # of a netkit in layer 3 mode
 FORWARDING = "forwarding"
-UNANSWERED = {"FAILED", "INCOMPLETE"}  # states of a neighbour that does not answer
 SILENT = 8  # the value of arp_ignore with which an interface answers no request
-# Options of a bridge's port (ip-link(8)) that are on by default and that ARP or the way back needs.
+# Options of a bridge's port (ip-link(8)) with what their unusual value does; all but `locked` are on by default.
 PORT_OPTIONS = {"learning": "learns no addresses", "flood": "gets no frames to unknown addresses",
                 "bcast_flood": "gets no broadcasts, as ARP sends",
-                "mcast_flood": "gets no multicasts, as IPv6 sends to find neighbours"}  # fmt: skip
+                "mcast_flood": "gets no multicasts, as IPv6 sends to find neighbours",
+                "locked": "takes no frames from addresses that nobody entered for it"}  # fmt: skip
 _SELECTOR = re.compile(r"(\S+) dst (\S+)")
 _TEMPLATE = re.compile(r"tmpl src (\S+) dst (\S+)")
 _FLOW = re.compile(r"in_port\((?P<port>[^)]+)\).* packets:(?P<count>[1-9]\d*),.* actions:drop")
@@ -66,7 +66,7 @@ def next_hops(seen: Evidence) -> Iterator[Finding]:
             hops = [
                 (one.via, Place(space, one.index))
                 for one in route.hops
-                if one.via and one.index in space.links
+                if one.via and one.index in space.links and "dead" not in (one.state or "")
             ]
             dead = {
                 f"{via} dev {out.name}": certain for via, out in hops if (certain := _dead(path, out, via))
@@ -85,8 +85,8 @@ def _dead(path: Path, out: Place, via: str) -> str:
     """Return how certain it is that a next hop does not answer: SEEN if the kernel asked in vain, PRESENT if nobody on
     a link of the path has its address (one with a NIC may have others), "" if neither is known."""
     alike = (one for one in out.space.neighbours if (one.get("dst"), one.get("dev")) == (via, out.name))
-    if any(UNANSWERED & set(one.get("state", ())) for one in alike):
-        return SEEN
+    if any(rules.UNANSWERED & set(one.get("state", ())) for one in alike):
+        return "" if out.space.number("net/ipv4/fib_multipath_use_neigh") else SEEN
     domain = next((one for one in path.domains if one[0] == out), [])
     return PRESENT if domain and all(one.link.kind and not one.owns(via) for one in domain) else ""
 
@@ -173,10 +173,12 @@ def bridges(seen: Evidence) -> Iterator[Finding]:
             )  # fmt: skip
         for name, why in PORT_OPTIONS.items():
             needed = seen.blocked and (name != "mcast_flood" or seen.client.version == 6)
-            if port.get(name) is False and (needed or name == "learning"):
+            on = name == "locked"  # the value that is wrong
+            if port.get(name) is on and (needed or name == "learning"):
                 yield Finding(
-                    cause="bridge port", what=f"the port {place.name} of a bridge {why} ({name} off)", where=str(place),
-                    certainty=certain, weight=MOST if seen.blocked else SOME, undo=f"{set_port} {name} on",
+                    cause="bridge port", where=str(place), certainty=certain,
+                    what=f"the port {place.name} of a bridge {why} ({name} {'on' if on else 'off'})",
+                    weight=MOST if seen.blocked else SOME, undo=f"{set_port} {name} {'off' if on else 'on'}",
                 )  # fmt: skip
         if port.get("isolated"):
             master = str(place.details.get("master"))
@@ -437,7 +439,7 @@ def neighbours(seen: Evidence) -> Iterator[Finding]:
                         where=str(sender), certainty=PRESENT if arrives else SEEN, weight=ALL,
                         undo=sender.space.command(f"ip neighbour del {address} dev {sender.name}"),
                     )  # fmt: skip
-                elif not arrives and UNANSWERED & set(states):
+                elif not arrives and rules.UNANSWERED & set(states):
                     yield Finding(
                         cause="missing neighbour",
                         what=f"{sender.name} asks for the neighbour {address} and gets no answer, although {owner} has"
@@ -465,12 +467,23 @@ def detection(seen: Evidence) -> Iterator[Finding]:
 
 
 def hop_limits(seen: Evidence) -> Iterator[Finding]:
-    """A first hop limit so small that packets die on the path."""
+    """A first hop limit, of an end or a tunnel, so small that packets die on the path."""
+    found = list[tuple[str, str, int, str]]()
     for end in (one for one in (seen.client, seen.server) if one.space in seen.ends):
         name = "net/ipv6/conf/all/hop_limit" if end.version == 6 else "net/ipv4/ip_default_ttl"
         if 0 < (limit := end.space.number(name, default=64)) < rules.FEW_HOPS:
-            yield Finding(
-                cause="hop limit", what=f"packets of {end.space.name} begin with a hop limit (TTL) of {limit}",
-                where=end.space.name, certainty=SEEN if seen.blocked else POSSIBLE, weight=MOST,
-                undo=end.space.command(f"sysctl -w {name.replace('/', '.')}=64"),
-            )  # fmt: skip
+            undo = end.space.command(f"sysctl -w {name.replace('/', '.')}=64")
+            found.append((end.space.name, end.space.name, limit, undo))
+    outer = [one for path, _probe in seen.directions for one in path.outer]
+    for place in seen.places:
+        data = KINDS[place.link.kind].tunnel_data if place.link.kind in KINDS else None
+        own = [int(place.link.data.get(name) or 0) for name, holds in (data or {}).items() if holds == "ttl"]
+        routers = max((len(one.arrivals) - 1 for one in outer if one.start is place.space), default=0)
+        if own and 0 < own[0] <= routers:
+            undo = place.space.command(f"ip link set {place.name} type {place.link.kind} ttl 64")
+            found.append((f"{place.name}, which pass routers ({routers}),", str(place), own[0], undo))
+    for of, where, limit, undo in found:
+        yield Finding(
+            cause="hop limit", what=f"packets of {of} begin with a hop limit (TTL) of {limit}", where=where,
+            certainty=SEEN if seen.blocked else POSSIBLE, weight=MOST, undo=undo,
+        )  # fmt: skip

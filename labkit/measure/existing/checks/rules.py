@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from ipaddress import ip_address, ip_network
@@ -17,9 +18,11 @@ from labkit.measure.existing.spaces import PLAIN, Space
 from labkit.system import netlink
 
 MANY_RULES, FEW_HOPS = 50, 16
+UNANSWERED = {"FAILED", "INCOMPLETE"}  # states of a neighbour that does not answer
 RULE_NS = 22  # what a rule that does not match costs a packet: 100 rules take 2.2 µs (README)
-CHOSEN = "32768-60999"  # the ports of which the kernel chooses those of probes (ip_local_port_range)
+CHOSEN = "32768-60999"  # the usual ports of which the kernel chooses those of probes (ip_local_port_range)
 TRANSLATIONS = ("dnat", "redirect", "snat", "masquerade", "tproxy")
+REPLACED = ("saddr", "daddr", "sport", "dport", "checksum")  # fields whose new value leads packets elsewhere
 VERDICTS = {"drop": "drops", "reject": "rejects", "fwd": "sends elsewhere"}
 SURE = {"match", "counter", "accept", *VERDICTS}  # what says all about whether a rule matches
 # How nft prints protocols: by their names in /etc/protocols, or without that file by their numbers.
@@ -140,6 +143,11 @@ def _compared(left: Any, right: Any, packet: Mapping[str, str], interfaces: set[
         return results.pop() if len(results) == 1 else None  # which of them the rule sees is not known
     if field in ("sport", "dport"):
         return _holds(packet.get(field, CHOSEN), right)
+    family = "ip6" if ":" in packet["saddr"] else "ip"
+    if key == "nfproto":
+        return _holds("ipv6" if family == "ip6" else "ipv4", right)
+    if key == "protocol" or (field == "type" and left["payload"].get("protocol") == "ether"):
+        return _any(_holds(name, right) for name in (family, "arp"))
     if key == "pkttype":
         return bool(_holds("unicast", right) or _holds("host", right))
     tracked = left.get("ct", {}).get("key"), right
@@ -211,16 +219,24 @@ def _packets(seen: Evidence) -> Iterator[dict[str, str]]:
             for one in (outer for outer in path.outer if outer.source):
                 yield {"saddr": one.source, "daddr": one.destination, **one.packet}
         whole = probe.mtu is None or probe.mtu.passes_bytes >= probe.mtu.full_bytes
+        known = {"saddr": path.source, "daddr": path.destination}
+        here, there = (seen.client, seen.server) if path is seen.forward else (seen.server, seen.client)
+        known |= {"sport": _chosen(seen, here.space), "dport": _chosen(seen, there.space)}
         for protocol, sent in ((icmp, probe.icmp), ("udp", probe.udp)):
             if sent.lost_share > NOISE_SHARE or not whole:
-                yield {"saddr": path.source, "daddr": path.destination, "protocol": protocol}
+                yield {**known, "protocol": protocol}
         if not seen.connects:
             flags = SYN if path is seen.forward else SYN_ACK
-            tcp = {"saddr": path.source, "daddr": path.destination, "protocol": "tcp", "flags": flags}
+            tcp = {**known, "protocol": "tcp", "flags": flags}
             side = "dport" if path is seen.forward else "sport"
             yield from ({**tcp, side: str(port)} for port in seen.ports)
             if not seen.ports:
                 yield tcp
+
+
+def _chosen(seen: Evidence, end: Space) -> str:
+    own = end.sysctl("net/ipv4/ip_local_port_range") if end in seen.ends else None
+    return own.replace(" ", "-") if own else CHOSEN
 
 
 def _routing(seen: Evidence) -> set[Space]:
@@ -231,6 +247,9 @@ def _routing(seen: Evidence) -> set[Space]:
 
 def applied(seen: Evidence, space: Space, family: str) -> bool:
     """Return whether rules of a family see the packets in a namespace: it routes them, or its bridge calls them."""
+    if family == "arp":
+        asked = (one for each in seen.spaces for one in each.neighbours)
+        return any(UNANSWERED & set(one.get("state", ())) for one in asked)
     if family in ("netdev", "bridge") or space in _routing(seen):
         return True
     return space.number(f"net/bridge/bridge-nf-call-ip{'6' if seen.client.version == 6 else ''}tables") == 1
@@ -272,8 +291,8 @@ def dropping(seen: Evidence) -> Iterator[Finding]:
         if verdict is None:
             continue
         only_icmp = all(packet["protocol"].startswith("icmp") for packet in fit)
-        takes = verdict == "fwd" and any(matches(rule, one, names) for one in fit)
-        is_sure = hits or takes or (seen.filtered and INVALID[1] not in str(rule["expr"]))
+        takes = bool(hits) or any(matches(rule, one, names) for one in fit)
+        likely = seen.filtered and INVALID[1] not in str(rule["expr"])
         if not applied(seen, space, rule["family"]) or not (hits or _passed(seen, space, rule, names)):
             continue
         counted = f": it counted {units.counted(hits, 'packet')} during the check" if hits else ""
@@ -281,8 +300,8 @@ def dropping(seen: Evidence) -> Iterator[Finding]:
             cause="drop rule",
             what=f"a rule in {' '.join(chain)} {VERDICTS[verdict]} packets like those that were lost{counted}:"
             f" {_text(space, rule)}",
-            where=space.name, certainty=SEEN if is_sure else POSSIBLE,
-            weight=SOME if only_icmp and seen.passes else ALL - 0.01,
+            where=space.name, certainty=SEEN if hits or likely or (takes and verdict == "fwd") else POSSIBLE,
+            weight=SOME if only_icmp and seen.passes else ALL - (0.01 if takes else 0.015),
             undo=_deletion(space, rule),
         )  # fmt: skip
     for space in seen.spaces if packets else ():
@@ -388,7 +407,7 @@ def long_sets(seen: Evidence) -> Iterator[Finding]:
 
 
 def _other_family(seen: Evidence, family: str) -> bool:
-    return family == ("ip" if seen.client.version == 6 else "ip6") or family == "arp"
+    return family == ("ip" if seen.client.version == 6 else "ip6")
 
 
 def _targets(value: Any) -> Iterator[str]:
@@ -407,13 +426,18 @@ def translated(seen: Evidence) -> Iterator[Finding]:
     """Rules that replace addresses of packets that do not arrive."""
     arrives = all(probe.arrives for _path, probe in seen.directions)
     for space, names, rule in _rules(seen) if seen.blocked else ():
-        kind = next((word for one in rule.get("expr", ()) for word in TRANSLATIONS if word in one), None)
+        every = rule.get("expr", ())
+        by_hand = any(
+            one.get("mangle", {}).get("key", {}).get("payload", {}).get("field") in REPLACED for one in every
+        )
+        replaces = by_hand or any(word in one for one in every for word in TRANSLATIONS)
         if seen.hits.get(rule_key(space.name, rule)) == 0:
             continue
-        if kind and any(may_match(rule, packet, names) for packet in _packets(seen)):
+        if replaces and any(may_match(rule, packet, names) for packet in _packets(seen)):
             lost = _no_way_back(seen, space, rule)
             yield Finding(
-                cause="address translation", certainty=SEEN if lost or not arrives else POSSIBLE, weight=MOST,
+                cause="address translation", weight=MOST,
+                certainty=SEEN if lost or by_hand or not arrives else POSSIBLE,
                 where=space.name, undo=_deletion(space, rule),
                 what=f"a rule replaces addresses of packets like those that do not arrive{lost}: {_text(space, rule)}",
             )  # fmt: skip
@@ -424,6 +448,7 @@ def _no_way_back(seen: Evidence, space: Space, rule: Rule) -> str:
     its namespace; "" if they do, or if that is unknown."""
     given = next((one["snat"] for one in rule["expr"] if "snat" in one), None)
     address = given.get("addr") if isinstance(given, dict) else None
+    address = address["range"][0] if isinstance(address, dict) and "range" in address else address
     at, sent = seen.server.space, (one for one in _packets(seen) if one["saddr"] == seen.client.address)
     if not isinstance(address, str) or at not in seen.ends:
         return ""
@@ -467,6 +492,27 @@ def marks(seen: Evidence) -> Iterator[Finding]:
                     undo=_deletion(space, rule),
                     what=f"a rule gives packets like those that were lost the mark {mark:#x}, with which they have no"
                     f" way to {path.destination} ({REFUSALS.get(refused.errno, 'no route')}): {_text(space, rule)}",
+                )  # fmt: skip
+
+
+def selected(seen: Evidence) -> Iterator[Finding]:
+    """Rules of routing that lead lost packets of one protocol or port another way than others of the path."""
+    for packet in _packets(seen):
+        path = seen.forward if packet["saddr"] == seen.forward.source else seen.back
+        key = f" ipproto {packet['protocol'].replace('icmpv6', 'ipv6-icmp')}"
+        key += f" dport {port}" if (port := packet.get("dport", "")).isdigit() else ""
+        ip, is_own = f"ip -{seen.client.version}", packet["daddr"] == path.destination and not path.problems
+        for space, into in path.routers.items() if is_own else ():
+            came = f" iif {space.links[into].name}" if into else ""
+            get = f"{ip} route get {path.destination} from {path.source}{came}"
+            asked = (f"{ip} rule", get, get + key)
+            listed, usual, own = (space.namespace.run(*one.split()).stdout for one in asked)
+            if re.search(r" (ipproto|[sd]port) ", listed) and own != usual:
+                way = own.partition("\n")[0] or "they have none"
+                yield Finding(
+                    cause="rule of routing", certainty=SEEN, weight=ALL, where=space.name,
+                    what=f"a rule of routing leads{key} to {path.destination} another way than other packets: {way}",
+                    undo=space.command(f"{ip} rule  # shows it: delete it"),
                 )  # fmt: skip
 
 
