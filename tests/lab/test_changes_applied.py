@@ -29,6 +29,9 @@ CHANGES = [
     "port: offload tx-checksumming off at between:port0",
     "many: parameter streams=2 and parameter mtu_bytes=1400",
     "steer: rps 0 at server",
+    "queue: txqueuelen 10 at client",
+    "polled: offload gro on at server and napi threaded 1 at server",
+    "unpolled: napi threaded 1 at server",
     "big: big_tcp 196608 at both and big_tcp 196608 at between",
     "six: parameter family=6",
     "ways: route 192.0.2.0/24 via 10.2.0.1 at client and neighbour 10.2.0.9 02:00:00:00:00:09 at client",
@@ -82,6 +85,8 @@ def test_applied_changes_are_read_back_from_the_kernel(rows: list[Row]) -> None:
         (role, "net.ipv4.conf.all.rp_filter", "0", "1") for role in ("client", "server")
     ]
     assert effects(rows, "small") == [(role, "mtu_bytes", "1500", "1400") for role in ("client", "server")]
+    assert effects(rows, "queue") == [("client", "txqueuelen", "1000", "10")]
+    assert effects(rows, "polled")[-1] == ("server", "threaded", "0", "1")
     assert ("client", "gso_ipv4_max_size", "65536", "196608") in effects(rows, "big")
     assert effects(rows, "six") == [("load", "family", "4", "6")]
     [(at, setting, before, after)] = effects(rows, "rules")
@@ -151,6 +156,8 @@ def test_missing_or_refused_setting_is_reported(rows: list[Row]) -> None:
     status, reason = refused(rows, "steer")
     assert status == "unsupported"
     assert "rps 0 needs root" in reason
+    status, reason = refused(rows, "unpolled")  # without GRO, a veth has no NAPI
+    assert (status, "lacks threaded=1 of server0:eth0" in reason) == ("unsupported", True)
 
 
 def test_profiles_have_the_same_arms(machine: Sandbox) -> None:
@@ -187,7 +194,7 @@ def test_steering_queues_and_programs(tmp_path: Path) -> None:
     """Steering and BPF programs need root outside of a user namespace."""
     wanted = (
         "steer: rps 0 at server", "queues: channels rx 2 tx 2 at client and xps 0 at client",
-        "rings: ring rx 64 at client",
+        "rings: ring rx 64 at client", "later: napi gro_flush_timeout 20000 napi_defer_hard_irqs 2 at server",
         "xdp: xdp pass at server", "arriving: tc_bpf pass at server", "leaving: tc_bpf egress pass at client",
         "reno: congestion reno", "plain: qdisc pfifo_fast at client", "fair: qdisc fq_codel limit 1000 at client",
     )  # fmt: skip
@@ -200,6 +207,8 @@ def test_steering_queues_and_programs(tmp_path: Path) -> None:
         *(("client", f"xps tx-{one}", "0", "1") for one in (0, 1)),
     ]
     assert refused(result, "rings")[0] == "unsupported"
+    polled = [("gro_flush_timeout", "20000"), ("napi_defer_hard_irqs", "2")]
+    assert effects(result, "later") == [("server", name, "0", value) for name, value in polled]
     [(at, setting, before, after)] = effects(result, "xdp")
     assert (at, setting, before) == ("server", "xdp", "none")
     assert after.startswith("program of tag ")

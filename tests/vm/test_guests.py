@@ -22,7 +22,7 @@ def machine(tmp_path: Path) -> Iterator[Sandbox]:
 
 
 STEPS = (
-    "offload tso off at client", "mtu 1400 at client", "route 192.0.2.0/24 at client",
+    "offload tso off at client", "mtu 1400 at client", "txqueuelen 10 at client", "route 192.0.2.0/24 at client",
     "neighbour 10.2.0.9 02:00:00:00:00:09 at client", "sysctl net.ipv4.conf.all.rp_filter=1 at server",
     "rps 0 at server",
 )  # fmt: skip
@@ -46,6 +46,7 @@ def test_changes_in_a_guest(lab_kernel: str, endpoint: str) -> None:
     assert effects >= {
         ("client", "tcp-segmentation-offload", "off"),
         ("client", "mtu_bytes", "1400"),
+        ("client", "txqueuelen", "10"),
         ("server", "net.ipv4.conf.all.rp_filter", "1"),
         ("server", "rps rx-0", "1"),
     }

@@ -1,6 +1,6 @@
-"""Changes of an interface: offloads, rings, channels, MTU, and the CPUs of its queues."""
+"""Changes of an interface: offloads, rings, channels, MTU, how it is polled, and the CPUs of its queues."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from labkit.common import packages
@@ -73,19 +73,38 @@ class Counts(Kind):
                 raise Failed(f"{place}: the driver set {setting} to {now} instead of {value}")
 
 
-class Mtu(Kind):
+class LinkNumber(Kind):
+    """A number of an interface that ip-link(8) sets: the kind's only option.
+
+    `state_name`: its name in `state`. `json_name`: its name in ip's JSON.
+    """
+
+    state_name = ""
+    json_name = ""
+
+    def state(self, place: Place, options: Mapping[str, Any]) -> State:
+        return {self.state_name: str(place.link(f"{self.name} of {place}").get(self.json_name, 0))}
+
+    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
+        [number] = (str(int(value)) for value in options.values())
+        argv = ("ip", "link", "set", "dev", place.interface, self.name, number)
+        place.run(f"{self.name} {number} of {place}", *argv)
+
+
+class Mtu(LinkNumber):
     """The MTU of an interface. That of a whole path is the parameter mtu_bytes."""
 
     example = "mtu 9000 at both"
     takes: ClassVar = {"bytes": range(68, 65536)}
+    state_name, json_name = "mtu_bytes", "mtu"
 
-    def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        return {"mtu_bytes": str(place.link(f"mtu of {place}").get("mtu", 0))}
 
-    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        number = str(int(options["bytes"]))
-        argv = ("ip", "link", "set", "dev", place.interface, "mtu", number)
-        place.run(f"mtu {number} of {place}", *argv)
+class QueueLength(LinkNumber):
+    """The length of an interface's transmission queue, which queueing disciplines take as their limit."""
+
+    example = "txqueuelen 10 at client"
+    takes: ClassVar = {"packets": range(1 << 20)}
+    state_name, json_name = "txqueuelen", "txqlen"
 
 
 class BigTcp(Kind):
@@ -120,6 +139,47 @@ class BigTcp(Kind):
             return place.kernel.netlink, netlink.index_of(place.interface)
 
 
+def _with_files(place: Place, what: str, files: str, script: str, lacking: Sequence[str]) -> str:
+    """Return the output of a shell script whose arguments are files of an interface in sysfs.
+
+    sysfs shows the network namespace in which it was mounted, so it is mounted again in a mount namespace.
+    """
+    lines = [
+        "set -e",
+        "mount -t sysfs labkit /sys/kernel",  # on /sys, the same sysfs would be refused as busy
+        'cd "/sys/kernel/class/net/$1"',
+        f"set -- {files}",
+        f'[ -e "$1" ] || {{ echo "this kernel has no {what} for it" >&2; exit 1; }}',
+        script,
+    ]
+    words = ("-c", 'exec unshare -m /bin/sh -c "$@"', "sh", "\n".join(lines), "sh", place.interface)
+    return place.run(what, "/bin/sh", *words, lacking=("has no", *lacking))
+
+
+class Napi(Kind):
+    """How NAPI polls an interface: in a thread of its own, or later, so that more packets merge.
+
+    Source: Documentation/networking/napi.rst. A veth has NAPI where its GRO is on, or an XDP program is attached.
+    """
+
+    example = "napi threaded 1 at server"
+    form = NAMES
+    takes: ClassVar = {
+        "threaded": range(2),
+        "gro_flush_timeout": range(1_000_000_001),  # ns
+        "napi_defer_hard_irqs": range(1_000_000),
+    }
+
+    def state(self, place: Place, options: Mapping[str, Any]) -> State:
+        values = _with_files(place, f"NAPI of {place}", " ".join(options), 'cat "$@"', ("no such file",))
+        return dict(zip(options, values.split(), strict=True))
+
+    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
+        for name, value in options.items():
+            script = f'echo {int(value)} | tee "$1"'
+            _with_files(place, f"{name}={value} of {place}", name, script, ("invalid argument",))
+
+
 class Steering(Kind):
     """RPS or XPS: the CPUs that process received (RPS) or sent (XPS) packets of every queue of an interface."""
 
@@ -148,23 +208,11 @@ class Steering(Kind):
         self._at_queues(place, f"{self.name} {options['cpus']}", script)
 
     def _at_queues(self, place: Place, what: str, script: str) -> str:
-        """Return the output of a shell script whose arguments are files of the queues in sysfs.
-
-        sysfs shows the network namespace in which it was mounted, so it is mounted again in a mount namespace.
-        """
-        lines = [
-            "set -e",
-            "mount -t sysfs labkit /sys/kernel",  # on /sys, the same sysfs would be refused as busy
-            'cd "/sys/kernel/class/net/$1"',
-            f"set -- {self._queues}",
-            f'[ -e "$1" ] || {{ echo "this kernel has no {what} for it" >&2; exit 1; }}',
-            script,
-        ]
-        words = ("-c", 'exec unshare -m /bin/sh -c "$@"', "sh", "\n".join(lines), "sh", place.interface)
         # The kernel refuses to show xps_cpus of an interface with one queue (ENOENT).
-        return place.run(what, "/bin/sh", *words, lacking=("has no", "no such file"))
+        return _with_files(place, what, self._queues, script, ("no such file",))
 
 
 OFFLOAD, RING, CHANNELS = Offload(), Counts("ring", "-g", "-G"), Counts("channels", "-l", "-L")
-MTU, BIG_TCP = Mtu(), BigTcp()
+MTU, TXQUEUELEN, BIG_TCP = Mtu(), QueueLength(), BigTcp()
 RPS, XPS = Steering("rps", "queues/rx-*/rps_cpus"), Steering("xps", "queues/tx-*/xps_cpus")
+NAPI = Napi()

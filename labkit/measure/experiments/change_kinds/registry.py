@@ -58,7 +58,7 @@ AFFINITY, CONGESTION, FUNCTION = Parameter("affinity 0,1"), Parameter("congestio
 _MODULES = {
     "sysctl": ("sysctl", "machine_sysctl"),
     "nftables": ("nftables", "rules", "conntrack"),
-    "interface": ("offload", "ring", "channels", "mtu", "big_tcp", "rps", "xps"),
+    "interface": ("offload", "ring", "channels", "mtu", "big_tcp", "txqueuelen", "rps", "xps", "napi"),
     "traffic_control": ("qdisc", "tc_filter", "xdp", "tc_bpf"),
     "route": ("route", "neighbour"),
     "monitor": ("monitor",),
