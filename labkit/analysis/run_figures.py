@@ -47,7 +47,7 @@ def usual(rows: pd.DataFrame, compared: pd.DataFrame) -> dict[str, Callable[[], 
     round trips and of requests if there are any."""
     made = {"forest": lambda: figures.forest(compared)}
     made["throughput"] = lambda: figures.throughput(rows)
-    if rows["cpu_s"].notna().any():
+    if (rows["cpu_s"].notna() & rows["received_bytes"].gt(0)).any():
         made["cpu_per_gigabyte"] = lambda: figures.cpu_per_gigabyte(rows)
     made["slices"] = lambda: figures.slices(rows)
     if load.timed(rows).any():

@@ -286,7 +286,7 @@ def legend_fits(figure: go.Figure) -> None:
     margin, height = figure.layout.margin, figure.layout.height or 450
     below = figure.layout.legend.orientation == "h"
     for one in shown:
-        one.name = _wrapped(one.name, LEGEND_BELOW_LETTERS if below else LEGEND_LETTERS)
+        one.name = wrapped(one.name, LEGEND_BELOW_LETTERS if below else LEGEND_LETTERS)
     if below:
         room = LEGEND_LINE_PX * _lines_below([one.name for one in shown]) + LEGEND_ENDS_PX
         figure.update_layout(height=height + room, margin_b=(margin.b or 0) + room)
@@ -309,10 +309,10 @@ def _lines_below(names: list[str]) -> int:
     return lines + high
 
 
-def _wrapped(name: str, letters: int) -> str:
-    """Break a name before `+` and at spaces into lines of at most this many letters, if its parts are that short."""
+def wrapped(name: str, letters: int) -> str:
+    """Break a name before `+` and `/` and at spaces into lines of at most this many letters, if its parts let it."""
     lines = [""]
-    for part in re.split(r"(?=\+)|(?<= )", name):
+    for part in re.split(r"(?=[+/])|(?<= )", name):
         if lines[-1] and len(lines[-1] + part.rstrip()) > letters:
             lines.append(part)
         else:

@@ -135,7 +135,7 @@ def _draw_panel(
     there = [name for name in ENDPOINTS if name in set(rows["endpoint"])]
     places = [
         (replace(panel, row=row, column=column, title=f"{_load(panel)}<br>{plot.title}"), plot)
-        for row, panel in enumerate(panels(rows, columns_count=1, by_pairs=rows["pairs"].nunique() > 1), 1)
+        for row, panel in enumerate(panels(rows, columns_count=1), 1)
         for column, plot in enumerate(plots.get(panel.protocol, []), 1)
     ]
     figure = grid([panel for panel, _ in places], LINE_PX * max(len(there), 1) + EDGES_PX)

@@ -30,7 +30,7 @@ def overhead(rows: pd.DataFrame, verdicts: pd.DataFrame) -> go.Figure:
     headers = headers[headers["computed_bytes"].notna()] if "computed_bytes" in headers else headers.iloc[:0]
     added = dict(zip(headers["topology"], headers["computed_bytes"], strict=True)) if len(headers) else {}
     sized = _with_header_sizes(verdicts, added)
-    parts = panels(sized, columns_count=1, by_pairs=sized["pairs"].nunique() > 1, along="length_bytes")
+    parts = panels(sized, columns_count=1, along="length_bytes")
     figure = _empty(headers, parts)
     _bars(figure, headers)
     low, high = drawn_range(sized)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -12,10 +13,10 @@ import plotly.graph_objects as go
 from labkit.analysis import theme
 from labkit.analysis.figures.cost_by_size import (
     PREFIXES,
-    RULE,
     SIZE,
     fragments_count,
     largest_whole,
+    mark_mtu,
     say_size,
 )
 from labkit.analysis.figures.line_chart import NARROW, log_axis, no_bar, ticks
@@ -59,7 +60,7 @@ def fitted(rows: pd.DataFrame, curves: Sequence[Curve]) -> go.Figure:
 def _panel(rows: pd.DataFrame, some: list[Curve]) -> Panel:
     """Return the panel of one point and cost, titled as in `panels`."""
     there = rows[rows["length_bytes"].notna()]
-    for panel in panels(there, columns_count=1, by_pairs=rows["pairs"].nunique() > 1, along="length_bytes"):
+    for panel in panels(there, columns_count=1, along="length_bytes"):
         if next(groups(panel.table[:1], BY))[0] == some[0].key:
             return panel
     raise AssertionError(f"curves are of these rows: {some[0].group}")
@@ -105,21 +106,13 @@ def _plots(figure: go.Figure, panel: Panel, some: list[Curve], row: int) -> None
     labels = ticks({place: say_size(place, panel) for place in places})
     for one in (row, row + 1):
         figure.update_xaxes(type="log", range=sides, **labels, row=one, col=1)
-        whole = largest_whole(float(str(some[0].group["mtu_bytes"])), _family(some[0]))
-        if places[0] <= whole < places[-1]:
-            figure.add_shape(
-                x0=whole + 0.5, x1=whole + 0.5, y0=0, y1=1, yref="y domain", row=one, col=1, **RULE
-            )
+        mark_mtu(figure, replace(panel, row=one, column=1))
     figure.update_xaxes(title_text=SIZE.title, row=row + 1, col=1)
     axis = log_axis(*(end / PREFIXES[prefix] for end in ends))
     figure.update_yaxes(title_text=f"{prefix}s", **axis, row=row, col=1)
     figure.update_yaxes(title_text="%", range=[-most * 100, most * 100], row=row + 1, col=1)
     nought: dict[str, Any] = {"type": "line", "line_width": 1, "opacity": 0.8, "row": row + 1, "col": 1}
     figure.add_shape(y0=0, y1=0, xref="x domain", x0=0, x1=1, **nought)
-
-
-def _family(curve: Curve) -> int:
-    return int(float(str(curve.group["family"] or 4)))
 
 
 def _intervals(values: Floats) -> tuple[Floats, Floats]:
@@ -162,7 +155,7 @@ def _line(figure: go.Figure, curve: Curve, scale: float, places: list[float], ro
     """Draw the fit: the line for unfragmented sizes, and separately the steps for fragmented ones."""
     if not curve.parts:
         return
-    mtu, family = float(str(curve.group["mtu_bytes"])), _family(curve)
+    mtu, family = (int(float(str(curve.group[name] or 4))) for name in ("mtu_bytes", "family"))
     whole = largest_whole(mtu, family)
     style = theme.arm_style(curve.arm, curve.role)
     for first, last in ((places[0], min(whole, places[-1])), (whole + 1, places[-1])):

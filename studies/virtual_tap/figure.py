@@ -101,7 +101,7 @@ def mirror_count(rows: pd.DataFrame, lines: pd.DataFrame, published: pd.DataFram
     several = drawn.groupby([*GROUP, "curve"], dropna=False)["mirrors"].transform("nunique").gt(1)
     drawn = drawn[several] if several.any() else drawn
     # Its `load` is a sentence about the load that is mirrored; panels would take it for one beside round trips.
-    parts = panels(drawn.drop(columns="load"), columns_count=2, by_pairs=drawn["pairs"].nunique() > 1)
+    parts = panels(drawn.drop(columns="load"), columns_count=2)
     figure = grid(parts, COUNT_PX)
     for panel in parts:
         for curve, some in panel.table.groupby("curve", sort=False):

@@ -19,7 +19,7 @@ from labkit.analysis.figures.forest_plot import forest, ratio_ticks
 from labkit.analysis.figures.function_costs import functions
 from labkit.analysis.figures.function_times import function_durations, function_times
 from labkit.analysis.figures.kernels import kernels
-from labkit.analysis.figures.line_chart import CPU, FAINT, THROUGHPUT, against, axis_of, called
+from labkit.analysis.figures.line_chart import CPU, FAINT, THROUGHPUT, against
 from labkit.analysis.figures.load_loss import load_loss
 from labkit.analysis.figures.over_time import over_time
 from labkit.analysis.figures.panels import Panel, arms, finish, grid, panels
@@ -40,26 +40,23 @@ SLICES_PX = 250
 def throughput(
     rows: pd.DataFrame, along: str | None = None, panel: str | None = None, colour: str | None = None
 ) -> go.Figure:
-    """Draw throughput (Gbit/s; for ping the round-trip time in µs) against a parameter: `along`, or the number of pairs
-    if it varies, else the parameter that varies most.
+    """Draw throughput (Gbit/s; for ping the round-trip time in µs) against a parameter: `along`, or in each panel the
+    number of pairs if it varies, else the parameter that varies most, or the arms.
 
     colour: the parameter with a line for each value; usually `arm`. panel: the one whose values stand side by side.
     There is a panel for each combination of the other parameters. A line joins the geometric means of the rounds; bars
     are 95 % intervals (Student's t on logarithms). A faint point is one round: the mean of its slices, or its whole run
-    (open). The line is of slices if there are any, else of whole runs.
+    (open). At each place, the line is of slices if there are any, else of whole runs.
     """
-    axis = axis_of(rows, along, (panel, colour))
-    figure = against(rows.assign(value=metric_values(rows)), THROUGHPUT, axis, panel, colour)
+    figure, axis = against(rows.assign(value=metric_values(rows)), THROUGHPUT, along, panel, colour)
     each = (rows[rows["protocol"].eq(name)] for name in PROTOCOLS)
     quantities = dict.fromkeys(protocols.of(one).quantity for one in each if len(one))
-    title = f"{units.listed(list(quantities)) or 'throughput'} against {called(axis)[-1]}"
+    title = f"{units.listed(list(quantities)) or 'throughput'}{axis}"
     subtitle = f"geometric mean of rounds, 95 % interval (open triangle: it continues); {FAINT}"
     figure = finish(figure, rows, title[0].upper() + title[1:], subtitle)
-    return theme.explained(
-        figure,
-        "Each small mark is a round (a fresh set-up), and each large one the geometric mean, with its 95 % interval."
-        " All pairs send at the same time, and the throughput is their sum.",
-    )
+    text = "Each small mark is a round (a fresh set-up), and each large one the geometric mean, with its 95 % interval."
+    total = " All pairs send at the same time, and the throughput is their sum."
+    return theme.explained(figure, text + total * ("throughput" in quantities))
 
 
 def cpu_per_gigabyte(
@@ -75,8 +72,8 @@ def cpu_per_gigabyte(
     weight = rows["received_bytes"].astype(float).where(lambda received: received > 0)
     cpu, softirq = rows["cpu_s"].astype(float), rows["softirq_s"].astype(float)
     drawn = rows.assign(value=cpu, part=softirq, weight=weight)
-    figure = against(drawn, CPU, axis_of(rows, along, (panel, colour)), panel, colour)
-    subtitle = f"whole machine, less is better (open triangle: the interval continues); dotted: softirq alone; {FAINT}"
+    figure, _ = against(drawn, CPU, along, panel, colour)
+    subtitle = f"whole machine, less is better (open triangle: the interval continues); dots or dash: softirq; {FAINT}"
     figure = finish(figure, rows, "CPU time per gigabyte received", subtitle)
     return theme.explained(
         figure,
@@ -89,7 +86,7 @@ def slices(rows: pd.DataFrame) -> go.Figure:
     """Draw each slice's ratio to the baseline's throughput, in order of measurement, with a running median."""
     steady = rows["method"].eq("slice") & rows["throughput_bps"].astype(float).gt(0)
     ok = rows[steady & rows["status"].eq("ok") & rows["protocol"].isin(CARRYING)]
-    parts = panels(ok, columns_count=2, by_pairs=True)
+    parts = panels(ok, columns_count=2)
     figure = grid(parts, SLICES_PX)
     for panel in parts:
         wide = panel.table.pivot_table(index=["round", "slice"], columns="arm", values="throughput_bps")

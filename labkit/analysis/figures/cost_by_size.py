@@ -51,7 +51,7 @@ def _against_size(rows: pd.DataFrame, title: str, cpu: str, unit: str, per: str)
     # In rows of labkit 0.1, `received_count` of a whole UDP run is iperf3's, over iperf3's own period.
     datagrams = sized["received_bytes"] / sized["length_bytes"]
     sized = sized.assign(packets=sized["received_count"].mask(sized["protocol"].eq("udp"), datagrams))
-    for panel in panels(sized, columns_count=1, by_pairs=sized["pairs"].nunique() > 1, along=SIZE.column):
+    for panel in panels(sized, columns_count=1, along=SIZE.column):
         for name, values in differing(panel.table[panel.table["status"].eq("ok")], PROVENANCE).items():
             one, other = (str(value) for value in values[:2])
             raise BadInput(f"rows that differ in {name} are not drawn on one axis: {one} and {other}")

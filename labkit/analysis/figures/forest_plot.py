@@ -81,7 +81,10 @@ def forest(
     contains 1. An arm without any ratio in a panel has one line with its word. The optional columns `accelerator` and
     `peer_accelerator` mark emulated rows.
     """
-    parts = [replace(panel, table=_lines(panel.table)) for panel in panels(verdicts, columns_count=1)]
+    parts = [
+        replace(panel, table=_lines(panel.table))
+        for panel in panels(verdicts, columns_count=1, along="pairs")
+    ]
     texts = _Texts.of(parts)
     figure = _empty(parts, reading, STACKED_PX if texts.stacked else LINE_PX)
     low, high = drawn_range(verdicts)

@@ -85,10 +85,9 @@ def _draw_arm(figure: go.Figure, row: int, arm: str, style: theme.ArmStyle, roun
 def function_durations(times: pd.DataFrame) -> go.Figure:
     """Draw the median duration of functions (`function_time_claim.times`) against size, a plot for each function."""
     rows = load.complete(times.assign(status="ok", method="whole", value=times["p50_s"]))
-    by_pairs = rows["pairs"].nunique() > 1
     plots = [
         plot(replace(panel, table=own), f"{name}, p50 of its calls", "s", value="p50_s")
-        for panel in panels(rows, columns_count=1, by_pairs=by_pairs, along=SIZE.column)
+        for panel in panels(rows, columns_count=1, along=SIZE.column)
         for name, own in panel.table.groupby("function", sort=False)
     ]
     tracers = " and ".join(sorted(times["tracer"].dropna().unique())) or "tracer"

@@ -10,12 +10,10 @@ import plotly.graph_objects as go
 
 from labkit.analysis import protocols, theme
 from labkit.analysis.figures.forest_plot import as_rows, drawn_range, ratio_ticks
-from labkit.analysis.figures.panels import Panel, finish, grid, panels
+from labkit.analysis.figures.panels import TURNED, Panel, finish, grid, labels, panels
 from labkit.analysis.load import hosts
 
 PANEL_PX = 330
-LETTER_PX = 7.0  # approximate width of a letter of a tick label
-MIN_LETTERS = 8  # least width of a horizontal tick label; narrower labels are rotated
 WIDTH_PX = 590  # all plots side by side, in a figure 900 px wide
 
 
@@ -28,17 +26,11 @@ def kernels(verdicts: pd.DataFrame) -> go.Figure:
     """
     there = hosts(verdicts)
     named = pd.concat([rows.assign(place=place) for place, (_, rows) in enumerate(there)] or [verdicts])
-    parts = panels(named, columns_count=2, by_pairs=True, by_host=False)
+    parts = panels(named, columns_count=2, by_host=False)
     columns = max((part.column for part in parts), default=1)
-    figure = grid(parts, PANEL_PX)
-    room = WIDTH_PX / columns / max(len(there), 1)
-    turned = room < MIN_LETTERS * LETTER_PX
-    letters = 40 if turned else int(room / LETTER_PX) - 1  # of a line
-    labels = [
-        "<br>".join(theme.folded(part, letters) for part in name.removeprefix("Linux ").split(", "))
-        for name, _ in there
-    ]
-    ticks = {"tickvals": list(range(len(there))), "ticktext": labels, "tickangle": -40 if turned else 0}
+    texts, turned_px = labels([name.removeprefix("Linux ") for name, _ in there], WIDTH_PX / columns)
+    figure = grid(parts, PANEL_PX, [turned_px] * len(parts))
+    ticks = {"tickvals": list(range(len(there))), "ticktext": texts, "tickangle": TURNED if turned_px else 0}
     figure.update_xaxes(range=[-0.5, len(there) - 0.5], showgrid=False, **ticks)
     low, high = drawn_range(verdicts)
     baselines = ", ".join(theme.plain(name) for name in verdicts["baseline"].dropna().unique())

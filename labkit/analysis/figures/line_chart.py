@@ -14,11 +14,22 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.analysis import protocols, stats, theme
-from labkit.analysis.figures.panels import ARM, KEYS, Panel, arms, grid, panels, words_of
+from labkit.analysis.figures.panels import (
+    ARM,
+    KEYS,
+    LETTER_PX,
+    TURNED,
+    Panel,
+    arms,
+    grid,
+    labels,
+    panels,
+    words_of,
+)  # fmt: skip
 from labkit.analysis.load import HEADERS, hosts, value_text, varying
 from labkit.common import schema
 from labkit.common.errors import BadInput, choose
-from labkit.common.units import counted, si
+from labkit.common.units import counted, percent, si
 
 PANEL_PX = 330
 STRANGE = 2.5  # times the highest median; a round beyond is drawn as an arrow at the edge
@@ -30,8 +41,7 @@ FEW_LABELS = 3
 MANY_DECADES = 5
 NARROW = 1 / 25  # share of the axis: least distance of two places for shifting arms
 WIDEST = 1.5  # octaves, likewise: an arm stands at most 30 % beside its value
-AXIS_PX, LETTER_PX, GAP_PX = 415, 7.5, 4  # least width of all x axes side by side (figure: 700 px); of labels
-TURNED_PX = 70  # height of labels that plotly turns, because they would overlap
+AXIS_PX, GAP_PX = 415, 4  # least width of all x axes side by side (figure: 700 px); between labels
 FAINT = "faint: rounds (open: whole runs, arrow: beyond)"
 
 
@@ -52,7 +62,8 @@ class Quantity:
 class Axis:
     """A logarithmic x axis: a column of counts, its title, the text of a value (`say`), and its label if that differs.
 
-    words: if these are no counts, the words of each by its text. They stand an octave apart, and no line joins them.
+    words: if these are no counts, the label of each by its text. They stand an octave apart, and no line joins them.
+    turned_px: their height if they are turned. null: the place of a row without a count.
     """
 
     column: str
@@ -60,11 +71,15 @@ class Axis:
     say: Callable[[float], str]
     tick: Callable[[float, Panel], str] | None = None
     words: Mapping[str, str] = field(default_factory=dict)
+    turned_px: int = 0
+    null: float = math.nan
 
     def at(self, table: pd.DataFrame) -> pd.Series[float]:
         """Return the place of each row on the axis."""
         own = table[self.column]
-        return 2.0 ** own.map(value_text).map(list(self.words).index) if self.words else pd.to_numeric(own)
+        if self.words:
+            return 2.0 ** own.map(value_text).map(list(self.words).index)
+        return pd.to_numeric(own).fillna(self.null)
 
 
 THROUGHPUT = Quantity("throughput, Gbit/s", "Gbit/s", 1e9)
@@ -74,11 +89,12 @@ CPU = Quantity("CPU-seconds per GB", "CPU-s/GB", 1e-9)
 # usual axis; those that are not here come last, and have the names of their columns.
 AXES: Mapping[str, Sequence[str]] = {
     "pairs": ("pairs at once", "number of pairs"), "length_bytes": ("length, bytes", "length of a write or datagram"),
-    "rate_bps": ("offered rate of a stream",), "rate_rps": ("requests per second of a pair",),
-    "mtu_bytes": ("MTU, bytes", "MTU"), "streams": ("parallel streams of a pair",),
-    "mss_bytes": ("TCP maximum segment size, bytes",), "link_rate_bps": ("rate of the link",),
-    "link_delay_s": ("delay of the link",), "frame": ("bytes of a frame", "frame size"), "flows_count": ("flows",),
-    "congestion": ("congestion control",), "ends_on": ("CPUs of client and server",), ARM: ("arm",),
+    "rate_bps": ("offered rate of a stream, bit/s", "offered rate of a stream"),
+    "rate_rps": ("requests per second of a pair",), "mtu_bytes": ("MTU, bytes", "MTU"),
+    "streams": ("parallel streams of a pair",), "mss_bytes": ("TCP maximum segment size, bytes",),
+    "link_rate_bps": ("rate of the link, bit/s", "rate of the link"), "link_delay_s": ("delay of the link",),
+    "frame": ("bytes of a frame", "frame size"), "flows_count": ("flows",), "congestion": ("congestion control",),
+    "ends_on": ("CPUs of client and server",), "loss_goal_ratio": ("loss goal",), ARM: ("arm",),
 }  # fmt: skip
 
 
@@ -89,21 +105,33 @@ def of_metric(metric: str, usual: Quantity) -> Quantity:
     return TRANSACTIONS if metric == "transaction_rate" else usual
 
 
-def axis_of(rows: pd.DataFrame, along: str | None, taken: Sequence[str | None] = ()) -> str:
-    """Return the column of a chart's axis: `along`, or the number of pairs if it varies, else the parameter that varies
-    most within a host and a protocol.
+def _with_axes(rows: pd.DataFrame, beside: str | None, colour: str) -> pd.DataFrame:
+    """Return the rows with the column of each one's axis, `axis`; a row that belongs to charts of two axes is twice.
 
-    taken: what has panels or colours. Raises BadInput if `along` does not vary; the number of pairs need not.
+    A host's rows of a protocol have the number of pairs as their axis if it varies, and then the parameters that vary
+    while the others stay, those with most values first, until each row has one. Where nothing varies, the axis has the
+    arms. beside, colour: what has panels and colours.
     """
-    if along is not None:
-        return along if along == "pairs" else varying_column(rows, "along", along)
-    if "mtu_bytes" in rows and rows["mtu_bytes"].nunique() > 1:
-        rows = _without_full_lengths(rows)
-    parts = [part for _, host in hosts(rows) for _, part in host.groupby("protocol")]
-    names = [name for name in (*AXES, *KEYS[1:]) if name in rows and name not in (ARM, *taken)]
-    counts = {name: max((part[name].nunique(dropna=False) for part in parts), default=0) for name in names}
-    vary = [name for name in names if counts[name] > 1]
-    return "pairs" if "pairs" in vary else max(vary, key=lambda name: counts[name], default="pairs")
+    rows = rows.reset_index(drop=True)
+    known = [
+        one for one in dict.fromkeys((*AXES, *KEYS[1:])) if one in rows and one not in (ARM, beside, colour)
+    ]
+    places, axes = list[int](), list[str]()
+    for _, host in hosts(_without_full_lengths(rows)):
+        for _, part in host.groupby("protocol"):
+            names = varying(part, known)
+            texts = part[names].map(value_text).assign(all="")
+            others = {name: [texts[one] for one in texts if one != name] for name in names}
+            count = {name: texts[name].groupby(others[name]).transform("nunique") for name in names}
+            left = pd.Series(True, part.index)
+            for name in sorted(names, key=lambda one: (one != "pairs", -count[one].max())):
+                drawn = (left & count[name].gt(1)).groupby(others[name]).transform("any")
+                places.extend(drawn.index[drawn])
+                axes += [name] * int(drawn.sum())
+                left &= ~drawn
+            places.extend(left.index[left])
+            axes += ["pairs" if beside == ARM else ARM] * int(left.sum())
+    return rows.loc[places].assign(axis=axes)
 
 
 def called(column: str) -> Sequence[str]:
@@ -111,20 +139,32 @@ def called(column: str) -> Sequence[str]:
     return AXES.get(column, (column.replace("_", " "),))
 
 
-def _axis(rows: pd.DataFrame, column: str) -> Axis:
-    """Return the axis of a parameter or of arms in these rows: of counts if all are quantities above 0 (also as texts,
-    but no version or VLAN), else of words."""
+def _axis(rows: pd.DataFrame, room_px: float) -> Axis:
+    """Return the axis of these rows, a parameter or their arms: of counts if all are quantities above 0 (also as texts,
+    but no version or VLAN), else of words. No limit (null) stands an octave beyond the limits, and no delay before
+    delays."""
+    column = str(rows["axis"].iloc[0])
     unit, words = schema.BY_NAME[column].unit, words_of(column, rows[column])
-    can_count = unit or schema.BY_NAME[column].type == "text"
-    if can_count and pd.to_numeric(rows[column], errors="coerce").gt(0).all():
-        return Axis(
-            column,
-            called(column)[0],
-            lambda value: words[value_text(value)],
-            lambda value, _: si(value, unit) if unit in ("bit/s", "s") else value_text(value),
-        )
+    counts = pd.to_numeric(rows[column], errors="coerce")
+    can_count = bool(unit) or schema.BY_NAME[column].type == "text"
+    if can_count and counts.gt(0).any() and counts.gt(0).eq(rows[column].notna()).all():
+        null = counts.min() / 2 if column == "link_delay_s" else counts.max() * 2
+
+        def say(place: float) -> str:
+            return words[value_text(None if place == null else place)]
+
+        def tick(place: float, _panel: Panel) -> str:
+            if place == null:
+                return theme.wrapped(say(place), 8)
+            if unit in ("bit/s", "s"):
+                return si(place, unit.removeprefix("bit/s")).strip()
+            return percent(place) if column.endswith("_ratio") else value_text(place)
+
+        return Axis(column, called(column)[0], say, tick, null=null)
     texts = list(words.values())
-    return Axis(column, "", lambda place: texts[round(math.log2(place))], words=words)
+    lines, turned_px = labels(texts, room_px)
+    shown = dict(zip(words, lines, strict=True))
+    return Axis(column, called(column)[-1], lambda at: texts[round(math.log2(at))], None, shown, turned_px)
 
 
 def _without_full_lengths(rows: pd.DataFrame) -> pd.DataFrame:
@@ -133,18 +173,12 @@ def _without_full_lengths(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(length_bytes=rows["length_bytes"].mask(full & rows["protocol"].eq("udp")))
 
 
-def _measured_arms(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of arms that were measured. The others have a note, and neither a panel nor a place."""
-    ok = rows[rows["status"].eq("ok")]
-    return rows[rows[ARM].isin(ok[ARM])] if len(ok) else rows
-
-
 def varying_column(rows: pd.DataFrame, what: str, name: str) -> str:
     """Return the column of a parameter that varies, or of the arm. Raises BadInput for another, or where all are alike.
 
     what: the argument that names it.
     """
-    there = [one for one in (*KEYS[1:], "pairs") if one in rows]
+    there = [one for one in KEYS[1:] if one in rows]
     columns = {one: one for one in varying(rows, there)} | {"arm": ARM}
     if name == KEYS[0]:
         raise BadInput(f"{what}={name}: each protocol has panels of its own; {choose('', columns)}")
@@ -153,46 +187,50 @@ def varying_column(rows: pd.DataFrame, what: str, name: str) -> str:
     return columns[name]
 
 
-def by_colour(rows: pd.DataFrame, column: str) -> tuple[pd.DataFrame, list[str]]:
-    """Return the rows with a line for each value of a column instead of each arm, and the lines' names in order."""
-    names = words_of(column, rows[column])
-    lines = rows[column].map(value_text).map(names)
-    return rows.assign(arm=lines, role="variant").drop(columns=column), list(names.values())
-
-
 def against(
-    rows: pd.DataFrame, usual: Quantity, along: str, panel: str | None = None, colour: str | None = None
-) -> go.Figure:
-    """Draw column `value`, divided by column `weight` if there is one, against a column (of `axis_of`).
+    rows: pd.DataFrame,
+    usual: Quantity,
+    along: str | None = None,
+    panel: str | None = None,
+    colour: str | None = None,
+) -> tuple[go.Figure, str]:
+    """Draw column `value`, divided by column `weight` if there is one, against a parameter, and return the figure and
+    the words of what it is against.
 
-    Column `part` is a thin line. panel: the parameter whose values stand side by side. colour: that which has a line
-    for each value; usually the arm. What else varies has a panel for each value.
+    along: the parameter; otherwise each panel has the one that varies most in it, or the arms. Column `part` is a thin
+    line. panel: the parameter whose values stand side by side. colour: that which has a line for each value; usually
+    the arm. What else varies has a panel for each value.
     """
+    if along not in (None, "pairs"):
+        along = varying_column(rows, "along", along)
     beside = None if panel is None else varying_column(rows, "panel", panel)
     column = ARM if colour is None else varying_column(rows, "colour", colour)
+    rows = _with_axes(rows, beside, column) if along is None else rows.assign(axis=along)
+    axes = set(rows["axis"])
     if colour is None and ARM in (along, beside):
         # Then another parameter has the colours, if one varies.
-        others = varying(rows, [one for one in (*KEYS[1:], "pairs") if one not in (along, beside)])
+        others = varying(rows, [one for one in KEYS[1:] if one not in {*axes, beside}])
         column = max(others, key=lambda one: rows[one].nunique(), default=ARM)
     used = [one for one in (along, beside, column) if one not in (None, ARM)]
     if len(set(used)) < len(used):
         raise BadInput(f"along, panel and colour are the same parameter, {used[-1]}: choose another")
-    if "mtu_bytes" in (along, column):
+    if "mtu_bytes" in {*axes, column}:
         rows = _without_full_lengths(rows)
-    pairs = "pairs" not in (along, column) and rows["pairs"].nunique() > 1
-    by_arm, names = ARM not in (along, column) or beside == ARM, list[str]()
-    if by_arm or along == ARM:
-        rows = _measured_arms(rows)
+    # The other arms have a note, and neither a panel nor a place.
+    measured, lines = rows.loc[rows["status"].eq("ok"), ARM], dict[str, str]()
+    rows = rows[rows[ARM].isin(measured)] if len(measured) else rows
     if column != ARM:
-        rows, names = by_colour(rows, column)
-    parts = panels(rows, along=along, by_pairs=pairs, by_arm=by_arm, beside=beside)
-    axes = [_axis(one.table, along) for one in parts]
-    longest = [max(map(len, axis.words.values()), default=0) * len(axis.words) for axis in axes]
-    letters = max(longest, default=0) * max((one.column for one in parts), default=1)
-    figure = grid(parts, PANEL_PX, TURNED_PX if letters * LETTER_PX > AXIS_PX else 0)
-    for one, axis in zip(parts, axes, strict=True):
-        draw(figure, one, of_metric(protocols.of(one.table).metric, usual), axis, names)
-    return figure
+        lines = words_of(column, rows[column])
+        rows = rows.assign(arm=rows[column].map(value_text).map(lines), role="variant").drop(columns=column)
+    by_arm, most = column != ARM or beside == ARM, 2 if len(axes) > 1 or ARM in axes else None
+    parts = panels(rows, most, along=rows["axis"], by_arm=by_arm, beside=beside)  # different axes need room
+    room_px = AXIS_PX / max((one.column for one in parts), default=1)
+    drawn = [_axis(one.table, room_px) for one in parts]
+    figure = grid(parts, PANEL_PX, [axis.turned_px for axis in drawn])
+    for one, axis in zip(parts, drawn, strict=True):
+        draw(figure, one, of_metric(protocols.of(one.table).metric, usual), axis, list(lines.values()))
+    alone = axes.pop() if len(axes) == 1 else ARM
+    return figure, " of each arm" if alone == ARM else f" against {called(alone)[-1]}"
 
 
 def draw(figure: go.Figure, panel: Panel, quantity: Quantity, axis: Axis, names: Sequence[str] = ()) -> None:
@@ -205,15 +243,17 @@ def draw(figure: go.Figure, panel: Panel, quantity: Quantity, axis: Axis, names:
     styles = {arm: theme.arm_style(arm, role) for arm, role in drawn}
     if names:
         styles = {arm: theme.nth_style(place) for place, arm in enumerate(names) if arm in styles}
+    # The arms of a place stand side by side, so that their intervals do not overlap.
+    numbers = table["arm"].map(list(styles).index).groupby(table["x"])
+    side = (numbers.rank("dense") - 0.5) / numbers.transform("nunique") - 0.5
+    table = table.assign(shift=2 ** (gap * 0.5 * side))
     rounds: dict[str, list[dict[Any, Any]]] = {arm: [] for arm in styles}
     for one in table.to_dict("records"):  # dicts are faster than tables for the few rounds of an arm
         rounds[one["arm"]].append(one)
     traces = list[dict[str, Any]]()
-    for number, (arm, style) in enumerate(styles.items()):
-        # Arms are shifted at each place, so that their intervals do not overlap.
-        shift = 2 ** (gap * 0.5 * ((number + 0.5) / len(styles) - 0.5))
+    for arm, style in styles.items():
         assert ends is not None  # because there are rounds
-        own = [one | {"place": axis.say(one["x"]), "x": one["x"] * shift} for one in rounds[arm]]
+        own = [one | {"place": axis.say(one["x"]), "x": one["x"] * one["shift"]} for one in rounds[arm]]
         traces += _arm(arm, style, own, ends, quantity, not axis.words)
     figure.add_traces(traces, rows=[panel.row] * len(traces), cols=[panel.column] * len(traces))
     _axes(figure, panel, places, gap * 0.5 * math.log10(2), quantity, axis, ends)
@@ -241,10 +281,14 @@ def _axes(
     sides = [math.log10(places[0]) - room, math.log10(places[-1]) + room]
     domain = next(figure.select_xaxes(**panel.place)).domain or (0.0, 1.0)
     texts = {at: axis.tick(at, panel) if axis.tick else axis.say(at) for at in places}
-    # Each word has its label: where they would overlap, plotly turns them.
-    each = {"tickvals": places, "ticktext": list(texts.values())}
-    labels = each if axis.words else ticks(texts, domain[1] - domain[0], room)
-    figure.update_xaxes(type="log", range=sides, title_text=axis.title, **labels, **panel.place)
+    shown = ticks(texts, domain[1] - domain[0], room)
+    if axis.words:
+        shown = {
+            "tickvals": places,
+            "ticktext": list(axis.words.values()),
+            "tickangle": TURNED if axis.turned_px else 0,
+        }
+    figure.update_xaxes(type="log", range=sides, title_text=axis.title, **shown, **panel.place)
     reach = [end / quantity.scale for end in ends] if ends else [0.0, 1.0]
     shape = log_axis(*reach) if quantity.is_log and ends else {"range": reach}
     figure.update_yaxes(title_text=quantity.title, **shape, **panel.place)
@@ -270,8 +314,7 @@ def ticks(labels: dict[float, str], share: float = 1.0, room: float = 0.0) -> di
     """Return the ticks of a logarithmic axis, without labels that would overlap; the last place always has a label.
 
     `labels`: the label of each place, in order. `share`: the axis' share of the figure's width. `room`: decades of the
-    axis before the first place, and behind the last one. If the label of the first fragmented size does not fit, it is
-    added below the nearest label, and labels beside it make room.
+    axis before the first place, and behind the last one. The first of two lines (a fragmented size) goes before others.
     """
     places = list(labels)
     octaves = math.log2(places[-1] / places[0]) + 2 * room / math.log10(2)
@@ -286,21 +329,9 @@ def ticks(labels: dict[float, str], share: float = 1.0, room: float = 0.0) -> di
         )
 
     shown = {places[-1]: labels[places[-1]]}
-    for place in places[:-1]:
+    for place in [*[one for one in places if "<br>" in labels[one]][:1], *places]:
         if fits(place, labels[place], shown):
             shown[place] = labels[place]
-    cut = next((place for place in places if "<br>" in labels[place]), None)
-    if cut is not None and cut not in shown:
-        near = min(shown, key=lambda place: abs(math.log2(place / cut)))
-        below = labels[cut].replace("<br>", " ")
-        beside = [
-            place
-            for place, label in shown.items()
-            if place != near and not fits(near, f"{below}<br>{below}", {place: label})
-        ]
-        if "<br>" not in shown[near] and not {places[0], places[-1]} & set(beside):
-            shown = {place: label for place, label in shown.items() if place not in beside}
-            shown[near] = f"{shown[near]}<br>{below}"
     shown = dict(sorted(shown.items()))
     return {"tickvals": list(shown), "ticktext": list(shown.values()), "tickangle": 0}
 
@@ -331,6 +362,10 @@ def _rounds(table: pd.DataFrame) -> pd.DataFrame:
     return grouped.assign(
         value=grouped["value"] / grouped["weight"], part=grouped["part"] / grouped["weight"]
     )
+
+
+def _x(one: dict[Any, Any]) -> float:
+    return float(one["x"])
 
 
 def _middle(rounds: list[dict[Any, Any]]) -> dict[str, Any]:
@@ -405,9 +440,8 @@ def _arm(
         "hoverinfo": "text",
     }
 
-    rounds_of_line = [one for one in rounds if one["method"] != "whole"] or rounds
-    rounds_of_line = sorted(rounds_of_line, key=lambda one: float(one["x"]))
-    middles = [_middle(list(some)) for _, some in groupby(rounds_of_line, key=lambda one: one["x"])]
+    places = [list(some) for _, some in groupby(sorted(rounds, key=_x), key=_x)]
+    middles = [_middle([one for one in some if one["method"] != "whole"] or some) for some in places]
     bars, marks = _bars_and_marks(middles, ends, scale)
     x = [one["x"] for one in middles]
     line = common | {
@@ -432,8 +466,9 @@ def _arm(
         part = common | {
             "x": x,
             "y": [one["part"] / scale for one in middles],
-            "mode": "lines",
+            "mode": "lines" if joined else "markers",
             "line": dotted,
+            "marker": {"color": style.color, "symbol": "line-ew-open"},
         }
         traces.append(part | {"hoverinfo": "skip"})
     return traces

@@ -4,7 +4,7 @@ Every host has its own panels, below those of the previous host, so that no axis
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,10 +19,9 @@ from labkit.analysis.protocols import PROTOCOLS
 from labkit.common import schema
 from labkit.common.units import si
 
-# Columns that divide a table into panels: what is never compared never shares one. Numbers of pairs and topologies do.
-KEYS = tuple(
-    dict.fromkeys(("protocol", "mtu_bytes", *(name for name in schema.names(use="group") if name != "pairs")))
-)
+# Columns that divide a table into panels: what is never compared never shares one.
+_GROUP = [name for name in schema.names(use="group") if name != "pairs"]
+KEYS = (*dict.fromkeys(("protocol", "mtu_bytes", *_GROUP)), "pairs")
 ARM = "topology"  # the column of an arm's name, the same for both measurements of the baseline
 MAX_COLUMNS = 3  # side by side at 900 px
 BETWEEN_PX = 88  # between two plots, one below the other: axis, axis title, panel title
@@ -32,6 +31,8 @@ MAX_REASONS = 3
 TITLES_WIDTH = 48  # characters of all panel titles side by side in a figure 680 px wide, beside its legend
 TOP_PX, TITLE_SHIFT_PX = 95, 5  # above the plots: the figure's title, panel titles; from a plot to its title
 NOTES_PX = 52  # from a plot to the notes: axis and axis title
+LETTER_PX, LINE_PX, LEAST_LETTERS = 7.5, 17, 8  # of labels; letters of a line of those that are turned
+TURNED = -90  # the angle of labels that would overlap
 
 
 @dataclass(frozen=True)
@@ -64,25 +65,24 @@ class Panel:
 def panels(
     table: pd.DataFrame,
     columns_count: int | None = None,
-    by_pairs: bool = False,
     by_host: bool = True,
-    along: str | None = None,
+    along: "str | pd.Series[str]" = "",
     beside: str | None = None,
     by_arm: bool = False,
 ) -> list[Panel]:
     """Divide a table into panels: protocols side by side and MTUs below each other, or in reading order if that is too
     wide or would leave holes.
 
-    columns_count: the number of columns, in reading order. by_pairs: whether each number of pairs has its own panel.
-    by_host: whether each host has its own panels; otherwise a panel has all hosts, which is for ratios only. along: a
-    parameter that has an axis and therefore does not divide panels. beside: the parameter whose values stand side by
-    side, instead of protocols. by_arm: whether each arm has its own panel. A title names the parameters that differ
-    between panels of its protocol.
+    columns_count: the number of columns, in reading order. by_host: whether each host has its own panels; otherwise a
+    panel has all hosts, which is for ratios only. along: the parameter (of all rows, or of each) that has an axis and
+    therefore does not divide these rows. beside: the parameter whose values stand side by side, instead of protocols.
+    by_arm: whether each arm has its own panel. A title names the parameters that differ between panels of its protocol.
     """
-    there = [key for key in KEYS if key in table and key != along]
+    table = table.assign(axis=along)
+    there = [key for key in KEYS if key in table]
     vary = varying(table, there)
     keys = [key for key in there if key in KEYS[:2] or key in vary]
-    keys += ["pairs"] * by_pairs + [ARM] * by_arm
+    keys += [ARM] * by_arm
     named = _named(table, keys)
     if beside is not None:
         columns_count = min(table[beside].nunique(dropna=False), MAX_COLUMNS)
@@ -104,17 +104,19 @@ def _panels(
     columns_count: int | None,
     beside: str | None,
 ) -> list[Panel]:
-    groups = [(dict(zip(keys, values, strict=True)), part) for values, part in _groups(table, keys)]
+    by = [*(table[key].mask(table["axis"].eq(key)) for key in keys), table["axis"]]
+    groups = [(dict(zip([*keys, "axis"], values, strict=True)), part) for values, part in _groups(table, by)]
     groups.sort(key=lambda group: _order(group[0]))
     if beside is not None:
         groups.sort(key=lambda group: _order(group[0] | {beside: None}))
     columns = list(dict.fromkeys(_order(one)[:-1] for one, _ in groups))
-    mtus = sorted({one.get("mtu_bytes", 0) for one, _ in groups})
+    mtus = sorted({mtu for one, _ in groups if pd.notna(mtu := one.get("mtu_bytes", 0))}) or [0]
     has_holes = len(columns) > 2 and len(groups) < len(columns) * len(mtus)
     wrap = columns_count or (2 if len(columns) > MAX_COLUMNS or has_holes else None)
     words, result = {key: words_of(key, table[key]) for key in keys}, []
     for place, (one, part) in enumerate(groups):
-        row, column = mtus.index(one.get("mtu_bytes", 0)), columns.index(_order(one)[:-1])
+        mtu = one.get("mtu_bytes", 0)
+        row, column = mtus.index(mtu) if mtu in mtus else 0, columns.index(_order(one)[:-1])
         if wrap:
             row, column = divmod(place, wrap)
         title = _title(one, named[one["protocol"]], words)
@@ -122,18 +124,14 @@ def _panels(
     return result
 
 
-def _groups(table: pd.DataFrame, keys: list[str]) -> Iterator[tuple[Any, pd.DataFrame]]:
+def _groups(table: pd.DataFrame, keys: list[Any]) -> Iterator[tuple[Any, pd.DataFrame]]:
     yield from table.groupby(keys, dropna=False, sort=False)
 
 
 def _named(table: pd.DataFrame, keys: list[str]) -> dict[str, list[str]]:
     """Return for each protocol the parameters that the titles of its panels must name."""
     return {
-        str(protocol): [
-            key
-            for key in keys
-            if key not in KEYS[:2] and (key in ("pairs", ARM) or part[key].nunique(dropna=False) > 1)
-        ]
+        str(protocol): [key for key in varying(part, keys) if key not in KEYS[:2]]
         for protocol, part in table.groupby("protocol")
     }
 
@@ -158,7 +156,8 @@ def words_of(column: str, own: "pd.Series[Any]") -> dict[str, str]:
 
     Those that would read the same have their texts in brackets.
     """
-    named = {value_text(one): in_words(column, one) for one in sorted(own.drop_duplicates(), key=_place)}
+    order: Callable[[Any], tuple[Any, ...]] = theme.arm_order if column == ARM else _place
+    named = {value_text(one): in_words(column, one) for one in sorted(own.drop_duplicates(), key=order)}
     often = Counter(named.values())
     return {text: f"{words} ({text})" if often[words] > 1 else words for text, words in named.items()}
 
@@ -196,23 +195,40 @@ def in_words(name: str, value: Any) -> str:
 
 def _title(one: dict[str, Any], named: list[str], words: dict[str, dict[str, str]]) -> str:
     usual = [key for key in KEYS[:2] if pd.notna(one.get(key))]
+    named = [key for key in named if key != one["axis"]]
     return theme.plain(" · ".join(words[key][value_text(one[key])] for key in [*usual, *named]))
 
 
-def grid(parts: list[Panel], panel_px: int, labels_px: int = 0) -> go.Figure:
-    """Return an empty figure with a titled place for every panel, each `panel_px` high (plot and axis), and `labels_px`
-    more for labels of the x axis that are turned."""
+def grid(parts: list[Panel], panel_px: int, labels_px: Sequence[int] = ()) -> go.Figure:
+    """Return an empty figure with a titled place for every panel, each `panel_px` high (plot and axis), and room for
+    the labels of its x axis that are turned (`labels_px`)."""
     rows = max((part.row for part in parts), default=1)
     columns = max((part.column for part in parts), default=1)
     parts = [replace(part, title=wrapped(part.title, TITLES_WIDTH // columns)) for part in parts]
     more_px = HOST_PX * max((part.titled.count("<br>") for part in parts), default=0)
-    panel_px += labels_px
-    between, top = BETWEEN_PX + more_px + labels_px, TOP_PX + more_px
+    turned = list(zip(parts, labels_px, strict=False))
+    above_px = max((px for part, px in turned if part.row < rows), default=0)
+    last_px = max((px for part, px in turned if part.row == rows), default=0)
+    between, top = BETWEEN_PX + more_px + above_px, TOP_PX + more_px
+    plots_px = rows * panel_px + (rows - 1) * above_px
     spacing = {"horizontal_spacing": 0.25 / columns if columns > 1 else 0}
-    spacing |= {"vertical_spacing": between / (rows * panel_px) if rows > 1 else 0}
+    spacing |= {"vertical_spacing": between / plots_px if rows > 1 else 0}
     figure = titled_grid({part.at: part.titled for part in parts}, rows=rows, cols=columns, **spacing)
-    figure.update_layout(height=rows * panel_px + top, margin={"t": top, "b": 0})
+    figure.update_layout(height=plots_px + last_px + top, margin={"t": top, "b": last_px})
     return figure
+
+
+def labels(texts: Sequence[str], room_px: float) -> tuple[list[str], int]:
+    """Return labels side by side in `room_px`, and 0; or in lines that are to be turned (TURNED), and their height."""
+    each_px = room_px / max(len(texts), 1)
+    lines = [theme.wrapped(text, int(each_px / LETTER_PX)) for text in texts]
+    if all(len(line) * LETTER_PX <= each_px for text in lines for line in text.split("<br>")):
+        return lines, 0
+    for letters in range(LEAST_LETTERS, max(map(len, texts)) + 1):
+        lines = [theme.wrapped(text, letters) for text in texts]
+        if all(text.count("<br>") + 1 <= max(each_px / LINE_PX, 1) for text in lines):
+            break
+    return lines, round(LETTER_PX * max(len(line) for text in lines for line in text.split("<br>")))
 
 
 def wrapped(title: str, width: int) -> str:
@@ -296,17 +312,17 @@ def pairs_word(count: float) -> str:
 def finish(figure: go.Figure, table: pd.DataFrame, title: str, subtitle: str) -> go.Figure:
     """Add the title, and notes below about rows that are not drawn or about an empty table.
 
-    The legend keeps the first of the traces with the same group and name that have `showlegend`.
+    The legend keeps one of the traces with the same group and name that have `showlegend`.
     """
     marked = np.atleast_1d(emulated(table))  # a single False for a table without these columns
     some = "emulated CPU" if marked.all() else "in part on an emulated CPU"
     theme.titled(figure, title, subtitle, some if marked.any() else "")
-    theme.add_notes(
-        figure, gaps(table) if len(table) else ["There is nothing to draw: the table is empty."], NOTES_PX
-    )
+    notes = gaps(table) if len(table) else ["There is nothing to draw: the table is empty."]
+    theme.add_notes(figure, notes, NOTES_PX + (figure.layout.margin.b or 0))
     shown = set[tuple[str, str]]()
-    for trace in figure.data:
-        if trace.showlegend:  # an arm has a trace in each panel, and the legend has it once
+    # An arm has a trace in each panel, and the legend has it once, with a line if it has one anywhere.
+    for trace in sorted(figure.data, key=lambda one: "lines" not in (getattr(one, "mode", None) or "")):
+        if trace.showlegend:
             trace.showlegend = (trace.legendgroup, trace.name) not in shown
             shown.add((trace.legendgroup, trace.name))
     theme.legend_fits(figure)

@@ -28,7 +28,7 @@ def percentiles(rows: pd.DataFrame) -> go.Figure:
         rows.assign(one_of=ONE_OF[name], value=rows[f"latency_{name}_s"].astype(float)) for name in LATENCIES
     ]
     table = pd.concat(each, ignore_index=True)
-    parts = panels(table, columns_count=2, by_pairs=True)
+    parts = panels(table, columns_count=2)
     figure = grid(parts, PANEL_PX)
     for panel in parts:
         draw(figure, panel, TIME, AXIS)

@@ -24,7 +24,7 @@ def requests(rows: pd.DataFrame) -> go.Figure:
     """
     drawn = rows[rows["status"].eq("ok") & rows["transaction_rate"].gt(0)]
     lost = int(drawn["latency_p99_s"].isna().sum())
-    parts = panels(drawn, columns_count=2, by_pairs=True)
+    parts = panels(drawn, columns_count=2)
     figure = grid(parts, PANEL_PX)
     for panel in parts:
         if panel.table["latency_p99_s"].isna().all():

@@ -29,33 +29,43 @@ def test_swept_parameter_is_the_axis() -> None:
         ("pairs", (1, 2, 8), "number of pairs", ["1", "2", "8"]),
         ("length_bytes", (64, 512, 1400), "length of a write or datagram", ["64", "512", "1400"]),
         ("mtu_bytes", (1500, 9000), "MTU", ["1500", "9000"]),
-        ("rate_bps", (1e8, 1e9), "offered rate of a stream", ["100 Mbit/s", "1 Gbit/s"]),
+        ("rate_bps", (1e8, 1e9), "offered rate of a stream", ["100 M", "1 G"]),
         ("streams", (1, 4), "parallel streams of a pair", ["1", "4"]),
         ("burst_frames", (1, 8), "burst frames", ["1", "8"]),
         ("frame", ("1024", "64"), "frame size", ["64", "1024"]),
         ("frame", ("imix", "1024", "64"), "frame size", ["frames imix", "frames 64", "frames 1024"]),
         ("congestion", ("cubic", "bbr"), "congestion control", ["bbr", "cubic"]),
-        ("rate_bps", (1e8, None), "offered rate of a stream", ["unlimited", "100 Mbit/s"]),
+        ("rate_bps", (1e8, None), "offered rate of a stream", ["100 M", "unlimited"]),
+        ("link_delay_s", (1e-3, None), "delay of the link", ["no delay", "1 ms"]),
+        ("loss_goal_ratio", (0.01, 0.001), "loss goal", ["0.1 %", "1 %"]),
+        ("loss_goal_ratio", (0.01, 0.0), "loss goal", ["NDR", "PDR 1 %"]),
         ("family", (4, 6), "family", ["IPv4", "IPv6"]),
     ):
-        found, labels, panels = drawn(swept(name, values, protocol="udp"))
+        table = swept(name, values, protocol="udp")
+        found, labels, panels = drawn(table)
         assert f"Throughput against {title}" in found
+        assert next(figures.throughput(table).select_xaxes()).title.text
         assert labels == ticks
         assert len(panels) == 1
 
 
-def test_pairs_stay_the_axis_if_they_vary_too() -> None:
+def test_each_parameter_that_varies_alone_has_a_panel_with_the_common_point() -> None:
     table = pd.concat([swept("length_bytes", (64, 1400)), swept("pairs", (1, 2), length_bytes=512)])
-    assert "against number of pairs" in drawn(table)[0]
+    figure = figures.throughput(table)
+    assert [axis.ticktext for axis in figure.select_xaxes()] == [("64", "512", "1400"), ("1", "2")]
+    title, _, panels = drawn(table)
+    assert "Throughput of each arm" in title
+    assert panels == ["<b>TCP · MTU 1500 · 1 pair</b>", "<b>TCP · MTU 1500<br>512 B each</b>"]
     title, labels, panels = drawn(table[table["pairs"].eq(1)], along="length_bytes")
     assert "against length of a write" in title
     assert (labels, len(panels)) == (["64", "512", "1400"], 1)
 
 
 def test_parameter_that_varies_most_in_a_panel_is_the_axis() -> None:
-    """What differs between protocols alone does not vary, and each panel has the values of its own rows."""
-    tcp = swept("length_bytes", (None,))
-    assert drawn(pd.concat([tcp, swept("length_bytes", (64,), protocol="udp")]))[1] == ["1"]
+    """What differs between protocols alone does not vary. Where nothing varies, the arms are the axis."""
+    tcp, arms = swept("length_bytes", (None,)), ("veth_bridge", "macvlan_bridge")
+    title, labels, _ = drawn(pd.concat([tcp, swept("length_bytes", (64,), protocol="udp")]))
+    assert ("Throughput of each arm" in title, labels) == (True, list(arms))
     udp = [swept("length_bytes", (64, 512), protocol="udp", congestion=one) for one in ("a", "b", "c")]
     assert drawn(udp[0])[1] == ["64", "512"]
     assert drawn(pd.concat(udp))[1:] == (
@@ -64,7 +74,7 @@ def test_parameter_that_varies_most_in_a_panel_is_the_axis() -> None:
     )
     assert drawn(pd.concat(udp), colour="congestion")[1] == ["64", "512"]
     figure = figures.throughput(pd.concat([tcp, udp[0]]).assign(congestion=None))
-    assert [axis.ticktext for axis in figure.select_xaxes()] == [("default length",), ("64", "512")]
+    assert [axis.ticktext for axis in figure.select_xaxes()] == [arms, ("64", "512")]
 
 
 def test_values_that_read_the_same_are_told_apart() -> None:
@@ -93,14 +103,14 @@ def test_any_parameter_that_varies_is_an_axis_a_panel_or_a_colour() -> None:
     title, labels, panels = drawn(table, along="congestion")
     assert ("against congestion" in title, labels) == (True, ["default congestion control", "reno"])
     assert panels == ["<b>TCP · MTU 1500</b>", "<b>TCP · MTU 9000</b>"]
-    assert drawn(table, along="arm")[1] == ["macvlan_bridge", "veth_bridge"]
+    assert drawn(table, along="arm")[1] == ["veth_bridge", "macvlan_bridge"]
     lost = table[table["topology"].eq("macvlan_bridge")].assign(
         topology="ipvlan_l2", arm="ipvlan_l2", status="failed"
     )
     more = [table.assign(topology=f"{name}_{table_arm}", arm=f"{name}_{table_arm}", role="variant")
             for name in ("a_long_name", "another_name") for table_arm in ("of_an_arm", "of_one_more")]  # fmt: skip
     shown = drawn(pd.concat([table, lost, *more]), along="arm")[1]
-    assert len(shown) == 6, "each measured arm has a label, also where plotly turns them"
+    assert len(shown) == 6, "each measured arm has a label, also where they are turned"
     assert "ipvlan_l2" not in shown
     figure = figures.throughput(table, along="congestion", panel="arm", colour="mtu_bytes")
     titles = [text.text for text in figure.layout.annotations if text.text.startswith("<b>")]
