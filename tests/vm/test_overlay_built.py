@@ -107,11 +107,9 @@ def test_ipv6_in_gre_with_a_key(where: str) -> None:
 
 @pytest.fixture(scope="module")
 def rows(shared_vm: SharedVm) -> list[dict[str, Any]]:
-    """Return the rows of the experiment in the report's own network."""
-    parameters = ("part=path,tenants", "routes=static", "pings=1")
-    result = run_folder.read_rows(shared_vm.run("overlay", *parameters))
-    assert {row["status"] for row in result} == {"ok"}
-    assert not any(row["reason"] for row in result if row["part"] != "tenants")
+    """Return the rows of the experiment in the report's own network. test_reachability.py has all pairs of tenants."""
+    result = run_folder.read_rows(shared_vm.run("overlay", "part=path", "routes=static"))
+    assert {(row["status"], row["reason"]) for row in result} == {("ok", None)}
     doubts = {doubt for row in result for doubt in (row["doubts"] or "").split("; ")}
     # other tests may run at the same time
     assert not [
@@ -149,17 +147,3 @@ def test_ping_hop_by_hop(rows: list[dict[str, Any]]) -> None:
     )
     assert next(each["length_bytes"] for each in alone["layers"] if each["name"] == "gre") == 88
     overlay_checks.as_promised(rows, leaf_spine_overlay.leaf_spine_network("static"))
-
-
-def test_reachability_rows(rows: list[dict[str, Any]]) -> None:
-    between = [row for row in rows if row["part"] == "tenants"]
-    assert len(between) == 11 * 10
-    assert [row for row in between if not row["as_expected"]] == []
-    assert [row["received_count"] for row in between if row["reason"] is None] == [1] * (9 * 8 + 2)
-    ttl = {(row["source"], row["target"]): (row["ttl"], row["spine"]) for row in between}
-    assert (ttl["cs1", "cs5"], ttl["cs1", "cs4"], ttl["cs1", "cs2"]) == ((64, "sc2"), (62, "sc2"), (64, None))
-    assert (ttl["csX", "csY"], ttl["csX1", "csY1"], ttl["csA", "csB"]) == (
-        (64, "sc2"),
-        (62, "sc1"),
-        (61, "sc2"),
-    )
