@@ -326,11 +326,11 @@ def one_sentence(done: Done, code: int = 2) -> str:
     return lines[-1].removeprefix("labkit: ")
 
 
-def each_long(*cases: Any) -> list[Any]:
-    """Return the cases of a test that `make test` leaves out, because it runs others that are like them."""
-    return [
-        pytest.param(*(one if isinstance(one, tuple) else (one,)), marks=pytest.mark.long) for one in cases
-    ]
+def also(mark: str, *cases: Any) -> list[Any]:
+    """Return the cases of a test with a mark: `long` where `make test` runs others that are like them, and `exhaustive`
+    where CI does."""
+    marks = getattr(pytest.mark, mark)
+    return [pytest.param(*(one if isinstance(one, tuple) else (one,)), marks=marks) for one in cases]
 
 
 # What a busy machine does to a run whose load is right.

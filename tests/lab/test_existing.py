@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from conftest import Need
-from sandbox import LABKIT, Sandbox, each_long, one_sentence, only_run, sandbox, until
+from sandbox import LABKIT, Sandbox, also, one_sentence, only_run, sandbox, until
 
 pytestmark = pytest.mark.needs("root", "ip", "veth", "bridge")
 
@@ -204,7 +204,7 @@ def interfaces(state: dict[str, Any]) -> list[tuple[str, int | None, list[str]]]
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["bridge", *each_long("routed", "macvlan", "ipvlan", "vxlan")])
+@pytest.mark.parametrize("name", ["bridge", *also("long", "routed", "macvlan", "ipvlan", "vxlan")])
 def test_path_is_followed(name: str, machine: Machine, need: Need) -> None:
     if name in ("macvlan", "ipvlan", "vxlan"):
         need(name)

@@ -15,7 +15,7 @@ from sandbox import (
     Done,
     Row,
     Sandbox,
-    each_long,
+    also,
     one_sentence,
     only_run,
     rows_on_disk,
@@ -109,7 +109,7 @@ FAULTS = {
 
 @pytest.mark.parametrize(
     ("name", "method"),
-    [("refused", "whole"), ("server dies", "whole"), ("half", "slice"), *each_long(("dies", "whole"))],
+    [("refused", "whole"), ("server dies", "whole"), ("half", "slice"), *also("long", ("dies", "whole"))],
 )
 def test_iperf3_fails(name: str, method: str, machine: Sandbox) -> None:
     lines, words = FAULTS[name]
@@ -171,18 +171,15 @@ def test_hanging_iperf3_ends_in_time(name: str, hung: dict[str, tuple[Done, floa
 
 # Messages of the killed end and of the remaining one. Which of them arrives first is random.
 WORDS_OF_A_KILL = [
-    "iperf3 was ended by SIGKILL",
-    "iperf3 server: the client has unexpectedly closed the connection",
-    "iperf3: control socket has closed unexpectedly",
-    "iperf3: unable to write to stream socket",
-    "iperf3: unable to receive results",
-    "iperf3: unable to send",
-]
+    "iperf3 was ended by SIGKILL", "iperf3 server: the client has unexpectedly closed the connection",
+    "iperf3: control socket has closed unexpectedly", "iperf3: unable to write to stream socket",
+    "iperf3: unable to receive results", "iperf3: unable to send",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("end", "method"),
-    [("-s", "slice"), *each_long(("-c", "whole"), ("-c", "slice"), ("-s", "whole"))],
+    [("-s", "slice"), *also("long", ("-c", "whole"), ("-c", "slice"), ("-s", "whole"))],
 )
 def test_killed_iperf3_end(end: str, method: str, machine: Sandbox) -> None:
     """The rows of the other arms are kept, and the run continues with the remaining arms."""

@@ -1,7 +1,7 @@
 """Extreme loads: both ends in one namespace, slow pacing, and more pairs than CPUs."""
 
 import pytest
-from sandbox import Sandbox
+from sandbox import Sandbox, also
 
 pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ping", "ip")
 
@@ -22,7 +22,7 @@ def test_slow_load_window(words: tuple[str, ...], machine: Sandbox) -> None:
     assert row["received_bytes"] > 0
 
 
-@pytest.mark.parametrize("protocol", [pytest.param("tcp", marks=pytest.mark.long), "udp"])
+@pytest.mark.parametrize("protocol", ["udp", *also("long", "tcp")])
 def test_each_direction_has_its_own_throughput(protocol: str, machine: Sandbox) -> None:
     """Only the way to the server is a bottleneck."""
     narrow = "change=narrow: qdisc tbf rate 20mbit burst 10kb latency 20ms at between:port1"

@@ -16,7 +16,7 @@ import pytest
 from sandbox import (
     LABKIT,
     Sandbox,
-    each_long,
+    also,
     one_sentence,
     only_run,
     printed,
@@ -87,7 +87,9 @@ def test_mirror_copies(output: str, copying: dict[str, Answer]) -> None:
     assert counted["copies_of_mirrors"] == [2 * PINGS] * 3
 
 
-@pytest.mark.parametrize("output", ["gre", *each_long(*(one for one in OUTPUTS if one != "gre"))])
+@pytest.mark.parametrize(
+    "output", ["gre", *also("long", "veth"), *also("exhaustive", "internal", "erspan", "vxlan", "vlan")]
+)
 def test_copies_are_counted_for_each_mirror(output: str) -> None:
     """One mirror makes the copies of another, so their sum is right. The counts tell them apart, and so does the proof
     before anything is measured."""
@@ -114,14 +116,10 @@ def test_copies_on_one_cable_without_nftables(tmp_path: Path) -> None:
 
 
 SELECTED = {
-    "select=client0:in": PINGS,
-    "select=server0:out": PINGS,
-    "select=all": 4 * PINGS,
-    "select=vlan:2+vlans=2": 2 * PINGS,
-    "snaplen=64": 2 * PINGS,
-    "readers=count": 2 * PINGS,
+    "select=client0:in": PINGS, "select=server0:out": PINGS, "select=all": 4 * PINGS,
+    "select=vlan:2+vlans=2": 2 * PINGS, "snaplen=64": 2 * PINGS, "readers=count": 2 * PINGS,
     "readers=record": 2 * PINGS,
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +141,7 @@ def test_mirror_selection(words: str, selecting: dict[str, Answer]) -> None:
         assert written > SELECTED[words] * (14 + 20 + 8 + 56)  # at least the frames of the pings
 
 
-@pytest.mark.parametrize("kind", ["ipfix", *each_long("sflow")])
+@pytest.mark.parametrize("kind", ["ipfix", *also("long", "sflow")])
 def test_samples_reach_a_collector(kind: str) -> None:
     """One of one is sampled. sFlow samples packets that arrive, IPFIX also those that leave."""
     [result] = ask(f"ovs_netdev+sampling={kind}:1")
@@ -292,7 +290,7 @@ def test_drawings_of_a_switch(machine: Sandbox) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["ovs-vswitchd", "ovsdb-server"])
+@pytest.mark.parametrize("name", ["ovs-vswitchd", *also("exhaustive", "ovsdb-server")])
 def test_killed_switch_is_a_failed_row(name: str, machine: Sandbox) -> None:
     words = ("topology=veth_bridge,ovs_netdev", "rounds=2", "slices=15", "whole_runs=0")
     program = machine.start(*LABKIT, "run", "datapaths", *words)
@@ -462,7 +460,7 @@ FAULTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("fault", ["disk full", *each_long("too old", "database corrupted")])
+@pytest.mark.parametrize("fault", ["disk full", *also("long", "too old", "database corrupted")])
 def test_fault_is_one_sentence_and_leaves_nothing(fault: str, machine: Sandbox, tmp_path: Path) -> None:
     name, text, sentence = FAULTS[fault]
     path = program(tmp_path / "bin", name, text)
@@ -508,13 +506,13 @@ LACKS = {
     "ovs_dpdk": "Open vSwitch has no DPDK here: install Debian's openvswitch-switch-dpdk",
     "ovs_afxdp": "without AF_XDP",
 }
-LONG = ["ovs_afxdp+mirrors=2"]
-LONG += [
-    f"ovs_dpdk+{words}" for words in ("mirrors=2+output=gre", "mirrors=2", "mirrors=1+output=vlan", "cpu=0")
-]
+FURTHER = (
+    "ovs_afxdp+mirrors=2", "ovs_dpdk+mirrors=2+output=gre", "ovs_dpdk+mirrors=2", "ovs_dpdk+mirrors=1+output=vlan",
+    "ovs_dpdk+cpu=0",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [*LACKS, *each_long(*LONG)])
+@pytest.mark.parametrize("name", [*LACKS, *also("exhaustive", *FURTHER)])
 def test_ports_of_user_space_or_unsupported(name: str) -> None:
     """DPDK receives by packet sockets, without huge pages. What is missing is one sentence."""
     [result] = ask(name)

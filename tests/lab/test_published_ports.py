@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from sandbox import Sandbox, each_long
+from sandbox import Sandbox, also
 
 from labkit.measure.topologies.base import address
 from labkit.measure.topologies.published_ports import HOST
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.needs("user namespaces", "iperf3", "nft", "veth", "brid
 NAMES = ("veth_published_proxy", "veth_published_nat")
 
 
-@pytest.mark.parametrize(("protocol", "family"), [("udp", 6), *each_long(("tcp", 4))])
+@pytest.mark.parametrize(("protocol", "family"), [("udp", 6), *also("long", ("tcp", 4))])
 def test_load_passes_the_host(protocol: str, family: int, machine: Sandbox) -> None:
     folder = machine.data / "datapaths" / f"{protocol}{family}"
     arms = ",".join(("veth_bridge", *NAMES))

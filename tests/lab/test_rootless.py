@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandbox import ORDINARY, Sandbox, each_long, one_sentence, sandbox
+from sandbox import ORDINARY, Sandbox, also, one_sentence, sandbox
 
 pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "veth", "bridge")
 
@@ -24,7 +24,7 @@ def test_machine_is_without_privilege(machine: Sandbox) -> None:
 
 
 @pytest.mark.needs("macvlan", "vxlan")
-@pytest.mark.parametrize("protocol", ["udp", *each_long("tcp", "ping")])
+@pytest.mark.parametrize("protocol", ["udp", *also("long", "tcp", "ping")])
 def test_topologies_work_in_a_user_namespace(protocol: str, machine: Sandbox) -> None:
     names = ("veth_bridge", "macvlan_bridge", "vxlan", "veth_routed", "loopback")
     words = [f"topology={','.join(names)}", f"protocol={protocol}", "duration_s=1", "omit_s=0"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sandbox import LABKIT, Done, Row, Sandbox, one_sentence, sandbox, until
+from sandbox import LABKIT, Done, Row, Sandbox, also, one_sentence, sandbox, until
 from trex_server import Plan, argv
 
 from labkit.common import run_folder
@@ -208,10 +208,7 @@ def test_servers_that_cannot_be_used(box: Sandbox) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(
     "plan",
-    [
-        {"dies_at": "get_latency_stats"},
-        {"silent_at": "start"},
-    ],
+    [{"dies_at": "get_latency_stats"}, *also("exhaustive", {"silent_at": "start"})],
     ids=lambda plan: "-".join(map(str, *plan.items())),
 )
 def test_a_server_that_dies_or_falls_silent_while_connections_run(box: Sandbox, plan: dict[str, Any]) -> None:
@@ -275,24 +272,14 @@ SEARCH = ["rounds=1", "loss=0", "width=0.1", "sum_s=0.5", "passes=1", "limit_s=6
 def test_search_with_a_server_elsewhere(box: Sandbox) -> None:
     """TRex sends 100 kpps at most, and the device forwards 22 kpps, loses 0.2 % of them, and has no topology."""
     done, rows, server, _ = against(
-        box,
-        "search",
-        "throughput",
-        SEARCH,
-        "loss=0,0.005",
-        "sum_s=1",
-        max_pps=100_000,
-        capacity_pps=22_000,
+        box, "search", "throughput", SEARCH, "loss=0,0.005", "sum_s=1", max_pps=100_000, capacity_pps=22_000,
         loss_ratio=0.002,
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     ndr, pdr = [row for row in rows if row["method"] == "search"]
     assert (pdr["status"], pdr["topology"], pdr["trex_server"], pdr["trex"]) == (
-        "ok",
-        "outside",
-        server,
-        "v3.08",
-    )
+        "ok", "outside", server, "v3.08",
+    )  # fmt: skip
     assert 15_000 < pdr["throughput_pps"] < 22_500  # the replaying server keeps time badly on a busy machine
     assert ndr["status"] == "invalid"
     assert ndr["constant_loss_ratio"] == pytest.approx(0.002, rel=0.15)

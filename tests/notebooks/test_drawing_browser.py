@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from browser import ARGUMENTS
 from example_states import bridged, overlay, tunnelled
+from sandbox import also
 
 from labkit.analysis import theme
 from labkit.analysis.drawing import figure
-from labkit.common.topology_state import State
 
 pytestmark = pytest.mark.needs("chromium")
 
@@ -39,13 +39,12 @@ def browser() -> Iterator[Any]:
         started.close()
 
 
-@pytest.mark.parametrize(
-    "state",
-    [tunnelled(), bridged(4), bridged(128), overlay()],
-    ids=["vxlan", "4 pairs", "128 pairs", "overlay"],
-)
-def test_labels_fit_their_boxes(state: State, browser: Any, tmp_path: Path) -> None:
-    drawn = figure.topology(state)
+STATES = {"128 pairs": bridged(128), "overlay": overlay(), "4 pairs": bridged(4), "vxlan": tunnelled()}
+
+
+@pytest.mark.parametrize("name", ["128 pairs", "overlay", *also("exhaustive", "4 pairs", "vxlan")])
+def test_labels_fit_their_boxes(name: str, browser: Any, tmp_path: Path) -> None:
+    drawn = figure.topology(STATES[name])
     drawn.write_html(tmp_path / "page.html", include_plotlyjs=True, include_mathjax=False)
     page = browser.new_page(viewport={"width": 1000, "height": 1000})
     page.goto((tmp_path / "page.html").as_uri())
@@ -75,7 +74,9 @@ def luminance(parts: list[float]) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-@pytest.mark.parametrize("place", PAGES)
+@pytest.mark.parametrize(
+    "place", ["jupyterlab-dark", "a dark page on paper", *also("exhaustive", "jupyterlab", "vscode-dark")]
+)
 def test_text_is_readable_on_the_page(place: str, browser: Any, tmp_path: Path) -> None:
     attribute, grey = PAGES[place]
     drawn = figure.topology(bridged(1)).to_html(full_html=False, include_mathjax=False)

@@ -28,11 +28,8 @@ grid:
     length_bytes: [64]
 """
 SEEN = [
-    "One packet, hop by hop",
-    "Who reaches whom",
-    "Which tenants reach which",
-    "A spine fails under a flow",
-]
+    "One packet, hop by hop", "Who reaches whom", "Which tenants reach which", "A spine fails under a flow",
+]  # fmt: skip
 COST = ["What a packet costs, by its size", "How much of the cost is headers"]
 
 
@@ -95,16 +92,14 @@ def test_report_covers_every_part(page: Any) -> None:
         assert size["height"] > 150
     text = page.evaluate("document.body.innerText")
     for words in (
-        "An overlay network, packet by packet",
-        "UDP 4900 with 106 bytes",
-        "vxlan against veth",
-        "lc1:lc1_sc2",
-    ):
+        "An overlay network, packet by packet", "UDP 4900 with 106 bytes", "vxlan against veth", "lc1:lc1_sc2",
+    ):  # fmt: skip
         assert words in text
     assert "Not measured: add" not in text
     assert "Traceback" not in text
 
 
+@pytest.mark.exhaustive  # test_report.py draws the images of a smaller page
 def test_report_with_images(folder: Path, machine: Sandbox) -> None:
     """The run belongs to no sweep, and one of its parts was not measured."""
     [point] = [path.parent for path in folder.glob("*/run.json") if "path" in path.parent.name]

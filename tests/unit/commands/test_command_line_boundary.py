@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sandbox import each_long
+from sandbox import also
 
 from labkit import cli, start
 from labkit.analysis import report
@@ -40,7 +40,7 @@ def sentence(ended: subprocess.CompletedProcess[str], code: int = 2) -> str:
     return line
 
 
-@pytest.mark.parametrize("words", ["kernels", *each_long("--version", "run --help")])
+@pytest.mark.parametrize("words", ["kernels", *also("long", "--version", "run --help")])
 def test_full_standard_output(words: str) -> None:
     with open("/dev/full", "w") as full:
         lines = sentence(labkit(*words.split(), stdout=full))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import synthetic_rows
-from sandbox import each_long
+from sandbox import also
 from synthetic_arms import (
     BASELINE,
     PACKETS,
@@ -72,7 +72,7 @@ FILTER = f"{SYSCALL};syscall_trace_enter_[k];__seccomp_filter_[k];seccomp_run_fi
         (f"{WRITE};udp_sendmsg_[k];__alloc_pages_slowpath_[k];shrink_node_[k]", False),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("left", [0.0, *each_long(0.4)])
+@pytest.mark.parametrize("left", [0.0, *also("long", 0.4)])
 def test_code_that_somebody_set_up_is_named_on_a_busy_machine(
     tmp_path: Path, stack: str, named: bool, left: float
 ) -> None:
