@@ -103,6 +103,12 @@ def grown(size: re.Match[str]) -> str:
     return f"{-(-int(size[1]) * 1024 // 4080) * 4080 // 1024}"
 
 
+HELD = """
+import time
+from labkit.measure.observers.ftrace import session
+with session.session(filters=["ip_rcv"]):
+    time.sleep(3600)
+"""
 # Runs under the observer and without it, of which the first round is counted and the second one killed.
 RUN = (
     "topology=veth_bridge", "functions=ip_rcv,__netif_receive_skb_core,br_handle_frame", "protocol=udp",
@@ -112,6 +118,16 @@ RUN = (
 )  # fmt: skip
 
 
+def test_guard_restores_tracing_after_a_killed_process(emulated: Machine) -> None:
+    before = state(emulated)
+    tracing = emulated.start(sys.executable, "-c", HELD)
+    assert until(lambda: traces(emulated), PATIENCE_S, 0.2)
+    assert state(emulated) != before
+    emulated.run("kill", "-9", str(tracing))
+    restored(emulated, before)
+
+
+@pytest.mark.exhaustive  # the counts are those of other programs below, and a whole run is five minutes here
 def test_every_packet_is_counted_and_a_killed_run_restores_tracing(emulated: Machine) -> None:
     """The guard outside the experiment restores it."""
     before = state(emulated)
@@ -196,12 +212,6 @@ def test_counts_agree_with_bpf_perf_and_kprobe_and_unknown_functions_are_named(e
         assert ", zzz_nothing_zzz;" in sentence
 
 
-HELD = """
-import time
-from labkit.measure.observers.ftrace import session
-with session.session(filters=["ip_rcv"]):
-    time.sleep(3600)
-"""
 # What `labkit doctor` asks of the tracers, in namespaces like those of its process.
 DOCTOR = "from labkit.measure.capabilities import tracing; print([one.detail for one in tracing.tracers()])"
 
