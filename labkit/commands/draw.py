@@ -57,17 +57,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form.add_argument(
         "--html", type=Path, metavar="FILE", help="write a figure as an HTML file that works offline"
     )
+    form.add_argument("--svg", type=Path, metavar="FILE", help="write the figure as SVG, drawn by a browser")
 
 
 def run(given: argparse.Namespace) -> int:
     from labkit.analysis import drawing
 
     state = _existing(given) if existing_names.is_end(given.topology) else _built(given)
-    if given.html:
+    if path := given.html or given.svg:
         from labkit.analysis.drawing import figure
 
-        run_folder.write(given.html, figure.page(state).encode())
-        print(f"drawing: {printable(run_folder.display_path(given.html))}")
+        run_folder.write(path, figure.page(state).encode() if given.html else figure.svg(state))
+        print(f"drawing: {printable(run_folder.display_path(path))}")
     elif given.json:
         print(printable_json(msgspec.json.format(msgspec.json.encode(state), indent=2).decode()))
     else:

@@ -65,6 +65,13 @@ def test_figure_of_many_pairs_as_file(machine: Sandbox, tmp_path: Path) -> None:
     assert "client8" not in text.rpartition("Plotly.newPlot")[2]
 
 
+@pytest.mark.needs("chromium")
+def test_figure_as_svg(machine: Sandbox, tmp_path: Path) -> None:
+    picture = tmp_path / "veth.svg"
+    assert drawn(machine, "veth", "--svg", str(picture)) == f"drawing: {picture}\n"
+    assert ">client0<" in picture.read_text()
+
+
 BAD = {
     "macvlan_passthru": "macvlan passthru takes one device on a parent",
     "veth --html /proc/nothing/page.html": "cannot write /proc/nothing/page.html",

@@ -1,6 +1,7 @@
 """Draw a state as a plotly figure: namespaces are boxes with the boxes of their interfaces, and each way of joining has
 its own kind of line."""
 
+from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
@@ -120,3 +121,12 @@ def page(state: State) -> str:
     """
     drawn: str = topology(state).to_html(include_mathjax=False, config=theme.CONFIG)
     return drawn.replace("<head>", f"<head><style>{PAGE_STYLE}</style>", 1)
+
+
+def svg(state: State) -> bytes:
+    """Return the drawing as SVG, dark on white. Raises Failed without a browser."""
+    from labkit.analysis.report.images import drawn
+
+    figure = theme.on_paper(topology(state))
+    [content] = drawn({Path("drawing"): figure}, 60.0, {"svg": 1}, figure.layout.width).values()
+    return content
