@@ -71,7 +71,9 @@ def test_matches() -> None:
         (False, UDP, [match({"meta": {"key": "nfproto"}}, "ipv6")]),
         (True, UDP, [match({"meta": {"key": "nfproto"}}, "ipv4")]),
         (False, UDP, [match({"meta": {"key": "protocol"}}, "ip6")]),
-        (True, UDP, [of("type", "arp", protocol="ether")]),  # a neighbour has to be found first
+        (None, UDP, [of("type", "arp", protocol="ether")]),  # a neighbour has to be found first
+        (None, UDP, [of("type", "arp", "!=", "ether")]),
+        (True, UDP, [of("type", {"set": ["ip", "arp"]}, protocol="ether")]),
         (False, UDP, [match({"ct": {"key": "state"}}, "invalid")]),
         (None, SYN, [match({"ct": {"key": "state"}}, "invalid")]),
         (True, TO_PORT_80, [of("dport", 80, protocol="tcp")]),
@@ -223,6 +225,16 @@ def only(found: Any) -> Finding:
     [one] = found
     assert isinstance(one, Finding)
     return one
+
+
+@pytest.mark.parametrize("ether_type", ["ip", "arp"])
+def test_rules_for_arp_alone_take_no_packets_of_ip(ether_type: str) -> None:
+    """Nor do those for IP take ARP: a bridge that accepts one of the two drops by its policy."""
+    accept = rule(of("type", ether_type, protocol="ether"), {"accept": None}, family="bridge")
+    seen = routed(accept)
+    [chain, _rule] = seen.rulesets["netns:mid"]
+    chain["chain"] |= {"family": "bridge", "policy": "drop"}
+    assert [one.cause for one in rules.dropping(seen)] == ["drop policy"]
 
 
 @pytest.mark.parametrize(("first", "hidden"), [(49152, False), (1024, True)])

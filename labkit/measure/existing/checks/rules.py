@@ -147,7 +147,8 @@ def _compared(left: Any, right: Any, packet: Mapping[str, str], interfaces: set[
     if key == "nfproto":
         return _holds("ipv6" if family == "ip6" else "ipv4", right)
     if key == "protocol" or (field == "type" and left["payload"].get("protocol") == "ether"):
-        return _any(_holds(name, right) for name in (family, "arp"))
+        results = {_holds(name, right) for name in (family, "arp")}  # a neighbour has to be found first
+        return results.pop() if len(results) == 1 else None
     if key == "pkttype":
         return bool(_holds("unicast", right) or _holds("host", right))
     tracked = left.get("ct", {}).get("key"), right
