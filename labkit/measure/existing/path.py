@@ -356,13 +356,15 @@ def _across(spaces: Spaces, along: Path, out: Place, next_hop: str) -> Place | N
         along.complete = True
         return None
     along.problems.append(
-        _nobody(spaces, along, out, next_hop, apart) if deciding is None else _programmed(deciding)
+        _nobody(spaces, along, domain, out, next_hop, apart) if deciding is None else _programmed(deciding)
     )
     return None
 
 
 def _is_proxy(place: Place, address: str) -> bool:
     """Return whether an interface answers for an address of others to which its namespace routes (proxy_arp)."""
+    if place.link.master is not None:  # frames for the bridge's own address are its own
+        return False
     at, names = place.space, ("all", place.name) if ":" not in address else ()
     with suppress(netlink.LinkError):
         if any(at.number(f"net/ipv4/conf/{one}/proxy_arp") for one in names) and forwards(at, place, address):
@@ -488,7 +490,9 @@ def _programmed(place: Place) -> Problem:
     return Problem("BPF program", what, str(place), place.space.command(SHOW_PROGRAMS + place.name))
 
 
-def _nobody(spaces: Spaces, along: Path, out: Place, next_hop: str, apart: list[Place]) -> Problem:
+def _nobody(
+    spaces: Spaces, along: Path, domain: Domain, out: Place, next_hop: str, apart: list[Place]
+) -> Problem:
     if apart:
         upper, lower = (out, apart[0]) if out.link.kind in UPPERS else (apart[0], out)
         what = (
@@ -498,7 +502,7 @@ def _nobody(spaces: Spaces, along: Path, out: Place, next_hop: str, apart: list[
         nothing = "the kernel passes nothing between the two"
         return Problem("macvlan and its lower device", f"{what}: {nothing}", str(out), undo)
     what = f"nobody that {out} reaches on its link has the address {next_hop}"
-    nics = [str(one) for one in along.domains[-1] if one.link.kind is None and one.name != "lo"]
+    nics = [str(one) for one in domain if one.link.kind is None and one.name != "lo"]
     if nics:
         what = f"nobody whom {out} reaches on this machine has the address {next_hop}, and {nics[0]} leads to others"
     elif along.goal is not None and next_hop in along.goal.addresses:

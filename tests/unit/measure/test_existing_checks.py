@@ -11,12 +11,12 @@ import pytest
 
 from labkit.common.errors import Failed
 from labkit.measure.existing import iptables, maps
-from labkit.measure.existing.checks import load, probes, processing, reach, rules
+from labkit.measure.existing.checks import load, probes, processing, queues, reach, rules
 from labkit.measure.existing.checks.evidence import Evidence
 from labkit.measure.existing.checks.findings import PRESENT, SEEN, Finding
 from labkit.measure.existing.checks.probes import Connection, End, OneWay, Sent
 from labkit.measure.existing.endpoints import ExistingEndpoint
-from labkit.measure.existing.path import Path
+from labkit.measure.existing.path import Path, _is_proxy
 from labkit.measure.existing.spaces import Place, Space
 from labkit.system import netlink, process
 from labkit.system.netlink import Link, LinkError, Route
@@ -237,6 +237,20 @@ def test_rules_for_arp_alone_take_no_packets_of_ip(ether_type: str) -> None:
     assert [one.cause for one in rules.dropping(seen)] == ["drop policy"]
 
 
+@pytest.mark.parametrize(("asked", "causes"), [(SERVER, ["drop rule"]), ("192.0.2.9", [])])
+def test_rules_of_arp_of_a_router_count_where_a_neighbour_of_the_path_is_missing(
+    asked: str, causes: list[str]
+) -> None:
+    seen = routed(rule({"drop": None}, family="arp"), hook="input")
+    [client, router, server] = seen.spaces
+    seen.rulesets[router.name][0]["chain"]["family"] = "arp"
+    out = Place(router, 4)
+    vars(router)["neighbours"] = [{"dst": asked, "dev": out.name, "state": ["FAILED"]}]
+    vars(client)["neighbours"] = [{"dst": "192.0.2.9", "dev": "eth0", "state": ["FAILED"]}]
+    seen.forward.hops.append((out, SERVER, Place(server, 2)))
+    assert [one.cause for one in rules.dropping(seen)] == causes
+
+
 @pytest.mark.parametrize(("first", "hidden"), [(49152, False), (1024, True)])
 def test_a_port_that_was_guessed_hides_no_drop(first: int, hidden: bool) -> None:
     """Only an accept rule that takes every port that a probe may have hides the rule behind it."""
@@ -425,11 +439,37 @@ def test_static_entries_that_lead_elsewhere() -> None:
         assert all(f"(netns:server eth0) to {to}, not to" in one.what for one in found)
 
 
+@pytest.mark.parametrize(("master", "answers"), [(None, True), (5, False)])
+def test_a_port_of_a_bridge_answers_for_nobody(
+    master: int | None, answers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its proxy_arp, the bridge takes its frames; for whom an interface answers, it need not have."""
+    mid = space("netns:mid", [link(3, "port", master=master)], {}, sysctl=lambda _name: "1")
+    routes(monkeypatch, lambda _kernel, _to, _mark: [(None, 4)])
+    assert _is_proxy(Place(mid, 3), "169.254.1.1") is answers
+    seen = routed()
+    vars(seen.client.space)["neighbours"] = [{"dst": "169.254.1.1", "dev": "eth0", "state": ["FAILED"]}]
+    seen.forward.hops.append((Place(seen.client.space, 2), "169.254.1.1", Place(mid, 3)))
+    assert only(reach.neighbours(seen)).what.endswith("although netns:mid port answers for it")
+
+
 @pytest.mark.parametrize(("ageing", "count"), [(0, 1), (30000, 0)])
 def test_a_bridge_that_forgets_at_once_floods(ageing: int, count: int) -> None:
     found = [one for one in reach.bridges(bridged([], ageing_time=ageing)) if one.cause == "bridge floods"]
     assert len(found) == count
     assert all("its 3 ports" in one.what for one in found)
+
+
+@pytest.mark.parametrize("major", ["1", "a", "ffe"])
+def test_classes_of_any_handle_limit_what_passes_them(major: str) -> None:
+    """Of two classes, the one below limits; tc prints handles in hexadecimal."""
+    rates = [
+        f"class htb {own} {of} prio 0 rate 1Mbit ceil {rate} burst 1600b cburst 1600b\n Sent 90 bytes 1 pkt\n"
+        for own, of, rate in (
+            (f"{major}:1", "root", "50Mbit"), (f"{major}:10", f"parent {major}:1 leaf b:", "20Mbit"),
+        )
+    ]  # fmt: skip
+    assert queues._class_rates("".join(rates)) == [20e6]
 
 
 @pytest.mark.parametrize("complete", [True, False])

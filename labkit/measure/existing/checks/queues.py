@@ -16,7 +16,7 @@ SHORT_PACKETS = 32
 RATE_NAMES = ("rate", "maxrate", "bandwidth", "ceil")
 UNITS = {"bit": 1, "Kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9, "Tbit": 1e12}
 _CLASS = re.compile(
-    r"\w+ (?P<id>\d\S+) (?:root|parent (?P<parent>\S+)) .*ceil (?P<rate>[\d.]+)(?P<unit>[KMGT]?bit).* Sent [1-9]"
+    r"\w+ (?P<id>[\da-f]+:\S+) (?:root|parent (?P<parent>\S+)) .*ceil (?P<rate>[\d.]+)(?P<unit>[KMGT]?bit).* Sent [1-9]"
 )
 # A line of a filter has an order or a handle; others are of a hash table or a priority.
 _FILTER = re.compile(r"^filter .*(?: order \d| handle 0x)", re.M)

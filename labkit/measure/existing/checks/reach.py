@@ -83,9 +83,9 @@ def next_hops(seen: Evidence) -> Iterator[Finding]:
 
 def _dead(path: Path, out: Place, via: str) -> str:
     """Return how certain it is that a next hop does not answer: SEEN if the kernel asked in vain, PRESENT if nobody on
-    a link of the path has its address (one with a NIC may have others), "" if neither is known."""
-    alike = (one for one in out.space.neighbours if (one.get("dst"), one.get("dev")) == (via, out.name))
-    if any(rules.UNANSWERED & set(one.get("state", ())) for one in alike):
+    a link of the path has its address (one with a NIC may have others), "" if neither is known, or if the kernel leaves
+    out what does not answer (fib_multipath_use_neigh)."""
+    if rules.unanswered(out, via):
         return "" if out.space.number("net/ipv4/fib_multipath_use_neigh") else SEEN
     domain = next((one for one in path.domains if one[0] == out), [])
     return PRESENT if domain and all(one.link.kind and not one.owns(via) for one in domain) else ""
@@ -442,8 +442,8 @@ def neighbours(seen: Evidence) -> Iterator[Finding]:
                 elif not arrives and rules.UNANSWERED & set(states):
                     yield Finding(
                         cause="missing neighbour",
-                        what=f"{sender.name} asks for the neighbour {address} and gets no answer, although {owner} has"
-                        " this address",
+                        what=f"{sender.name} asks for the neighbour {address} and gets no answer, although {owner}"
+                        f" {'has this address' if owner.owns(address) else 'answers for it'}",
                         where=str(sender), certainty=SEEN, weight=MUCH,
                     )  # fmt: skip
 

@@ -14,7 +14,7 @@ from labkit.measure.existing.checks.evidence import Evidence, packets_of, rule_k
 from labkit.measure.existing.checks.findings import ALL, MOST, MUCH, POSSIBLE, PRESENT, SEEN, SOME, Finding
 from labkit.measure.existing.checks.probes import NOISE_SHARE
 from labkit.measure.existing.path import REFUSALS, Path
-from labkit.measure.existing.spaces import PLAIN, Space
+from labkit.measure.existing.spaces import PLAIN, Place, Space
 from labkit.system import netlink
 
 MANY_RULES, FEW_HOPS = 50, 16
@@ -246,11 +246,19 @@ def _routing(seen: Evidence) -> set[Space]:
     return {*seen.ends, *arrivals}
 
 
+def unanswered(sender: Place, address: str) -> bool:
+    """Return whether the kernel asked for a neighbour of an interface in vain."""
+    alike = (
+        one for one in sender.space.neighbours if (one.get("dst"), one.get("dev")) == (address, sender.name)
+    )
+    return any(UNANSWERED & set(one.get("state", ())) for one in alike)
+
+
 def applied(seen: Evidence, space: Space, family: str) -> bool:
     """Return whether rules of a family see the packets in a namespace: it routes them, or its bridge calls them."""
     if family == "arp":
-        asked = (one for each in seen.spaces for one in each.neighbours)
-        return any(UNANSWERED & set(one.get("state", ())) for one in asked)
+        hops = (hop for path, _probe in seen.directions for hop in path.hops)
+        return any(unanswered(sender, address) for sender, address, _owner in hops if ":" not in address)
     if family in ("netdev", "bridge") or space in _routing(seen):
         return True
     return space.number(f"net/bridge/bridge-nf-call-ip{'6' if seen.client.version == 6 else ''}tables") == 1
@@ -339,6 +347,8 @@ def _passed(seen: Evidence, space: Space, of: Rule, names: set[str]) -> bool:
     hook, devices = chain.get("hook"), chain.get("dev")
     if devices and names.isdisjoint([devices] if isinstance(devices, str) else devices):
         return False
+    if of["family"] == "arp":  # routers ask and answer, too
+        return True
     if space in seen.ends:
         return hook != "forward"
     # Outer packets may begin and end anywhere.
