@@ -154,6 +154,7 @@ for n in client server; do ovs-vsctl --db=$db add-port lan port-$n; done
 )
 PACKET_SOCKET = "import socket,time; s=socket.socket(17,3,768); s.bind(('eth0',3)); time.sleep(600)"
 PYTHON = f"ip netns exec server {sys.executable} -P -c"
+SLEEPS = "ip netns exec server sleep 600 >/dev/null 2>&1 & sleep 0.3;"
 # A server whose rules take connections to its one port, and nothing else.
 # As a server that has sockets of IPv6 only, also for IPv4.
 LISTENS = (
@@ -445,7 +446,11 @@ BROKEN = {
         " add rule ip f i ip saddr 10.1.0.0/24 drop'",
     ),
     "a program that is stopped": (
-        "stopped program", BRIDGE + "ip netns exec server sleep 600 >/dev/null 2>&1 & sleep 0.3; kill -STOP $!",
+        "stopped program: a program", BRIDGE + f"{SLEEPS} kill -STOP $!",
+    ),
+    "a server that is stopped": (
+        "stopped program: the program", ROUTED + f'{SLEEPS}\n{PYTHON} "{LISTENS}" >/dev/null 2>&1 & sleep 0.5;'
+        " kill -STOP $!",
     ),
     "no answer to ping": (
         "no answer to ping", BRIDGE + "ip netns exec server sysctl -qw net.ipv4.icmp_echo_ignore_all=1",
@@ -469,6 +474,8 @@ BROKEN |= {
     )
 }  # fmt: skip
 SOUND = {
+    "a stopped program beside the server": ROUTED + f'{SLEEPS} kill -STOP $!\n{PYTHON} "{LISTENS}" >/dev/null 2>&1'
+    " & sleep 0.5",
     "a switch in user space": SWITCH,
     "a bridge": BRIDGE,
     "a cable": ENDS + "ip -n client link add eth0 up type veth peer name eth0 netns server;"

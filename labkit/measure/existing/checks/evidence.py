@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from labkit.common import existing_names
 from labkit.common.errors import Failed, LabkitError, Unsupported
+from labkit.measure.endpoints.kernel import Listening
 from labkit.measure.existing.checks import drops, load, probes
 from labkit.measure.existing.checks.probes import Connection, End, OneWay
 from labkit.measure.existing.endpoints import ExistingEndpoint, require
@@ -222,11 +223,15 @@ class Evidence(Probed):
         unknown = reasons == {"NOT_SPECIFIED"} or any(drops.EVENT in text for text in self.not_seen)
         return unknown or "NETFILTER_DROP" in reasons
 
-    def listening(self) -> list[int]:
-        """Return the ports at which programs of the server listen for its address."""
+    def listeners(self) -> list[Listening]:
+        """Return the sockets of the server's programs that take connections to its address."""
         every = self.server.space.namespace.listening()
         alike = (self.server.address, "::", *(("0.0.0.0",) if self.server.version == 4 else ()))
-        return list(dict.fromkeys(one.port for one in every if one.address in alike))
+        return [one for one in every if one.address in alike]
+
+    def listening(self) -> list[int]:
+        """Return the ports at which programs of the server listen for its address."""
+        return list(dict.fromkeys(one.port for one in self.listeners()))
 
     def mib(self, space: Space, group: str, name: str) -> int:
         """Return by how much a counter of a namespace rose during the check."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from labkit.common import units
+from labkit.common import existing_names, units
 from labkit.measure.existing.checks import drops
 from labkit.measure.existing.checks.evidence import Evidence
 from labkit.measure.existing.checks.findings import LITTLE, MOST, MUCH, POSSIBLE, PRESENT, SEEN, SOME, Finding
 from labkit.measure.existing.path import SHOW_PROGRAMS
+from labkit.measure.existing.spaces import Space
 from labkit.system.machine import cpu_quota
 from labkit.system.netlink import taps
 
@@ -87,17 +89,11 @@ def quotas(seen: Evidence) -> Iterator[Finding]:
     for end in seen.ends:
         if end.pid is None:
             continue
+        yield from _stopped(seen, end, end.pid)
         try:
             quota, share = cpu_quota.quota_cpus(end.pid), cpu_quota.throttled_share(end.pid)
-            state, waits = (Path(f"/proc/{end.pid}/{name}").read_bytes() for name in ("stat", "wchan"))
         except OSError:  # it has just ended
             continue
-        if waits.decode() in FROZEN or state.rpartition(b")")[2].split()[0] == b"T":
-            yield Finding(
-                cause="stopped program", weight=MOST, where=end.name,
-                what=f"the program of {end.name} (pid {end.pid}) is stopped: it takes nothing that arrives",
-                undo=f"continue the container, or kill -CONT {end.pid}",
-            )  # fmt: skip
         stopped_s = seen.throttled_s.get(end.name, 0.0)
         if quota is None or (stopped_s < 0.01 and share < 0.01 and quota >= 1):
             continue
@@ -109,6 +105,44 @@ def quotas(seen: Evidence) -> Iterator[Finding]:
             where=end.name, certainty=SEEN if stopped_s >= 0.01 else PRESENT, weight=MUCH if share > 0.01 else SOME,
             undo="raise or remove the quota (cpu.max of its cgroup; docker update --cpus)",
         )  # fmt: skip
+
+
+def _stopped(seen: Evidence, end: Space, pid: int) -> Iterator[Finding]:
+    """Yield the programs of an end that are stopped: those that listen, and a container's first one, or without either
+    any of the namespace, which may have nothing to do with the traffic."""
+    groups = _holders(seen) if seen.ends[end] == "server" else []
+    if not end.name.startswith(("netns:", existing_names.HOST)):
+        groups.append([pid])
+    stopped = [pids[0] for pids in groups or [[pid]] if all(map(_is_stopped, pids))]
+    which, so = ("the", ": it takes nothing that arrives") if groups else ("a", "")
+    for one in dict.fromkeys(stopped):
+        yield Finding(
+            cause="stopped program", weight=MOST if groups else SOME, certainty=PRESENT if groups else POSSIBLE,
+            what=f"{which} program of {end.name} (pid {one}) is stopped{so}", where=end.name,
+            undo=f"continue the container, or kill -CONT {one}",
+        )  # fmt: skip
+
+
+def _holders(seen: Evidence) -> list[list[int]]:
+    """Return the programs that hold each socket at which the server listens."""
+    result: dict[str, list[int]] = {f"socket:[{one.inode}]": [] for one in seen.listeners()}
+    own = os.fstat(seen.server.space.fd).st_ino
+    for folder in Path("/proc").glob("[0-9]*") if result else ():
+        with suppress(OSError):  # it has ended, or is another user's
+            if os.stat(folder / "ns/net").st_ino == own:
+                for name in {os.readlink(file) for file in (folder / "fd").iterdir()} & result.keys():
+                    result[name].append(int(folder.name))
+    return [pids for pids in result.values() if pids]
+
+
+def _is_stopped(pid: int) -> bool:
+    """Return whether a program is stopped, or frozen with its container."""
+    state = waits = b""
+    with suppress(OSError):  # it has just ended
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2]
+    with suppress(OSError):  # another user's
+        waits = Path(f"/proc/{pid}/wchan").read_bytes()
+    return state.split()[:1] == [b"T"] or waits.decode() in FROZEN
 
 
 def captures(seen: Evidence) -> Iterator[Finding]:
