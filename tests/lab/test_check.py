@@ -413,6 +413,12 @@ BROKEN = {
         " ip -n client address add 10.9.0.1/24 dev vx; ip -n server address add 10.9.0.2/24 dev vx",
     ),
     "a rule of routing for TCP": ("rule of routing", ROUTED + "ip -n mid rule add blackhole ipproto tcp"),
+    "a rule of routing for UDP": ("rule of routing", ROUTED + "ip -n mid rule add blackhole ipproto udp"),
+    "a rule of routing that works": (
+        "drop rule",
+        ROUTED + "ip -n mid rule add ipproto udp lookup 100; ip -n mid route add 10.2.0.0/24 via 10.2.0.1 table 100; "
+        + nft("mid", "forward", "meta l4proto tcp drop"),
+    ),
     "addresses replaced without connections": (
         "address translation",
         ROUTED + "ip netns exec mid nft 'add table ip f;"

@@ -299,13 +299,18 @@ SAVED = "*nat\n:POSTROUTING ACCEPT [0:0]\n[1:60] -A POSTROUTING -s 10.1.0.0/24 -
 
 
 REWRITES = rule({"mangle": {"key": {"payload": {"protocol": "ip", "field": "daddr"}}, "value": "10.9.9.9"}})
+NO_CHECKSUM = rule({"mangle": {"key": {"payload": {"protocol": "udp", "field": "checksum"}}, "value": 0}})
 MARKS_DSCP = rule({"mangle": {"key": {"payload": {"protocol": "ip", "field": "dscp"}}, "value": 1}})
 
 
-@pytest.mark.parametrize(("of", "count"), [(REWRITES, 1), (MARKS_DSCP, 0)])
+@pytest.mark.parametrize(("of", "count"), [(REWRITES, 1), (MARKS_DSCP, 0), (NO_CHECKSUM, 0)])
 def test_rules_that_replace_addresses_without_connections(of: dict[str, Any], count: int) -> None:
-    found = list(rules.translated(routed(of)))
-    assert [(one.cause, one.certainty) for one in found] == [("address translation", SEEN)] * count
+    for probe, certain in (
+        (LOST, SEEN),
+        (ARRIVES, "possible"),
+    ):  # the second way, another port may be blocked
+        found = list(rules.translated(routed(of, probe=probe)))
+        assert [(one.cause, one.certainty) for one in found] == [("address translation", certain)] * count
 
 
 @pytest.mark.parametrize("of_iptables", [False, True])
@@ -340,6 +345,36 @@ def test_rules_of_the_way_out_of_the_server_need_no_way_back(monkeypatch: pytest
     outward = rule(of("saddr", {"prefix": {"addr": "10.2.0.0", "len": 24}}), {"snat": {"addr": "10.2.0.77"}})
     routes(monkeypatch, lambda _kernel, _to, _mark: 101)
     assert all("no route back" not in one.what for one in rules.translated(routed(outward, probe=ARRIVES)))
+
+
+@pytest.mark.parametrize(
+    ("listed", "ways", "named"),
+    [
+        ("32765: from all ipproto udp lookup 100", {17: "other"}, ["udp possible"]),
+        ("32765: from all ipproto 6 lookup 100", {6: "other"}, ["tcp possible"]),
+        ("32765: from all ipproto udp blackhole", {17: ""}, ["udp seen"]),
+        ("32765: from all ipproto tcp blackhole", {6: "", 17: ""}, ["udp seen", "tcp seen"]),
+        ("32765: from all blackhole", {1: "", 6: "", 17: ""}, []),
+        ("32765: from all lookup 100", {6: "other"}, []),  # several next hops
+        ("", {}, []),
+    ],
+)
+def test_rules_of_routing_for_a_protocol(listed: str, ways: dict[int, str], named: list[str]) -> None:
+    """One that leads a protocol another way may be the cause, one that lets it no way is; the others are not led."""
+    asked, seen = list[str](), routed()
+
+    def run(*words: str) -> process.Ended:
+        asked.append(text := " ".join(words))
+        out = (
+            listed if words[2] == "rule" else ways.get(int(text.partition("ipproto ")[2].split()[0]), "usual")
+        )
+        return process.Ended(words, 0, out, "", 0.0)
+
+    vars(seen.spaces[1])["namespace"].run = run
+    seen.back.arrivals = []
+    found = [f"{one.what.partition(' leads ')[2].split()[0]} {one.certainty}" for one in rules.selected(seen)]
+    assert found == named
+    assert any("route get" in one for one in asked) == ("ipproto" in listed)
 
 
 MARK = {"key": {"meta": {"key": "mark"}}, "value": 7}

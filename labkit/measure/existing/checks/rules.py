@@ -22,7 +22,7 @@ UNANSWERED = {"FAILED", "INCOMPLETE"}  # states of a neighbour that does not ans
 RULE_NS = 22  # what a rule that does not match costs a packet: 100 rules take 2.2 µs (README)
 CHOSEN = "32768-60999"  # the usual ports of which the kernel chooses those of probes (ip_local_port_range)
 TRANSLATIONS = ("dnat", "redirect", "snat", "masquerade", "tproxy")
-REPLACED = ("saddr", "daddr", "sport", "dport", "checksum")  # fields whose new value leads packets elsewhere
+REPLACED = ("saddr", "daddr", "sport", "dport")  # fields whose new value leads packets elsewhere
 VERDICTS = {"drop": "drops", "reject": "rejects", "fwd": "sends elsewhere"}
 SURE = {"match", "counter", "accept", *VERDICTS}  # what says all about whether a rule matches
 # How nft prints protocols: by their names in /etc/protocols, or without that file by their numbers.
@@ -434,23 +434,24 @@ def _targets(value: Any) -> Iterator[str]:
 
 
 def translated(seen: Evidence) -> Iterator[Finding]:
-    """Rules that replace addresses of packets that do not arrive."""
+    """Rules that replace addresses or ports of packets that do not arrive."""
     arrives = all(probe.arrives for _path, probe in seen.directions)
     for space, names, rule in _rules(seen) if seen.blocked else ():
         every = rule.get("expr", ())
-        by_hand = any(
+        replaces = any(word in one for one in every for word in TRANSLATIONS)
+        replaces = replaces or any(
             one.get("mangle", {}).get("key", {}).get("payload", {}).get("field") in REPLACED for one in every
         )
-        replaces = by_hand or any(word in one for one in every for word in TRANSLATIONS)
         if seen.hits.get(rule_key(space.name, rule)) == 0:
             continue
         if replaces and any(may_match(rule, packet, names) for packet in _packets(seen)):
             lost = _no_way_back(seen, space, rule)
             yield Finding(
                 cause="address translation", weight=MOST,
-                certainty=SEEN if lost or by_hand or not arrives else POSSIBLE,
+                certainty=SEEN if lost or not arrives else POSSIBLE,
                 where=space.name, undo=_deletion(space, rule),
-                what=f"a rule replaces addresses of packets like those that do not arrive{lost}: {_text(space, rule)}",
+                what=f"a rule replaces addresses or ports of packets like those that do not arrive{lost}:"
+                f" {_text(space, rule)}",
             )  # fmt: skip
 
 
@@ -508,23 +509,36 @@ def marks(seen: Evidence) -> Iterator[Finding]:
 
 def selected(seen: Evidence) -> Iterator[Finding]:
     """Rules of routing that lead lost packets of one protocol or port another way than others of the path."""
+    ip, icmp = f"ip -{seen.client.version}", {"icmpv6": 58} if seen.client.version == 6 else {"icmp": 1}
+    numbers = {**icmp, "tcp": 6, "udp": 17}  # names need /etc/protocols
+
+    def printed(space: Space, words: str) -> str:
+        return space.namespace.run(*ip.split(), *words.split()).stdout.partition("\n")[0]
+
     for packet in _packets(seen):
         path = seen.forward if packet["saddr"] == seen.forward.source else seen.back
-        key = f" ipproto {packet['protocol'].replace('icmpv6', 'ipv6-icmp')}"
-        key += f" dport {port}" if (port := packet.get("dport", "")).isdigit() else ""
-        ip, is_own = f"ip -{seen.client.version}", packet["daddr"] == path.destination and not path.problems
-        for space, into in path.routers.items() if is_own else ():
+        # A path is that of UDP (below), so it may end where other packets have a way.
+        asked = {path.start: 0, **{place.space: place.index for place in path.arrivals}}
+        is_own = packet["daddr"] == path.destination and packet["protocol"] in numbers
+        for space, into in asked.items() if is_own else ():
+            if not re.search(r" (ipproto|[sd]port) ", space.namespace.run(*ip.split(), "rule").stdout):
+                continue
             came = f" iif {space.links[into].name}" if into else ""
-            get = f"{ip} route get {path.destination} from {path.source}{came}"
-            asked = (f"{ip} rule", get, get + key)
-            listed, usual, own = (space.namespace.run(*one.split()).stdout for one in asked)
-            if re.search(r" (ipproto|[sd]port) ", listed) and own != usual:
-                way = own.partition("\n")[0] or "they have none"
-                yield Finding(
-                    cause="rule of routing", certainty=SEEN, weight=ALL, where=space.name,
-                    what=f"a rule of routing leads{key} to {path.destination} another way than other packets: {way}",
-                    undo=space.command(f"{ip} rule  # shows it: delete it"),
-                )  # fmt: skip
+            get = f"route get {path.destination} from {path.source}{came} ipproto"
+            port = "".join(
+                f" {side} {packet[side]}" for side in ("sport", "dport") if packet.get(side, "").isdigit()
+            )
+            # Each has a protocol: the kernel takes a question without one for UDP (inet_rtm_getroute).
+            own = printed(space, f"{get} {numbers[packet['protocol']]}{port}")
+            others = {printed(space, f"{get} {numbers[one]}") for one in numbers if one != packet["protocol"]}
+            if own in others - {""} or not any(others):
+                continue
+            yield Finding(
+                cause="rule of routing", certainty=POSSIBLE if own else SEEN, weight=ALL, where=space.name,
+                what=f"a rule of routing leads {packet['protocol']}{port} to {path.destination} another way than other"
+                f" packets: {own or 'they have none'}",
+                undo=space.command(f"{ip} rule  # shows it: delete it"),
+            )  # fmt: skip
 
 
 def _refusal(space: Space, path: Path, mark: int = 0) -> netlink.LinkError | None:
