@@ -488,6 +488,17 @@ def test_a_port_of_a_bridge_answers_for_nobody(
     assert only(reach.neighbours(seen)).what.endswith("although netns:mid port answers for it")
 
 
+@pytest.mark.parametrize(("probe", "count"), [(LOST, 1), (ARRIVES, 0)])
+def test_a_locked_port_that_lets_packets_pass_is_no_cause(probe: OneWay, count: int) -> None:
+    """The address of the end may be entered for the port, and TCP be blocked elsewhere."""
+    seen = bridged([])
+    seen.forward_probe, seen.connection = probe, Connection(False, 0, 1.0, "timed out")
+    port = {"info_slave_kind": "bridge", "info_slave_data": {"locked": True}}
+    seen.spaces[1].details["port-3"] = {"linkinfo": port}
+    found = list(reach.bridges(seen))
+    assert [(one.cause, one.certainty) for one in found] == [("bridge port", SEEN)] * count
+
+
 @pytest.mark.parametrize(("ageing", "count"), [(0, 1), (30000, 0)])
 def test_a_bridge_that_forgets_at_once_floods(ageing: int, count: int) -> None:
     found = [one for one in reach.bridges(bridged([], ageing_time=ageing)) if one.cause == "bridge floods"]

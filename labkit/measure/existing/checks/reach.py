@@ -174,6 +174,8 @@ def bridges(seen: Evidence) -> Iterator[Finding]:
         for name, why in PORT_OPTIONS.items():
             needed = seen.blocked and (name != "mcast_flood" or seen.client.version == 6)
             on = name == "locked"  # the value that is wrong
+            if on:  # what arrives has an address that somebody entered
+                needed = not all(probe.arrives for _path, probe in seen.directions)
             if port.get(name) is on and (needed or name == "learning"):
                 yield Finding(
                     cause="bridge port", where=str(place), certainty=certain,
