@@ -91,6 +91,13 @@ _INTERFACE_SETTINGS = re.compile(r"(number of )?(routes|rules)\b|(function )?pac
 _INTERFACE = re.compile(r"(\.(?:conf|neigh)\.)(?!all\b|default\b)[^.]+(?=\.)")
 _CONF = re.compile(r"\.conf\.(all|default|\*)\.")
 RULES = re.compile(r"(nftables|ip6?tables) ")
+# What the name of an effect has before the recorded one, and recorded names that are others.
+_KIND = re.compile(r"^(?:(function|big_tcp|tc_filter|tc_bpf) |machine_(?=sysctl ))")
+_RECORDED = {
+    "mtu_bytes": "mtu", "txqueuelen": "txqlen",
+    **{f"filters {hook}": f"filter {hook}" for hook in ("ingress", "egress", "root")},
+}  # fmt: skip
+_PLAIN = re.compile(r"-?\d+|on|off")
 _NUMBER = re.compile(r"\b(client|server|br|veth|leaf|spine|p|port|router)\d+\b")
 
 
@@ -198,8 +205,11 @@ def _follows(one: Setting, requested: Setting) -> bool:
     """Return whether a setting is the changed one as recorded, or an offload that follows it (netdev_fix_features)."""
     if not set(one.places) <= set(requested.places):
         return False
-    if f" {one.name}".endswith(f" {_CONF.sub('.conf.*.', generic(requested.name))}"):
-        return True
+    name = _KIND.sub("", requested.name)
+    if f" {one.name}".endswith(f" {_CONF.sub('.conf.*.', generic(_RECORDED.get(name, name)))}"):
+        values = [text.split() for side in (one, requested) for text in (side.left, side.right)]
+        # Another interface of the place may have another value; long texts are recorded in another form.
+        return values[:2] == values[2:] or not all(_PLAIN.fullmatch(word) for each in values for word in each)
     own, cause = (re.search(r"offload (\S+)", setting.name) for setting in (one, requested))
     pattern = FOLLOWING.get(cause[1]) if cause is not None else None
     return own is not None and pattern is not None and pattern.fullmatch(own[1]) is not None
@@ -229,7 +239,7 @@ def _requested_settings(point: ProfiledPoint) -> list[Setting]:
         after = [before if one is None else one[1] for one in sides]
         if after[0] != after[1]:
             places.setdefault((name, after[0], after[1]), []).extend([at] if at else [])
-    return result + [Setting(*key, tuple(at), requested=True) for key, at in places.items()]
+    return result + [Setting(*key, tuple(sorted(at)), requested=True) for key, at in places.items()]
 
 
 def _topology(point: ProfiledPoint, left: str, right: str) -> list[Setting]:

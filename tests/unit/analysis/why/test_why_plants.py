@@ -372,10 +372,23 @@ def test_settings_that_follow_from_the_change_are_no_settings_of_their_own() -> 
         ("sysctl net.ipv4.conf.eth0.rp_filter", "sysctl net.ipv4.conf.*.rp_filter", True),
         ("sysctl net.ipv4.tcp_sack", "sysctl net.ipv4.tcp_dsack", False),
         ("qdisc", "eth0 qdisc", True),
+        ("mtu_bytes", "eth0 mtu", True),
+        ("mtu_bytes", "sysctl net.ipv6.conf.*.mtu", False),
+        ("txqueuelen", "eth0 txqlen", True),
+        ("big_tcp gso_max_size", "eth0 gso_max_size", True),
+        ("big_tcp gso_max_size", "eth0 gso_ipv4_max_size", False),
+        ("tc_filter filters ingress", "eth0 filter ingress", True),
+        ("tc_filter filters ingress", "eth0 filter egress", False),
+        ("function sysctl net.ipv4.tcp_sack", "sysctl net.ipv4.tcp_sack", True),
+        ("function eth0 offload rx-gro-list", "eth0 offload rx-gro-list", True),
     ):
         cause = Setting(requested, "on", "off", ("client",), requested=True)
         assert environment._follows(Setting(name, "on", "off", ("client",)), cause) == follows
         assert not environment._follows(Setting(name, "on", "off", ("server",)), cause)
+    changed = Setting("sysctl net.ipv4.tcp_rmem", "4096 8192 16384", "4096\t8192\t32768", ("client",), True)
+    for right, follows in (("4096 8192 32768", True), ("4096 8192 65536", False), ("absent", True)):
+        one = Setting("sysctl net.ipv4.tcp_rmem", "4096 8192 16384", right, ("client",))
+        assert environment._follows(one, changed) == follows
 
 
 def test_change_at_both_ends_is_one_setting(tmp_path: Path) -> None:
@@ -384,6 +397,26 @@ def test_change_at_both_ends_is_one_setting(tmp_path: Path) -> None:
     [point] = selection.points(selection.select_sides(f"{folder}:{BASELINE}", "x"))
     [one] = environment.differences(point)
     assert one.places == ("client", "server")
+
+
+@pytest.mark.parametrize(("recorded", "names"), [("0", []), ("2", ["sysctl net.ipv4.tcp_sack"])])
+def test_recorded_value_that_a_change_did_not_set_is_a_setting_of_its_own(
+    tmp_path: Path, recorded: str, names: list[str]
+) -> None:
+    path = "artefacts/settings-%s.json.gz"
+    steps = [effect("function", "sysctl net.ipv4.tcp_sack", "1", "0", at) for at in ("server", "client")]
+    arms = {
+        BASELINE: MadeArm(columns={"settings": path % 1}),
+        "x": MadeArm(effects=steps, columns={"settings": path % 2}),
+    }
+    folder = run(tmp_path / "run", arms, 3)
+    for number, value in ((1, "1"), (2, recorded)):
+        spaces = {end: {"sysctl net.ipv4.tcp_sack": value} for end in ("client0", "server0")}
+        (folder / (path % number)).write_bytes(gzip.compress(json.dumps(spaces).encode()))
+    [point] = selection.points(selection.select_sides(f"{folder}:{BASELINE}", "x"))
+    [one, *others] = environment.differences(point)
+    assert (one.name, one.places) == ("function sysctl net.ipv4.tcp_sack", ("client", "server"))
+    assert [other.name for other in others] == names
 
 
 @pytest.mark.parametrize(("noise", "said"), [(0.5, True), (0.001, False)])
