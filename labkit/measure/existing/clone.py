@@ -244,13 +244,26 @@ class _Copy:
                 one.kind, at, one.name, lower, str(one.mode), self._address(space, one), mac
             )
         if one.kind in tunnels() and one.tunnel is not None and one.tunnel.remotes:
-            own, remotes = one.tunnel, one.tunnel.remotes
+            own, remotes = one.tunnel, self._remotes(space, one, one.tunnel.remotes)
+            # Permanent neighbours of others have its address.
+            mac = one.mac if KINDS[one.kind].outer and KINDS[one.kind].carries_frames else None
             return 3, Tunnel(
                 one.kind, at, one.name, remotes[0] if len(remotes) == 1 else tuple(remotes), own.local, own.id,
-                own.port, address=self._address(space, one), master=one.master, mtu_bytes=one.mtu_bytes,
+                own.port, address=self._address(space, one), master=one.master, mtu_bytes=one.mtu_bytes, mac=mac,
             )  # fmt: skip
         self.lacks.append(f"{one.name} of {space.name}, because labkit builds no {one.kind} of this form")
         return 4, None
+
+    def _remotes(self, space: NamespaceState, one: InterfaceState, remotes: list[str]) -> list[str]:
+        """Return the remotes of a tunnel that are in the copy; all if it has one, or none of them is."""
+        known = {str(ip_interface(each).ip) for other in self.interfaces.values() for each in other.addresses}
+        kept = [to for to in remotes if to in known]
+        if len(remotes) < 2 or not kept:
+            return remotes
+        self.lacks += [
+            f"what is at {to}, another end of {one.name} of {space.name}" for to in remotes if to not in known
+        ]
+        return kept
 
     def _end(self, space: NamespaceState, one: InterfaceState) -> CableEnd:
         mac = one.mac if one.mode != "l3" else None  # a netkit in layer 3 mode takes none
