@@ -73,14 +73,15 @@ ip -n server link add vx up type vxlan id 7 dstport 4789 local 10.1.0.2 remote 1
 ip -n client address add 10.9.0.1/24 dev vx; ip -n server address add 10.9.0.2/24 dev vx
 """
 )
-# As flannel's: no remote of its own, and an entry for each other end.
+# As flannel's: no remote of its own, and an entry for each other end, also those of four further machines.
 FLANNEL = (
     BRIDGE
     + """
+others() { for n in $1 $2; do ip netns exec $3 bridge fdb add 02:00:00:00:09:0$n dev vx dst 10.1.0.$n; done; }
 add() {
   ip -n $1 link add vx address $3 mtu 1450 up type vxlan id 1 dstport 8472 local $2 nolearning
   ip -n $1 address add $4/24 dev vx; ip -n $1 neigh add $5 lladdr $6 dev vx nud permanent
-  ip netns exec $1 bridge fdb add $6 dev vx dst $7
+  others 3 4 $1; ip netns exec $1 bridge fdb add $6 dev vx dst $7; others 5 6 $1
 }
 add client 10.1.0.1 02:00:00:00:09:01 10.9.0.1 10.9.0.2 02:00:00:00:09:02 10.1.0.2
 add server 10.1.0.2 02:00:00:00:09:02 10.9.0.2 10.9.0.1 02:00:00:00:09:01 10.1.0.1
@@ -391,6 +392,13 @@ BROKEN = {
         FLANNEL + "ip netns exec server nft 'add table ip f; add chain ip f i { type filter hook input priority 0; };"
         " add rule ip f i udp dport 8472 drop'",
     ),
+    "a tunnel of entries that differs": (
+        "tunnel ends differ",
+        FLANNEL + "ip -n server link del vx; ip -n server link add vx address 02:00:00:00:09:02 up type vxlan id 2"
+        " dstport 8472 local 10.1.0.2 nolearning; ip -n server address add 10.9.0.2/24 dev vx;"
+        " others 3 4 server; ip netns exec server bridge fdb add 02:00:00:00:09:01 dev vx dst 10.1.0.1;"
+        " others 5 6 server",
+    ),
     "a policy for ARP": (
         "drop policy: the chain arp f i",
         BRIDGE + "ip netns exec server nft 'add table arp f;"
@@ -462,6 +470,13 @@ BROKEN = {
         "no answer to ping", BRIDGE + "ip netns exec server sysctl -qw net.ipv4.icmp_echo_ignore_all=1",
     ),
 }  # fmt: skip
+# Ways to a cause that no other network and no unit test has.
+ALONE = (
+    "a tunnel that ends at a router", "a locked port", "macvlans that name no source",
+    "a redirect to an interface that is down", "a tunnel of entries that differs", "a server that is stopped",
+    "a rule of routing that works",
+)  # fmt: skip
+assert not {*ALONE} - BROKEN.keys()
 # Rules of iptables in the router, which may be iptables-legacy's or iptables-nft's.
 IPTABLES = ("iptables-legacy", "iptables-nft")
 BROKEN |= {
@@ -648,10 +663,16 @@ def test_a_clone_lists_what_it_lacks(tmp_path: Path) -> None:
     assert "# It lacks" not in text
     [client, *_] = json.loads(run([*LABKIT, "draw", str(file), "--json"]))["namespaces"]
     assert [route["hops"][0]["via"] for route in client["routes"]] == ["10.1.0.254"]
+    with untouched(FLANNEL) as words:
+        file.write_text(text := clone(words, "--address", "10.9.0.2"))
+    assert text.count(", another end of vx of netns:") == 8
+    made = json.loads(run([*LABKIT, "draw", str(file), "--json"]))["namespaces"]
+    macs = [one["mac"] for space in made for one in space["interfaces"] if one["name"] == "vx"]
+    assert macs == ["02:00:00:00:09:01", "02:00:00:00:09:02"]
 
 
-def clone(words: list[str]) -> str:
-    return run([*words, *LABKIT, "clone", "netns:client", "netns:server"])
+def clone(words: list[str], *options: str) -> str:
+    return run([*words, *LABKIT, "clone", "netns:client", "netns:server", *options])
 
 
 def of_original_and_clone(name: str, file: Path) -> list[list[tuple[str, str]]]:
@@ -669,9 +690,11 @@ def of_original_and_clone(name: str, file: Path) -> list[list[tuple[str, str]]]:
 
 
 def one_of_each(names: Iterable[str]) -> Any:
-    """Give a test one network of each cause, with and without iptables-nft, and the others where all cases are run."""
+    """Give a test one network of each cause, with and without iptables-nft, and those that no other test has; and the
+    others where all cases are run."""
     names = [name for name in names if all(shutil.which(one) or one not in name for one in IPTABLES)]
-    first = {(BROKEN[name][0], IPTABLES[1] in name): name for name in reversed(names)}.values()
+    of_cause = {(BROKEN[name][0], IPTABLES[1] in name): name for name in reversed(names)}
+    first = [name for name in names if name in of_cause.values() or name in ALONE]
     others = [name for name in names if name not in first]
     return pytest.mark.parametrize("names", [[*first], *also("exhaustive", others)])
 

@@ -315,7 +315,7 @@ def _route(along: Path, at: Space, arrived: Place | None) -> netlink.Route | Non
 
 def _across(spaces: Spaces, along: Path, out: Place, next_hop: str) -> Place | None:
     """Follow a link layer to the owner of an address; None if nobody there has it."""
-    domain, through = _domain(spaces, along, out)
+    domain, through = _domain(spaces, along, out, next_hop)
     along.domains.append(list(domain))
     owners = [place for place in domain if place != out and place.owns(next_hop)]
     owners = owners or [place for place in domain if place != out and _is_proxy(place, next_hop)][:1]
@@ -396,14 +396,17 @@ def _is_apart(came: tuple[Place, str] | None, out: Place) -> bool:
     return below or (how == "up" and before == out)
 
 
-def _domain(spaces: Spaces, along: Path, start: Place) -> tuple[Domain, Tunnels]:
-    """Return every interface that frames of one can reach, and the paths below the tunnels among them."""
+def _domain(spaces: Spaces, along: Path, start: Place, next_hop: str) -> tuple[Domain, Tunnels]:
+    """Return every interface that frames of one can reach, and the paths below the tunnels among them.
+
+    next_hop: to whom they go.
+    """
     came: Domain = {start: None}
     through: Tunnels = {}
     waiting = deque([start])
     while waiting and len(came) < MAX_PLACES:
         here = waiting.popleft()
-        outer = _through(spaces, here, along)
+        outer = _through(spaces, here, along, _remotes(here, start, next_hop))
         through |= outer
         reached = [*spaces.beside(here), *((far, "tunnel") for _near, far in outer if far is not None)]
         for there, how in reached:
@@ -419,13 +422,26 @@ def _domain(spaces: Spaces, along: Path, start: Place) -> tuple[Domain, Tunnels]
     return came, through
 
 
-def _through(spaces: Spaces, here: Place, along: Path) -> Tunnels:
-    """Return the paths of a tunnel's outer packets by its other ends; a problem of each says why there is none."""
+def _remotes(here: Place, sender: Place, next_hop: str) -> list[str]:
+    """Return the remotes to which a tunnel sends frames: that of the next hop's MAC address if an entry has it, else
+    all. The neighbours are asked for anew, because a check reads them once, after its packets."""
+    remotes = here.tunnel.remotes if here.tunnel is not None else []
+    if len(remotes) < 2 or here.link.kind != "vxlan":
+        return remotes
+    known = sender.space.json("ip", "-j", "neighbour", "show", "to", next_hop, "dev", sender.name)
+    macs = {one["lladdr"] for one in known if "lladdr" in one}
+    entries = here.space.json("bridge", "-j", "fdb", "show", "dev", here.name) if macs else []
+    return [one["dst"] for one in entries if one.get("mac") in macs and one.get("dst") in remotes] or remotes
+
+
+def _through(spaces: Spaces, here: Place, along: Path, remotes: list[str]) -> Tunnels:
+    """Return the paths of a tunnel's outer packets to its remotes by its other ends; a problem of each says why there
+    is none."""
     if (own := here.tunnel) is None or along.depth == DEEPEST:
         return {}
     result: Tunnels = {}
     outside, kind = spaces.outside(here), str(here.link.kind)
-    for remote in own.remotes:
+    for remote in remotes:
         source = own.local or source_for(outside, remote, outside.addresses)
         outer = _followed(spaces, Path(outside, source, remote, depth=along.depth + 1, outward=along.outward))
         outer.packet = {"protocol": "udp", "dport": str(own.port)} if own.port else {"protocol": kind}

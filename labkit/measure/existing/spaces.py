@@ -75,7 +75,7 @@ class Space:
 
     @cached_property
     def remotes(self) -> list[tuple[int, str]]:
-        """The default remotes of each VXLAN, with the index of its interface."""
+        """The remotes of each VXLAN (`netlink.remotes`), with the index of its interface."""
         return netlink.remotes(self.namespace.netlink)
 
     @cached_property

@@ -259,7 +259,7 @@ def encrypted(netns: int, link: netlink.Link, leaving: list[encryption.Associati
 
 
 def tunnel_of(link: netlink.Link, replicated: list[str]) -> TunnelState | None:
-    """Return the encapsulation of an interface. replicated: the default remotes of a VXLAN (`netlink.remotes`)."""
+    """Return the encapsulation of an interface. replicated: the remotes of a VXLAN's entries (`netlink.remotes`)."""
 
     def first_value(what: str) -> Any:
         """Return the first attribute that holds this and has a value; a key or an address of zero is none."""
