@@ -168,9 +168,12 @@ def _axis(rows: pd.DataFrame, room_px: float) -> Axis:
 
 
 def _without_full_lengths(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows without the lengths of datagrams that fill the MTU, which follow from it."""
+    """Return the rows without the lengths of datagrams that fill the MTU, which follow from it if they are no axis."""
     full = rows["length_bytes"].add(rows["family"].map(HEADERS)).eq(rows["mtu_bytes"])
-    return rows.assign(length_bytes=rows["length_bytes"].mask(full & rows["protocol"].eq("udp")))
+    full &= rows["protocol"].eq("udp")
+    if "axis" in rows:
+        full &= rows["axis"].ne("length_bytes")
+    return rows.assign(length_bytes=rows["length_bytes"].mask(full))
 
 
 def varying_column(rows: pd.DataFrame, what: str, name: str) -> str:

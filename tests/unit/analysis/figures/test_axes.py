@@ -61,6 +61,14 @@ def test_each_parameter_that_varies_alone_has_a_panel_with_the_common_point() ->
     assert (labels, len(panels)) == (["64", "512", "1400"], 1)
 
 
+def test_length_that_fills_the_mtu_has_its_place_among_lengths() -> None:
+    table = pd.concat(
+        [swept("length_bytes", (64, 1472), protocol="udp", mtu_bytes=mtu) for mtu in (1500, 9000)]
+    )
+    _, labels, panels = drawn(table, along="length_bytes", colour="mtu_bytes")
+    assert (labels, len(panels)) == (["64", "1472"], 2)
+
+
 def test_parameter_that_varies_most_in_a_panel_is_the_axis() -> None:
     """What differs between protocols alone does not vary. Where nothing varies, the arms are the axis."""
     tcp, arms = swept("length_bytes", (None,)), ("veth_bridge", "macvlan_bridge")
