@@ -29,7 +29,7 @@ from labkit.analysis.figures.panels import (
 from labkit.analysis.load import HEADERS, hosts, value_text, varying
 from labkit.common import schema
 from labkit.common.errors import BadInput, choose
-from labkit.common.units import counted, percent, si
+from labkit.common.units import counted, listed, percent, si
 
 PANEL_PX = 330
 STRANGE = 2.5  # times the highest median; a round beyond is drawn as an arrow at the edge
@@ -232,8 +232,8 @@ def against(
     figure = grid(parts, PANEL_PX, [axis.turned_px for axis in drawn])
     for one, axis in zip(parts, drawn, strict=True):
         draw(figure, one, of_metric(protocols.of(one.table).metric, usual), axis, list(lines.values()))
-    alone = axes.pop() if len(axes) == 1 else ARM
-    return figure, " of each arm" if alone == ARM else f" against {called(alone)[-1]}"
+    names = [called(one)[-1] for one in dict.fromkeys((*AXES, *KEYS)) if one in axes]
+    return figure, " of each arm" if ARM in axes or not names else f" against {listed(names)}"
 
 
 def draw(figure: go.Figure, panel: Panel, quantity: Quantity, axis: Axis, names: Sequence[str] = ()) -> None:

@@ -54,7 +54,7 @@ def test_each_parameter_that_varies_alone_has_a_panel_with_the_common_point() ->
     figure = figures.throughput(table)
     assert [axis.ticktext for axis in figure.select_xaxes()] == [("64", "512", "1400"), ("1", "2")]
     title, _, panels = drawn(table)
-    assert "Throughput of each arm" in title
+    assert "Throughput against number of pairs and length of a write or datagram" in title
     assert panels == ["<b>TCP · MTU 1500 · 1 pair</b>", "<b>TCP · MTU 1500<br>512 B each</b>"]
     title, labels, panels = drawn(table[table["pairs"].eq(1)], along="length_bytes")
     assert "against length of a write" in title
