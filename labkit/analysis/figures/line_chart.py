@@ -96,6 +96,7 @@ AXES: Mapping[str, Sequence[str]] = {
     "frame": ("bytes of a frame", "frame size"), "flows_count": ("flows",), "congestion": ("congestion control",),
     "ends_on": ("CPUs of client and server",), "loss_goal_ratio": ("loss goal",), ARM: ("arm",),
 }  # fmt: skip
+NO_LIMIT = ("rate_bps", "rate_rps", "load_pps", "link_rate_bps", "link_delay_s")  # null: no limit, or no delay
 
 
 def of_metric(metric: str, usual: Quantity) -> Quantity:
@@ -141,13 +142,14 @@ def called(column: str) -> Sequence[str]:
 
 def _axis(rows: pd.DataFrame, room_px: float) -> Axis:
     """Return the axis of these rows, a parameter or their arms: of counts if all are quantities above 0 (also as texts,
-    but no version or VLAN), else of words. No limit (null) stands an octave beyond the limits, and no delay before
-    delays."""
+    but no version or VLAN), else of words. No limit (a null of NO_LIMIT) stands an octave beyond the limits, and no
+    delay before delays; other nulls are words."""
     column = str(rows["axis"].iloc[0])
     unit, words = schema.BY_NAME[column].unit, words_of(column, rows[column])
     counts = pd.to_numeric(rows[column], errors="coerce")
     can_count = bool(unit) or schema.BY_NAME[column].type == "text"
-    if can_count and counts.gt(0).any() and counts.gt(0).eq(rows[column].notna()).all():
+    has_place = counts.gt(0) | (rows[column].isna() & (column in NO_LIMIT))
+    if can_count and counts.gt(0).any() and has_place.all():
         null = counts.min() / 2 if column == "link_delay_s" else counts.max() * 2
 
         def say(place: float) -> str:

@@ -36,6 +36,7 @@ def test_swept_parameter_is_the_axis() -> None:
         ("frame", ("imix", "1024", "64"), "frame size", ["frames imix", "frames 64", "frames 1024"]),
         ("congestion", ("cubic", "bbr"), "congestion control", ["bbr", "cubic"]),
         ("rate_bps", (1e8, None), "offered rate of a stream", ["100 M", "unlimited"]),
+        ("mss_bytes", (1000, None), "TCP maximum segment size, bytes", ["default MSS", "MSS 1000"]),
         ("link_delay_s", (1e-3, None), "delay of the link", ["no delay", "1 ms"]),
         ("loss_goal_ratio", (0.01, 0.001), "loss goal", ["0.1 %", "1 %"]),
         ("loss_goal_ratio", (0.01, 0.0), "loss goal", ["NDR", "PDR 1 %"]),
@@ -59,6 +60,17 @@ def test_each_parameter_that_varies_alone_has_a_panel_with_the_common_point() ->
     title, labels, panels = drawn(table[table["pairs"].eq(1)], along="length_bytes")
     assert "against length of a write" in title
     assert (labels, len(panels)) == (["64", "512", "1400"], 1)
+
+
+def test_null_has_a_place_among_counts_where_it_is_no_limit() -> None:
+    for name, values, places, mode in (
+        ("rate_bps", (1e8, None), (1e8, 2e8), "lines+markers"),
+        ("link_delay_s", (1e-3, None), (5e-4, 1e-3), "lines+markers"),
+        ("length_bytes", (64, 512, None), (1, 2, 4), "markers"),
+    ):
+        figure = figures.throughput(swept(name, values))
+        assert figure.layout.xaxis.tickvals == pytest.approx(places)
+        assert {one.mode for one in figure.data if one.showlegend} == {mode}
 
 
 def test_length_that_fills_the_mtu_has_its_place_among_lengths() -> None:
