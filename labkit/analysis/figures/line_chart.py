@@ -96,7 +96,7 @@ AXES: Mapping[str, Sequence[str]] = {
     "frame": ("bytes of a frame", "frame size"), "flows_count": ("flows",), "congestion": ("congestion control",),
     "ends_on": ("CPUs of client and server",), "loss_goal_ratio": ("loss goal",), ARM: ("arm",),
 }  # fmt: skip
-NO_LIMIT = ("rate_bps", "rate_rps", "load_pps", "link_rate_bps", "link_delay_s")  # null: no limit, or no delay
+NO_LIMIT = ("rate_bps", "rate_rps", "load_pps", "link_rate_bps", "link_delay_s")  # if null: none
 
 
 def of_metric(metric: str, usual: Quantity) -> Quantity:
@@ -140,12 +140,12 @@ def called(column: str) -> Sequence[str]:
     return AXES.get(column, (column.replace("_", " "),))
 
 
-def _axis(rows: pd.DataFrame, room_px: float) -> Axis:
+def _axis(rows: pd.DataFrame, room_px: float, names: Sequence[str]) -> Axis:
     """Return the axis of these rows, a parameter or their arms: of counts if all are quantities above 0 (also as texts,
     but no version or VLAN), else of words. No limit (a null of NO_LIMIT) stands an octave beyond the limits, and no
-    delay before delays; other nulls are words."""
+    delay before delays; other nulls are words. names: the arms in order."""
     column = str(rows["axis"].iloc[0])
-    unit, words = schema.BY_NAME[column].unit, words_of(column, rows[column])
+    unit, words = schema.BY_NAME[column].unit, words_of(column, rows[column], names)
     counts = pd.to_numeric(rows[column], errors="coerce")
     can_count = bool(unit) or schema.BY_NAME[column].type == "text"
     has_place = counts.gt(0) | (rows[column].isna() & (column in NO_LIMIT))
@@ -224,18 +224,22 @@ def against(
     # The other arms have a note, and neither a panel nor a place.
     measured, lines = rows.loc[rows["status"].eq("ok"), ARM], dict[str, str]()
     rows = rows[rows[ARM].isin(measured)] if len(measured) else rows
+    names = list(dict(arms(rows, ARM)))
     if column != ARM:
         lines = words_of(column, rows[column])
         rows = rows.assign(arm=rows[column].map(value_text).map(lines), role="variant").drop(columns=column)
-    by_arm, most = column != ARM or beside == ARM, 2 if len(axes) > 1 or ARM in axes else None
+    by_arm, most = (
+        names if column != ARM or beside == ARM else (),
+        2 if len(axes) > 1 or ARM in axes else None,
+    )
     parts = panels(rows, most, along=rows["axis"], by_arm=by_arm, beside=beside)  # different axes need room
     room_px = AXIS_PX / max((one.column for one in parts), default=1)
-    drawn = [_axis(one.table, room_px) for one in parts]
+    drawn = [_axis(one.table, room_px, names) for one in parts]
     figure = grid(parts, PANEL_PX, [axis.turned_px for axis in drawn])
     for one, axis in zip(parts, drawn, strict=True):
         draw(figure, one, of_metric(protocols.of(one.table).metric, usual), axis, list(lines.values()))
-    names = [called(one)[-1] for one in dict.fromkeys((*AXES, *KEYS)) if one in axes]
-    return figure, " of each arm" if ARM in axes or not names else f" against {listed(names)}"
+    of = [called(one)[-1] for one in dict.fromkeys((*AXES, *KEYS)) if one in axes]
+    return figure, " of each arm" if ARM in axes or not of else f" against {listed(of)}"
 
 
 def draw(figure: go.Figure, panel: Panel, quantity: Quantity, axis: Axis, names: Sequence[str] = ()) -> None:

@@ -68,7 +68,7 @@ def panels(
     by_host: bool = True,
     along: "str | pd.Series[str]" = "",
     beside: str | None = None,
-    by_arm: bool = False,
+    by_arm: Sequence[str] = (),
 ) -> list[Panel]:
     """Divide a table into panels: protocols side by side and MTUs below each other, or in reading order if that is too
     wide or would leave holes.
@@ -76,23 +76,24 @@ def panels(
     columns_count: the number of columns, in reading order. by_host: whether each host has its own panels; otherwise a
     panel has all hosts, which is for ratios only. along: the parameter (of all rows, or of each) that has an axis and
     therefore does not divide these rows. beside: the parameter whose values stand side by side, instead of protocols.
-    by_arm: whether each arm has its own panel. A title names the parameters that differ between panels of its protocol.
+    by_arm: the arms in order, if each has its own panel. A title names the parameters that differ between panels of its
+    protocol.
     """
     table = table.assign(axis=along)
     there = [key for key in KEYS if key in table]
     vary = varying(table, there)
     keys = [key for key in there if key in KEYS[:2] or key in vary]
-    keys += [ARM] * by_arm
+    keys += [ARM] * bool(by_arm)
     named = _named(table, keys)
     if beside is not None:
         columns_count = min(table[beside].nunique(dropna=False), MAX_COLUMNS)
     if not by_host:
-        return _panels(table, keys, named, columns_count, beside)
-    several, result = hosts(table), list[Panel]()
-    for name, rows in several:
+        return _panels(table, keys, named, columns_count, beside, by_arm)
+    each, result = hosts(table), list[Panel]()
+    for name, rows in each:
         above = max((panel.row for panel in result), default=0)
-        for panel in _panels(rows, keys, named, columns_count, beside):
-            host = theme.plain(name) if len(several) > 1 else ""
+        for panel in _panels(rows, keys, named, columns_count, beside, by_arm):
+            host = theme.plain(name) if len(each) > 1 else ""
             result.append(replace(panel, row=above + panel.row, host=host))
     return result
 
@@ -103,8 +104,10 @@ def _panels(
     named: dict[str, list[str]],
     columns_count: int | None,
     beside: str | None,
+    names: Sequence[str],
 ) -> list[Panel]:
-    by = [*(table[key].mask(table["axis"].eq(key)) for key in keys), table["axis"]]
+    own = table.assign(**{ARM: table[ARM].map(names.index)}) if names else table  # arms by their order
+    by = [*(own[key].mask(table["axis"].eq(key)) for key in keys), table["axis"]]
     groups = [(dict(zip([*keys, "axis"], values, strict=True)), part) for values, part in _groups(table, by)]
     groups.sort(key=lambda group: _order(group[0]))
     if beside is not None:
@@ -113,7 +116,8 @@ def _panels(
     mtus = sorted({mtu for one, _ in groups if pd.notna(mtu := one.get("mtu_bytes", 0))}) or [0]
     has_holes = len(columns) > 2 and len(groups) < len(columns) * len(mtus)
     wrap = columns_count or (2 if len(columns) > MAX_COLUMNS or has_holes else None)
-    words, result = {key: words_of(key, table[key]) for key in keys}, []
+    words, result = {key: words_of(key, table[key]) for key in keys if key != ARM}, []
+    words[ARM] = {str(place): name for place, name in enumerate(names)}
     for place, (one, part) in enumerate(groups):
         mtu = one.get("mtu_bytes", 0)
         row, column = mtus.index(mtu) if mtu in mtus else 0, columns.index(_order(one)[:-1])
@@ -151,12 +155,12 @@ def _place(value: Any) -> tuple[Any, ...]:
     return 1, tuple(load.version(value)), value
 
 
-def words_of(column: str, own: "pd.Series[Any]") -> dict[str, str]:
-    """Return the values of a column of GROUP, or arms, in order and in words, by their texts.
+def words_of(column: str, own: "pd.Series[Any]", names: Sequence[str] = ()) -> dict[str, str]:
+    """Return the values of a column of GROUP, or arms (in the order of `names`), in order and in words, by their texts.
 
     Those that would read the same have their texts in brackets.
     """
-    order: Callable[[Any], tuple[Any, ...]] = theme.arm_order if column == ARM else _place
+    order: Callable[[Any], Any] = names.index if column == ARM else _place
     named = {value_text(one): in_words(column, one) for one in sorted(own.drop_duplicates(), key=order)}
     often = Counter(named.values())
     return {text: f"{words} ({text})" if often[words] > 1 else words for text, words in named.items()}
@@ -298,10 +302,10 @@ class Marks:
         layout.annotations = (*layout.annotations, *self._annotations)
 
 
-def arms(table: pd.DataFrame) -> list[tuple[str, str]]:
-    """Return the (arm, role) pairs of a table in drawing order: baseline, variants, control."""
+def arms(table: pd.DataFrame, column: str = "arm") -> list[tuple[str, str]]:
+    """Return the (arm, role) pairs of a table in drawing order: baseline, variants, control. column: that of arms."""
     roles = ("baseline", "variant", "control")
-    result = table[["arm", "role"]].drop_duplicates().itertuples(index=False, name=None)
+    result = table[[column, "role"]].drop_duplicates().itertuples(index=False, name=None)
     return sorted(result, key=lambda one: (roles.index(one[1]), theme.arm_order(one[0])))
 
 
@@ -319,7 +323,9 @@ def finish(figure: go.Figure, table: pd.DataFrame, title: str, subtitle: str) ->
     theme.titled(figure, title, subtitle, some if marked.any() else "")
     notes = gaps(table) if len(table) else ["There is nothing to draw: the table is empty."]
     theme.add_notes(figure, notes, NOTES_PX + (figure.layout.margin.b or 0))
-    shown = set[tuple[str, str]]()
+    shown, first = set[tuple[str, str]](), dict[tuple[str, str], int]()
+    for place, trace in enumerate(figure.data, 1000):  # 1000 is plotly's own rank
+        trace.legendrank = first.setdefault((trace.legendgroup, trace.name), place)
     # An arm has a trace in each panel, and the legend has it once, with a line if it has one anywhere.
     for trace in sorted(figure.data, key=lambda one: "lines" not in (getattr(one, "mode", None) or "")):
         if trace.showlegend:

@@ -134,10 +134,23 @@ def test_any_parameter_that_varies_is_an_axis_a_panel_or_a_colour() -> None:
     assert "ipvlan_l2" not in shown
     figure = figures.throughput(table, along="congestion", panel="arm", colour="mtu_bytes")
     titles = [text.text for text in figure.layout.annotations if text.text.startswith("<b>")]
-    assert titles == ["<b>TCP · macvlan_bridge</b>", "<b>TCP · veth_bridge</b>"]
+    assert titles == ["<b>TCP · veth_bridge</b>", "<b>TCP · macvlan_bridge</b>"]
     shown = [trace for trace in figure.data if trace.showlegend]
     assert [trace.name for trace in shown] == ["MTU 1500", "MTU 9000"]
     assert (len({trace.line.color for trace in shown}), shown[0].mode) == (2, "markers")
+
+
+def test_arms_have_one_order_with_the_baseline_first() -> None:
+    """The legend has it also where a later panel has lines, but not of each arm."""
+    arms = ["veth_routed", "loopback", "veth_bridge"]
+    table = load.complete(pd.DataFrame(rows(dict.fromkeys(arms, 1.0), slices=1)))
+    assert drawn(table)[1] == arms
+    lengths = swept("length_bytes", (64, 512), ratios=dict.fromkeys(arms, 1.0), slices=1, protocol="udp")
+    _, _, panels = drawn(lengths, panel="arm")
+    assert panels == [f"<b>UDP · MTU 1500<br>{one}</b>" for one in arms]
+    figure = figures.throughput(pd.concat([table, lengths[lengths["arm"].ne(arms[-1])]]))
+    shown = sorted((one for one in figure.data if one.showlegend), key=lambda one: one.legendrank)
+    assert [one.name for one in shown] == arms
 
 
 def test_a_parameter_without_words_divides_panels() -> None:
