@@ -76,13 +76,14 @@ def panels(
     columns_count: the number of columns, in reading order. by_host: whether each host has its own panels; otherwise a
     panel has all hosts, which is for ratios only. along: the parameter (of all rows, or of each) that has an axis and
     therefore does not divide these rows. beside: the parameter whose values stand side by side, instead of protocols.
-    by_arm: the arms in order, if each has its own panel. A title names the parameters that differ between panels of its
-    protocol.
+    by_arm: the arms in order, if each has its own panel. A title names the arm, the number of pairs unless it is always
+    1, and the other parameters that differ between panels of its protocol.
     """
     table = table.assign(axis=along)
     there = [key for key in KEYS if key in table]
     vary = varying(table, there)
-    keys = [key for key in there if key in KEYS[:2] or key in vary]
+    several = ["pairs"] if "pairs" in there and table["pairs"].gt(1).any() else []
+    keys = [key for key in there if key in (*KEYS[:2], *vary, *several)]
     keys += [ARM] * bool(by_arm)
     named = _named(table, keys)
     if beside is not None:
@@ -135,7 +136,9 @@ def _groups(table: pd.DataFrame, keys: list[Any]) -> Iterator[tuple[Any, pd.Data
 def _named(table: pd.DataFrame, keys: list[str]) -> dict[str, list[str]]:
     """Return for each protocol the parameters that the titles of its panels must name."""
     return {
-        str(protocol): [key for key in varying(part, keys) if key not in KEYS[:2]]
+        str(protocol): [
+            key for key in keys if key in (ARM, "pairs") or (key not in KEYS[:2] and varying(part, [key]))
+        ]
         for protocol, part in table.groupby("protocol")
     }
 

@@ -153,6 +153,14 @@ def test_arms_have_one_order_with_the_baseline_first() -> None:
     assert [one.name for one in shown] == arms
 
 
+def test_titles_name_pairs_and_the_arm_of_colours() -> None:
+    table = swept("mtu_bytes", (1500, 9000), pairs=8, slices=1, ratios={"veth_bridge": 1.0})
+    assert drawn(table)[2] == ["<b>TCP · 8 pairs</b>"]
+    assert drawn(table, along="pairs", colour="mtu_bytes")[2] == ["<b>TCP · veth_bridge</b>"]
+    ping = swept("mtu_bytes", (1500,), protocol="ping", slices=1)
+    assert drawn(pd.concat([table, ping]), along="arm")[2][-1] == "<b>ping · 1 pair</b>"
+
+
 def test_a_parameter_without_words_divides_panels() -> None:
     _, labels, panels = drawn(swept("burst_frames", (1, 8), pairs=2, protocol="udp"), along="pairs")
     assert (labels, panels) == (
