@@ -155,7 +155,7 @@ def _line(figure: go.Figure, curve: Curve, scale: float, places: list[float], ro
     """Draw the fit: the line for unfragmented sizes, and separately the steps for fragmented ones."""
     if not curve.parts:
         return
-    mtu, family = (int(float(str(curve.group[name] or 4))) for name in ("mtu_bytes", "family"))
+    mtu, family = float(str(curve.group["mtu_bytes"])), float(str(curve.group["family"] or 4))
     whole = largest_whole(mtu, family)
     style = theme.arm_style(curve.arm, curve.role)
     for first, last in ((places[0], min(whole, places[-1])), (whole + 1, places[-1])):
