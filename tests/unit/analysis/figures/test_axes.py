@@ -129,9 +129,12 @@ def test_any_parameter_that_varies_is_an_axis_a_panel_or_a_colour() -> None:
     )
     more = [table.assign(topology=f"{name}_{table_arm}", arm=f"{name}_{table_arm}", role="variant")
             for name in ("a_long_name", "another_name") for table_arm in ("of_an_arm", "of_one_more")]  # fmt: skip
-    shown = drawn(pd.concat([table, lost, *more]), along="arm")[1]
-    assert len(shown) == 6, "each measured arm has a label, also where they are turned"
-    assert "ipvlan_l2" not in shown
+    every = pd.concat([table, lost, *more])
+    turned, upright = (figures.throughput(every, along=one).layout for one in ("arm", "pairs"))
+    assert len(turned.xaxis.ticktext) == 6, "each measured arm has a label, also where they are turned"
+    assert "ipvlan_l2" not in turned.xaxis.ticktext
+    assert (turned.xaxis.tickangle, upright.xaxis.tickangle) == (-90, 0)
+    assert turned.margin.b > upright.margin.b
     figure = figures.throughput(table, along="congestion", panel="arm", colour="mtu_bytes")
     titles = [text.text for text in figure.layout.annotations if text.text.startswith("<b>")]
     assert titles == ["<b>TCP · veth_bridge</b>", "<b>TCP · macvlan_bridge</b>"]
@@ -151,6 +154,12 @@ def test_arms_have_one_order_with_the_baseline_first() -> None:
     figure = figures.throughput(pd.concat([table, lengths[lengths["arm"].ne(arms[-1])]]))
     shown = sorted((one for one in figure.data if one.showlegend), key=lambda one: one.legendrank)
     assert [one.name for one in shown] == arms
+
+
+def test_arm_has_a_mean_of_slices_at_one_place_and_of_whole_runs_at_another() -> None:
+    table = load.complete(pd.DataFrame(rows(slices=2) + rows(slices=0, whole=5, pairs=2)))
+    means = [one for one in figures.throughput(table).data if one.error_y.array is not None]
+    assert {len(one.x) for one in means} == {2}
 
 
 def test_titles_name_pairs_and_the_arm_of_colours() -> None:
