@@ -44,9 +44,9 @@ def throughput(
     number of pairs if it varies, else the parameter that varies most, or the arms.
 
     colour: the parameter with a line for each value; usually `arm`. panel: the one whose values stand side by side.
-    There is a panel for each combination of the other parameters. A line joins the geometric means of the rounds; bars
-    are 95 % intervals (Student's t on logarithms). A faint point is one round: the mean of its slices, or its whole run
-    (open). At each place, the line is of slices if there are any, else of whole runs.
+    There is a panel for each combination of the other parameters. A line joins the geometric means of the rounds if the
+    axis has counts; bars are 95 % intervals (Student's t on logarithms). A faint point is one round: the mean of its
+    slices, or its whole run (open). At each place, the mean is of slices if there are any, else of whole runs.
     """
     figure, axis = against(rows.assign(value=metric_values(rows)), THROUGHPUT, along, panel, colour)
     each = (rows[rows["protocol"].eq(name)] for name in PROTOCOLS)
@@ -63,7 +63,7 @@ def cpu_per_gigabyte(
     rows: pd.DataFrame, along: str | None = None, panel: str | None = None, colour: str | None = None
 ) -> go.Figure:
     """Draw busy CPU-seconds of the whole machine per gigabyte received, against a parameter as `throughput` does;
-    dotted: softirq alone.
+    dotted line or short dash: softirq alone.
 
     A round's value is the sum of its CPU-seconds divided by the sum of its bytes, because one slice has too few clock
     ticks for a ratio. Pings and requests are left out, because they receive almost no bytes.
@@ -73,7 +73,8 @@ def cpu_per_gigabyte(
     cpu, softirq = rows["cpu_s"].astype(float), rows["softirq_s"].astype(float)
     drawn = rows.assign(value=cpu, part=softirq, weight=weight)
     figure, _ = against(drawn, CPU, along, panel, colour)
-    subtitle = f"whole machine, less is better (open triangle: the interval continues); dots or dash: softirq; {FAINT}"
+    subtitle = "whole machine, less is better (open triangle: the interval continues)"
+    subtitle += f"; dotted line or short dash: softirq alone; {FAINT}"
     figure = finish(figure, rows, "CPU time per gigabyte received", subtitle)
     return theme.explained(
         figure,

@@ -1,4 +1,5 @@
-"""Line charts: a quantity against an axis of counts, with a line, intervals and raw points for each arm."""
+"""Charts of a quantity against counts, words or arms, with means, intervals and raw points for each arm, or for each
+value of another parameter. Lines join the means along counts only."""
 
 from __future__ import annotations
 
@@ -60,10 +61,10 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Axis:
-    """A logarithmic x axis: a column of counts, its title, the text of a value (`say`), and its label if that differs.
+    """A logarithmic x axis: a column, its title, the text of a place (`say`), and its label if that differs.
 
-    words: if these are no counts, the label of each by its text. They stand an octave apart, and no line joins them.
-    turned_px: their height if they are turned. null: the place of a row without a count.
+    words: if the values are no counts (arms, for example), the label of each by its text. They stand an octave apart,
+    and no line joins them. turned_px: their height if they are turned. null: the place of a row without a count.
     """
 
     column: str
@@ -202,9 +203,10 @@ def against(
     """Draw column `value`, divided by column `weight` if there is one, against a parameter, and return the figure and
     the words of what it is against.
 
-    along: the parameter; otherwise each panel has the one that varies most in it, or the arms. Column `part` is a thin
-    line. panel: the parameter whose values stand side by side. colour: that which has a line for each value; usually
-    the arm. What else varies has a panel for each value.
+    along: the parameter, or the arms; otherwise each panel has the one that varies most in it, or the arms. Column
+    `part` is a thin line, or a dash where no line joins the means. panel: the parameter whose values stand side by
+    side. colour: that which has a style for each value; usually the arm, and where arms are the axis or stand side by
+    side, another that varies. What else varies has a panel for each value.
     """
     if along not in (None, "pairs"):
         along = varying_column(rows, "along", along)
@@ -228,11 +230,9 @@ def against(
     if column != ARM:
         lines = words_of(column, rows[column])
         rows = rows.assign(arm=rows[column].map(value_text).map(lines), role="variant").drop(columns=column)
-    by_arm, most = (
-        names if column != ARM or beside == ARM else (),
-        2 if len(axes) > 1 or ARM in axes else None,
-    )
-    parts = panels(rows, most, along=rows["axis"], by_arm=by_arm, beside=beside)  # different axes need room
+    most = 2 if len(axes) > 1 or ARM in axes else None  # different axes need room
+    by_arm = names if column != ARM or beside == ARM else ()
+    parts = panels(rows, most, along=rows["axis"], by_arm=by_arm, beside=beside)
     room_px = AXIS_PX / max((one.column for one in parts), default=1)
     drawn = [_axis(one.table, room_px, names) for one in parts]
     figure = grid(parts, PANEL_PX, [axis.turned_px for axis in drawn])
@@ -426,8 +426,8 @@ def _arm(
     quantity: Quantity,
     joined: bool,
 ) -> list[dict[str, Any]]:
-    """Return an arm's traces: raw points, the line of means with intervals, the marks of intervals that the axis cuts,
-    and the thin line of the part."""
+    """Return an arm's traces: raw points, the means with intervals, the marks of intervals that the axis cuts, and the
+    part. joined: whether lines join the means and the parts, which are short dashes otherwise."""
     top, scale = ends[1], quantity.scale
     common: dict[str, Any] = {"name": theme.plain(arm), "legendgroup": arm, "showlegend": False}
     open_symbol = style.symbol.removesuffix("-open") + "-open"
