@@ -65,6 +65,7 @@ class Axis:
 
     words: if the values are no counts (arms, for example), the label of each by its text. They stand an octave apart,
     and no line joins them. turned_px: their height if they are turned. null: the place of a row without a count.
+    is_apart: whether no line reaches it.
     """
 
     column: str
@@ -74,6 +75,7 @@ class Axis:
     words: Mapping[str, str] = field(default_factory=dict)
     turned_px: int = 0
     null: float = math.nan
+    is_apart: bool = False
 
     def at(self, table: pd.DataFrame) -> pd.Series[float]:
         """Return the place of each row on the axis."""
@@ -143,13 +145,14 @@ def called(column: str) -> Sequence[str]:
 
 def _axis(rows: pd.DataFrame, room_px: float, names: Sequence[str]) -> Axis:
     """Return the axis of these rows, a parameter or their arms: of counts if all are quantities above 0 (also as texts,
-    but no version or VLAN), else of words. No limit (a null of NO_LIMIT) stands an octave beyond the limits, and no
-    delay before delays; other nulls are words. names: the arms in order."""
+    but no version or VLAN), else of words. No limit (a null of NO_LIMIT) stands an octave beyond the limits, no
+    delay before delays, and the default length, apart, beyond lengths; other nulls are words. names: the arms in order.
+    """
     column = str(rows["axis"].iloc[0])
     unit, words = schema.BY_NAME[column].unit, words_of(column, rows[column], names)
     counts = pd.to_numeric(rows[column], errors="coerce")
     can_count = bool(unit) or schema.BY_NAME[column].type == "text"
-    has_place = counts.gt(0) | (rows[column].isna() & (column in NO_LIMIT))
+    has_place = counts.gt(0) | (rows[column].isna() & (column in (*NO_LIMIT, "length_bytes")))
     if can_count and counts.gt(0).any() and has_place.all():
         null = counts.min() / 2 if column == "link_delay_s" else counts.max() * 2
 
@@ -163,7 +166,7 @@ def _axis(rows: pd.DataFrame, room_px: float, names: Sequence[str]) -> Axis:
                 return si(place, unit.removeprefix("bit/s")).strip()
             return percent(place) if column.endswith("_ratio") else value_text(place)
 
-        return Axis(column, called(column)[0], say, tick, null=null)
+        return Axis(column, called(column)[0], say, tick, null=null, is_apart=column not in NO_LIMIT)
     texts = list(words.values())
     lines, turned_px = labels(texts, room_px)
     shown = dict(zip(words, lines, strict=True))
@@ -262,7 +265,11 @@ def draw(figure: go.Figure, panel: Panel, quantity: Quantity, axis: Axis, names:
     traces = list[dict[str, Any]]()
     for arm, style in styles.items():
         assert ends is not None  # because there are rounds
-        own = [one | {"place": axis.say(one["x"]), "x": one["x"] * one["shift"]} for one in rounds[arm]]
+        apart = axis.null if axis.is_apart else math.nan
+        own = [
+            one | {"place": axis.say(one["x"]), "x": one["x"] * one["shift"], "apart": one["x"] == apart}
+            for one in rounds[arm]
+        ]
         traces += _arm(arm, style, own, ends, quantity, not axis.words)
     figure.add_traces(traces, rows=[panel.row] * len(traces), cols=[panel.column] * len(traces))
     _axes(figure, panel, places, gap * 0.5 * math.log10(2), quantity, axis, ends)
@@ -451,6 +458,8 @@ def _arm(
 
     places = [list(some) for _, some in groupby(sorted(rounds, key=_x), key=_x)]
     middles = [_middle([one for one in some if one["method"] != "whole"] or some) for some in places]
+    if places and places[-1][0]["apart"]:  # a point without a value ends the line before it
+        middles.insert(-1, middles[-1] | dict.fromkeys(("value", "low", "high", "part"), math.nan))
     bars, marks = _bars_and_marks(middles, ends, scale)
     x = [one["x"] for one in middles]
     line = common | {

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from synthetic_rows import rows
@@ -66,11 +67,14 @@ def test_null_has_a_place_among_counts_where_it_is_no_limit() -> None:
     for name, values, places, mode in (
         ("rate_bps", (1e8, None), (1e8, 2e8), "lines+markers"),
         ("link_delay_s", (1e-3, None), (5e-4, 1e-3), "lines+markers"),
-        ("length_bytes", (64, 512, None), (1, 2, 4), "markers"),
+        ("mss_bytes", (1000, None), (1, 2), "markers"),
+        ("length_bytes", (64, 512, None), (64, 512, 1024), "lines+markers"),
     ):
         figure = figures.throughput(swept(name, values))
         assert figure.layout.xaxis.tickvals == pytest.approx(places)
         assert {one.mode for one in figure.data if one.showlegend} == {mode}
+    lines = [one.y for one in figure.data if one.showlegend]
+    assert {tuple(np.isfinite(line)) for line in lines} == {(True, True, False, True)}, "apart from the line"
 
 
 def test_length_that_fills_the_mtu_has_its_place_among_lengths() -> None:
