@@ -114,16 +114,18 @@ def watch(
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """End the block on SIGTERM and SIGHUP as on an exception, so that folders are removed.
+    """End the block on SIGINT, SIGTERM and SIGHUP as on an exception, so that folders are removed.
 
-    What is ignored (nohup) stays so. A second signal does not interrupt the removal: a closing terminal sends both.
+    What is ignored (nohup) stays so. A second signal does not interrupt the removal: a closing terminal sends two.
     """
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     ours = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
 
     def end(given: int, _frame: object) -> None:
         for number in ours:
             signal.signal(number, signal.SIG_IGN)
+        if given == signal.SIGINT:
+            raise KeyboardInterrupt
         sys.exit(128 + given)
 
     for number in ours:
@@ -163,8 +165,11 @@ def serve(target: str, given: Mapping[str, str], port: int | None, pings: bool) 
             argv, environment, address = monitor_page.prepared(folder, path, names, choice, port)
             with monitor_page.answering(address, lambda: print(f"page: {address}", flush=True)):
                 with contextlib.suppress(KeyboardInterrupt):
-                    # Its kernels end with it: one that just begins would make the removed folder again, and stay.
-                    return process.interactive([*local.prefix(net=False), *argv], environment)
+                    # Its kernels end with it: one that just begins would make the removed folder again, and stay. A
+                    # machine may forbid namespaces to a user who watches an interface of another one.
+                    apart = local.prefix(net=False)
+                    apart = apart if process.run([*apart, "true"]).returncode == 0 else []
+                    return process.interactive([*apart, *argv], environment)
     return 0
 
 

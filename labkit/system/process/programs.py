@@ -295,27 +295,30 @@ def interactive(
     """
     with startable(DIE_WITH_US):
         program = subprocess.Popen([*DIE_WITH_US, *argv], env=environment, pass_fds=pass_fds)
-    pidfd = os.pidfd_open(program.pid)
     try:
-        _wait_for_end_or_signal(pidfd)
+        _wait_for_end_or_signal(program.pid)
         return program.wait()
-    except BaseException:
-        if program.poll() is None:
-            signal.pidfd_send_signal(pidfd, signal.SIGSTOP)  # unshare would print how its child has ended
-            for child in Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split():
-                own = os.pidfd_open(int(child))
-                signal.pidfd_send_signal(own, signal.SIGKILL)
-                select.select([own], [], [])  # PID 1 of a namespace ends as its last process
-                os.close(own)
+    finally:
+        try:
+            if program.poll() is None:
+                _kill_children(program.pid)
+        finally:
             program.kill()
             program.wait()
-        raise
-    finally:
-        os.close(pidfd)
 
 
-def _wait_for_end_or_signal(pidfd: int) -> None:
-    """Wait until the program has ended; handlers of signals run meanwhile.
+def _kill_children(pid: int) -> None:
+    """Kill what a program has started, and wait for the end. The program itself is stopped until somebody kills it."""
+    with contextlib.suppress(OSError):  # without CONFIG_PROC_CHILDREN, or of a child that has just ended
+        os.kill(pid, signal.SIGSTOP)  # unshare(1) would print how its child has ended
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            with _pidfd(int(child)) as ends:
+                signal.pidfd_send_signal(ends, signal.SIGKILL)
+                _readable(ends)  # PID 1 of a namespace ends as its last process
+
+
+def _wait_for_end_or_signal(pid: int) -> None:
+    """Wait until a program has ended; handlers of signals run meanwhile.
 
     When two signals arrive, the kernel may give both to another thread (signal(7)). A waitpid(2) of the main thread
     then goes on, and no handler of Python's runs. A pipe wakes this thread, whichever gets them.
@@ -323,12 +326,31 @@ def _wait_for_end_or_signal(pidfd: int) -> None:
     reads, writes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     before = signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
     try:
-        while pidfd not in select.select([pidfd, reads], [], [])[0]:
-            os.read(reads, 512)
+        with _pidfd(pid) as ends:
+            while ends not in _readable(ends, reads):
+                os.read(reads, 512)
     finally:
         signal.set_wakeup_fd(before)
         os.close(reads)
         os.close(writes)
+
+
+@contextlib.contextmanager
+def _pidfd(pid: int) -> Iterator[int]:
+    """Yield a descriptor that becomes readable when the process ends (pidfd_open(2))."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _readable(*descriptors: int) -> list[int]:
+    """Wait until some of the descriptors are readable, and return these. select(2) takes none above 1023."""
+    poll = select.poll()
+    for one in descriptors:
+        poll.register(one, select.POLLIN)
+    return [descriptor for descriptor, _ in poll.poll()]
 
 
 @contextlib.contextmanager
