@@ -23,7 +23,10 @@ define run-pytest
 mkdir -p .pytest_cache
 code=0
 $(BIN)/python -m pytest $(if $(PYTEST),$(PYTEST),$(1)) || code=$$?
-[[ ! $${types-} ]] || wait $$types || { cat .pytest_cache/types; code=2; }
+if [[ $${types-} ]]; then
+	[[ $$code != 2 ]] || { kill $$types || true; exit 2; }  # Ctrl-C, which a program in the background ignores
+	wait $$types || { echo "mypy failed:"; cat .pytest_cache/types; code=2; }
+fi
 echo $$code >.pytest_cache/exit-code
 exit $$code
 endef
@@ -163,7 +166,7 @@ lock:  ## write requirements.lock anew from pyproject.toml
 # by_pip: names that conda-forge lacks, or has later. It writes jupyter_client with an underscore.
 define ENVIRONMENT_TEXT
 import re, tomllib
-by_pip = {"jumpavg", "ovs", "plotly", "MLRsearch", "hdrhistogram", "kaleido", "lbr-trex-client", "duckdb", "jsonschema", "playwright", "ruff"}
+by_pip = {"jumpavg", "ovs", "plotly", "MLRsearch", "hdrhistogram", "kaleido", "lbr-trex-client", "duckdb", "playwright", "ruff"}
 project = tomllib.load(open("pyproject.toml", "rb"))["project"]
 wanted = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
 pip = [one for one in wanted if re.match("[\\w-]+", one)[0] in by_pip]
