@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -41,7 +42,11 @@ def victim(tmp_path: Path) -> Path:
 def killed(top: Path) -> Path:
     """Return the folder that a killed process left."""
     before = {*top.iterdir()}
-    if pid := os.fork():
+    with warnings.catch_warnings(
+        action="ignore", category=DeprecationWarning
+    ):  # of other threads, from Python 3.12 on
+        pid = os.fork()
+    if pid:
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
         [left] = {*top.iterdir()} - before
         return left

@@ -16,15 +16,15 @@ from labkit.system.qemu import boot
 @pytest.mark.parametrize(
     ("alone", "remedy"),
     [
-        (False, "as root: modprobe vhost_vsock"),
-        (True, "labkit does not load the module vhost_vsock in its lab VMs"),
+        (False, "as root: modprobe ip_gre"),
+        (True, "labkit does not load the module ip_gre in its lab VMs"),
     ],
 )
 def test_no_module_is_to_be_loaded_where_nobody_can(
     alone: bool, remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     capability_list = [
-        Capability("virtual machines", "vsock guests", False, "missing", "no vsock", f"{LOAD}vhost_vsock"),
+        Capability("links", "gre", False, "missing", "no GRE", f"{LOAD}ip_gre"),
         Capability("virtual machines", "kvm", False, "missing", "slow", "boot another kernel"),
     ]
     monkeypatch.setattr(
