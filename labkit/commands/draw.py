@@ -19,6 +19,7 @@ of a network as a file. Nodes and links of a containerlab file are drawn, too; w
 
     labkit draw veth_bridge pairs=2
     labkit draw docs/network.yaml --mermaid
+    labkit draw docs/network.yaml --svg network.svg
     labkit draw lab.clab.yml
 
 Two names draw the path between two ends that are already there, as root: container:NAME (of Docker,

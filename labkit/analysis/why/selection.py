@@ -336,7 +336,7 @@ def _usual(run: Run) -> tuple[str, str]:
         )
     if len(run.arms()) == 1:
         drawn = len(usable_rows(run.profiles, OBSERVER)[1])
-        see = f": in JupyterLab, labkit.open('{run.folder}').flames() draws its flame graph" if drawn else ""
+        see = f": in JupyterLab, labkit.open('{run.folder}').causes() draws its flame graph" if drawn else ""
         raise BadInput(f"{run.folder} has one arm, {run.arms()[0]}, and nothing to compare with{see}")
     if len(variants) != 1 or len(baseline) != 1:
         raise BadInput(
