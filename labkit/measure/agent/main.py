@@ -27,6 +27,7 @@ from labkit.system import machine, netlink, process, temporary_files
 
 # How long the machine is looked at before the run itself makes load: 50 steps of the kernel's clock.
 BEFORE_S = 0.5
+SHOWN_NAMES = 16  # of a shell's namespaces
 
 
 def write_event(event: dict[str, Any]) -> None:
@@ -166,8 +167,10 @@ def shell(request: dict[str, Any]) -> int:
             f" its server is {first.server_address}",
             file=sys.stderr,
         )
-        print(f"others: {'ip netns exec NAME command' if named else 'not by name here'}: "
-              f"{' '.join(space.name for space in topology.namespaces)}; leave with exit", file=sys.stderr)  # fmt: skip
+        names = [space.name for space in topology.namespaces]
+        shown = names if len(names) <= SHOWN_NAMES else [*names[:SHOWN_NAMES], "…", names[-1]]
+        print(f"others: {'ip netns exec NAME command' if named else 'not by name here'}: {' '.join(shown)};"
+              " leave with exit", file=sys.stderr)  # fmt: skip
         environment = {
             **os.environ,
             "PS1": f"{topology.name}:{first.client.name}# ",
