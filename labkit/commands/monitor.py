@@ -167,9 +167,9 @@ def serve(target: str, given: Mapping[str, str], port: int | None, pings: bool) 
                 with contextlib.suppress(KeyboardInterrupt):
                     # Its kernels end with it: one that just begins would make the removed folder again, and stay. A
                     # machine may forbid namespaces to a user who watches an interface of another one.
-                    apart = local.prefix(net=False)
-                    apart = apart if process.run([*apart, "true"]).returncode == 0 else []
-                    return process.interactive([*apart, *argv], environment)
+                    unshare = local.prefix(net=False)
+                    unshare = unshare if process.run([*unshare, "true"]).returncode == 0 else []
+                    return process.interactive([*unshare, *argv], environment)
     return 0
 
 

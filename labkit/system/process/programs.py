@@ -227,14 +227,11 @@ def wait(programs: Sequence[Running], deadline: float) -> list[Running]:
 
 def wait_for_any(programs: Sequence[Running]) -> Running:
     """Wait until one of the programs ends, and return it."""
-    poll = select.poll()
-    for program in programs:
-        poll.register(program.fileno(), select.POLLIN)
     while True:
         for program in programs:
             if program.poll():
                 return program
-        poll.poll()
+        _readable(*(program.fileno() for program in programs))
 
 
 def run(

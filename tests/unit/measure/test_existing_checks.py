@@ -372,7 +372,7 @@ def test_rules_of_routing_for_a_protocol(listed: str, ways: dict[int, str], name
 
     vars(seen.spaces[1])["namespace"].run = run
     seen.back.arrivals = []
-    found = [f"{one.what.partition(' leads ')[2].split()[0]} {one.certainty}" for one in rules.selected(seen)]
+    found = [f"{one.what.split()[5]} {one.certainty}" for one in rules.policy_routing(seen)]
     assert found == named
     assert any("route get" in one for one in asked) == ("ipproto" in listed)
 

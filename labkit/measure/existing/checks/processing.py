@@ -12,7 +12,6 @@ from labkit.measure.existing.checks import drops
 from labkit.measure.existing.checks.evidence import Evidence
 from labkit.measure.existing.checks.findings import LITTLE, MOST, MUCH, POSSIBLE, PRESENT, SEEN, SOME, Finding
 from labkit.measure.existing.path import SHOW_PROGRAMS
-from labkit.measure.existing.spaces import Space
 from labkit.system.machine import cpu_quota
 from labkit.system.netlink import taps
 
@@ -85,11 +84,10 @@ def checksums(seen: Evidence) -> Iterator[Finding]:
 
 
 def quotas(seen: Evidence) -> Iterator[Finding]:
-    """Programs of both ends that are stopped, and CPU quotas of their cgroups, and how long these stopped them."""
+    """CPU quotas of the cgroups of both ends, and how long they stopped their threads."""
     for end in seen.ends:
         if end.pid is None:
             continue
-        yield from _stopped(seen, end, end.pid)
         try:
             quota, share = cpu_quota.quota_cpus(end.pid), cpu_quota.throttled_share(end.pid)
         except OSError:  # it has just ended
@@ -107,20 +105,23 @@ def quotas(seen: Evidence) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _stopped(seen: Evidence, end: Space, pid: int) -> Iterator[Finding]:
-    """Yield the programs of an end that are stopped: those that listen, and a container's first one, or without either
-    any of the namespace, which may have nothing to do with the traffic."""
-    groups = _holders(seen) if seen.ends[end] == "server" else []
-    if not end.name.startswith(("netns:", existing_names.HOST)):
-        groups.append([pid])
-    stopped = [pids[0] for pids in groups or [[pid]] if all(map(_is_stopped, pids))]
-    which, so = ("the", ": it takes nothing that arrives") if groups else ("a", "")
-    for one in dict.fromkeys(stopped):
-        yield Finding(
-            cause="stopped program", weight=MOST if groups else SOME, certainty=PRESENT if groups else POSSIBLE,
-            what=f"{which} program of {end.name} (pid {one}) is stopped{so}", where=end.name,
-            undo=f"continue the container, or kill -CONT {one}",
-        )  # fmt: skip
+def stopped(seen: Evidence) -> Iterator[Finding]:
+    """Programs of both ends that are stopped: those that listen, and a container's first one, or without either any of
+    the namespace, which may have nothing to do with the traffic."""
+    for end in seen.ends:
+        if end.pid is None:
+            continue
+        first = [end.pid]
+        groups = _holders(seen) if seen.ends[end] == "server" else []
+        if not end.name.startswith(("netns:", existing_names.HOST)):
+            groups.append(first)
+        which, so = ("the", ": it takes nothing that arrives") if groups else ("a", "")
+        for one in dict.fromkeys(pids[0] for pids in groups or [first] if all(map(_is_stopped, pids))):
+            yield Finding(
+                cause="stopped program", weight=MOST if groups else SOME, certainty=PRESENT if groups else POSSIBLE,
+                what=f"{which} program of {end.name} (pid {one}) is stopped{so}", where=end.name,
+                undo=f"continue the container, or kill -CONT {one}",
+            )  # fmt: skip
 
 
 def _holders(seen: Evidence) -> list[list[int]]:

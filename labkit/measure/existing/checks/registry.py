@@ -29,10 +29,10 @@ CHECKS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
     reach.switches, reach.next_hops, reach.paths, reach.filtered, reach.asymmetric, reach.loops, reach.policies,
     reach.interfaces, reach.bridges, reach.forwarding, reach.vlans, reach.macvlans, reach.duplicates,
     reach.neighbours, reach.detection, reach.hop_limits, mtu.measured, mtu.differing, mtu.fragmented, mtu.routes,
-    rules.dropping, rules.marks, rules.selected, rules.translated, rules.long_sets, rules.clamps, queues.shapers,
-    queues.filters, processing.offloads, processing.checksums, processing.quotas, processing.captures,
-    processing.proxies, processing.softirqs, sockets.buffers, sockets.dropped, sockets.programs, sockets.tables,
-    sockets.connection,
+    rules.dropping, rules.marks, rules.policy_routing, rules.translated, rules.long_sets, rules.clamps, queues.shapers,
+    queues.filters, processing.offloads, processing.checksums, processing.quotas, processing.stopped,
+    processing.captures, processing.proxies, processing.softirqs, sockets.buffers, sockets.dropped, sockets.programs,
+    sockets.tables, sockets.connection, sockets.echo_requests,
 )  # fmt: skip
 
 MAX_SHOWN = 4

@@ -507,7 +507,7 @@ def marks(seen: Evidence) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
-def selected(seen: Evidence) -> Iterator[Finding]:
+def policy_routing(seen: Evidence) -> Iterator[Finding]:
     """Rules of routing that lead lost packets of one protocol or port another way than others of the path."""
     ip, icmp = f"ip -{seen.client.version}", {"icmpv6": 58} if seen.client.version == 6 else {"icmp": 1}
     numbers = {**icmp, "tcp": 6, "udp": 17}  # names need /etc/protocols
@@ -515,13 +515,19 @@ def selected(seen: Evidence) -> Iterator[Finding]:
     def printed(space: Space, words: str) -> str:
         return space.namespace.run(*ip.split(), *words.split()).stdout.partition("\n")[0]
 
-    for packet in _packets(seen):
+    packets = list(_packets(seen))
+    choosing = {
+        space
+        for space in (_routing(seen) if packets else ())
+        if re.search(r" (ipproto|[sd]port) ", space.namespace.run(*ip.split(), "rule").stdout)
+    }
+    for packet in packets:
         path = seen.forward if packet["saddr"] == seen.forward.source else seen.back
         # A path is that of UDP (below), so it may end where other packets have a way.
         asked = {path.start: 0, **{place.space: place.index for place in path.arrivals}}
         is_own = packet["daddr"] == path.destination and packet["protocol"] in numbers
         for space, into in asked.items() if is_own else ():
-            if not re.search(r" (ipproto|[sd]port) ", space.namespace.run(*ip.split(), "rule").stdout):
+            if space not in choosing:
                 continue
             came = f" iif {space.links[into].name}" if into else ""
             get = f"route get {path.destination} from {path.source}{came} ipproto"
@@ -533,10 +539,11 @@ def selected(seen: Evidence) -> Iterator[Finding]:
             others = {printed(space, f"{get} {numbers[one]}") for one in numbers if one != packet["protocol"]}
             if own in others - {""} or not any(others):
                 continue
+            like = f"{packet['protocol']}{port} to {path.destination}"
             yield Finding(
                 cause="rule of routing", certainty=POSSIBLE if own else SEEN, weight=ALL, where=space.name,
-                what=f"a rule of routing leads {packet['protocol']}{port} to {path.destination} another way than other"
-                f" packets: {own or 'they have none'}",
+                what=f"a rule of routing leads {like} another way than other packets: {own}" if own else
+                f"a rule of routing leaves {like} without a route, which other packets have",
                 undo=space.command(f"{ip} rule  # shows it: delete it"),
             )  # fmt: skip
 

@@ -230,12 +230,6 @@ def connection(seen: Evidence) -> Iterator[Finding]:
             what=f"a TCP connection carried {own.carried_bytes:,} of {probes.TCP_BYTES:,} bytes in"
             f" {own.lasted_s:.1f} s",
         )  # fmt: skip
-    name = "net/ipv6/icmp/echo_ignore_all" if seen.server.version == 6 else "net/ipv4/icmp_echo_ignore_all"
-    if seen.server.space in seen.ends and seen.server.space.number(name):
-        yield Finding(
-            cause="no answer to ping", what=f"{seen.server.space.name} answers no echo request ({name})", weight=SOME,
-            where=seen.server.space.name, undo=seen.server.space.command(f"sysctl -w {name.replace('/', '.')}=0"),
-        )  # fmt: skip
     if seen.round_trips_ms:
         middle = sorted(seen.round_trips_ms)[len(seen.round_trips_ms) // 2]
         if middle > SLOW_MS and seen.far is None:
@@ -243,3 +237,13 @@ def connection(seen: Evidence) -> Iterator[Finding]:
                 cause="long round trips", certainty=POSSIBLE, weight=SOME, where="path",
                 what=f"a round trip takes {middle:.1f} ms, although both ends are on this machine",
             )  # fmt: skip
+
+
+def echo_requests(seen: Evidence) -> Iterator[Finding]:
+    """A server that is told to answer no ping."""
+    name = "net/ipv6/icmp/echo_ignore_all" if seen.server.version == 6 else "net/ipv4/icmp_echo_ignore_all"
+    if seen.server.space in seen.ends and seen.server.space.number(name):
+        yield Finding(
+            cause="no answer to ping", what=f"{seen.server.space.name} answers no echo request ({name})", weight=SOME,
+            where=seen.server.space.name, undo=seen.server.space.command(f"sysctl -w {name.replace('/', '.')}=0"),
+        )  # fmt: skip
