@@ -141,7 +141,7 @@ $(STAMP):
 	$$python -m venv .venv
 	pip="$(BIN)/python -m pip --disable-pip-version-check"
 	$$pip install --require-hashes --no-deps --only-binary :all: --requirement requirements.lock | awk '
-		/^Collecting/ && ++count % 40 == 0 { print "  " count " asked for"; fflush() }
+		/^Collecting/ && ++count % 40 == 0 { print "  " count " packages so far"; fflush() }
 		/Downloading .*\([0-9]+\.[0-9]+ MB\)/ { match($$0, /\(.* MB\)/); if (substr($$0, RSTART + 1) + 0 >= 20) { print "  fetching " $$2, $$3, $$4; fflush() } }
 		/^Installing collected/ { print "  all fetched, now unpacking"; fflush() }'
 	$$pip install --quiet --no-deps --no-build-isolation --editable .
