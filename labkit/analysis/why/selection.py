@@ -256,7 +256,8 @@ def _same(one: tuple[Path, ...], other: tuple[Path, ...]) -> bool:
 def _nothing(sides: Sides, by: list[str]) -> str:
     """Return the reason why there is no point to compare."""
     if bare := [one.name for one in sides[:2] if one is not None and one.profiles.empty]:
-        return f"{' and '.join(bare)} was not profiled: measure it with observe=perf_record"
+        who = f"{bare[0]} was" if len(bare) == 1 else "they were"
+        return f"{who} not profiled: measure with observe=perf_record"
     differing = load.differing_columns(sides[0].profiles, sides[1].profiles, by)
     lines = (
         f"; they differ in {', '.join(differing)}: name the points of both, as {FORM}" if differing else ""

@@ -112,7 +112,7 @@ def test_figures_by_name(run: Run) -> None:
 def test_why_needs_profiles(run: Run) -> None:
     assert "observe=perf_record" in run.profiles._repr_html_()
     for arm in ("macvlan_bridge", ""):
-        with pytest.raises(BadInput, match="was not profiled: measure it with observe=perf_record"):
+        with pytest.raises(BadInput, match="they were not profiled: measure with observe=perf_record"):
             run.why(arm)
 
 

@@ -222,7 +222,9 @@ def test_different_pair_counts(tmp_path: Path) -> None:
     [ratio] = re.findall(form, sentence)
     assert float(ratio) == pytest.approx(3, rel=0.05)
     assert notes == [verdict.NO_CONTROL], "bits are fair, and no profile has a control"
-    with pytest.raises(BadInput, match=f"{ARM},pairs=1 and {ARM},pairs=8 was not profiled"):
+    with pytest.raises(
+        BadInput, match=f"{ARM},pairs=1 and {ARM},pairs=8 cannot be explained: they were not profiled"
+    ):
         list(selection.points(parameters))
 
 

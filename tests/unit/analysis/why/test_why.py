@@ -164,7 +164,7 @@ def test_invalid_process_pattern_is_refused(
         ("{one}:ipvlan_l2", "veth_bridge", "has no arm ipvlan_l2: choose"),
         ("{one}", "{one}:macvlan_bridge", "name one of them"),
         ("{one}:veth_bridge", None, "also name the arm to compare it with"),
-        ("{one}:veth_bridge", "{bare}", "was not profiled: measure it with observe=perf_record"),
+        ("{one}:veth_bridge", "{bare}", "was not profiled: measure with observe=perf_record"),
         (
             "{refused}",
             None,
