@@ -254,3 +254,14 @@ def test_missing_nic_is_refused(tmp_path: Path) -> None:
         assert one_sentence(done) == (
             "parent=nic7: the machine has no such interface; it has far-nic0, lo, nic0"
         )
+
+
+@pytest.mark.needs("namespaces", "veth", "macvlan", "vxlan")
+def test_first_packet_arrives() -> None:
+    """The kernel reports carriers, and adds routes of IPv6 addresses, after it has answered: a build waits for both."""
+    requests = [
+        ["loopback", 6, 60], ["veth", 6, 30], ["veth", 4, 100], ["macvlan_bridge", 4, 40], ["vxlan", 6, 30],
+        ["veth_routed", 6, 20],
+    ]  # fmt: skip
+    program = Path(__file__).with_name("connect_at_once.py")
+    assert printed(program, json.dumps(requests), timeout_s=120) == [0] * len(requests)

@@ -7,7 +7,7 @@ import functools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from ipaddress import IPv4Interface
+from ipaddress import IPv4Interface, ip_address
 
 from labkit.common.errors import BadInput, Unsupported
 from labkit.measure.endpoints import Endpoint, Pair, namespaces
@@ -83,6 +83,7 @@ def loopback(name: str, spec: Spec) -> Iterator[Topology]:
                 for side, role in ((1, "client"), (2, "server"))
             )
             pairs.append(Pair(client, server))
+            space.wait_for_addresses(ip_address(end.address) for end in (client, server))
         yield Topology(name, spec, pairs, made)
 
 

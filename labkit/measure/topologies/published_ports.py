@@ -95,6 +95,7 @@ def _published(name: str, spec: Spec) -> Iterator[tuple[Topology, Namespace]]:
         topology, between = built.topology(name, spec), built.space[BETWEEN]
         # At its loopback interface, so that it never sends from them.
         between.netlink.do(*(netlink.new_address(1, one) for one in published))
+        between.wait_for_addresses(one.ip for one in published)
         pairs = [
             Pair(pair.client, replace(pair.server, published_address=str(one.ip)))
             for pair, one in zip(topology.pairs, published, strict=True)

@@ -10,7 +10,9 @@ from labkit.system.netlink.dumps import (
     Route,
     addresses,
     id_of,
+    is_local,
     links,
+    operstate,
     qdisc,
     qdiscs,
     remotes,
@@ -43,8 +45,8 @@ from labkit.system.netlink.sockets import LinkCounters, LinkError, Netlink
 
 __all__ = [
     "CABLE", "FIRST_INDEX", "Link", "LinkCounters", "LinkError", "Message", "Netlink", "Route", "addresses",
-    "define_kind", "delete_link", "id_of", "index_of", "inside", "links", "move_link", "new_address",
+    "define_kind", "delete_link", "id_of", "index_of", "inside", "is_local", "links", "move_link", "new_address",
     "new_bpf_filter", "new_ingress", "new_link", "new_namespaces", "new_neighbour", "new_qdisc", "new_remote",
-    "new_route", "not_promiscuous", "pyroute2_version", "qdisc", "qdiscs", "remotes", "route_to", "routes",
+    "new_route", "not_promiscuous", "operstate", "pyroute2_version", "qdisc", "qdiscs", "remotes", "route_to", "routes",
     "set_link", "set_master", "shut_link", "static_routes",
 ]  # fmt: skip

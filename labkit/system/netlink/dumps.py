@@ -37,6 +37,7 @@ RTA_MULTIPATH = 9
 # RTN_BLACKHOLE, RTN_UNREACHABLE, RTN_PROHIBIT
 REFUSING = {6: errno.EINVAL, 7: errno.EHOSTUNREACH, 8: errno.EACCES}
 ARPHRD_ETHER = 1
+RTN_LOCAL = 2
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,17 @@ def route_to(
     return _route(found)
 
 
+def is_local(kernel: Netlink, address: str) -> bool:
+    """Return whether the socket's namespace takes packets to this IPv6 address for itself."""
+    fields, what = {"family": socket.AF_INET6, "dst_len": 128}, f"find the route to {address}"
+    try:
+        return bool(
+            _one(kernel, rtmsg, RTM_GETROUTE, what, fields, {"RTA_DST": address})["type"] == RTN_LOCAL
+        )
+    except LinkError:  # no route
+        return False
+
+
 def static_routes(kernel: Netlink) -> list[Message]:
     """Return requests that add the static IPv4 routes of the main table again, like `ip route save`.
 
@@ -186,6 +198,17 @@ def remotes(kernel: Netlink) -> list[tuple[int, str]]:
     have_default = {index for index, _to, is_default in found if is_default}
     every = ((index, to) for index, to, is_default in found if is_default or index not in have_default)
     return list(dict.fromkeys(every))
+
+
+def operstate(kernel: Netlink, index: int) -> str:
+    """Return the operational state of an interface as RFC 2863 names it: "up", "down", "lowerlayerdown", "unknown" …
+
+    Since Linux 6.8 this request first carries out what the kernel has put off (linkwatch_sync_dev in rtnl_getlink);
+    before, and in a list of all interfaces, the state may be a second old.
+    """
+    what = f"read the state of interface {index}"
+    found = _one(kernel, ifinfmsg, RTM_GETLINK, what, {"index": index}, WITHOUT_STATS)
+    return str(found.get_attr("IFLA_OPERSTATE")).lower()
 
 
 def qdisc(kernel: Netlink, index: int) -> str:
