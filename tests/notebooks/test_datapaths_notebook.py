@@ -103,9 +103,13 @@ def test_several_hosts_side_by_side(machine: Sandbox) -> None:
         < prose.index("\n## Local")
     )
     assert prose.index("\n## Local: one node") < prose.index("\n## Switched: two nodes")
-    kernels, scaling = "Ratios to the baseline within each kernel", "Throughput against number of pairs"
+    kernels, throughput = "Ratios to the baseline within each kernel", "Throughput of each arm"
     in_part, emulated = "(in part on an emulated CPU)", "(emulated CPU)"
-    assert titles[:3] == [f"{kernels} {in_part}", f"Ratios to the baseline {in_part}", f"{scaling} {in_part}"]
+    assert titles[:3] == [
+        f"{kernels} {in_part}",
+        f"Ratios to the baseline {in_part}",
+        f"{throughput} {in_part}",
+    ]
     switched = titles[titles.index(f"Ratios to the baseline {emulated}") :]
-    assert switched[1] == f"{scaling} {emulated}"
+    assert switched[1] == f"{throughput} {emulated}"
     assert not any(title.startswith((kernels, "Every slice")) for title in switched), "one kernel, no slices"
