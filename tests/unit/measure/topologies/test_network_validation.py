@@ -298,25 +298,23 @@ def test_encrypted_tunnel_without_other_end() -> None:
     assert "has no other end" in refused(msgspec.structs.replace(network, parts=parts))
 
 
-def test_bridge_that_drops_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel's report is made up, because a real bridge forwards between ports that are up."""
+def test_interface_without_carrier_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's report is made up, because a real cable whose ends are both up carries."""
     described, result = validate.check(example_networks.routed({"kind": "vxlan", "id": 30}))
-    spaces: Any = [SimpleNamespace(name=name, netlink=name) for name in described.nodes]
+    spaces: Any = [
+        SimpleNamespace(name=name, netlink=name, wait_for_addresses=list) for name in described.nodes
+    ]
     built = building.BuiltNetwork(described, result, spaces)
-    silent: set[Any] = {("n2", "up")}  # no bridge
-
-    def links(at: Any) -> list[Any]:
-        own = (key for key in built.index if key[0] == at)
-        return [SimpleNamespace(index=built.index[key], carrier=key not in silent) for key in own]
-
-    monkeypatch.setattr(building.netlink, "links", links)
+    kept = {built.index[one.key]: "unknown" for one in described.tunnels}  # as a real one
+    states: dict[int, str] = dict(kept)
+    monkeypatch.setattr(building.netlink, "operstate", lambda _at, index: states.get(index, "up"))
     monkeypatch.setattr(building, "SETTLE_S", 0.0)
     built.settle()
-    silent.add(("n2", "br"))
-    with pytest.raises(
-        Failed, match=r"^the bridge br \(n2\) does not forward after 0 s, although its port \w+ is up"
-    ):
-        built.settle()
+    for at, name, state in (("n2", "br", "down"), ("n2", "up", "unknown"), ("n2", "up", "lowerlayerdown")):
+        states[built.index[at, name]] = state
+        with pytest.raises(Failed, match=rf"^{name} \({at}\) carries nothing after 0 s, although it is up"):
+            built.settle()
+        states = dict(kept)
 
 
 def test_settings_of_strangers() -> None:
