@@ -64,7 +64,8 @@ def test_mirror_leaves_the_host(lab_kernel: str, machine: Sandbox) -> None:
     copied = {row["rate_bps"]: row for row in rows}
     low, high = copied[link_bps / 2], copied[3 * link_bps]
     assert min(low["copies_expected_count"], low["copies_count"]) > 0
-    assert low["copies_count"] == pytest.approx(low["copies_expected_count"], rel=0.1, abs=2)
+    # A slow host measures for a fraction of a second, and dozens of copies are under way at its end.
+    assert low["copies_count"] == pytest.approx(low["copies_expected_count"], rel=0.1, abs=50)
     assert low["copies_unread_count"] == 0
     lost = high["copies_expected_count"] - high["copies_count"]
     assert high["copies_dropped_count"] == pytest.approx(lost, rel=0.1, abs=50)
