@@ -42,7 +42,8 @@ from labkit.common import units
 from labkit.common.errors import BadInput
 
 DRIFT = 0.05  # drift between two runs without any change (METHOD rule 11)
-OF_ARMS = ["placement", "offloads", "qdisc"]  # properties of an arm's rows, beside verdicts.DOUBTFUL
+# Properties of an arm's rows, beside verdicts.DOUBTFUL. A name of a change or of a network does not say what it is.
+OF_ARMS = ["placement", "offloads", "qdisc", "network", "changed"]
 COLUMNS = [
     "topology", "baseline", "left_host", "right_host", "method", "metric", "left_median", "right_median",
     "left_setups_count", "right_setups_count", "ratio", "low", "high", "relative_ratio", "relative_low",
@@ -71,7 +72,7 @@ class RunSide:
 class Common:
     """A topology at a point that both runs measured: the group on each side, and the names of the two sides.
 
-    in_turn: the runs were measured in turn. taken: `conditions.taken_shares` of both runs.
+    in_turn: the runs were measured in turn. taken: `conditions.taken_shares` of the point, or else of both runs.
     """
 
     topology: str
@@ -80,7 +81,7 @@ class Common:
     names: tuple[str, str]
     hosts: tuple[str, str]
     in_turn: bool
-    taken: Sequence[tuple[tuple[float, float], str, str]]
+    taken: Sequence[tuple[tuple[float, float], str]]
 
     @property
     def metric(self) -> str:
@@ -180,6 +181,7 @@ def _side(path: str | Path, name: str, rows: pd.DataFrame) -> RunSide:
     # A slice's CPUs, or null if the scheduler chose.
     placement = ok["placement"].notna().map({True: "by labkit", False: "by the scheduler"})
     ok["placement"] = placement.where(ok["method"].eq("slice"))
+    ok["changed"] = ok["changed"].map(_after, na_action="ignore") if "changed" in ok else None
     points = ok[[
         *GROUP, *verdicts.JUDGED, "method", "setup", "folder", "value", "log", "starved", *verdicts.DOUBTFUL, *OF_ARMS,
     ]]  # fmt: skip
@@ -189,6 +191,12 @@ def _side(path: str | Path, name: str, rows: pd.DataFrame) -> RunSide:
     points = pd.concat([points, effects.rename(columns={"log_ratio": "log"}).reindex(columns=points.columns)])
     both = pd.concat([ratios, effects], ignore_index=True)
     return RunSide(name, rows, ok, ratios, dict(groups(points)), dict(groups(both)))
+
+
+def _after(effects: Any) -> str:
+    """Return what a change set, as `sysctl net.ipv4.tcp_sack=0 (server)`."""
+    known = effects if isinstance(effects, list) else ()
+    return ", ".join(f"{one['kind']} {one['setting']}={one['after']} ({one['at']})" for one in known)
 
 
 def _refuse(left: RunSide, right: RunSide) -> None:
@@ -210,7 +218,8 @@ def _common(left: RunSide, right: RunSide, in_turn: bool) -> list[Common]:
     """Return the common points: on the same host, or else on hosts requested alike, or else on any hosts."""
     both = pd.concat([side.ok[HOST] for side in (left, right)], ignore_index=True)
     names = {key: name for name, rows in hosts(both) for key, _ in groups(rows, HOST)}
-    taken = list(conditions.taken_shares(left.ok, right.ok))
+    runs = [side.ok[[*GROUP, *conditions.TAKEN]] for side in (left, right)]
+    of_points = [dict(groups(rows)) for rows in runs]
     common = []
     for equal_counts in ((len(HOST), REQUESTED), (0,)):
         for one, other in _matching(left, right, equal_counts):
@@ -219,7 +228,8 @@ def _common(left: RunSide, right: RunSide, in_turn: bool) -> list[Common]:
                 side.name if one == other else f"{side.name} ({host})"
                 for side, host in zip((left, right), hosts_of, strict=True)
             ]
-            there = set(right.points[other]["topology"])
+            there, own = set(right.points[other]["topology"]), (of_points[0][one], of_points[1][other])
+            taken = list(conditions.taken_shares(*own, (left.name, right.name), runs))
             common += [
                 Common(name, (left, right), (one, other), (report[0], report[1]), hosts_of, in_turn, taken)
                 for name in left.points[one]["topology"].unique()
@@ -409,14 +419,12 @@ def _taken(of_both: Common, effect: stats.Effect, higher_is_better: bool | None)
 
     higher_is_better: of the ratio; None for a ratio to a baseline, which may change in either direction.
     """
-    left, right = of_both.sides
-    for (one, other), who, of in of_both.taken:
+    for (one, other), why in of_both.taken:
         is_better = (effect.ratio > 1) == higher_is_better
         if higher_is_better is not None and is_better == (other > one):
             continue
         if abs(math.log(effect.ratio)) <= conditions.greatest_slowdown(one, other):
-            shares = [units.percent(share) for share in (one, other)]
-            return f"{who} {shares[0]} of {of} in {left.name} and {shares[1]} in {right.name}"
+            return why
     return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -64,11 +64,23 @@ def _stolen_share(ok: pd.DataFrame) -> float:
     return float(ok["steal_s"].sum()) / capacity_s if capacity_s > 0 else 0.0
 
 
-def taken_shares(left: pd.DataFrame, right: pd.DataFrame) -> Iterator[tuple[tuple[float, float], str, str]]:
-    """Yield what took more time from one run than from the other: both shares, a subject with its verb, and of what.
+TAKEN = ["folder", "round", "throttled_share", "steal_s", "window_s", "cpus_count", "host_foreign_share"]
 
-    It is a CPU quota, the hypervisor, or other programs. Shares of other programs must differ certainly, by rounds.
+
+def taken_shares(
+    left: pd.DataFrame, right: pd.DataFrame, names: tuple[str, str], runs: Sequence[pd.DataFrame] = ()
+) -> Iterator[tuple[tuple[float, float], str]]:
+    """Yield what took more time from one of two runs at a point than from the other: both shares, and a sentence with
+    the names of the runs.
+
+    It is a CPU quota, the hypervisor, or other programs. Shares of other programs must differ certainly, by rounds of
+    the point or else of both `runs`. The rows need the columns TAKEN.
     """
+
+    def taken(shares: tuple[float, float], who: str, of: str) -> tuple[tuple[float, float], str]:
+        one, other = map(units.percent, shares)
+        return shares, f"{who} {one} of {of} in {names[0]} and {other} in {names[1]}"
+
     both = (left, right)
     quota = [float(ok["throttled_share"].fillna(0.0).mean()) for ok in both]
     steal = [_stolen_share(ok) for ok in both]
@@ -77,19 +89,19 @@ def taken_shares(left: pd.DataFrame, right: pd.DataFrame) -> Iterator[tuple[tupl
         (steal, "the hypervisor took", "all CPU time"),
     ):
         if abs(shares[1] - shares[0]) >= STOLEN_SHARE:
-            yield (shares[0], shares[1]), who, of
-    one, other = (list(foreign_shares(ok)) for ok in both)
-    if not one or not other:
-        return
-    # `difference` takes logarithms and returns a ratio; shares differ by their difference.
-    effect = stats.difference(one, other)
-    low, high = effect.wide_low, effect.wide_high
-    if low is None or high is None or low <= 1 <= high:
-        return
-    foreign = sum(one) / len(one), sum(other) / len(other)
-    if abs(foreign[1] - foreign[0]) >= FOREIGN_SHARE:
-        programs = other_programs(both[int(foreign[1] > foreign[0])]["folder"])
-        yield foreign, f"{other_processes(programs, max(foreign))} had", "all CPU time"
+            yield taken((shares[0], shares[1]), who, of)
+    for rows in filter(None, (both, runs)):
+        one, other = (list(foreign_shares(ok)) for ok in rows)
+        if not one or not other:
+            continue
+        # `difference` takes logarithms and returns a ratio; shares differ by their difference.
+        effect = stats.difference(one, other)
+        foreign = sum(one) / len(one), sum(other) / len(other)
+        is_certain = effect.wide_low is not None and not effect.wide_low <= 1 <= (effect.wide_high or 1)
+        if is_certain and abs(foreign[1] - foreign[0]) >= FOREIGN_SHARE:
+            programs = other_programs(both[int(foreign[1] > foreign[0])]["folder"])
+            yield taken(foreign, f"{other_processes(programs, max(foreign))} had", "all CPU time")
+            return
 
 
 def greatest_slowdown(left: float, right: float) -> float:

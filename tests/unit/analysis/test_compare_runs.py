@@ -181,6 +181,44 @@ def test_doubts_of_both_runs(tmp_path: Path) -> None:
         assert doubt in doubts()
 
 
+def test_a_quota_at_one_of_many_points_explains_that_point_alone(tmp_path: Path) -> None:
+    """Throttled for 30 % of the time, one point of eight is slower: a mean of 4 % would not explain it."""
+    both = []
+    for seed, factor, share in ((1, 1.0, 0.0), (100, 0.7, 0.3)):
+        made = [row for pairs in range(1, 9) for row in rows(ALONE, rounds=8, seed=seed + pairs, pairs=pairs)]
+        for row in made:
+            throttled = row["pairs"] == 8
+            row["throttled_share"] = share * throttled
+            row["throughput_bps"] *= factor if throttled else 1.0
+        both.append(made)
+    table, _ = compared(tmp_path, *both)
+    why = table.set_index("pairs")["why"].dropna()
+    assert why.to_dict() == {
+        8: "a CPU quota stopped the load for 0 % of the time in monday and 30 % in tuesday"
+    }
+
+
+@pytest.mark.parametrize("name", ["changed", "network"])
+def test_arms_of_one_name_that_are_not_the_same_are_doubts(name: str, tmp_path: Path) -> None:
+    """A change and a network of one's own have a name, which says nothing about what they are."""
+    both = []
+    for seed, setting in ((1, "tcp_sack"), (2, "tcp_timestamps")):
+        effect = {"at": "server", "kind": "sysctl", "setting": setting, "before": "1", "after": "0"}
+        made = rows({"a": 1.0, "a (again)": 1.0, "a+new": 1.0}, rounds=6, seed=seed)
+        for row in made:
+            if row["arm"] == "a+new":
+                row |= {"change": "new", "topology": "a", "changed": [effect]}
+            if name == "network":
+                row |= {"changed": None, "network": setting}
+        both.append(made)
+    _, doubts = compared(tmp_path, *both)
+    shown = {
+        "changed": "changed of new: sysctl tcp_sack=0 (server) and sysctl tcp_timestamps=0 (server)",
+        "network": "network of a: tcp_sack and tcp_timestamps",
+    }
+    assert f"monday and tuesday differ in {shown[name]}" in doubts()
+
+
 def test_sweeps(tmp_path: Path) -> None:
     for name in ("a", "b"):
         for mtu in (1500, 9000):
