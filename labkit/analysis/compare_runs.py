@@ -45,7 +45,7 @@ DRIFT = 0.05  # drift between two runs without any change (METHOD rule 11)
 # Properties of an arm's rows, beside verdicts.DOUBTFUL. A name of a change or of a network does not say what it is.
 OF_ARMS = ["placement", "offloads", "qdisc", "network", "changed"]
 COLUMNS = [
-    "topology", "baseline", "left_host", "right_host", "method", "metric", "left_median", "right_median",
+    "topology", "baseline", "change", "left_host", "right_host", "method", "metric", "left_median", "right_median",
     "left_setups_count", "right_setups_count", "ratio", "low", "high", "relative_ratio", "relative_low",
     "relative_high", "judged_ratio", "judged_low", "judged_high", "how", "word", "why", "sentence",
 ]  # fmt: skip
@@ -91,6 +91,12 @@ class Common:
     @property
     def higher_is_better(self) -> bool:
         return protocols.higher_is_better(self.metric)
+
+    @property
+    def change(self) -> str | None:
+        """The change whose effects on two topologies are compared, if no speeds are."""
+        own = (rows[rows["topology"].eq(self.topology)] for rows in self.tables("ratios") if len(rows))
+        return next((str(name) for rows in own for name in rows["change"].dropna()), None)
 
     @property
     def one_host(self) -> bool:
@@ -306,8 +312,8 @@ def _line(one: Common, margin: float) -> dict[str, Any] | None:
         "ratio": plain.ratio, "low": plain.low, "high": plain.high,
     }  # fmt: skip
     return {
-        **one.group, "topology": one.topology, "baseline": baseline, "left_host": one.hosts[0],
-        "right_host": one.hosts[1], "method": method, "metric": one.metric,
+        **one.group, "topology": one.topology, "baseline": baseline, "change": one.change,
+        "left_host": one.hosts[0], "right_host": one.hosts[1], "method": method, "metric": one.metric,
         "left_setups_count": len(levels[0]), "right_setups_count": len(levels[1]),
         **(absolute if (one.one_host or one.in_turn) and arms[0]["value"].notna().all() else {}),
         "relative_ratio": relative and relative.ratio, "relative_low": relative and relative.low,
@@ -364,9 +370,8 @@ def _lines(one: Common, method: str) -> Iterator[pd.DataFrame]:
 
 def _modes(one: Common, baseline: str | None) -> Iterator[str]:
     """Yield why the mean of an arm's requests in one of the runs describes nothing."""
-    for name, rows, pairs in zip(one.names, one.tables("points"), one.tables("ratios"), strict=True):
-        changes = list(pairs.loc[pairs["topology"].eq(one.topology), "change"].dropna() if len(pairs) else ())
-        if why := two_modes(rows, one.topology, baseline, next(iter(changes), None)):
+    for name, rows in zip(one.names, one.tables("points"), strict=True):
+        if why := two_modes(rows, one.topology, baseline, one.change):
             yield f"in {name} {why}"
 
 
@@ -385,6 +390,7 @@ def _verdict(
     no evidence whatever the interval says, or None."""
     left, right = one.names
     arm = f"{one.topology} in {right}" if baseline is None else f"{one.topology} to {baseline} in {right}"
+    arm = arm if one.change is None else f"the effect of {arm}"
     controls = {
         name: verdicts.column_effect(lines, "log_control", method == "slice") if len(lines) else None
         for name, lines in zip(one.names, one.tables("ratios"), strict=True)

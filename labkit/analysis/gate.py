@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis import change_effects, compare_runs, protocols, stats, verdicts
+from labkit.analysis.conditions import taken_shares
 from labkit.analysis.load import GROUP, HOST, by_cost, group_text, groups, key_of, load, measured_rows, timed
 from labkit.common import units
 from labkit.common.errors import BadInput, did_you_mean
@@ -28,6 +29,7 @@ from labkit.common.printable import markdown_table, printable
 
 WORSE, NOT_WORSE, UNCLEAR = "worse", "not worse", "cannot tell"
 EXIT_CODES = {NOT_WORSE: 0, WORSE: 3, UNCLEAR: 4}
+NO_MEASUREMENT = "the old run measured it, and the new one has no valid measurement of it"
 SUMMARY_LINES = 6
 # What a gate of arms measures if nothing else is said: slices (ten minutes for one point), or whole runs where a load
 # has no slices (twice as long for requests, which have two places in a round).
@@ -218,19 +220,21 @@ def _lost_text(line: Mapping[Hashable, Any], shares: Mapping[tuple[Any, ...], fl
     return f"{arm} of the packets were lost, and {base} with {line['baseline']} ({rounds}){why}"
 
 
+def _unclear(name: str, why: str, arm: str, by: Condition) -> Judged:
+    return Judged(name, UNCLEAR, 1.0, 1.0, 1.0, why, arm, by.text)
+
+
 def _nothing(by: Condition) -> Judged:
-    return Judged("all points", UNCLEAR, 1.0, 1.0, 1.0, "nothing can be judged", "", by.text)
+    return _unclear("all points", "nothing can be judged", "", by)
 
 
 def judge(table: pd.DataFrame, by: Condition) -> list[Judged]:
     """Judge the lines of `compare_runs.compare` (or `judge_arms`), the worst first."""
     if not len(table):
         return []
-    why = "the old run measured it, and the new one has no valid measurement of it"
-    result = [
-        Judged(name, UNCLEAR, 1.0, 1.0, 1.0, why, arm, by.text) for name, arm in table.attrs.get("lost", ())
-    ]
-    for key, lines in groups(table):
+    result = [_unclear(name, NO_MEASUREMENT, arm, by) for name, arm in table.attrs.get("lost", ())]
+    # What a change does to one topology more than to another is no speed: either of both may have become faster.
+    for key, lines in groups(table[table["change"].isna()]):
         relative = lines["baseline"].notna()
         for line in (lines[relative] if relative.any() else lines).to_dict("records"):
             result.append(_judged(f"{line['topology']} ({group_text(key)})", line, by))
@@ -243,9 +247,9 @@ def _sorted(judged: list[Judged]) -> list[Judged]:
 
 def _judged(name: str, line: dict[Any, Any], by: Condition) -> Judged:
     ends = [line[f"judged_{end}"] for end in ("ratio", "low", "high")]
-    about = (str(line["sentence"]), str(line["topology"]), by.text)
+    sentence, arm = str(line["sentence"]), str(line["topology"])
     if any(pd.isna(end) for end in ends):
-        return Judged(name, UNCLEAR, 1.0, 1.0, 1.0, *about)
+        return _unclear(name, sentence, arm, by)
     ratio, low, high = (1 + math.log(end) for end in ends) if by.what == "loss" else ends
     if by.what == "slower" and protocols.higher_is_better(str(line["metric"])):
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
@@ -253,7 +257,7 @@ def _judged(name: str, line: dict[Any, Any], by: Condition) -> Judged:
     # Another reason than the interval, for example a CPU quota, may explain a difference, or hide one.
     if (word == WORSE and line["word"] != "slower") or (word == NOT_WORSE and pd.notna(line["why"])):
         word = UNCLEAR
-    return Judged(name, word, ratio, low, high, *about)
+    return Judged(name, word, ratio, low, high, sentence, arm, by.text)
 
 
 def holm_corrected(judged: Sequence[Judged], beyond: float) -> list[Judged]:
@@ -289,9 +293,14 @@ def _judge_loss(
     hidden = (None,) * len(HOST) if in_turn else ()
     names = [*GROUP[len(hidden) :], "topology"]
     one, other = (dict(groups(_losses(table), names)) for table in tables)
+    tried = {key for key, _ in groups(tables[1][names], names)}
     result = []
-    for key in (key for key in one if key in other):
-        rows = [one[key], other[key]]
+    for key in (key for key in one if key in tried):
+        name, arm = f"{key[-1]} ({group_text((*hidden, *key[:-1]))})", str(key[-1])
+        if key not in other:
+            result.append(_unclear(name, NO_MEASUREMENT, arm, by))
+            continue
+        rows = (one[key], other[key])
         # Of shares, whose differences the effects give as exp().
         if in_turn:
             means = [
@@ -301,20 +310,18 @@ def _judge_loss(
             effect = compare_runs.in_turn_effect(means)
         else:
             effect = stats.difference(*(each.groupby("setup")["log"].mean().to_numpy(float) for each in rows))
-        name = f"{key[-1]} ({group_text((*hidden, *key[:-1]))})"
         if effect.low is None or effect.high is None:
-            one_only = (
-                "a single pair of runs counted" if in_turn else "one of the two runs has a single set-up"
-            )
-            why = f"{one_only}, so there is no interval"
-            result.append(Judged(name, UNCLEAR, 1.0, 1.0, 1.0, why, str(key[-1]), by.text))
+            what = "a single pair of runs counted" if in_turn else "one of the two runs has a single set-up"
+            result.append(_unclear(name, f"{what}, so there is no interval", arm, by))
             continue
         more, low, high = (1 + math.log(value) for value in (effect.ratio, effect.low, effect.high))
         shares = " and ".join(units.percent(float(each["log"].mean())) for each in rows)
         sentence = f"{shares} of the packets were lost ({effect.how})"
-        result.append(
-            Judged(name, _word(low, high, by.beyond), more, low, high, sentence, str(key[-1]), by.text)
-        )
+        word = _word(low, high, by.beyond)
+        for (had, has), why in taken_shares(*rows, (left.name, right.name)):
+            if (has > had) == (word == WORSE):  # it may explain a difference, or hide one
+                word, sentence = UNCLEAR, f"{sentence}; {why}"
+        result.append(Judged(name, word, more, low, high, sentence, arm, by.text))
     if not result:
         raise BadInput(f"{left.name} and {right.name} have no point in common at which packets were counted")
     return holm_corrected(result, by.beyond)

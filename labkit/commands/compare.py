@@ -56,12 +56,12 @@ that both share is not seen: `labkit bisect --over kernels`, over images, sees i
 
 JSON = {
     "lines": "a list, a line for each topology and point of both runs: the columns by which points differ,"
-    " `topology`, `baseline`, `left_host`, `right_host`, `method`, `metric`, `left_median` and `right_median` in"
-    " the metric's unit, `left_setups_count`, `right_setups_count`, `ratio` right to left with `low` and `high`,"
-    " `relative_…` of the ratios to the baseline, `judged_…`: what `word` and `sentence` are about, the relative ratio"
-    " if there is one, else the plain one with the drift between runs; `how`, `word`, `why` there is no evidence if"
-    " that is not the interval, `sentence`, `higher_is_better`: whether a ratio above 1 is better (throughput) or"
-    " worse (latency)",
+    " `topology`, `baseline`, `change` (whose effects on two topologies are compared), `left_host`, `right_host`,"
+    " `method`, `metric`, `left_median` and `right_median` in the metric's unit, `left_setups_count`,"
+    " `right_setups_count`, `ratio` right to left with `low` and `high`, `relative_…` of the ratios to the baseline,"
+    " `judged_…`: what `word` and `sentence` are about, the relative ratio if there is one, else the plain one with the"
+    " drift between runs; `how`, `word`, `why` there is no evidence if that is not the interval, `sentence`,"
+    " `higher_is_better`: whether a ratio above 1 is better (throughput) or worse (latency)",
     "doubts": "sentences",
     "gate": "null without --fail-if; `word` (worse, not worse, cannot tell) and `points`, each with `name`, `word`, and"
     " how much `slower` or otherwise worse it is, with `low` and `high` (1.03: 3 %), `sentence`, `arm`, `condition`",

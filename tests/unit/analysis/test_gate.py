@@ -125,6 +125,25 @@ def test_cpu_time_and_loss_of_changed_arms_are_compared_with_their_own_unchanged
         assert judged[-1].sentence.endswith(("with a (8 rounds)", "with b (8 rounds)"))
 
 
+@pytest.mark.parametrize(("of", "word"), [("a+gro", "not worse"), ("b+gro", "worse")])
+def test_a_change_that_helps_one_topology_more_than_before_is_not_worse(of: str, word: str, tmp_path: Path) -> None:
+    """The new build is faster with the change on a, or slower with it on b: both make it help b less than a."""
+    runs = []
+    for name, factor in (("old", 1.0), ("new", 1.2 if of == "a+gro" else 1 / 1.2)):
+        arms = {"a": 1.0, "a (again)": 1.0, "a+gro": 1.0, "b": 0.5, "b+gro": 0.5}
+        made = rows(arms | {of: arms[of] * factor}, 10, 8, 2, seed=len(runs))
+        for row in made:
+            row |= {"topology": row["arm"][0], "change": "gro" if row["arm"].endswith("+gro") else None}
+        runs.append(save(tmp_path / name, made))
+    table, _ = compare_runs.compare(*runs)
+    effect = table[table["change"].eq("gro")]
+    assert list(effect["topology"]) == ["gro on b"]
+    assert "the effect of gro on b to gro on a in new is " in effect["sentence"].iloc[0]
+    judged = gate.judge_runs(*runs, table, [SLOWER])
+    assert gate.overall(judged) == word
+    assert {one.arm for one in judged} == {"a+gro", "b", "b+gro"}
+
+
 def test_loss_beyond_the_percentile_is_judged(tmp_path: Path) -> None:
     """Half of the requests without a response leave no median, and such rows are the worst."""
     made = rows({"a": 1.0, "a (again)": 1.0, "b": 1.0}, 6, 0, 2, protocol="udp_rr")
@@ -134,6 +153,36 @@ def test_loss_beyond_the_percentile_is_judged(tmp_path: Path) -> None:
             row |= {"received_count": 400, "lost_count": 600, "latency_p50_s": None}
     [judged] = gate.judge_arms(save(tmp_path / "r", made), [gate.condition("loss>1%")])
     assert (judged.arm, judged.word) == ("b", "worse")
+
+
+@pytest.mark.parametrize(
+    ("lost", "taken", "word"),
+    [
+        (0, {}, "not worse"),
+        (60, {}, "worse"),
+        (60, {"host_foreign_share": 0.5}, "cannot tell"),
+        (60, {"throttled_share": 0.3}, "cannot tell"),
+        (None, {}, "cannot tell"),
+    ],
+)
+def test_loss_of_two_runs_has_no_other_reason(
+    lost: int | None, taken: dict[str, float], word: str, tmp_path: Path
+) -> None:
+    """Programs beside the new run lose packets, too, and a point at which nothing arrives any more has lost them all."""
+    runs = []
+    for name, more, columns in (("old", 0, {}), ("new", lost, taken)):
+        made = rows({"a": 1.0, "a (again)": 1.0, "b": 1.0}, 6, 0, 6, seed=len(runs), protocol="udp")
+        for at, row in enumerate(made):
+            count = 1 + at % 3 + (more or 0) * (row["topology"] == "b")
+            row |= {"sent_count": 1000, "received_count": 1000 - count, "lost_count": count}
+            row |= {"host_foreign_share": 0.001 * (at % 3), "throttled_share": 0.0} | columns
+            if more is None and row["topology"] == "b":
+                row |= {"status": "failed", "reason": "nothing arrived", "throughput_bps": None}
+        runs.append(save(tmp_path / name, made))
+    judged = gate.judge_runs(*runs, pd.DataFrame(), [gate.condition("loss>1%")])
+    assert [one.word for one in judged if one.arm == "b"] == [word]
+    [why] = [one.sentence for one in judged if one.arm == "b"]
+    assert ("in old and 50 % in new" in why) == ("host_foreign_share" in taken), why
 
 
 @pytest.mark.parametrize("loads", ["udp:64", "tcp,udp:64"])
