@@ -14,7 +14,7 @@ LEAST_FACTOR = 1.3  # of a range up to such a factor: 1.02 times faster would be
 NAMED_COUNT = 4  # of arms in a question
 CLAIMS_COUNT = 6  # in a part of the sentence; the table has all
 WORDS = ("faster", "slower")  # the kinds of verdicts that come first
-PLURALS = {"is": "are", "was": "were", "shows": "show"}
+PLURALS = {"is": "are", "was": "were", "shows": "show", "makes": "make"}
 
 
 def question(verdicts: pd.DataFrame) -> str:
@@ -59,7 +59,9 @@ def answer(verdicts: pd.DataFrame) -> list[str]:
             more = f"; {units.counted(len(texts) - CLAIMS_COUNT, 'more claim')} in the table"
             text = ", ".join(texts[:CLAIMS_COUNT]) + (more if len(texts) > CLAIMS_COUNT else "")
             where = f" on {host}" if len(hosts) > 1 else ""
-            against = "" if str(baseline) == "nan" else f" against {baseline}"
+            # What a change does to a topology is relative to what it does to another one.
+            effect = "".join(f", effect of {change}" for change in own["change"].dropna().unique())
+            against = "" if str(baseline) == "nan" else f"{effect} against {baseline}"
             ends = "" if str(ends_on) == "nan" else f", {schema.ENDS_ON[str(ends_on)]}"
             sentences.append(f"{what.label} {what.average}{against}{where}{ends}: {text}")
     return sentences
@@ -74,7 +76,7 @@ def _difference(rows: pd.DataFrame) -> float:
 def _plural(claim: str, arms: list[str]) -> str:
     if len(arms) == 1:
         return claim
-    return re.sub(r"\b(is|was|shows)\b", lambda verb: PLURALS[verb[0]], claim)
+    return re.sub(rf"\b({'|'.join(PLURALS)})\b", lambda verb: PLURALS[verb[0]], claim)
 
 
 def _claim(rows: pd.DataFrame) -> str:
@@ -103,7 +105,8 @@ def _words(word: str, rows: pd.DataFrame) -> str:
     interval = ""
     if len(rows) == 1 and pd.notna(rows["low"].iloc[0]):
         interval = f" (ratio {stats.interval_text(rows['low'].iloc[0], rows['high'].iloc[0], '.3f', ' to ')})"
-    return f"is {' to '.join(texts)}{' times' * as_factors} {word}{interval}"
+    does = "makes it" if rows["change"].notna().any() else "is"
+    return f"{does} {' to '.join(texts)}{' times' * as_factors} {word}{interval}"
 
 
 def _share(rows: pd.DataFrame, larger: float) -> str:

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import synthetic_rows
 
-from labkit.analysis import figures, load, verdicts
+from labkit.analysis import change_effects, figures, load, verdicts
 from labkit.analysis.answer import answer, question
 from labkit.analysis.compare_runs import compare
 from labkit.commands import terminal_tables
@@ -47,6 +47,18 @@ def test_longer_round_trips_are_slower_and_nothing_has_no_answer() -> None:
     [text] = answer(verdicts.verdicts(table({"veth": 1.0, "far": 1.3}, protocol="ping")))
     assert text.startswith("ping median round-trip time against veth: far is 30 % slower (ratio 1.2")
     assert answer(verdicts.verdicts(table({"veth": 1.0}))) == []
+
+
+def test_what_a_change_does_to_one_topology_more_than_to_another_is_no_speed() -> None:
+    """Both are as fast with the change as without it, or half as fast; b is always slower than a."""
+    rows = table({"a": 1.0, "a+gro": 1.0, "b": 0.6, "b+gro": 0.3}, noise=0.0005)
+    is_changed = rows["arm"].str.endswith("+gro")
+    rows = rows.assign(change=is_changed.map({True: "gro", False: None}), topology=rows["arm"].str[0])
+    *_, own, effect = answer(change_effects.all_verdicts(rows))
+    assert own.startswith("TCP throughput against b: b+gro is 2 times slower (")
+    assert effect.startswith(
+        "TCP throughput, effect of gro against gro on a: gro on b makes it 2 times slower ("
+    )
 
 
 def test_small_and_large_sizes_are_shares_and_an_absent_baseline_is_not_named() -> None:
