@@ -80,9 +80,11 @@ class Protocol:
         return BY_NAME[self.metric].unit
 
     @property
-    def work_metric(self) -> str:
-        """The metric in units of work: if that is a packet, their rate."""
-        return PACKET_RATE if self.work == "packet" else self.metric
+    def by_work(self) -> "Protocol":
+        """The protocol, judged in units of work: if that is a packet, by their rate."""
+        if self.work != "packet":
+            return self
+        return replace(self, metric=PACKET_RATE, average=f"{self.packet}s a second")
 
 
 def higher_is_better(metric: str) -> bool:

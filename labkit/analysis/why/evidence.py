@@ -229,19 +229,18 @@ def gather(
 
 
 def _speed_beyond_control(point: ProfiledPoint, variation: RunVariation | None) -> Estimate | None:
-    size = _speed(point.rows[:2], variation)
+    size = _speed(point.rows[:2], point.judged.metric, variation)
     if size is None or point.rows[2] is None:
         return size
-    return beyond_control(size, _speed((point.rows[0], point.rows[2]), None))
+    return beyond_control(size, _speed((point.rows[0], point.rows[2]), point.judged.metric, None))
 
 
-def _speed(rows: Sequence[pd.DataFrame], variation: RunVariation | None) -> Estimate | None:
+def _speed(rows: Sequence[pd.DataFrame], column: str, variation: RunVariation | None) -> Estimate | None:
     """Return the logarithm of the throughput (for pings: of the round-trip time) of both sides' profile rounds.
 
     Only rounds of observers that do not trace count. Within one run, rounds with an observer of both sides are paired.
     Return None if a side has fewer than two rounds.
     """
-    column = protocols.of(rows[0]).work_metric
     sides = [_speeds(one[one["status"].eq("ok")], column) for one in rows]
     common = sides[0].keys() & sides[1].keys()
     if variation is None and len(common) > 1:

@@ -100,8 +100,9 @@ class ProfiledPoint:
 
     @property
     def judged(self) -> protocols.Protocol:
-        """The protocol, judged by the metric of the rows."""
-        return protocols.of(self.rows[0])
+        """The protocol, judged by the metric of the rows; of points with packets of different sizes, by their rate."""
+        of = protocols.of(self.rows[0])
+        return of.by_work if "length_bytes" in differing(self.sides) else of
 
     def named_sides(self) -> Iterator[tuple[str, pd.DataFrame]]:
         """Yield the name and the rows of each side that has rows at this point."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from labkit.analysis import compare_runs, load, protocols, stats, verdicts
+from labkit.analysis import change_effects, compare_runs, load, protocols, stats
 from labkit.analysis.why import selection
 from labkit.analysis.why.selection import ProfiledArm, ProfiledPoint, Sides
 from labkit.common.errors import BadInput
@@ -37,8 +37,14 @@ def sentences(sides: Sides) -> tuple[list[str], list[str]]:
     if not (differing := selection.differing(sides)):
         result = list[str]()
         if (compared := _compare(left, right)) is not None:
-            own = compared["topology"].isin([left.topology, right.topology])
-            result = list(compared.loc[own, "sentence"])
+            pair = [left.topology, right.topology]
+            own = compared[compared["topology"].isin(pair)]
+            between = own[own["baseline"].isin(pair)]
+            of_points = list(load.groups(between if len(between) else own))
+            for key, lines in of_points:
+                # Two runs' sentences begin with their point.
+                start = f"{load.group_text(key)}: " if one_run and len(of_points) > 1 else ""
+                result += [f"{start}{sentence}" for sentence in lines["sentence"]]
         return result, [] if result else [NOTHING if one_run else NOT_COMPARED.format("arms")]
     in_packets = any(protocols.find(name).work == "packet" for name in left.rows["protocol"].unique())
     resized = "length_bytes" in differing and in_packets
@@ -90,7 +96,7 @@ def _compare(left: ProfiledArm, right: ProfiledArm) -> pd.DataFrame | None:
     # Two runs may differ in more than time. The conclusion names the differences.
     with contextlib.suppress(BadInput):
         if left.folder == right.folder:
-            return verdicts.verdicts(left.rows)
+            return change_effects.all_verdicts(left.rows)
         if left.topology == right.topology:
             of = dict(zip(left.rows["protocol"], left.rows["metric"], strict=True))
             compared, _ = compare_runs.compare(
@@ -110,12 +116,10 @@ def _point_ratios(sides: Sides, resized: bool) -> Iterator[str]:
         both = [dict(load.groups(rows[rows["arm"].eq(arm)], shared)) for arm, rows in ok]
         for key in (key for key in both[0] if key in both[1]):
             one, other = both[0][key], both[1][key]
-            protocol = protocols.of(one)
-            metric = protocol.work_metric if resized else protocol.metric
-            words = f"{protocol.packet}s a second" if metric == protocols.PACKET_RATE else protocol.average
-            about = f"{words} of {names[1]} to that of {names[0]}"
+            protocol = protocols.of(one).by_work if resized else protocols.of(one)
+            about = f"{protocol.average} of {names[1]} to that of {names[0]}"
             start = f"{host}: " if host else ""
-            yield f"{start}{selection.label(sides, key)}: {about}: {_ratio(one, other, metric)}"
+            yield f"{start}{selection.label(sides, key)}: {about}: {_ratio(one, other, protocol.metric)}"
 
 
 def _ratio(left: pd.DataFrame, right: pd.DataFrame, metric: str) -> str:

@@ -91,6 +91,7 @@ def test_page_about_two_points(folder: Path, tmp_path: Path, capsys: pytest.Capt
     lines = capsys.readouterr().out
     assert lines.startswith("- The cause is the change of length_bytes from 400 to 800: planted costs 30.")
     assert "of the difference. The code path is new: planted below function3. In all, " in lines
+    assert re.search(r" and has 0\.5\d* times \[[\d., ]+\] the datagrams a second", lines)
     text = words(written)
     for part in (
         f"Why do they differ? {ARM},length_bytes=800 against {ARM},length_bytes=400",

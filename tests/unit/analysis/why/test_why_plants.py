@@ -347,6 +347,60 @@ def test_conclusion_knows_a_verdict_that_profiles_do_not_show(tmp_path: Path) ->
     assert "profiled rounds do not show it" in one.sentence
 
 
+def test_verdict_of_a_changed_arm_is_against_its_own_unchanged_one(tmp_path: Path) -> None:
+    """Neither is the run's baseline, and the verdict on both is that of the run's table. Each point has its own."""
+    columns = {"topology": "veth", "arm": "veth", "built_topology": "veth"}
+    step = effect("sysctl", "net.ipv4.conf.all.rp_filter", "0", "1")
+    changed = MadeArm(effects=[step], columns=columns | {"arm": "veth+x", "change": "x"})
+    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "u": MadeArm(columns=columns), "x": changed}, 3)
+    lines = []
+    for pairs, ratio in ((1, 0.8), (8, 1.0)):
+        ratios = {BASELINE: 1.0, f"{BASELINE} (again)": 1.0, "veth": 0.5, "veth+x": 0.5 * ratio}
+        for row in synthetic_rows.rows(ratios, protocol="udp", length_bytes=512, pairs=pairs):
+            is_changed = row["arm"] == "veth+x"
+            row |= {"change": "x" if is_changed else None, "topology": row["topology"].removesuffix("+x")}
+            lines.append(json.dumps(row) + "\n")
+    (folder / "rows" / "measured.jsonl").write_text("".join(lines))
+    explained = why.explain(f"{folder}:veth", "veth+x")
+    slower, equal = explained.verdicts
+    assert re.match(
+        r"udp, 1 pair, MTU 1500, 512 bytes each: veth\+x is 2\d(\.\d)? % slower than veth \[", slower
+    )
+    assert equal.startswith(
+        "udp, 8 pairs, MTU 1500, 512 bytes each: no difference beyond 5 % between veth+x and veth"
+    )
+    assert "but the profiled rounds do not show it" in explained.conclusions[0].sentence
+
+
+def test_speed_of_larger_datagrams_is_that_of_the_verdict(tmp_path: Path) -> None:
+    """Datagrams of 1,472 bytes are fewer, and carry more: that is no contradiction. Points have no verdict."""
+    size = effect("parameter", "length_bytes", "512", "1472", "load")
+    large = MadeArm({f"{WRITE};udp_sendmsg_[k];_copy_from_iter_[k]": 2e-6}, [size], speed=0.8)
+    folder = run(tmp_path / "run", {BASELINE: MadeArm(), f"{BASELINE} (again)": MadeArm(), "x": large}, 3)
+    add_measuring_rounds(folder)
+    for path in (folder / "rows").iterdir():
+        made = [json.loads(line) for line in path.read_text().splitlines()]
+        for row in made:
+            if row.get("change") == "x":
+                row |= {"length_bytes": 1472, "throughput_bps": 8 * 1472 * row["throughput_pps"]}
+        for row in [one for one in made if one["arm"] == BASELINE and one["method"] == "slice"]:
+            arm = {
+                "arm": f"{BASELINE}+x",
+                "role": "variant",
+                "change": "x",
+                "changed": [size],
+                "length_bytes": 1472,
+            }
+            made.append(row | arm | {"throughput_bps": 2.3 * row["throughput_bps"]})
+        path.write_text("".join(json.dumps(row) + "\n" for row in made))
+    explained = why.explain(f"{folder}:{BASELINE}", "x")
+    [one], [verdict] = explained.conclusions, explained.verdicts
+    assert "faster" in verdict
+    assert one.sentence.startswith("The cause is the change of parameter length_bytes"), one.sentence
+    assert " and has 2." in one.sentence
+    assert "the throughput" in one.sentence
+
+
 def test_verdict_on_another_pair_is_not_this_pairs(tmp_path: Path) -> None:
     """Both arms may be slower than the run's baseline, and that says nothing about the one against the other."""
     step = effect("sysctl", "net.ipv4.conf.all.rp_filter", "0", "1")
