@@ -20,6 +20,7 @@ from labkit.analysis import protocols
 from labkit.analysis.flame import folded_stacks
 from labkit.analysis.flame.frame_tree import IDLE
 from labkit.analysis.flame.load_profiles import OBSERVER, WITHIN, arm, observed
+from labkit.analysis.flame.profile import process_pattern
 from labkit.analysis.flame.significance import Estimate, Floats, RunVariation, beyond_control, estimate
 from labkit.analysis.protocols import CostUnit
 from labkit.analysis.why.selection import ProfiledPoint
@@ -196,7 +197,7 @@ def _round(
 ) -> Round:
     samples: dict[str, Counter[str]] = {stage: Counter() for stage in STAGES}
     foreign = 0
-    wanted = re.compile(processes).fullmatch
+    wanted = process_pattern(processes).fullmatch
     over_nic = row.get("nodes") == "two" or pd.notna(row.get("parent"))
     for stack, count in stacks.items():
         result = stage_of(stack, over_nic)

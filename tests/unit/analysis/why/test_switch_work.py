@@ -11,7 +11,7 @@ import synthetic_rows
 
 from labkit.analysis import flame, load, why
 from labkit.analysis.flame import processes
-from labkit.analysis.why import conclusion, environment, page, selection, switch_work
+from labkit.analysis.why import conclusion, environment, page, selection, switch_work, work
 
 PERIOD_S, ARRIVED = 1 / 997, 60_000
 SENDING = "iperf3;do_syscall_64_[k];__sys_sendto_[k];udp_sendmsg_[k]"
@@ -74,6 +74,18 @@ def run(
                 common | {"observer": "switch", "artefact": None, "observed": switch},
             ]
     return synthetic_rows.save(folder, rows)
+
+
+def test_time_of_the_switch_alone_is_in_the_conclusion_as_well(tmp_path: Path) -> None:
+    """`switch` is a name for its threads, and no process has that name."""
+    folder = run(tmp_path / "run", {SENDMMSG: 3e-6})
+    named, matched = (
+        why.explain(f"{folder}:ovs_netdev", "ovs_netdev+mirrors=4", processes).conclusions[0]
+        for processes in ("switch", "ovs-vswitchd|handler.*")
+    )
+    assert named.sentence == matched.sentence
+    assert named.split == matched.split
+    assert named.split.stages[work.SEND].left == pytest.approx(2e-6, rel=0.02)
 
 
 def concluded(folder: Path, left: str, right: str) -> conclusion.Conclusion:
