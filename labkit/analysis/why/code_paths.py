@@ -111,23 +111,24 @@ SET_UP = (
           r"|skb_clone_tx_timestamp", r"packet sockets|promiscuity", observes=True),
     _path("the reverse path check", r"__?fib_validate_source|fib_validate_source|l3mdev_update_flow.*",
           r"rp_filter|src_valid_mark|accept_local"),
-    _path("fragmentation", r"ip_do_fragment|ip_fragment.*|ip_frag_.*|ip_defrag|inet_frag_.*|ip6_fragment"
-          r"|ip_finish_output_gso|ip6_frag_.*|ipv6_frag_.*", r"\bmtu\b|ipfrag|length_bytes|mtu_bytes"),
+    _path("fragmentation", r"ip_do_fragment|ip_fragment.*|ip(v?6)?_(frag_.*|defrag)|inet_frag_.*|ip6_fragment"
+          r"|ip_finish_output_gso", r"\bmtu\b|ip6?frag|length_bytes|mtu_bytes"),
     _path("segmentation in software", r"skb_segment.*|__skb_gso_segment|skb_gso_segment|skb_mac_gso_segment"
-          r"|inet_gso_segment|tcp_gso_segment|tcp4_gso_segment|tcp6_gso_segment|__udp_gso_segment|validate_xmit_skb.*"
-          r"|skb_udp_segment|__udpv?4?_gso_segment_list_csum",
+          r"|(inet|ipv6)_gso_segment|tcp[46]?_gso_segment|__udp_gso_segment|udp[46]_ufo_fragment|validate_xmit_skb.*"
+          r"|skb_udp_segment|__udp(v[46])?_gso_segment_list_csum",
           r"offload .*(segmentation|scatter-gather)|gso_max|tso_max|gso_min"),
     _path("polling in a thread (threaded NAPI)", r"napi_thread.*", r"\bthreaded\b"),
     _path("merging received segments (GRO)", r".*_gro_receive|napi_gro_.*|dev_gro_.*|gro_.*|skb_gro_.*"
           r"|.*_gro_complete|inet_gro_.*", r"receive-offload|(?<![a-z])gro(?!up)"),
     _path("veth's own receive queue (of GRO or XDP)", r"veth_poll|veth_xdp_rcv.*", r"offload generic-receive|\bxdp\b"),
     _path("checksums in software", r"csum_partial.*|skb_checksum.*|__skb_checksum.*|do_csum|csum_and_copy.*"
-          r"|skb_copy_and_csum.*|ip_compute_csum|udp4?_csum.*|csum_.*_copy.*", r"offload .*checksum|udp_csum"),
+          r"|skb_copy_and_csum.*|ip_compute_csum|udp[46]?_csum.*|csum_.*_copy.*", r"offload .*checksum|udp_csum"),
     _path("receive packet steering (RPS) to another CPU", r"get_rps_cpu|net_rps_.*|rps_.*", r"rps_|xps_|rfs"),
     _path("an IPsec policy", r"xfrm_.*|esp_.*|esp6_.*|ah_.*|__xfrm.*", r"XFRM|xfrm"),
     _path("MACsec", r"macsec_.*", r"info_kind:.*\bmacsec\b|module macsec", interface=True),
-    _path("a tunnel", r"vxlan_.*|geneve_.*|gre_.*|gretap_.*|ipip_.*|iptunnel_.*|ip_tunnel_.*|udp_tunnel_.*|wg_.*"
-          r"|gue_.*|fou_.*", r"info_kind:.*\b(vxlan|geneve|gre|gretap|ipip|wireguard)\b", interface=True),
+    _path("a tunnel", r"vxlan_.*|geneve_.*|(ip6)?gre_.*|gretap_.*|ip6?ip6?_.*|ip4ip6_.*|sit_.*|iptunnel_.*"
+          r"|ip6?_(tunnel|tnl)_.*|udp_tunnel6?_.*|wg_.*|gue_.*|fou_.*",
+          r"info_kind:.*\b(vxlan|geneve|(ip6)?gre(tap)?|ipip|ip6tnl|sit|wireguard)\b", interface=True),
     _path("a tunnel of a route (lightweight tunnel)", r"lwtunnel_.*|bpf_lwt_.*|bpf_(xmit|output)|seg6_.*|mpls_.*",
           r"\bencap |BPF program lwt|seg6|mpls"),
     # Only the tunnel that calls it shows what is encrypted.
@@ -181,10 +182,10 @@ PATHS = (
     # A receiver that reads too slowly fills its buffer as well, so only a setting says more.
     _path("a full receive buffer of TCP", r"tcp_collapse.*|tcp_prune.*|tcp_clamp_window|tcp_try_rmem_schedule"
           r"|tcp_can_ingest", r"tcp_r?mem|core\.rmem|adv_win_scale|moderate_rcvbuf", depends_on_timing=True),
-    _path("the search for a socket", r"__udp4_lib_lookup.*|udp4_lib_lookup.*|__inet_lookup.*|inet_ehashfn"
-          r"|udp_v4_early_demux|tcp_v4_early_demux|reuseport_.*|ip_rcv_finish_core|udp_ehashfn|inet6?_lookup.*",
+    _path("the search for a socket", r"(__)?udp[46]_lib_lookup.*|(__)?inet6?_lookup.*|(inet|udp)6?_ehashfn"
+          r"|(udp|tcp)_v[46]_early_demux|reuseport_.*|ip6?_rcv_finish_core",
           r"early_demux|reuseport|hash_entries"),
-    _path("routing", r"fib4?_.*|__fib_.*|ip_route_.*|rt_.*|ip6_route_.*|fib6_.*|ip6_pol_.*|__mkroute_.*"
+    _path("routing", r"(__)?fib[46]?_.*|ip6?_route_.*|rt6?_.*|(__)?find_rr_leaf|ip6_pol_.*|__mkroute_.*"
           r"|inet_lookup.*route", r"routes|number of rules|^rules\b|rules \d|route"),
     _path("neighbour resolution", r"neigh_.*|__neigh_.*|arp_.*|ndisc_.*", r"neigh|arp_"),
     _path("memory accounting of sockets", r"__sk_mem_.*|sk_mem_.*|__udp_enqueue_schedule_skb|udp_rmem_.*"
@@ -220,8 +221,8 @@ PATHS = (
     _path("Multipath TCP", r"mptcp_.*|__mptcp_.*", r"mptcp"),
     _path("TCP's acknowledgements and segments", r"tcp_.*|__tcp_.*",
           r"tcp_|mss_bytes|streams|\bmtu\b|mtu_bytes|^(parameter )?family"),
-    _path("UDP", r"udp_.*|__udp.*|udpv6_.*", r"^(parameter )?family"),
-    _path("IP", r"ip_.*|__ip_.*|ip6_.*|ipv6_.*|__ipv6_.*|inet6?_.*", r"net\.ipv[46]\.ip_|^(parameter )?family"),
+    _path("UDP", r"udpv?6?_.*|__udp.*", r"^(parameter )?family"),
+    _path("IP", r"(__)?ip(v?6)?_.*|inet6?_.*", r"net\.ipv[46]\.ip_|^(parameter )?family"),
     _path("the virtual cable (netkit)", r"netkit_.*", r"info_kind:.*\bnetkit\b"),
     _path("the virtual cable (veth)", r"veth_.*", r"info_kind:.*\bveth\b"),
     _path("the backlog of received packets", r"process_backlog|enqueue_to_backlog|__?netif_rx.*|__napi_poll"

@@ -67,6 +67,22 @@ def test_path_of_functions() -> None:
         assert result.name == path
 
 
+def test_ipv6_has_the_paths_of_ipv4() -> None:
+    for functions in (
+        "__udp4_lib_lookup __udp6_lib_lookup udp4_lib_lookup2 udp6_lib_lookup2", "udp_ehashfn udp6_ehashfn",
+        "udp_v4_early_demux udp_v6_early_demux", "tcp_v4_early_demux tcp_v6_early_demux",
+        "__inet_lookup_established __inet6_lookup_established", "inet_ehashfn inet6_ehashfn",
+        "ip_rcv_finish_core ip6_rcv_finish_core", "__ip_append_data __ip6_append_data", "__ip_make_skb __ip6_make_skb",
+        "__ip_local_out __ip6_local_out", "ip_defrag ipv6_defrag", "inet_gso_segment ipv6_gso_segment",
+        "udp4_ufo_fragment udp6_ufo_fragment", "udp_unicast_rcv_skb udp6_unicast_rcv_skb",
+        "rt_cache_route rt6_score_route", "udp4_csum_init udp6_csum_init", "ipip_tunnel_xmit ip6_tnl_xmit",
+        "gre_rcv ip6gre_tunnel_xmit", "udp_tunnel_xmit_skb udp_tunnel6_xmit_skb",
+    ):  # fmt: skip
+        paths = {code_paths.path_of_function(name) for name in functions.split()}
+        assert len(paths) == 1, functions
+        assert None not in paths, functions
+
+
 def test_paths_of_setting() -> None:
     for setting, paths in (
         ("tracer: nop function", {"a function tracer"}),
