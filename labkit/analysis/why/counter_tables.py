@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from labkit.analysis import protocols, stats
-from labkit.analysis.flame.load_profiles import observed
+from labkit.analysis.flame.load_profiles import in_window, observed
 from labkit.analysis.flame.significance import (
     Estimate,
     RunVariation,
@@ -131,7 +131,7 @@ def events(point: ProfiledPoint) -> Iterator[Table]:
                 for name, one in reported
                 if one["count"] is not None
             }
-            sides[-1].append(Counted(counts, row[work], row))
+            sides[-1].append(Counted(counts, in_window(row, work) or math.nan, row))
             if side < 2:
                 absent |= {name: one["reason"] for name, one in reported if one["count"] is None}
     # An event that one round did not count is missing, not 0 (METHOD: missing is null).
@@ -249,7 +249,8 @@ def _cpu_time(point: ProfiledPoint) -> Table:
         sides.append([])
         for report, row in rounds:
             work = _work(point, report, row)
-            busy_s = work / row[of.work] * row["cpu_s"] if has_known_work(row[of.work]) else math.nan
+            done = in_window(row, of.work)
+            busy_s = work / done * row["cpu_s"] if done else math.nan
             times = Counter({f"all that was busy{CLOCK}": busy_s})
             for cpu, kinds in report.get("cpus", {}).items():
                 for kind in ("softirq", "irq"):
@@ -326,7 +327,7 @@ def _work(point: ProfiledPoint, report: dict[str, Any], row: pd.Series) -> float
     """
     of = work_unit(point)
     if of not in (PER["packet"], PER["gigabyte"]):
-        return float(row[of.work])
+        return in_window(row, of.work) or math.nan
     unit = "datagrams" if of is PER["packet"] else "frames"
     pairs = report.get("loss", [])
     has_known_work = [

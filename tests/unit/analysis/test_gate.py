@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_rows import rows, save
+from synthetic_rows import ROW, rows, save
 
 from labkit import cli
-from labkit.analysis import compare_runs, gate
+from labkit.analysis import compare_runs, gate, load
 from labkit.common.errors import BadInput
 from labkit.measure import experiments
 from labkit.runner import run as running
@@ -126,7 +126,9 @@ def test_cpu_time_and_loss_of_changed_arms_are_compared_with_their_own_unchanged
 
 
 @pytest.mark.parametrize(("of", "word"), [("a+gro", "not worse"), ("b+gro", "worse")])
-def test_a_change_that_helps_one_topology_more_than_before_is_not_worse(of: str, word: str, tmp_path: Path) -> None:
+def test_a_change_that_helps_one_topology_more_than_before_is_not_worse(
+    of: str, word: str, tmp_path: Path
+) -> None:
     """The new build is faster with the change on a, or slower with it on b: both make it help b less than a."""
     runs = []
     for name, factor in (("old", 1.0), ("new", 1.2 if of == "a+gro" else 1 / 1.2)):
@@ -142,6 +144,19 @@ def test_a_change_that_helps_one_topology_more_than_before_is_not_worse(of: str,
     judged = gate.judge_runs(*runs, table, [SLOWER])
     assert gate.overall(judged) == word
     assert {one.arm for one in judged} == {"a+gro", "b", "b+gro"}
+
+
+def test_requests_are_those_of_the_cpu_time() -> None:
+    """The generator counted 100 in its own second, and the CPU time is of 1.5 s."""
+    row = ROW | {
+        "protocol": "udp_rr",
+        "cpu_s": 3.0,
+        "window_s": 1.5,
+        "transaction_rate": 100.0,
+        "received_count": 100,
+    }
+    [cost] = load.by_cost(load.complete(pd.DataFrame([row])))[load.COST]
+    assert cost == pytest.approx(3.0 / 150)
 
 
 def test_loss_beyond_the_percentile_is_judged(tmp_path: Path) -> None:
@@ -168,7 +183,7 @@ def test_loss_beyond_the_percentile_is_judged(tmp_path: Path) -> None:
 def test_loss_of_two_runs_has_no_other_reason(
     lost: int | None, taken: dict[str, float], word: str, tmp_path: Path
 ) -> None:
-    """Programs beside the new run lose packets, too, and a point at which nothing arrives any more has lost them all."""
+    """Programs beside the new run lose packets, too, and a point at which nothing arrives has lost them all."""
     runs = []
     for name, more, columns in (("old", 0, {}), ("new", lost, taken)):
         made = rows({"a": 1.0, "a (again)": 1.0, "b": 1.0}, 6, 0, 6, seed=len(runs), protocol="udp")

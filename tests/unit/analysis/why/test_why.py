@@ -75,6 +75,11 @@ def test_event_unit(folder: Path, tmp_path: Path) -> None:
     clock = several["tcp"].loc["task-clock, s"]
     assert clock["veth_bridge"].startswith("1.246")
     assert clock["stands out"] == "no"
+    # The generator counted 400,000 requests in its own time, and answered 200,000 in the 20 s of the window.
+    requests = run(tmp_path / "rr", protocol="udp_rr", transaction_rate=1e4, received_count=400_000)
+    words, table = tables(requests)["Events that perf counted"]
+    assert words.startswith("Per request that was answered")
+    assert table.loc["context-switches"]["veth_bridge"].startswith("20.0")
 
 
 @pytest.mark.parametrize(
