@@ -4,6 +4,7 @@ Of several runs (the points of a sweep), equal values are shown once, and differ
 """
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,9 @@ class ProvenanceSummary:
 def summarize_provenance(folders: Iterable[Path]) -> ProvenanceSummary:
     """Return all known facts about the runs in these folders, each a run or a sweep. Unreadable files count as
     absent."""
-    result = {run.name: run for folder in folders for run in _runs(folder)}
+    runs = dict.fromkeys(run for folder in folders for run in _runs(folder))
+    names = Counter(run.name for run in runs)
+    result = {run.name if names[run.name] == 1 else str(run): run for run in runs}
     descriptions = {name: _known(run_folder.read_begun, run) for name, run in result.items()}
     machines = {name: _environment(run) for name, run in result.items()}
     accelerators = sorted({str(m["accelerator"]) for m in machines.values() if m.get("accelerator")})

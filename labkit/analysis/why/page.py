@@ -105,7 +105,8 @@ class Explanation:
         cells.append(prose_cell("## Verdict", lines, *map(plain, self.notes)))
         cells += [cell for one in self.points for cell in _cells(one, self._headed)]
         path = out or self.sides[0].folder / "why.html"
-        folders = list(dict.fromkeys(side.folder for side in self.sides if side is not None))
+        both = [[side.folder, *map(Path, side.profiles["folder"].unique())] for side in self.sides if side]
+        folders = list(dict.fromkeys(folder for own in both for folder in own))
         # The title is not a Markdown heading, because it may contain the name of a folder.
         report.page([document(cells)], folders, path, f"Why do they differ? {self.title}")
         return path

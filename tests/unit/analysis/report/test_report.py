@@ -213,6 +213,15 @@ def test_kernel_from_rows(tmp_path: Path) -> None:
     assert "<strong>emulated CPU" in page
 
 
+def test_runs_of_one_name_in_two_folders_are_both_there(tmp_path: Path) -> None:
+    folders = [
+        run_folder(tmp_path / name / "run", RUN | {"seed": seed}) for name, seed in (("a", 41), ("b", 97))
+    ]
+    page = report.page([v4.new_notebook()], folders, tmp_path / "report.html", "x").read_text()
+    for folder, seed in zip(folders, (41, 97), strict=True):
+        assert re.search(rf"{folder}\W.*?\b{seed}\b", page, re.DOTALL)
+
+
 def test_several_notebooks_on_one_page(tmp_path: Path) -> None:
     page = reported(tmp_path, v4.new_notebook(cells=[v4.new_markdown_cell("no heading")]))
     assert "<title>notebook</title>" in page

@@ -149,6 +149,9 @@ def test_two_runs(folder: Path, tmp_path: Path) -> None:
     assert "<em>" not in title
     [one] = why.explain(str(other), f"{folder}:macvlan_bridge").sentences()[:1]
     assert one.startswith("planted costs")
+    third = run(tmp_path / "three", {"veth_bridge": "baseline"})
+    written, _ = page(f"{folder}:veth_bridge", f"{other}+{third}", tmp_path / "several.html")
+    assert '<span class="where">three:</span> three' in written.read_text(), "each run has its provenance"
 
 
 def test_invalid_process_pattern_is_refused(
