@@ -1,6 +1,7 @@
 """A figure for a paper: black text on white, as wide as a column, with your own names, colours and font."""
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -64,10 +65,13 @@ def _printed(
 ) -> go.Figure:
     """Return a copy of the figure in the style of a paper."""
 
+    own = {theme.plain(name): theme.plain(new) for name, new in names.items()}
+    whole = re.compile(
+        rf"(?<!\w)({'|'.join(map(re.escape, own)) or '(?!)'})(?!\w)"
+    )  # no part of another name
+
     def named(text: str | None) -> str | None:
-        for name, own in names.items():
-            text = text and text.replace(theme.plain(name), theme.plain(own))
-        return text
+        return text and whole.sub(lambda match: own[match[0]], text)
 
     result = theme.on_paper(figure, "black").update_layout(font_family=font)
     result.update_xaxes(linecolor="black", tickcolor="black")

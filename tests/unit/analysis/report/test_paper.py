@@ -23,7 +23,7 @@ def forest() -> go.Figure:
 
 def test_column_of_a_paper(forest: go.Figure, tmp_path: Path) -> None:
     before = json.loads(str(forest.to_json()))
-    names, colors = {"macvlan_bridge": "MACVLAN"}, {"macvlan_bridge": "#123456"}
+    names, colors = {"macvlan": "M", "macvlan_bridge": "MACVLAN"}, {"macvlan_bridge": "#123456"}
     path = labkit.paper(
         forest, tmp_path / "ratios.svg", width_cm=8.5, font="Courier", names=names, colors=colors
     )
@@ -32,6 +32,7 @@ def test_column_of_a_paper(forest: go.Figure, tmp_path: Path) -> None:
     assert float(width) == pytest.approx(8.5 / 2.54 * 96, abs=1)
     assert "MACVLAN · 1 pair" in text
     assert "macvlan_bridge" not in text
+    assert "M_bridge" not in text  # the name of another arm is a part of it
     assert "Ratios to the baseline" not in text  # the caption says it
     assert "rgb(18, 52, 86)" in text
     assert "font-family: Courier" in text
