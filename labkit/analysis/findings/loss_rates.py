@@ -6,13 +6,15 @@ Each rate has its interval over the searches, and the latencies under load follo
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from labkit.analysis import stats
-from labkit.analysis.load import groups, unsupported_rates
+from labkit.analysis.load import groups, unsupported_rates, varying
+from labkit.common import schema
 from labkit.common.units import counted, percent, si
 
 BY = ("frame", "flows_count", "pairs", "mtu_bytes", "family")
@@ -82,30 +84,35 @@ def goal_name(loss_ratio: float) -> str:
 def report(rows: pd.DataFrame, trials: pd.DataFrame) -> list[str]:
     """Return a sentence for each result of the searches. trials: `load.load` with part "trials"."""
     result = rates(rows)
-    lines = [_rate(line) for _, line in result.iterrows()]
+    several = varying(result, BY[2:])
+    lines = [_rate(line, several) for line in result.to_dict("records")]
     if len(result) and result["exceed_ratio"].notna().any():
         lines.append(
             "The exceed ratio is the share of the trial time in which the loss may be above the goal (RFC 9971)."
         )
     phases = trials["phase"].astype("str").str.extract(PHASE, expand=False)
-    beside = trials[phases.notna() & trials["status"].eq("ok")]
-    for (arm, frame, flows, share), some in beside.groupby(
-        ["arm", "frame", "flows_count", phases[beside.index]], sort=False
-    ):
+    by, latencies = ["arm", *BY, "share"], {name: f"latency_{name}_s" for name in schema.LATENCIES}
+    beside = trials.loc[phases.notna() & trials["status"].eq("ok"), [*by[:-1], *latencies.values()]]
+    for key, some in groups(beside.assign(share=phases), by):
+        of = dict(zip(by, key, strict=True))
         quantiles = ", ".join(
-            f"{name} {si(some[f'latency_{name}_s'].median(), 's')}"
-            for name in ("p50", "p90", "p99", "p999", "max")
+            f"{name} {si(some[column].median(), 's')}" for name, column in latencies.items()
         )
         lines.append(
-            f"{arm}, frames {frame}, {flows:g} flows: one-way latency at {share} % of the rate found: {quantiles}"
+            f"{_traffic(of, several)}: one-way latency at {of['share']} % of the rate found: {quantiles}"
             f" (medians of {counted(len(some), 'trial')})"
         )
     return lines
 
 
-def _rate(line: pd.Series[Any]) -> str:
-    goal = goal_name(line["loss_goal_ratio"])
-    where = f"{line['arm']}, frames {line['frame']}, {line['flows_count']:g} flows: {goal}"
+def _traffic(of: Mapping[Any, Any], several: Sequence[str]) -> str:
+    """Return an arm and its traffic in words. several: the parameters, beside frames and flows, that vary."""
+    more = [f"{name.removesuffix('_bytes')} {of[name]:g}" for name in several]
+    return ", ".join([str(of["arm"]), f"frames {of['frame']}", f"{of['flows_count']:g} flows", *more])
+
+
+def _rate(line: Mapping[Any, Any], several: Sequence[str]) -> str:
+    where = f"{_traffic(line, several)}: {goal_name(line['loss_goal_ratio'])}"
     if not line["searches_count"]:
         if line["constant_count"]:
             some = line["constant_count"] < line["all_count"]
@@ -124,6 +131,11 @@ def _rate(line: pd.Series[Any]) -> str:
     if line["constant_count"]:
         text += (
             f", but {line['constant_count']} of {line['all_count']} searches found no rate: {line['reason']}"
+        )
+    if line["limited_count"]:
+        text += (
+            f", and {line['limited_count']} of {line['all_count']} searches found no loss up to the generator's limit"
+            f" ({si(line['max_pps'], 'pps')}), so it may be higher"
         )
     if not math.isnan(line["exceed_ratio"]):
         text += f"; exceed ratio {percent(line['exceed_ratio'])}"

@@ -33,6 +33,7 @@ def trial(offered: float, loss: float, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+P = ("p50", "p90", "p99", "p999", "max")
 LIMIT = "generator-limited: loss of at most 0 % up to 300 kpps, the most that the generator offers here"
 ROWS = load.complete(
     pd.DataFrame(
@@ -75,6 +76,27 @@ def test_rate_intervals_over_searches() -> None:
     assert result.loc[("veth", 0.0), "limited_count"] == 1
 
 
+def test_numbers_of_pairs_are_not_pooled() -> None:
+    searches = [search(pps * pairs, pairs=pairs) for pairs in (1, 8) for pps in (190e3, 200e3, 210e3)]
+    trials = [
+        trial(
+            1e5,
+            0.0,
+            phase="latency at 50 %",
+            pairs=pairs,
+            **{f"latency_{name}_s": 1e-5 * pairs for name in P},
+        )
+        for pairs in (1, 8)
+    ]
+    lines = loss_rates.report(*(load.complete(pd.DataFrame(each)) for each in (searches, trials)))
+    for start in (
+        "pairs 1: NDR 200 kpps ", "pairs 8: NDR 1.6 Mpps ",
+        "pairs 1: one-way latency at 50 % of the rate found: p50 10 µs,",
+        "pairs 8: one-way latency at 50 % of the rate found: p50 80 µs,",
+    ):  # fmt: skip
+        assert sum(line.startswith(f"ovs, frames 64, 1000 flows, {start}") for line in lines) == 1, start
+
+
 def test_hosts_are_not_pooled() -> None:
     here, there = (
         [search(pps * factor, kernel=kernel, accelerator=accelerator) for pps in (190e3, 200e3, 210e3)]
@@ -103,6 +125,14 @@ def test_sentences() -> None:
     )
     assert (
         "latency at 50 % of the rate found: p50 60 µs, p90 80 µs, p99 150 µs, p999 300 µs, max 1 ms" in lines
+    )
+    limited = load.complete(pd.DataFrame([search(None, reason=LIMIT, lower_bound_pps=300e3)] * 7))
+    rows = pd.concat([ROWS, limited], ignore_index=True)
+    [line] = [line for line in loss_rates.report(rows, TRIALS) if "ovs" in line and "NDR" in line]
+    assert "NDR 200 kpps [176 kpps, 226 kpps] over 3 searches" in line
+    assert (
+        ", and 7 of 10 searches found no loss up to the generator's limit (300 kpps), so it may be higher"
+        in line
     )
     rows = load.complete(pd.DataFrame([search(None, reason="the search did not end within 60 s; …")]))
     [line, *_] = loss_rates.report(rows, TRIALS)
