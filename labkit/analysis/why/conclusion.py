@@ -586,7 +586,9 @@ def _as_change(setting: Setting) -> str:
     at = "both" if {"client", "server"} <= set(setting.places) else next(
         (one for one in setting.places if one in ("client", "server", "between")), ""
     )  # fmt: skip
-    sysctl = setting.name.removeprefix("sysctl ").replace(".*.", ".all.")
+    sysctl = setting.name.removeprefix("sysctl ").replace(".conf.*.", ".conf.all.")
+    if "*" in sysctl:  # of neighbours no sysctl is of all interfaces
+        return ""
     if setting.name.startswith("sysctl net.") and at:
         return f"sysctl {sysctl}={setting.right} at {at}"
     allowed = "machine" in setting.places and re.fullmatch(sysctl_journal.ALLOWED, sysctl)

@@ -229,6 +229,15 @@ def test_machine_sysctl_is_recommended_as_a_change(tmp_path: Path) -> None:
     assert "LABKIT_ALLOW=machine_sysctl" in step
 
 
+@pytest.mark.parametrize(
+    ("group", "change"), [("conf", "sysctl net.ipv4.conf.all.x=2 at client"), ("neigh", "")]
+)
+def test_only_sysctls_of_all_interfaces_are_recommended_as_changes(group: str, change: str) -> None:
+    """There is no net.ipv4.neigh.all."""
+    one = environment.Setting(f"sysctl net.ipv4.{group}.*.x", "1", "2", ("client",))
+    assert conclusion._as_change(one) == change
+
+
 def test_why_of_a_run_with_several_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rules = f"{RECEIVE['udp']};ip_rcv_[k];nf_hook_slow_[k];nft_do_chain_[k]"
     made = {
