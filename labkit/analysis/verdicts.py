@@ -268,28 +268,22 @@ def _unmeasured(
     """Return word and sentence for a topology without a ratio, from its own rows or else from the baseline's."""
     if baseline is None:
         return "no evidence", f"no evidence about {topology}: no baseline was measured with it"
+    why = f"it and {baseline} have no valid measurement in common"
     for about, own in ((topology, rows), (baseline, base)):
-        left = own[own["status"].ne("ok")]
-        if len(left) == len(own):
-            status, reason = left[["status", "reason"]].fillna("no reason was recorded").mode().iloc[0]
+        is_rate = protocols.higher_is_better(own["metric"].iloc[0])
+        if own["status"].ne("ok").all():
+            status, reason = own[["status", "reason"]].fillna("no reason was recorded").mode().iloc[0]
             if about == topology and status in ABSENT:
                 return str(status), str(reason)
-            return "no evidence", f"no evidence about {topology}: {about} has no valid measurement ({reason})"
-    for about, own in ((topology, rows), (baseline, base)):
-        if unsupported_rates(own).any():
-            reason = own.loc[own["constant_loss_ratio"].notna(), "reason"].iloc[0]
-            return "no evidence", f"no evidence about {topology}: {about} has no rate ({reason})"
-    for about, own in ((topology, rows), (baseline, base)):
-        ok = measured_rows(own)
-        if len(ok) and ok["log"].isna().all() and protocols.higher_is_better(own["metric"].iloc[0]):
-            return (
-                "no evidence",
-                f"no evidence about {topology}: nothing arrived at {about} in any measurement",
-            )
-    return (
-        "no evidence",
-        f"no evidence about {topology}: it and {baseline} have no valid measurement in common",
-    )
+            why = f"{about} has no valid measurement ({reason})"
+        elif unsupported_rates(own).any():
+            why = f"{about} has no rate ({own.loc[own['constant_loss_ratio'].notna(), 'reason'].iloc[0]})"
+        elif is_rate and len(ok := measured_rows(own)) and ok["log"].isna().all():
+            why = f"nothing arrived at {about} in any measurement"
+        else:
+            continue
+        break
+    return "no evidence", f"no evidence about {topology}: {why}"
 
 
 def contradicting_medians(df: pd.DataFrame) -> list[str]:
