@@ -93,9 +93,6 @@ def add(run: Path, folder: Path) -> list[tuple[Path, bool]]:
             *(about[name] for name in ("experiment", "run", "created", "seed")),
             protocols.percentile(),
         ]
-        # Two versions of labkit have a file each: neither replaces what only the other one can read.
-        if FORMAT != "1":  # files of version 1 keep their names
-            identity.append(FORMAT)
         path = folder / _name(str(about["run"]), json.dumps(identity).encode())
         is_new = not path.exists() or isinstance(_read(path), str)
         if is_new:
