@@ -24,8 +24,8 @@ from labkit.measure import topologies
 from labkit.measure.endpoints import Endpoint, Pair
 from labkit.measure.observers import switch as switch_observer
 from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer
+from labkit.measure.observers.counters import receive_counters
 from labkit.measure.observers.counters.kernel_counters import since_now
-from labkit.measure.topologies.network.parts import UDP_PORTS
 from labkit.measure.topologies.state import packet_path, read
 from labkit.measure.topologies.state.packet_path import IN, OUT
 
@@ -252,8 +252,8 @@ def _whole(
     """
     (client, *_), (server, *_) = path[0], path[-1]
     ip, icmp, udp = _groups(family)
-    # An IPv4 tunnel's datagrams also count as read (udp_queue_rcv_one_skb).
-    tunnels = [(space, name, "in") for space, name in outside if space == server and family == 4]
+    # A tunnel's datagrams also count as read (udp_queue_rcv_one_skb).
+    tunnels = [(space, name, "in") for space, name in outside if space == server]
     carried = sum(seen.interface(step, "rx_packets") for step in tunnels)
     sent = _sent_datagrams(seen, client, family)
     received = seen.mib(server, udp, "InDatagrams") - carried
@@ -355,15 +355,14 @@ def _armed(parameters: ObservedLoad, topology: topologies.Topology, _stem: Path)
 
 def _followed(
     topology: topologies.Topology,
-) -> tuple[list[tuple[str, str, list[Step]]], list[tuple[str, str]]]:
-    """Return the pairs with their paths, and the interfaces that decapsulate UDP, as `losses` takes them."""
+) -> tuple[list[tuple[str, str, list[Step]]], set[tuple[str, str]]]:
+    """Return the pairs with their paths, and the interfaces that decapsulate UDP at the servers."""
     state = read.state(topology)
-    outside = [
-        (space.name, link.name)
-        for space in state.namespaces
-        for link in space.interfaces
-        if link.kind in UDP_PORTS
-    ]
+    outside = {
+        (pair.server.namespace.name, link.name)
+        for pair in topology.pairs
+        for link in receive_counters.outside(pair.server.namespace, pair.server.address)
+    }
     paths = zip(topology.pairs, state.pairs, packet_path.packet_paths(state), strict=True)
     return [
         (client.name, server.name, _pair_path(pair, steps)) for pair, (client, server), steps in paths

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from labkit.common import errors
-from labkit.measure.endpoints import Endpoint, Pair
-from labkit.measure.topologies.network.kinds import ETHERNET, IP, tunnels
+from labkit.measure.endpoints import Endpoint, Namespace, Pair
+from labkit.measure.topologies.network.kinds import ETHERNET, IP, WIREGUARD, length_bytes, tunnels
 from labkit.measure.topologies.network.parts import UDP_PORTS
 from labkit.system import netlink
 from labkit.system.machine.mibs import mibs, mibs6
@@ -50,7 +50,7 @@ class Receivers:
     offload, and then headers are 0.1 % of it. Without, they are 4.6 %, and would look like payload. UDP: datagrams that
     the servers have read (InDatagrams) times their length, so datagrams dropped at a full socket buffer or left unread
     do not count. On lo, acknowledgements are frames without payload. A tunnel's outer datagrams in the server's
-    namespace do not count either (see `_outside`). For UDP `length_bytes` is the payload of a datagram. What was sent
+    namespace do not count either (see `outside`). For UDP `length_bytes` is the payload of a datagram. What was sent
     is known only if the clients are on this host.
     """
 
@@ -67,7 +67,10 @@ class Receivers:
         # Clients may share a namespace, whose counters must count once.
         self._clients = {id(client.kernel): client.kernel for client in clients}.values()
         self._mibs = "/proc/net/snmp6" if ":" in servers[0].address else "/proc/net/snmp"
-        self._outside = [_outside(server) if protocol == "udp" else [] for server in servers]
+        self._outside = [
+            [link.index for link in outside(server.namespace, server.address)] if protocol == "udp" else []
+            for server in servers
+        ]
         self._header_bytes = [
             _header_bytes(server, bool(clients)) if protocol != "udp" else 0 for server in servers
         ]
@@ -124,19 +127,21 @@ def _header_bytes(server: Endpoint, local: bool) -> int:
     """Return the bytes of headers in a frame of TCP, as the interface of a server counts it.
 
     local: whether the clients are on this host. Most interfaces count the Ethernet header. The loopback interface and
-    tunnels count packets after they took it off (loopback_xmit, vxlan_rcv; but ip_tunnel_rcv counts before, for
-    gretap). ipvlan counts it twice between its interfaces on one host (ipvlan_rcv_frame).
+    tunnels count packets after they took it off (loopback_xmit, vxlan_rcv; but gretap before, ip_tunnel_rcv, and MACsec
+    since Linux 6.0, macsec_handle_frame). ipvlan counts it twice between its interfaces on one host
+    (ipvlan_rcv_frame). WireGuard also counts its own header and tag (wg_packet_consume_data_done).
     """
     family = 6 if ":" in server.address else 4
     kind = None
     if server.kernel.is_here:
         links = netlink.links(server.namespace.netlink)
         kind = next((link.kind for link in links if link.index == server.index), None)
-    if server.interface == "lo" or (kind in tunnels() and kind != "gretap"):
+    if server.interface == "lo" or (kind in tunnels() and kind not in ("gretap", "macsec")):
         ethernet_count = 0
     else:
         ethernet_count = 2 if kind == "ipvlan" and local else 1
-    return ethernet_count * ETHERNET.length_bytes + IP[family].length_bytes + TCP_BYTES
+    more_bytes = server.more_header_bytes + (length_bytes(WIREGUARD) if kind == "wireguard" else 0)
+    return ethernet_count * ETHERNET.length_bytes + IP[family].length_bytes + TCP_BYTES + more_bytes
 
 
 def _received_datagrams(server: Endpoint, path: str, outside: list[int]) -> int:
@@ -157,15 +162,22 @@ def _taken_out(server: Endpoint, outside: list[int]) -> int:
     return sum(server.namespace.netlink.counters(index).received_count for index in outside)
 
 
-def _outside(server: Endpoint) -> list[int]:
-    """Return the indexes of interfaces in the server's namespace that decapsulate UDP datagrams.
+def outside(space: Namespace, address: str) -> list[netlink.Link]:
+    """Return the interfaces of a namespace that decapsulate UDP datagrams of the IP version of this address.
 
     The kernel counts such a datagram as received (udp_queue_rcv_one_skb) and its inner packet on the interface at the
     same moment (vxlan_rcv, geneve_rx). IPv4 and IPv6 datagrams are counted separately.
     """
-    if ":" in server.address:
-        return []
-    return [link.index for link in netlink.links(server.namespace.netlink) if link.kind in UDP_PORTS]
+    tunnels_in_udp = (link for link in netlink.links(space.netlink) if link.kind in UDP_PORTS)
+    return [link for link in tunnels_in_udp if _is_in_ipv6(space, link) == (":" in address)]
+
+
+def _is_in_ipv6(space: Namespace, link: netlink.Link) -> bool:
+    if link.kind == "wireguard":
+        from labkit.system.netlink import encryption  # what only few networks need
+
+        return any(":" in remote for remote in encryption.wireguard(space.fd, link.index).remotes)
+    return any(name.endswith(("GROUP6", "LOCAL6", "REMOTE6")) for name in link.data)
 
 
 @errors.reading("/proc/net/snmp")

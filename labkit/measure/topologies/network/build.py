@@ -438,7 +438,8 @@ class BuiltNetwork:
         """Return a container as an end of a pair: its first interface with an address carries the load."""
         [one, *_] = self.described.interfaces_with_address(name)
         assert one.address is not None
-        return Endpoint(name, self.space[name], one.name, self._at(one), str(one.address.ip))
+        end = Endpoint(name, self.space[name], one.name, self._at(one), str(one.address.ip))
+        return dataclasses.replace(end, more_header_bytes=self.mtus.of(one) - self.mtus.of_packets(one))
 
     def _at(self, one: DescribedInterface) -> int:
         return self.index[one.key]

@@ -13,7 +13,7 @@ import pytest
 from labkit.measure.endpoints import Namespace, namespace
 from labkit.measure.observers.counters import receive_counters
 from labkit.measure.observers.counters.receive_counters import ReceiveCounts
-from labkit.system.netlink import LinkCounters
+from labkit.system.netlink import LinkCounters, encryption
 
 SNMP = "Udp: InDatagrams NoPorts InErrors OutDatagrams\nUdp: {} 0 0 7\n"
 
@@ -26,14 +26,17 @@ def server(taken_out: Iterator[int]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("interface", "kind", "address", "local", "payload_bytes"),
+    ("interface", "kind", "address", "local", "payload_bytes", "more_bytes"),
     [
-        ("eth0", "veth", "10.2.0.1", True, 1448),
-        ("eth0", "veth", "fd00::2:1", True, 1428),
-        ("eth0", "vxlan", "10.2.0.1", True, 1462),  # its counters leave out the Ethernet header
-        ("eth0", "ipvlan", "10.2.0.1", True, 1434),  # its counters count it twice
-        ("eth0", "ipvlan", "10.2.0.1", False, 1448),
-        ("lo", None, "127.0.0.1", True, 1462),
+        ("eth0", "veth", "10.2.0.1", True, 1448, 0),
+        ("eth0", "veth", "fd00::2:1", True, 1428, 0),
+        ("eth0", "vxlan", "10.2.0.1", True, 1462, 0),  # its counters leave out the Ethernet header
+        ("eth0", "ipvlan", "10.2.0.1", True, 1434, 0),  # its counters count it twice
+        ("eth0", "ipvlan", "10.2.0.1", False, 1448, 0),
+        ("lo", None, "127.0.0.1", True, 1462, 0),
+        ("eth0", "macsec", "10.2.0.1", True, 1448, 0),
+        ("eth0", "wireguard", "10.2.0.1", True, 1430, 0),  # it counts its own 32 bytes
+        ("eth0", "veth", "10.2.0.1", True, 1412, 36),
     ],
 )
 def test_headers_of_tcp_are_no_payload(
@@ -42,6 +45,7 @@ def test_headers_of_tcp_are_no_payload(
     address: str,
     local: bool,
     payload_bytes: int,
+    more_bytes: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without segmentation offload every frame has headers, and would seem to carry 4.6 % more."""
@@ -49,7 +53,7 @@ def test_headers_of_tcp_are_no_payload(
     monkeypatch.setattr(receive_counters.netlink, "links", lambda _kernel: links)
     end: Any = SimpleNamespace(
         interface=interface, index=7, address=address, kernel=SimpleNamespace(is_here=True),
-        namespace=SimpleNamespace(netlink=None),
+        namespace=SimpleNamespace(netlink=None), more_header_bytes=more_bytes,
         counters=lambda: LinkCounters(1514 * 1000, 1000),
     )  # fmt: skip
     counts = receive_counters.Receivers([end, end], "tcp", None, [end] * local).read()
@@ -68,13 +72,39 @@ def test_long_files_of_the_kernel_are_read_to_their_end() -> None:
         assert len(kernel.read(path)) > 1 << 16, "the next reading begins anew"
 
 
-def test_clients_that_share_a_namespace_count_once() -> None:
+@pytest.mark.parametrize(
+    ("address", "names"), [("10.2.0.1", {"four", "wg4"}), ("fd00::2:1", {"six", "own", "wg6"})]
+)
+def test_outer_datagrams_have_an_ip_version(
+    address: str, names: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel counts datagrams of IPv4 and of IPv6 apart: only those of the load's version are taken out."""
+    links = [
+        SimpleNamespace(name=name, kind=kind, index=index, data=data)
+        for index, (name, kind, data) in enumerate((
+            ("four", "vxlan", {"IFLA_VXLAN_GROUP": "192.0.2.1", "IFLA_VXLAN_UDP_ZERO_CSUM6_RX": 0}),
+            ("six", "geneve", {"IFLA_GENEVE_REMOTE6": "fd00::1"}), ("own", "vxlan", {"IFLA_VXLAN_LOCAL6": "fd00::2"}),
+            ("wg4", "wireguard", {}), ("wg6", "wireguard", {}), ("eth0", "veth", {}),
+        ))
+    ]  # fmt: skip
+    remotes = {3: ["192.0.2.1"], 4: ["fd00::1"]}
+    monkeypatch.setattr(receive_counters.netlink, "links", lambda _kernel: links)
+    monkeypatch.setattr(
+        encryption, "wireguard", lambda _netns, index: SimpleNamespace(remotes=remotes[index])
+    )
+    space: Any = SimpleNamespace(netlink=None, fd=0)
+    assert {link.name for link in receive_counters.outside(space, address)} == names
+
+
+def test_clients_that_share_a_namespace_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def end() -> Any:
         text = "Ip6FragCreates 5\nUdp6InDatagrams 100\nUdp6OutDatagrams 7\n"
         return SimpleNamespace(
-            kernel=SimpleNamespace(read=lambda _path: text), address="fd00::1", namespace=None
+            kernel=SimpleNamespace(read=lambda _path: text), address="fd00::1", namespace=space
         )
 
+    space = SimpleNamespace(netlink=None)
+    monkeypatch.setattr(receive_counters.netlink, "links", lambda _kernel: [])
     shared, other = end(), end()
     counters = receive_counters.Receivers([other], "udp", 100, [shared, shared, other])
     assert counters.read() == ReceiveCounts(10_000, 100, 14, 10)

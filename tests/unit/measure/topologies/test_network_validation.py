@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from labkit.common.errors import BadInput, Failed
-from labkit.measure.topologies import check_network
+from labkit.measure.topologies import Spec, check_network, linux_datapaths
 from labkit.measure.topologies.network import build, leaf_spine_overlay, validate
 from labkit.measure.topologies.network import build as building
+from labkit.measure.topologies.network.model import NetworkIndex
 from labkit.measure.topologies.network.parts import (
     Bridge,
     Cable,
@@ -347,3 +348,12 @@ def test_a_copy_of_what_is_broken_is_built_as_it_is() -> None:
     broken = example_networks.routed(VXLAN, provider_mtu_bytes=1400)
     assert "does not fit" in refused(broken)
     assert mtus(msgspec.structs.replace(broken, as_is=True))["c1:eth0"] == 1450
+
+
+def test_interface_with_esp_counts_its_headers() -> None:
+    """The path's MTU is 1536: 34 bytes of ESP, and 2 that no longer packet could use (test_encapsulation.py)."""
+    network = linux_datapaths.esp_transport("esp_transport", Spec())
+    described = NetworkIndex(network)
+    spaces: Any = [SimpleNamespace(name=name, netlink=None) for name in described.nodes]
+    built = building.BuiltNetwork(described, validate.Mtus(described), spaces)
+    assert built.endpoint("server0").more_header_bytes == 34
