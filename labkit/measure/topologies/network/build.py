@@ -410,8 +410,9 @@ class BuiltNetwork:
         for at, space in self.space.items():
             settling = [one for one in self.described.of_node[at] if self._settles(one, ports)]
             for one in settling:
-                # A cable is in state unknown until its first carrier is reported, tunnels are for ever.
-                ready = ("up",) if isinstance(one.part, parts.Cable) else ("up", "unknown")
+                # Until their first carrier is reported, these are in state unknown. Tunnels in IP are for ever.
+                is_late = isinstance(one.part, parts.Cable | parts.Bridge) or not kinds.KINDS[one.kind].outer
+                ready = ("up",) if is_late else ("up", "unknown")
                 while netlink.operstate(space.netlink, self._at(one)) not in ready:
                     if time.monotonic() > deadline:
                         raise Failed(
