@@ -8,7 +8,7 @@ import example_networks
 import msgspec
 import pytest
 from conftest import ROOT, Need, met
-from sandbox import one_sentence, sandbox
+from sandbox import one_sentence, sandbox, until
 
 from labkit import live
 from labkit.common.errors import BadInput, Failed, Unsupported
@@ -16,6 +16,7 @@ from labkit.common.packets import pcapng
 from labkit.common.topology_state import InterfaceState
 from labkit.measure.topologies import Network
 from labkit.measure.topologies.network import settings as network_settings
+from labkit.measure.topologies.network.parts import Cable, CableEnd, Node, Route
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "bridge", "vxlan", "iperf3")
 
@@ -67,6 +68,24 @@ def test_vxlan_with_three_endpoints(group: bool, outside: int) -> None:
             assert "ttl=64" in ping(net, source, target, mtu_bytes - 28)
         assert remotes(net, "n1") == ([to] if to else [own.format(2), own.format(3)])
         assert remotes(net, "n1", mac_of(net, "c3", "eth0")) == [own.format(3)]
+
+
+def test_routes_over_links_without_carrier_are_ignored() -> None:
+    """IPv6 has a sysctl of its own for it."""
+    ends = [Node("a", container=True, ignores_linkdown=True), Node("b", container=True)]
+    cables = [
+        Cable(CableEnd("a", f"eth{n}", f"fd00:{n}::1/64"), CableEnd("b", f"eth{n}", f"fd00:{n}::2/64"))
+        for n in (1, 2)
+    ]
+    routes = [Route("a", "fd00:9::/64", via=f"fd00:{n}::2", metric=n) for n in (1, 2)]
+    with live.build(Network("two_ways", (*ends, *cables, *routes), (("a", "b"),))) as net:
+
+        def goes_by(name: str) -> bool:
+            return f"dev {name} " in net.endpoints["a"].run("ip", "-6", "route", "get", "fd00:9::1")
+
+        assert goes_by("eth1")
+        net.endpoints["b"].run("ip", "link", "set", "eth1", "down")
+        assert until(lambda: goes_by("eth2"), 5)
 
 
 WAN = (

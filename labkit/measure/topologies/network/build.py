@@ -246,7 +246,8 @@ class BuiltNetwork:
             for setting, value in sysctls.items():
                 space.sysctl(f"ipv4/conf/{which}/{setting}", value)
         for which in ("all", "default") if node.ignores_linkdown else ():
-            space.sysctl(f"ipv4/conf/{which}/ignore_routes_with_linkdown", 1)
+            for version in ("ipv4", "ipv6") if family == 6 else ("ipv4",):
+                space.sysctl(f"{version}/conf/{which}/ignore_routes_with_linkdown", 1)
         if node.forwards:
             space.sysctl("ipv4/ip_forward", 1)
             if family == 6:
