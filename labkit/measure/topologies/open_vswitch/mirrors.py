@@ -24,6 +24,7 @@ from labkit.measure.topologies.base import BETWEEN, MONITOR, Copies, Meter, Spec
 from labkit.measure.topologies.network import kinds
 from labkit.measure.topologies.network.build import BuiltNetwork
 from labkit.measure.topologies.network.parts import Cable, CableEnd, Node, Part
+from labkit.measure.topologies.network.validate import MAX_BYTES
 from labkit.measure.topologies.open_vswitch.configuration import Bridge, Port, Row, references
 from labkit.measure.topologies.open_vswitch.copies import counting, mark, reading
 from labkit.measure.topologies.open_vswitch.switch import Switch
@@ -317,7 +318,8 @@ class Mirrors:
         if own.uplink_mtu is not None:  # the switch drops what is larger without a counter
             added = tunnel_headers(own)
             room_bytes = own.uplink_mtu - kinds.length_bytes(added)
-            if self._spec.mtu_bytes > room_bytes:
+            snapped_bytes = (own.snaplen or MAX_BYTES) - kinds.ETHERNET.length_bytes
+            if min(self._spec.mtu_bytes, snapped_bytes) > room_bytes:
                 result.append(
                     f"copies of packets of more than {room_bytes} bytes do not fit the mirror's tunnel and are lost:"
                     f" {kinds.arithmetic(own.uplink_mtu, 'uplink', added)}"

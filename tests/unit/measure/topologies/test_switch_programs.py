@@ -125,6 +125,14 @@ def prove(copying: CopyingSwitch, monkeypatch: pytest.MonkeyPatch) -> None:
     made.prove(cast(switch.Switch, copying), [cast(Pair, SimpleNamespace(client=None, server=None))])
 
 
+@pytest.mark.parametrize(("snaplen", "fits"), [(None, False), (473, False), (472, True)])
+def test_copies_that_are_cut_fit_the_uplink(snaplen: int | None, fits: bool) -> None:
+    """500 bytes are 20 of IPv4, 8 of GRE with its key, and the copy with its Ethernet header of 14."""
+    options = SwitchOptions("ovs", mirrors=1, output="gre", uplink_mtu=500, snaplen=snaplen)
+    built = cast(BuiltNetwork, SimpleNamespace(space={BETWEEN: SPACE}, index={}))
+    assert (Mirrors(options, Spec(), built, {0: 7, 1: 8}).doubts() == ()) == fits
+
+
 @pytest.mark.parametrize("separate", [True, False])
 def test_mirrors_prove_that_they_copy(separate: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Flows from before a mirror are removed, so that it applies to them, too."""
