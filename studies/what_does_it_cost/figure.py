@@ -1,5 +1,7 @@
 """The price list of changes: the cost of each in CPU time, per gigabyte (TCP), packet (UDP), request or connection."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np
@@ -11,9 +13,14 @@ from labkit.analysis.figures.forest_plot import forest
 from labkit.analysis.load import GROUP
 from labkit.analysis.protocols import PROTOCOLS
 from labkit.common import units
+from studies.linear_fit import Estimate, interval, seconds
 
 # The units of work that have a price, by protocol
 PRICED = {name: one.unit for name, one in PROTOCOLS.items() if one.work != "cpu_second"}
+WORDS = {
+    "slower": "more expensive",
+    "faster": "cheaper",
+}  # of `stats.verdict` about something that is better if less
 COLUMNS = [
     "topology", "baseline", "ratio", "low", "high", "control_low", "control_high", "cost_s", "baseline_s",
     "rounds_count", "word", "sentence",
@@ -24,9 +31,9 @@ def prices(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the cost of each arm relative to the baseline, a row for each group and arm; columns GROUP and COLUMNS.
 
     `ratio`, `low`, `high`: the ratio of the whole machine's CPU time per unit (PRICED) received, paired by round, with
-    the 95 % interval of Student's t. `cost_s`: the difference in seconds per unit, from the ratio and the baseline's
-    geometric mean (`baseline_s`). A round's value is the sum of its CPU time divided by the sum of its received units,
-    over slices if there are any, else over whole runs.
+    the 95 % interval of Student's t; `word`: what `stats.verdict` concludes. `cost_s`: the difference in seconds per
+    unit, from the ratio and the baseline's geometric mean (`baseline_s`). A round's value is the sum of its CPU time
+    divided by the sum of its received units, over slices if there are any, else over whole runs.
     """
     per_round = _per_round(rows)
     result = [
@@ -49,9 +56,11 @@ def _per_round(rows: pd.DataFrame) -> pd.DataFrame:
     # The generator counts requests in a time of its own, so their rate gives those in the window of the CPU time.
     rate = ok["transaction_rate"]
     arrived = arrived.mask(rate.notna(), rate * ok["window_s"])
-    ok = ok.assign(arrived=arrived)
-    keys = [*GROUP, "role", "topology", "setup"]
-    sums = ok.groupby(keys, dropna=False, sort=False)[["cpu_s", "arrived"]].sum(min_count=1).reset_index()
+    placed = ok["method"].ne("slice") | ok["placement"].notna()
+    by = ok.assign(arrived=arrived, placed=placed).groupby(
+        [*GROUP, "role", "topology", "setup"], dropna=False, sort=False
+    )
+    sums = by[["cpu_s", "arrived"]].sum(min_count=1).assign(placed=by["placed"].all()).reset_index()
     sums = sums[sums["arrived"].gt(0) & sums["cpu_s"].gt(0)]
     return sums.assign(log=np.log(sums["cpu_s"] / sums["arrived"]))
 
@@ -63,46 +72,35 @@ def _lines(group: pd.DataFrame, of: dict[str, Any]) -> list[dict[str, Any]]:
     names = group.loc[group["role"].eq("baseline"), "topology"]
     if base.empty:
         return []
-    control = stats.effect((again - base).dropna().to_numpy(float)) if len((again - base).dropna()) else None
+    placed = bool(group["placed"].all())
+    control = _effect(again - base, placed)
     both = pd.concat([base, again], axis=1).mean(axis=1)
     unit = PRICED[str(of["protocol"])].short
     result = []
     for arm, own in group[group["role"].eq("variant")].groupby("topology", sort=False):
-        logs = (own.set_index("setup")["log"] - both).dropna().to_numpy(float)
-        if not len(logs):
+        effect, baseline_s = _effect(own.set_index("setup")["log"] - both, placed), float(np.exp(base.mean()))
+        if effect is None:
             continue
-        effect, baseline_s = stats.effect(logs), float(np.exp(base.mean()))
-        cost_s = baseline_s * (effect.ratio - 1)
-        word = _word(effect, control)
+        word = WORDS.get(stats.verdict(effect, control, higher_is_better=False).word, "no evidence")
+        effect, cost_s = stats.widened(effect, control), baseline_s * (effect.ratio - 1)
         result.append({
             **of, "topology": arm, "baseline": names.iloc[0], "ratio": effect.ratio, "low": effect.low,
             "high": effect.high, "control_low": control and control.low, "control_high": control and control.high,
-            "cost_s": cost_s, "baseline_s": baseline_s, "rounds_count": len(logs), "word": word,
+            "cost_s": cost_s, "baseline_s": baseline_s, "rounds_count": effect.n_count, "word": word,
             "sentence": f"{arm}: {_price(cost_s, baseline_s, effect, unit)}",
         })  # fmt: skip
     return result
 
 
-def _word(effect: stats.Effect, control: stats.Effect | None) -> str:
-    """Return the word: no evidence if the interval contains 1 or the control differs by as much."""
-    if effect.low is None or effect.high is None or effect.low <= 1 <= effect.high:
-        return "no evidence"
-    if control is None or control.low is None or control.high is None:
-        return "no evidence"
-    more = effect.ratio > 1
-    beyond = effect.ratio > control.high if more else effect.ratio < control.low
-    return ("more expensive" if more else "cheaper") if beyond else "no evidence"
+def _effect(logs: pd.Series[float], placed: bool) -> stats.Effect | None:
+    known = np.asarray(logs.dropna(), np.float64)
+    return stats.effect(known, lost=stats.lost_freedom(len(known), placed)) if len(known) else None
 
 
 def _price(cost_s: float, baseline_s: float, effect: stats.Effect, unit: str) -> str:
-    ends = [baseline_s * (end - 1) for end in (effect.low, effect.high) if end is not None]
-    interval = f" [{', '.join(_seconds(end) for end in ends)}]" if ends else ""
-    whole = f"the unchanged topology takes {_seconds(baseline_s)}"
-    return f"{_seconds(cost_s)}{interval} of CPU time for each {unit}; {whole}"
-
-
-def _seconds(value: float) -> str:
-    return units.si(value, "s").replace("-", "−") if value else "0 s"
+    low, high = (None if end is None else baseline_s * (end - 1) for end in (effect.low, effect.high))
+    cost = interval(Estimate(cost_s, low, high, effect.n_count))
+    return f"{cost} of CPU time for each {unit}; the unchanged topology takes {seconds(baseline_s)}"
 
 
 def price_sentences(prices: pd.DataFrame) -> list[str]:
