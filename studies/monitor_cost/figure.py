@@ -32,10 +32,11 @@ def monitor_cost(rows: pd.DataFrame, costs: pd.DataFrame) -> go.Figure:
     figure = titled_grid(
         {(1, 1): ADDED, (2, 1): LOST, (3, 1): OBSERVED}, rows=3, cols=1, vertical_spacing=0.12
     )
-    for reader, some in costs[costs["reader"].ne("nobody")].groupby("reader", sort=False):
+    for (reader, point), some in costs[costs["reader"].ne("nobody")].groupby(["reader", "point"], sort=False):
         style = theme.READERS.get(str(reader)) or theme.arm_style(str(reader))
+        name = theme.plain(f"{reader}{point}")
         common: dict[str, Any] = {
-            "mode": "lines+markers", "name": str(reader), "legendgroup": str(reader), "col": 1,
+            "mode": "lines+markers", "name": name, "legendgroup": name, "col": 1,
             "line": {"color": style.color, "dash": style.dash}, "marker": {"symbol": style.symbol, "size": 8},
         }  # fmt: skip
         estimates, x = _estimates(some, "added")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
-from labkit.analysis import load, theme, verdicts
+from labkit.analysis import load, stats, theme, verdicts
 from labkit.analysis.displays import show
+from labkit.analysis.load import GROUP
 from labkit.analysis.run_figures import of_part
 from labkit.common.units import counted, percent, si
 from studies.linear_fit import Estimate, interval, mean, seconds
@@ -30,36 +32,56 @@ def cpu_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
 def costs(rows: pd.DataFrame) -> pd.DataFrame:
     """Return what each reader adds: one row per load and reader, and one without a reader.
 
-    rows: `load.load` of a run. Columns: `load_pps` (NaN: as many as possible), `reader`, `offered_pps` (mean),
-    `added` (an Estimate: CPU time of the machine per frame sent, in seconds, minus the mean of both measurements
-    without a reader in the same round), `reader_cpu` (an Estimate: of the reader's own processes), `lost_share` (of
-    what the reader should have taken), `late_s` and `start_s` (means), `delivered` (an Estimate: throughput of the
-    watched traffic divided by that without a reader, minus 1), `observed_pps` (mean throughput of the flow that readers
-    look for, counted where it arrives), `observed` (an Estimate of its change, like `delivered`), `rounds_count`.
-    Estimates are None without a round.
+    rows: `load.load` of a run. Columns: `load_pps` (NaN: as many as possible), `point` (`_loads`), `reader`,
+    `offered_pps` (mean), `added` (an Estimate: CPU time of the machine per frame sent, in seconds, minus the mean of
+    both measurements without a reader in the same round), `reader_cpu` (an Estimate: of the reader's own processes),
+    `lost_share` (of what the reader should have taken), `late_s` and `start_s` (means), `delivered` (an Estimate:
+    throughput of the watched traffic divided by that without a reader, minus 1), `observed_pps` (mean throughput of the
+    flow that readers look for, counted where it arrives), `observed` (an Estimate of its change, like `delivered`),
+    `rounds_count`. Estimates are None without a round. Where two measurements without a reader differ, the intervals of
+    `added`, `delivered` and `observed` are widened by that.
     """
     ok = rows[rows["status"].eq("ok") & rows["offered_count"].gt(0)]
     result: list[dict[str, Any]] = []
-    for (load_pps,), group in load.groups(ok, ["load_pps"]):
+    for load_pps, point, group in _loads(ok):
         nobody = group[group["role"].isin(["baseline", "control"])]
         compared = ["cpu_per_sent_s", "throughput_pps", "wanted_throughput_pps"]
         usual = nobody.groupby(["folder", "round"])[compared].mean()
-        of = {"load_pps": load_pps}
+        first, again = (
+            nobody[nobody["role"].eq(role)].set_index(["folder", "round"])[compared]
+            for role in ("baseline", "control")
+        )
+        apart = (again / first - 1).assign(cpu_per_sent_s=again["cpu_per_sent_s"] - first["cpu_per_sent_s"])
+        of = {"load_pps": load_pps, "point": point}
         result.append({**of, "reader": "nobody", **_means(nobody), "rounds_count": len(usual)})
         variants = group[group["role"].eq("variant")].groupby("topology", sort=False)
         for reader, own in sorted(variants, key=lambda each: _place(str(each[0]))):
             both = own.set_index(["folder", "round"]).join(usual.add_suffix("_usual"), how="inner")
             result.append({
                 **of, "reader": reader, **_means(own), "rounds_count": len(both),
-                "added": _mean(both["cpu_per_sent_s"] - both["cpu_per_sent_s_usual"]),
+                "added": _mean(both["cpu_per_sent_s"] - both["cpu_per_sent_s_usual"], apart["cpu_per_sent_s"]),
                 "reader_cpu": _mean(both["reader_cpu_s"] / both["offered_count"]),
-                "delivered": _change(both, "throughput_pps"), "observed": _change(both, "wanted_throughput_pps"),
+                "delivered": _change(both, "throughput_pps", apart),
+                "observed": _change(both, "wanted_throughput_pps", apart),
             })  # fmt: skip
     columns = [
-        "load_pps", "reader", "offered_pps", "added", "reader_cpu", "lost_share", "late_s", "start_s", "delivered",
-        "observed_pps", "observed", "rounds_count",
+        "load_pps", "point", "reader", "offered_pps", "added", "reader_cpu", "lost_share", "late_s", "start_s",
+        "delivered", "observed_pps", "observed", "rounds_count",
     ]  # fmt: skip
     return pd.DataFrame(result, columns=columns).sort_values("load_pps", kind="stable", ignore_index=True)
+
+
+def _loads(ok: pd.DataFrame) -> list[tuple[float | None, str, pd.DataFrame]]:
+    """Return each load: its rate, what tells it from another load of this rate in words ("" if there is none), and its
+    rows."""
+    at = GROUP.index("load_pps")
+    found = [
+        (key[at], load.group_text((*key[:at], None, *key[at + 1 :]), host), group)
+        for host, rows in load.measured_hosts(ok)
+        for key, group in load.groups(rows)
+    ]
+    several = len({words for _, words, _ in found}) > 1
+    return [(load_pps, f" ({words})" * several, group) for load_pps, words, group in found]
 
 
 def _place(reader: str) -> int:
@@ -68,15 +90,25 @@ def _place(reader: str) -> int:
     return known.index(reader) if reader in known else len(known)
 
 
-def _mean(values: pd.Series[float]) -> Estimate | None:
-    finite = values.dropna()
-    return mean(finite.to_numpy(float)) if len(finite) else None
+def _mean(values: pd.Series[float], apart: pd.Series[float] | None = None) -> Estimate | None:
+    """The mean over rounds. apart: the difference of two measurements without a reader, in each round; where that is
+    certain, it widens the interval as in verdicts (`stats.widened`)."""
+    finite, control = (
+        some[some.abs().lt(math.inf)].to_numpy(float)
+        for some in (values, values[:0] if apart is None else apart)
+    )
+    if not finite.size:
+        return None
+    one, own = mean(finite), mean(control, stats.CONTROL_CONFIDENCE) if control.size else None
+    if own is None or not own.excludes_zero or one.low is None or one.high is None:
+        return one
+    more = stats.TIMES_CONTROL * abs(own.value)
+    return replace(one, low=one.low - more, high=one.high + more)
 
 
-def _change(both: pd.DataFrame, name: str) -> Estimate | None:
+def _change(both: pd.DataFrame, name: str, apart: pd.DataFrame) -> Estimate | None:
     """The change of a throughput, relative to that without a reader in the same round."""
-    ratio = both[name] / both[f"{name}_usual"] - 1
-    return _mean(ratio[ratio.abs().lt(math.inf)])
+    return _mean(both[name] / both[f"{name}_usual"] - 1, apart[name])
 
 
 def _means(rows: pd.DataFrame) -> dict[str, Any]:
@@ -107,7 +139,7 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
     lines = []
     for one in costs(rows).to_dict("records"):
         lines.append({
-            "offered": f"{load_words(one['load_pps'])} ({si(one['offered_pps'], 'pps')})",
+            "offered": f"{load_words(one['load_pps'])} ({si(one['offered_pps'], 'pps')}){one['point']}",
             "reader": one["reader"],
             "CPU of the machine, added per packet": _text(one["added"]),
             "CPU of the reader": _text(one["reader_cpu"]),
@@ -171,7 +203,7 @@ def findings(rows: pd.DataFrame, _profiles: pd.DataFrame | None = None) -> list[
 
 
 def _sentences(known: pd.DataFrame) -> Iterator[str]:
-    for (load_pps,), group in load.groups(known[known["reader"].ne("nobody")], ["load_pps"]):
+    for (load_pps, point), group in load.groups(known[known["reader"].ne("nobody")], ["load_pps", "point"]):
         silent = []
         for one in group.to_dict("records"):
             if not isinstance(added := one["added"], Estimate):
@@ -182,12 +214,12 @@ def _sentences(known: pd.DataFrame) -> Iterator[str]:
                     silent.append(one["reader"])
                     continue
                 remarks.insert(0, "the interval includes 0, so no cost is shown")
-            text = f"**{one['reader']}**, {load_words(one['load_pps'])}: {interval(added)} of CPU time per packet"
+            text = f"**{one['reader']}**, {load_words(load_pps)}{point}: {interval(added)} of CPU time per packet"
             yield "; ".join([f"{text} ({counted(one['rounds_count'], 'round')})", *remarks]) + "."
         if silent:
             yield (
-                f"{load_words(load_pps)}: no cost of {', '.join(silent)} is shown (each interval includes 0), and"
-                " they lost nothing."
+                f"{load_words(load_pps)}{point}: no cost of {', '.join(silent)} is shown (each interval includes 0),"
+                " and they lost nothing."
             )
 
 
@@ -204,7 +236,7 @@ def _remarks(one: Mapping[Any, Any]) -> Iterator[str]:
 
 def _ratios(known: pd.DataFrame) -> Iterator[str]:
     """Compare the monitor with the reference and with tshark where both are known beyond noise."""
-    for (load_pps,), group in load.groups(known, ["load_pps"]):
+    for (load_pps, point), group in load.groups(known, ["load_pps", "point"]):
         of = {one["reader"]: one["added"] for one in group.to_dict("records")}
         for other, words in ((REFERENCE, "a bare packet socket"), ("tshark", "tshark on everything")):
             mine, theirs = of.get("monitor"), of.get(other)
@@ -212,7 +244,7 @@ def _ratios(known: pd.DataFrame) -> Iterator[str]:
                 continue
             if theirs.excludes_zero and theirs.value > 0 and mine.value > 0:
                 ratio = mine.value / theirs.value
-                yield f"At {load_words(load_pps)} the monitor adds {ratio:.2g} times what {words} adds."
+                yield f"At {load_words(load_pps)}{point} the monitor adds {ratio:.2g} times what {words} adds."
 
 
 FIGURES = {"monitor_cost": of_part("cost", lambda rows: monitor_cost(rows, costs(rows)))}

@@ -103,6 +103,35 @@ def test_sentences_and_ratios() -> None:
     assert any(line.startswith("**tcpdump**, 10 kpps: ") and "it lost 10 %" in line for line in lines)
 
 
+def test_two_measurements_without_a_reader_that_differ_widen_the_costs() -> None:
+    """By 0.1 µs, which with TIMES_CONTROL hides what cheap readers add, and not what tshark adds."""
+    df = rows()
+    again = df["role"].eq("control")
+    noisy = df.assign(cpu_per_sent_s=df["cpu_per_sent_s"] + 1e-7 * again)
+    known = monitor_cost.costs(noisy).set_index("reader")["added"].dropna()
+    assert {name for name, one in known.items() if one.excludes_zero} == {"tshark"}
+    usual = monitor_cost.costs(df).set_index("reader")["added"].dropna()
+    assert {name for name, one in usual.items() if one.excludes_zero} == set(ADDED_S)
+
+
+def test_hosts_and_frames_are_apart() -> None:
+    """A reader costs ten times as much in an emulated kernel, and a frame of another size three times."""
+    df = rows()
+    there = {"kernel": "6.1", "accelerator": "tcg", "folder": "b"}
+    emulated = df.assign(**there, cpu_per_sent_s=10 * df["cpu_per_sent_s"])
+    large = df.assign(frame="1514", folder="c", cpu_per_sent_s=3 * df["cpu_per_sent_s"])
+    both = pd.concat([df, emulated, large], ignore_index=True)
+    known = monitor_cost.costs(both)
+    of_tshark = known[known["reader"].eq("tshark") & known["load_pps"].eq(10_000)]
+    factors = [one.value / ADDED_S["tshark"] for one in of_tshark["added"]]
+    assert sorted(factors) == pytest.approx([1, 3, 10], rel=0.01)
+    assert of_tshark["point"].nunique() == 3
+    lines = [line for line in monitor_cost.findings(both) if line.startswith("**tshark**, 10 kpps (udp")]
+    assert len(lines) == 3
+    drawn = monitor_cost_figure.monitor_cost(both, known)
+    assert len({trace.legendgroup for trace in drawn.data}) == 3 * len(ADDED_S)
+
+
 def test_table_and_figures() -> None:
     df = rows()
     table = monitor_cost.table(df)
