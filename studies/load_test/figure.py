@@ -38,15 +38,14 @@ def over_time(rows: pd.DataFrame) -> go.Figure:
         "Latency: median, band up to the 99th percentile, dots: greatest",
     )
     lines: list[Curve] = []
-    tests = list(steps.groupby(["arm", "point", "role"], sort=False))
-    colors = [theme.arm_style(str(arm), str(role)).color for (arm, _, role), _ in tests]
+    tests = list(steps.groupby(["arm", "folder", "point", "role"], sort=False))
+    colors = [theme.arm_style(str(arm), str(role)).color for (arm, *_, role), _ in tests]
     if len(set(colors)) < len(colors):
         colors = [theme.PALETTE[number % len(theme.PALETTE)] for number in range(len(tests))]
-    for color, ((arm, point, _), own) in zip(colors, tests, strict=True):
+    for color, ((arm, folder, point, _), own) in zip(colors, tests, strict=True):
         name = theme.plain(f"{own['frame'].iloc[0]} · {arm} · test {int(own['round'].iloc[0]) + 1}")
-        lines += _of_test(
-            name, color, own, every[every["point"].eq(str(point)) & every["direction"].ne("all")]
-        )
+        same = every["folder"].eq(str(folder)) & every["point"].eq(str(point))
+        lines += _of_test(name, color, own, every[same & every["direction"].ne("all")])
     figure = figures.over_time([*zip(titles, PANELS, strict=True)], lines, "seconds since the test began")
     for row, value in ((1, line_pps), (2, limit)):
         if value is not None:

@@ -26,13 +26,19 @@ def shares(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def histogram(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the latency probes of every direction by bucket: arm, direction, bucket_us (lower edges), count.
+    """Return the latency probes of every direction by bucket: arm (with the frames that it carries), direction,
+    bucket_us (lower edges), count.
 
     The counts of all steps, tests or multiples that say something about the device are added.
     """
     some = rows[rows["status"].eq("ok") & rows["latency_buckets"].map(lambda one: isinstance(one, dict))]
     lines = [
-        {"arm": _device(row), "direction": row["direction"], "bucket_us": int(edge), "count": count}
+        {
+            "arm": f"{row['frame']} through {_device(row)}",
+            "direction": row["direction"],
+            "bucket_us": int(edge),
+            "count": count,
+        }
         for _, row in some.iterrows()
         for edge, count in row["latency_buckets"].items()
     ]
@@ -83,7 +89,8 @@ def stateful(rows: pd.DataFrame, _profiles: pd.DataFrame | None = None) -> list[
             f"{what}: {si(row['throughput_bps'], 'bit/s')} in all, {row['connection_rate']:.4g} connections"
             f" per second, {row['connection_errors_count']:.0f} errors."
         )
-        directions = rows[rows["point"].eq(row["point"]) & rows["part"].eq("directions")]
+        same = rows["folder"].eq(row["folder"]) & rows["point"].eq(row["point"])
+        directions = rows[same & rows["part"].eq("directions")]
         result += [_direction(one) for _, one in directions[directions["latency_mean_s"].notna()].iterrows()]
     return result
 

@@ -10,6 +10,7 @@ from labkit.analysis.figures.line_chart import ticks
 from labkit.analysis.figures.panels import finish, titled_grid
 
 CASES = {"net_to_vm": "network to VM", "vm_to_net": "VM to network", "vm_to_vm": "VM to VM"}
+LOADS = {"flows_count": "flows", "pairs": "VMs"}  # a line of a switch has one value of each
 PANEL_PX, EDGES_PX = 270, 150
 COLUMN_SHARE = 0.6  # of a panel's width, relative to `line_chart.AXIS_PX`; the legend is below
 LABEL_LETTER_PX = 7
@@ -30,14 +31,16 @@ def use_cases(rows: pd.DataFrame, rates: pd.DataFrame, published: pd.DataFrame) 
         for at, case in enumerate(cases, 1)
         for column, unit in ((1, "packets/s"), (2, "bit/s"))
     }
+    varying = [name for name in LOADS if len(table) and table[name].nunique() > 1]
     count = max(1, len(cases))
     figure = titled_grid(
         titles, rows=count, cols=2, vertical_spacing=0.36 / max(count, 3), horizontal_spacing=0.14
     )
     for at, case in enumerate(cases, 1):
-        for arm, own in table[table["use_case"].eq(case)].groupby("arm", sort=False):
-            label = str(arm).replace(f"+case={case}", "")  # the panel's title names the case
-            _arm(figure, at, label, own.sort_values("frame_bytes"))
+        for (arm, *key), own in table[table["use_case"].eq(case)].groupby(["arm", *varying], sort=False):
+            words = [f"{one:g} {LOADS[name]}" for name, one in zip(varying, key, strict=True)]
+            switch = str(arm).replace(f"+case={case}", "")  # the panel's title names the case
+            _arm(figure, at, ", ".join([switch, *words]), own.sort_values("frame_bytes"))
         _readout(figure, at, published[published["use_case"].eq(case)])
     frames = sorted(set(table.get("frame_bytes", [])))
     labels = ticks({frame: f"{frame:g}" for frame in frames}, COLUMN_SHARE) if frames else {}

@@ -91,7 +91,8 @@ def by_vm(rows: pd.DataFrame) -> pd.DataFrame:
     some = rows[
         rows["status"].eq("ok") & rows["loss_goal_ratio"].notna() & rows["use_case"].isin(list(CASES))
     ]
-    for key, own in some.groupby(["arm", "frame", "flows_count", "loss_goal_ratio"], sort=False):
+    names = ["arm", "loss_goal_ratio", *loss_rates.BY]
+    for key, own in some.groupby(names, sort=False, dropna=False):
         known = own[own["received_by"].map(lambda one: isinstance(one, dict) and bool(one))]
         if not len(known):
             continue
@@ -99,10 +100,11 @@ def by_vm(rows: pd.DataFrame) -> pd.DataFrame:
         pps = by.median()
         bps = pps * float(known["frame_bytes"].iloc[0]) * 8
         total = by.sum(axis=1).to_numpy(float) * known["window_s"].to_numpy(float)
-        arm, frame, flows, goal = (str(part) for part in key)
+        of: dict[str, Any] = dict(zip(names, key, strict=True))
         all_received = pps.min() > 0
-        line = {"switch": arm, "frame": frame, "flows": f"{float(flows):g}"}
-        line |= {"goal": loss_rates.goal_name(float(goal)), "each receiver, packets/s": _range(pps, "pps")}
+        line = {"switch": of["arm"], "frame": of["frame"], "flows": f"{of['flows_count']:g}"}
+        line |= {"VMs": f"{of['pairs']:g}", "goal": loss_rates.goal_name(of["loss_goal_ratio"])}
+        line["each receiver, packets/s"] = _range(pps, "pps")
         line["each receiver, bit/s"] = _range(bps, "bit/s")
         line["spread"] = percent(pps.max() / pps.min() - 1) if all_received else "a receiver got no packets"
         counts = {name: known[f"{name}_count"].median() for name in ("upcalls", "megaflows", "masks")}

@@ -155,10 +155,12 @@ def uplink(rows: pd.DataFrame, table: pd.DataFrame, published: pd.DataFrame) -> 
     lines of their own, by place.
     """
     figure = go.Figure()
-    for (topology, _), some in table.groupby(["topology", "link_rate_bps"], sort=False, dropna=False):
+    by = ["topology", *(name for name in GROUP if name in table)]
+    for (topology, *_), some in table.groupby(by, sort=False, dropna=False):
         style = theme.arm_style(str(topology))
-        link_bps = some["link_rate_bps"].iloc[0]
+        link_bps, size = some[["link_rate_bps", "length_bytes"]].iloc[0]
         link = "" if pd.isna(link_bps) else f", link of {units.si(link_bps, 'bit/s')}"
+        link += f", {size:g} bytes" * (table["length_bytes"].nunique() > 1)
         for column, name, dash, minimum in (
             (some["delivered_bps"] / some["offered_bps"], "delivered to the receiver", "dot", 0.0),
             (some["arrived_share"], "copies that arrived", "solid", 0.0),

@@ -192,7 +192,8 @@ def drops(rows: pd.DataFrame, compared: pd.DataFrame) -> pd.DataFrame:
     result = []
     for _at, line in lines.sort_values(["protocol", "length_bytes", "rate_bps"]).iterrows():
         drop, low, high = (f"{100 * (1 - line[name]):.1f}" for name in ("ratio", "high", "low"))
-        text = line["sentence"] if pd.isna(line["ratio"]) else f"{drop} [{low}, {high}] %"
+        known = f"{drop} %" if pd.isna(line["low"]) else f"{drop} [{low}, {high}] %"
+        text = line["sentence"] if pd.isna(line["ratio"]) else known
         result.append((line["load"], line["topology"], text, THESIS_DROP if _is_of_thesis(line) else ""))
     return pd.DataFrame(result, columns=["load", "switch", "drop", "thesis"])
 
@@ -264,6 +265,7 @@ def uplink(rows: pd.DataFrame) -> pd.DataFrame:
         copies_dropped=paced["copies_dropped_count"] / paced["window_s"],
     )
     by = ["topology", "link_rate_bps", "protocol", "length_bytes", "offered_bps"]
+    by += [name for name in load.varying(paced, load.GROUP) if name not in (*by, "rate_bps")]
     table = result.groupby(by, dropna=False, sort=False)[
         ["throughput_bps", "copies_made", "copies_arrived", "copies_dropped"]
     ].mean()

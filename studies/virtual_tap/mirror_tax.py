@@ -36,15 +36,17 @@ def switches(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the switch of each topology that has one, with the topologies as index.
 
     Columns: datapath, mirrors, switch (without options), curve (with its options, but without the number of mirrors:
-    `ovs_netdev+readers=count`), and plain (the same without all options of mirrors).
+    `ovs_netdev+readers=count`), and plain (the same without all options of mirrors). The names of a changed arm end
+    with its change, and those of an arm with other ends with their kind.
     """
     some = rows[rows["datapath"].notna()].drop_duplicates("topology").set_index("topology")
     of = [switch_options.of_row(row) for row in some[list(switch_options.NO_SWITCH)].to_dict("records")]
+    more = [str(name).removeprefix(built) for name, built in some["built_topology"].items()]
     return some[["datapath"]].assign(
         mirrors=[one.mirrors for one in of],
-        switch=[one.topology for one in of],
-        curve=[replace(one, mirrors=0).name for one in of],
-        plain=[one.without_mirrors.name for one in of],
+        switch=[one.topology + own for one, own in zip(of, more, strict=True)],
+        curve=[replace(one, mirrors=0).name + own for one, own in zip(of, more, strict=True)],
+        plain=[one.without_mirrors.name + own for one, own in zip(of, more, strict=True)],
     )
 
 

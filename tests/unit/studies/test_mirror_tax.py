@@ -97,6 +97,21 @@ def test_readers_and_loads_are_separate() -> None:
     assert {tuple(one.arms) for one in result} == {("0", "1", "2", "4", "8")}
 
 
+@pytest.mark.parametrize("more", ["+watched", "/container"])
+def test_changed_arms_and_other_ends_are_curves_of_their_own(more: str) -> None:
+    """Each costs twice as much as the switch alone, from its own baseline on."""
+    table = rounds()
+    dear = table.assign(
+        topology=table["topology"] + more, role="variant", switch_cpu_s=2 * table["switch_cpu_s"]
+    )
+    result = mirror_tax.taxes(pd.concat([table, dear], ignore_index=True))
+    of_curve = {one.curve: one for one in result if one.cost == "switch_per_packet_s"}
+    assert of_curve.keys() == {"ovs_netdev", f"ovs_netdev{more}"}
+    for curve, factor in (("ovs_netdev", 1), (f"ovs_netdev{more}", 2)):
+        assert of_curve[curve].arms == ["0", "1", "2", "4", "8"]
+        assert of_curve[curve].copy.value == pytest.approx(factor * COPY_S, rel=0.1)  # type: ignore[union-attr]
+
+
 def test_switch_bound_to_a_cpu_has_its_own_baseline() -> None:
     bound = rounds(options="+cpu=0", plain="+cpu=0")
     slower = bound.assign(switch_cpu_s=2 * bound["switch_cpu_s"])

@@ -105,6 +105,33 @@ def test_rates_of_each_vm_and_switch() -> None:
     assert line["median_pps"] == pytest.approx(45e3)
 
 
+def test_numbers_of_vms_and_of_flows_are_apart() -> None:
+    """Two VMs received twice as much each as four, and 1,000 flows 1.5 times as much as 64,000."""
+    rows = ROWS[ROWS["arm"].eq("ovs_netdev+case=net_to_vm") & ROWS["loss_goal_ratio"].eq(0)]
+    few = rows.assign(
+        pairs=2, folder="b", throughput_pps=2 * rows["throughput_pps"],
+        received_by=[{name: 2 * one[name] for name in ("vm0", "vm1")} for one in rows["received_by"]],
+    )  # fmt: skip
+    flows = rows.assign(flows_count=1000, folder="c", throughput_pps=1.5 * rows["throughput_pps"])
+    both = pd.concat([rows, few, flows], ignore_index=True)
+    table = by_vm(both[both["frame"].eq("64")]).set_index(["VMs", "flows"])["each receiver, packets/s"]
+    assert dict(table) == {
+        ("4", "64000"): "25 kpps to 25 kpps", ("2", "64000"): "50 kpps to 50 kpps", ("4", "1000"): "25 kpps to 25 kpps",
+    }  # fmt: skip
+    figure = ovs_test_plan_figure.use_cases(both, rates(both), reference_tables.ovs_test_plan())
+    lines = {
+        trace.name: list(trace.y) for trace in figure.data if trace.showlegend and trace.mode != "markers"
+    }
+    assert lines == {
+        f"ovs_netdev, {words}": pytest.approx([100e3 * factor, 80e3 * factor])
+        for words, factor in (
+            ("64000 flows, 4 VMs", 1),
+            ("64000 flows, 2 VMs", 2),
+            ("1000 flows, 4 VMs", 1.5),
+        )
+    }
+
+
 def test_published_readouts_are_64_bytes() -> None:
     table = reference_tables.ovs_test_plan().set_index("use_case")
     assert list(table["frame_bytes"]) == [64, 64]

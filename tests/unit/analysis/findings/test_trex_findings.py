@@ -16,7 +16,7 @@ def rows() -> pd.DataFrame:
         "arm": "veth_bridge", "role": "baseline", "topology": "veth_bridge", "endpoint": "namespace", "frame": "64b",
         "trex_server": "labkit's own server", "line_pps": 1e6, "senders_count": 2, "loss_goal_ratio": 1e-4,
         "protocol": "udp", "pairs": 1, "where": "here", "cpu": "a CPU", "kernel": "6.1", "reason": None,
-        "latency_buckets": None, "mtu_bytes": 1500, "nodes": "one", "line": "84 bytes on the line",
+        "latency_buckets": None, "mtu_bytes": 1500, "nodes": "one", "line": "84 bytes on the line", "folder": "a",
     }  # fmt: skip
     result = {"part": "cost", "direction": "all", "ended": "the target was held"}
     step = {"part": "steps", "duration_s": 3.0, "offered_pps": 1e5, "requested_pps": 1e5, "loss_ratio": 0.0,
@@ -49,9 +49,13 @@ def test_shares_and_histogram() -> None:
     assert of["imix"] == pytest.approx(0.988, abs=0.001)
     table = trex.histogram(rows())
     assert table.to_dict("records") == [
-        {"arm": "veth_bridge", "direction": "0→1", "bucket_us": 10, "count": 5},
-        {"arm": "veth_bridge", "direction": "0→1", "bucket_us": 300, "count": 15},
+        {"arm": "64b through veth_bridge", "direction": "0→1", "bucket_us": 10, "count": 5},
+        {"arm": "64b through veth_bridge", "direction": "0→1", "bucket_us": 300, "count": 15},
     ]
+    both = trex.histogram(pd.concat([rows(), rows().assign(frame="imix")], ignore_index=True))
+    assert dict(both.groupby("arm")["count"].sum()) == {
+        "64b through veth_bridge": 20, "imix through veth_bridge": 20,
+    }  # fmt: skip
     published = reference_tables.trex_histogram()
     assert set(published["direction"]) == {"published, port 0", "published, port 1"}
     assert published["count"].sum() == 805_871  # of both ports, as printed
@@ -64,7 +68,7 @@ def test_figures_show_own_and_published_results() -> None:
     assert shown.data[1].name.startswith("published")
     latency = trex_figure.probe_latency(table, trex.histogram(table), reference_tables.trex_histogram())
     assert [trace.name for trace in latency.data] == [
-        "veth_bridge: 0→1", "published, port 0", "published, port 1",
+        "64b through veth_bridge: 0→1", "published, port 0", "published, port 1",
     ]  # fmt: skip
     assert sum(latency.data[0].y) == pytest.approx(1)
     ramp = trex_figure.over_time(table)
@@ -75,6 +79,13 @@ def test_figures_show_own_and_published_results() -> None:
     received = [trace for trace in trex_figure.over_time(table).data if str(trace.name).endswith("received")]
     assert len({(trace.name, trace.line.color) for trace in received}) == 2
     assert len({trace.line.color for trace in received}) == 2
+    # A point of a sweep has the name of another one, and lines of its own.
+    table = pd.concat([rows(), rows().assign(folder="b", throughput_pps=2e5)], ignore_index=True)
+    received = [
+        list(one.y) for one in trex_figure.over_time(table).data if str(one.name).endswith("received")
+    ]
+    assert [1e5] in received
+    assert [2e5] in received
     table = rows().iloc[:0]
     for figure in (
         trex_figure.over_time(table),
