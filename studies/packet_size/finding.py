@@ -112,7 +112,7 @@ def differences(curves: Sequence[Curve]) -> list[str]:
     result = cost_comparison.comparisons(curves)
     lines = [_difference(one, _where(one.curve, curves)) for one in result]
     if count := sum(len(one.judged) for one in result):
-        sentences = f"{counted(count, 'difference')} judged together: at 95 % each, about {0.05 * count:.1g}"
+        sentences = f"{counted(count, 'difference')} judged together: at 95 % each, about {0.05 * count:.2g}"
         sentences += (
             " of them would be significant by chance. The procedure of Benjamini and Hochberg selects"
         )
@@ -195,7 +195,7 @@ def _limits(group: pd.DataFrame, where: str) -> Iterator[str]:
         yield f"{start} included in that of the received ones{where}."
     if len(beyond) == len(lost):
         return
-    start = f"At {counted(len(lost) - len(beyond), 'point')} every datagram arrived:"
+    start = f"At {counted(len(lost) - len(beyond), 'point')} at most {units.percent(LOST)} was lost:"
     of = group.iloc[0]
     if pd.notna(of["rate_bps"]):
         yield f"{start} the requested rate determines the time between datagrams{where}."

@@ -108,9 +108,11 @@ def test_fragmentation_and_segmentation_words() -> None:
     whole = synthetic_packet_sizes.rows(mtu_bytes=65535)
     text = " ".join(packet_size.transport(whole))
     assert "fragments" not in text
-    assert "At 30 points every datagram arrived: there the sender" in text
+    assert "At 30 points at most 1 % was lost: there the sender" in text
     text = " ".join(packet_size.transport(whole[whole["arm"].eq("veth") & whole["length_bytes"].eq(16)]))
-    assert "At 1 point every" in text
+    assert "At 1 point at most" in text
+    text = " ".join(packet_size.transport(synthetic_packet_sizes.rows(lost=0.009)))
+    assert "every datagram" not in text, "nine of a thousand were lost"
     rows.loc[rows["length_bytes"].eq(4000), "fragments_count"] = 0  # as with segmentation in the NIC
     assert "But IP counted 1 of each datagram of 4000 bytes" in " ".join(packet_size.transport(rows))
 
@@ -118,7 +120,7 @@ def test_fragmentation_and_segmentation_words() -> None:
 def test_limiting_side() -> None:
     for parameters, words in (
         ({}, "there the sender, one process, is the limit"),
-        ({"rate_bps": 1e6}, "arrived: the requested rate determines the time between datagrams."),
+        ({"rate_bps": 1e6}, "lost: the requested rate determines the time between datagrams."),
         (
             {"pairs": 8},
             "there the senders are the limit, and the time between datagrams is that of all senders together",
@@ -126,7 +128,7 @@ def test_limiting_side() -> None:
         ({"streams": 4}, "there the senders are the limit"),
     ):
         rows = synthetic_packet_sizes.rows(mtu_bytes=65535, **parameters)
-        [lines] = [one for one in packet_size.transport(rows) if "every datagram arrived" in one]
+        [lines] = [one for one in packet_size.transport(rows) if "at most 1 % was lost" in one]
         assert words in lines
 
 
