@@ -89,7 +89,7 @@ def why_not(profiles: pd.DataFrame) -> list[str]:
 def judge_claim(result: pd.DataFrame) -> list[ClaimJudgement]:
     """Judge the claim SEED for each point and arm that timed the function at both sizes.
 
-    If the baseline differs from its own control, the claim is undecided.
+    If the baseline differs from its own control, the interval is widened.
     """
     of = result[result["function"].eq(SEED.function)]
     # A median of 0 s means that the clock is too coarse; it has no ratio.
@@ -109,8 +109,8 @@ def judge_claim(result: pd.DataFrame) -> list[ClaimJudgement]:
             if not len(both):
                 continue
             large, small = (both[size] for size in (SEED.length_bytes, SEED.of_length_bytes))
-            effect = stats.effect((large - small).to_numpy(float))
-            word, why = _word(effect, control)
+            effect = stats.widened(stats.effect((large - small).to_numpy(float)), control)
+            word, why = _word(effect)
             lengths_s = math.exp(large.mean()), math.exp(small.mean())
             overhead = group.loc[group["arm"].eq(arm), "overhead_ratio"].median()
             left = None if pd.isna(overhead) else float(overhead)
@@ -124,15 +124,16 @@ def _control(logs: pd.DataFrame) -> Effect | None:
     if not {"baseline", "control"} <= set(logs.index.get_level_values("role")):
         return None
     first, again = (
-        logs[logs.index.get_level_values("role") == role].droplevel(["arm", "role"]).mean(axis="columns")
+        logs[logs.index.get_level_values("role") == role]
+        .droplevel(["arm", "role"])
+        .mean(axis="columns", skipna=False)
         for role in ("baseline", "control")
     )
     both = (again - first).dropna().tolist()
     return stats.effect(both) if both else None
 
 
-def _word(effect: Effect, control: Effect | None) -> tuple[str, str]:
-    effect = stats.widened(effect, control)
+def _word(effect: Effect) -> tuple[str, str]:
     if effect.low is None or effect.high is None:
         return UNDECIDED, "one round has no interval"
     low, high = SEED.ratio / NEAR, SEED.ratio * NEAR

@@ -22,9 +22,9 @@ from labkit.analysis.load import ENDPOINT_NAMES, GROUP, HOST, Key
 from labkit.analysis.stats import Effect
 from labkit.common.units import counted
 from studies import function_time_claim
-from studies.documents.results import Results
+from studies.documents.results import Results, how_to_measure
 
-UDP_FRAME_BYTES = 42  # Ethernet, IPv4 and UDP headers
+HEADERS_BYTES = {4: 42, 6: 62}  # Ethernet, IP and UDP, by the version of IP
 FULL_LINK = 0.9  # of a link's rate: more than this may fill it, because a tunnel adds headers
 PRINTED = "published numbers"  # the run of evidence that was computed from the document's own numbers
 COMPUTED, COUNTED = "computed", "counted"
@@ -89,7 +89,7 @@ def _measured(
     def source_of(run: str, /, *given: Given.args, **only: Given.kwargs) -> Source:
         def source(results: Results) -> list[Evidence]:
             if not results.has(run):
-                return [Evidence(run, "", "", doubt=f"`labkit sweep params/findings-{run}.yaml` measures it")]
+                return [Evidence(run, "", "", doubt=f"{how_to_measure(run)} measures it")]
             found = list(find(results, run, *given, **only))
             return found or [Evidence(run, "", "", doubt="the run did not measure it")]
 
@@ -206,6 +206,8 @@ def ratio_of_ratios(
             continue
         lost = stats.lost_freedom(len(both), bool(group["placed"].all()))
         effect = stats.effect(np.asarray(both, np.float64), list(both.index), lost=lost)
+        for side in sides:
+            effect = stats.widened(effect, verdicts.column_effect(side, "log_control", slices=True))
         point = _point(load.key_of(sides[0].iloc[0].to_dict()))
         what = f"{arm} / {other}: {point} → {_value(column, right)}"
         yield _add_effect(Evidence(run, what, host, of=of), effect)
@@ -326,7 +328,7 @@ def mirrored_share(results: Results, run: str, /, share: str, link_bps: float) -
     uplink = names.str.extract(r"\+uplink_bps=(\d+(?:\.\d+)?(?:e\+?\d+)?)", expand=False).astype(float)
     rows = rows[rows["link_rate_bps"].fillna(uplink).eq(link_bps)]
     rows = rows[rows["status"].eq("ok") & rows["rate_bps"].notna() & rows["copies_expected_count"].gt(0)]
-    frame_bits = 8 * (rows["length_bytes"] + UDP_FRAME_BYTES)
+    frame_bits = 8 * (rows["length_bytes"] + rows["family"].map(HEADERS_BYTES))
     made_bps, arrived_bps = (
         rows[f"copies_{name}count"] / rows["window_s"] * frame_bits for name in ("expected_", "")
     )

@@ -25,7 +25,7 @@ from studies.documents import document
 from studies.documents.claim import Judgement
 from studies.documents.evidence import durations, rows_with
 from studies.documents.registry import DOCUMENTS, where_of
-from studies.documents.results import Results
+from studies.documents.results import Results, how_to_measure
 
 PRINTED = "printed"
 UNITS = {one.name: one.unit for one in schema.COLUMNS} | dict.fromkeys(("ip_rcv_s", "p50_s"), "s")
@@ -81,7 +81,7 @@ def _text(one: Exhibit, results: Results, judgements: Sequence[Judgement]) -> st
     ]  # fmt: skip
     used = dict.fromkeys(table["run"] for table in (*one.ours, *one.draw))
     lines += [
-        f"- `labkit sweep params/findings-{run}.yaml` measures the run {run}, which is not published."
+        f"- {how_to_measure(run)} measures the run {run}, which is not published."
         for run in used if not results.has(run)
     ]  # fmt: skip
     if one.nothing:

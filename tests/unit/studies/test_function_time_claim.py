@@ -31,6 +31,8 @@ def test_claim_sentence() -> None:
         [result] = function_time_claim.judge_claim(function_time_claim.times(profiles))
         assert (result.arm, result.word) == ("veth", word)
         assert result.why.startswith(why)
+        # The ratio that is shown has the interval that was judged.
+        assert ("differs from itself" in result.effect.how) == ("again" in more)
         [claim, lines] = packet_size.functions(profiles)
         assert claim.startswith("Claimed (ECE 792 report")
         assert claim.endswith("moves the ratio towards 1.")
