@@ -17,6 +17,7 @@ import threading
 from labkit.common.errors import LabkitError
 from labkit.measure import topologies
 from labkit.measure.observers.counters.receive_counters import receivers
+from labkit.measure.traffic.base import PORT
 from labkit.system import netlink, process
 
 SENT_BYTES = 20_000_000
@@ -31,13 +32,13 @@ def send_all(pair: topologies.Pair) -> int:
     """
     kind = socket.AF_INET6 if ":" in pair.server.address else socket.AF_INET
     with netlink.inside(pair.server.namespace.fd):
-        listener = socket.create_server((pair.server.address, 0), family=kind)
+        listener = socket.create_server((pair.server.address, PORT), family=kind)
     with netlink.inside(pair.client.namespace.fd):
         client = socket.socket(kind)
-    client.connect(listener.getsockname()[:2])
-    server, _ = listener.accept()
+    client.connect((pair.server_address, PORT))
     sender = threading.Thread(target=lambda: (client.sendall(bytes(SENT_BYTES)), client.shutdown(1)))
     sender.start()
+    server, _ = listener.accept()
     left = SENT_BYTES
     while part := server.recv(1 << 20):
         left -= len(part)

@@ -44,6 +44,7 @@ LOOPBACK = ip_interface("127.0.0.1/8")
 MAX_MTU = 65521  # slirp4netns(1), --mtu; with more, pasta of March 2023 makes a tap of 1500 without a word
 # rootlesskit maps the user's subordinate IDs (subuid(5)), of which root has none.
 SUBORDINATE_IDS = "root:100000:65536\n"
+TIMESTAMPS_BYTES = 12  # of TCP's header (RFC 7323), without which the programs' own TCP sends
 Found = TypeVar("Found")
 
 
@@ -179,6 +180,8 @@ def user_mode(name: str, spec: Spec) -> Iterator[Topology]:
             if program.interface != TAP:
                 index, own = 1, LOOPBACK
             end = Endpoint(behind, spaces[behind], program.interface, index, str(own.ip))
+            if program.interface == TAP:
+                end = replace(end, more_header_bytes=-TIMESTAMPS_BYTES)
             pairs.append(
                 Pair(end, built.endpoint(server))
                 if behind == client
