@@ -84,9 +84,7 @@ class Receivers:
             texts = [client.read(self._mibs) for client in self._clients]
             if not texts:
                 return ReceiveCounts(*of_received)
-            return ReceiveCounts(
-                *of_received, sum(datagrams(text)[1] for text in texts), sum(map(fragments, texts))
-            )
+            return ReceiveCounts(*of_received, sum(map(sent, texts)), sum(map(fragments, texts)))
         read = [server.counters() for server in self._servers]
         headers = sum(
             one.received_count * length for one, length in zip(read, self._header_bytes, strict=True)
@@ -152,7 +150,7 @@ def _received_datagrams(server: Endpoint, path: str, outside: list[int]) -> int:
     """
     for _ in range(ATTEMPTS if outside else 1):
         before = _taken_out(server, outside)
-        count, after = datagrams(server.kernel.read(path))[0], _taken_out(server, outside)
+        count, after = datagrams(server.kernel.read(path)), _taken_out(server, outside)
         if before == after:
             break
     return count - (before + after) // 2
@@ -181,10 +179,15 @@ def _is_in_ipv6(space: Namespace, link: netlink.Link) -> bool:
 
 
 @errors.reading("/proc/net/snmp")
-def datagrams(text: str) -> tuple[int, int]:
-    """Parse the UDP datagrams received and sent in a namespace from /proc/net/snmp or snmp6 (RFC 4113)."""
-    udp = _group(text, "Udp")
-    return udp["InDatagrams"], udp["OutDatagrams"]
+def datagrams(text: str) -> int:
+    """Parse the UDP datagrams received in a namespace from /proc/net/snmp or snmp6 (RFC 4113)."""
+    return _group(text, "Udp")["InDatagrams"]
+
+
+@errors.reading("/proc/net/snmp")
+def sent(text: str) -> int:
+    """Parse the UDP datagrams that sockets sent from the same files, with those that IP refused (`packet_loss`)."""
+    return _group(text, "Udp")["OutDatagrams"] + _group(text, "Ip")["OutDiscards"]
 
 
 @errors.reading("/proc/net/snmp")
