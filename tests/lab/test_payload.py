@@ -1,4 +1,4 @@
-"""What labkit counts of TCP is payload, with and without segmentation offload."""
+"""What labkit counts is payload: of TCP with and without segmentation offload, of UDP inside tunnels, too."""
 
 import json
 from pathlib import Path
@@ -37,3 +37,18 @@ def check(requests: list[list[Any]]) -> None:
     for request, (of_program, of_tcp) in zip(requests, answers, strict=True):
         assert of_program > 1 - NEAR, request
         assert of_tcp < 1 + NEAR, request
+
+
+@pytest.mark.needs("vxlan")
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+def test_counted_datagrams_are_the_programs(direction: str) -> None:
+    """The kernel counts what a tunnel takes out as received, by the version of IP outside; and losses are followed on
+    the way of the data."""
+    requests = [(outside, inside, direction) for outside in (4, 6) for inside in (4, 6)]
+    program = Path(__file__).with_name("count_datagrams.py")
+    for request, one in zip(requests, printed(program, json.dumps(requests), timeout_s=60), strict=True):
+        assert (one["counted"], one["sent"]) == (500, 500), request
+        [loss] = one["losses"]
+        assert loss["pair"] == ("c1 > c2" if direction == "forward" else "c2 > c1")
+        counts = loss["unit"], loss["sent_count"], loss["received_count"], loss["lost_count"]
+        assert counts == ("datagrams", 600, 500, 100), request

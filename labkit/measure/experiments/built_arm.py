@@ -100,7 +100,7 @@ class BuiltArm(abc.ABC):
         meter = None if self.topology is None else self.topology.meter
         return dict if meter is None else meter()
 
-    def counted_losses(self, _family: int) -> Callable[[], list[dict[str, Any]]]:
+    def counted_losses(self, _family: int, _direction: str) -> Callable[[], list[dict[str, Any]]]:
         """Start counting; return a function that returns the loss of each pair by hop (`packet_loss`), if known."""
         return list
 
@@ -199,10 +199,10 @@ class LocalArm(BuiltArm):
     def while_measured(self) -> AbstractContextManager[object]:
         return changes.while_measured(self.arm.change, self.topology)
 
-    def counted_losses(self, family: int) -> Callable[[], list[dict[str, Any]]]:
+    def counted_losses(self, family: int, direction: str) -> Callable[[], list[dict[str, Any]]]:
         from labkit.measure.observers.counters import packet_loss  # only datagrams are followed
 
-        return packet_loss.counted_losses(self.topology, family)
+        return packet_loss.counted_losses(self.topology, family, direction)
 
     @property
     def _ends(self) -> list[Endpoint]:

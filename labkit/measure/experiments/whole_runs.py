@@ -124,8 +124,8 @@ def _flows(
     artefact: Path,
     counting: Counting | None,
 ) -> Measured:
-    followed = parameters.protocol == "udp" and parameters.direction == "forward"  # the path to the servers
-    losses = built_arm.counted_losses(parameters.family) if followed else list
+    followed = parameters.protocol == "udp"
+    losses = built_arm.counted_losses(parameters.family, parameters.direction) if followed else list
     with built_arm.serving(parameters, generator) as (flows, there):
         try:
             seen, joined = _counted(parameters, built_arm, flows, there, counting or nullcontext)

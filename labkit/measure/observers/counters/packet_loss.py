@@ -19,6 +19,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
+
 from labkit.common import topology_state
 from labkit.measure import topologies
 from labkit.measure.endpoints import Endpoint, Pair
@@ -26,6 +28,7 @@ from labkit.measure.observers import switch as switch_observer
 from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer
 from labkit.measure.observers.counters import receive_counters
 from labkit.measure.observers.counters.kernel_counters import since_now
+from labkit.measure.topologies.network.kinds import TRANSPORT
 from labkit.measure.topologies.state import packet_path, read
 from labkit.measure.topologies.state.packet_path import IN, OUT
 
@@ -103,13 +106,15 @@ def losses(
     family: int,
     outside: Collection[tuple[str, str]] = (),
     switched: Counts = MappingProxyType({}),
+    protected: Collection[tuple[str, str]] = (),
 ) -> list[dict[str, Any]]:
     """Return the loss of each pair, where `pairs` are (client's name, server's name, path).
 
     Each result has unit, sent_count, received_count, lost_count, the hops in order (at, lost_count, why) and
     unexplained_count; the hops' losses plus unexplained_count are lost_count. Frames also have received_bytes.
     Datagrams that cannot be followed one by one also have `frames`. `outside`: interfaces (namespace, name) that
-    decapsulate UDP. `switched`: the changes of an Open vSwitch's counters (`observers.switch`).
+    decapsulate UDP of this version of IP. `switched`: the changes of an Open vSwitch's counters (`observers.switch`).
+    `protected`: interfaces whose packets have ESP in transport mode, because IP counts these before and after it.
     """
     seen = _CounterChanges(changed, switched)
     shared = _shared_steps([path for _client, _server, path in pairs])
@@ -122,6 +127,7 @@ def losses(
         else:
             at_ends = (own[0][0], own[-1][0])
             simple = sum(step[0] in at_ends for step in own) == 2  # in a tunnel there are more
+            simple &= not any(step[:2] in protected for step in own)
             # If the path starts or ends at a guest's tap, the sockets are in the guest.
             sockets = protocol == "udp" and (own[0][2], own[-1][2]) == ("out", "in")
             if not sockets:
@@ -338,46 +344,64 @@ def _armed(parameters: ObservedLoad, topology: topologies.Topology, _stem: Path)
     counts, switch = since_now(topology.namespaces, _guests(topology)), topology.switch
     of_switch = switch_observer.since_now(switch)
     meter = topology.meter() if topology.meter is not None else dict[str, Any]
-    pairs, outside = _followed(topology)
+    followed = _Followed(topology, parameters.family, parameters.direction)
 
     def report() -> Observation:
         changed, own, metered = counts(), of_switch().observed, meter()
-        result = losses(changed, pairs, parameters.protocol, parameters.family, outside, own)
+        result = followed.losses(changed, parameters.protocol, own)
         if switch is None or "copies_expected_count" not in metered:
             return Observation({**changed, "loss": result})
         space = switch.space.name
-        ports = {interface for _client, _server, path in pairs for at, interface, _ in path if at == space}
+        ports = {interface for *_, path in followed.ways[0] for at, interface, _ in path if at == space}
         copies = lost_copies(changed, own, metered, space, ports, switch.uplink)
         return Observation({**changed, "loss": result, "copies": copies})
 
     yield ArmedObserver(report)
 
 
-def _followed(
-    topology: topologies.Topology,
-) -> tuple[list[tuple[str, str, list[Step]]], set[tuple[str, str]]]:
-    """Return the pairs with their paths, and the interfaces that decapsulate UDP at the servers."""
-    state = read.state(topology)
-    outside = {
-        (pair.server.namespace.name, link.name)
-        for pair in topology.pairs
-        for link in receive_counters.outside(pair.server.namespace, pair.server.address)
-    }
-    paths = zip(topology.pairs, state.pairs, packet_path.packet_paths(state), strict=True)
-    return [
-        (client.name, server.name, _pair_path(pair, steps)) for pair, (client, server), steps in paths
-    ], outside
+class _Followed:
+    """What `losses` takes of a topology: for each way that data takes, the pairs from sender to receiver with their
+    paths (`ways`), and the interfaces at which counters mean something else."""
+
+    def __init__(self, topology: topologies.Topology, family: int, direction: str) -> None:
+        there, pairs = read.state(topology), topology.pairs
+        back = msgspec.structs.replace(
+            there, pairs=[pair[::-1] for pair in there.pairs], forward=there.back, back=there.forward
+        )
+        each = (there, pairs), (back, [Pair(pair.server, pair.client) for pair in pairs])
+        self.ways = [
+            [
+                (sender.name, receiver.name, _pair_path(pair, steps))
+                for pair, (sender, receiver), steps in zip(
+                    ends, state.pairs, packet_path.packet_paths(state), strict=True
+                )
+            ]
+            for state, ends in {"forward": each[:1], "reverse": each[1:], "both": each}[direction]
+        ]
+        self._family = family
+        self._outside = {
+            (end.namespace.name, link.name)
+            for pair in pairs
+            for end in (pair.client, pair.server)
+            for link in receive_counters.outside(end.namespace, end.address)
+        }
+        links = ((space.name, link) for space in there.namespaces for link in space.interfaces)
+        self._protected = [(at, link.name) for at, link in links if link.mode == TRANSPORT]
+
+    def losses(
+        self, changed: Counts, protocol: str, switched: Counts = MappingProxyType({})
+    ) -> list[dict[str, Any]]:
+        """Return the losses of all pairs."""
+        more = self._outside, switched, self._protected
+        return [one for pairs in self.ways for one in losses(changed, pairs, protocol, self._family, *more)]
 
 
-def counted_losses(topology: topologies.Topology, family: int) -> Callable[[], list[dict[str, Any]]]:
+def counted_losses(
+    topology: topologies.Topology, family: int, direction: str
+) -> Callable[[], list[dict[str, Any]]]:
     """Read the counters now; return a function that reads them again and returns the datagrams' `losses` since."""
     counts = since_now(topology.namespaces, _guests(topology))
-
-    def since() -> list[dict[str, Any]]:
-        pairs, outside = _followed(topology)
-        return losses(counts(), pairs, "udp", family, outside)
-
-    return since
+    return lambda: _Followed(topology, family, direction).losses(counts(), "udp")
 
 
 def refusals(topology: topologies.Topology) -> Callable[[], str]:

@@ -117,6 +117,20 @@ def test_the_place_of_most_loss_is_named(place: str, where: str) -> None:
     assert loss_places.where([{"hops": []}]) is None
 
 
+def test_esp_in_transport_mode_is_one_hop() -> None:
+    """IP counts a packet before and after ESP, on both sides: that is neither loss nor a duplicate."""
+    changed = lossy()
+    for space, name in (("client0", "OutRequests"), ("server0", "InDelivers")):
+        changed["namespaces"][space]["mibs"]["Ip"][name] += 9000
+    result = losses(changed, protected=[("server0", "eth0")])
+    assert [hop["at"].partition(": ")[2] for hop in result["hops"]] == [
+        "lost on the way, or left unread in the socket",
+        "UDP socket",
+    ]
+    assert [hop["lost_count"] for hop in result["hops"]] == [sum(LOST.values()) - 256, 256]
+    assert loss_places.duplicated([result]) is None
+
+
 def test_duplicates_are_located() -> None:
     """The client's queue (netem duplicate) sends 2,000 of 10,000 datagrams twice."""
     changed = lossy()
