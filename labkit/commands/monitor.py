@@ -214,9 +214,9 @@ class _Writer:
                 self._is_begun = True
             self._put(b"".join(blocks(report.packets)))
         if report.packets:
-            self.missed += report.packets[-1].number - self._since - len(report.packets)
             self._since = report.packets[-1].number
             self.count += len(report.packets)
+        self.missed = report.counts.kept_count + report.counts.forgotten_count - self.count
 
     def _put(self, content: bytes) -> None:
         left = memoryview(content)

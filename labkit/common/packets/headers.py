@@ -31,6 +31,7 @@ ETHERTYPES = {
 }
 IP6_EXTENSIONS = {0, 43, 60}  # hop by hop, routing, destination: 8-byte units (RFC 8200); 44 is the fragment
 IP6_FRAGMENT, AH = 44, 51
+SYN = 2  # a flag of TCP
 PROTOCOLS = {1: "icmp", 4: "ip", 6: "tcp", 17: "udp", 41: "ip6", 47: "gre", 50: "esp", AH: "ah", 58: "icmp6"}
 ICMP = {0: "echo reply", 8: "echo request"}
 ICMP6 = {128: "echo request", 129: "echo reply"}
@@ -250,14 +251,16 @@ def _udp(data: bytes, length: int) -> Decoded:
 
 
 def _tcp(data: bytes, length: int) -> Decoded:
-    """RFC 9293."""
-    source, target, sequence, acknowledged, offset = struct.unpack_from("!HHIIB", data)
+    """RFC 9293. The timestamp among the options tells a segment from one that is sent again. The options of a SYN may
+    change on the way (MSS clamping)."""
+    source, target, sequence, acknowledged, offset, flags = struct.unpack_from("!HHIIBB", data)
     header_bytes = (offset >> 4) * 4
     if header_bytes < 20:
         return _nonsense("no TCP header", length)
     _whole(data, header_bytes)
     fields: dict[str, int | str] = {"source_port": source, "target_port": target}
     fields |= {"sequence": sequence, "acknowledged": acknowledged}
+    fields["options"] = "" if flags & SYN else data[20:header_bytes].hex()
     return Layer("tcp", f"TCP {target}", header_bytes, length, fields), None
 
 

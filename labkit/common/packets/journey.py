@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.common.packets.headers import PORTS, UNKNOWN, Layer, layers, stack
-from labkit.common.packets.pcapng import OUT, Counts, Frame
+from labkit.common.packets.pcapng import IN, OUT, Counts, Frame
 
 PAYLOAD_BYTES = 32  # of the payload; ping and iperf3 begin theirs with the time
 WITHIN_S = 0.9  # an equal packet after that time is another one: ARP repeats a request after a second
@@ -164,7 +164,7 @@ def _comment(one: Journey, at: int, which: str, names: Mapping[str, str]) -> str
         after = (seen.time_ns - one.sightings[0].time_ns) / 1000
         parts += [f"{after:.1f} µs after the first", *_changes(one.sightings[at - 1], seen)]
     if seen is one.sightings[-1]:
-        parts.append(_end(one, seen, names))
+        parts.append(_end(one, names))
     return "; ".join(parts)
 
 
@@ -188,11 +188,12 @@ def _ttl(seen: Sighting) -> int | str | None:
     return next((layer.fields["ttl"] for layer in reversed(seen.layers) if "ttl" in layer.fields), None)
 
 
-def _end(one: Journey, seen: Sighting, names: Mapping[str, str]) -> str:
+def _end(one: Journey, names: Mapping[str, str]) -> str:
     receiver = names.get(one.target or "")
     if receiver is None:
         return "this is the last hop that saw it"
-    if receiver == seen.hop.rpartition(":")[0]:
+    # A switch that floods sends copies elsewhere, too, which may be seen last.
+    if any(receiver == each.hop.rpartition(":")[0] and each.direction == IN for each in one.sightings):
         return f"arrived at {receiver}"
     return f"no later hop saw it, so it did not reach {receiver}"
 

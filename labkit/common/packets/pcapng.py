@@ -81,9 +81,9 @@ def packet(
     """Return the block of a frame at the hop of this number.
 
     `flags`: direction (1 in, 2 out) and reception type (4 unicast, 8 multicast, 12 broadcast, 16 another's address).
-    `comment`: a text for people; Wireshark shows it.
+    `comment`: a text for people; Wireshark shows it. Its beginning is kept.
     """
-    option = b"" if comment is None else _option(COMMENT, comment.encode())
+    option = b"" if comment is None else _option(COMMENT, _beginning(comment))
     padded = -len(data) % 4
     total = 44 + len(data) + padded + len(option)
     head = _packet.pack(PACKET, total, hop, time_ns >> 32, time_ns & 0xFFFFFFFF, len(data), length_bytes)

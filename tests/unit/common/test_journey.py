@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from example_frames import ARP, INNER, PORTS, SEED, echo, ethernet, ip, tcp, udp, vxlan
+from example_frames import ARP, INNER, PORTS, SEED, echo, ethernet, ip, ip6, tcp, udp, vxlan
 
 from labkit.common import packets
 from labkit.common.errors import BadInput
@@ -78,6 +78,14 @@ def test_packets_are_told_apart() -> None:
         assert hops(result(*both)) == [order]
 
 
+def test_a_segment_that_is_sent_again_is_another_packet() -> None:
+    """An IPv6 header has no identifier. The first segment is lost after a, and the second one arrives at b."""
+    times = (b"\x01\x01\x08\x0a" + bytes([0, 0, 0, at, 0, 0, 0, 9]) for at in (1, 2))
+    first, again = (ethernet(ip6(tcp(b"data", one), "fd00::1 > fd00::2", 6), 0x86DD) for one in times)
+    journeys = result(frame(first, "a:1", 0), frame(again, "a:1", 200), frame(again, "b:2", 201))
+    assert hops(journeys) == [["a:1"], ["a:1", "b:2"]]
+
+
 def test_identical_packets() -> None:
     """ARP repeats a request with the same bytes. Here the second one is lost between a and b."""
     arp_frame = ethernet(ARP, 0x0806)
@@ -127,6 +135,10 @@ def test_comments_say_what_happened() -> None:
         3: "packet 2 of 2: a > e echo request; hop 1 of 1: out at a:1; no later hop saw it, so it did not reach e",
     }
     assert journey.comments(journey.journeys([lost], PORTS))[0].endswith("; this is the last hop that saw it")
+    # A bridge floods what it has not learned: the copy for another end comes last.
+    flooded = [frame(request(), hop, at) for at, hop in enumerate(("e:4", "f:5"))]
+    last = journey.comments(journey.journeys(flooded, PORTS), names)[1]
+    assert last.endswith("in at f:5; 1000.0 µs after the first; arrived at e")
 
 
 def test_comments_in_a_file() -> None:
