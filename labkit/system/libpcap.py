@@ -7,6 +7,7 @@ import ctypes
 import functools
 
 from labkit.common.errors import BadInput, Unsupported
+from labkit.common.packets import RAW_IP
 
 LIBRARY = "libpcap.so.0.8"
 # The parser and the optimizer of libpcap take long, or much of the stack, for what nobody writes by hand.
@@ -16,6 +17,7 @@ MAX_NESTED = 64
 ERROR_BYTES = 256  # PCAP_ERRBUF_SIZE
 INSTRUCTION_BYTES = 8  # struct bpf_insn and struct sock_filter
 BUFFER_BYTES = 1 << 16  # of the handle that only compiles
+DLT_RAW = 12  # libpcap's own number of RAW_IP, which is that of files (pcap/dlt.h)
 
 
 class _Program(ctypes.Structure):
@@ -69,14 +71,14 @@ def compiled(expression: str, link_type: int, snap_bytes: int, interface: str | 
     """Compile a filter to the instructions of a classic BPF program, which takes `snap_bytes` of every packet that
     matches.
 
-    `link_type` is pcap's. With `interface`, of the network namespace of the calling thread, the program also finds VLAN
-    tags that the kernel keeps beside the packet; that needs CAP_NET_RAW. Raises BadInput, with libpcap's words, for
-    what is not a filter, Unsupported where libpcap is missing.
+    `link_type` is that of files. With `interface`, of the network namespace of the calling thread, the program also
+    finds VLAN tags that the kernel keeps beside the packet; that needs CAP_NET_RAW. Raises BadInput, with libpcap's
+    words, for what is not a filter, Unsupported where libpcap is missing.
     """
     check(expression, MAX_GENERATED)
     library = _library()
     if interface is None:
-        handle = library.pcap_open_dead(link_type, snap_bytes)
+        handle = library.pcap_open_dead(DLT_RAW if link_type == RAW_IP else link_type, snap_bytes)
     else:
         handle = _activate(library, interface, snap_bytes)
     program = _Program()

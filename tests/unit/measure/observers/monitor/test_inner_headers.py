@@ -9,7 +9,7 @@ import pytest
 from example_frames import echo, ethernet, geneve, gre, ip, ip6, tcp, udp, vxlan
 
 from labkit.common.errors import BadInput
-from labkit.common.packets import ETHERNET
+from labkit.common.packets import ETHERNET, RAW_IP
 from labkit.measure.observers.monitor import Selection
 from labkit.measure.observers.monitor.inner_headers import IN_IP, IN_UDP
 from labkit.system import libpcap
@@ -54,11 +54,11 @@ def frames(kind: str, inner: bytes, version: int) -> list[bytes]:
     ]
 
 
-def selected(selection: Selection, sent: list[bytes]) -> list[bytes]:
+def selected(selection: Selection, sent: list[bytes], link_type: int = ETHERNET) -> list[bytes]:
     """Return the frames that the kernel lets through: a unix socket takes the same programs as a packet socket."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with closing(ours), closing(theirs):
-        attach(theirs, libpcap.compiled(selection.filter(), ETHERNET, 2048))
+        attach(theirs, libpcap.compiled(selection.filter(), link_type, 2048))
         theirs.setblocking(False)
         result = []
         for frame in sent:
@@ -66,6 +66,13 @@ def selected(selection: Selection, sent: list[bytes]) -> list[bytes]:
             with suppress(BlockingIOError):
                 result.append(theirs.recv(4096))
         return result
+
+
+def test_interfaces_without_a_link_header_have_filters() -> None:
+    """Those of GRE, IPIP, WireGuard and tun."""
+    of_udp, of_icmp = (packet(4, udp(b"x", 53), 17), packet(4, echo(), 1))
+    for selection in (Selection(protocol="icmp"), Selection(expression="icmp[icmptype] = icmp-echo")):
+        assert selected(selection, [of_udp, of_icmp], RAW_IP) == [of_icmp]
 
 
 @pytest.mark.parametrize("version", [4, 6])
