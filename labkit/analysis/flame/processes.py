@@ -4,16 +4,17 @@ import re
 from collections.abc import Sequence
 
 # Load generators and the processes that run them. If one is present, the profile is of a load.
-LOAD = re.compile(r"(iperf3|ping|trafgen|_?t-rex.*|qemu.*|CPU \d+/(KVM|TCG).*|vhost.*)")
+LOAD = re.compile(r"(iperf3|ping|trafgen|_?[tT]-?rex.*|qemu.*|CPU[ _]\d+/(KVM|TCG).*|vhost.*)")
 READER = r"mirror_reader|tcpdump"  # who reads the copies of a mirror (measure.topologies.open_vswitch.copies)
 # The threads of ovs-vswitchd, as perf names them: those that forward packets in user space, and those that handle
 # upcalls and check flows
 FORWARDING, HANDLING = r"ovs-vswitchd|pmd.*|urcu\d*", r"handler\d+|revalidator\d+"
 NAMED = {"switch": rf"{FORWARDING}|{HANDLING}"}  # what a user can choose without a regular expression
-# Other processes that belong to the load: kernel threads that carry packets, switches in user space, idle CPUs, labkit
+# Other processes that belong to the load: the kernel's threads (`kernel`: all of them, as
+# labkit.measure.observers.perf.fold_stacks names them), what forwards in user space, generators, idle CPUs, labkit
 WORKS = re.compile(
-    r"(swapper.*|ksoftirqd.*|kworker.*|napi.*|irq/.*|rcu.*|migration.*|ovs.*"
-    rf"|{FORWARDING}|{HANDLING}|{READER}"
+    r"(kernel|swapper.*|ksoftirqd.*|kworker.*|napi.*|irq/.*|rcu.*|migration.*|ovs.*|pasta.*|slirp4netns|rootlesskit|exe"
+    rf"|port_proxy|sockperf|wrk|nginx|{FORWARDING}|{HANDLING}|{READER}"
     r"|virtiofsd|python.*|labkit.*|perf|ip|tc|nsenter|conmon|crun|runc)"
 )
 
