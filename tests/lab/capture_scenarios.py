@@ -134,7 +134,7 @@ def refused(folder: Path) -> Any:
         parameters: list[tuple[list[CapturePoint], dict[str, Any]]] = [
             (hops, {}), ([missing], {}), ([], {}), ([hops[0]] * 2, {}), (hops, {"snap_bytes": 60}),
             (hops, {"rate_pps": 0}), (hops, {"settle_s": math.inf}), (hops, {"settle_s": -1}),
-            (hops, {"total_bytes": 1 << 63}),
+            (hops, {"total_bytes": 96 << 20}),
         ]  # fmt: skip
         return [_refusal(which, folder, more) for which, more in parameters]
 

@@ -75,7 +75,7 @@ def _reachable(kernel: process.Running, port: int) -> None:
 
 
 # The usual cause of a signal that ended the kernel in a lab VM.
-_MEANING = {
+_MEANING: dict[int, str] = {
     signal.SIGILL: "a library uses an instruction that the lab VM's CPU does not have",
     signal.SIGSEGV: "a library has crashed",
     signal.SIGKILL: "the lab VM was probably out of memory; memory_mib=4096 gives it more",
@@ -86,6 +86,5 @@ def _last_words(kernel: process.Running) -> str:
     """Return how the kernel ended: the signal and its usual cause, or the last line of the traceback."""
     ended = kernel.ended()
     if ended.returncode < 0:
-        number = signal.Signals(-ended.returncode)
-        return dataclasses.replace(ended, stdout="", stderr=_MEANING.get(number, "")).message()
+        return dataclasses.replace(ended, stdout="", stderr=_MEANING.get(-ended.returncode, "")).message()
     return dataclasses.replace(ended, stderr="".join(ended.stderr.splitlines()[-1:])).message()

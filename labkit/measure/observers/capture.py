@@ -147,7 +147,7 @@ def check_limits(snap_bytes: float, rate_pps: float, total_bytes: float, settle_
     snaps = Within(MIN_SNAP_BYTES, MAX_SNAP_BYTES, "the headers of a tunnel in a tunnel are the least")
     snaps.check("snap_bytes", snap_bytes)
     Within(1, MAX_INTEGER).check("rate_pps", rate_pps)
-    Within(1, MAX_INTEGER).check("total_bytes", total_bytes)
+    Within(1, TOTAL_BYTES, "a capture is passed on at once").check("total_bytes", total_bytes)
     Within(0, MAX_SETTLE_S).check("settle_s", settle_s)
 
 

@@ -57,11 +57,13 @@ class Ended:
         if self.timed_out:
             how = "did not end in time and was killed"
         elif self.returncode < 0:
-            how = f"was ended by {signal.Signals(-self.returncode).name}"
+            names = {int(one): one.name for one in signal.Signals}  # without most real-time signals
+            how = f"was ended by {names.get(-self.returncode, f'signal {-self.returncode}')}"
         else:
             how = f"ended with {self.returncode}"
-        # the arguments before "--" only say where it ran
-        name = self.argv[len(self.argv) - self.argv[::-1].index("--")] if "--" in self.argv else self.argv[0]
+        # the arguments before "--" only say where it ran; a last "--" is the program's own
+        words = self.argv[:-1]
+        name = self.argv[len(words) - words[::-1].index("--")] if "--" in words else self.argv[0]
         return f"{name} {how}" + (f": {lines[:300]}" if lines else "")
 
 

@@ -16,7 +16,7 @@ from conftest import ROOT, Need
 from labkit.commands import doctor_text
 from labkit.common import privileges
 from labkit.measure.capabilities import Capability, base
-from labkit.system import machine
+from labkit.system import machine, process
 from labkit.system.machine import cpu_time, interfaces, programs, provenance
 
 SAMPLES = ROOT / "tests/samples"
@@ -55,6 +55,18 @@ class TestInterfaces:
 
 
 class TestPrograms:
+    @pytest.mark.parametrize(
+        ("argv", "code", "text"),
+        [
+            (["nsenter", "--net", "--", "ping", "-c1"], 1, "ping ended with 1"),
+            (["nsenter", "--net", "--", "grep", "--"], 2, "grep ended with 2"),
+            (["sleep"], -9, "sleep was ended by SIGKILL"),
+            (["sleep"], -40, "sleep was ended by signal 40"),  # a real-time signal
+        ],
+    )
+    def test_how_a_program_ended(self, argv: list[str], code: int, text: str) -> None:
+        assert process.Ended(argv, code, "", "", 0.0).message() == text
+
     @pytest.mark.parametrize(
         ("text", "version"),
         [

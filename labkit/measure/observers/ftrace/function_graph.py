@@ -114,7 +114,9 @@ def roots(named: Sequence[str], protocol: str, family: int, guests: bool) -> tup
     """
     if named:
         return tuple(one for all_of in kernel_functions.resolved(named).values() for one in all_of)
-    usual = (*SENDS[protocol.removesuffix("_rr"), family], *(GUEST_SENDS if guests else ()), SOFT_INTERRUPT)
+    # Protocols whose names do not begin with their transport's (http) are over TCP.
+    sends = SENDS.get((protocol.partition("_")[0], family), SENDS["tcp", family])
+    usual = (*sends, *(GUEST_SENDS if guests else ()), SOFT_INTERRUPT)
     result = kernel_functions.resolve(usual, tracing.functions())
     if not any(result.values()):
         raise Unsupported(

@@ -10,6 +10,7 @@ from conftest import ROOT
 from labkit.analysis.flame import packet_calls
 from labkit.measure.observers.base import Observation
 from labkit.measure.observers.ftrace import function_graph, session
+from labkit.measure.traffic.registry import PROTOCOLS
 
 SAMPLES = ROOT / "tests/samples"
 
@@ -116,3 +117,10 @@ def test_root_functions_by_protocol(protocol: str, family: int, monkeypatch: pyt
     assert function_graph.roots((), protocol, family, False) == (*usual, "net_rx_action.isra.0")
     monkeypatch.setattr(session, "functions", lambda: ["tun_sendmsg"])
     assert function_graph.roots((), protocol, family, True) == ("tun_sendmsg",)
+
+
+def test_every_protocol_has_root_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "functions", lambda: ["__tcp_transmit_skb", "udp_sendmsg", "raw_sendmsg"])
+    sends = {one: function_graph.roots((), one, 4, False) for one in PROTOCOLS}
+    of_tcp = {one for one, found in sends.items() if found == ("__tcp_transmit_skb",)}
+    assert set(PROTOCOLS) - of_tcp == {"udp", "udp_rr", "ping"}
