@@ -17,6 +17,7 @@ from labkit.common.units import si
 EDGES_PX, LINE_PX = 130, 36
 NO_LOSS = 1e-6  # position of steps without loss on the logarithmic axis
 PANELS = ("frames", "loss", "latency")
+DASHES = ("solid", "dash", "dot")
 SMOKE = 0.2  # opacity of the band from the median to the 99th percentile
 
 
@@ -128,8 +129,9 @@ def probe_latency(rows: pd.DataFrame, own: pd.DataFrame, published: pd.DataFrame
     figure = go.Figure()
     lines: list[tuple[str, pd.DataFrame, str, str]] = []
     for number, ((arm, direction), table) in enumerate(own.groupby(["arm", "direction"], sort=False)):
-        color = theme.PALETTE[number % len(theme.PALETTE)]
-        lines.append((f"{arm}: {direction}", table, color, "solid"))
+        cycle, place = divmod(number, len(theme.PALETTE))
+        dash = DASHES[cycle % len(DASHES)]  # where colours repeat
+        lines.append((f"{arm}: {direction}", table, theme.PALETTE[place], dash))
     for direction, table in published.groupby("direction", sort=False):
         dash = "dash" if str(direction).endswith("0") else "dot"
         lines.append((str(direction), table, theme.GREY, dash))

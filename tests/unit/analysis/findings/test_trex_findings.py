@@ -71,6 +71,9 @@ def test_figures_show_own_and_published_results() -> None:
         "64b through veth_bridge: 0→1", "published, port 0", "published, port 1",
     ]  # fmt: skip
     assert sum(latency.data[0].y) == pytest.approx(1)
+    many = pd.concat([trex.histogram(table).assign(arm=f"arm {number}") for number in range(12)])
+    drawn = trex_figure.probe_latency(table, many, reference_tables.trex_histogram().iloc[:0]).data
+    assert len({(trace.line.color, trace.line.dash) for trace in drawn}) == 12
     ramp = trex_figure.over_time(table)
     assert [trace.name for trace in ramp.data[:2]] == [
         "64b · veth_bridge · test 1: requested", "64b · veth_bridge · test 1: received",
