@@ -181,7 +181,8 @@ def built(parameters: SharedParameters, run_context: RunContext, arm: Arm) -> It
     with survey.built(parameters, run_context, 1, [arm], rng) as (built_arms, refused):
         if refused:
             raise Failed(refused[0][1]["reason"])
-        yield built_arms[0]
+        with built_arms[0].while_measured():
+            yield built_arms[0]
 
 
 @contextmanager

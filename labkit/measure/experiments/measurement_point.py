@@ -137,7 +137,10 @@ class MeasurementPoint(Point):
             planned_s = load.trial_s(self.pairs)
             yield self._stage(load, f"{arm.label} for about {duration(planned_s)}"), planned_s
             try:
-                with self._across(running, load, arm) if across else nullcontext(of[arm.label]) as one:
+                with (
+                    self._across(running, load, arm) if across else nullcontext(of[arm.label]) as one,
+                    one.while_measured(),
+                ):
                     record = functools.partial(self._record, running, load)
                     load.trial(one, self._artefacts(running, load), record)
             except LabkitError as error:

@@ -94,7 +94,8 @@ class Profile(Point):
                         yield arm.label, observer
                         one = arm_by_label[arm.label]
                         recording = _recording_programs(one, programs)
-                        ran.append(measure_observed(self, one, observer, run_context.folder, recording))
+                        with one.while_measured():
+                            ran.append(measure_observed(self, one, observer, run_context.folder, recording))
             # They are read after the load, because somebody may have changed them while it ran.
             bpf = _bpf_settings(bpf)
             settings_by_label = {

@@ -48,18 +48,12 @@ def measure(
     """
     parameters = built_arm.arm.parameters(parameters)
     try:
-        with built_arm.while_measured():
-            generator = parameters.load_generator
-            if isinstance(generator, LatencyGenerator):
-                return _round_trips(parameters, generator, built_arm, counting)
-            assert isinstance(generator, FlowGenerator)
-            return _flows(
-                parameters,
-                generator,
-                built_arm,
-                artefacts / f"{built_arm.arm.stem}{suffix}.json.gz",
-                counting,
-            )
+        generator = parameters.load_generator
+        if isinstance(generator, LatencyGenerator):
+            return _round_trips(parameters, generator, built_arm, counting)
+        assert isinstance(generator, FlowGenerator)
+        artefact = artefacts / f"{built_arm.arm.stem}{suffix}.json.gz"
+        return _flows(parameters, generator, built_arm, artefact, counting)
     except Failed as error:
         reason = str(error)
         try:
@@ -149,7 +143,8 @@ def _flows(
         row["throughput_bps"] = row[generator.reported_bps]
     stolen = [*machine.stolen(seen.steal_s, seen.window_s), *seen.doubts]
     # iperf3 counts a datagram that arrives twice as out of order.
-    lost = losses() if _loses(row) or _is_disordered(row) or not row["received_bytes"] else []
+    is_followed = _is_above_loss(row, "lost_count") or _is_above_loss(row, "out_of_order_count")
+    lost = losses() if is_followed or not row["received_bytes"] else []
     judged = FlowRow(parameters, generator, row, len(built_arm.pairs), loss_places.where(lost))
     invalid = judged.invalid()
     return built_arm.measured(
@@ -238,7 +233,7 @@ class FlowRow:
             doubts.append(
                 f"{name} counted more datagrams as arrived and lost than were sent: lost_count is left out"
             )
-        elif _loses(row):
+        elif _is_above_loss(row, "lost_count"):
             share = units.percent(row["lost_count"] / row["sent_count"])
             doubts.append(f"{share} of the datagrams were lost{f', {self.where}' if self.where else ''}")
         return doubts
@@ -277,10 +272,6 @@ def _duplicates(pairs: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _is_disordered(row: dict[str, Any]) -> bool:
-    return bool((row.get("out_of_order_count") or 0) > LOSS * (row.get("sent_count") or 0))
-
-
-def _loses(row: dict[str, Any]) -> bool:
-    """Return whether so many datagrams were lost that the row has a doubt."""
-    return bool((row.get("lost_count") or 0) > LOSS * (row.get("sent_count") or 0))
+def _is_above_loss(row: dict[str, Any], name: str) -> bool:
+    """Return whether a count is above the share of the sent datagrams from which a row has a doubt."""
+    return bool((row.get(name) or 0) > LOSS * (row.get("sent_count") or 0))

@@ -1,6 +1,7 @@
 """A load test with TRex whose labkit is killed in the middle: its finished steps stay as rows."""
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,6 +10,10 @@ import pytest
 
 from labkit.measure.experiments import survey
 from labkit.measure.experiments.context import Event, RunContext
+from labkit.measure.experiments.measuring_loop import Plan, Running
+from labkit.measure.experiments.rows import Arm
+from labkit.measure.experiments.throughput_search import experiment as search
+from labkit.measure.experiments.throughput_search.parameters import Throughput
 from labkit.measure.traffic.trex.client import Client, Server
 from labkit.measure.traffic.trex.readings import Direction
 from studies.load_test import devices, experiment
@@ -62,3 +67,26 @@ def test_each_load_test_is_of_its_own_arm_also_of_a_changed_one() -> None:
     assert len(points) > 1
     assert len({one.series for one in points}) == len(points)
     assert all(len(one.measured_arms(usable)) == 1 for one in points)
+
+
+def test_machine_sysctl_holds_in_searches_and_load_tests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, seen = list[bool](), list[bool]()
+
+    @contextmanager
+    def holding() -> Iterator[None]:
+        held.append(True)
+        yield
+        held.clear()
+
+    arm = Arm("veth", "baseline")
+    built: Any = SimpleNamespace(arm=arm, while_measured=holding)
+    monkeypatch.setattr(survey, "built", lambda *_: nullcontext(([built], [])))
+    monkeypatch.setattr(search, "search", lambda *_: seen.append(bool(held)))
+    parameters, run_context = Throughput.of({"rounds": 1}), RunContext("throughput", tmp_path, 1, {})
+    [point] = search.points(parameters, 1)
+    assert len(list(point.measure(Running(Plan(parameters, [], ""), run_context, [arm], [])))) == 2
+    with devices.built(LoadTestParameters.of({}), run_context, arm):
+        seen.append(bool(held))
+    assert (seen, held) == ([True, True], [])

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +35,7 @@ class DyingArm:
     switch = None
     shares_a_clock = False
     count = 0
+    while_measured = nullcontext
 
     @contextmanager
     def trials(self, *_: object) -> Iterator[DyingArm]:
