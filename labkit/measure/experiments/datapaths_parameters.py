@@ -18,13 +18,13 @@ from labkit.common.limits import UNIQUE, UNIQUE_OR_EMPTY, Form, Offered, OneOf, 
 from labkit.common.plain_types import wrong_type
 from labkit.measure import hosts, topologies
 from labkit.measure.experiments import changes
-from labkit.measure.experiments.changes import Change
+from labkit.measure.experiments.changes import Change, Step
 from labkit.measure.experiments.context import Experiment
 from labkit.measure.observers import registry as observing
 from labkit.measure.parameters import Parameters, refuse_given
 from labkit.measure.topologies import Network
 from labkit.measure.traffic import registry
-from labkit.measure.traffic.base import LARGEST_DATAGRAM, Generator
+from labkit.measure.traffic.base import LARGEST_DATAGRAM, Generator, TrialGenerator
 
 AT_END = re.compile(r"client|server|both|(client|server)\d*:.*")  # a place of a change at an end
 IP_AND_UDP = {4: 28, 6: 48}
@@ -67,6 +67,15 @@ def _topology(given: Any) -> str | Network:
         return msgspec.convert(given, Network)
     except msgspec.ValidationError as error:
         raise BadInput(f"topology: a value is neither a name nor a network: {wrong_type(error)}") from None
+
+
+def _is_of_ip(step: Step) -> bool:
+    """Return whether only packets of IP meet what a step changes: a queue, or rules after the ingress hook."""
+    return (
+        step.kind in ("qdisc", "rules", "conntrack")
+        or step.options.get("hook") in ("egress", "root")
+        or (step.kind == "nftables" and "ingress" not in step.options["rules"])
+    )
 
 
 class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
@@ -344,6 +353,11 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
                     self.with_change(one).check()
             except BadInput as error:
                 raise BadInput(f"change {one.name}: {error}") from None
+        generator = self.load_generator
+        if isinstance(generator, TrialGenerator) and generator.skips_ip and not self.in_guests:
+            self._refuse_changes(
+                _is_of_ip, f"frames of generator={generator.name} pass it by: use at between"
+            )
 
     def _check_program(self, name: str) -> None:
         from labkit.measure.experiments.change_kinds import program  # few changes are programs
@@ -363,13 +377,16 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
     def refuse_changes_at_ends(self, what: str) -> None:
         """Raise BadInput for a change at an end, because `what` moves the interfaces there into another namespace,
         where they lose their qdiscs and filters, and the sysctls of the ends do not apply."""
+        self._refuse_changes(
+            lambda _step: True, f"{what} takes the interfaces of the ends: use at between:port0"
+        )
+
+    def _refuse_changes(self, concerned: Callable[[Step], bool], why: str) -> None:
+        """Raise BadInput, with the reason, for such a step of a change at an end."""
         for one in self.change:
             for step in one.steps:
-                if AT_END.fullmatch(step.at):
-                    raise BadInput(
-                        f"change {one.name}: {what} takes the interfaces of the ends, so nothing changed at {step.at}"
-                        " would last: use at between:port0"
-                    )
+                if AT_END.fullmatch(step.at) and concerned(step):
+                    raise BadInput(f"change {one.name}: {step.kind} at {step.at} has no effect: {why}")
 
     def refuse_shared_ends(self, what: str) -> None:
         """Raise BadInput for a topology whose pairs share ends, because `what` takes the ends of each pair for

@@ -1,8 +1,9 @@
 """The parameters of experiments that can use a TRex server elsewhere."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 from labkit.common.errors import BadInput
+from labkit.measure.experiments.changes import Change
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.parameters import refuse_given
 from labkit.measure.traffic import registry
@@ -60,6 +61,13 @@ class ServerParameters(DatapathParameters, frozen=True, kw_only=True):
         """Raise BadInput for another host: this one starts or reaches the server."""
         if self.where != "here":
             raise BadInput(f"where={self.where}: a TRex server is reached from this machine: leave where out")
+
+    def with_change(self, change: Change | None) -> Self:
+        """Return the parameters of an arm with this change. Raises BadInput for a parameter that frames do not have."""
+        if change is None or not change.parameters:
+            return self
+        given = {name: getattr(self, name) for name in self.__struct_fields__ if name not in self.ABSENT}
+        return type(self).of({**given, "change": (), **change.parameters})
 
     @property
     def load_generator(self) -> TrialGenerator:

@@ -344,7 +344,8 @@ class TrialGenerator(Generator):
     `min_trial_s`: a shorter trial would not be exact; a search uses longer ones. `exact_counts`: whether a trial can
     have an exact number of frames. `guest_files`: the Python files that its ends in guests need; empty: it cannot run
     in guests. `across_hosts`: whether its two ends can be on two hosts.
-    `moves_interfaces`: whether it moves the ends' interfaces away, so that a change there is lost.
+    `moves_interfaces`: whether it moves the ends' interfaces away, so that a change there is lost. `skips_ip`: whether
+    its frames leave by a driver and are dropped where they arrive, so that they meet no queue and no rule at the ends.
     """
 
     min_trial_s: ClassVar[float] = 0.0
@@ -361,6 +362,7 @@ class TrialGenerator(Generator):
     def trials(self, pairs: Sequence[Pair], mix: Mix) -> AbstractContextManager[Trials]:
         """Start the senders and receivers of these pairs; all of them end with the block.
 
+    skips_ip: ClassVar[bool] = False
         Raises Unsupported, with one sentence, for ends that it cannot send from, and BadInput for frames that do not
         fit into the MTU.
         """

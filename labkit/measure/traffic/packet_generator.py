@@ -73,6 +73,7 @@ class PacketGenerator(TrialGenerator):
     exact_counts = True
     across_hosts = True
 
+    skips_ip = True
     def version(self) -> str:
         """Return labkit's own version. Raises Unsupported without nft(8), which drops the counted load."""
         machine.require_program("nft")  # it drops what has been counted

@@ -117,6 +117,12 @@ throughput topology=veth_published_proxy -> veth_published_proxy takes the load 
 throughput generator=iperf3 -> generator=iperf3 cannot run trials at a frame rate
 """
 ENDPOINTS = """
+throughput 'change=more: parameter streams=2' -> change more: there is no parameter streams
+throughput 'change=slow: qdisc fq_codel at client' -> qdisc at client has no effect: frames of generator=packets pass it
+throughput 'change=few: rules 10 at server0:eth0' -> rules at server0:eth0 has no effect
+throughput 'change=out: tc_bpf egress pass at both' -> tc_bpf at both has no effect
+load_test 'change=seen: conntrack on at server' -> conntrack at server has no effect
+datapaths 'change=fq: machine_sysctl net.core.default_qdisc=fq' -> that are up, as those of an arm: use `qdisc fq
 datapaths endpoint=guest topology=veth -> veth does not support endpoint=guest
 datapaths guest=debian -> guest=debian needs guests: add endpoint=guest
 datapaths endpoint=guest guest=debian,queues=2 -> choose cpus=2 or more

@@ -33,6 +33,11 @@ class Sysctl(Kind):
         for name in options:
             if not re.fullmatch(self.allowed_names, name):
                 raise BadInput(f"{self.name} {name}: {self.why_not_others}")
+            if name.replace("/", ".") == "net.core.default_qdisc":
+                raise BadInput(
+                    f"{self.name} {name}: it has no effect on interfaces that are up, as those of an arm: use `qdisc"
+                    " fq at client`"
+                )
         super().check(options)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
