@@ -1,6 +1,6 @@
 """The experiment `datapaths` with several loads: in every round each load runs between the ends of all arms."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from labkit.common.errors import BadInput
 from labkit.common.limits import UNIQUE
@@ -9,6 +9,7 @@ from labkit.measure.experiments.datapaths_parameters import TWO_HOSTS, DatapathP
 from labkit.measure.experiments.measuring_loop import Plan
 from labkit.measure.topologies import Network
 from labkit.measure.traffic import registry
+from labkit.measure.traffic.base import RequestGenerator
 
 Compared = Annotated[tuple[str | Network, ...], "topologies to compare; the first is the baseline"]
 
@@ -30,6 +31,9 @@ class SeveralLoads(DatapathParameters, frozen=True, kw_only=True):
         for load in self.loads:
             self.for_load(load).check()
 
+    def _check_load(self) -> None:
+        """Check nothing: each load is checked."""
+
     def for_load(self, load: str) -> DatapathParameters:
         """Return the parameters of `datapaths` for one of the loads (`udp:800` or `tcp`). A load whose senders cannot
         be held has no slices, and a whole run in every round. Raises BadInput for an invalid load.
@@ -41,9 +45,13 @@ class SeveralLoads(DatapathParameters, frozen=True, kw_only=True):
                 f"loads={load} is not a load: write {', '.join(registry.PROTOCOLS)}, or with a size,"
                 " for example udp:800"
             )
-        one = DatapathParameters.like(self, protocol=protocol, length_bytes=int(size) if colon else None)
-        is_sliced = one.load_generator.capabilities.sliced
-        return one if is_sliced else DatapathParameters.like(one, slices=0, whole_runs=None)
+        generator, usual, own = registry.default_generator(protocol), DatapathParameters(), dict[str, Any]()
+        if not isinstance(generator, RequestGenerator):  # what UDP and ping lack, is for the other loads
+            own |= {name: getattr(usual, name) for name in generator.lacks(protocol)}
+        if not generator.capabilities.sliced:
+            own |= {"slices": 0, "whole_runs": None}
+        length_bytes = int(size) if colon else None
+        return DatapathParameters.like(self, **own, protocol=protocol, length_bytes=length_bytes)
 
 
 def plan(parameters: SeveralLoads, seed: int, *, observes_all: bool = True) -> Plan:

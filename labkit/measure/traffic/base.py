@@ -136,6 +136,10 @@ class Generator(abc.ABC):
         """
         raise NotImplementedError(f"the generator {self.name} has no companion")
 
+    def lacks(self, protocol: str) -> Sequence[str]:
+        """Return the names of parameters that would do nothing with this protocol, so that none may be given."""
+        return ()
+
     def check(self, parameters: LoadParameters) -> None:
         """Raise BadInput, with one sentence, for parameters that this generator does not support."""
         can = self.capabilities
@@ -158,6 +162,11 @@ class Generator(abc.ABC):
             raise BadInput(
                 f"rate_rps={parameters.rate_rps}: {self.name} keeps no rate of requests; leave it out"
             )
+        for name in self.lacks(parameters.protocol):
+            if value := getattr(parameters, name):
+                raise BadInput(
+                    f"{name}={value}: {parameters.protocol} with {self.name} has no {name}; leave it out"
+                )
         self._check_sockets(parameters)
         if parameters.direction != "forward":
             given = f"direction={parameters.direction}"
@@ -484,6 +493,10 @@ def unanswered(lost_count: int, sent_count: int, how: str = "") -> list[str]:
 class LatencyGenerator(Generator):
     """A generator that measures round-trip times."""
 
+    def lacks(self, protocol: str) -> Sequence[str]:
+        chooses = self.capabilities.sockets and not protocol.startswith("udp")
+        return ("mss_bytes", "zerocopy", "affinity", *["congestion"] * (not chooses))
+
     @abc.abstractmethod
     def latency(
         self,
@@ -509,10 +522,6 @@ class RequestGenerator(LatencyGenerator):
     def check(self, parameters: LoadParameters) -> None:
         """Raise BadInput for what it cannot do."""
         super().check(parameters)
-        chooses = self.capabilities.sockets and not parameters.protocol.startswith("udp")
-        for name in ("mss_bytes", "zerocopy", "affinity", *["congestion"] * (not chooses)):
-            if value := getattr(parameters, name):
-                raise BadInput(f"{name}={value}: {self.name} has no {name}; leave it out")
         if parameters.nodes == "two":
             raise BadInput(
                 f"nodes=two: labkit starts the servers of {self.name} on the clients' host only; use nodes=one"

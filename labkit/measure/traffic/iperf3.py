@@ -138,6 +138,9 @@ class Iperf3(FlowGenerator):
             )
         return text
 
+    def lacks(self, protocol: str) -> Sequence[str]:
+        return ("mss_bytes", "congestion", "zerocopy") if protocol == "udp" else ()
+
     def check(self, parameters: LoadParameters) -> None:
         """Raise BadInput for what iperf3 cannot do."""
         super().check(parameters)

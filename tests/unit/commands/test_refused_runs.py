@@ -104,25 +104,28 @@ latency_under_load load=udp -> load=udp needs rate_bps
 latency_under_load protocol=udp_rr load=udp rate_bps=1000000 -> protocol=udp_rr: with load=udp the load has
 latency_under_load baseline=tbf -> baseline=tbf: name one of the changes, or none
 datapaths rate_rps=9 -> rate_rps=9: iperf3 keeps no rate of requests; leave it out
-datapaths protocol=udp_rr affinity=0 -> affinity=0: sockperf has no affinity; leave it out
+datapaths protocol=udp_rr affinity=0 -> affinity=0: udp_rr with sockperf has no affinity; leave it out
+datapaths protocol=ping affinity=0 -> affinity=0: ping with ping has no affinity; leave it out
+datapaths protocol=udp 'change=reno: congestion reno' -> change reno: congestion=reno: udp with iperf3 has no congestion
+datapaths protocol=tcp_cc length_bytes=64 -> length_bytes=64: tcp_cc with connections has no length_bytes
 datapaths protocol=udp_rr duration_s=61 -> duration_s=61 is outside 1 to 60: sockperf keeps each message in memory
 datapaths protocol=tcp_rr family=6 -> family=6: sockperf 3.7 has no IPv6; use generator=sockets
-datapaths protocol=http mss_bytes=900 -> mss_bytes=900: wrk has no mss_bytes; leave it out
+datapaths protocol=http mss_bytes=900 -> mss_bytes=900: http with wrk has no mss_bytes; leave it out
 datapaths protocol=tcp_crr rate_rps=9 -> rate_rps=9: connections keeps no rate of requests
 datapaths protocol=udp_rr generator=sockets rate_rps=9 streams=2 -> rate_rps=9: sockets keeps a rate on one connection
 datapaths protocol=udp_rr generator=sockets rate_rps=9 length_bytes=3 -> length_bytes=3 is outside 4 to 65507
 datapaths protocol=tcp_rr endpoint=guest -> endpoint=guest: sockperf does not run in guests
 datapaths topology=veth_published_proxy protocol=ping -> veth_published_proxy takes the load of iperf3, sockperf
 throughput topology=veth_published_proxy -> veth_published_proxy takes the load of iperf3, sockperf
-throughput generator=iperf3 -> generator=iperf3 cannot run trials at a frame rate
-"""
-ENDPOINTS = """
 throughput 'change=more: parameter streams=2' -> change more: there is no parameter streams
 throughput 'change=slow: qdisc fq_codel at client' -> qdisc at client has no effect: frames of generator=packets pass it
 throughput 'change=few: rules 10 at server0:eth0' -> rules at server0:eth0 has no effect
 throughput 'change=out: tc_bpf egress pass at both' -> tc_bpf at both has no effect
 load_test 'change=seen: conntrack on at server' -> conntrack at server has no effect
 datapaths 'change=fq: machine_sysctl net.core.default_qdisc=fq' -> that are up, as those of an arm: use `qdisc fq
+throughput generator=iperf3 -> generator=iperf3 cannot run trials at a frame rate
+"""
+ENDPOINTS = """
 datapaths endpoint=guest topology=veth -> veth does not support endpoint=guest
 datapaths guest=debian -> guest=debian needs guests: add endpoint=guest
 datapaths endpoint=guest guest=debian,queues=2 -> choose cpus=2 or more
