@@ -3,6 +3,7 @@ support."""
 
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,11 @@ from conftest import ROOT
 from sandbox import Row, Sandbox, one_sentence, sandbox
 
 from labkit.common import run_folder
+from labkit.common.errors import Unsupported
+from labkit.measure import topologies
+from labkit.measure.experiments import changes
+from labkit.measure.traffic import ping
+from labkit.system import process
 
 pytestmark = [
     pytest.mark.long,
@@ -355,3 +361,25 @@ def test_flows_whose_first_datagram_is_lost_start_again(machine: Sandbox, tmp_pa
     assert reason == (
         "not every flow carried data, though the flows were started 4 times; of what was lost, 100 % at server: IP"
     )
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize(("name", "family"), [("veth_routed", 4), ("veth_routed", 6), ("veth_bridge", 4)])
+def test_rules_between_the_ends_meet_what_is_forwarded(name: str, family: int) -> None:
+    """A bridge hands no frame to IP's rules, unless br_netfilter does."""
+    [change] = changes.parse("few: rules 3 at between")
+    with topologies.build(name, topologies.Spec(family=family)) as net:
+        between = net.namespaces[-1]
+        for program in ("iptables", "ip6tables"):
+            with suppress(OSError):
+                between.sysctl(f"bridge/bridge-nf-call-{program}", 0)
+        if name == "veth_bridge":
+            with pytest.raises(Unsupported, match="frames pass it without IP: use at server"):
+                changes.apply(change, net)
+            return
+        changes.apply(change, net)
+        process.output([*between.prefix, "nft", "insert rule inet labkit_rules through counter"])
+        assert ping.reachable(net.pairs, 1500, family) is None
+        listed = process.output([*between.prefix, "nft", "list chain inet labkit_rules through"])
+        assert re.search(r"counter packets [1-9]", listed)
+        assert listed.count("ip saddr 192.0.2." if family == 4 else "ip6 saddr 2001:db8::") == 3

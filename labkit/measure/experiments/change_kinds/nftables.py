@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, Unsupported
 from labkit.measure.endpoints import nftables
 from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State, digest
 
@@ -24,6 +25,21 @@ class _Ruleset(Kind):
     def _load(self, place: Place, rules: str, what: str) -> None:
         with place.kernel.file("rules.nft", rules.encode()) as path:
             place.run(what, "nft", "-f", path, lacking=("no such file",))
+
+
+def _addresses(place: Place, what: str) -> str:
+    """Return the addresses in a namespace. Raises Unsupported where frames pass a place between the ends without IP: a
+    bridge, a switch and the parent of macvlan have none there, and br_netfilter hands no frames to IP's rules."""
+    result = place.run("addresses", "ip", "-o", "address", "show", "scope", "global")
+    if result.strip() or place.role != "between":
+        return result
+    for family in ("ip", "ip6"):
+        with suppress(OSError):  # without br_netfilter
+            if place.kernel.read(f"/proc/sys/net/bridge/bridge-nf-call-{family}tables").strip() == "1":
+                return result
+    raise Unsupported(
+        f"{what} at {place} would have no effect, because frames pass it without IP: use at server"
+    )
 
 
 class Nftables(_Ruleset):
@@ -68,24 +84,34 @@ class Conntrack(_Ruleset):
     )
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
+        _addresses(place, "conntrack")
         self._load(place, self.RULES, "connection tracking by nftables")
 
 
 class Rules(_Ruleset):
-    """N nftables rules that every arriving packet is compared with and that none matches."""
+    """N nftables rules that every arriving packet is compared with and that none matches; between the ends also every
+    forwarded one."""
 
     example = "rules 100 at server"
     takes: ClassVar = {"count": range(1, 10_001)}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        # 192.0.2.0/24 is for documentation (RFC 5737), so no packet comes from there.
+        # These are for documentation (RFC 5737, RFC 3849), so no packet comes from there.
+        source = "ip6 saddr 2001:db8::" if " inet6 " in _addresses(place, "rules") else "ip saddr 192.0.2."
         lines = [
-            f"    ip saddr 192.0.2.{number % 254 + 1} th dport {20000 + number} drop"
+            f"    {source}{number % 254 + 1} th dport {20000 + number} drop"
             for number in range(int(options["count"]))
         ]
-        chain = ["  chain in {", "    type filter hook input priority 0; policy accept;", *lines, "  }"]
-        text = "\n".join(["table inet labkit_rules {", *chain, "}", ""])
-        self._load(place, text, f"{options['count']} nftables rules")
+        chains = {"in": "input"} | ({"through": "forward"} if place.role == "between" else {})
+        for name, hook in chains.items():
+            chain = [
+                f"  chain {name} {{",
+                f"    type filter hook {hook} priority 0; policy accept;",
+                *lines,
+                "  }",
+            ]
+            text = "\n".join(["table inet labkit_rules {", *chain, "}", ""])
+            self._load(place, text, f"{options['count']} nftables rules")
 
 
 NFTABLES, RULES, CONNTRACK = Nftables(), Rules(), Conntrack()

@@ -21,7 +21,7 @@ class Route(Kind):
         return {"to": to, **(super().parse_text(rest[0], files) if rest else {})}
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        version = "-6" if ":" in options["to"] else "-4"
+        version = "-6" if ":" in options["to"] + options.get("via", "") else "-4"
         listed = place.run("routes", "ip", version, "route", "show", "table", "main")
         return {"routes": " | ".join(line.strip() for line in listed.splitlines())}
 

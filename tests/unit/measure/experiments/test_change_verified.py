@@ -9,6 +9,7 @@ from labkit.common.errors import BadInput, Failed
 from labkit.measure.endpoints import Kernel
 from labkit.measure.experiments.change_kinds.base import Place
 from labkit.measure.experiments.change_kinds.registry import KINDS
+from labkit.system import process
 
 PLACE = Place("server", cast("Kernel", type("Space", (), {"name": "server0"})()), "eth0")
 TBF = "tbf root rate 1Gbit burst 256Kb lat 10ms"
@@ -40,3 +41,13 @@ def test_clamped_value_is_an_error_and_another_form_of_the_value_is_none() -> No
 def test_names_of_features(name: str, is_one: bool) -> None:
     with nullcontext() if is_one else pytest.raises(BadInput):
         KINDS["offload"].check({name: "off"})
+
+
+def test_route_of_ipv6_is_looked_for_among_those_of_ipv6() -> None:
+    """A default route has its version in its gateway alone. Else it would have no effect."""
+    asked: list[tuple[str, ...]] = []
+    run = lambda _self, *argv: asked.append(argv) or process.Ended(argv, 0, "", "", 0.0)  # noqa: E731
+    place = Place("client", cast("Kernel", type("Space", (), {"name": "client0", "run": run})()), "eth0")
+    for via in ("10.2.0.1", "fd00::1"):
+        KINDS["route"].state(place, {"to": "default", "via": via})
+    assert [argv[1] for argv in asked] == ["-4", "-6"]
