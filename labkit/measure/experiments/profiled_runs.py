@@ -245,10 +245,8 @@ def _report_overhead(parameters: DatapathParameters, measured: list[Measured]) -
 
 
 def _speed(parameters: DatapathParameters, metrics: dict[str, Any]) -> float | None:
-    if metrics.get("status") != "ok":
-        return None
     can = parameters.load_generator.capabilities
-    value = float(metrics[can.metric])
-    if can.higher_is_better:
-        return value
-    return 1 / value if value else None
+    value = metrics.get(can.metric)  # a percentile is None if so many requests were lost
+    if metrics.get("status") != "ok" or not value:
+        return None
+    return float(value if can.higher_is_better else 1 / value)

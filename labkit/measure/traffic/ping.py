@@ -4,6 +4,7 @@ Closed-loop: at intervals below 10 ms, ping waits up to 10 ms for an answer befo
 main_loop). So a stall of the path counts less often than it would at a fixed schedule.
 """
 
+import math
 import os
 import re
 import select
@@ -24,6 +25,7 @@ from labkit.measure.traffic.base import (
     LatencyGenerator,
     LoadParameters,
     latency_columns,
+    unanswered,
 )
 from labkit.system import netlink, process
 
@@ -31,6 +33,7 @@ from labkit.system import netlink, process
 # hundreds of new ports the last one may begin to forward late.
 PATIENCE_S = 15
 INTERVAL_S = 0.002  # the shortest interval that iputils allows without privilege
+WAIT_S = 0.01  # how long ping waits for an answer before it sends the next request
 # The steps in which ping prints times below these limits (iputils, ping_common.c, gather_statistics).
 STEPS_S = ((1e-3, 1e-6), (1e-2, 1e-5), (1e-1, 1e-4))
 LAST_STEP_S = 1e-3
@@ -270,7 +273,8 @@ class Ping(LatencyGenerator):
         Raises Failed with ping's error message if one of them fails or gets no answer at all.
         """
         seconds, length_bytes = parameters.duration_s, parameters.length_bytes
-        options = [f"-c{max(1, round(seconds / INTERVAL_S))}", f"-i{INTERVAL_S}", f"-w{seconds + 2}"]
+        count = max(1, round(seconds / INTERVAL_S))
+        options = [f"-c{count}", f"-i{INTERVAL_S}", f"-w{seconds + 2}"]
         options += [f"-s{56 if length_bytes is None else length_bytes}"]
         with counting, process.all_ended([]) as programs:
             for pair in pairs:
@@ -280,23 +284,30 @@ class Ping(LatencyGenerator):
                 program.kill()
             ended = [program.ended() for program in programs]
         times: list[float] = []
+        lost = 0
         for one in ended:
             own = round_trip_times(one.stdout)
             if not own:
                 raise Failed(one.message())
             times += own
+            # Not those on their way as ping ended: with the last answer that it waits for, or at its deadline.
+            on_their_way = int(own[-1] / WAIT_S) + (len(own) < count)
+            lost += max(0, (_sent_by_all([one.stdout]) or 0) - len(own) - on_their_way)
         times.sort()
         middle = times[len(times) // 2]
         step = step_s(middle)
         doubt = _step_doubt(times, middle, step)
+        columns, sent = latency_columns(times, lost), _sent_by_all(one.stdout for one in ended)
+        if columns["latency_p50_s"] is not None:
+            # Without interpolation, 4 µs against 5 µs would look like 25 %.
+            columns["latency_p50_s"] = statistics.median_grouped([*times, *[math.inf] * lost], step)
         return {
             "loop": "closed",
             "received_count": len(times),
-            "sent_count": _sent_by_all(one.stdout for one in ended),
-            **latency_columns(times),
-            # Without interpolation, 4 µs against 5 µs would look like 25 %.
-            "latency_p50_s": statistics.median_grouped(times, step),
-            "doubts": [] if doubt is None else [doubt],
+            "sent_count": sent,
+            "lost_count": None if sent is None else lost,
+            **columns,
+            "doubts": [*([] if doubt is None else [doubt]), *unanswered(lost, len(times) + lost)],
         }
 
 

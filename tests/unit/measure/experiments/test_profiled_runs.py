@@ -56,6 +56,10 @@ def test_overhead_of_observers() -> None:
     first, *others = report("udp")
     assert first["doubts"] == "loaded; disturbed: function_times reduced the speed to 50 %"
     assert not any("doubts" in row for row in others)
+    # More than half of the requests were lost, so nobody knows the median.
+    unknown = [(ONE, ran("perf_record", 50) | {"latency_p50_s": None}), (ONE, ran(None, 100))]
+    profiled_runs._report_overhead(DatapathParameters.of({"protocol": "udp_rr"}), unknown)
+    assert "overhead_ratio" not in unknown[0][1]
     result = [(ONE, ran("perf_record", 50)), (ONE, ran(None, 100, "failed"))]
     profiled_runs._report_overhead(DatapathParameters.of({"protocol": "udp"}), result)
     assert "overhead_ratio" not in result[0][1]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from labkit.common.errors import Failed
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.traffic import ping
 from labkit.system import process
 
@@ -68,3 +69,18 @@ def test_answered_sends_as_many_requests_as_it_says(is_lost: bool, monkeypatch: 
     with pytest.raises(Failed, match="cs1 lost a ping") if is_lost else nullcontext():
         ping.answered(client, "10.0.0.1", 3, 56)
     assert sent == [("ping", "-n", "-c1", "-W15", "-s56", "10.0.0.1")] * (1 if is_lost else 3)
+
+
+def test_requests_without_an_answer_are_slower_than_all_others(tmp_path: Path) -> None:
+    """Ten of 510 got none. ping says nothing of them, and sends until it has 500 answers."""
+    said = tmp_path / "said"
+    answers = "".join(f"64 bytes from 10.2.0.3: icmp_seq={n} ttl=64 time=0.040 ms\n" for n in range(500))
+    said.write_text(f"{answers}510 packets transmitted, 500 received, 1.96078% packet loss, time 1020ms\n")
+    pair: Any = SimpleNamespace(
+        client=SimpleNamespace(start=lambda _argv: process.Running(["cat", str(said)])), server_address=""
+    )
+    row = ping.PING.latency([pair], DatapathParameters.of({"protocol": "ping", "duration_s": 1}))
+    assert (row["sent_count"], row["received_count"], row["lost_count"]) == (510, 500, 10)
+    assert row["latency_p50_s"] == pytest.approx(40e-6, rel=0.02)
+    assert (row["latency_p99_s"], row["latency_max_s"]) == (None, None)
+    assert "2 % of the requests got no response" in row["doubts"][-1]
