@@ -80,6 +80,7 @@ def _settings(request: dict[str, Any], serves: bool) -> list[tuple[int, int, int
     if (name := request["congestion"]) is not None:
         result.append((_socket.IPPROTO_TCP, _socket.TCP_CONGESTION, name.encode()))
         _try(trial, f"congestion={name}", result[-1])
+    trial.close()
     return result
 
 
@@ -208,31 +209,30 @@ def _transaction(request: dict[str, Any]) -> Callable[[], None]:
     if protocol in ("tcp_crr", "tcp_cc"):
         return with_connection
 
-    def connected() -> int:
-        one = _new(request, settings)
-        if protocol == "udp_rr":
-            one.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVTIMEO, struct.pack("ll", LOST_S, 0))
-        one.connect(address)
-        begin(number := one.detach())
-        return number
-
-    number, write, [payload, *rest] = connected(), os.write, parts
+    one = _new(request, settings)
+    if protocol == "udp_rr":
+        one.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVTIMEO, struct.pack("ll", LOST_S, 0))
+    one.connect(address)
+    begin(number := one.detach())
+    write, [payload, *rest] = os.write, parts
+    sent, numbers = 0, 256 ** min(length, 4)
 
     def on_connection() -> None:
-        nonlocal number
         write(number, payload)
         for part in rest:
             write(number, part)
-        try:
-            data = read(number, length)
-        except BlockingIOError:
-            os.close(number)
-            number = connected()  # from another port, so that a late response is not taken for the next one
-            raise
+        data = read(number, length)
         if len(data) != length and not (data and _read(number, length - len(data), read)):
             raise ClosedEarlyError
 
-    return on_connection
+    def with_datagram() -> None:
+        nonlocal sent
+        sent = (sent + 1) % numbers
+        write(number, datagram := sent.to_bytes(length))
+        while read(number, length) != datagram:  # a response that came late, or twice
+            pass
+
+    return with_datagram if protocol == "udp_rr" else on_connection
 
 
 def _repeat(transaction: Callable[[], None], seconds: float, times: array.array[int]) -> dict[str, Any]:
