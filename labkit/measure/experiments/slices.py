@@ -10,6 +10,7 @@ slice by slice the ends are bound to other CPUs, in every arm to the same ones, 
 """
 
 import itertools
+import operator
 import os
 import random
 import time
@@ -106,43 +107,28 @@ class Sender:
 
     def _data_arrives(self) -> bool:
         """Wait until data has arrived at every server since now. Return whether that was in time."""
-        begin = self._per_server()
-        return self._within_time(
-            lambda: all(now > then for now, then in zip(self._per_server(), begin, strict=True))
-        )
+        return self._within_time(lambda begin, _before, now: all(map(operator.gt, now, begin)))
 
     def _data_stops(self) -> bool:
         """Wait until no more data arrives. Return whether that was in time."""
-        before = self._per_server()
+        return self._within_time(lambda _begin, before, now: now == before)
 
-        def is_silent() -> bool:
-            nonlocal before
-            earlier, before = before, self._per_server()
-            return before == earlier
-
-        return self._within_time(is_silent)
-
-    def _within_time(self, holds: Callable[[], bool]) -> bool:
-        """Look every LOOK_S, for at most SIGNAL_S, whether a condition holds.
+    def _within_time(self, holds: Callable[[list[int], list[int], list[int]], bool]) -> bool:
+        """Look every LOOK_S, for at most SIGNAL_S, whether a condition holds of what each server had received at the
+        beginning, when labkit looked before, and now.
 
         Programs in namespaces get their signals at once, so there is nothing to wait for.
         """
-        if not self._signals_late:
+        if all(pair.client.runtime is None for pair in self.built_arm.topology.pairs):
             return True
+        begin = now = self.counters.per_server()
         deadline = time.monotonic() + SIGNAL_S
         while time.monotonic() < deadline:
             time.sleep(LOOK_S)
-            if holds():
+            before, now = now, self.counters.per_server()
+            if holds(begin, before, now):
                 return True
         return False
-
-    def _per_server(self) -> list[int]:
-        return self.counters.per_server() if self._signals_late else []
-
-    @property
-    def _signals_late(self) -> bool:
-        """Whether a client runs in a container or guest."""
-        return any(pair.client.runtime is not None for pair in self.built_arm.topology.pairs)
 
 
 def _sleep_until(end: float) -> None:

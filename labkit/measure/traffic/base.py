@@ -214,8 +214,8 @@ class Latency:
 
     @property
     def lost_count(self) -> int:
-        """The number of probes that did not arrive."""
-        return self.sent_count - self.received_count
+        """The number of probes that did not arrive; TRex's counts may differ by one."""
+        return max(0, self.sent_count - self.received_count)
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -362,6 +362,7 @@ class TrialGenerator(Generator):
     guest_files: ClassVar[tuple[str, ...]] = ()
     across_hosts: ClassVar[bool] = False
     moves_interfaces: ClassVar[bool] = False
+    skips_ip: ClassVar[bool] = False
 
     def check(self, parameters: LoadParameters) -> None:
         """Raise BadInput: these generators run trials, not the flows of a comparison."""
@@ -371,7 +372,6 @@ class TrialGenerator(Generator):
     def trials(self, pairs: Sequence[Pair], mix: Mix) -> AbstractContextManager[Trials]:
         """Start the senders and receivers of these pairs; all of them end with the block.
 
-    skips_ip: ClassVar[bool] = False
         Raises Unsupported, with one sentence, for ends that it cannot send from, and BadInput for frames that do not
         fit into the MTU.
         """

@@ -42,11 +42,6 @@ class ProbeLatency(Latency):
     clock: str = "trex"
     buckets: Buckets
 
-    @property
-    def lost_count(self) -> int:
-        """Probes that did not arrive."""
-        return max(0, self.sent_count - self.received_count)
-
 
 def percentiles_s(
     buckets: Buckets, received_count: int, max_s: float | None, hdr: str | None = None
