@@ -6,6 +6,7 @@ device gives no send timestamp, the time just before the send call is used inste
 8 µs.
 """
 
+import errno
 import itertools
 import socket
 import struct
@@ -87,7 +88,11 @@ class Prober:
 
     def _one(self, now_ns: int) -> None:
         _MARK.pack_into(self._frame, self._at, self._number, now_ns)
-        self._send.sendto(self._frame, self._to)
+        try:
+            self._send.sendto(self._frame, self._to)
+        except OSError as error:
+            if error.errno != errno.ENOBUFS:  # the first hop dropped it: it is lost
+                raise
         self._number += 1
 
     def _result(self, first: int, count: int) -> dict[str, Any]:

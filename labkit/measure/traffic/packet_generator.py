@@ -8,6 +8,7 @@ both ends are inside them (`packet_ends`).
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -72,8 +73,8 @@ class PacketGenerator(TrialGenerator):
     guest_files = packet_ends.AGENT
     exact_counts = True
     across_hosts = True
-
     skips_ip = True
+
     def version(self) -> str:
         """Return labkit's own version. Raises Unsupported without nft(8), which drops the counted load."""
         machine.require_program("nft")  # it drops what has been counted
@@ -153,6 +154,8 @@ class PacketTrials:
         """
         assert count is None or not latency
         probes_pps = latency_probes.RATE_PPS if latency else 0
+        if rate_pps is not None:
+            probes_pps = min(probes_pps, math.ceil(rate_pps / 2))
         self.prepare(latency=latency)
         load_pps = None if rate_pps is None else max(rate_pps - probes_pps, rate_pps / 2)
         return replace(self.begun(load_pps, duration_s, probes_pps, count)(), rate_pps=rate_pps)
@@ -239,7 +242,9 @@ class PacketTrials:
             time.sleep(STEP_S)
             count = arrived.count
             arrived, left = self._counted()
-            if arrived.count != count:
+            if (
+                arrived.count != count or arrived.count == earlier.count
+            ):  # a path may delay even the first of them
                 quiet = time.monotonic()
             elif time.monotonic() - quiet > self._receiving.settle_s:
                 break

@@ -1,10 +1,15 @@
 """Probes that were lost, arrived twice, or overtook each other."""
 
+import errno
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from labkit.measure.traffic.base import Arrived, Trial
 from labkit.measure.traffic.latency_probes import Prober, latency
+from labkit.measure.traffic.packet_generator import PacketTrials
 
 FIRST, COUNT = 1, 5  # number 0 is the ignored one
 ARRIVED = [0, 1, 3, 2, 2]
@@ -35,3 +40,39 @@ def test_probes_and_their_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (made["clock"], made["latencies_ns"]) == ("kernel", [100] * 3)
     made = result(monkeypatch, [one for one in STAMPS if one[0] != 3])
     assert (made["clock"], made["latencies_ns"]) == ("sender", [150] * 3)
+
+
+def test_probe_that_the_first_hop_drops_is_lost() -> None:
+    """A full queue at the sender must not end a search, which would lose its rows."""
+    prober = object.__new__(Prober)
+    prober._frame, prober._at, prober._number = bytearray(64), 42, 3
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOBUFS, "No buffer space available")
+
+    prober._send, prober._to = SimpleNamespace(sendto=full), ()  # type: ignore[assignment]
+    prober._one(0)
+    assert prober._number == 4
+
+
+@pytest.mark.parametrize(("rate_pps", "load_pps", "probes_pps"), [(5000, 4000, 1000), (200, 100, 100)])
+def test_load_and_probes_are_together_as_fast_as_asked(
+    rate_pps: float, load_pps: float, probes_pps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials, begun = object.__new__(PacketTrials), list[Any]()
+    made = Trial(
+        rate_pps=None, duration_s=1, offered_count=0, sent_count=0, received_count=0, hops={}, elapsed_s=1,
+        slip_s=0, generator_cpu_s=0,
+    )  # fmt: skip
+    monkeypatch.setattr(trials, "prepare", lambda latency: None)
+    monkeypatch.setattr(trials, "begun", lambda *given: begun.append(given) or (lambda: made))
+    assert trials.trial(rate_pps, 1.0, latency=True).rate_pps == rate_pps
+    assert begun == [(load_pps, 1.0, probes_pps, None)]
+
+
+def test_delay_that_is_longer_than_a_trial_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    trials, begun_s = object.__new__(PacketTrials), time.monotonic()
+    trials._receiving: Any = SimpleNamespace(settle_s=0.02, names=["server0"])
+    counted = lambda: (Arrived([10 * (time.monotonic() > begun_s + 0.1)], 0), 10)  # noqa: E731
+    monkeypatch.setattr(trials, "_counted", counted)
+    assert trials._wait_for_arrivals((Arrived([0], 0), 0), 10)[0] == {"server0": 10}
