@@ -206,8 +206,9 @@ def _after(effects: Any) -> str:
 
 
 def _refuse(left: RunSide, right: RunSide) -> None:
-    """Raise BadInput if rows of the same host differ in PROVENANCE, or guests of the same point in GUEST_COLUMNS."""
-    for by, names in ((HOST, PROVENANCE), (GROUP, GUEST_COLUMNS)):
+    """Raise BadInput if rows of the same host differ in PROVENANCE, guests of the same point in GUEST_COLUMNS, or the
+    percentiles that the runs were measured for."""
+    for by, names in ((HOST, PROVENANCE), (GROUP, GUEST_COLUMNS), (["protocol"], ["metric"])):
         both = pd.concat([side.ok[[*by, *names]] for side in (left, right)], ignore_index=True)
         different = varying(both, names)
         for _, rows in groups(both, by) if different else ():
@@ -215,8 +216,9 @@ def _refuse(left: RunSide, right: RunSide) -> None:
                 lines = "; ".join(
                     f"{name}: {' and '.join(map(str, values))}" for name, values in differ.items()
                 )
+                way = ": choose one with --percentile" if "metric" in differ else ""
                 raise BadInput(
-                    f"{left.name} and {right.name} are not comparable because they differ in {lines}"
+                    f"{left.name} and {right.name} are not comparable because they differ in {lines}{way}"
                 )
 
 

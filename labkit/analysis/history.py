@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from labkit.analysis.change_points import Change
 from labkit.analysis.load import COST, HOST
 from labkit.common import run_folder, safe_files, units
 from labkit.common.errors import BadInput
-from labkit.common.schema import BY_NAME
+from labkit.common.schema import BY_NAME, PERCENTILE
 
 FORMAT = "1"
 SUFFIX = ".parquet"
@@ -91,7 +92,7 @@ def add(run: Path, folder: Path) -> list[tuple[Path, bool]]:
             raise BadInput(f"the run {one} is not finished: repeat its command with --folder {one} first")
         identity = [
             *(about[name] for name in ("experiment", "run", "created", "seed")),
-            protocols.percentile(),
+            protocols.percentile(None if os.environ.get(PERCENTILE) else about.get("percentile")),
         ]
         path = folder / _name(str(about["run"]), json.dumps(identity).encode())
         is_new = not path.exists() or isinstance(_read(path), str)

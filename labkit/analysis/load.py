@@ -7,7 +7,9 @@ of several hosts are never pooled; only their ratios are compared.
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -57,7 +59,8 @@ def load(path: str | Path, part: str | None = "cost") -> pd.DataFrame:
     """Return the rows of a run folder, or of all runs of a sweep folder, without those of profiles (see `profiles`).
 
     `folder` is the path of the run. `part` selects a part of an experiment with several parts (`overlay`), None all of
-    them; other experiments have only `cost`. `attrs["unfinished"]` is a list of sentences, one for each missing part;
+    them; other experiments have only `cost`. Round-trip times are compared by the percentile that the run was measured
+    for, unless this process has another one. `attrs["unfinished"]` is a list of sentences, one for each missing part;
     without such a part it is not there.
     Raises BadInput if this is not a folder of a run or sweep, or if a file is incomplete, with its name.
     """
@@ -93,9 +96,10 @@ def _is_profile_row(row: dict[str, Any]) -> bool:
 def _tables(top: Path, *wanted: Callable[[dict[str, Any]], bool]) -> list[pd.DataFrame]:
     """Return a table of the rows that each of these functions selects."""
     run_folder.check_there(top)
-    there, unfinished = [top], []
+    there, unfinished, asked = [top], list[str](), list[Any]()
     if (top / "sweep.json").exists():
         names = run_folder.sweep_points(top)
+        asked.append(run_folder.read_object(top / "sweep.json").get("percentile"))
         there = [top / name for name in names if (top / name / "run.json").exists()]
         if missing := len(names) - len(there):
             unfinished = [f"{missing} of {len(names)} points of the sweep {top.name} are not measured yet"]
@@ -106,12 +110,17 @@ def _tables(top: Path, *wanted: Callable[[dict[str, Any]], bool]) -> list[pd.Dat
         run = run_folder.read_begun(folder)
         if not run.get("finished"):
             unfinished.append(f"the run {folder.name} is not finished")
+        asked.append(run.get("percentile"))
         own, name, published = _rows(folder), str(folder), published_runs.is_published(folder)
         for rows, is_wanted in zip(selected, wanted, strict=True):
             wanted_rows = filter(is_wanted, own)
             rows += [{**row, "folder": _of_sweep(folder, row) if published else name} for row in wanted_rows]
     # `metric` is no column of rows, but a file of somebody else may have it.
     tables = [complete(pd.DataFrame(rows).drop(columns="metric", errors="ignore")) for rows in selected]
+    if (chosen := next(filter(None, asked), None)) and not os.environ.get(schema.PERCENTILE):
+        for place, table in enumerate(tables):
+            with contextlib.suppress(BadInput):  # it has no such percentile
+                tables[place] = at_percentile(table, chosen)
     for table in tables if unfinished else ():  # pandas copies attrs with each column that is read
         table.attrs["unfinished"] = list(unfinished)
     return tables

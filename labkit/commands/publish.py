@@ -74,6 +74,7 @@ def publish(folder: Path, out: Path) -> int:
         "command": _command(folder, runs),
         "parameters": _common([one["parameters"] for one in runs]),
         "seed": runs[0]["seed"],
+        "percentile": runs[0].get("percentile"),
         "why_stopped": {},
         "created": min(one["created"] for one in runs),
         "finished": max(one["finished"] for one in runs),

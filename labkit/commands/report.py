@@ -1,6 +1,7 @@
 """`labkit report`: write the report of a run or a sweep."""
 
 import argparse
+import contextlib
 
 from labkit.commands import arguments
 from labkit.common import run_folder
@@ -55,17 +56,20 @@ def run(given: argparse.Namespace) -> int:
         raise BadInput(
             "--percentile makes the report of a run again, not that of a sweep: use labkit.open(…, percentile=…)"
         )
-    if given.percentile or not notebook.is_file():
-        sweep.show(given.run, Bar())
-    report.add_stills(notebook)
-    page = report.html(notebook, given.run / "report.html")
-    figures = run_folder.project_root() / "figures" / given.run.resolve().name
-    images = report.images(notebook, figures) if given.images == "png" else []
-    if given.images == "pdf":
-        each = report.figures_in(notebook, figures).items()
-        images = [report.paper(one, path.with_suffix(".pdf"), width_cm=PAGE_CM) for path, one in each]
-    if given.percentile:
-        notebook.unlink()  # the next report is about the usual percentile again
+    with contextlib.ExitStack() as stack:
+        if given.percentile:
+            stack.callback(
+                notebook.unlink, missing_ok=True
+            )  # the next report is about the run's own percentile
+        if given.percentile or not notebook.is_file():
+            sweep.show(given.run, Bar())
+        report.add_stills(notebook)
+        page = report.html(notebook, given.run / "report.html")
+        figures = run_folder.project_root() / "figures" / given.run.resolve().name
+        images = report.images(notebook, figures) if given.images == "png" else []
+        if given.images == "pdf":
+            each = report.figures_in(notebook, figures).items()
+            images = [report.paper(one, path.with_suffix(".pdf"), width_cm=PAGE_CM) for path, one in each]
     if given.json:
         print(json_output.text({"report": str(page), "figures": list(map(str, images))}))
         return 0

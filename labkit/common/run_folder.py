@@ -222,6 +222,7 @@ class RunDescription(msgspec.Struct, kw_only=True):
     seed: int = 0
     why_stopped: dict[str, str] = {}
     measuring_s: float = 0.0
+    percentile: str | None = None
     others: list[OtherProgram] | None = None
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.analysis import compare_runs, gate, load, why
-from labkit.common import run_folder, safe_files, units
+from labkit.common import run_folder, safe_files, schema, units
 from labkit.common.errors import BadInput, Failed, LabkitError, choose
 from labkit.measure import experiments
 from labkit.runner import run as running
@@ -137,7 +137,8 @@ class Search:
         self._question, self._folder, self._watch, self._say = question, folder, watch, say
         self._conditions = [gate.condition(one) for one in question.conditions]
         self._steps: dict[str, Step] = {}
-        self._state = {"format": 1, **dataclasses.asdict(question), "skipped": {}, "words": {}}
+        asked = {**dataclasses.asdict(question), "percentile": os.environ.get(schema.PERCENTILE)}
+        self._state = {"format": 1, **asked, "skipped": {}, "words": {}}
         path = folder / FILE
         if not path.exists():
             self._write()

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from labkit.common import errors, existing_names, run_folder, safe_files, units
+from labkit.common import errors, existing_names, run_folder, safe_files, schema, units
 from labkit.common.errors import BadInput, Failed
 from labkit.measure import experiments, hosts, topologies
 from labkit.measure.observers.registry import TABLE
@@ -143,6 +143,10 @@ def measure(
     again = [] if keep_failed else run_folder.failed_points(folder)
     if run_folder.is_finished(folder, description) and not again:
         return folder
+    if chosen := os.environ.get(schema.PERCENTILE):
+        description["percentile"] = chosen
+        run_folder.write_json(folder / "run.json", description)
+    safe_files.remove(folder / "notebook.ipynb")  # it shows the rows of before
     request = _request(description, folder) | ({"again": again} if again else {})
     request["functions"] |= sources
     request["companion"] = requested.companion

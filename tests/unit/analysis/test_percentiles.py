@@ -4,15 +4,20 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from synthetic_rows import rows, save
 
 from labkit import cli
-from labkit.analysis import compare_runs
+from labkit.analysis import compare_runs, history
+from labkit.common import run_folder
 from labkit.common.errors import BadInput
 from labkit.notebook import Run
 
 PINGS = 2500  # of a run of five seconds
+ABOUT = {
+    "experiment": "datapaths", "parameters": {}, "seed": 1, "created": "2026-01-02T03:04:05Z", "why_stopped": {},
+}  # fmt: skip
 
 
 def run(folder: Path, p99: float) -> Path:
@@ -79,3 +84,20 @@ def test_unknown_percentile_is_one_sentence(tmp_path: Path, compared: Compared) 
     code, out, err = compared(old, new, judged="p98")
     assert (code, out) == (2, "")
     assert err.startswith("labkit: LABKIT_PERCENTILE=p98: choose p50, p90, p99, p99.9, max (did you mean ")
+
+
+def test_a_run_remembers_its_percentile(
+    tmp_path: Path, compared: Compared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = run(tmp_path / "old", 1.0), run(tmp_path / "new", 1.5)
+    run_folder.write_json(new / "run.json", run_folder.read_begun(new) | ABOUT | {"percentile": "p99"})
+    assert Run(new).verdicts["word"].tolist() == ["slower"]
+    assert str(Run(new, "p50").verdicts["word"].iloc[0]).startswith("no ")
+    with pytest.raises(BadInput, match=r"they differ in metric: .*: choose one with --percentile"):
+        compare_runs.compare(old, new)
+    for chosen in ("p50", "p99"):
+        assert compared(old, new, judged=chosen)[0] == 0
+    [(path, _)] = history.add(new, tmp_path / "track")
+    assert set(pd.read_parquet(path)["metric"]) == {"latency_p99_s"}
+    monkeypatch.setenv("LABKIT_PERCENTILE", "p99")
+    assert history.add(new, tmp_path / "track") == [(path, False)]

@@ -50,3 +50,21 @@ def test_kept_rows_are_mentioned_only_if_there_are_any(
         assert kept.startswith("finished rows are kept; repeat the command with --folder ")
     else:
         assert kept == "nothing was measured"
+
+
+def test_report_of_earlier_rows_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`labkit report` would show it again. A run remembers its percentile."""
+    monkeypatch.setattr(run, "_record", lambda *_: None)
+    monkeypatch.setenv("LABKIT_PERCENTILE", "p99")
+    report = tmp_path / "notebook.ipynb"
+    report.touch()
+    run.measure("datapaths", {"protocol": "ping"}, tmp_path)
+    assert not report.exists()
+    described = run_folder.read_run(tmp_path)
+    assert described["percentile"] == "p99"
+    run_folder.write_json(tmp_path / "run.json", described | {"finished": "now", "points": []})
+    monkeypatch.setenv("LABKIT_PERCENTILE", "p90")
+    report.touch()
+    run.measure("datapaths", {"protocol": "ping"}, tmp_path)
+    assert report.exists(), "nothing was measured"
+    assert run_folder.read_run(tmp_path)["percentile"] == "p99"
