@@ -11,19 +11,20 @@ import functools
 import hashlib
 import itertools
 import math
+import os
 import random
 import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from labkit.common import run_folder, safe_files, units
-from labkit.common.errors import BadInput, Failed, choose
+from labkit.common import run_folder, safe_files, schema, units
+from labkit.common.errors import BadInput, Failed, choose, reading
 from labkit.measure import experiments, hosts
 from labkit.measure.parameters import Parameters
 from labkit.runner import papermill_run, plain_notebook, unmeasured_point, yaml_files
@@ -31,41 +32,37 @@ from labkit.runner.progress import Bar
 from labkit.system import machine
 
 MAX_POINTS = 10_000  # in a sweep; at some seconds each, this many take a day
-# A line of a notebook's dictionary `details`: name, value, help.
-_DETAIL = re.compile(r'^ +"(\w+)": (.*?),?  # (.+)$', re.MULTILINE)
 HERE = ("kernel", "kernel_build", "machine")  # columns that finished points of one folder have in common
 START_S = 6.0  # start time of a notebook, for the estimate of the remaining time
 
 
-@dataclass(frozen=True)
-class NotebookParameter:
-    """A parameter of a notebook: its help, and its value if that is a constant."""
-
-    help: str
-    value: Any = msgspec.UNSET
-
-
-Known = dict[str, NotebookParameter]  # those of a notebook, by name
+Known = dict[
+    str, Any
+]  # the parameters of a notebook by name, with their values if these are constants, or UNSET
 
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """One execution of the notebook: its name and its parameters."""
+    """One execution of the notebook: its name and its parameters. `others`: constants of the notebook that count beside
+    them."""
 
     name: str
     parameters: dict[str, Any]
+    others: dict[str, Any] = field(default_factory=dict)
 
     @property
     def identity(self) -> str:
         """A digest of the parameters, with the content of the files that they name, and of the kernels on other hosts.
 
-        vm:debian may mean a newer kernel later, and a path may get another build. Then it is another point.
+        vm:debian may mean a newer kernel later, a path may get another build, and a person may change a constant of the
+        notebook. Then it is another point.
         """
         kernels = []
         for name in ("where", "peer"):
             with contextlib.suppress(BadInput):  # only workers may have this kernel
                 kernels.append(hosts.identified(str(self.parameters.get(name) or "here")))
-        content = msgspec.json.encode([self.parameters, kernels], order="deterministic")
+        every = self.others | self.parameters
+        content = msgspec.json.encode([every, kernels], order="deterministic")
         return hashlib.sha256(content).hexdigest()[:8]
 
 
@@ -116,8 +113,15 @@ def load(path: Path) -> Sweep:
         )
     notebook = run_folder.notebooks() / f"{content['notebook']}.ipynb"
     known = parameters_of(notebook)
-    points = list(_points(path, content))
     experiment = experiment_of(notebook)
+    usual = experiments.find(experiment).parameters().asdict() if experiment in experiments.TABLE else {}
+    # A new parameter of labkit with its usual value makes no point another one.
+    others = {
+        name: value
+        for name, value in known.items()
+        if value is not msgspec.UNSET and (name not in usual or value != usual[name])
+    }
+    points = [replace(point, others=others) for point in _points(path, content)]
     for point in points:
         check(path, notebook, known, point)
     here = machine.describe()
@@ -188,30 +192,45 @@ def notebook_of(experiment: str) -> Path | None:
 
 def parameters_of(notebook: Path) -> Known:
     """Return the parameters of a notebook by name: those of the cell tagged `parameters`, and the keys of the
-    dictionary in the cell tagged `details`."""
-    import papermill  # the import takes a second, and other commands do not need it
-
+    dictionaries in the cell tagged `details`. Raises BadInput for a notebook that cannot be read."""
     if not notebook.is_file():
         names = sorted(one.stem for one in notebook.parent.glob("*.ipynb"))
         raise BadInput(f"there is no notebook {notebook.stem}: {choose(notebook.stem, names)}")
-    result = papermill.inspect_notebook(str(notebook).replace("{", "{{").replace("}", "}}"))
-    written = [(name, parameter["default"], parameter["help"]) for name, parameter in result.items()]
-    for cell in run_folder.read_json(notebook)["cells"]:
-        if "details" in cell["metadata"].get("tags", ()):
-            written += _DETAIL.findall("".join(cell["source"]))
-    return {name: NotebookParameter(text, _constant(value)) for name, value, text in written}
+    result: Known = {}
+    with reading(str(notebook), BadInput):
+        for cell in run_folder.read_json(notebook)["cells"]:
+            tags = cell["metadata"].get("tags", ())
+            for line in _assignments(cell) if "parameters" in tags or "details" in tags else ():
+                if "parameters" in tags:
+                    targets = line.targets if isinstance(line, ast.Assign) else [line.target]
+                    result |= {one.id: _constant(line.value) for one in targets if isinstance(one, ast.Name)}
+                elif isinstance(line.value, ast.Dict):
+                    each = zip(line.value.keys, line.value.values, strict=True)
+                    result |= {
+                        str(key.value): _constant(one) for key, one in each if isinstance(key, ast.Constant)
+                    }
+    return result
 
 
-def _constant(text: str) -> Any:
+def _assignments(cell: dict[str, Any]) -> list[ast.Assign | ast.AnnAssign]:
+    """Return the assignments of a cell. Raises ValueError for one that is not Python."""
     try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):  # it calls something, or is too deep
+        lines = ast.parse("".join(cell["source"])).body
+    except SyntaxError as error:
+        raise ValueError(f"its cell of parameters is not Python ({error})") from None
+    return [line for line in lines if isinstance(line, ast.Assign | ast.AnnAssign)]
+
+
+def _constant(value: ast.expr | None) -> Any:
+    try:
+        return ast.literal_eval(value or "")
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # it calls something
         return msgspec.UNSET
 
 
 def _experiment_parameters(known: Known, point: SweepPoint, kind: type[Parameters]) -> Parameters:
     """Return an experiment's parameters at a point: the notebook's constants, then the point's own. Raises BadInput."""
-    constants = {name: one.value for name, one in known.items() if one.value is not msgspec.UNSET}
+    constants = {name: value for name, value in known.items() if value is not msgspec.UNSET}
     values = constants | point.parameters
     return kind.of({name: value for name, value in values.items() if name in kind.__struct_fields__})
 
@@ -301,7 +320,7 @@ def run(
     points. If the sweep is interrupted or killed, the same call resumes it.
     """
     folder = sweep.folder
-    state, differs = _state(sweep)
+    state = _state(sweep)
     order = list(sweep.points)
     random.Random(state["seed"]).shuffle(order)
     # Absolute values of different kernels are not compared, so the points of one kernel can share one boot.
@@ -325,11 +344,14 @@ def run(
     elif len(left) < len(order):
         say(f"{len(order) - len(left)} of {len(order)} points were measured before; continuing in {folder}")
     if left:
+        safe_files.remove(
+            folder / "notebook.ipynb"
+        )  # after an interrupt it would be a report without these points
         (measure or functools.partial(_one_by_one, keep_failed=keep_failed))(sweep, left, bar)
     without = failed(folder)
     if without.keys() >= {point.name for point in order}:
         raise Failed("; ".join(dict.fromkeys(without.values())))
-    if left or differs or not (folder / "notebook.ipynb").exists():
+    if not (folder / "notebook.ipynb").exists():
         bar.before_s, bar.after_s = sum(map(sweep.planned_s, left)), 0.0
         bar.doing(f"executing the notebook over {units.counted(len(order), 'point')}, for the report")
         papermill_run.execute(
@@ -458,25 +480,29 @@ def _without_reused(
         ):
             continue
         with safe_files.opened_folder(sweep.folder / point.name) as target:
-            shutil.copytree(
-                own, f"/proc/self/fd/{target}", ignore=_neither_file_nor_folder, dirs_exist_ok=True
-            )
+            shutil.copytree(own, f"/proc/self/fd/{target}", ignore=_not_copied, dirs_exist_ok=True)
+        # The last file, because it says that the point is finished.
+        executed = safe_files.read_regular(own / "notebook.ipynb")
+        run_folder.write(sweep.folder / point.name / "notebook.ipynb", executed)
         reused.append(point)
     say(f"taken from {other}: {len(reused)} of {units.counted(len(points), 'point')}")
     return [point for point in points if point not in reused]
 
 
-def _neither_file_nor_folder(folder: str, names: list[str]) -> list[str]:
-    """Return the names of links, which could lead to any file, and of pipes and devices, which could be endless."""
+def _not_copied(folder: str, names: list[str]) -> list[str]:
+    """Return the names of executed notebooks, of links, which could lead to any file, and of pipes and devices, which
+    could be endless."""
     return [
         name
         for name in names
-        if stat.S_IFMT((Path(folder) / name).lstat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR)
+        if name == "notebook.ipynb"
+        or stat.S_IFMT((Path(folder) / name).lstat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR)
     ]
 
 
-def _state(sweep: Sweep) -> tuple[dict[str, Any], bool]:
-    """Return what sweep.json says, with the points of the sweep, and whether they differ from those of before."""
+def _state(sweep: Sweep) -> dict[str, Any]:
+    """Return what sweep.json says, with the points of the sweep. If that differs from before, the report of before is
+    removed."""
     path = sweep.folder / "sweep.json"
     before = run_folder.read_object(path) if path.exists() else {}
     state = {
@@ -486,10 +512,13 @@ def _state(sweep: Sweep) -> tuple[dict[str, Any], bool]:
         "created": run_folder.now(),
         **before,
         "about": sweep.about,
+        "source": hashlib.sha256(safe_files.read_regular(sweep.notebook)).hexdigest()[:8],
+        "percentile": os.environ.get(schema.PERCENTILE) or before.get("percentile"),
         "points": [point.name for point in sweep.points],
         "parameters": before.get("parameters", {}) | {point.name: point.parameters for point in sweep.points},
         "identities": before.get("identities", {}) | {point.name: point.identity for point in sweep.points},
     }
-    if differs := msgspec.json.decode(msgspec.json.encode(state)) != before:
+    if msgspec.json.decode(msgspec.json.encode(state)) != before:
+        safe_files.remove(sweep.folder / "notebook.ipynb")
         run_folder.write_json(path, state)
-    return state, differs
+    return state

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,66 @@ def test_points_are_known_by_their_parameters(project: Path) -> None:
     ]
 
 
+@pytest.fixture
+def reported(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Execute nothing for a report, and return a list that gets its folder."""
+    result: list[Path] = []
+
+    def execute(_notebook: Path, folder: Path, *_words: Any, **_more: Any) -> None:
+        (folder / "notebook.ipynb").touch()
+        result.append(folder)
+
+    monkeypatch.setattr(papermill_run, "execute", execute)
+    return result
+
+
+def test_interrupt_leaves_no_report_that_lacks_points(project: Path, reported: list[Path]) -> None:
+    def interrupt(*_words: Any) -> None:
+        raise KeyboardInterrupt
+
+    folder = finished(GOOD, project).folder
+    run_folder.write_rows(folder / "tcp-1500", "1-r0", [{"status": "failed"}])
+    larger = GOOD | {"grid": [*GOOD["grid"], {"length_bytes": [200]}]}
+    for content in (GOOD, larger):  # a point is measured again, and a new one
+        (folder / "notebook.ipynb").touch()
+        with pytest.raises(KeyboardInterrupt):
+            sweep.run(sweep.load(written(project, content)), Bar(), lambda _text: None, interrupt)
+        assert not (folder / "notebook.ipynb").exists()
+    assert reported == [folder]
+
+
+def test_report_follows_its_notebook_and_its_percentile(
+    project: Path, reported: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def again() -> int:
+        sweep.run(sweep.load(written(project, GOOD)), Bar(), lambda _text: None)
+        return len(reported)
+
+    folder = finished(GOOD, project).folder
+    assert again() == 1
+    path = project / "notebooks" / "01_datapaths.ipynb"
+    path.write_text(path.read_text().replace("## Every measurement", "## All of them"))
+    assert again() == 2
+    monkeypatch.setenv("LABKIT_PERCENTILE", "p99")
+    assert again() == 3
+    monkeypatch.delenv("LABKIT_PERCENTILE")
+    assert again() == 3
+    assert run_folder.read_object(folder / "sweep.json")["percentile"] == "p99"
+
+
+def test_changed_constant_of_a_notebook_makes_other_points(project: Path) -> None:
+    first = sweep.load(written(project, GOOD)).points
+    path = project / "notebooks" / "01_datapaths.ipynb"
+    before = path.read_text()
+    assert before.count('\\"duration_s\\": 1,') == 1
+    path.write_text(before.replace('\\"duration_s\\": 1,', '\\"duration_s\\": 9,'))
+    second = sweep.load(written(project, GOOD)).points
+    assert not {one.identity for one in first} & {one.identity for one in second}
+    path.write_text(before.replace('\\"omit_s\\": 1,', '\\"omit_s\\": 1,  # said otherwise\\n'))
+    third = sweep.load(written(project, GOOD)).points
+    assert [one.identity for one in third] == [one.identity for one in first]
+
+
 def reused(project: Path, other: Path) -> list[str]:
     """Return the names of the points that a sweep with the same points takes from the folder of another one."""
     path = written(project, GOOD).rename(project / "params" / "second.yaml")
@@ -120,6 +181,20 @@ def test_reuse_takes_no_pipe(project: Path) -> None:
     assert reused(project, other) == ["tcp-1500"]
     [rows] = (project / "data" / "datapaths").glob("second-*/tcp-1500/rows")
     assert [one.name for one in rows.iterdir()] == ["1-r0.jsonl"]
+
+
+def test_interrupted_copy_is_no_finished_point(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other, copy = measured(project), shutil.copytree
+
+    def interrupt(*words: Any, **more: Any) -> None:
+        copy(*words, **more)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweep.shutil, "copytree", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        reused(project, other)
+    [point] = (project / "data" / "datapaths").glob("second-*/tcp-1500")
+    assert [one.name for one in point.iterdir()] == ["rows"]
 
 
 def test_invalid_identities_are_refused(project: Path) -> None:
@@ -214,12 +289,14 @@ def test_notebook_parameters(notebook: Path, monkeypatch: pytest.MonkeyPatch) ->
     cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
     names: dict[str, Any] = {}
     exec("".join(cells[0]["source"]), names)
-    first = names.keys() & result.keys()
+    first = names.keys() - {"__builtins__", "__annotations__"}
     assert len(first) <= 10
     exec("".join(cells[1]["source"]), names)
     assert cells[1]["metadata"]["tags"] == ["details"]
     details = names["details"] | names.get("stateful_details", {})
-    assert all(result[name].help for name in details), "a detail has no comment"
+    source = "".join(cells[1]["source"])
+    for name in details:
+        assert re.search(rf'^ +"{name}": .*  # .', source, re.MULTILINE), f"{name} has no comment"
     assert not first & details.keys()
     assert first | details.keys() == result.keys()
     calls: list[tuple[str, dict[str, Any], None]] = []
