@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -152,24 +153,24 @@ class Run:
             except LabkitError as error:
                 _note(f"{arm} is not explained: {error}.")
 
-    def flames(self, arm: str = "", against: str | None = None) -> list[flame.Flame]:
+    def flames(self, arm: str = "", against: str | None = None) -> flame.Flames:
         """Return the differential flame graphs of `why`; of a run of one arm, that arm's own. Raises as `why`."""
-        own = [] if arm or against else self._own_flames()
+        own = flame.Flames() if arm or against else self._own_flames()
         return own or self.why(arm, against).flames
 
-    def _own_flames(self) -> list[flame.Flame]:
+    def _own_flames(self) -> flame.Flames:
         """Return the flame graph of each point of the only arm, in CPU time per unit of work; of several arms, none."""
         profiled = self.profiles[self.profiles["observer"].eq(load_profiles.OBSERVER)]
         measured = profiled[profiled["status"].eq("ok")]
         if not len(measured) or self.rows["arm"].nunique() > 1 or profiled["arm"].nunique() > 1:
-            return []
-        return [
+            return flame.Flames()
+        return flame.Flames(
             flame.graph(
                 load_profiles.arm(rows, f"{rows['arm'].iloc[0]}, {load.group_text(key)}"),
                 protocols.find(rows["protocol"].iloc[0]).work,
             )
             for key, rows in load.groups(measured)
-        ]
+        )
 
     def source_lines(self, function: str) -> pd.DataFrame:
         """Return the source lines in which a function spent its time, for each arm: `source_lines.function_lines`.
@@ -275,8 +276,9 @@ class Run:
     def _stops(self) -> list[str]:
         """Return the reasons why the runs stopped, without duplicates."""
         result: dict[str, dict[str, None]] = {}
-        for path in sorted(self.folder.rglob("run.json")):
-            run = run_folder.read_json(path)
+        for folder in sorted(set(self.all["folder"])):  # a sweep also has points that left its report
+            path = Path(folder) / "run.json"
+            run = run_folder.read_begun(path.parent) if path.exists() else {}
             for pairs, why in run.get("why_stopped", {}).items():
                 parameters = run["parameters"]
                 loads = ", ".join(parameters.get("loads") or [parameters.get("protocol", "frames")])
@@ -350,11 +352,20 @@ def measure(experiment: str, names: Mapping[str, Any], prefix: str = "") -> Run:
     folder = run_folder.named(names["folder"]) if names.get("folder") else None
     if folder is None and first is not None and prefix:
         folder = _second_folder(first, prefix)
-    if folder is None or not ((folder / "sweep.json").exists() or published_runs.is_published(folder)):
+    if folder is None or not _is_shown(folder):
         fields = experiments.find(experiment).parameters.help()
         parameters = {**names.get("details", {}), **{name: names[name] for name in fields if name in names}}
         return run_experiment(experiment, parameters, folder)
     return Run(folder)
+
+
+def _is_shown(folder: Path) -> bool:
+    """Return whether a notebook shows what is in a folder, whatever its parameters: a sweep, a published run, and in
+    `labkit report` every finished run. That may have parameters that the notebook does not have, or that this machine
+    or its user would refuse now."""
+    if os.environ.get(running.KEEP_FAILED) and permissions.is_of_a_sweep():
+        return is_finished(str(folder))
+    return (folder / "sweep.json").exists() or published_runs.is_published(folder)
 
 
 def _second_folder(first: Path, prefix: str) -> Path | None:

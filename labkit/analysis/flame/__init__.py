@@ -9,7 +9,7 @@ flame.side_by_side([packets, others])    # those of several arms on one time sca
 """
 
 from labkit.analysis.flame.difference import Difference, difference
-from labkit.analysis.flame.flame_graph import MIME, Flame, draw_difference, graph, script, style
+from labkit.analysis.flame.flame_graph import MIME, Flame, Flames, draw_difference, graph, script, style
 from labkit.analysis.flame.folded_stacks import read, text
 from labkit.analysis.flame.function_table import functions_as_text, sentence
 from labkit.analysis.flame.packet_calls import PacketCalls, packets, packets_compared, side_by_side
@@ -17,7 +17,7 @@ from labkit.analysis.flame.profile import Arm, Round, process_pattern
 from labkit.analysis.protocols import PER
 
 __all__ = [
-    "MIME", "PER", "Arm", "Difference", "Flame", "PacketCalls", "Round", "difference", "draw_difference",
+    "MIME", "PER", "Arm", "Difference", "Flame", "Flames", "PacketCalls", "Round", "difference", "draw_difference",
     "functions_as_text", "graph", "packets", "packets_compared", "process_pattern", "read", "script", "sentence",
     "side_by_side", "style", "text",
 ]  # fmt: skip

@@ -78,6 +78,16 @@ class Flame:
         return {MIME: self.data, "text/html": self.html(), "text/plain": repr(self)}
 
 
+class Flames(list[Flame]):
+    """Flame graphs, each of which a notebook draws."""
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        for one in self:
+            display(one)
+
+
 def graph(arm: Arm, per: str | None = None) -> Flame:
     """Return the flame graph of one arm.
 

@@ -71,9 +71,10 @@ class Explanation:
         return [one.conclusion for one in self.points]
 
     @property
-    def flames(self) -> list[flame.Flame]:
+    def flames(self) -> flame.Flames:
         """Return the differential flame graph of each point that has profiles of both sides."""
-        return [flame.draw_difference(one.difference) for one in self.points if one.difference is not None]
+        every = (one.difference for one in self.points)
+        return flame.Flames(flame.draw_difference(one) for one in every if one is not None)
 
     @property
     def _headed(self) -> bool:

@@ -136,7 +136,11 @@ def test_a_run_of_one_arm_has_its_own_flame_graph(tmp_path: Path, monkeypatch: p
     [graph] = shown
     assert graph.data["title"].startswith("veth_bridge, udp")
     assert graph.data["unit_words"] == "CPU time per packet that arrived"
-    assert len(profiled.flames()) == 1
+    flames = profiled.flames()
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    flames._ipython_display_()
+    assert shown[1:] == list(flames)
+    assert len(flames) == 1
 
 
 def test_causes_without_profiles(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,3 +175,31 @@ def test_observers_that_cannot_be_used_are_left_out(monkeypatch: pytest.MonkeyPa
     assert notebook.possible_observers("perf_record,counters") == ["counters"]
     with pytest.raises(BadInput, match="observe"):
         notebook.possible_observers(["perf"])
+
+
+def test_report_shows_a_run_whatever_its_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its notebook may lack parameters that the command line has, and its change may need a permission."""
+    about = {
+        "experiment": "datapaths",
+        "created": "then",
+        "seed": 1,
+        "why_stopped": {},
+        "parameters": {"streams": 7},
+    }
+    folder = synthetic_rows.save(tmp_path / "run", synthetic_rows.rows(), **about, points=["1-r0"])
+    names = {"folder": str(folder), "topology": ["veth"]}
+    with pytest.raises(BadInput, match="holds a run with other parameters"):
+        notebook.measure("datapaths", names)
+    monkeypatch.setenv("LABKIT_KEEP_FAILED", "1")  # as `labkit report` has it
+    monkeypatch.setenv("LABKIT_PROGRESS", str(tmp_path / "progress"))
+    assert len(notebook.measure("datapaths", names).rows) == 180
+
+
+def test_points_that_left_a_sweep_are_not_in_its_headline(tmp_path: Path) -> None:
+    for name, why in (("tcp", "all 5 rounds were measured"), ("gone", "every interval is narrow")):
+        rows = synthetic_rows.rows(run=name)
+        synthetic_rows.save(tmp_path / name, rows, why_stopped={"1": why}, parameters={"protocol": "tcp"})
+    (tmp_path / "sweep.json").write_text('{"points": ["tcp"]}')
+    shown = Run(tmp_path).headline().data
+    assert "1 pair: all 5 rounds were measured (tcp)" in shown
+    assert "narrow" not in shown
