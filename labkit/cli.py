@@ -15,7 +15,7 @@ from labkit.commands.messages import drop_output, print_error
 from labkit.common.errors import BadInput, LabkitError
 from labkit.system import process
 
-INTERRUPTED = 130
+FAILED, INTERRUPTED = 2, 130
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)  # failed writes to a stream
 
 
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _main(argv)
     except SystemExit as end:  # of argparse
         code = end.code if isinstance(end.code, int) else 2
-    return arguments.GIT_BISECT_STOPS if code == 2 else code  # git would take 2 for a bad commit
+    return arguments.GIT_BISECT_STOPS if code == FAILED else code  # git would take 2 for a bad commit
 
 
 def _main(argv: Sequence[str] | None) -> int:
@@ -44,9 +44,11 @@ def _main(argv: Sequence[str] | None) -> int:
     except LabkitError as error:
         return print_error(str(error))
     except KeyboardInterrupt:
-        print_error(
-            "interrupted: finished points are on disk; repeat the same command to resume (a run needs --folder FOLDER)"
+        kept = (
+            ": finished points are on disk; repeat the same command to resume (a run needs --folder FOLDER)"
         )
+        command, *_ = *(sys.argv[1:] if argv is None else argv), ""
+        print_error(f"interrupted{kept if command in ('run', 'sweep', 'bisect') else ''}")
         return INTERRUPTED
     except MemoryError:
         return print_error("memory ran out: allow this process more (ulimit -v), or end other programs")

@@ -10,6 +10,7 @@ commands print the same as in a terminal. `%%labkit run EXPERIMENT` reads the pa
 key completes commands, experiments, parameters and their values.
 """
 
+import os
 import re
 import shlex
 from pathlib import Path
@@ -24,9 +25,11 @@ from IPython.display import Markdown, display
 from labkit import cli, notebook
 from labkit.analysis import why
 from labkit.commands import arguments, registry
-from labkit.common import run_folder
+from labkit.commands import run as run_command
+from labkit.common import run_folder, schema
 from labkit.common.errors import BadInput, LabkitError, choose
 from labkit.measure import experiments, topologies
+from labkit.runner import yaml_files
 
 OPEN = "open"
 NEXT = (
@@ -60,10 +63,15 @@ def labkit(line: str, cell: str | None = None) -> notebook.Run | why.Explanation
         words = shlex.split(line)
     except ValueError as error:
         raise UsageError(f"%labkit {line}: {error}") from None
+    before = os.environ.get(schema.PERCENTILE)
     try:
         return _command(words, cell)
     except LabkitError as error:
         raise UsageError(str(error)) from None
+    finally:  # --percentile is about this command alone
+        os.environ.pop(schema.PERCENTILE, None)
+        if before is not None:
+            os.environ[schema.PERCENTILE] = before
 
 
 def _command(words: list[str], cell: str | None) -> notebook.Run | why.Explanation | None:
@@ -87,10 +95,18 @@ def _command(words: list[str], cell: str | None) -> notebook.Run | why.Explanati
         several = given.right is None and why.has_several(run_folder.named(given.left))
         if not several:
             return why.explain(given.left, given.right, given.processes)
-    if given.command != "run" or given.json:
-        cli.main(words)
+    if given.command != "run" or given.json or given.against is not None or given.fail_if is not None:
+        if cell is not None:
+            raise BadInput(
+                "with --json, --against and --fail-if the parameters are in the line: begin with %labkit"
+            )
+        if cli.main(words) in (cli.FAILED, cli.INTERRUPTED):  # it has said why
+            raise UsageError(f"%labkit {words[0]} failed")
         return None
+    run_command.check_options(given)
     parameters = {**_parse_cell(cell), **arguments.name_value_pairs(given.parameters)}
+    parameters = yaml_files.with_files(parameters, Path.cwd(), run_folder.project_root())
+    run_command.agree(given, parameters)
     measured = notebook.run_experiment(given.experiment, parameters, given.folder, given.keep_failed)
     display(Markdown(NEXT))
     return measured

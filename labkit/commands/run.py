@@ -130,20 +130,26 @@ def run(given: argparse.Namespace) -> int:
     return arguments.for_git_bisect(given, lambda: _run(given))
 
 
-def _run(given: argparse.Namespace) -> int:
+def check_options(given: argparse.Namespace) -> None:
+    """Raise BadInput for an option that nothing uses beside the others."""
     if given.folder is None:
         arguments.refuse(given, ("keep_failed",), "without --folder")
-    conditions: Sequence[Condition] = ()
     if given.against is not None or given.fail_if is not None:
         arguments.refuse(given, ("json",), "with --against or --fail-if")
-        conditions = _gate_conditions(given)
     if given.fail_if is None:
         arguments.refuse(given, ("markdown", "junit", "git_bisect"), "without --fail-if")
+
+
+def _run(given: argparse.Namespace) -> int:
+    check_options(given)
+    conditions: Sequence[Condition] = ()
+    if given.against is not None or given.fail_if is not None:
+        conditions = _gate_conditions(given)
     # A user who types a command may name any file; a YAML file may only name files in its own folder.
     parameters = yaml_files.with_files(arguments.name_value_pairs(given.parameters), None)
     if conditions:
         parameters = _with_gate_defaults(given, parameters, conditions)
-    _agree(given, parameters)
+    agree(given, parameters)
     bar = Bar()
     if parameters.get("where", "here") == "here":
         say_limits(bar)
@@ -187,7 +193,7 @@ def _run(given: argparse.Namespace) -> int:
         raise Failed(str(error)) from None
 
 
-def _agree(given: argparse.Namespace, parameters: dict[str, Any]) -> None:
+def agree(given: argparse.Namespace, parameters: dict[str, Any]) -> None:
     """Show what would be sent between existing ends, and ask whether to go on, unless --yes says so."""
     if "existing:" not in str(parameters.get("topology", "")):
         arguments.refuse(given, ("yes",), "without an existing network")

@@ -290,3 +290,17 @@ def test_memory_that_runs_out_is_one_sentence(
 
     monkeypatch.setattr(cli.arguments, "parse", lambda _argv: SimpleNamespace(function=fill))
     assert "memory ran out" in refused(capsys, "kernels")
+
+
+@pytest.mark.parametrize(("command", "kept"), [("doctor", False), ("sweep", True)])
+def test_interrupt_promises_only_what_there_is(
+    command: str, kept: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_words: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.arguments, "parse", interrupt)
+    assert cli.main([command]) == cli.INTERRUPTED
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("labkit: interrupted")
+    assert ("finished points are on disk" in line) == kept

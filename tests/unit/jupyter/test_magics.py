@@ -1,5 +1,6 @@
 """`%labkit` and `%%labkit`: completion, errors in one sentence, and runs as results."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ from IPython.core.completer import provisionalcompleter
 from IPython.core.interactiveshell import InteractiveShell
 from synthetic_why_run import run as profiled_run
 
-from labkit import notebook
-from labkit.common import run_folder
+from labkit import cli, notebook
+from labkit.common import run_folder, schema
 from labkit.measure import topologies
 from labkit.notebook import Run
+from labkit.runner import permissions
 
 
 @pytest.fixture
@@ -141,3 +143,41 @@ def test_interrupted_run_says_how_to_resume(
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("UsageError: interrupted: finished rows are in ")
     assert f"(--folder {run_folder.display_path(folders[0])}, or folder=" in line
+
+
+def test_options_of_a_command_act_in_it_alone(
+    shell: InteractiveShell,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv(schema.PERCENTILE, raising=False)
+    folder = synthetic_rows.save(tmp_path / "run", synthetic_rows.rows(protocol="ping", slices=0, whole=5))
+    assert shell.run_cell(f"%labkit rows {folder} --csv {tmp_path}/rows.csv").success
+    shell.run_cell(f"%labkit why {folder} --percentile p99")
+    assert schema.PERCENTILE not in os.environ
+    given: list[Any] = []
+    monkeypatch.setattr(cli, "main", lambda words: given.append(words) or 3)
+    monkeypatch.setattr(notebook, "run_experiment", lambda *words: given.append(words))
+    assert shell.run_cell("%labkit run datapaths --fail-if slower>3%").success, "a gate's word is no failure"
+    assert given == [["run", "datapaths", "--fail-if", "slower>3%"]]
+    network = "existing:netns:here+netns:there"
+    assert shell.run_cell(f"%labkit run datapaths topology={network} --yes").success
+    assert permissions.is_allowed("existing_network", [network])
+    for cell, says in (
+        ("%%labkit run datapaths --json\npairs: 2", "the parameters are in the line"),
+        ("%labkit run datapaths --keep-failed", "does nothing without --folder"),
+        ("%labkit run datapaths --markdown x", "does nothing without --fail-if"),
+    ):
+        capsys.readouterr()
+        assert not shell.run_cell(cell).success
+        assert says in capsys.readouterr().err
+    assert len(given) == 2
+
+
+def test_command_that_failed_ends_its_cell(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else the cells below would run."""
+    assert not shell.run_cell("%labkit rows absent --csv rows.csv").success
+    assert "there is no run folder absent" in capsys.readouterr().err
