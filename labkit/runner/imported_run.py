@@ -20,6 +20,7 @@ from labkit.measure.experiments.rows import COLUMNS
 from labkit.measure.traffic import iperf3
 
 EXPERIMENT = "imported"
+RECEIVED = ("sum_received", "sum_received_bidir_reverse")  # the second one only with --bidir
 SYSTEM = re.compile(r"Linux (?P<host>\S+) (?P<kernel>\S+) (?P<kernel_build>.+) \S+")  # uname -a
 
 
@@ -56,14 +57,18 @@ def write(files: Mapping[str, Sequence[Path]], again: Sequence[Path], folder: Pa
     baseline = next(iter(files))
     each = [(name, "baseline" if name == baseline else "variant", paths) for name, paths in files.items()]
     each += [(baseline, "control", again)] * bool(again)
-    rows, reverse = list[run_folder.Row](), set[int]()
+    rows, seen = list[run_folder.Row](), set[str]()
     for name, role, paths in each:
         for number, path in enumerate(paths):
             start, page = _read(path)
-            reverse.add(start.test_start.reverse)
+            if str(path.resolve()) in seen:
+                raise BadInput(f"{path} is named twice: each run counts once, so name another file")
+            seen.add(str(path.resolve()))
             rows.append(_row(path, start, page) | _arm_columns(folder, name, role, number))
-    if len(reverse) > 1:
-        raise BadInput("some of these files were measured with iperf3 -R and others not: import them apart")
+    if len({row["direction"] for row in rows}) > 1:
+        raise BadInput(
+            "some of these files were measured with iperf3 -R or --bidir and others not: import them apart"
+        )
     if doubt := _doubt_of_order(rows):
         rows = [row | {"doubts": doubt} for row in rows]
     described = run_folder.describe_run(folder, EXPERIMENT, {"topology": list(files)})
@@ -101,11 +106,11 @@ def _row(path: Path, start: _Start, page: dict[str, Any]) -> run_folder.Row:
         # iperf3 -u reports at the client what the server received.
         both = {"client": page, "server": page.get("server_output_json", page)}
         counted = iperf3.metrics([both], protocol)
-        received = page["end"]["sum_received"]
+        received = [page["end"][name] for name in RECEIVED if name in page["end"]]
         throughput = {
-            "throughput_bps": float(received["bits_per_second"]),
-            "received_bytes": float(received["bytes"]),
-            "window_s": float(received["seconds"]),
+            "throughput_bps": float(counted["iperf3_bps"]),
+            "received_bytes": float(sum(one["bytes"] for one in received)),
+            "window_s": float(received[0]["seconds"]),
         }
         address, seconds = start.connected[0]["local_host"], float(start.timestamp["timesecs"])
         time = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
@@ -121,7 +126,7 @@ def _row(path: Path, start: _Start, page: dict[str, Any]) -> run_folder.Row:
         "length_bytes": test.blksize if protocol == "udp" else None,
         "rate_bps": float(test.target_bitrate) or None,
         "streams": test.num_streams,
-        "direction": "reverse" if test.reverse else "forward",
+        "direction": "both" if len(received) > 1 else "reverse" if test.reverse else "forward",
         "duration_s": test.duration,
         "omit_s": test.omit,
         "family": 6 if ":" in str(address) else 4,
