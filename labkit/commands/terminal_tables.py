@@ -177,7 +177,7 @@ def _verdicts(suffix: str, result: pd.DataFrame) -> tuple[Table, list[str]]:
         each = [_point(_of(line)) for _, line in lines.iterrows()]
         own = [", ".join(dict.fromkeys(point[name] for point in each)) for name in varying]
         table.add_row(*own, topology, str(lines["baseline"].iloc[0]), "–", "–", "–", word)
-        reasons[f"{topology}: {lines['sentence'].iloc[0]}"] = None
+        reasons |= {f"{topology}: {sentence}": None for sentence in lines["sentence"].unique()}
     return table, list(reasons)
 
 

@@ -146,3 +146,15 @@ def test_lesser_doubts_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     terminal_tables.show_verdicts(table)
     count = len(verdicts.doubts(table)) - 3
     assert f"- and {count} lesser doubts: `labkit report RUN` lists them" in capsys.readouterr().out
+
+
+def test_every_reason_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """An arm may lack two points for two reasons."""
+    table = pd.DataFrame([*rows(), *rows(pairs=8)])
+    lost = table["role"].eq("variant")
+    table.loc[lost, "status"] = "unsupported"
+    table.loc[lost, "reason"] = table["pairs"].map({1: "no such link", 8: "too many links"})
+    terminal_tables.show_verdicts(table)
+    shown = _printed(capsys)
+    assert "no such link" in shown
+    assert "too many links" in shown

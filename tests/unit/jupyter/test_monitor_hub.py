@@ -250,6 +250,14 @@ def test_mutants_of_frames_are_plain_text_in_the_page() -> None:
         assert all(line.isprintable() and line.isascii() for line in lines)
 
 
+def test_page_says_why_nothing_is_selected() -> None:
+    nothing = MonitorCounts(9, 0, 0, 0, 0, 0, 0, 0, 0)
+    made = monitor_panel.message(MonitorReport(nothing, {}, [], [], False, 1))
+    assert made["problem"].startswith("9 packets passed and none was selected: leave a condition out")
+    failed = MonitorReport(nothing, {}, [], [], False, 1, "tshark was killed")
+    assert monitor_panel.message(failed)["problem"] == "tshark was killed"
+
+
 def test_hub_that_has_gone(tmp_path: Path) -> None:
     with pytest.raises(Failed, match="cannot be reached"):
         HubClient(str(tmp_path / "none")).monitor("client0:eth0")
