@@ -47,6 +47,7 @@ MODES = {
 }
 SWITCHES = ("openvswitch", "tun")  # kinds of a switch's own interface: with the kernel's datapath, or its own
 OURS = "lk"  # the names of this machine's ends of veth pairs begin so
+Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 ALIAS = "labkit"  # of each interface in a container that labkit added
 OVS_MARK = "external_ids:labkit=attach"  # of each port of an Open vSwitch that labkit added
 POLL_S = 0.1
@@ -141,7 +142,6 @@ def attach(container: str, wanted: AttachRequest) -> Attached:
             )
         here = _make(kernel, space, wanted, undo)
         index = _index(space, wanted.interface)
-        undo.callback(space.netlink.do, netlink.delete_link(index))
         address = _configure(kernel, space, index, wanted)
         undo.pop_all()
         return Attached(address, here, address and _other(space, index, address))
@@ -152,13 +152,8 @@ def detach(container: str, interface: str) -> None:
     with container_namespace(container) as space, closing(netlink.Netlink()) as kernel:
         index = _index(space, interface)
         [link] = [one for one in netlink.links(space.netlink) if one.index == index]
-        far = [
-            one.name
-            for one in netlink.links(kernel)
-            if link.kind == "veth"
-            and (one.index, one.link) == (link.link, index)
-            and one.name.startswith(OURS)
-        ]
+        peers = [one.name for one in netlink.links(kernel) if (one.index, one.link) == (link.link, index)]
+        far = [name for name in peers if link.kind == "veth" and name.startswith(OURS)]
         if link.alias != ALIAS:
             raise BadInput(f"labkit has not added {interface} to the container {container}")
         space.netlink.do(netlink.delete_link(index))
@@ -186,16 +181,11 @@ def _other(space: Namespace, index: int, address: str) -> str | None:
     """Return an address of the same network at another interface (`Attached.other`)."""
     own = ipaddress.ip_interface(address)
     names = {link.index: link.name for link in netlink.links(space.netlink)}
-    return next(
-        (
-            f"{other} at {names[at]}"
-            for at, other in netlink.addresses(space.netlink)
-            if at != index
-            and (has := ipaddress.ip_interface(other)).version == own.version
-            and (own.ip in has.network or has.ip in own.network)
-        ),
-        None,
-    )
+    for at, other in netlink.addresses(space.netlink):
+        has = ipaddress.ip_interface(other)
+        if at != index and has.version == own.version and (own.ip in has.network or has.ip in own.network):
+            return f"{other} at {names[at]}"
+    return None
 
 
 def _index(space: Namespace, interface: str) -> int:
@@ -208,7 +198,7 @@ def _index(space: Namespace, interface: str) -> int:
 def _make(kernel: netlink.Netlink, space: Namespace, wanted: AttachRequest, undo: ExitStack) -> str:
     """Create the interface in the container and return the name of the connected interface of this machine.
 
-    `undo` removes a VLAN device that was created for it.
+    `undo` removes it, and a VLAN device that was created for it.
     """
     try:
         known = {link.name: link for link in netlink.links(kernel)}
@@ -225,6 +215,7 @@ def _make(kernel: netlink.Netlink, space: Namespace, wanted: AttachRequest, undo
         lower = over.index if wanted.vlan is None else _vlan(kernel, wanted, known, undo)
         data = MODES["ipvlan l3" if wanted.l3 else wanted.kind]
         kernel.do(netlink.new_link(wanted.kind, wanted.interface, link=lower, data=data, **common))  # type: ignore[arg-type]
+        undo.callback(space.netlink.do, netlink.delete_link(_index(space, wanted.interface)))
         return next((link.name for link in netlink.links(kernel) if link.index == lower), wanted.over)
     except netlink.LinkError as error:
         raise (Unsupported if error.errno == EOPNOTSUPP else Failed)(
@@ -237,7 +228,7 @@ def _veth(
 ) -> str:
     """Connect the container to the bridge or the switch by a veth pair and return the name of this machine's end.
 
-    Deleting one end deletes both; `undo` also removes the port of a switch.
+    Deleting one end deletes both, which `undo` does; it also removes the port of a switch.
     """
     here = f"{OURS}{os.urandom(4).hex()}"
     peer = {"name": wanted.interface, "netns": space.fd, "mac": wanted.mac}
@@ -249,15 +240,10 @@ def _veth(
         for gone in set(ours) - {link.name for link in netlink.links(kernel)}:  # with their containers
             process.run([*switch, "--if-exists", "del-port", gone])
         kernel.do(netlink.new_link("veth", here, mtu_bytes=mtu, peer=peer))
+        undo.callback(kernel.do, netlink.delete_link(netlink.index_of(here)))
         undo.callback(process.run, [*switch, "--if-exists", "del-port", here])
-        try:
-            tag = [] if wanted.vlan is None else [f"tag={wanted.vlan}"]
-            process.output(
-                [*switch, "add-port", wanted.over, here, *tag, "--", "set", "port", here, OVS_MARK]
-            )
-        except BaseException:
-            kernel.do(netlink.delete_link(netlink.index_of(here)))
-            raise
+        tag = [] if wanted.vlan is None else [f"tag={wanted.vlan}"]
+        process.output([*switch, "add-port", wanted.over, here, *tag, "--", "set", "port", here, OVS_MARK])
         return here
     if bridge.kind != "bridge":
         raise BadInput(
@@ -268,14 +254,12 @@ def _veth(
             f"the bridge does not filter VLANs: ip link set {wanted.over} type bridge vlan_filtering 1"
         )
     kernel.do(netlink.new_link("veth", here, mtu_bytes=mtu, peer=peer, master=bridge.index))
+    undo.callback(kernel.do, netlink.delete_link(netlink.index_of(here)))
     if wanted.vlan is not None:
         command = [machine.program("bridge"), "vlan"]
-        try:
-            process.output([*command, "del", "dev", here, "vid", "1"])
-            process.output([*command, "add", "dev", here, "vid", str(wanted.vlan), "pvid", "untagged"])
-        except BaseException:
-            kernel.do(netlink.delete_link(netlink.index_of(here)))
-            raise
+        default = bridge.data.get("IFLA_BR_VLAN_DEFAULT_PVID") or 1
+        process.output([*command, "del", "dev", here, "vid", str(default)])
+        process.output([*command, "add", "dev", here, "vid", str(wanted.vlan), "pvid", "untagged"])
     return here
 
 
@@ -325,12 +309,7 @@ def _configure(kernel: netlink.Netlink, space: Namespace, index: int, wanted: At
     return address
 
 
-def _check_free(
-    kernel: netlink.Netlink,
-    space: Namespace,
-    wanted: AttachRequest,
-    own: ipaddress.IPv4Interface | ipaddress.IPv6Interface,
-) -> None:
+def _check_free(kernel: netlink.Netlink, space: Namespace, wanted: AttachRequest, own: Interface) -> None:
     """Raise BadInput for an address that this machine, the container or (IPv4) another host on the link has."""
     holders = {"this machine": kernel, f"the container {space.name}": space.netlink}
     for name, of in holders.items():

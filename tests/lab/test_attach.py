@@ -3,6 +3,7 @@
 The containers are namespaces of sleeping programs. A fake docker reports their processes.
 """
 
+import dataclasses
 import json
 import os
 import shlex
@@ -221,6 +222,20 @@ def test_vlan_without_name_is_refused() -> None:
     known = {one.name: one for one in (link(7, LONG), link(8, "lk7.100", "dummy"))}
     with pytest.raises(BadInput, match="type vlan id 100"):
         attach._vlan(Mock(), AttachRequest("macvlan", LONG, vlan=100), known, ExitStack())
+
+
+@pytest.mark.parametrize(("default", "left"), [(1, "1"), (30, "30"), (None, "1")])
+def test_a_port_leaves_the_vlan_that_its_bridge_gives(
+    default: int | None, left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr(netlink, "index_of", lambda _name: 20)
+    monkeypatch.setattr(attach.process, "output", ran.append)
+    data = {"IFLA_BR_VLAN_FILTERING": 1, "IFLA_BR_VLAN_DEFAULT_PVID": default}
+    bridge = dataclasses.replace(link(7, "br0", "bridge"), data=data)
+    wanted = AttachRequest("veth", "br0", vlan=20)
+    attach._veth(Mock(), Mock(fd=3), wanted, bridge, ExitStack())
+    assert [(argv[2], argv[argv.index("vid") + 1]) for argv in ran] == [("del", left), ("add", "20")]
 
 
 @pytest.mark.parametrize(
