@@ -16,7 +16,8 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class TunnelState(msgspec.Struct, frozen=True, kw_only=True):
-    """The encapsulation of an interface: identifier (VNI or key), outer addresses, UDP port.
+    """The encapsulation of an interface: identifier (VNI or key), outer addresses, UDP port; hop limit and mark of its
+    outer packets, if it has its own.
 
     peers are the other ends: the interfaces with the same identifier at the remotes that send back to this one, or all
     members of the same multicast group.
@@ -26,6 +27,8 @@ class TunnelState(msgspec.Struct, frozen=True, kw_only=True):
     local: str | None = None
     remotes: list[str] = []
     port: int | None = None
+    ttl: int | None = None
+    mark: int | None = None
     peers: list[Place] = []
 
 

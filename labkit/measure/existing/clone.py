@@ -249,7 +249,8 @@ class _Copy:
             mac = one.mac if KINDS[one.kind].outer and KINDS[one.kind].carries_frames else None
             return 3, Tunnel(
                 one.kind, at, one.name, remotes[0] if len(remotes) == 1 else tuple(remotes), own.local, own.id,
-                own.port, address=self._address(space, one), master=one.master, mtu_bytes=one.mtu_bytes, mac=mac,
+                own.port, address=self._address(space, one), master=one.master, mtu_bytes=one.mtu_bytes, ttl=own.ttl,
+                mac=mac,
             )  # fmt: skip
         self.lacks.append(f"{one.name} of {space.name}, because labkit builds no {one.kind} of this form")
         return 4, None

@@ -79,15 +79,15 @@ def _opened(name: str, path: str, pid: int | None) -> ExistingEndpoint:
     try:
         process = None if pid is None else os.pidfd_open(pid)
         result = ExistingEndpoint(name, os.open(path, os.O_RDONLY | os.O_CLOEXEC), pid, process)
-    except (FileNotFoundError, ProcessLookupError):
-        there = ", ".join(sorted(os.listdir(NAMED))) if NAMED.is_dir() else ""
-        known = f"; there are {there}" if there and pid is None else ""
-        raise BadInput(f"{name} does not exist, or has just ended{known}") from None
     except OSError as error:
         if process is not None:
             os.close(process)
-        if pid is not None and error.errno == errno.EINVAL:
+        elif pid is not None and error.errno in (errno.EINVAL, errno.ENOENT) and os.path.exists(path):
             raise BadInput(f"{name} is a thread: name its process") from None
+        if isinstance(error, FileNotFoundError | ProcessLookupError):
+            there = ", ".join(sorted(os.listdir(NAMED))) if NAMED.is_dir() else ""
+            known = f"; there are {there}" if there and pid is None else ""
+            raise BadInput(f"{name} does not exist, or has just ended{known}") from None
         raise Unsupported(_not_allowed(name, error.strerror or str(error))) from None
     try:
         if name != existing_names.HOST and os.fstat(result.namespace).st_ino == os.stat(OWN).st_ino:

@@ -87,14 +87,14 @@ class Exit:
 class Path:
     """The path from an address of `start` to another address, which `goal` should have (None: whoever has it).
 
-    depth: within how many tunnels. packet: what else is known of the packet (`rules.may_match`). places: each
-    interface in order, with those of the network below a tunnel. steps: those that count packets, each with their
-    direction there (`packet_path`). arrivals: where a packet enters each namespace that routes it, or the last one.
-    problems: why it ends or would be refused. complete: the other end was reached. domains: the interfaces of each
-    link layer that it crosses. hops: senders, the next address, and its owners. outer: the paths of the outer packets
-    of its tunnels. published: the port that it passes, and how many of `places` are before it. outward: whether the
-    address is on another machine; exit: where it then leaves this one. translated: whether a rule of the goal
-    replaces the address.
+    depth: within how many tunnels. mark: of the packet where it begins. packet: what else is known of it
+    (`rules.may_match`). places: each interface in order, with those of the network below a tunnel. steps: those that
+    count packets, each with their direction there (`packet_path`). arrivals: where a packet enters each namespace that
+    routes it, or the last one. problems: why it ends or would be refused. complete: the other end was reached. domains:
+    the interfaces of each link layer that it crosses. hops: senders, the next address, and its owners. outer: the paths
+    of the outer packets of its tunnels. published: the port that it passes, and how many of `places` are before it.
+    outward: whether the address is on another machine; exit: where it then leaves this one. translated: whether a rule
+    of the goal replaces the address.
     """
 
     start: Space
@@ -102,6 +102,7 @@ class Path:
     destination: str
     goal: Space | None = None
     depth: int = 0
+    mark: int = 0
     packet: dict[str, str] = field(default_factory=dict)
     places: list[Place] = field(default_factory=list)
     steps: list[tuple[Place | PublishedPort, str]] = field(default_factory=list)
@@ -223,12 +224,12 @@ def usable(space: Space, family: int | None) -> list[str]:
     return alike
 
 
-def source_for(start: Space, destination: str, sources: Collection[str]) -> str:
+def source_for(start: Space, destination: str, sources: Collection[str], mark: int = 0) -> str:
     """Return the address that the kernel would choose; without a route, the most similar one of the same family; ""
     without any."""
     sources, chosen = [one for one in sources if (":" in one) == (":" in destination)], None
     with suppress(netlink.LinkError):
-        chosen = netlink.route_to(start.namespace.netlink, destination).source
+        chosen = netlink.route_to(start.namespace.netlink, destination, mark=mark).source
     wanted = int(ip_address(destination))
     if chosen is not None and chosen in sources:
         return chosen
@@ -296,17 +297,17 @@ def _followed(spaces: Spaces, result: Path, arrived: Place | None = None) -> Pat
 
 def _route(along: Path, at: Space, arrived: Place | None) -> netlink.Route | None:
     """Return the route that the kernel takes; if it refuses the packet, the one that it would take for its own."""
-    kernel = at.namespace.netlink
+    kernel, mark = at.namespace.netlink, 0 if arrived else along.mark
     try:
         route = netlink.route_to(
-            kernel, along.destination, along.source or None, arrived.index if arrived else 0
+            kernel, along.destination, along.source or None, arrived.index if arrived else 0, mark
         )
         if arrived and not forwards(at, arrived, along.destination):  # IPv6 tells it only to packets
             along.problems.append(_refused(at, along, arrived, errno.EHOSTUNREACH))
     except netlink.LinkError as error:
         along.problems.append(_refused(at, along, arrived, error.errno))
         try:
-            route = netlink.route_to(kernel, along.destination)
+            route = netlink.route_to(kernel, along.destination, mark=mark)
         except netlink.LinkError:
             return None
     along.routes.append((at, route))
@@ -362,12 +363,16 @@ def _across(spaces: Spaces, along: Path, out: Place, next_hop: str) -> Place | N
 
 
 def _is_proxy(place: Place, address: str) -> bool:
-    """Return whether an interface answers for an address of others to which its namespace routes (proxy_arp)."""
+    """Return whether an interface answers for an address of others to which its namespace routes: for all (proxy_arp),
+    or for this one (`ip neighbour add proxy`, with IPv6 if proxy_ndp is on)."""
     if place.link.master is not None:  # frames for the bridge's own address are its own
         return False
-    at, names = place.space, ("all", place.name) if ":" not in address else ()
+    at, switch = place.space, "ipv6/conf/%s/proxy_ndp" if ":" in address else "ipv4/conf/%s/proxy_arp"
+    is_on = any(at.number(f"net/{switch % one}") for one in ("all", place.name))
+    listed = at.json("ip", "-j", "neighbour", "show", "proxy")
+    is_listed = any((one.get("dst"), one.get("dev")) == (address, place.name) for one in listed)
     with suppress(netlink.LinkError):
-        if any(at.number(f"net/ipv4/conf/{one}/proxy_arp") for one in names) and forwards(at, place, address):
+        if (is_on and is_listed if ":" in address else is_on or is_listed) and forwards(at, place, address):
             return netlink.route_to(at.namespace.netlink, address).hops[0].index != place.index
     return False
 
@@ -440,11 +445,12 @@ def _through(spaces: Spaces, here: Place, along: Path, remotes: list[str]) -> Tu
     if (own := here.tunnel) is None or along.depth == DEEPEST:
         return {}
     result: Tunnels = {}
-    outside, kind = spaces.outside(here), str(here.link.kind)
+    outside, kind, mark = spaces.outside(here), str(here.link.kind), own.mark or 0
     for remote in remotes:
-        source = own.local or source_for(outside, remote, outside.addresses)
-        outer = _followed(spaces, Path(outside, source, remote, depth=along.depth + 1, outward=along.outward))
+        source = own.local or source_for(outside, remote, outside.addresses, mark)
+        outer = Path(outside, source, remote, depth=along.depth + 1, mark=mark, outward=along.outward)
         outer.packet = {"protocol": "udp", "dport": str(own.port)} if own.port else {"protocol": kind}
+        _followed(spaces, outer)
         ends: list[Place | None] = []
         if outer.complete and outer.exit is None:
             there = outer.arrivals[-1].space if outer.arrivals else outside
@@ -456,6 +462,9 @@ def _through(spaces: Spaces, here: Place, along: Path, remotes: list[str]) -> Tu
                 for one, each in others
                 if each and (source in each.remotes if is_encrypted else (each.id, each.port) == key)
             ]
+            far_ports = {each.port for one, each in others if each and one in ends}
+            if is_encrypted and own.port and len(far_ports) == 1:
+                outer.packet |= {"sport": str(own.port), "dport": str(far_ports.pop())}
             if not ends:
                 has = "; ".join(
                     f"{one.name} has id {each.id} and port {each.port}" for one, each in others if each
@@ -475,11 +484,20 @@ def _through(spaces: Spaces, here: Place, along: Path, remotes: list[str]) -> Tu
 def _refused(at: Space, along: Path, arrived: Place | None, number: int) -> Problem:
     """Return why a namespace has no route for a packet, from the kernel's error (net/ipv4/route.c)."""
     to, where = along.destination, str(arrived or at.name)
-    if arrived and number == errno.EXDEV:
-        what = f"the reverse path filter (rp_filter) drops what arrives from {along.source} at {arrived.name}"
-        undo = at.command(f"sysctl -w net.ipv4.conf.{arrived.name.replace('.', '/')}.rp_filter=2")
-        why = "because the route back is another interface"
-        return Problem("reverse path filter", f"{what}, {why}", where, undo)
+    if arrived and number == errno.EINVAL and along.source in at.addresses:
+        what = f"{at.name} has the address {along.source} itself, so it takes no packets from it"
+        return Problem("duplicate address", what, at.name)
+    # Since Linux 6.13 the kernel says of all that it refuses at its entrance that it is invalid (inet_rtm_getroute).
+    if arrived and (number == errno.EXDEV or (number == errno.EINVAL and ":" not in to)):
+        mode = max(at.number(f"net/ipv4/conf/{one}/rp_filter") for one in ("all", arrived.name))
+        back, why, undo = None, "no route leads back", None
+        with suppress(netlink.LinkError):
+            back = netlink.route_to(at.namespace.netlink, along.source).hops[0].index
+            why = "the route back is another interface"
+            undo = at.command(f"sysctl -w net.ipv4.conf.{arrived.name.replace('.', '/')}.rp_filter=2")
+        if number == errno.EXDEV or (mode == 1 and back != arrived.index) or (mode and back is None):
+            what = f"the reverse path filter (rp_filter) drops what arrives from {along.source} at {arrived.name}"
+            return Problem("reverse path filter", f"{what}, because {why}", where, undo)
     if arrived and not forwards(at, arrived, to):
         family, switch = ("ipv6", "ipv6.conf.all.forwarding") if ":" in to else ("ipv4", "ipv4.ip_forward")
         if family == "ipv4" and at.number("net/ipv4/ip_forward"):
@@ -489,14 +507,18 @@ def _refused(at: Space, along: Path, arrived: Place | None, number: int) -> Prob
     if arrived and number == errno.EINVAL:
         what = f"the routes of {at.name} drop packets from {along.source} to {to}"
         return Problem("route refuses", what, where)
+    if not arrived and along.depth and along.source not in at.addresses:
+        what = f"{at.name} does not have the address {along.source}, from which a tunnel sends to {to}"
+        return Problem("missing address", what, where)
     why = REFUSALS.get(number, f"no route ({os.strerror(number)})")
     return Problem("missing route", f"{at.name} cannot send packets to {to}: {why}", where)
 
 
 def forwards(at: Space, arrived: Place, to: str) -> bool:
     """Return whether a namespace forwards what arrives at an interface for an address."""
-    if ":" in to:
-        return at.number("net/ipv6/conf/all/forwarding") != 0
+    if ":" in to:  # of one interface alone since Linux 6.17
+        switches = ("all/forwarding", f"{arrived.name}/force_forwarding")
+        return any(at.number(f"net/ipv6/conf/{one}") for one in switches)
     return at.number(f"net/ipv4/conf/{arrived.name}/forwarding", default=1) != 0
 
 

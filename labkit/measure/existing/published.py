@@ -22,6 +22,7 @@ COUNTER = re.compile(r" ?counter packets \d+ bytes \d+")
 TARGET = re.compile(r"(?:dnat (?:ip6? )?to|--to-destination) \[?([0-9a-fA-F:.]+?)\]?(?::\d+)?(?: |$)")
 PORTS = re.compile(r"(?<!! --)dports? \{? ?(\d+(?:(?:, ?|[:-])\d+)*)")
 NOT_FROM = re.compile(r"(?:iifname !=|! -i) \"?([^\s\"]+)")
+NO_TCP = re.compile(r"(?!.*\btcp\b).*\b(udp|sctp)\b")  # rules for the others alone
 SOURCE = re.compile(r"\b(masquerade|snat)\b", re.IGNORECASE)
 # Programs that hold the published ports of a child of theirs, and copy what arrives unless a rule takes it before.
 PARENTS = ("conmon", "rootlessport", "containers-rootlessport")
@@ -146,6 +147,8 @@ def through(spaces: Spaces, number: int | None = None, family: int | None = None
     is none."""
     at = spaces.host
     for port in ports(at, spaces.server):
+        if number is None and NO_TCP.match(port.what):
+            continue
         addresses = sorted(at.usable(), key=lambda one: not spaces.client.is_beside(one)) or at.addresses
         for address in [port.listens] if port.listens else addresses:
             asked = number in (None, port.port) and family in (None, ip_address(address).version)

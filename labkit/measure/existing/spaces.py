@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from labkit.system.machine import netfilter
 from labkit.system.netlink import encryption
 
 NAMES = (NAMED, Path("/run/docker/netns"))  # where namespaces have names, also without a process
+NO_MAC = "00:00:00:00:00:00"  # of a netkit in layer 3 mode
 MASTERS = ("bridge", "openvswitch", "bond", "team")
 CLASSFUL = ("htb", "hfsc", "cbq", "drr", "qfq", "ets")
 STATIC = ("permanent", "static")  # states of entries of a forwarding database that it has not learned
@@ -118,6 +120,12 @@ class Space:
         legacy = [one for one in iptables.PROGRAMS if any(name.startswith(f"{one} ") for name in self.chains)]
         return [*(f"{one}-legacy-save" for one in legacy), *iptables.save_programs(listed)]
 
+    def missing_programs(self, listed: list[dict[str, Any]]) -> list[str]:
+        """Return the programs that alone print rules here, and are not installed."""
+        needed = self.save_programs(listed)
+        needed += ["nft"] if not listed and any(name.startswith("nftables ") for name in self.chains) else []
+        return [one for one in needed if not os.path.isabs(machine.program(one))]
+
     def json(self, program: str, *words: str) -> list[dict[str, Any]]:
         """Return the objects that a program prints as JSON; none if it fails or is not installed."""
         return shown(self.namespace, program, *words)
@@ -146,7 +154,9 @@ class Space:
             return f"by hand: a shell would read the name {name!r} of an interface as more than a name"
         kind, _, own = self.name.partition(":")
         if kind == "netns":
-            return f"ip netns exec {own} {text}"
+            file = next((one for one in (folder / own for folder in NAMES) if one.exists()), NAMED / own)
+            quoted = shlex.quote(own if file.parent == NAMED else str(file))
+            return f"{'ip netns exec ' if file.parent == NAMED else 'nsenter --net='}{quoted} {text}"
         return text if kind == existing_names.HOST else f"nsenter -t {self.pid} -n {text}"
 
     def close(self) -> None:
@@ -199,9 +209,13 @@ class Place:
         return f"{self.space.name} {self.name}"
 
     def owns(self, address: str) -> bool:
-        """Return whether it answers for an address: it is no bridge's port, and its namespace has the address."""
+        """Return whether it answers for an address: it is no bridge's port, and its namespace has the address; where
+        neighbours of IPv6 are asked for, it has the address itself (ndisc_recv_ns), or a program may answer."""
         index = self.space.addresses.get(address)
-        return index is not None and (self.link.master is None or index == self.index)
+        if index is None or ":" not in address or self.link.mac in (None, NO_MAC):
+            return index is not None and (self.link.master is None or index == self.index)
+        own = [text.partition("/")[0] for at, text in self.space.prefixed if at == self.index]
+        return address in own or (self.link.master is None and bool(self.programs))
 
 
 def programs(at: Namespace, name: str, index: int) -> list[str]:

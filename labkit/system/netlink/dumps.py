@@ -81,7 +81,8 @@ class Route:
     """A route of the main table.
 
     `to` is a prefix or `default`, `source` the preferred source address. Several `hops` have equal cost. `connected`:
-    the kernel added the route for an address. `metrics`: what it limits, by ip-route(8)'s names (mtu, advmss, window).
+    the kernel added the route for an address. `metrics`: what it limits, by ip-route(8)'s names (mtu, advmss, window),
+    without an MTU that an ICMP error told.
     """
 
     to: str
@@ -293,27 +294,30 @@ def _own_address(message: Any) -> str:
 
 
 def _route(message: Any) -> Route:
-    to, length, metrics = message.get_attr("RTA_DST"), message["dst_len"], message.get_attr("RTA_METRICS")
+    to, length = message.get_attr("RTA_DST"), message["dst_len"]
+    limits = message.get_attr("RTA_METRICS") or {"attrs": ()}
     whole = 32 if message["family"] == socket.AF_INET else 128
     if to is not None:
         to = to if length == whole else str(ipaddress.ip_network(f"{to}/{length}", strict=False))
     several = message.get_attr("RTA_MULTIPATH") or ()
-    hops = [
-        DumpedNextHop(one.get_attr("RTA_GATEWAY"), one["oif"], _hop_state(one["flags"])) for one in several
-    ]
-    alone = DumpedNextHop(
-        message.get_attr("RTA_GATEWAY"), message.get_attr("RTA_OIF"), _hop_state(message["flags"])
-    )
+    hops = [DumpedNextHop(_via(one), one["oif"], _hop_state(one["flags"])) for one in several]
+    alone = DumpedNextHop(_via(message), message.get_attr("RTA_OIF"), _hop_state(message["flags"]))
+    cached = message["flags"] & RTM_F_CLONED and message.get_attr("RTA_CACHEINFO")
+    learned = "RTAX_MTU" if cached and cached["rta_expires"] else ""
+    metrics = {name.removeprefix("RTAX_").lower(): one for name, one in limits["attrs"] if name != learned}
     return Route(
         to=to or "default",
         hops=tuple(hops) or (alone,),
         source=message.get_attr("RTA_PREFSRC"),
         metric=message.get_attr("RTA_PRIORITY"),
         connected=message["proto"] == RTPROT_KERNEL,
-        metrics={name.removeprefix("RTAX_").lower(): value for name, value in metrics["attrs"]}
-        if metrics
-        else {},
+        metrics=metrics,
     )
+
+
+def _via(hop: Any) -> str | None:
+    """Return the gateway of a hop, which for IPv4 may have an address of IPv6 (RFC 5549)."""
+    return hop.get_attr("RTA_GATEWAY") or (hop.get_attr("RTA_VIA") or {}).get("addr")
 
 
 def _hop_state(flags: int) -> str | None:

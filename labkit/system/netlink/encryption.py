@@ -20,7 +20,7 @@ from labkit.system.netlink.sockets import LinkError, Netlink, attribute, attribu
 
 NETLINK_XFRM = 6  # linux/netlink.h
 WG_CMD_GET_DEVICE, WG_CMD_SET_DEVICE = 0, 1
-WG_INDEX, WG_PRIVATE_KEY, WG_PUBLIC_KEY, WG_LISTEN_PORT, WG_PEERS = 1, 3, 4, 6, 8
+WG_INDEX, WG_PRIVATE_KEY, WG_PUBLIC_KEY, WG_LISTEN_PORT, WG_FWMARK, WG_PEERS = 1, 3, 4, 6, 7, 8
 PEER_PUBLIC_KEY, PEER_ENDPOINT, PEER_HANDSHAKE, PEER_ALLOWED_IPS = 1, 4, 6, 9
 ALLOWED_FAMILY, ALLOWED_ADDRESS, ALLOWED_PREFIX = 1, 2, 3
 
@@ -48,12 +48,13 @@ _UNUSED = bytes(32)  # struct xfrm_lifetime_cur
 
 class WireguardDevice(NamedTuple):
     """A WireGuard interface: its public key and UDP port, and its peers' outer addresses. `handshakes`: the peers
-    that answered."""
+    that answered. `mark`: of its outer packets."""
 
     public_key: bytes
     port: int
     remotes: list[str]
     handshakes: int
+    mark: int
 
 
 class Association(NamedTuple):
@@ -138,6 +139,7 @@ def wireguard(netns: int, index: int) -> WireguardDevice:
         int.from_bytes(device[WG_LISTEN_PORT], "little"),
         [_endpoint(peer[PEER_ENDPOINT]) for peer in peers if PEER_ENDPOINT in peer],
         sum(any(peer.get(PEER_HANDSHAKE, b"")) for peer in peers),
+        int.from_bytes(device.get(WG_FWMARK, b""), "little"),
     )
 
 

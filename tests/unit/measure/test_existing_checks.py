@@ -1,22 +1,28 @@
 """The checks of an existing network judge recorded tables: rules, routes, neighbours, forwarding databases."""
 
+import errno
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from ipaddress import ip_network
+from pathlib import Path as FilePath
 from socket import AF_UNIX, SOCK_DGRAM, socketpair
+from threading import get_native_id
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
-from labkit.common.errors import Failed
-from labkit.measure.existing import iptables, maps
+from labkit.common.errors import BadInput, Failed
+from labkit.common.topology_state import TunnelState
+from labkit.measure.existing import iptables, maps, path, published, spaces
 from labkit.measure.existing.checks import load, probes, processing, queues, reach, rules
 from labkit.measure.existing.checks.evidence import Evidence
 from labkit.measure.existing.checks.findings import PRESENT, SEEN, Finding
 from labkit.measure.existing.checks.probes import Connection, End, OneWay, Sent
-from labkit.measure.existing.endpoints import ExistingEndpoint
-from labkit.measure.existing.path import Path, _is_proxy
+from labkit.measure.existing.endpoints import ExistingEndpoint, resolve
+from labkit.measure.existing.path import Path, PublishedPort, _is_proxy
 from labkit.measure.existing.spaces import Place, Space
 from labkit.system import netlink, process
 from labkit.system.netlink import Link, LinkError, Route
@@ -191,8 +197,8 @@ def routed(*ruleset: dict[str, Any], probe: OneWay = LOST, hook: str = "forward"
             (*ends, CLIENT, SERVER, ways), (*ends[::-1], SERVER, CLIENT, ways[::-1]),
         )
     ]  # fmt: skip
-    for path in paths:
-        path.routes = [(one, route()) for one in (path.start, router)]
+    for each in paths:
+        each.routes = [(one, route()) for one in (each.start, router)]
     chain = {"family": "ip", "table": "f", "name": "w", "hook": hook, "handle": 9}
     listed = [{"rule": one} for one in ruleset]
     return Evidence(
@@ -289,8 +295,6 @@ def test_programs_of_bpf_are_likely_where_something_is_lost(
     monkeypatch.setattr(Place, "programs", ["tc"])
     seen = routed(probe=probe)
     seen.connection = None
-    for one in seen.spaces:
-        vars(one)["files"] = {}
     assert {(one.cause, one.certainty) for one in processing.captures(seen)} == {("tc program", certain)}
 
 
@@ -554,3 +558,136 @@ def test_a_load_ends_with_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(Failed, match="container:web has ended"):
             load.sent(end, SERVER, 30, "TCP", [named])
     assert time.monotonic() - begun_s < 10
+
+
+@pytest.mark.parametrize(
+    ("number", "modes", "back", "cause", "has_undo"),
+    [
+        (errno.EXDEV, ("1", "0"), [(None, 4)], "reverse path filter", True),  # until Linux 6.12
+        (errno.EINVAL, ("0", "1"), [(None, 4)], "reverse path filter", True),  # since Linux 6.13
+        (
+            errno.EINVAL,
+            ("2", "1"),
+            errno.ENETUNREACH,
+            "reverse path filter",
+            False,
+        ),  # a loose one does not help
+        (errno.EINVAL, ("2", "0"), [(None, 4)], "route refuses", False),
+        (errno.EINVAL, ("1", "0"), [(None, 3)], "route refuses", False),  # a blackhole
+        (errno.EINVAL, ("0", "0"), [(None, 4)], "route refuses", False),
+    ],
+)
+def test_what_a_router_refuses_at_its_entrance(
+    number: int,
+    modes: tuple[str, str],
+    back: Any,
+    cause: str,
+    has_undo: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values = dict(zip(("all", "to-client"), modes, strict=True))
+    seen = routed(sysctl=lambda name: values[name.split("/")[3]] if "rp_filter" in name else "1")
+    routes(monkeypatch, lambda _kernel, _to, _mark: back)
+    router, arrived = seen.spaces[1], seen.forward.arrivals[0]
+    found = path._refused(router, seen.forward, arrived, number)
+    assert (found.cause, found.undo is not None) == (cause, has_undo)
+    router.addresses[CLIENT] = 3
+    assert path._refused(router, seen.forward, arrived, errno.EINVAL).cause == "duplicate address"
+
+
+def test_a_tunnel_from_an_address_that_nobody_has() -> None:
+    seen = routed()
+    outer = Path(seen.spaces[1], "192.0.2.1", "192.0.2.2", depth=1)
+    assert path._refused(seen.spaces[1], outer, None, errno.ENETUNREACH).cause == "missing address"
+
+
+@pytest.mark.parametrize(
+    ("address", "on", "dev", "answers"),
+    [
+        ("10.9.0.9", (), "port", True),
+        ("10.9.0.9", (), "other", False),
+        ("10.9.0.9", ("proxy_arp",), "other", True),
+        ("fd00::9", ("proxy_ndp",), "port", True),
+        ("fd00::9", ("proxy_ndp",), "other", False),
+        ("fd00::9", (), "port", False),
+    ],
+)
+def test_an_interface_may_answer_for_one_address(
+    address: str, on: tuple[str, ...], dev: str, answers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = lambda name: str(int(name.endswith("forwarding") or name.rpartition("/")[2] in on))  # noqa: E731
+    listed = [{"dst": address, "dev": dev, "proxy": None}]
+    mid = space("netns:mid", [link(3, "port")], {}, sysctl=values, json=lambda *_words: listed)
+    routes(monkeypatch, lambda _kernel, _to, _mark: [(None, 4)])
+    assert _is_proxy(Place(mid, 3), address) is answers
+
+
+def test_one_interface_may_forward_ipv6() -> None:
+    """Linux 6.17 and later have a switch for it."""
+    for name, expected in (("port", True), ("other", False)):
+        on = f"net/ipv6/conf/{name}/force_forwarding"
+        mid = space("netns:mid", [link(3, "port")], {}, sysctl=lambda asked, on=on: str(int(asked == on)))
+        assert path.forwards(mid, Place(mid, 3), "fd00::9") is expected
+
+
+def test_an_address_of_ipv6_answers_at_its_own_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of IPv4 does at each, and so does one of IPv6 where nobody asks for neighbours, or a program answers."""
+    for mac, programs, expected in ((MAC % 3, [], False), (MAC % 3, ["tc"], True), (None, [], True)):
+        monkeypatch.setattr(Place, "programs", programs)
+        links = [replace(link(3, "eth0"), mac=mac), link(4, "eth1")]
+        prefixed = [(4, "fd00::9/64"), (4, "10.9.0.9/24")]
+        mid = space("netns:mid", links, {"fd00::9": 4, "10.9.0.9": 4}, prefixed=prefixed)
+        assert Place(mid, 3).owns("fd00::9") is expected
+        assert Place(mid, 4).owns("fd00::9")
+        assert Place(mid, 3).owns("10.9.0.9")
+
+
+def test_marks_and_ports_of_a_tunnel_are_those_of_its_outer_packets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """wg-quick routes all but marked packets into the tunnel, and a peer may listen at another port."""
+    seen = routed()
+    here, far = Place(seen.client.space, 2), Place(seen.server.space, 2)
+    for one in (here, far):
+        one.space.links[2] = link(2, "eth0", "wireguard")
+    own = {
+        here: TunnelState(remotes=[SERVER], port=40000, mark=51820),
+        far: TunnelState(remotes=[CLIENT], port=51820),
+    }
+    monkeypatch.setattr(Place, "tunnel", property(own.get))
+    asked = list[int]()
+    monkeypatch.setattr(netlink, "route_to", lambda *given, mark=0: asked.append(mark) or route((None, 2)))
+
+    def followed(_spaces: Any, outer: Path) -> Path:
+        outer.complete, outer.arrivals = True, [far]
+        return outer
+
+    monkeypatch.setattr(path, "_followed", followed)
+    every = SimpleNamespace(outside=lambda one: one.space, tunnels_of=lambda *_of: [here, far])
+    [outer] = path._through(every, here, seen.forward, [SERVER]).values()
+    assert (outer.mark, asked) == (51820, [51820])
+    assert outer.packet == {"protocol": "udp", "sport": "40000", "dport": "51820"}
+
+
+def test_ports_that_rules_publish_for_udp_alone_are_not_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = space("host", [], {"10.1.0.254": 3})
+    lines = ("udp dport 53 dnat to 10.2.0.1:53", "meta l4proto { tcp, udp } th dport 54 dnat to 10.2.0.1")
+    found = [PublishedPort(host, port, "dnat", line) for port, line in zip((53, 54), lines, strict=True)]
+    monkeypatch.setattr(published, "ports", lambda *_ends: found)
+    monkeypatch.setattr(published, "_through", lambda _spaces, port, _address: port)
+    every = SimpleNamespace(host=host, client=space("netns:client", [], {}, prefixed=[]), server=None)
+    assert [published.through(every, number) for number in (None, 53)] == found[::-1]
+
+
+def test_commands_for_a_namespace_of_docker(monkeypatch: pytest.MonkeyPatch, tmp_path: FilePath) -> None:
+    """ip-netns(8) does not know the names of its networks."""
+    (tmp_path / "1-overlay").touch()
+    monkeypatch.setattr(spaces, "NAMES", (spaces.NAMED, tmp_path))
+    for name, words in (("1-overlay", f"nsenter --net={tmp_path}/1-overlay"), ("a;b", "ip netns exec 'a;b'")):
+        assert space(f"netns:{name}", [], {}).command("ip link") == f"{words} ip link"
+
+
+def test_a_thread_is_no_end() -> None:
+    """Linux says EINVAL of it, or since 6.16 that there is none."""
+    with ThreadPoolExecutor(1) as pool:
+        thread = pool.submit(get_native_id).result()
+        with pytest.raises(BadInput, match="is a thread: name its process"):
+            resolve(f"pid:{thread}")

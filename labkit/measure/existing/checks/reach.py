@@ -24,12 +24,11 @@ from labkit.measure.existing.checks.findings import (
     Finding,
 )
 from labkit.measure.existing.path import PRIVATE, Path
-from labkit.measure.existing.spaces import STATIC, UPPERS, Place
+from labkit.measure.existing.spaces import NO_MAC, STATIC, UPPERS, Place
 from labkit.measure.topologies.network.kinds import KINDS, cables
 from labkit.measure.topologies.state.packet_path import OUT
 from labkit.system import netlink
 
-NO_MAC = "00:00:00:00:00:00"  # of a netkit in layer 3 mode
 FORWARDING = "forwarding"
 SILENT = 8  # the value of arp_ignore with which an interface answers no request
 # Options of a bridge's port (ip-link(8)) with what their unusual value does; all but `locked` are on by default.

@@ -127,7 +127,7 @@ class LinkKind:
         held: dict[str, Any] = {
             "id": tunnel.id, "keyed": None if tunnel.id is None else KEYED, "local": tunnel.local, "lower": lower,
             "remote": tunnel.remotes[0] if len(tunnel.remotes) == 1 else None, "port": tunnel.udp_port,
-            "learning": int(tunnel.learning), "ttl": tunnel.ttl, "on": 1,
+            "learning": int(tunnel.learning), "ttl": tunnel.ttl, "mark": None, "on": 1,
         }  # fmt: skip
         given = {name: held[what] for name, what in (self.tunnel_data or {}).items()}
         return {
@@ -147,7 +147,7 @@ def _ip(prefix: str) -> dict[str, str]:
     for IPv6."""
     held = {
         "LOCAL": "local", "REMOTE": "remote", "LINK": "lower", "TTL": "ttl", "OFLAGS": "keyed", "IFLAGS": "keyed",
-        "OKEY": "id", "IKEY": "id",
+        "OKEY": "id", "IKEY": "id", "FWMARK": "mark",
     }  # fmt: skip
     return {f"{prefix}_{name}": what for name, what in held.items()}
 

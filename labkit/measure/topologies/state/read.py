@@ -250,7 +250,7 @@ def encrypted(netns: int, link: netlink.Link, leaving: list[encryption.Associati
     if link.kind == "wireguard":
         with suppress(OSError, netlink.LinkError):  # another user's
             device = encryption.wireguard(netns, link.index)
-            return TunnelState(remotes=device.remotes, port=device.port)
+            return TunnelState(remotes=device.remotes, port=device.port, mark=device.mark or None)
     number = link.data.get("IFLA_XFRM_IF_ID")
     for each in leaving if number else ():
         if each.interface_id == number:
@@ -274,7 +274,7 @@ def tunnel_of(link: netlink.Link, replicated: list[str]) -> TunnelState | None:
     remote = first_value("remote")
     remotes = replicated or ([remote] if remote is not None else [])
     result = TunnelState(
-        id=first_value("id"), local=first_value("local"), remotes=remotes, port=first_value("port")
+        remotes=remotes, **{what: first_value(what) for what in ("id", "local", "port", "ttl", "mark")}
     )
     return None if result == TunnelState() else result
 

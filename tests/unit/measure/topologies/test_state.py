@@ -1,5 +1,6 @@
 """The state of a topology, from what a made-up kernel lists."""
 
+import struct
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ from example_states import LO, bridged, tunnelled, veth
 from labkit.common.topology_state import Namespace, PairEnd, Place
 from labkit.measure.existing import clone
 from labkit.measure.topologies.base import Spec, Topology
+from labkit.measure.topologies.network.parts import Tunnel
 from labkit.measure.topologies.state import packet_path, read
 from labkit.system import netlink
 
@@ -80,3 +82,45 @@ def test_netem_is_copied_or_refused() -> None:
         else:
             with pytest.raises(ValueError, match="netem"):
                 clone._impairment("client0", eth0, shown)
+
+
+def test_the_hop_limit_of_a_tunnel_is_copied() -> None:
+    data = {"IFLA_VXLAN_ID": 42, "IFLA_VXLAN_GROUP": "192.168.0.1", "IFLA_VXLAN_TTL": 5}
+    tunnel = read.tunnel_of(
+        netlink.Link(2, "eth0", "vxlan", True, True, 1450, None, None, None, None, data), []
+    )
+    assert tunnel is not None
+    state = tunnelled()
+    for space in state.namespaces:
+        space.interfaces[1] = msgspec.structs.replace(space.interfaces[1], tunnel=tunnel)
+    parts = clone._Copy(state, {}).parts(set())
+    assert [one.ttl for one in parts if isinstance(one, Tunnel)] == [5, 5]
+
+
+def test_the_mark_of_a_tunnel_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind, data in (("wireguard", {}), ("gre", {"IFLA_GRE_REMOTE": "192.0.2.2", "IFLA_GRE_FWMARK": 7})):
+        link = netlink.Link(2, "eth0", kind, True, True, 1450, None, None, None, None, data)
+        device = SimpleNamespace(remotes=["192.0.2.2"], port=51820, mark=7)
+        monkeypatch.setattr(read.encryption, "wireguard", lambda *_at, device=device: device)
+        tunnel = read.encrypted(-1, link, []) or read.tunnel_of(link, [])
+        assert (tunnel.remotes, tunnel.mark) == (["192.0.2.2"], 7)
+
+
+def attribute(kind: int, data: bytes) -> bytes:
+    """Return a struct rtattr."""
+    return struct.pack("=HH", 4 + len(data), kind) + data + bytes(-len(data) % 4)
+
+
+def test_gateways_and_limits_of_a_route() -> None:
+    """A gateway of IPv6 may lead to IPv4, and what an ICMP error told limits no route."""
+    for flags, expires, expected in ((0x200, 600, {}), (0x200, 0, {"mtu": 1300}), (0, 600, {"mtu": 1300})):
+        body = struct.pack("=8BI", 2, 32, 0, 0, 254, 3, 0, 1, flags) + attribute(1, bytes((10, 2, 0, 1)))
+        body += attribute(4, struct.pack("=I", 3)) + attribute(
+            18, struct.pack("=H", 10) + b"\xfe\x80" + bytes(13) + b"\1"
+        )
+        body += attribute(8, attribute(2, struct.pack("=I", 1300)))  # RTA_METRICS, RTAX_MTU
+        body += attribute(12, struct.pack("=IIi5I", 0, 0, expires, 0, 0, 0, 0, 0))
+        answer = struct.pack("=IHHII", 16 + len(body), 24, 0, 0, 0) + body
+        kernel: Any = SimpleNamespace(ask=lambda _asked, answer=answer: [answer])
+        route = netlink.route_to(kernel, "10.2.0.1")
+        assert (route.hops[0].via, route.hops[0].index, route.metrics) == ("fe80::1", 3, expected)
