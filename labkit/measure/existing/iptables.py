@@ -81,6 +81,9 @@ def _expressions(family: str, rule: str) -> Iterator[dict[str, Any]]:
         elif word in _PORTS:
             right = {"set": [_ports(one) for one in value.split(",")]}
             yield _match(op, {"payload": {"protocol": "th", "field": _PORTS[word]}}, right)
+        elif word in ("--icmp-type", "--icmpv6-type"):
+            kind = {"payload": {"protocol": word[2:].removesuffix("-type"), "field": "type"}}
+            yield _match(op, kind, _ports(value.partition("/")[0]))
         elif word == "--ctstate":
             yield _match(op, {"ct": {"key": "state"}}, value.lower())
         elif word in _MANGLED and (number := _NUMBER.match(value)) and "CONNMARK" not in words:

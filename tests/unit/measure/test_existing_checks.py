@@ -560,6 +560,63 @@ def test_a_load_ends_with_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert time.monotonic() - begun_s < 10
 
 
+ICMP = {**UDP, "protocol": "icmp"}
+FIB = {"fib": {"result": "type", "flags": ["daddr"]}}
+
+
+def test_conditions_that_no_packet_of_a_check_fulfils() -> None:
+    """Rules for messages of ICMP, kinds of addresses and neighbours that have nothing to do with the path."""
+    arp = {**UDP, "asked": f"{SERVER} {CLIENT}"}
+    for expected, packet, family, expr in (
+        (False, ICMP, "ip", of("type", "redirect", protocol="icmp")),
+        (False, ICMP, "ip", of("type", {"set": ["timestamp-request", 17]}, protocol="icmp")),
+        (None, ICMP, "ip", of("type", {"set": ["redirect", "echo-request"]}, protocol="icmp")),
+        (None, ICMP, "ip", of("type", "destination-unreachable", protocol="icmp")),  # of a black hole
+        (True, ICMP, "ip", of("type", "redirect", "!=", "icmp")),
+        (False, UDP, "ip", match(FIB, {"set": ["broadcast", "multicast"]})),
+        (None, UDP, "ip", match(FIB, {"set": ["broadcast", "local"]})),
+        (False, arp, "arp", of("daddr ip", "192.0.2.9", protocol="arp")),
+        (None, arp, "arp", of("daddr ip", SERVER, protocol="arp")),
+        (None, arp, "arp", of("saddr ip", SUBNET, protocol="arp")),
+        (None, UDP, "arp", of("daddr ip", "192.0.2.9", protocol="arp")),
+    ):
+        found = rules.matches(rule(expr, {"drop": None}, family=family), packet, {"eth0"})
+        assert found is expected, expr
+    for number, expected in (("8", None), ("5/1", False)):
+        saved = f"*filter\n[1:60] -A FORWARD -p icmp -m icmp --icmp-type {number} -j DROP\n"
+        assert (
+            rules.matches(iptables.merged([], "iptables-nft-save", saved)[-1]["rule"], ICMP, set())
+            is expected
+        )
+
+
+def test_a_rule_for_other_icmp_stands_behind_a_policy() -> None:
+    seen = routed(rule(of("type", "redirect", protocol="icmp"), {"drop": None}))
+    seen.rulesets["netns:mid"][0]["chain"] |= {"policy": "drop"}
+    assert [one.cause for one in rules.dropping(seen)] == ["drop policy"]
+
+
+@pytest.mark.parametrize(("asked", "count"), [(SERVER, 1), ("192.0.2.9", 0)])
+def test_rules_of_arp_are_compared_with_the_hop(asked: str, count: int) -> None:
+    seen = routed(rule(of("daddr ip", asked, protocol="arp"), {"drop": None}, family="arp"), hook="input")
+    router = seen.spaces[1]
+    seen.rulesets[router.name][0]["chain"]["family"] = "arp"
+    vars(router)["neighbours"] = [{"dst": SERVER, "dev": "to-server", "state": ["FAILED"]}]
+    seen.forward.hops.append((Place(router, 4), SERVER, Place(seen.server.space, 2)))
+    assert len(list(rules.dropping(seen))) == count
+
+
+def test_marks_that_a_map_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the element of the packet's address counts."""
+    routes(monkeypatch, lambda _kernel, _to, mark: 22 if mark == 7 else [(None, 2)])
+    daddr = {"payload": {"protocol": "ip", "field": "daddr"}}
+    for mine, count in ((7, 1), (8, 0)):
+        elements = {"set": [["192.0.2.9", 15 - mine], [SUBNET, 9], [SERVER, mine]]}
+        value = {"map": {"key": daddr, "data": elements}}
+        found = list(rules.marks(routed(rule({"mangle": {**MARK, "value": value}}), hook="prerouting")))
+        assert ["mark 0x7" in one.what for one in found] == [True] * count
+
+
 @pytest.mark.parametrize(
     ("number", "modes", "back", "cause", "has_undo"),
     [
@@ -691,3 +748,12 @@ def test_a_thread_is_no_end() -> None:
         thread = pool.submit(get_native_id).result()
         with pytest.raises(BadInput, match="is a thread: name its process"):
             resolve(f"pid:{thread}")
+
+
+@pytest.mark.parametrize(("call", "count"), [(1, 1), (0, 0)])
+def test_one_bridge_may_call_rules(call: int, count: int) -> None:
+    seen = bridged([], nf_call_iptables=call)
+    chain = {"family": "ip", "table": "f", "name": "w", "hook": "forward", "handle": 9}
+    listed = [{"chain": chain}, {"rule": rule({"drop": None})}]
+    seen.rulesets = {one.name: listed if one is seen.spaces[1] else [] for one in seen.spaces}
+    assert [one.cause for one in rules.dropping(seen)] == ["drop rule"] * count

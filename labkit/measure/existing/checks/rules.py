@@ -30,7 +30,13 @@ ALSO = {
     "icmp": ("1",), "icmpv6": ("ipv6-icmp", "58"), "tcp": ("6",), "udp": ("17",), "gretap": ("gre", "47"),
     "gre": ("47",), "ipip": ("ipencap", "4"), "sit": ("ipv6", "41"),
 }  # fmt: skip
+# What labkit's packets of ICMP are, and those that they need: errors, and neighbours of IPv6.
+TYPES = {
+    "icmp": ("echo-request", "8", "destination-unreachable", "3"),
+    "icmpv6": ("echo-request", "128", "packet-too-big", "2", "nd-neighbor-solicit", "135", "nd-neighbor-advert", "136"),
+}  # fmt: skip
 INVALID, NEW = ("state", "invalid"), ("state", "new")
+MARK = ("meta", "mark")
 FLAGS = {name: 1 << bit for bit, name in enumerate(("fin", "syn", "rst", "psh", "ack", "urg", "ecn", "cwr"))}
 SYN, SYN_ACK = str(FLAGS["syn"]), str(FLAGS["syn"] | FLAGS["ack"])
 DONT_FRAGMENT = "16384"  # of the packets that measure an MTU
@@ -143,6 +149,12 @@ def _compared(left: Any, right: Any, packet: Mapping[str, str], interfaces: set[
         return results.pop() if len(results) == 1 else None  # which of them the rule sees is not known
     if field in ("sport", "dport"):
         return _holds(packet.get(field, CHOSEN), right)
+    if field == "type" and (types := TYPES.get(left["payload"].get("protocol"))):
+        return None if any(_holds(name, right) is not False for name in types) else False
+    if left.get("fib", {}).get("result") == "type":
+        return None if any(_holds(name, right) is not False for name in ("local", "unicast")) else False
+    if "asked" in packet and field in ("saddr ip", "daddr ip"):
+        return None if any(_holds(one, right) is not False for one in packet["asked"].split()) else False
     family = "ip6" if ":" in packet["saddr"] else "ip"
     if key == "nfproto":
         return _holds("ipv6" if family == "ip6" else "ipv4", right)
@@ -167,13 +179,15 @@ def _verdicts(
     """Yield the statements of a rule, and of its verdict maps the verdicts that a packet may get."""
     for one in rule.get("expr", ()):
         vmap = one.get("vmap")
-        if not isinstance(vmap, dict):
-            yield one
-            continue
-        for key, verdict in maps_of.elements(vmap, maps):
-            parts = zip(maps_of.parts(vmap.get("key")), maps_of.parts(key), strict=False)
-            if all(_compared(part, value, packet, interfaces) is not False for part, value in parts):
-                yield verdict
+        yield from _mapped(vmap, maps, packet, interfaces) if isinstance(vmap, dict) else (one,)
+
+
+def _mapped(of: Rule, maps: maps_of.Maps, packet: Mapping[str, str], interfaces: set[str]) -> Iterator[Any]:
+    """Yield the values that a map may give to a packet."""
+    for key, value in maps_of.elements(dict(of), maps):
+        parts = zip(maps_of.parts(of.get("key")), maps_of.parts(key), strict=False)
+        if all(_compared(part, given, packet, interfaces) is not False for part, given in parts):
+            yield value
 
 
 def entries(listed: list[dict[str, Any]], kind: str) -> list[Rule]:
@@ -214,13 +228,13 @@ def _reachable(listed: list[dict[str, Any]], packet: Mapping[str, str], interfac
 def _packets(seen: Evidence) -> Iterator[dict[str, str]]:
     """Yield what labkit's packets have that did not all arrive or had no answer, and the outer ones of tunnels: saddr,
     daddr, protocol, and dport if it is known."""
-    icmp = "icmpv6" if seen.client.version == 6 else "icmp"
+    icmp, asked = "icmpv6" if seen.client.version == 6 else "icmp", " ".join(_asked(seen))
     for path, probe in seen.directions:
         if not probe.arrives:
             for one in (outer for outer in path.outer if outer.source):
-                yield {"saddr": one.source, "daddr": one.destination, **one.packet}
+                yield {"saddr": one.source, "daddr": one.destination, "asked": asked, **one.packet}
         whole = probe.mtu is None or probe.mtu.passes_bytes >= probe.mtu.full_bytes
-        known = {"saddr": path.source, "daddr": path.destination}
+        known = {"saddr": path.source, "daddr": path.destination, "asked": asked}
         here, there = (seen.client, seen.server) if path is seen.forward else (seen.server, seen.client)
         known |= {"sport": _chosen(seen, here.space), "dport": _chosen(seen, there.space)}
         for protocol, sent in ((icmp, probe.icmp), ("udp", probe.udp)):
@@ -254,14 +268,26 @@ def unanswered(sender: Place, address: str) -> bool:
     return any(UNANSWERED & set(one.get("state", ())) for one in alike)
 
 
+def _asked(seen: Evidence) -> list[str]:
+    """Return the addresses in requests of ARP that nobody answered: those asked for, and those of who asks."""
+    hops = (hop for path, _probe in seen.directions for hop in path.hops)
+    missing = [(sender, to) for sender, to, _owner in hops if ":" not in to and unanswered(sender, to)]
+    own = [one for out, _to in missing for one, at in out.space.addresses.items() if at == out.index]
+    return [*(to for _out, to in missing), *own]
+
+
 def applied(seen: Evidence, space: Space, family: str) -> bool:
     """Return whether rules of a family see the packets in a namespace: it routes them, or its bridge calls them."""
     if family == "arp":
-        hops = (hop for path, _probe in seen.directions for hop in path.hops)
-        return any(unanswered(sender, address) for sender, address, _owner in hops if ":" not in address)
+        return bool(_asked(seen))
     if family in ("netdev", "bridge") or space in _routing(seen):
         return True
-    return space.number(f"net/bridge/bridge-nf-call-ip{'6' if seen.client.version == 6 else ''}tables") == 1
+    calls = f"nf_call_ip{'6' if seen.client.version == 6 else ''}tables"  # for all bridges, or of one
+    of_bridges = (
+        one.details.get("linkinfo", {}).get("info_data", {}) for one in seen.places if one.space is space
+    )
+    switch = f"net/bridge/bridge-{calls.replace('_', '-')}"
+    return space.number(switch) == 1 or any(one.get(calls) for one in of_bridges)
 
 
 def _rules(seen: Evidence) -> Iterator[tuple[Space, set[str], Rule]]:
@@ -483,21 +509,23 @@ def _no_way_back(seen: Evidence, space: Space, rule: Rule) -> str:
 def marks(seen: Evidence) -> Iterator[Finding]:
     """Rules that mark packets which did not arrive, where rules of routing refuse packets with this mark."""
     packets = list(_packets(seen)) if seen.blocked else []
+    known = {name: maps_of.named(listed) for name, listed in seen.rulesets.items()} if packets else {}
     for space, names, rule in _rules(seen) if packets else ():
-        mark = next((value for field, value in _written(rule) if field == ("meta", "mark")), 0)
-        if not mark or seen.hits.get(rule_key(space.name, rule)) == 0:
+        if seen.hits.get(rule_key(space.name, rule)) == 0:
             continue
         for path, _probe in seen.directions:
-            own = [one for one in packets if one["saddr"] == path.source]
-            takes = space in path.routers and any(may_match(rule, one, names) for one in own)
-            if path.problems or not takes:
+            own = [one for one in packets if one["saddr"] == path.source and may_match(rule, one, names)]
+            maps = known[space.name][chain_of(rule)[:2]]
+            given = {mark for one in own for what, mark in _written(rule, maps, one, names) if what == MARK}
+            if path.problems or space not in path.routers or not given - {0}:
                 continue
             # Of those that begin here, a chain of type route alone looks for the way again.
             hook, kind = (chain := _chain(seen, space, rule)).get("hook"), chain.get("type")
             asked = "prerouting" if path.routers[space] else "output"
             if hook not in (None, asked) or (hook, kind) == ("output", "filter"):
                 continue
-            refused = _refusal(space, path, mark)
+            refusals = ((mark, _refusal(space, path, mark)) for mark in given - {0})
+            mark, refused = next((one for one in refusals if one[1] is not None), (0, None))
             if refused is not None and _refusal(space, path) is None:
                 yield Finding(
                     cause="marked packets", certainty=SEEN if hook else POSSIBLE, weight=ALL, where=space.name,
@@ -559,16 +587,18 @@ def _refusal(space: Space, path: Path, mark: int = 0) -> netlink.LinkError | Non
     return None
 
 
-def _written(rule: Rule) -> Iterator[tuple[tuple[str, str], int]]:
-    """Yield each field that a rule sets to a number, for example ("meta", "mark") or ("payload", "ttl"), and this."""
+def _written(
+    rule: Rule, maps: maps_of.Maps, packet: Mapping[str, str], interfaces: set[str]
+) -> Iterator[tuple[tuple[str, str], int]]:
+    """Yield each field that a rule sets to a number in a packet, for example MARK or ("payload", "ttl"), and this."""
     for mangle in (one["mangle"] for one in rule.get("expr", ()) if isinstance(one.get("mangle"), dict)):
         value = mangle.get("value")
         value = value["|"][-1] if isinstance(value, dict) and "|" in value else value
-        for header, of in dict(mangle["key"]).items() if isinstance(value, int) else ():
-            yield (
-                (header, next((str(of[name]) for name in ("key", "name", "field") if name in of), "")),
-                value,
-            )
+        of_map = value.get("map") if isinstance(value, dict) else None
+        values = _mapped(of_map, maps, packet, interfaces) if isinstance(of_map, dict) else [value]
+        for header, of in dict(mangle["key"]).items():
+            name = next((str(of[name]) for name in ("key", "name", "field") if name in of), "")
+            yield from (((header, name), one) for one in values if isinstance(one, int))
 
 
 def clamps(seen: Evidence) -> Iterator[Finding]:
@@ -581,7 +611,7 @@ def clamps(seen: Evidence) -> Iterator[Finding]:
         ):
             continue
         undo, counted = _deletion(space, rule), seen.hits.get(rule_key(space.name, rule))
-        for field, value in _written(rule):
+        for field, value in _written(rule, {}, packet, names):
             if field == ("tcp option", "maxseg") and value < 1000:
                 yield Finding(
                     cause="segments clamped", what=f"a rule sets the TCP segment size to {value} bytes", weight=MUCH,
