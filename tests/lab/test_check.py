@@ -103,6 +103,23 @@ for n in client:10.1.0.1 server:10.2.0.1; do
 done
 """
 )
+# As LXD's: the host answers for single addresses of IPv6, and forwards it by switches of Linux 6.17 where it has them.
+NEIGHBOURS = (
+    ENDS
+    + """
+ip netns exec mid sysctl -qw net.ipv6.conf.all.proxy_ndp=1
+for n in client:1:2 server:2:1; do
+  a=${n#*:}; n=${n%%:*}
+  ip -n mid link add to-$n up type veth peer name eth0 netns $n
+  ip netns exec mid sysctl -qw net.ipv6.conf.to-$n.force_forwarding=1 2>/dev/null ||
+    ip netns exec mid sysctl -qw net.ipv6.conf.all.forwarding=1
+  ip netns exec mid sysctl -qw net.ipv6.conf.to-$n.forwarding=1
+  ip -n mid route add fd00::${a%:*} dev to-$n; ip -n mid neigh add proxy fd00::${a#*:} dev to-$n
+  ip -n $n link set eth0 up; ip -n $n address add fd00::${a%:*}/64 dev eth0 nodad
+done
+sleep 1.5
+"""
+)
 THIRD = """
 ip netns add third
 ip -n mid link add port-third up master lan type veth peer name eth0 netns third
@@ -154,6 +171,12 @@ for n in client server; do ovs-vsctl --db=$db add-port lan port-$n; done
 """
 )
 PACKET_SOCKET = "import socket,time; s=socket.socket(17,3,768); s.bind(('eth0',3)); time.sleep(600)"
+# As dhclient's: for all protocols, with a filter.
+FILTERED_SOCKET = PACKET_SOCKET.replace("socket,time;", "socket,time,ctypes,struct;").replace(
+    "s.bind",
+    "b=ctypes.create_string_buffer(struct.pack('HBBIHBBI',40,0,0,12,6,0,0,0));"
+    " s.setsockopt(1,26,struct.pack('HL',2,ctypes.addressof(b))); s.bind",
+)
 PYTHON = f"ip netns exec server {sys.executable} -P -c"
 SLEEPS = "ip netns exec server sleep 600 >/dev/null 2>&1 & sleep 0.3;"
 # A server whose rules take connections to its one port, and nothing else.
@@ -466,6 +489,16 @@ BROKEN = {
         "stopped program: the program", ROUTED + f'{SLEEPS}\n{PYTHON} "{LISTENS}" >/dev/null 2>&1 & sleep 0.5;'
         " kill -STOP $!",
     ),
+    "a filter of a router": (
+        "reverse path filter: the reverse path filter (rp_filter) drops",
+        ROUTED + "ip -n mid link add other up type veth peer name far; ip -n mid link set far up;"
+        " ip -n mid route add 10.1.0.1 dev other; ip netns exec mid sysctl -qw net.ipv4.conf.all.rp_filter=1",
+    ),
+    "a drop rule behind a router that answers for neighbours": (
+        "drop rule",
+        NEIGHBOURS + "ip netns exec mid nft 'add table ip6 f;"
+        " add chain ip6 f w { type filter hook forward priority 0; }; add rule ip6 f w ip6 daddr fd00::2 drop'",
+    ),
     "no answer to ping": (
         "no answer to ping", BRIDGE + "ip netns exec server sysctl -qw net.ipv4.icmp_echo_ignore_all=1",
     ),
@@ -474,7 +507,7 @@ BROKEN = {
 ALONE = (
     "a tunnel that ends at a router", "a locked port", "macvlans that name no source",
     "a redirect to an interface that is down", "a tunnel of entries that differs", "a server that is stopped",
-    "a rule of routing that works",
+    "a rule of routing that works", "a filter of a router", "a drop rule behind a router that answers for neighbours",
 )  # fmt: skip
 assert not {*ALONE} - BROKEN.keys()
 # Rules of iptables in the router, which may be iptables-legacy's or iptables-nft's.
@@ -519,6 +552,10 @@ SOUND = {
     "a server that takes one port": ONE_PORT,
     "a gateway of nobody": CALICO,
     "a tunnel of entries": FLANNEL,
+    "a router that answers for neighbours": NEIGHBOURS,
+    "a client of DHCP": BRIDGE + f'{PYTHON} "{FILTERED_SOCKET}" >/dev/null 2>&1 & sleep 0.5',
+    "a real server of LVS": BRIDGE + THIRD + "ip -n third link set lo up; ip -n third address add 10.1.0.2/32 dev lo;"
+    " ip netns exec third sysctl -qw net.ipv4.conf.all.arp_ignore=1",
     "a limit for others": BRIDGE + "tc -n client qdisc add dev eth0 root handle 1: htb;"
     " tc -n client class add dev eth0 parent 1: classid 1:1 htb rate 1mbit;"
     " tc -n client filter add dev eth0 parent 1: protocol ip u32 match ip dst 192.0.2.9/32 flowid 1:1",

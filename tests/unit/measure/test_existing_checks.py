@@ -17,8 +17,8 @@ import pytest
 from labkit.common.errors import BadInput, Failed
 from labkit.common.topology_state import TunnelState
 from labkit.measure.existing import iptables, maps, path, published, spaces
-from labkit.measure.existing.checks import load, probes, processing, queues, reach, rules
-from labkit.measure.existing.checks.evidence import Evidence
+from labkit.measure.existing.checks import load, mtu, probes, processing, queues, reach, rules
+from labkit.measure.existing.checks.evidence import Evidence, Queued
 from labkit.measure.existing.checks.findings import PRESENT, SEEN, Finding
 from labkit.measure.existing.checks.probes import Connection, End, OneWay, Sent
 from labkit.measure.existing.endpoints import ExistingEndpoint, resolve
@@ -658,6 +658,18 @@ def test_a_tunnel_from_an_address_that_nobody_has() -> None:
     assert path._refused(seen.spaces[1], outer, None, errno.ENETUNREACH).cause == "missing address"
 
 
+@pytest.mark.parametrize(("name", "count"), [("eth0", 2), ("all", 0)])
+def test_hop_limits_of_ipv6_are_those_of_an_interface(name: str, count: int) -> None:
+    """The kernel reads that of all interfaces for those alone that have none (ip6_dst_hoplimit)."""
+    seen = routed()
+    for one in (seen.forward, seen.back):
+        one.source, one.destination = "fd00::1", "fd00::2"
+        vars(one.start)["sysctl"] = lambda asked: "1" if asked == f"net/ipv6/conf/{name}/hop_limit" else "64"
+    found = list(reach.hop_limits(seen))
+    assert len(found) == count
+    assert all("sysctl -w net/ipv6/conf/eth0/hop_limit=64" in str(one.undo) for one in found)
+
+
 @pytest.mark.parametrize(
     ("address", "on", "dev", "answers"),
     [
@@ -724,6 +736,58 @@ def test_marks_and_ports_of_a_tunnel_are_those_of_its_outer_packets(monkeypatch:
     assert outer.packet == {"protocol": "udp", "sport": "40000", "dport": "51820"}
 
 
+@pytest.mark.parametrize(
+    ("asks", "state", "weights"),
+    [("3", "FAILED", [0.5]), ("0", "STALE", [1.0]), ("0", "PERMANENT", []), ("3", "STALE", [])],
+)
+def test_who_asks_for_no_neighbour(asks: str, state: str, weights: list[float]) -> None:
+    """It may have learned meanwhile the neighbour that asked for it."""
+    seen = routed()
+    [client, router, _server] = seen.spaces
+    values = {"net/ipv4/neigh/eth0/mcast_solicit": asks, "net/ipv4/neigh/eth0/app_solicit": "0"}
+    vars(client)["sysctl"] = values.get
+    vars(client)["neighbours"] = [{"dst": "10.1.0.254", "dev": "eth0", "state": [state]}]
+    seen.forward.hops.append((Place(client, 2), "10.1.0.254", Place(router, 3)))
+    assert [one.weight for one in reach.neighbours(seen)] == weights
+
+
+def htb(number: int, rate: str, sent: int) -> str:
+    head = f"class htb 1:{number} root prio 0 rate 1Mbit ceil {rate} burst 1600b cburst 1600b\n"
+    return f"{head} Sent {sent} bytes 9 pkt (dropped 0, overlimits 0 requeues 0)\n"
+
+
+def test_classes_and_filters_count_what_passes_meanwhile() -> None:
+    """Another host's class may have sent, and another filter have dropped, before."""
+    before, now = htb(1, "1Mbit", 90) + htb(2, "50Mbit", 90), htb(1, "1Mbit", 90) + htb(2, "50Mbit", 500)
+    assert queues._class_rates(now, before) == [50e6]
+    assert queues._class_rates(now) == [1e6, 50e6]
+    assert not queues._class_rates(before, before)
+    for earlier, count in ((7, 0), (5, 1)):
+        seen = routed()
+        router = seen.spaces[1]
+        text = "filter protocol ip u32 order 1 action drop Sent 900 bytes 9 pkt (dropped %d, overlimits 0)"
+        vars(seen)["queued"] = [Queued(router, "to-client", "", {"ingress": text % 7}, "")]
+        seen.queued_before = {
+            (router, "to-client"): Queued(router, "to-client", "", {"ingress": text % earlier}, "")
+        }
+        assert len(list(queues.filters(seen))) == count
+
+
+def test_the_load_has_the_addresses_and_the_segments_of_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = list[str]()
+    total = {"bytes": 8948 * 1000, "retransmits": 30, "bits_per_second": 1.0}
+    report = {"start": {"tcp_mss_default": 8948}, "end": {"sum_sent": total, "sum_received": total}}
+
+    def iperf3(_end: End, *words: str) -> process.Running:
+        given.extend(words)
+        return process.Running(["echo", msgspec.json.encode(report).decode()])
+
+    monkeypatch.setattr(load, "_iperf3", iperf3)
+    found = load.sent(End(space("netns:client", [], {}), CLIENT), SERVER, 1, "TCP", [])
+    assert given[given.index("-B") + 1] == CLIENT
+    assert (found.again_count, found.sent_count) == (30, 1000)
+
+
 def test_ports_that_rules_publish_for_udp_alone_are_not_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
     host = space("host", [], {"10.1.0.254": 3})
     lines = ("udp dport 53 dnat to 10.2.0.1:53", "meta l4proto { tcp, udp } th dport 54 dnat to 10.2.0.1")
@@ -742,12 +806,52 @@ def test_commands_for_a_namespace_of_docker(monkeypatch: pytest.MonkeyPatch, tmp
         assert space(f"netns:{name}", [], {}).command("ip link") == f"{words} ip link"
 
 
+def test_programs_that_are_missing_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spaces.machine, "program", lambda name: name)
+    mid = space("netns:mid", [], {}, chains={"nftables ip f w": "base chain", "ip6tables filter": "loaded"})
+    assert mid.missing_programs([]) == ["ip6tables-legacy-save", "nft"]
+    assert mid.missing_programs([{"chain": {}}]) == ["ip6tables-legacy-save"]
+
+
 def test_a_thread_is_no_end() -> None:
     """Linux says EINVAL of it, or since 6.16 that there is none."""
     with ThreadPoolExecutor(1) as pool:
         thread = pool.submit(get_native_id).result()
         with pytest.raises(BadInput, match="is a thread: name its process"):
             resolve(f"pid:{thread}")
+
+
+def test_fragments_of_a_tunnel_with_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Place, "tunnel", TunnelState(id=7))
+    seen = routed()
+    client = seen.client.space
+    client.links[2] = link(2, "eth0", "gre")
+    seen.forward.outer.append(Path(client, CLIENT, SERVER, places=[Place(client, 2)]))
+    seen.changed = {"namespaces": {client.name: {"mibs": {"Ip": {"FragCreates": 9}}}}}
+    assert str(only(mtu.fragmented(seen)).undo).endswith(" mtu 1472")  # 1500 - 20 (IPv4) - 4 (GRE) - 4 (key)
+
+
+@pytest.mark.parametrize(("mode", "index", "count"), [("0", 9, 1), ("1", 9, 0), ("1", 2, 1)])
+def test_an_address_that_is_kept_from_arp_is_no_second_one(mode: str, index: int, count: int) -> None:
+    """Real servers of LVS have the address of the service at lo."""
+    seen = routed(probe=ARRIVES)
+    here, there = Place(seen.server.space, 2), Place(seen.spaces[1], 4)
+    third = space("netns:third", [link(2, "eth0")], {SERVER: index}, sysctl=lambda _name: mode)
+    seen.forward.hops += [(there, SERVER, here), (there, SERVER, Place(third, 2))]
+    assert [one.cause for one in reach.duplicates(seen)] == ["duplicate address"] * count
+
+
+@pytest.mark.parametrize(("option", "ends", "count"), [
+    ("bcast_flood", (CLIENT, SERVER), 1), ("bcast_flood", ("fd00::1", "fd00::2"), 0),
+    ("mcast_flood", (CLIENT, SERVER), 0), ("mcast_flood", ("fd00::1", "fd00::2"), 1),
+])  # fmt: skip
+def test_a_port_needs_what_finds_its_neighbours(option: str, ends: tuple[str, str], count: int) -> None:
+    seen = bridged([])
+    seen.forward.source, seen.forward.destination = ends
+    seen.back.source, seen.back.destination = ends[::-1]
+    port = {"info_slave_kind": "bridge", "info_slave_data": {option: False}}
+    seen.spaces[1].details["port-3"] = {"linkinfo": port}
+    assert len(list(reach.bridges(seen))) == count
 
 
 @pytest.mark.parametrize(("call", "count"), [(1, 1), (0, 0)])

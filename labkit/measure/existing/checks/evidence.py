@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from labkit.measure.existing.path import Path
 from labkit.measure.existing.spaces import Place, Space, tc_filters
 from labkit.measure.observers.counters import kernel_counters
 from labkit.measure.topologies.state.packet_path import IN
-from labkit.system import machine, netlink
+from labkit.system import netlink
 from labkit.system.machine import cpu_quota
 from labkit.system.netlink import ethtool
 
@@ -32,12 +31,13 @@ RuleKey = tuple[str, str, str, int | str]  # of a rule: namespace, family, table
 
 class Queued(NamedTuple):
     """An interface whose queue packets of the path pass: on the path, or the one to which a filter of `by` redirects
-    them. filters: its own (`tc_filters`)."""
+    them. filters: its own (`tc_filters`). classes: as tc prints them."""
 
     space: Space
     name: str
     by: str
     filters: dict[str, str]
+    classes: str
 
 
 @dataclass(kw_only=True)
@@ -120,7 +120,7 @@ class Evidence(Probed):
     forward, back: the paths of packets in both directions. changed: the counters that changed meanwhile
     (`kernel_counters`), `hits` those of nftables' rules by namespace and rule. throttled_s: during the check, by end.
     not_seen: sentences about what cannot be seen. drops: packets that the kernel dropped meanwhile anywhere on the
-    machine. far: `client` or `server`, which then is on another machine;
+    machine. queued_before: `queued` at its beginning. far: `client` or `server`, which then is on another machine;
     its namespace here is the one that routes packets there. beyond: whether the other machine counted the packets where
     they leave it or enter it, by direction; narrow: its interface with the smallest MTU, and this MTU.
     """
@@ -134,6 +134,7 @@ class Evidence(Probed):
     throttled_s: dict[str, float] = field(default_factory=dict)
     not_seen: list[str] = field(default_factory=list)
     drops: drops.Drops = field(default_factory=Counter)
+    queued_before: dict[tuple[Space, str], Queued] = field(default_factory=dict)
     far: str | None = None
     beyond: dict[str, bool] = field(default_factory=dict)
     narrow: tuple[str, int] | None = None
@@ -178,9 +179,11 @@ class Evidence(Probed):
         by = dict.fromkeys(((place.space, place.name) for place in self.places), "")
         waiting, result = list(by), list[Queued]()
         for space, name in waiting:
-            one = Queued(space, name, by[space, name], tc_filters(space.namespace, name))
-            result.append(one)
-            for to in REDIRECTED.findall(" ".join(one.filters.values())):
+            filters = tc_filters(space.namespace, name)
+            words = ("-s", "class", "show", "dev", name)
+            classes = space.namespace.run("tc", *words).stdout if "" in filters else ""
+            result.append(Queued(space, name, by[space, name], filters, classes))
+            for to in REDIRECTED.findall(" ".join(filters.values())):
                 if (space, to) not in by:
                     by[space, to] = name
                     waiting.append((space, to))
@@ -273,15 +276,14 @@ def observed(forward: Path, back: Path, far: str | None = None) -> Iterator[Evid
     result = Evidence(forward, back, list(spaces), far=far)
     result.rulesets = {space.name: space.ruleset for space in result.spaces}
     for space in result.spaces:
-        for name in space.save_programs(result.rulesets[space.name]):
-            if not os.path.isabs(machine.program(name)):
-                result.not_seen.append(
-                    f"{space.name} has rules that only {name} lists, which is not installed"
-                )
+        for name in space.missing_programs(result.rulesets[space.name]):
+            result.not_seen.append(f"{space.name} has rules that only {name} lists, which is not installed")
     namespaces = [space.namespace for space in result.spaces]
     before, throttled = kernel_counters.read(namespaces), _throttled(*result.ends)
     for space in result.spaces:
         space.details  # noqa: B018  (read before packets of labkit's own are counted)
+    result.queued_before = {(one.space, one.name): one for one in result.queued}
+    del result.queued
     names = {place.name for place in result.places}
     with drops.recorded(result.not_seen, names) as result.drops:
         yield result

@@ -75,7 +75,8 @@ def listening(server: End) -> Iterator[None]:
 def sent(client: End, to: str, seconds: int, protocol: str, ends: Sequence[ExistingEndpoint]) -> Load:
     """Send one part of the load to the address at which iperf3 listens. What fails is in `said`. Raises Failed as soon
     as one of the named ends has ended: iperf3 would wait for it."""
-    words = [*PROTOCOLS[protocol], "-c", to, "-t", str(seconds), "-J", "--connect-timeout", "3000"]
+    words = [*PROTOCOLS[protocol], "-c", to, "-B", client.address, "-t", str(seconds), "-J"]
+    words += ["--connect-timeout", "3000"]
     with process.all_ended([_iperf3(client, *words)]) as [running]:
         waiting = select.poll()
         for one in (running.fileno(), *(end.process for end in ends if end.process is not None)):
@@ -101,5 +102,5 @@ def _parsed(protocol: str, text: str) -> Load:
         rate = total["bits_per_second"] * (1 - total["lost_percent"] / 100)
         return Load(protocol, rate, total["lost_packets"], total["packets"])
     sent, received = end["sum_sent"], end["sum_received"]
-    segments = max(int(sent["bytes"] / 1448), 1)
+    segments = max(int(sent["bytes"] / (report["start"].get("tcp_mss_default") or 1448)), 1)
     return Load(protocol, received["bits_per_second"], sent.get("retransmits", 0), segments)

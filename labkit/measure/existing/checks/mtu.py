@@ -78,7 +78,8 @@ def fragmented(seen: Evidence) -> Iterator[Finding]:
             mtus = (place.link.mtu_bytes for one in outer for place in one.places)
             least = min(mtus, default=own.link.mtu_bytes)
             family = 6 if outer and ":" in outer[0].destination else 4
-            fits = least - overhead_bytes(str(own.link.kind), family=family)
+            key = bool(own.tunnel and own.tunnel.id)
+            fits = least - overhead_bytes(str(own.link.kind), family=family, key=key)
             yield Finding(
                 cause="tunnel fragments",
                 what=f"{own.name} has an MTU of {own.link.mtu_bytes} bytes, and with the outer header its packets do"

@@ -369,12 +369,11 @@ def tcp(here: End, there: End) -> Connection:
 
 def refused(here: End, address: str, port: int) -> str:
     """Connect with TCP from an end to a port at which a program listens, and close; return the error, "" if none."""
-    with End(here.space, address).opened(socket.SOCK_STREAM) as one:
-        one.settimeout(FIRST_S)
-        try:
+    try:
+        with stream(here) as one:
             one.connect((address, port))
-        except OSError as error:
-            return error.strerror or str(error)
+    except OSError as error:
+        return error.strerror or str(error)
     return ""
 
 

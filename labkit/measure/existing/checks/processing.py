@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from labkit.common import existing_names, units
@@ -12,8 +12,10 @@ from labkit.measure.existing.checks import drops
 from labkit.measure.existing.checks.evidence import Evidence
 from labkit.measure.existing.checks.findings import LITTLE, MOST, MUCH, POSSIBLE, PRESENT, SEEN, SOME, Finding
 from labkit.measure.existing.path import SHOW_PROGRAMS
+from labkit.system import netlink
 from labkit.system.machine import cpu_quota
 from labkit.system.netlink import taps
+from labkit.system.netlink.packet_sockets import PacketSockets
 
 # Offloads that an interface of any kind has on: a single missing one makes packets smaller or costs copies.
 WANTED = {
@@ -22,7 +24,6 @@ WANTED = {
 }  # fmt: skip
 KINDS = {"veth", "macvlan", "ipvlan", "vxlan", "vlan", "geneve"}
 SMALL_GSO_BYTES, FEW_SEGMENTS = 1 << 15, 8
-ALL_PROTOCOLS = "0x0003"  # ETH_P_ALL: the socket of a capture
 BUSY = 0.8
 FROZEN = ("__refrigerator", "do_freezer_trap")  # where the programs of a paused container wait in the kernel
 # As what the kernel counts packets that programs drop; others' drops have no reason of their own.
@@ -149,15 +150,16 @@ def _is_stopped(pid: int) -> bool:
 def captures(seen: Evidence) -> Iterator[Finding]:
     """Packet sockets for all protocols, which copy each packet, and programs that hold interfaces of the path."""
     for space in seen.spaces:
-        names = seen.names(space) | {"any interface"}
-        for text in filter(None, space.files.get("packet sockets", "").split("; ")):
-            interface = text.partition("on ")[2].partition(" of protocol")[0]
-            if text.endswith(ALL_PROTOCOLS) and interface in names:
-                yield Finding(
-                    cause="capture", what=f"a program captures every packet of {interface} (a packet socket)",
-                    where=f"{space.name} {interface}", weight=SOME,
-                    undo=space.command("ss -0 -p  # shows the program: end it"),
-                )  # fmt: skip
+        names, captured = {0: "any interface"}, set[int]()
+        names |= {place.index: place.name for place in seen.places if place.space is space}
+        with suppress(OSError, netlink.LinkError), closing(PacketSockets(space.fd)) as sockets:
+            captured = sockets.captured()
+        for name in (names[index] for index in sorted(captured & names.keys())):
+            yield Finding(
+                cause="capture", what=f"a program captures every packet of {name} (a packet socket)",
+                where=f"{space.name} {name}", weight=SOME,
+                undo=space.command("ss -0 -p  # shows the program: end it"),
+            )  # fmt: skip
     reasons = {reason for reason, _function, name in seen.drops if name} - drops.EVERYDAY
     for place in seen.places:
         for hook in place.programs:

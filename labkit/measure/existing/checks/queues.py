@@ -9,29 +9,32 @@ from typing import Any
 from labkit.common import units
 from labkit.measure.existing.checks.evidence import REDIRECTED, Evidence
 from labkit.measure.existing.checks.findings import ALL, MOST, MUCH, PRESENT, SEEN, SOME, Finding
-from labkit.measure.existing.spaces import CLASSFUL, Space
+from labkit.measure.existing.spaces import CLASSFUL
 
 FAST_BPS = 40e9  # a shaper above this limits nothing here
 SHORT_PACKETS = 32
 RATE_NAMES = ("rate", "maxrate", "bandwidth", "ceil")
 UNITS = {"bit": 1, "Kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9, "Tbit": 1e12}
 _CLASS = re.compile(
-    r"\w+ (?P<id>[\da-f]+:\S+) (?:root|parent (?P<parent>\S+)) .*ceil (?P<rate>[\d.]+)(?P<unit>[KMGT]?bit).* Sent [1-9]"
+    r"\w+ (?P<id>[\da-f]+:\S+) (?:root|parent (?P<parent>\S+)) .*ceil (?P<rate>[\d.]+)(?P<unit>[KMGT]?bit)"
+    r".* Sent (?P<sent>\d+)"
 )
 # A line of a filter has an order or a handle; others are of a hash table or a priority.
 _FILTER = re.compile(r"^filter .*(?: order \d| handle 0x)", re.M)
 # A u32 filter that does not match: 300 take 4.8 µs (`labkit why`, Linux 6.18).
 MANY_FILTERS, FILTER_NS = 50, 16
+COUNTS = (r"\(dropped (\d+)", r"Sent (\d+)")
 NETEM = {"loss-random": "loses", "duplicate": "duplicates", "corrupt": "corrupts", "reorder": "reorders"}
 
 
 def shapers(seen: Evidence) -> Iterator[Finding]:
     """Shapers, emulated delay and loss, and short queues that packets of the path pass, with their drops."""
     hole = any(probe.mtu and probe.mtu.is_hole for _path, probe in seen.directions)
-    for space, name, redirecting, _filters in seen.queued:
+    for space, name, redirecting, _filters, classes in seen.queued:
         changed = seen.changed.get("namespaces", {}).get(space.name, {})
         if redirecting and not changed.get("interfaces", {}).get(name, {}).get("tx_packets"):
             continue  # its filter redirects other packets
+        then = seen.queued_before.get((space, name))
         by = f" (a filter of {redirecting} redirects packets to it)" if redirecting else ""
         own = [one for one in space.json("tc", "-s", "-j", "qdisc", "show", "dev", name) if one.get("kind")]
         dropped = changed.get("qdiscs", {}).get(name, {})
@@ -43,7 +46,7 @@ def shapers(seen: Evidence) -> Iterator[Finding]:
         undo = space.command(f"tc qdisc del dev {name} root") if made and len(own) == 1 else None
         for one in own:
             kind, options = str(one["kind"]), one.get("options") or {}
-            limits = list(_limits(space, name, kind, options))
+            limits = list(_limits(kind, options, _class_rates(classes, then.classes if then else "")))
             if limits:
                 yield Finding(
                     cause="shaper" if kind != "netem" else "emulated network",
@@ -70,11 +73,10 @@ def shapers(seen: Evidence) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
-def _limits(space: Space, name: str, kind: str, options: dict[str, Any]) -> Iterator[str]:
-    """Yield what a queueing discipline limits, in words. tc prints rates in bytes per second."""
-    if kind in CLASSFUL:
-        rates = _class_rates(space.namespace.run("tc", "-s", "class", "show", "dev", name).stdout)
-    else:
+def _limits(kind: str, options: dict[str, Any], rates: list[float]) -> Iterator[str]:
+    """Yield what a queueing discipline limits, in words. rates: of its classes. tc prints others in bytes per
+    second."""
+    if kind not in CLASSFUL:
         found = (options.get(word) for word in RATE_NAMES)
         rates = [
             8 * (one["rate"] if isinstance(one, dict) else one)
@@ -95,20 +97,28 @@ def _limits(space: Space, name: str, kind: str, options: dict[str, Any]) -> Iter
                 yield f"{verb} {units.percent(float(share))} of the packets"
 
 
-def _class_rates(text: str) -> list[float]:
-    """Return the highest rates of the classes that sent packets and have no others below; tc prints text only."""
-    classes = [found for one in text.split("\nclass ") if (found := _CLASS.search(one.replace("\n", " ")))]
+def _class_rates(text: str, before: str = "") -> list[float]:
+    """Return the highest rates of the classes that sent packets since `before`, and have no others below; tc prints
+    text only."""
+    now, then = (
+        [found for one in each.split("\nclass ") if (found := _CLASS.search(one.replace("\n", " ")))]
+        for each in (text, before)
+    )
+    sent = {one["id"]: one["sent"] for one in then}
+    classes = [one for one in now if one["sent"] != sent.get(one["id"], "0")]
     parents = {one["parent"] for one in classes}
     return [float(one["rate"]) * UNITS[one["unit"]] for one in classes if one["id"] not in parents]
 
 
 def filters(seen: Evidence) -> Iterator[Finding]:
     """Filters of tc that are many, or that drop or police, where something was lost or a rate is limited."""
-    for space, name, _by, found in seen.queued:
+    for space, name, _by, found, _classes in seen.queued:
         back = {link.name for link in space.links.values() if link.kind == "ifb" and link.up}
-        of_path = seen.names(space)
+        of_path, then = seen.names(space), seen.queued_before.get((space, name))
         for word, lines in found.items():
             text, side = " ".join(lines.split()), word or "root"
+            earlier = then.filters.get(word, "") if then else ""
+            dropped, sent = ({*re.findall(one, lines)} - {*re.findall(one, earlier), "0"} for one in COUNTS)
             if (count := len(_FILTER.findall(lines))) >= MANY_FILTERS:
                 yield Finding(
                     cause="many tc filters", what=f"up to {count} filters of tc see each packet at {name} ({side})",
@@ -117,16 +127,16 @@ def filters(seen: Evidence) -> Iterator[Finding]:
                     undo=space.command(f"tc filter show dev {name} {word}  # then delete those that are not needed"),
                 )  # fmt: skip
             polices, drops = "police" in text, "action drop" in text
-            dropped = sum(map(int, re.findall(r"\(dropped (\d+)", text))) and (seen.blocked or seen.lossy)
+            loses = bool(dropped) and (seen.blocked or seen.lossy)
             # From an ifb that is up packets come back, and a redirect to an interface of the path is the path itself.
             away = [one for one in REDIRECTED.findall(text) if one not in (*back, *of_path)]
-            redirects = bool(seen.blocked and away and re.search(r"Sent [1-9]", text))
-            if not polices and not redirects and not (drops and dropped):
+            redirects = bool(seen.blocked and away and sent)
+            if not polices and not redirects and not (drops and loses):
                 continue
             what = f"redirects packets to {away[0]}" if redirects else "drops packets"
             what = "polices the rate" if polices else what
             yield Finding(
                 cause="tc filter", what=f"a filter of tc at {name} ({side}) {what}: {text[:160]}",
-                where=f"{space.name} {name}", certainty=SEEN if dropped or redirects else PRESENT, weight=MOST,
+                where=f"{space.name} {name}", certainty=SEEN if loses or redirects else PRESENT, weight=MOST,
                 undo=space.command(f"tc filter show dev {name} {word}  # then delete this one by its pref"),
             )  # fmt: skip

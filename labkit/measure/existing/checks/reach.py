@@ -36,6 +36,7 @@ PORT_OPTIONS = {"learning": "learns no addresses", "flood": "gets no frames to u
                 "bcast_flood": "gets no broadcasts, as ARP sends",
                 "mcast_flood": "gets no multicasts, as IPv6 sends to find neighbours",
                 "locked": "takes no frames from addresses that nobody entered for it"}  # fmt: skip
+FLOODED = {"bcast_flood": 4, "mcast_flood": 6}  # with which version of IP neighbours are found so
 _SELECTOR = re.compile(r"(\S+) dst (\S+)")
 _TEMPLATE = re.compile(r"tmpl src (\S+) dst (\S+)")
 _FLOW = re.compile(r"in_port\((?P<port>[^)]+)\).* packets:(?P<count>[1-9]\d*),.* actions:drop")
@@ -59,7 +60,8 @@ def next_hops(seen: Evidence) -> Iterator[Finding]:
         for space, into in path.routers.items():
             try:
                 kernel = space.namespace.netlink
-                route = netlink.route_to(kernel, path.destination, path.source or None, into, all_hops=True)
+                mark = 0 if into else path.mark
+                route = netlink.route_to(kernel, path.destination, path.source or None, into, mark, True)
             except netlink.LinkError:  # `paths` says why
                 continue
             hops = [
@@ -171,7 +173,7 @@ def bridges(seen: Evidence) -> Iterator[Finding]:
                 where=str(place), certainty=certain, weight=ALL, undo=f"{set_port} state 3",
             )  # fmt: skip
         for name, why in PORT_OPTIONS.items():
-            needed = seen.blocked and (name != "mcast_flood" or seen.client.version == 6)
+            needed = seen.blocked and FLOODED.get(name, seen.client.version) == seen.client.version
             on = name == "locked"  # the value that is wrong
             if on:  # what arrives has an address that somebody entered
                 needed = not all(probe.arrives for _path, probe in seen.directions)
@@ -376,12 +378,18 @@ def _owners(path: Path) -> dict[tuple[Place, str], list[Place]]:
     return result
 
 
+def _ignores(place: Place, address: str) -> bool:
+    """Return whether an interface answers no ARP for an address of another one, as those of real servers of LVS."""
+    modes = (place.space.number(f"net/ipv4/conf/{one}/arp_ignore") for one in ("all", place.name))
+    return ":" not in address and place.space.addresses.get(address) != place.index and max(modes) > 0
+
+
 def duplicates(seen: Evidence) -> Iterator[Finding]:
     """Addresses and MAC addresses that several interfaces of one link layer have."""
     certain = SEEN if seen.lossy or seen.blocked else PRESENT
     for path, _probe in seen.directions:
         for (_sender, address), found in _owners(path).items():
-            names = {str(one.space.name) for one in found if one.link.up}
+            names = {str(one.space.name) for one in found if one.link.up and not _ignores(one, address)}
             if len(names) > 1:
                 yield Finding(
                     cause="duplicate address",
@@ -426,10 +434,17 @@ def neighbours(seen: Evidence) -> Iterator[Finding]:
     for path, probe in seen.directions:
         arrives = probe.arrives
         for (sender, address), found in _owners(path).items():
-            owner = found[0]
-            for entry in sender.space.neighbours:
-                if entry.get("dst") != address or entry.get("dev") != sender.name:
-                    continue
+            owner, known = found[0], (address, sender.name)
+            entries = [one for one in sender.space.neighbours if (one.get("dst"), one.get("dev")) == known]
+            switch = f"net/ipv{6 if ':' in address else 4}/neigh/{sender.name}/%s_solicit"
+            asks = any(sender.space.number(switch % one, default=1) for one in ("mcast", "app"))
+            if not (asks or arrives or any("PERMANENT" in one.get("state", ()) for one in entries)):
+                yield Finding(
+                    cause="missing neighbour", where=str(sender), certainty=SEEN, weight=ALL,
+                    what=f"{sender.name} asks nobody for the neighbour {address} (mcast_solicit 0)",
+                    undo=sender.space.command(f"sysctl -w {switch % 'mcast'}=3"),
+                )  # fmt: skip
+            for entry in entries:
                 states, mac = entry.get("state", []), entry.get("lladdr")
                 owned = {link.mac for one in found for link in one.space.links.values()}
                 if mac and owner.link.mac and mac not in owned:
@@ -470,11 +485,11 @@ def detection(seen: Evidence) -> Iterator[Finding]:
 def hop_limits(seen: Evidence) -> Iterator[Finding]:
     """A first hop limit, of an end or a tunnel, so small that packets die on the path."""
     found = list[tuple[str, str, int, str]]()
-    for end in (one for one in (seen.client, seen.server) if one.space in seen.ends):
-        name = "net/ipv6/conf/all/hop_limit" if end.version == 6 else "net/ipv4/ip_default_ttl"
-        if 0 < (limit := end.space.number(name, default=64)) < rules.FEW_HOPS:
-            undo = end.space.command(f"sysctl -w {name.replace('/', '.')}=64")
-            found.append((end.space.name, end.space.name, limit, undo))
+    for path in (one for one in (seen.forward, seen.back) if one.places and seen.sends(one)):
+        at, out = path.start, path.places[0].name
+        name = f"net/ipv6/conf/{out}/hop_limit" if ":" in path.source else "net/ipv4/ip_default_ttl"
+        if 0 < (limit := at.number(name, default=64)) < rules.FEW_HOPS:
+            found.append((at.name, at.name, limit, at.command(f"sysctl -w {name}=64")))
     outer = [one for path, _probe in seen.directions for one in path.outer]
     for place in seen.places:
         data = KINDS[place.link.kind].tunnel_data if place.link.kind in KINDS else None
