@@ -269,7 +269,7 @@ def test_images_with_a_browser(tmp_path: Path) -> None:
     nbformat.write(synthetic_report.notebook(synthetic_report.rows(pairs=(1,))), tmp_path / "notebook.ipynb")
     written = report.images(tmp_path / "notebook.ipynb", tmp_path / "figures")
     assert len(written) == 3 * len(synthetic_report.FIGURES)
-    name = "01-throughput-against-number-of-pairs"
+    name = "01-throughput-of-each-arm"
     assert (tmp_path / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert "macvlan_bridge" in (tmp_path / "figures" / f"{name}.svg").read_text()
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {path.name for path in written}
