@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit.analysis import stats
+from labkit.analysis import load, stats
 from labkit.analysis.load import groups, unsupported_rates, varying
 from labkit.common import schema
 from labkit.common.units import counted, percent, si
@@ -107,8 +107,9 @@ def report(rows: pd.DataFrame, trials: pd.DataFrame) -> list[str]:
 
 def _traffic(of: Mapping[Any, Any], several: Sequence[str]) -> str:
     """Return an arm and its traffic in words. several: the parameters, beside frames and flows, that vary."""
-    more = [f"{name.removesuffix('_bytes')} {of[name]:g}" for name in several]
-    return ", ".join([str(of["arm"]), f"frames {of['frame']}", f"{of['flows_count']:g} flows", *more])
+    more = [f"{load.value_text(of['flows_count'])} flows"]
+    more += [f"{name.removesuffix('_bytes')} {load.value_text(of[name])}" for name in several]
+    return ", ".join([str(of["arm"]), f"frames {of['frame']}", *more])
 
 
 def _rate(line: Mapping[Any, Any], several: Sequence[str]) -> str:
