@@ -133,7 +133,9 @@ def test_names_of_own_networks_are_no_grammar(tmp_path: Path) -> None:
 
 def test_answer_and_figure_name_both_arms(tmp_path: Path) -> None:
     every = change_effects.all_verdicts(loaded(tmp_path, changed_rows()))
-    assert "against gro on veth_bridge: gro on vxlan is" in "; ".join(answer.answer(every))
+    assert "effect of gro against gro on veth_bridge: gro on vxlan makes it" in "; ".join(
+        answer.answer(every)
+    )
     labels = figures.forest(every).layout.yaxis.ticktext
     assert {label.split("<br>")[0] for label in labels} == {
         "vxlan", "veth_bridge+gro", "vxlan+gro", "vxlan+gro to vxlan", "gro on vxlan to veth_bridge",
