@@ -1,6 +1,7 @@
 """The same command measures failed rows again, and its exit code reports remaining ones."""
 
 import contextlib
+import hashlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -124,18 +125,20 @@ def made_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, li
     """Create a sweep of two finished points, one with a failed row. Return it with the names of executed points."""
     folder, executed = tmp_path / "sweep", list[str]()
     points = [sweep.SweepPoint(name, {}) for name in ("one", "two")]
+    notebook = tmp_path / "01_x.ipynb"
+    notebook.write_bytes(b"{}")
     made = SimpleNamespace(
         name="sweep",
         about="",
         folder=folder,
         points=points,
-        notebook=Path("01_x.ipynb"),
+        notebook=notebook,
         planned_s=lambda _: 1.0,
         experiment="datapaths",
     )
     known = {
         "sweep": "sweep", "notebook": "01_x.ipynb", "seed": 1, "created": run_folder.now(), "about": "",
-        "points": ["one", "two"],
+        "source": hashlib.sha256(b"{}").hexdigest()[:8], "percentile": None, "points": ["one", "two"],
         "parameters": {one.name: one.parameters for one in points},
         "identities": {one.name: one.identity for one in points},
     }  # fmt: skip
