@@ -317,9 +317,9 @@ def _judge_loss(
         more, low, high = (1 + math.log(value) for value in (effect.ratio, effect.low, effect.high))
         shares = " and ".join(units.percent(float(each["log"].mean())) for each in rows)
         sentence = f"{shares} of the packets were lost ({effect.how})"
-        word = _word(low, high, by.beyond)
+        found = word = _word(low, high, by.beyond)
         for (had, has), why in taken_shares(*rows, (left.name, right.name)):
-            if (has > had) == (word == WORSE):  # it may explain a difference, or hide one
+            if (has > had) == (found == WORSE):  # it may explain a difference, or hide one
                 word, sentence = UNCLEAR, f"{sentence}; {why}"
         result.append(Judged(name, word, more, low, high, sentence, arm, by.text))
     if not result:

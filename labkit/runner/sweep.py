@@ -136,15 +136,19 @@ def _named_as_before(sweep: Sweep) -> list[SweepPoint]:
     path = sweep.folder / "sweep.json"
     known = _identities(path) if path.exists() else {}
     names = {identity: name for name, identity in known.items()}
-    return [
-        replace(
-            point,
-            name=names.get(
-                point.identity, f"{point.name}-{point.identity}" if point.name in known else point.name
-            ),
-        )
-        for point in sweep.points
-    ]
+
+    def name_of(point: SweepPoint) -> str:
+        other = f"{point.name}-{point.identity}" if point.name in known else point.name
+        return names.get(_identity_in(path, point), other)
+
+    return [replace(point, name=name_of(point)) for point in sweep.points]
+
+
+def _identity_in(path: Path, point: SweepPoint) -> str:
+    """Return the identity of a point in a sweep.json. An earlier labkit wrote no source, and identities without
+    `others`."""
+    is_old = path.exists() and "source" not in run_folder.read_object(path)
+    return replace(point, others={}).identity if is_old else point.identity
 
 
 def _identities(path: Path) -> dict[str, str]:
@@ -215,7 +219,7 @@ def parameters_of(notebook: Path) -> Known:
 def _assignments(cell: dict[str, Any]) -> list[ast.Assign | ast.AnnAssign]:
     """Return the assignments of a cell. Raises ValueError for one that is not Python."""
     try:
-        lines = ast.parse("".join(cell["source"])).body
+        lines = ast.parse(re.sub(r"(?m)^[%!].*$", "", "".join(cell["source"]))).body  # without magics
     except SyntaxError as error:
         raise ValueError(f"its cell of parameters is not Python ({error})") from None
     return [line for line in lines if isinstance(line, ast.Assign | ast.AnnAssign)]
@@ -471,7 +475,7 @@ def _without_reused(
     here = machine.describe()
     reused = []
     for point in points:
-        own = other / there.get(point.identity, "")
+        own = other / there.get(_identity_in(other / "sweep.json", point), "")
         if own == other or not (own / "notebook.ipynb").exists() or run_folder.failed_points(own):
             continue
         rows = run_folder.read_rows(own)

@@ -290,8 +290,9 @@ class Ping(LatencyGenerator):
             if not own:
                 raise Failed(one.message())
             times += own
-            # Not those on their way as ping ended: with the last answer that it waits for, or at its deadline.
-            on_their_way = int(own[-1] / WAIT_S) + (len(own) < count)
+            # Not those on their way as ping ended: with the last answer that it waits for, or at its deadline. Where
+            # times vary, that answer may have been the quickest.
+            on_their_way = int(max(own) / WAIT_S) + (len(own) < count)
             lost += max(0, (_sent_by_all([one.stdout]) or 0) - len(own) - on_their_way)
         times.sort()
         middle = times[len(times) // 2]

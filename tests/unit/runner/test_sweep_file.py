@@ -1,5 +1,6 @@
 """Sweep files are checked against their notebook and experiment before anything runs."""
 
+import dataclasses
 import json
 import os
 import re
@@ -91,6 +92,20 @@ def test_points_are_known_by_their_parameters(project: Path) -> None:
     assert [point.name for point in sweep.load(written(project, grown)).points] == ["udp-9000", "udp-1400"]
     assert [point.name for point in sweep.load(written(project, other)).points] == [
         point.name for point in second.points
+    ]
+
+
+def test_points_of_an_earlier_labkit_are_known(project: Path) -> None:
+    """Its sweep.json has no source, and its identities are of the points' own parameters alone."""
+    first = finished(GOOD, project)
+    path = first.folder / "sweep.json"
+    old = json.loads(path.read_text())
+    del old["source"]
+    old["identities"] = {one.name: dataclasses.replace(one, others={}).identity for one in first.points}
+    assert old["identities"] != {one.name: one.identity for one in first.points}
+    path.write_text(json.dumps(old))
+    assert [one.name for one in sweep.load(written(project, GOOD)).points] == [
+        one.name for one in first.points
     ]
 
 
