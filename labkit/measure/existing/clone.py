@@ -289,7 +289,9 @@ class _Copy:
     def _routes(self, space: NamespaceState) -> Iterator[Route]:
         family = 6 if ":" in self._state.pairs[0][1].address else 4
         for route in space.routes:
-            vias = tuple(hop.via for hop in route.hops if hop.via is not None)
+            hops = (hop.via for hop in route.hops if hop.via is not None)
+            # A copy resolves the address itself where a route of IPv4 has a gateway of IPv6 (RFC 5549).
+            vias = tuple(one for one in hops if route.to == "default" or (":" in one) == (":" in route.to))
             version = ip_interface((*vias, route.to)[0].replace("default", "::")).version
             if not route.connected and version == family:
                 copied = filter(None, map(self._copied_address, space.interfaces))

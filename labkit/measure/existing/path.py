@@ -484,6 +484,9 @@ def _through(spaces: Spaces, here: Place, along: Path, remotes: list[str]) -> Tu
 def _refused(at: Space, along: Path, arrived: Place | None, number: int) -> Problem:
     """Return why a namespace has no route for a packet, from the kernel's error (net/ipv4/route.c)."""
     to, where = along.destination, str(arrived or at.name)
+    if arrived and (not along.source or ip_address(along.source).is_loopback):
+        what = f"{along.start.name} has no address from which it could send to {to}"
+        return Problem("missing address", what, along.start.name)
     if arrived and number == errno.EINVAL and along.source in at.addresses:
         what = f"{at.name} has the address {along.source} itself, so it takes no packets from it"
         return Problem("duplicate address", what, at.name)

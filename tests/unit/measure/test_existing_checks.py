@@ -762,14 +762,16 @@ def test_classes_and_filters_count_what_passes_meanwhile() -> None:
     assert queues._class_rates(now, before) == [50e6]
     assert queues._class_rates(now) == [1e6, 50e6]
     assert not queues._class_rates(before, before)
-    for earlier, count in ((7, 0), (5, 1)):
+    # Of two filters, the other one may have dropped as many before.
+    for earlier, then, count in (((7, 0), (7, 0), 0), ((5, 0), (7, 0), 1), ((7, 0), (7, 7), 1)):
         seen = routed()
         router = seen.spaces[1]
-        text = "filter protocol ip u32 order 1 action drop Sent 900 bytes 9 pkt (dropped %d, overlimits 0)"
-        vars(seen)["queued"] = [Queued(router, "to-client", "", {"ingress": text % 7}, "")]
-        seen.queued_before = {
-            (router, "to-client"): Queued(router, "to-client", "", {"ingress": text % earlier}, "")
-        }
+        text = (
+            "filter protocol ip u32 order 1 action drop Sent 900 bytes 9 pkt (dropped %d, overlimits 0)\n" * 2
+        )
+        at, name = router, "to-client"
+        vars(seen)["queued"] = [Queued(at, name, "", {"ingress": text % then}, "")]
+        seen.queued_before = {(at, name): Queued(at, name, "", {"ingress": text % earlier}, "")}
         assert len(list(queues.filters(seen))) == count
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -118,7 +119,10 @@ def filters(seen: Evidence) -> Iterator[Finding]:
         for word, lines in found.items():
             text, side = " ".join(lines.split()), word or "root"
             earlier = then.filters.get(word, "") if then else ""
-            dropped, sent = ({*re.findall(one, lines)} - {*re.findall(one, earlier), "0"} for one in COUNTS)
+            dropped, sent = (
+                (Counter(re.findall(one, lines)) - Counter(re.findall(one, earlier))).keys() - {"0"}
+                for one in COUNTS
+            )
             if (count := len(_FILTER.findall(lines))) >= MANY_FILTERS:
                 yield Finding(
                     cause="many tc filters", what=f"up to {count} filters of tc see each packet at {name} ({side})",

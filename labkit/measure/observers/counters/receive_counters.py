@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -134,7 +135,8 @@ def _header_bytes(server: Endpoint, local: bool) -> int:
     if server.kernel.is_here:
         links = netlink.links(server.namespace.netlink)
         kind = next((link.kind for link in links if link.index == server.index), None)
-    if server.interface == "lo" or (kind in tunnels() and kind not in ("gretap", "macsec")):
+    with_ethernet = {"gretap"} | ({"macsec"} if int(os.uname().release.partition(".")[0]) >= 6 else set())
+    if server.interface == "lo" or (kind in tunnels() and kind not in with_ethernet):
         ethernet_count = 0
     else:
         ethernet_count = 2 if kind == "ipvlan" and local else 1
