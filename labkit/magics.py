@@ -98,7 +98,7 @@ def _command(words: list[str], cell: str | None) -> notebook.Run | why.Explanati
     if given.command != "run" or given.json or given.against is not None or given.fail_if is not None:
         if cell is not None:
             raise BadInput(
-                "with --json, --against and --fail-if the parameters are in the line: begin with %labkit"
+                "--json, --against and --fail-if need the parameters in the line: begin with %labkit"
             )
         if cli.main(words) in (cli.FAILED, cli.INTERRUPTED):  # it has said why
             raise UsageError(f"%labkit {words[0]} failed")
@@ -106,7 +106,7 @@ def _command(words: list[str], cell: str | None) -> notebook.Run | why.Explanati
     run_command.check_options(given)
     parameters = {**_parse_cell(cell), **arguments.name_value_pairs(given.parameters)}
     parameters = yaml_files.with_files(parameters, Path.cwd(), run_folder.project_root())
-    run_command.agree(given, parameters)
+    run_command.confirm(given, parameters)
     measured = notebook.run_experiment(given.experiment, parameters, given.folder, given.keep_failed)
     display(Markdown(NEXT))
     return measured

@@ -19,6 +19,8 @@ FOREIGN_SHARE = 0.02
 FOREIGN_CONFIDENCE = stats.CONTROL_CONFIDENCE  # of Welch's interval over rounds, when two sides are compared
 # A flow whose two ends must wait for each other loses more than its share of the CPUs, but not arbitrarily much.
 SLOWDOWN_LIMIT = 3.0
+# The columns that `taken_shares` needs
+TAKEN = ["folder", "round", "throttled_share", "steal_s", "window_s", "cpus_count", "host_foreign_share"]
 BUSY_CPUS = 0.5  # an idle machine stays below this
 
 
@@ -64,9 +66,6 @@ def _stolen_share(ok: pd.DataFrame) -> float:
     return float(ok["steal_s"].sum()) / capacity_s if capacity_s > 0 else 0.0
 
 
-TAKEN = ["folder", "round", "throttled_share", "steal_s", "window_s", "cpus_count", "host_foreign_share"]
-
-
 def taken_shares(
     left: pd.DataFrame, right: pd.DataFrame, names: tuple[str, str], runs: Sequence[pd.DataFrame] = ()
 ) -> Iterator[tuple[tuple[float, float], str]]:
@@ -74,7 +73,7 @@ def taken_shares(
     the names of the runs.
 
     It is a CPU quota, the hypervisor, or other programs. Shares of other programs must differ certainly, by rounds of
-    the point or else of both `runs`. The rows need the columns TAKEN.
+    the point or else of both `runs`.
     """
 
     def taken(shares: tuple[float, float], who: str, of: str) -> tuple[tuple[float, float], str]:

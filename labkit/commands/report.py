@@ -58,9 +58,8 @@ def run(given: argparse.Namespace) -> int:
         )
     with contextlib.ExitStack() as stack:
         if given.percentile:
-            stack.callback(
-                notebook.unlink, missing_ok=True
-            )  # the next report is about the run's own percentile
+            # The next report is about the run's own percentile.
+            stack.callback(notebook.unlink, missing_ok=True)
         if given.percentile or not notebook.is_file():
             sweep.show(given.run, Bar())
         report.add_stills(notebook)

@@ -149,7 +149,7 @@ def _run(given: argparse.Namespace) -> int:
     parameters = yaml_files.with_files(arguments.name_value_pairs(given.parameters), None)
     if conditions:
         parameters = _with_gate_defaults(given, parameters, conditions)
-    agree(given, parameters)
+    confirm(given, parameters)
     bar = Bar()
     if parameters.get("where", "here") == "here":
         say_limits(bar)
@@ -193,7 +193,7 @@ def _run(given: argparse.Namespace) -> int:
         raise Failed(str(error)) from None
 
 
-def agree(given: argparse.Namespace, parameters: dict[str, Any]) -> None:
+def confirm(given: argparse.Namespace, parameters: dict[str, Any]) -> None:
     """Show what would be sent between existing ends, and ask whether to go on, unless --yes says so."""
     if "existing:" not in str(parameters.get("topology", "")):
         arguments.refuse(given, ("yes",), "without an existing network")

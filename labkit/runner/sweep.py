@@ -36,9 +36,8 @@ HERE = ("kernel", "kernel_build", "machine")  # columns that finished points of 
 START_S = 6.0  # start time of a notebook, for the estimate of the remaining time
 
 
-Known = dict[
-    str, Any
-]  # the parameters of a notebook by name, with their values if these are constants, or UNSET
+# The parameters of a notebook by name, with their values if these are constants, or UNSET
+Known = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -131,33 +130,33 @@ def load(path: Path) -> Sweep:
     return replace(sweep, points=_named_as_before(sweep))
 
 
+class RecordedPoints:
+    """All points that a sweep ever had, as its sweep.json says; none if there is no such file. `names`: theirs."""
+
+    def __init__(self, path: Path) -> None:
+        state = run_folder.read_object(path) if path.exists() else {}
+        identities = state.get("identities", {})
+        if not isinstance(identities, dict) or not all(
+            isinstance(one, str) and run_folder.is_name(name) for name, one in identities.items()
+        ):
+            raise BadInput(f"{path} is invalid: its identities are not texts by the names of points")
+        self.names = identities.keys()
+        self._by_identity = {identity: name for name, identity in identities.items()}
+        self._has_source = "source" in state
+
+    def name_of(self, point: SweepPoint) -> str | None:
+        """Return the name that a point has there. An earlier labkit wrote no source, and identities without
+        `others`."""
+        known = point if self._has_source else replace(point, others={})
+        return self._by_identity.get(known.identity)
+
+
 def _named_as_before(sweep: Sweep) -> list[SweepPoint]:
     """Return the points with the names that they had in the folder; another point of that name gets its identity."""
-    path = sweep.folder / "sweep.json"
-    known = _identities(path) if path.exists() else {}
-    names = {identity: name for name, identity in known.items()}
-
-    def name_of(point: SweepPoint) -> str:
-        other = f"{point.name}-{point.identity}" if point.name in known else point.name
-        return names.get(_identity_in(path, point), other)
-
-    return [replace(point, name=name_of(point)) for point in sweep.points]
-
-
-def _identity_in(path: Path, point: SweepPoint) -> str:
-    """Return the identity of a point in a sweep.json. An earlier labkit wrote no source, and identities without
-    `others`."""
-    is_old = path.exists() and "source" not in run_folder.read_object(path)
-    return replace(point, others={}).identity if is_old else point.identity
-
-
-def _identities(path: Path) -> dict[str, str]:
-    """Return the identities of all points that a sweep ever had, by name."""
-    result = run_folder.read_object(path).get("identities", {})
-    if not isinstance(result, dict) or not all(
-        isinstance(one, str) and run_folder.is_name(name) for name, one in result.items()
-    ):
-        raise BadInput(f"{path} is invalid: its identities are not texts by the names of points")
+    before, result = RecordedPoints(sweep.folder / "sweep.json"), []
+    for point in sweep.points:
+        other = f"{point.name}-{point.identity}" if point.name in before.names else point.name
+        result.append(replace(point, name=before.name_of(point) or other))
     return result
 
 
@@ -348,9 +347,8 @@ def run(
     elif len(left) < len(order):
         say(f"{len(order) - len(left)} of {len(order)} points were measured before; continuing in {folder}")
     if left:
-        safe_files.remove(
-            folder / "notebook.ipynb"
-        )  # after an interrupt it would be a report without these points
+        # After an interrupt it would be a report without these points.
+        safe_files.remove(folder / "notebook.ipynb")
         (measure or functools.partial(_one_by_one, keep_failed=keep_failed))(sweep, left, bar)
     without = failed(folder)
     if without.keys() >= {point.name for point in order}:
@@ -471,11 +469,11 @@ def _without_reused(
     """Copy the points that another sweep has finished on this kernel, and return those that are left."""
     if not (other / "sweep.json").exists():
         raise BadInput(f"{other} is not the folder of a sweep: it has no sweep.json")
-    there = {identity: name for name, identity in _identities(other / "sweep.json").items()}
+    there = RecordedPoints(other / "sweep.json")
     here = machine.describe()
     reused = []
     for point in points:
-        own = other / there.get(_identity_in(other / "sweep.json", point), "")
+        own = other / (there.name_of(point) or "")
         if own == other or not (own / "notebook.ipynb").exists() or run_folder.failed_points(own):
             continue
         rows = run_folder.read_rows(own)

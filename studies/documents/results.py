@@ -13,12 +13,12 @@ from labkit.common import run_folder
 
 # What two arms are compared by: None is the usual metric, the others are columns of UDP.
 METRICS = {"speed": None, "jitter": "jitter_s", "arrived": "arrived_ratio"}
-ONE_LENGTH = ("published_ports",)  # runs whose sweep has no shortened one beside it
 
 
 def how_to_measure(run: str) -> str:
-    """Return the command that measures a run that is not published."""
-    return f"`labkit sweep params/{'' if run in ONE_LENGTH else 'findings-'}{run}.yaml`"
+    """Return the command that measures a run that is not published, with the shortened sweep if there is one."""
+    short = run_folder.project_root() / f"params/findings-{run}.yaml"
+    return f"`labkit sweep params/{short.name if short.exists() else f'{run}.yaml'}`"
 
 
 class Results:

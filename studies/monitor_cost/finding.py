@@ -51,7 +51,7 @@ def costs(rows: pd.DataFrame) -> pd.DataFrame:
             nobody[nobody["role"].eq(role)].set_index(["folder", "round"])[compared]
             for role in ("baseline", "control")
         )
-        apart = (again / first - 1).assign(cpu_per_sent_s=again["cpu_per_sent_s"] - first["cpu_per_sent_s"])
+        control = (again / first - 1).assign(cpu_per_sent_s=again["cpu_per_sent_s"] - first["cpu_per_sent_s"])
         of = {"load_pps": load_pps, "point": point}
         result.append({**of, "reader": "nobody", **_means(nobody), "rounds_count": len(usual)})
         variants = group[group["role"].eq("variant")].groupby("topology", sort=False)
@@ -59,10 +59,10 @@ def costs(rows: pd.DataFrame) -> pd.DataFrame:
             both = own.set_index(["folder", "round"]).join(usual.add_suffix("_usual"), how="inner")
             result.append({
                 **of, "reader": reader, **_means(own), "rounds_count": len(both),
-                "added": _mean(both["cpu_per_sent_s"] - both["cpu_per_sent_s_usual"], apart["cpu_per_sent_s"]),
+                "added": _mean(both["cpu_per_sent_s"] - both["cpu_per_sent_s_usual"], control["cpu_per_sent_s"]),
                 "reader_cpu": _mean(both["reader_cpu_s"] / both["offered_count"]),
-                "delivered": _change(both, "throughput_pps", apart),
-                "observed": _change(both, "wanted_throughput_pps", apart),
+                "delivered": _change(both, "throughput_pps", control),
+                "observed": _change(both, "wanted_throughput_pps", control),
             })  # fmt: skip
     columns = [
         "load_pps", "point", "reader", "offered_pps", "added", "reader_cpu", "lost_share", "late_s", "start_s",
@@ -90,25 +90,25 @@ def _place(reader: str) -> int:
     return known.index(reader) if reader in known else len(known)
 
 
-def _mean(values: pd.Series[float], apart: pd.Series[float] | None = None) -> Estimate | None:
-    """The mean over rounds. apart: the difference of two measurements without a reader, in each round; where that is
+def _mean(values: pd.Series[float], control: pd.Series[float] | None = None) -> Estimate | None:
+    """The mean over rounds. control: the difference of two measurements without a reader, in each round; where that is
     certain, it widens the interval as in verdicts (`stats.widened`)."""
-    finite, control = (
+    finite, differences = (
         some[some.abs().lt(math.inf)].to_numpy(float)
-        for some in (values, values[:0] if apart is None else apart)
+        for some in (values, values[:0] if control is None else control)
     )
     if not finite.size:
         return None
-    one, own = mean(finite), mean(control, stats.CONTROL_CONFIDENCE) if control.size else None
+    one, own = mean(finite), mean(differences, stats.CONTROL_CONFIDENCE) if differences.size else None
     if own is None or not own.excludes_zero or one.low is None or one.high is None:
         return one
     more = stats.TIMES_CONTROL * abs(own.value)
     return replace(one, low=one.low - more, high=one.high + more)
 
 
-def _change(both: pd.DataFrame, name: str, apart: pd.DataFrame) -> Estimate | None:
+def _change(both: pd.DataFrame, name: str, control: pd.DataFrame) -> Estimate | None:
     """The change of a throughput, relative to that without a reader in the same round."""
-    return _mean(both[name] / both[f"{name}_usual"] - 1, apart[name])
+    return _mean(both[name] / both[f"{name}_usual"] - 1, control[name])
 
 
 def _means(rows: pd.DataFrame) -> dict[str, Any]:

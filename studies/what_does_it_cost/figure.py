@@ -17,10 +17,8 @@ from studies.linear_fit import Estimate, interval, seconds
 
 # The units of work that have a price, by protocol
 PRICED = {name: one.unit for name, one in PROTOCOLS.items() if one.work != "cpu_second"}
-WORDS = {
-    "slower": "more expensive",
-    "faster": "cheaper",
-}  # of `stats.verdict` about something that is better if less
+# For the words of `stats.verdict` about something that is better if less
+WORDS = {"slower": "more expensive", "faster": "cheaper"}
 COLUMNS = [
     "topology", "baseline", "ratio", "low", "high", "control_low", "control_high", "cost_s", "baseline_s",
     "rounds_count", "word", "sentence",

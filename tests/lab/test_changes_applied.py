@@ -376,7 +376,7 @@ def test_rules_between_the_ends_meet_what_is_forwarded(name: str, family: int) -
             with suppress(OSError):
                 between.sysctl(f"bridge/bridge-nf-call-{program}", 0)
         if name == "veth_bridge":
-            with pytest.raises(Unsupported, match="frames pass it without IP: use at server"):
+            with pytest.raises(Unsupported, match="frames pass it without IP: write `at server`"):
                 changes.apply(change, net)
             return
         changes.apply(change, net)

@@ -66,9 +66,8 @@ def _printed(
     """Return a copy of the figure in the style of a paper."""
 
     own = {theme.plain(name): theme.plain(new) for name, new in names.items()}
-    whole = re.compile(
-        rf"(?<!\w)({'|'.join(map(re.escape, own)) or '(?!)'})(?!\w)"
-    )  # no part of another name
+    # Whole names, not parts of others.
+    whole = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, own)) or '(?!)'})(?!\w)")
 
     def named(text: str | None) -> str | None:
         return text and whole.sub(lambda match: own[match[0]], text)

@@ -21,7 +21,7 @@ from labkit.system.netlink import ethtool
 
 # Files that are read around slices of 100 ms stay open: opening one anew takes three times as long as reading it.
 KEPT_OPEN = ("/proc/net/snmp", "/proc/net/snmp6", "/proc/net/dev")
-WAIT_S = 30.0  # for a slow machine; usually some milliseconds are enough
+SETTLE_S = 30.0  # for a slow machine; usually some milliseconds are enough
 
 
 class Namespace(Kernel):
@@ -89,14 +89,15 @@ class Namespace(Kernel):
         """Wait until packets to these addresses are for this namespace.
 
         The kernel adds the local route of an IPv6 address in a workqueue (addrconf_dad_work): of 300 TCP connections
-        to a new address of lo, 29 to 40 failed. Raises Failed after WAIT_S.
+        to a new address of lo, 29 to 40 failed. Raises Failed after SETTLE_S.
         """
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + SETTLE_S
         for one in addresses:
             while one.version == 6 and not netlink.is_local(self.netlink, str(one)):
                 if time.monotonic() > deadline:
                     raise Failed(
-                        f"{self.name} does not get its address {one} within {WAIT_S:.0f} s: try again"
+                        f"{self.name} takes no packets for its address {one} after {SETTLE_S:.0f} s: build it again, on"
+                        " a less busy machine"
                     )
                 time.sleep(0.002)
 

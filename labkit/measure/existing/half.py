@@ -238,9 +238,8 @@ def _exit(way: Path) -> dict[str, Any] | None:
     if (leaves := outside.exit) is None:
         return None
     via, out = outside.routes[-1][1].hops[0].via, leaves.out
-    if via and (":" in via) != (
-        ":" in outside.destination
-    ):  # a route of IPv4 with a gateway of IPv6 (RFC 5549)
+    # A route of IPv4 may have a gateway of IPv6 (RFC 5549), which is in no subnet of IPv4.
+    if via and (":" in via) != (":" in outside.destination):
         via = None
     own = [ip_interface(text) for index, text in out.space.prefixed if index == out.index]
     beside = next((one for one in own if via and ip_address(via) in one.network), None)

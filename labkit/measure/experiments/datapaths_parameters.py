@@ -69,7 +69,7 @@ def _topology(given: Any) -> str | Network:
         raise BadInput(f"topology: a value is neither a name nor a network: {wrong_type(error)}") from None
 
 
-def _is_of_ip(step: Step) -> bool:
+def _acts_on_ip_only(step: Step) -> bool:
     """Return whether only packets of IP meet what a step changes: a queue, or rules after the ingress hook."""
     return (
         step.kind in ("qdisc", "rules", "conntrack")
@@ -356,7 +356,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         generator = self.load_generator
         if isinstance(generator, TrialGenerator) and generator.skips_ip and not self.in_guests:
             self._refuse_changes(
-                _is_of_ip, f"frames of generator={generator.name} pass it by: use at between"
+                _acts_on_ip_only, f"frames of generator={generator.name} pass it by: write `at between`"
             )
 
     def _check_program(self, name: str) -> None:
@@ -378,7 +378,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         """Raise BadInput for a change at an end, because `what` moves the interfaces there into another namespace,
         where they lose their qdiscs and filters, and the sysctls of the ends do not apply."""
         self._refuse_changes(
-            lambda _step: True, f"{what} takes the interfaces of the ends: use at between:port0"
+            lambda _step: True, f"{what} takes the interfaces of the ends: write `at between:port0`"
         )
 
     def _refuse_changes(self, concerned: Callable[[Step], bool], why: str) -> None:

@@ -47,7 +47,7 @@ class SeveralLoads(DatapathParameters, frozen=True, kw_only=True):
             )
         generator, usual, own = registry.default_generator(protocol), DatapathParameters(), dict[str, Any]()
         if not isinstance(generator, RequestGenerator):  # what UDP and ping lack, is for the other loads
-            own |= {name: getattr(usual, name) for name in generator.lacks(protocol)}
+            own |= {name: getattr(usual, name) for name in generator.ignored_parameters(protocol)}
         if not generator.capabilities.sliced:
             own |= {"slices": 0, "whole_runs": None}
         length_bytes = int(size) if colon else None

@@ -136,7 +136,7 @@ class Generator(abc.ABC):
         """
         raise NotImplementedError(f"the generator {self.name} has no companion")
 
-    def lacks(self, protocol: str) -> Sequence[str]:
+    def ignored_parameters(self, protocol: str) -> Sequence[str]:
         """Return the names of parameters that would do nothing with this protocol, so that none may be given."""
         return ()
 
@@ -162,7 +162,7 @@ class Generator(abc.ABC):
             raise BadInput(
                 f"rate_rps={parameters.rate_rps}: {self.name} keeps no rate of requests; leave it out"
             )
-        for name in self.lacks(parameters.protocol):
+        for name in self.ignored_parameters(parameters.protocol):
             if value := getattr(parameters, name):
                 raise BadInput(
                     f"{name}={value}: {parameters.protocol} with {self.name} has no {name}; leave it out"
@@ -493,7 +493,7 @@ def unanswered(lost_count: int, sent_count: int, how: str = "") -> list[str]:
 class LatencyGenerator(Generator):
     """A generator that measures round-trip times."""
 
-    def lacks(self, protocol: str) -> Sequence[str]:
+    def ignored_parameters(self, protocol: str) -> Sequence[str]:
         chooses = self.capabilities.sockets and not protocol.startswith("udp")
         return ("mss_bytes", "zerocopy", "affinity", *["congestion"] * (not chooses))
 

@@ -138,7 +138,7 @@ class Iperf3(FlowGenerator):
             )
         return text
 
-    def lacks(self, protocol: str) -> Sequence[str]:
+    def ignored_parameters(self, protocol: str) -> Sequence[str]:
         return ("mss_bytes", "congestion", "zerocopy") if protocol == "udp" else ()
 
     def check(self, parameters: LoadParameters) -> None:

@@ -242,9 +242,8 @@ class PacketTrials:
             time.sleep(STEP_S)
             count = arrived.count
             arrived, left = self._counted()
-            if (
-                arrived.count != count or arrived.count == earlier.count
-            ):  # a path may delay even the first of them
+            # A path may delay even the first of them.
+            if arrived.count != count or arrived.count == earlier.count:
                 quiet = time.monotonic()
             elif time.monotonic() - quiet > self._receiving.settle_s:
                 break

@@ -64,8 +64,8 @@ class Sockets(RequestGenerator):
             what = "with rate_rps a request of udp_rr carries its number"
             Within(4, LARGEST_DATAGRAM, what).check("length_bytes", parameters.length_bytes)
 
-    def lacks(self, protocol: str) -> Sequence[str]:
-        return (*super().lacks(protocol), *["length_bytes"] * (protocol == "tcp_cc"))
+    def ignored_parameters(self, protocol: str) -> Sequence[str]:
+        return (*super().ignored_parameters(protocol), *["length_bytes"] * (protocol == "tcp_cc"))
 
     def latency(
         self,

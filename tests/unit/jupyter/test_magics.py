@@ -165,7 +165,7 @@ def test_options_of_a_command_act_in_it_alone(
     assert shell.run_cell(f"%labkit run datapaths topology={network} --yes").success
     assert permissions.is_allowed("existing_network", [network])
     for cell, says in (
-        ("%%labkit run datapaths --json\npairs: 2", "the parameters are in the line"),
+        ("%%labkit run datapaths --json\npairs: 2", "need the parameters in the line"),
         ("%labkit run datapaths --keep-failed", "does nothing without --folder"),
         ("%labkit run datapaths --markdown x", "does nothing without --fail-if"),
     ):

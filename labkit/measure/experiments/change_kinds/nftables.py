@@ -38,7 +38,7 @@ def _addresses(place: Place, what: str) -> str:
             if place.kernel.read(f"/proc/sys/net/bridge/bridge-nf-call-{family}tables").strip() == "1":
                 return result
     raise Unsupported(
-        f"{what} at {place} would have no effect, because frames pass it without IP: use at server"
+        f"{what} at {place} would have no effect, because frames pass it without IP: write `at server`"
     )
 
 

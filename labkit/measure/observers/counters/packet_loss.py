@@ -344,7 +344,7 @@ def _armed(parameters: ObservedLoad, topology: topologies.Topology, _stem: Path)
     counts, switch = since_now(topology.namespaces, _guests(topology)), topology.switch
     of_switch = switch_observer.since_now(switch)
     meter = topology.meter() if topology.meter is not None else dict[str, Any]
-    followed = _Followed(topology, parameters.family, parameters.direction)
+    followed = _FollowedPaths(topology, parameters.family, parameters.direction)
 
     def report() -> Observation:
         changed, own, metered = counts(), of_switch().observed, meter()
@@ -359,7 +359,7 @@ def _armed(parameters: ObservedLoad, topology: topologies.Topology, _stem: Path)
     yield ArmedObserver(report)
 
 
-class _Followed:
+class _FollowedPaths:
     """What `losses` takes of a topology: for each way that data takes, the pairs from sender to receiver with their
     paths (`ways`), and the interfaces at which counters mean something else."""
 
@@ -383,7 +383,7 @@ class _Followed:
             (end.namespace.name, link.name)
             for pair in pairs
             for end in (pair.client, pair.server)
-            for link in receive_counters.outside(end.namespace, end.address)
+            for link in receive_counters.udp_tunnels(end.namespace, end.address)
         }
         links = ((space.name, link) for space in there.namespaces for link in space.interfaces)
         self._protected = [(at, link.name) for at, link in links if link.mode == TRANSPORT]
@@ -401,7 +401,7 @@ def counted_losses(
 ) -> Callable[[], list[dict[str, Any]]]:
     """Read the counters now; return a function that reads them again and returns the datagrams' `losses` since."""
     counts = since_now(topology.namespaces, _guests(topology))
-    return lambda: _Followed(topology, family, direction).losses(counts(), "udp")
+    return lambda: _FollowedPaths(topology, family, direction).losses(counts(), "udp")
 
 
 def refusals(topology: topologies.Topology) -> Callable[[], str]:

@@ -51,8 +51,8 @@ class Receivers:
     offload, and then headers are 0.1 % of it. Without, they are 4.6 %, and would look like payload. UDP: datagrams that
     the servers have read (InDatagrams) times their length, so datagrams dropped at a full socket buffer or left unread
     do not count. On lo, acknowledgements are frames without payload. A tunnel's outer datagrams in the server's
-    namespace do not count either (see `outside`). For UDP `length_bytes` is the payload of a datagram. What was sent
-    is known only if the clients are on this host.
+    namespace do not count either (`udp_tunnels`). For UDP `length_bytes` is the payload of a datagram. What was sent is
+    known only if the clients are on this host.
     """
 
     def __init__(
@@ -69,7 +69,9 @@ class Receivers:
         self._clients = {id(client.kernel): client.kernel for client in clients}.values()
         self._mibs = "/proc/net/snmp6" if ":" in servers[0].address else "/proc/net/snmp"
         self._outside = [
-            [link.index for link in outside(server.namespace, server.address)] if protocol == "udp" else []
+            [link.index for link in udp_tunnels(server.namespace, server.address)]
+            if protocol == "udp"
+            else []
             for server in servers
         ]
         self._header_bytes = [
@@ -85,7 +87,7 @@ class Receivers:
             texts = [client.read(self._mibs) for client in self._clients]
             if not texts:
                 return ReceiveCounts(*of_received)
-            return ReceiveCounts(*of_received, sum(map(sent, texts)), sum(map(fragments, texts)))
+            return ReceiveCounts(*of_received, sum(map(sent_datagrams, texts)), sum(map(fragments, texts)))
         read = [server.counters() for server in self._servers]
         headers = sum(
             one.received_count * length for one, length in zip(read, self._header_bytes, strict=True)
@@ -152,7 +154,7 @@ def _received_datagrams(server: Endpoint, path: str, outside: list[int]) -> int:
     """
     for _ in range(ATTEMPTS if outside else 1):
         before = _taken_out(server, outside)
-        count, after = datagrams(server.kernel.read(path)), _taken_out(server, outside)
+        count, after = received_datagrams(server.kernel.read(path)), _taken_out(server, outside)
         if before == after:
             break
     return count - (before + after) // 2
@@ -162,14 +164,14 @@ def _taken_out(server: Endpoint, outside: list[int]) -> int:
     return sum(server.namespace.netlink.counters(index).received_count for index in outside)
 
 
-def outside(space: Namespace, address: str) -> list[netlink.Link]:
+def udp_tunnels(space: Namespace, address: str) -> list[netlink.Link]:
     """Return the interfaces of a namespace that decapsulate UDP datagrams of the IP version of this address.
 
     The kernel counts such a datagram as received (udp_queue_rcv_one_skb) and its inner packet on the interface at the
     same moment (vxlan_rcv, geneve_rx). IPv4 and IPv6 datagrams are counted separately.
     """
-    tunnels_in_udp = (link for link in netlink.links(space.netlink) if link.kind in UDP_PORTS)
-    return [link for link in tunnels_in_udp if _is_in_ipv6(space, link) == (":" in address)]
+    in_udp = (link for link in netlink.links(space.netlink) if link.kind in UDP_PORTS)
+    return [link for link in in_udp if _is_in_ipv6(space, link) == (":" in address)]
 
 
 def _is_in_ipv6(space: Namespace, link: netlink.Link) -> bool:
@@ -181,13 +183,13 @@ def _is_in_ipv6(space: Namespace, link: netlink.Link) -> bool:
 
 
 @errors.reading("/proc/net/snmp")
-def datagrams(text: str) -> int:
+def received_datagrams(text: str) -> int:
     """Parse the UDP datagrams received in a namespace from /proc/net/snmp or snmp6 (RFC 4113)."""
     return _group(text, "Udp")["InDatagrams"]
 
 
 @errors.reading("/proc/net/snmp")
-def sent(text: str) -> int:
+def sent_datagrams(text: str) -> int:
     """Parse the UDP datagrams that sockets sent from the same files, with those that IP refused (`packet_loss`)."""
     return _group(text, "Udp")["OutDatagrams"] + _group(text, "Ip")["OutDiscards"]
 

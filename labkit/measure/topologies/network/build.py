@@ -17,6 +17,7 @@ from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.common.extensions import on_call
 from labkit.common.units import counted
 from labkit.measure.endpoints import Endpoint, Namespace, Pair, namespaces
+from labkit.measure.endpoints.namespace import SETTLE_S
 from labkit.measure.topologies.base import BuiltSide, Spec, Topology, end_name, numbers, remote_ends
 from labkit.measure.topologies.network import kinds, parts, validate
 from labkit.measure.topologies.network.model import (
@@ -34,7 +35,6 @@ _NETWORK = "labkit.measure.topologies.network"
 _encrypt, _rejection = on_call(f"{_NETWORK}.encryption:begin"), on_call(f"{_NETWORK}.encryption:rejection")
 _redirect, _impair = on_call(f"{_NETWORK}.redirects:attach"), on_call(f"{_NETWORK}.impairments:apply")
 _set = on_call(f"{_NETWORK}.settings:apply")
-SETTLE_S = 30.0  # for a slow machine; usually a second is enough
 # No spanning tree, and a new port forwards at once.
 PLAIN_BRIDGE = {"IFLA_BR_STP_STATE": 0, "IFLA_BR_FORWARD_DELAY": 0}
 Describe = Callable[[str, Spec], parts.Network]
@@ -400,7 +400,7 @@ class BuiltNetwork:
         return str(_rejection(self.described, self.index, self.space)) if is_encrypted else ""
 
     def settle(self) -> None:
-        """Wait until every interface is operational, and every address its namespace's own.
+        """Wait until every interface is operational, and every namespace takes packets for its addresses.
 
         The kernel reports carriers to bridges, queueing disciplines and IPv6 up to a second late
         (net/core/link_watch.c). Packets sent before are lost: over a macvlan, 22 of 100 first TCP connections took a

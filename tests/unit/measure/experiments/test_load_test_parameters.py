@@ -31,7 +31,7 @@ def test_change_at_an_end_would_be_lost(
     kind: type[LoadTestParameters | Stateful | Throughput], given: dict[str, str], at: str
 ) -> None:
     """TRex takes the interfaces of the ends into another namespace, where they lose their qdiscs."""
-    with pytest.raises(BadInput, match=r"change slow: .*use at between:port0"):
+    with pytest.raises(BadInput, match=r"change slow: .*write `at between:port0`"):
         kind.of({**given, "change": f"slow: qdisc fq_codel at between and qdisc fq_codel at {at}"})
     assert kind.of({**given, "change": "slow: qdisc fq_codel at between:port0"}).change
     assert Throughput.of({"change": f"slow: offload gro off at {at}"}).change

@@ -93,7 +93,7 @@ def test_outer_datagrams_have_an_ip_version(
         encryption, "wireguard", lambda _netns, index: SimpleNamespace(remotes=remotes[index])
     )
     space: Any = SimpleNamespace(netlink=None, fd=0)
-    assert {link.name for link in receive_counters.outside(space, address)} == names
+    assert {link.name for link in receive_counters.udp_tunnels(space, address)} == names
 
 
 def test_clients_that_share_a_namespace_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
