@@ -35,8 +35,10 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "04_overlay": {"folder": f"{RESULTS}/overlay"},
     "05_virtual_tap": {"folder": f"{RESULTS}/virtual_tap"},
     "06_live_monitor": {"folder": f"{RESULTS}/monitor_cost"},
+    "07_trex": {"folder": f"{RESULTS}/load_test", "mult": []},  # that run has no multiples
     "08_ovs_test_plan": {"folder": f"{RESULTS}/ovs_test_plan"},
     "10_findings": {},
+    "12_datapaths_of_today": {"folder": f"{RESULTS}/datapaths_of_today"},
 }
 
 

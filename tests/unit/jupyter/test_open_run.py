@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import synthetic_rows
+from conftest import ROOT
 from nbconvert.filters import markdown2html
 from synthetic_why_run import run as profiled_run
 
@@ -149,6 +150,9 @@ def test_causes_without_profiles(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
     run.causes()
     [line] = shown
     assert "observe=perf_record,counters" in line.data
+    notebook.open_run(ROOT / "data/results/datapaths_of_today").causes()
+    assert "Profiles are not published" in shown[1].data
+    assert len(shown) == 2
 
 
 def test_names_of_a_notebook_are_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
