@@ -435,7 +435,7 @@ def test_missing_run_is_unknown(tmp_path: Path) -> None:
     assert judgement.word == UNKNOWN
     assert {read for _, read in judgement.evidence} == {MISSING}
     [line] = document.evidence_table(judgement, MORE).splitlines()[2:]  # both miss for one reason
-    assert line.endswith("| not measured: `labkit sweep params/findings-mine.yaml` measures it |")
+    assert line.endswith("| not measured: `labkit sweep params/mine.yaml` measures it |")
 
 
 def test_claims_are_judged_by_a_run_of_ones_own(tmp_path: Path) -> None:
