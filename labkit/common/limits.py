@@ -37,7 +37,6 @@ class Within(Limit):
     why: str = ""
 
     def parse(self, name: str, text: str) -> float:
-        """Return the number. Raises BadInput for a text that is none, and for a number that is outside."""
         kind = type(self.minimum)
         try:
             number = kind(text)

@@ -196,7 +196,6 @@ class SwitchOptions:
 
     @property
     def without_mirrors(self) -> SwitchOptions:
-        """The same switch without mirrors."""
         of_mirrors = [name for name, one in OPTIONS.items() if one.needs in ("mirrors", "tunnel")]
         return replace(self, **{name: USUAL[name] for name in ("mirrors", *of_mirrors)})
 

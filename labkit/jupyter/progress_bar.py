@@ -37,7 +37,6 @@ class NotebookBar:
         self._next_verdicts = 0.0
 
     def see(self, event: Mapping[str, Any]) -> None:
-        """Show an event."""
         match event["event"]:
             case "progress":
                 done_s, total_s, elapsed_s = event["done_s"], event["total_s"], event.get("elapsed_s", 0.0)

@@ -111,7 +111,6 @@ class Events:
         self.error: str | None = None
 
     def read(self) -> None:
-        """Read the available events."""
         while not self._pipe.closed and (data := self._pipe.read(65536)) is not None:
             if not data:
                 self.ended = True
@@ -124,5 +123,4 @@ class Events:
                 self.error = event.get("text", self.error)
 
     def close(self) -> None:
-        """Close the pipe."""
         self._pipe.close()

@@ -51,7 +51,6 @@ class Monitor:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Close the connection."""
         for each in (self._lines, self._ours, self.qemus):
             each.close()
 

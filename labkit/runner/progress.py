@@ -43,7 +43,6 @@ class Bar:
         self.pace = 1.0  # actual seconds per planned second, over all runs so far
 
     def see(self, event: dict[str, Any]) -> None:
-        """Show an event."""
         if event["event"] == "progress":
             self._show(event["what"], event["done_s"], event["total_s"], event.get("elapsed_s", 0.0))
         elif event["event"] == "log":
@@ -68,7 +67,6 @@ class Bar:
             self.say(what)
 
     def stop(self) -> None:
-        """Remove the bar."""
         if self._progress.live.is_started:
             self._progress.stop()
 

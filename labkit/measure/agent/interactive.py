@@ -116,7 +116,6 @@ class _Programs:
         self._wait(request["number"], request["number"], request["timeout_s"], ends=True)
 
     def start(self, request: Answer) -> Answer:
-        """Start a program."""
         spaces = _spaces(self._topology)
         if request["at"] not in spaces:
             raise BadInput(f"{self._topology.name} has no {request['at']}: there are {', '.join(spaces)}")
@@ -220,7 +219,6 @@ class _Captures:
             return {"event": "captured", "file": path.read_bytes()}
 
     def close(self) -> None:
-        """End all."""
         for number in [*self._going]:
             with contextlib.suppress(LabkitError):
                 self.end({"capture": number})
@@ -234,7 +232,6 @@ class _Monitors:
         self._going: dict[int, Monitor] = {}
 
     def begin(self, request: Answer) -> Answer:
-        """Begin a monitor at an interface."""
         hop = _find_hop(self._topology, request["hop"])
         self._going[request["number"]] = Monitor(hop, msgspec.convert(request["request"], monitor.Request))
         return {"event": "monitoring", "hop": hop.name}

@@ -29,7 +29,6 @@ _output_lock = threading.Lock()
 
 
 def write_event(event: dict[str, Any]) -> None:
-    """Write one event as one line."""
     _pass_on(msgspec.json.encode(event) + b"\n")
 
 

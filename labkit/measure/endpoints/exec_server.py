@@ -37,7 +37,6 @@ WAKE_S = 0.1
 
 
 def frame(kind: bytes, content: bytes = b"") -> bytes:
-    """Return one encoded frame."""
     return kind + len(content).to_bytes(4, "big") + content
 
 
@@ -77,7 +76,6 @@ class ByteStream:
         self._hup.register(fd, 0)
 
     def connected(self) -> bool:
-        """Return whether a client is connected."""
         return not self._hup.poll(0)
 
     def read(self) -> bytes:

@@ -45,7 +45,6 @@ class Namespace(Kernel):
         return ["nsenter", f"--net=/proc/{os.getpid()}/fd/{self.fd}", "--"]
 
     def read_bytes(self, path: str) -> bytes:
-        """Return the content of a file as this namespace sees it. Raises OSError."""
         file = self._open.get(path)
         if file is None:
             with netlink.inside(self.fd):
@@ -65,7 +64,6 @@ class Namespace(Kernel):
                 os.close(file)
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a file as this namespace sees it. Raises OSError."""
         with netlink.inside(self.fd):
             Path(path).write_bytes(content)
 
@@ -203,7 +201,6 @@ class Endpoint:
         return shared
 
     def counters(self) -> netlink.LinkCounters:
-        """Return the counters of its interface."""
         return self.kernel.counters(self.interface, self.index)
 
     @property

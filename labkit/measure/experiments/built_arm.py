@@ -105,7 +105,6 @@ class BuiltArm(abc.ABC):
         return list
 
     def measured(self, metrics: dict[str, Any], doubts: list[str] | None = None) -> Measured:
-        """Return this arm's metrics with their doubts."""
         doubtful = [*self.doubts, *(doubts or []), *consistency.doubts(metrics)]
         report = {
             **rows.now(),

@@ -525,7 +525,6 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
 
     @property
     def servers_host(self) -> str:
-        """The host of the servers."""
         return self.where if self.nodes == "one" else self.peer or self.where
 
     def nic(self, side: int) -> str | None:
@@ -534,12 +533,10 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
 
     @property
     def _cpus(self) -> list[int]:
-        """The CPUs of `affinity`."""
         return [int(cpu) for cpu in self.affinity.split(",")] if self.affinity else []
 
     @property
     def load_generator(self) -> Generator:
-        """The generator of the load."""
         return (
             registry.default_generator(self.protocol)
             if self.generator is None
@@ -567,7 +564,6 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
 
     @property
     def guest_word(self) -> str:
-        """The description of a guest."""
         return self.guest or "debian"
 
     @property

@@ -37,7 +37,6 @@ class History:
         self.add(rows)
 
     def add(self, rows: list[dict[str, Any]]) -> None:
-        """Add rows to the history."""
         for row in rows:
             if row["round"] is not None:
                 self._rounds[row["pairs"]].add(row["round"])

@@ -65,7 +65,6 @@ class MeasurementPoint(Point):
     what: str
 
     def arms(self, usable: list[Arm]) -> list[Arm]:
-        """Return the arms that are compared."""
         return usable
 
     def planned_s(self, usable: list[Arm]) -> float:
@@ -93,7 +92,6 @@ class MeasurementPoint(Point):
         return arms_count * each_s if load.parameters.slices else 0.0
 
     def measure(self, running: Running) -> Stages:
-        """Build the arms, and run each load between the endpoints of every arm."""
         yield f"{self.what}: building {counted(len(running.usable), 'arm')}", self._set_up_s(running.usable)
         rng = running.rng(self)
         with self.built(running, rng) as (built_arms, refused):

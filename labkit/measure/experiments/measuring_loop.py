@@ -85,7 +85,6 @@ class Running:
         return random.Random(f"{self.run_context.seed} {point.name}")
 
     def order(self, point: Point, arms: Sequence[Arm]) -> list[Arm]:
-        """Return the arms in the order of their trials."""
         return balanced(arms, self.run_context.seed, point.pairs, point.round)
 
     def artefacts(self, name: str) -> Path:
@@ -151,7 +150,6 @@ class Plan:
         return survey.survey_s(self.parameters) if self.arms is None else 0.0
 
     def points_of(self, usable: list[Arm]) -> Sequence[Point]:
-        """Return the points for these arms."""
         return self.points(usable) if callable(self.points) else self.points
 
     @property

@@ -60,7 +60,6 @@ class Profile(Point):
         return whole_runs.measure(self.parameters, built_arm, artefacts, counting, suffix)
 
     def measure(self, running: Running) -> Stages:
-        """Measure every arm under each observer, and without one."""
         parameters, measured = self.parameters, list[Measured]()
         count = len(running.usable) * (1 + len(parameters.observe)) * len(slices.ends_of_requests(parameters))
         each_s = self.planned_s(running.usable) / count

@@ -71,7 +71,6 @@ class ServerParameters(DatapathParameters, frozen=True, kw_only=True):
 
     @property
     def load_generator(self) -> TrialGenerator:
-        """The generator of the load."""
         usual_name = PacketGenerator.name if self.server is None else Trex.name
         return registry.find_trial(self.generator or usual_name)
 

@@ -310,7 +310,6 @@ class SshConversation:
                 self._conversation.send(b"")
 
     def send(self, line: bytes) -> None:
-        """Send a line."""
         self._conversation.send(line)
 
     def lines(self) -> Iterator[bytes]:

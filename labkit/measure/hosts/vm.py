@@ -160,7 +160,6 @@ class VmConversation:
         return None
 
     def send(self, line: bytes) -> None:
-        """Send a line."""
         with suppress(OSError):
             self._socket.sendall(line + b"\n")
 

@@ -219,7 +219,6 @@ class Latency:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """The columns of a row."""
         return {
             **{f"latency_{name}_s": self.percentiles_s[name] for name in LATENCIES},
             "latency_mean_s": self.mean_s,
@@ -288,7 +287,6 @@ class Trial:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """The columns of a row."""
         return {
             "requested_pps": self.rate_pps,
             "offered_pps": self.offered_pps,
@@ -520,7 +518,6 @@ class RequestGenerator(LatencyGenerator):
     """A generator of requests, whose servers are started for each measurement, in namespaces or containers."""
 
     def check(self, parameters: LoadParameters) -> None:
-        """Raise BadInput for what it cannot do."""
         super().check(parameters)
         if parameters.nodes == "two":
             raise BadInput(

@@ -142,7 +142,6 @@ class Iperf3(FlowGenerator):
         return ("mss_bytes", "congestion", "zerocopy") if protocol == "udp" else ()
 
     def check(self, parameters: LoadParameters) -> None:
-        """Raise BadInput for what iperf3 cannot do."""
         super().check(parameters)
         options = _socket_options(parameters.socket)
         if options.get("sndbuf") != options.get("rcvbuf"):
@@ -182,7 +181,6 @@ class Iperf3(FlowGenerator):
         return ["iperf3", "-s", "-1", "-J", "-p", str(port), "-B", address]
 
     def page(self, text: str) -> Page:
-        """Parse the JSON of one end; text that is not JSON is under the key "unreadable"."""
         try:
             result = json.loads(text)
         except (ValueError, RecursionError):
@@ -190,7 +188,6 @@ class Iperf3(FlowGenerator):
         return result if isinstance(result, dict) else {"unreadable": text[:2000]}
 
     def metrics(self, reports: Sequence[Page], protocol: str) -> dict[str, Any]:
-        """Compute the columns of a row from the JSON of both ends of each flow."""
         return metrics(reports, protocol)
 
     def block_bytes(self, parameters: LoadParameters) -> int:

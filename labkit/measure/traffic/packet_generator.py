@@ -98,7 +98,6 @@ class PacketGenerator(TrialGenerator):
     def trials_to(
         self, pairs: Sequence[Pair | RemotePair], mix: Mix, receiving: Receiving
     ) -> Iterator[PacketTrials]:
-        """Start senders whose load these receivers count."""
         with ExitStack() as stack:
             yield PacketTrials(pairs, mix, receiving, stack)
 

@@ -255,7 +255,6 @@ def _write_field(made: bytearray, stride: int, at: int, size: int, values: Seque
 
 
 def mac(text: str) -> bytes:
-    """Return the bytes of a MAC address."""
     return bytes.fromhex(text.replace(":", ""))
 
 

@@ -101,7 +101,6 @@ class TimedSocket:
         return data, seconds * 1_000_000_000 + nanoseconds
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()
 
 

@@ -73,7 +73,6 @@ def sizes(text: str) -> tuple[int, ...]:
 
 
 def mean_bytes(frame_bytes: Sequence[float]) -> float:
-    """Return the mean of these frame sizes."""
     return sum(frame_bytes) / len(frame_bytes)
 
 

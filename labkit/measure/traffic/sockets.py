@@ -42,11 +42,9 @@ class Sockets(RequestGenerator):
     """A process of labkit's own for each connection at each end."""
 
     def version(self) -> str:
-        """Return labkit's own version."""
         return labkit.__version__
 
     def check(self, parameters: LoadParameters) -> None:
-        """Raise BadInput for what these sockets cannot do."""
         super().check(parameters)
         rate_rps, options = parameters.rate_rps, socket_options.parse(parameters.socket)
         if parameters.protocol == "tcp_cc" and "quickack" in options:

@@ -186,12 +186,10 @@ class Sockperf(RequestGenerator):
     )
 
     def version(self) -> str:
-        """Return the version of sockperf. Raises Unsupported if it is missing."""
         words = process.output(["sockperf", "--version"]).split()
         return words[2] if len(words) > 2 else "?"
 
     def check(self, parameters: LoadParameters) -> None:
-        """Raise BadInput for what sockperf cannot do."""
         super().check(parameters)
         if parameters.family == 6:
             raise BadInput("family=6: sockperf 3.7 has no IPv6; use generator=sockets")

@@ -107,7 +107,6 @@ def process_stats() -> Iterator[tuple[int, str, list[str]]]:
 
 
 def descendants(pid: int) -> frozenset[int]:
-    """Return the descendants of a process."""
     return frozenset(with_descendants({pid}, ((one, int(of[1])) for one, _, of in process_stats()))) - {pid}
 
 

@@ -182,7 +182,6 @@ def cgroups(process: int | str) -> str:
 
 
 def cgroup_limits(listed: str) -> Settings:
-    """Return the limits of these cgroups."""
     result: Settings = {}
     for line in listed.splitlines():
         _number, controllers, path = line.split(":", 2)

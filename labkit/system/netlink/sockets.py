@@ -67,7 +67,6 @@ class Netlink:
         self._socket.setsockopt(SOL_NETLINK, NETLINK_EXT_ACK, 1)
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()
 
     def do(self, *messages: Message) -> None:

@@ -62,7 +62,6 @@ class LineBuffer:
         self._searched = 0
 
     def add(self, data: bytes) -> None:
-        """Add data."""
         self.rest += data
 
     def take(self) -> bytes | None:
@@ -374,7 +373,6 @@ class Forked:
             self._ended = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
     def kill(self) -> None:
-        """Kill it."""
         if self._ended is None:
             os.kill(self.pid, signal.SIGKILL)
             self._wait()

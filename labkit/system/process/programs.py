@@ -156,7 +156,6 @@ class Running:
         return self._status is not None
 
     def output_so_far(self) -> str:
-        """Return its standard output so far."""
         return content_of(self._out) if self._ended is None else self._ended.stdout
 
     def ended(self, timed_out: bool = False) -> Ended:

@@ -34,7 +34,6 @@ class Words(Form):
     """Words of a form, separated by +."""
 
     def parse(self, name: str, text: str) -> tuple[str, ...]:
-        """Return the words. Raises BadInput for one of another form."""
         words = tuple(text.split("+"))
         self.check(name, words)
         return words

@@ -40,17 +40,14 @@ class GuestNamespace(Kernel):
 
     @property
     def kernel(self) -> Self:
-        """The namespace's view of the guest's kernel."""
         return self
 
     def read_bytes(self, path: str) -> bytes:
-        """Return the content of a file as the namespace sees it. Raises OSError, or Failed."""
         if path.startswith(SYSCTLS):
             return self._shell('cat "$1"', path).encode()
         return self._guest.read_bytes(path.replace("/proc/net/", f"/proc/{self._pid}/net/"))
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a file as the namespace sees it. Raises OSError, or Failed."""
         if path.startswith(SYSCTLS):
             self._shell('echo "$2" >"$1"', path, content.decode())
         else:

@@ -73,7 +73,6 @@ class Conditions:
         return (words := self.disturbance(trial)) and f"{kind}: {words}"
 
     def row(self) -> dict[str, Any]:
-        """Return columns of a row."""
         columns = {name: value for name, value in vars(self).items() if name != "in_guests"}
         return columns | {"drops": self.drops or None}
 
@@ -101,7 +100,6 @@ class ConditionsMonitor:
         self.begin()
 
     def close(self) -> None:
-        """Close the sockets."""
         for one in self._sockets:
             one.close()
 

@@ -65,7 +65,6 @@ class Search(Load):
         return profiles.columns(self.parameters, self.frame, self.flows)
 
     def trial_s(self, pairs: int) -> float:
-        """Estimate the duration of a search of one arm in seconds."""
         parameters, settings = self.parameters, self.parameters.settings
         around_s = AROUND_S + AFTER_S * (TRIES * len(parameters.loss) + len(SHARES) * parameters.latency)
         search_s = settings.passes * max(PLANNED_S, PLANNED_SUMS * settings.sum_s)

@@ -59,7 +59,6 @@ class SearchProfile(Profile):
             yield from Profile.measure(replace(self, rate_pps=rate_pps), running)
 
     def run(self, built_arm: LocalArm, _artefacts: Path, counting: Counting | None, _suffix: str) -> Measured:
-        """Run one trial of an arm while `counting` is open."""
         parameters, frame, rate_pps = self.parameters, self.frame, self.rate_pps
         shared = columns(parameters, frame, self.flows)
         shared |= {"loss_goal_ratio": parameters.loss[0]}
@@ -89,7 +88,6 @@ class SearchProfile(Profile):
 
 
 def points(parameters: Throughput) -> list[SearchProfile]:
-    """Return all profiles, round by round."""
     return [
         SearchProfile(
             f"{frame}b-{flows}f-{pairs}-p{number}",

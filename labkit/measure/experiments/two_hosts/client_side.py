@@ -74,7 +74,6 @@ class RemoteServer(ServerSide):
         return result
 
     def report(self) -> dict[str, Any]:
-        """Return the CPU time of the other host."""
         return self._used
 
 
@@ -128,7 +127,6 @@ class Across(BuiltArm):
             self.peer.ask("stop_servers")
 
     def remote_cpu(self) -> Callable[[float], dict[str, Any]]:
-        """Start measuring the CPU time of the other host."""
         begun = self.peer.ask("times")
 
         def until_now(_window_s: float) -> dict[str, Any]:

@@ -94,7 +94,6 @@ class ServerHost:
         return msgspec.structs.replace(seen, doubts=_doubts_here(machine.stolen(seen.steal_s, seen.window_s)))
 
     def pages(self) -> list[Page]:
-        """Return the servers' own JSON."""
         servers, _counters = self._listening()
         return servers.finish(time.monotonic() + self._generator.last_words_s)
 
@@ -140,7 +139,6 @@ class ServerHost:
         return self._parameters.load_generator
 
     def stop_servers(self) -> None:
-        """Stop the servers."""
         self._run.close()
         self._servers = self._counters = self._receiving = None
 

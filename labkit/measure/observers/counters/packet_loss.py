@@ -391,7 +391,6 @@ class _FollowedPaths:
     def losses(
         self, changed: Counts, protocol: str, switched: Counts = MappingProxyType({})
     ) -> list[dict[str, Any]]:
-        """Return the losses of all pairs."""
         more = self._outside, switched, self._protected
         return [one for pairs in self.ways for one in losses(changed, pairs, protocol, self._family, *more)]
 

@@ -197,6 +197,5 @@ class Tshark:
         self._pending.clear()
 
     def close(self) -> None:
-        """End tshark."""
         if self.problem is None:
             self._tshark.kill()

@@ -69,7 +69,6 @@ class KeptPackets:
                 self._parts.popleft()
 
     def clear(self) -> None:
-        """Forget all packets."""
         self.forgotten_count += self.count
         self._parts.clear()
         self._bytes = self.count = 0

@@ -180,7 +180,6 @@ def name_of(address: bytes, symbol: bytes | None, place: bytes) -> bytes:
 
 
 def blocks(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield a file in blocks."""
     while block := file.read(BLOCK_BYTES):
         yield block
 

@@ -191,7 +191,6 @@ class NetworkIndex:
         return False
 
     def interfaces_with_address(self, at: str) -> list[DescribedInterface]:
-        """Return the interfaces of a node that have an address."""
         return [one for one in self.of_node.get(at, ()) if one.address is not None]
 
     def names(self, at: str) -> str:

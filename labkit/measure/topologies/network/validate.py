@@ -490,7 +490,6 @@ class DerivedMtu:
 
     @property
     def mtu_bytes(self) -> int:
-        """The MTU that is left, in bytes."""
         return self.base_bytes - kinds.length_bytes(self.added)
 
     def __str__(self) -> str:
@@ -513,7 +512,6 @@ class Mtus:
         return self.derived(one).mtu_bytes
 
     def derived(self, one: DescribedInterface) -> DerivedMtu:
-        """Return the MTU of an interface with its derivation."""
         if one.key not in self._derived:
             if one in self._in_progress:
                 raise BadInput(f"{one} carries its own outer packets: give its remote another route")

@@ -36,7 +36,6 @@ class Connection:
         self._rpc = ovs.jsonrpc.Connection(stream)
 
     def close(self) -> None:
-        """Close the connection."""
         self._rpc.close()
 
     def call(self, method: str, *parameters: Any, within_s: float = PATIENCE_S) -> Any:

@@ -206,7 +206,6 @@ class Switch:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def close(self) -> None:
-        """Close the connections."""
         self._opened.close()
 
 

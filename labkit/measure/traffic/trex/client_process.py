@@ -66,7 +66,6 @@ class Channel:
                     raise InputClosed
 
     def answer(self, content: dict[str, Any]) -> None:
-        """Write one answer."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._output, json.dumps(content).encode() + b"\n")
 
