@@ -10,7 +10,7 @@ import json
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +24,6 @@ from labkit.measure.traffic import registry
 from labkit.measure.traffic.base import Trial, Trials
 from labkit.measure.traffic.packet_sender import FIRST_PORT, Mix
 from labkit.system import machine
-from labkit.system.netlink.nft_counters import NftCounter
 from studies.monitor_cost import experiment, readers
 
 FLOWS = 1000
@@ -115,7 +114,7 @@ class _Traffic(NamedTuple):
 
     trials: Trials
     server: Endpoint
-    observed: NftCounter
+    observed: Callable[[], int]
 
 
 def measured(rounds: int) -> Results:
@@ -144,11 +143,11 @@ def _fast_round(result: Results, traffic: _Traffic, rng: random.Random) -> None:
     for name in rng.sample(names := ["none", *FAST], len(names)):
         with _reading(name, traffic.server) as running:
             pids = frozenset({running.pid or os.getpid()})
-            before_count = traffic.observed.read()
+            before_count = traffic.observed()
             trial, used_s, _machine_s = _trial(traffic, pids, None, MAX_S, SETTLE_S)
             own_s = used_s / trial.offered_count if running.pid else 0.0
             costs.setdefault(name, []).append(trial.elapsed_s / trial.offered_count + own_s)
-            observed_pps = (traffic.observed.read() - before_count) / trial.elapsed_s
+            observed_pps = (traffic.observed() - before_count) / trial.elapsed_s
             _add(result[name], own_s=own_s, start_s=running.start_s, observed_pps=observed_pps)
             running.stop()
     one, other = costs["none"]

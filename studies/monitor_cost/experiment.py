@@ -12,7 +12,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,6 @@ from labkit.measure.traffic import packet_ends, packet_generator, rates, registr
 from labkit.measure.traffic.base import TrialGenerator, Trials
 from labkit.measure.traffic.packet_sender import FIRST_PORT, PORT, Mix
 from labkit.system import machine
-from labkit.system.netlink.nft_counters import NftCounter
 from studies.monitor_cost.readers import READERS
 
 MAX_LOAD = "most"  # the load that is as much as the machine can do
@@ -120,7 +119,7 @@ class Session:
     """
 
     trials: Trials
-    observed: NftCounter
+    observed: Callable[[], int]
     offered_count: int = 0
 
 
@@ -213,9 +212,9 @@ def measure(parameters: MonitorCost, built_arm: WatchedArm, pps: float | None) -
         # Without a reader this process stands in, so that looking costs the same.
         pids = frozenset({running.pid, *machine.descendants(running.pid)} if running.pid else {os.getpid()})
         before, begun_cpu_s = machine.cpu_times(), machine.cpu_s(pids)
-        received_count = session.observed.read()
+        received_count = session.observed()
         trial = session.trials.trial(pps, float(parameters.duration_s))
-        received_count = session.observed.read() - received_count
+        received_count = session.observed() - received_count
         before_count = session.offered_count
         session.offered_count += trial.offered_count
         late_s = wait_until_idle(pids, parameters.patience_s)
@@ -250,7 +249,7 @@ def measure(parameters: MonitorCost, built_arm: WatchedArm, pps: float | None) -
     return built_arm.measured(metrics, doubts)
 
 
-def observed_flow(server: Endpoint) -> AbstractContextManager[NftCounter]:
+def observed_flow(server: Endpoint) -> AbstractContextManager[Callable[[], int]]:
     """Count the frames of the flow that readers look for where they arrive, before the receiver drops the load."""
     match = f"udp sport {FIRST_PORT} udp dport {PORT}"
     return packet_ends.frame_counter(server, OBSERVED_TABLE, match, priority=-1)

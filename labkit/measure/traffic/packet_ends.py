@@ -12,7 +12,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 from labkit.common.errors import Failed, Unsupported
@@ -22,7 +22,7 @@ from labkit.measure.traffic import packet_agent, packet_sender
 from labkit.measure.traffic.base import Arrived
 from labkit.measure.traffic.packet_sender import FIRST_PORT, PORT, FrameAddresses, Mix
 from labkit.system import netlink, process
-from labkit.system.netlink.nft_counters import NftCounter
+from labkit.system.netlink.nft_counters import NftCounters
 from labkit.system.process import Forked
 
 TABLE, COUNTER = "labkit_load", "arrived"
@@ -249,7 +249,7 @@ class Receivers:
                 if first:
                     match = f"udp dport {{ {_load_ports(mix)} }}"
                     counter = frame_counter(end, TABLE, match, verdict="drop")
-                    self._counts.append(stack.enter_context(counter).read)
+                    self._counts.append(stack.enter_context(counter))
             elif "target_port" in mix.vary:
                 raise Unsupported(
                     f"vary=target_port: the packet counter in a guest ({end.name}) knows the load by its port: vary"
@@ -303,17 +303,17 @@ def _load_ports(mix: Mix) -> str:
 @contextmanager
 def frame_counter(
     end: Endpoint, table: str, match: str, priority: int = 0, verdict: str = ""
-) -> Iterator[NftCounter]:
-    """Count frames at an end as soon as its interface receives them, during the block, in a table of that name.
+) -> Iterator[Callable[[], int]]:
+    """Count frames at an end as soon as its interface receives them, during the block, in a table of that name; yield a
+    function that returns their number.
 
     match: the frames that count, as nft(8) writes it. priority: the load is dropped at 0, so a lower number counts
     before. verdict: what becomes of them. Raises Unsupported on a kernel without such a hook.
     """
     rule = f"{match} counter name {COUNTER} {verdict}"
     count_at_ingress(end.namespace, end.interface, table, [COUNTER], rule, priority)
-    counter = NftCounter(end.namespace.fd, table, COUNTER)
     try:
-        yield counter
+        with closing(NftCounters(end.namespace.fd, table)) as counters:
+            yield lambda: counters.read()[COUNTER]
     finally:
-        counter.close()
         process.run([*end.namespace.prefix, "nft", f"delete table netdev {table}"])

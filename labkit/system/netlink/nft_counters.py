@@ -14,46 +14,23 @@ NFTA_COUNTER_PACKETS = 2
 NLM_F_DUMP = 0x300
 
 
-class _Reader(Netlink):
-    """Asks for counters in a table of family netdev, in the network namespace `netns` (a file descriptor)."""
+class NftCounters(Netlink):
+    """All named counters in a table of family netdev, in the network namespace `netns` (a file descriptor)."""
 
-    def __init__(self, netns: int, table: str, flags: int, *more: bytes) -> None:
+    def __init__(self, netns: int, table: str) -> None:
         with inside(netns):
             super().__init__(NETLINK_NETFILTER)
         body = struct.pack("!BBH", NFPROTO_NETDEV, 0, 0)
         body += attribute(NFTA_OBJ_TABLE, table.encode() + b"\0")
-        body += attribute(NFTA_OBJ_TYPE, struct.pack("!I", NFT_OBJECT_COUNTER)) + b"".join(more)
+        body += attribute(NFTA_OBJ_TYPE, struct.pack("!I", NFT_OBJECT_COUNTER))
         kind = NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETOBJ
-        self._request = request("read a counter of nftables", kind, flags, body)
+        self._request = request("read the counters of nftables", kind, NLM_F_DUMP, body)
 
-    def _packets(self) -> dict[str, int]:
-        """Return the packets that each counter has counted, by name. Raises LinkError if the kernel refuses."""
+    def read(self) -> dict[str, int]:
+        """Return the packets that each has counted, by name. Raises LinkError if the kernel refuses."""
         result = {}
         for answer in self.ask(self._request):
             counter = dict(attributes(answer[20:]))  # after struct nlmsghdr and struct nfgenmsg
             [count] = struct.unpack("!Q", dict(attributes(counter[NFTA_OBJ_DATA]))[NFTA_COUNTER_PACKETS])
             result[counter[NFTA_OBJ_NAME].rstrip(b"\0").decode()] = count
         return result
-
-
-class NftCounter(_Reader):
-    """A named counter in a table of family netdev, in the network namespace `netns` (a file descriptor)."""
-
-    def __init__(self, netns: int, table: str, name: str) -> None:
-        super().__init__(netns, table, 0, attribute(NFTA_OBJ_NAME, name.encode() + b"\0"))
-
-    def read(self) -> int:
-        """Return the number of packets counted. Raises LinkError if the counter does not exist."""
-        [count] = self._packets().values()
-        return count
-
-
-class NftCounters(_Reader):
-    """All named counters in a table of family netdev, in the network namespace `netns` (a file descriptor)."""
-
-    def __init__(self, netns: int, table: str) -> None:
-        super().__init__(netns, table, NLM_F_DUMP)
-
-    def read(self) -> dict[str, int]:
-        """Return the number of packets that each has counted, by name."""
-        return self._packets()
