@@ -19,7 +19,7 @@ import msgspec
 
 from labkit.common.errors import BadInput, LabkitError
 from labkit.measure import topologies
-from labkit.measure.endpoints import Endpoint, Namespace
+from labkit.measure.endpoints import Namespace
 from labkit.measure.observers import monitor
 from labkit.measure.observers.capture import CapturePoint, capture, every_interface
 from labkit.measure.observers.monitor import Monitor
@@ -119,7 +119,7 @@ class _Programs:
         spaces = _spaces(self._topology)
         if request["at"] not in spaces:
             raise BadInput(f"{self._topology.name} has no {request['at']}: there are {', '.join(spaces)}")
-        containers = {end.name: end for end in _ends(self._topology) if end.runtime}
+        containers = {end.name: end for end in self._topology.ends if end.runtime}
         if request["at"] in containers:
             program = containers[request["at"]].start(request["argv"])
         else:
@@ -182,11 +182,7 @@ class _Programs:
 def _spaces(topology: topologies.Topology) -> dict[str, Namespace]:
     """Return the namespaces by their own names and by the names of their endpoints."""
     spaces = {space.name: space for space in topology.namespaces}
-    return spaces | {end.name: end.namespace for end in _ends(topology)}
-
-
-def _ends(topology: topologies.Topology) -> list[Endpoint]:
-    return [end for pair in topology.pairs for end in (pair.client, pair.server)]
+    return spaces | {end.name: end.namespace for end in topology.ends}
 
 
 class _Captures:

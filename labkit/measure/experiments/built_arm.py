@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from labkit.measure import topologies
-from labkit.measure.endpoints import Endpoint, Namespace, Pair, RemotePair
+from labkit.measure.endpoints import Namespace, Pair, RemotePair
 from labkit.measure.experiments import changes, consistency, rows
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm, Measured
@@ -182,7 +182,7 @@ class LocalArm(BuiltArm):
         with generator.flows(self.pairs, parameters, emulated=self.emulated) as flows:
             if self.placements is not None:
                 flows.move_ends(self.placements())
-            yield flows, LocalServer(flows, counters, self._ends)
+            yield flows, LocalServer(flows, counters, self.topology.ends)
 
     def trials(self, generator: TrialGenerator, mix: Mix) -> AbstractContextManager[Trials]:
         return generator.trials(self.pairs, mix)
@@ -193,7 +193,7 @@ class LocalArm(BuiltArm):
 
     def remote_cpu(self) -> Callable[[float], dict[str, Any]]:
         """Start measuring the CPU time of guests; return a function of the counted seconds that returns columns."""
-        return guests_cpu(self._ends)
+        return guests_cpu(self.topology.ends)
 
     def while_measured(self) -> AbstractContextManager[object]:
         return changes.while_measured(self.arm.change, self.topology)
@@ -202,10 +202,6 @@ class LocalArm(BuiltArm):
         from labkit.measure.observers.counters import packet_loss  # only datagrams are followed
 
         return packet_loss.counted_losses(self.topology, family, direction)
-
-    @property
-    def _ends(self) -> list[Endpoint]:
-        return [end for pair in self.pairs for end in (pair.client, pair.server)]
 
 
 def local_arm(

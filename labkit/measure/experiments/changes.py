@@ -396,9 +396,7 @@ def _all_places(at: str, topology: Topology) -> Iterator[Place]:
                 if at in (role, "both"):
                     yield Place(role, end.kernel, end.interface, topology.at_end)
         return
-    ends = {
-        id(end.namespace) for pair in topology.pairs for end in (pair.client, pair.server) if end.tap is None
-    }
+    ends = {id(end.namespace) for end in topology.ends if end.tap is None}
     name, _, interface = at.partition(":")
     for space in topology.namespaces:
         if (at == "between" and id(space) not in ends) or space.name == name:

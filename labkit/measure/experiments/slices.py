@@ -254,7 +254,7 @@ def _are_placed(parameters: DatapathParameters, built_arms: Sequence[LocalArm]) 
     moved = not isinstance(parameters.load_generator, LatencyGenerator)
     kinds = {"namespace"} if moved else {"namespace", "container"}
     own = [parameters, *(one.arm.parameters(parameters) for one in built_arms)]
-    ends = (end for one in built_arms for pair in one.topology.pairs for end in (pair.client, pair.server))
+    ends = (end for one in built_arms for end in one.topology.ends)
     return (
         parameters.placement != "scheduler"
         and kinds.issuperset(parameters.endpoint)

@@ -278,11 +278,10 @@ def _packet_bytes(parameters: DatapathParameters, mtu_bytes: int) -> int:
 
 def _mtu_of_ends(topology: topologies.Topology) -> int:
     """Return the smallest MTU of the pairs' interfaces on this kernel: what both ends send. In guests it is unknown."""
-    ends = [end for pair in topology.pairs for end in (pair.client, pair.server)]
     return min(
         (
             link.mtu_bytes
-            for end in ends
+            for end in topology.ends
             for link in netlink.links(end.namespace.netlink)
             if link.name == end.interface
         ),
@@ -316,6 +315,5 @@ def _set_parameters(
 
 def _keep_window(topology: topologies.Topology) -> None:
     # A sender that is held between its slices must keep its congestion window, so this disables RFC 2861.
-    for pair in topology.pairs:
-        for end in (pair.client, pair.server):
-            end.kernel.sysctl("ipv4/tcp_slow_start_after_idle", 0)
+    for end in topology.ends:
+        end.kernel.sysctl("ipv4/tcp_slow_start_after_idle", 0)

@@ -123,6 +123,11 @@ class Topology:
     why_silent: Callable[[], str] = lambda: ""
     at_end: ExitStack = field(default_factory=ExitStack, compare=False)
 
+    @property
+    def ends(self) -> list[Endpoint]:
+        """All ends of its pairs: client, server, client, server …"""
+        return [end for pair in self.pairs for end in (pair.client, pair.server)]
+
 
 Builder = Callable[[str, Spec], AbstractContextManager[Topology]]
 # Where packets are forwarded between containers (draft-ietf-bmwg-containerized-infra-08). ONE_HOST: they are not.

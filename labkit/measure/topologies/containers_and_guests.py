@@ -34,11 +34,10 @@ def with_containers(topology: Topology) -> Iterator[Topology]:
     """Start a container in every namespace that is an end of a pair; yield the topology with these ends."""
     from labkit.measure.endpoints.oci_container import containers  # what only containers need
 
-    ends = [end for pair in topology.pairs for end in (pair.client, pair.server)]
-    spaces = {id(end.namespace): end.namespace for end in ends}
+    spaces = {id(end.namespace): end.namespace for end in topology.ends}
     with containers(list(spaces.values())) as made:
         of = dict(zip(spaces, made, strict=True))
-        moved = [dataclasses.replace(end, runtime=of[id(end.namespace)]) for end in ends]
+        moved = [dataclasses.replace(end, runtime=of[id(end.namespace)]) for end in topology.ends]
         yield dataclasses.replace(topology, pairs=paired(moved))
 
 

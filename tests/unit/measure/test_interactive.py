@@ -22,7 +22,7 @@ class Asker:
 
     def __init__(self) -> None:
         space = SimpleNamespace(name="cs1", prefix=[])
-        topology: Any = SimpleNamespace(name="made", namespaces=[space], pairs=[])
+        topology: Any = SimpleNamespace(name="made", namespaces=[space], ends=[])
         reads, self._writes = os.pipe()
         self.answers: dict[int, dict[str, Any]] = {}
         self._requests = open(reads, "rb", buffering=0)

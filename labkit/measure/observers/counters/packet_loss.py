@@ -381,8 +381,7 @@ class _FollowedPaths:
         self._family = family
         self._outside = {
             (end.namespace.name, link.name)
-            for pair in pairs
-            for end in (pair.client, pair.server)
+            for end in topology.ends
             for link in receive_counters.udp_tunnels(end.namespace, end.address)
         }
         links = ((space.name, link) for space in there.namespaces for link in space.interfaces)
@@ -421,7 +420,7 @@ def refusals(topology: topologies.Topology) -> Callable[[], str]:
 
 
 def _guests(topology: topologies.Topology) -> list[Endpoint]:
-    return [end for pair in topology.pairs for end in (pair.client, pair.server) if not end.kernel.is_here]
+    return [end for end in topology.ends if not end.kernel.is_here]
 
 
 def _pair_path(pair: Pair, steps: Sequence[topology_state.Step]) -> list[tuple[str, str, str]]:

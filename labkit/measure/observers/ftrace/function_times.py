@@ -396,8 +396,7 @@ def _guests(parameters: ObservedLoad, topology: topologies.Topology) -> list[Ker
     """Return the guests at the ends, each once. Raises Unsupported if their kernel may panic when it is traced."""
     from labkit.measure.endpoints.guest import spec  # what only guests need
 
-    ends = [end for pair in topology.pairs for end in (pair.client, pair.server)]
-    word = parameters.guest_word
+    ends, word = topology.ends, parameters.guest_word
     for columns in (end.runtime.report for end in ends if end.runtime is not None):
         several = columns.get("guest_accelerator") == "tcg" and columns["guest_cpus_count"] > 1
         if several and spec.parse(word).machine.profile != "tracing":

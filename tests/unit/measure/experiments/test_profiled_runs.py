@@ -73,7 +73,8 @@ def local(arm: Arm, topology: Any) -> LocalArm:
 def built(arm: Arm) -> LocalArm:
     """Return an arm whose ends are namespaces."""
     end = SimpleNamespace(runtime=None)
-    return local(arm, SimpleNamespace(pairs=[SimpleNamespace(client=end, server=end)], namespaces=[]))
+    pair = SimpleNamespace(client=end, server=end)
+    return local(arm, SimpleNamespace(pairs=[pair], ends=[end, end], namespaces=[]))
 
 
 @pytest.mark.parametrize("slices", [0, 4])
@@ -100,7 +101,10 @@ def test_settings_are_those_after_the_load(tmp_path: Path, monkeypatch: pytest.M
     """Somebody changes the queueing discipline and attaches a program while the load runs."""
     end = SimpleNamespace(namespace=SimpleNamespace(name="client0", fd=0), runtime=None)
     topology: Any = SimpleNamespace(
-        pairs=[SimpleNamespace(client=end, server=end)], namespaces=[end.namespace], shown=None
+        pairs=[SimpleNamespace(client=end, server=end)],
+        ends=[end, end],
+        namespaces=[end.namespace],
+        shown=None,
     )
     live = local(ONE, topology)
     space, machine = {"eth0 qdisc": "noqueue root"}, {"BPF program xdp other": "tag 1"}
@@ -145,7 +149,8 @@ def test_settings_are_those_after_the_load(tmp_path: Path, monkeypatch: pytest.M
 
 def arms(pairs: int, runtime: object = None, **own: Any) -> Any:
     end = SimpleNamespace(runtime=runtime)
-    topology = SimpleNamespace(pairs=[SimpleNamespace(client=end, server=end)] * pairs)
+    pair = SimpleNamespace(client=end, server=end)
+    topology = SimpleNamespace(pairs=[pair] * pairs, ends=[end, end] * pairs)
     parameters = DatapathParameters.of({"topology": "veth", **own})
     arm = SimpleNamespace(parameters=lambda _given: parameters)
     return [SimpleNamespace(arm=arm, topology=topology)] * 2

@@ -71,10 +71,8 @@ def test_untraceable_functions_are_refused_before_measuring(
     guest: Any = Folder(top, "client0")
     guest.report = {"guest_accelerator": "tcg", "guest_cpus_count": 1}
     end = SimpleNamespace(kernel=guest, runtime=guest)
-    ends = SimpleNamespace(client=end, server=end)
-    monkeypatch.setattr(
-        survey.topologies, "build", lambda *_, **__: nullcontext(SimpleNamespace(pairs=[ends]))
-    )
+    topology = SimpleNamespace(pairs=[SimpleNamespace(client=end, server=end)], ends=[end, end])
+    monkeypatch.setattr(survey.topologies, "build", lambda *_, **__: nullcontext(topology))
     monkeypatch.setattr(survey.ping, "reachable", lambda *_: None)
 
     def tried(*functions: str) -> list[str]:
