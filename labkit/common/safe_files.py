@@ -19,7 +19,7 @@ import stat
 import time
 import zlib
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -386,12 +386,16 @@ def remove_leftovers(top: Path, prefix: str) -> None:
 
 
 @contextmanager
-def _open_checked(path: str | Path, flags: int, folder: int | None = None) -> Iterator[int]:
-    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600, dir_fd=folder)
+def closed(descriptor: int) -> Iterator[int]:
+    """Yield a descriptor, and close it when the block ends."""
     try:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _open_checked(path: str | Path, flags: int, folder: int | None = None) -> AbstractContextManager[int]:
+    return closed(os.open(path, flags | os.O_CLOEXEC, 0o600, dir_fd=folder))
 
 
 def _remove(parent: int, name: str, folder: int) -> None:

@@ -123,10 +123,8 @@ def held(folder: Path) -> Iterator[None]:
         raise BadInput(
             f"another bisect runs in {folder}: wait until it ends, or name another folder"
         ) from None
-    try:
+    with safe_files.closed(lock):
         yield
-    finally:
-        os.close(lock)
 
 
 class Search:

@@ -26,6 +26,7 @@ import msgspec
 
 import labkit
 from labkit.common.errors import Failed, LabkitError
+from labkit.common.safe_files import closed
 from labkit.measure import experiments
 from labkit.measure.agent import main as agent_main
 from labkit.measure.endpoints import exec_server
@@ -92,9 +93,7 @@ def _become_agent(connection: socket.socket) -> None:
 
 def _out_of_memory() -> bool:
     """Return whether the kernel's log reports a process killed for lack of memory."""
-    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-        log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
-        stack.callback(os.close, log)
+    with contextlib.suppress(OSError), closed(os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)) as log:
         while True:
             if b"Out of memory: Killed process" in os.read(log, 8192):
                 return True

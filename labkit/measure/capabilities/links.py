@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from labkit.common.safe_files import closed
 from labkit.measure.capabilities.base import (
     AS_ROOT,
     DENIED,
@@ -155,11 +156,8 @@ class Space:
 def space() -> Iterator[Space]:
     """Yield a namespace for probes, which ends with the block. Raises LinkError if none can be created."""
     [(fd, kernel)] = netlink.new_namespaces(1)
-    with closing(kernel):
-        try:
-            yield Space(fd, kernel)
-        finally:
-            os.close(fd)
+    with closing(kernel), closed(fd):
+        yield Space(fd, kernel)
 
 
 def links(*, alone: bool = False) -> list[Capability]:
@@ -246,10 +244,8 @@ def _tun(here: Space, flag: int) -> None:
     # (tun_chr_open).
     with netlink.inside(here.fd):
         device = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
-    try:
+    with closed(device):
         fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", b"", flag | IFF_NO_PI))
-    finally:
-        os.close(device)
 
 
 def _table(here: Space) -> None:

@@ -8,6 +8,7 @@ import platform
 import struct
 from pathlib import Path
 
+from labkit.common.safe_files import closed
 from labkit.measure.capabilities.base import (
     AS_ROOT,
     DENIED,
@@ -65,13 +66,11 @@ def _counter(kind: int, config: int) -> tuple[int, str | None]:
 def _counts(kind: int, config: int) -> str | None:
     """Open a counter and check that it counts: under some hypervisors counters open but do not count."""
     descriptor, detail = _counter(kind, config)
-    try:
+    with closed(descriptor):
         for number in range(20_000):
             hash(number)
         if struct.unpack("Q", os.read(descriptor, 8))[0] == 0:
             raise refused(errno.ENODEV, "it opens but does not count")
-    finally:
-        os.close(descriptor)
     return detail
 
 

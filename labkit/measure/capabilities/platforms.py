@@ -13,6 +13,7 @@ from pathlib import Path
 from labkit.common import packages
 from labkit.common.errors import Unsupported
 from labkit.common.privileges import CAP_NET_ADMIN, CAP_SYS_ADMIN, is_capable
+from labkit.common.safe_files import closed
 from labkit.measure.capabilities.base import (
     AS_ROOT,
     DENIED,
@@ -86,13 +87,10 @@ def kvm() -> Capability:
     hung = boot.kvm_failure_file()
 
     def probe() -> str:
-        device = os.open("/dev/kvm", os.O_RDWR | os.O_CLOEXEC)
-        try:
+        with closed(os.open("/dev/kvm", os.O_RDWR | os.O_CLOEXEC)) as device:
             if fcntl.ioctl(device, KVM_GET_API_VERSION, 0) != 12:
                 raise refused(errno.ENOSYS, "its API is not version 12")
             os.close(fcntl.ioctl(device, KVM_CREATE_VM, 0))
-        finally:
-            os.close(device)
         if why := boot.kvm_failure():
             raise refused(
                 errno.ETIMEDOUT, f"a virtual machine can be created, but no kernel runs in it: {why}"

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from labkit.common.errors import LabkitError
+from labkit.common.safe_files import closed
 from labkit.measure.capabilities import perf
 from labkit.measure.capabilities.base import AS_ROOT, Capability, NotTried, attempt, kernel_with, refused
 from labkit.system import machine
@@ -82,21 +83,15 @@ def tracefs() -> Iterator[Path]:
                 os.close(os.open(place / "available_tracers", os.O_RDONLY))
                 yield place
                 return
-    descriptor = _detached_mount(b"tracefs")
-    try:
+    with closed(_detached_mount(b"tracefs")) as descriptor:
         yield Path(f"/proc/self/fd/{descriptor}")
-    finally:
-        os.close(descriptor)
 
 
 def _detached_mount(kind: bytes) -> int:
     """Mount a file system without a mount point (fsopen(2), fsmount(2))."""
-    context = _checked(_libc.syscall(FSOPEN, ctypes.c_char_p(kind), CLOEXEC))
-    try:
+    with closed(_checked(_libc.syscall(FSOPEN, ctypes.c_char_p(kind), CLOEXEC))) as context:
         _checked(_libc.syscall(FSCONFIG, context, CMD_CREATE, None, None, 0))
         return _checked(_libc.syscall(FSMOUNT, context, CLOEXEC, 0))
-    finally:
-        os.close(context)
 
 
 def _checked(answer: int) -> int:
@@ -123,12 +118,9 @@ def instance(folder: Path) -> Iterator[Path]:
 @contextmanager
 def _lock(folder: Path, *, wait: bool) -> Iterator[None]:
     """Hold flock(2) on a folder for the block. Raises BlockingIOError if `wait` is False and it is locked."""
-    holder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with closed(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as holder:
         fcntl.flock(holder, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
-    finally:
-        os.close(holder)
 
 
 def _remove(path: Path) -> None:

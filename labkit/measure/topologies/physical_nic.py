@@ -9,7 +9,7 @@ import contextlib
 import ipaddress
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,10 +54,8 @@ def machine_nic(spec: Spec) -> Iterator[Nic]:
             raise BadInput(
                 f"parent={name}: the machine has no such interface; it has {', '.join(known)}"
             ) from None
-    try:
+    with closing(socket):
         yield Nic(name, index, socket)
-    finally:
-        socket.close()
 
 
 def _virtual_nic() -> str:

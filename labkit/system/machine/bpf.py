@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.common.safe_files import closed
+
 NUMBERS = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}  # of bpf(2)
 PROG_GET_NEXT_ID, PROG_GET_FD_BY_ID, OBJ_GET_INFO_BY_FD, TASK_FD_QUERY = 11, 13, 15, 20
 LINK_GET_FD_BY_ID, LINK_GET_NEXT_ID = 30, 31
@@ -91,15 +93,10 @@ def _info(fd: int, more: bytes = b"") -> bytes:
 def _program(number: int) -> Program | None:
     """Return the program of this number, None if it has just been unloaded."""
     try:
-        fd = call(PROG_GET_FD_BY_ID, _attributes(number))
+        with closed(call(PROG_GET_FD_BY_ID, _attributes(number))) as fd:
+            info = _info(fd)
     except OSError:
         return None
-    try:
-        info = _info(fd)
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
     kind = struct.unpack_from("I", info)[0]
     name = info[64:80].partition(b"\0")[0].decode(errors="replace")
     return Program(number, KINDS[kind] if kind < len(KINDS) else f"kind {kind}", name, info[8:16].hex())
@@ -109,13 +106,10 @@ def _links() -> Iterator[tuple[int, str]]:
     """Yield the number of a program and what its link attaches it to."""
     for number in _numbers(LINK_GET_NEXT_ID):
         with suppress(OSError):
-            fd = call(LINK_GET_FD_BY_ID, _attributes(number))
-            try:
+            with closed(call(LINK_GET_FD_BY_ID, _attributes(number))) as fd:
                 text = ctypes.create_string_buffer(128)
                 # The kernel writes the name of a raw tracepoint to this pointer; other kinds ignore it.
                 info = _info(fd, struct.pack("=IIIIQI", 0, 0, 0, 0, ctypes.addressof(text), len(text)))
-            finally:
-                os.close(fd)
             kind, _own, program = struct.unpack_from("3I", info)
             words = LINKS[kind] if kind < len(LINKS) else f"link of kind {kind}"
             if kind == 1:

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from labkit.common.errors import Failed, Unsupported
+from labkit.common.safe_files import closed
 from labkit.system import netlink
 from labkit.system.machine.locked_file import open_locked
 
@@ -85,10 +86,8 @@ def _lock() -> Iterator[int]:
         ) from None
     except OSError as error:
         raise Unsupported(f"{JOURNAL} cannot be written ({error.strerror}): run as root") from None
-    try:
+    with closed(descriptor):
         yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _put_back(descriptor: int, netns: int | None) -> list[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from labkit.common.errors import Failed, Unsupported
+from labkit.common.safe_files import closed
 from labkit.system.machine.locked_file import open_locked
 
 JOURNAL = Path("/run/labkit-tracing.jsonl")  # a reboot resets tracing and removes this file
@@ -58,15 +59,13 @@ def journal() -> Iterator[Journal]:
         raise Unsupported(
             f"{JOURNAL}, the journal of tracer settings, cannot be written ({error.strerror}): run as root"
         ) from None
-    try:
-        _put_back(descriptor)
-        yield Journal(descriptor)
-    finally:
+    with closed(descriptor):
         try:
             _put_back(descriptor)
-            JOURNAL.unlink()
+            yield Journal(descriptor)
         finally:
-            os.close(descriptor)
+            _put_back(descriptor)
+            JOURNAL.unlink()
 
 
 def restore_leftovers(patience_s: float = 0.0) -> list[str]:
@@ -78,13 +77,11 @@ def restore_leftovers(patience_s: float = 0.0) -> list[str]:
         descriptor = open_locked(JOURNAL, create=False, patience_s=patience_s)
     except (FileNotFoundError, BlockingIOError):
         return []
-    try:
+    with closed(descriptor):
         changed = [step.path for step in _steps(descriptor)]
         _put_back(descriptor)
         JOURNAL.unlink()
         return changed
-    finally:
-        os.close(descriptor)
 
 
 def is_held() -> bool:

@@ -8,7 +8,7 @@ protocol. Sources: linux/wireguard.h, linux/xfrm.h, linux/if_macsec.h.
 import socket
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from ipaddress import ip_address
 from typing import NamedTuple
 
@@ -72,10 +72,8 @@ class Association(NamedTuple):
 def _socket(netns: int, protocol: int) -> Iterator[Netlink]:
     with inside(netns):
         kernel = Netlink(protocol)
-    try:
+    with closing(kernel):
         yield kernel
-    finally:
-        kernel.close()
 
 
 def _command(

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from labkit.common.errors import Unsupported
+from labkit.common.safe_files import closed
 from labkit.system.netlink.netns import index_of, inside
 
 # linux/if_tun.h
@@ -74,18 +75,9 @@ def holders(netns: int, name: str) -> Iterator[tuple[int, str]]:
 
 def _netns_of(pid: int, number: int) -> int:
     """Return the inode of the namespace of a tap that a process holds. Raises OSError."""
-    process = os.pidfd_open(pid)
-    try:
+    with closed(os.pidfd_open(pid)) as process:
         copy = ctypes.CDLL(None, use_errno=True).syscall(SYS_PIDFD_GETFD, process, number, 0)
-    finally:
-        os.close(process)
     if copy < 0:
         raise OSError(ctypes.get_errno(), "pidfd_getfd")
-    try:
-        netns = fcntl.ioctl(copy, TUNGETDEVNETNS)
-    finally:
-        os.close(copy)
-    try:
+    with closed(copy), closed(fcntl.ioctl(copy, TUNGETDEVNETNS)) as netns:
         return os.fstat(netns).st_ino
-    finally:
-        os.close(netns)

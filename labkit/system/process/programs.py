@@ -16,6 +16,7 @@ from typing import IO
 
 from labkit.common import packages
 from labkit.common.errors import Failed, Unsupported
+from labkit.common.safe_files import closed
 from labkit.system.process.limits import exhausted
 
 # How much of a program's output is read, so that a broken program cannot fill the memory.
@@ -310,7 +311,7 @@ def _kill_children(pid: int) -> None:
     with contextlib.suppress(OSError):  # without CONFIG_PROC_CHILDREN, or of a child that has just ended
         os.kill(pid, signal.SIGSTOP)  # unshare(1) would print how its child has ended
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            with _pidfd(int(child)) as ends:
+            with closed(os.pidfd_open(int(child))) as ends:
                 signal.pidfd_send_signal(ends, signal.SIGKILL)
                 _readable(ends)  # PID 1 of a namespace ends as its last process
 
@@ -324,23 +325,13 @@ def _wait_for_end_or_signal(pid: int) -> None:
     reads, writes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     before = signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
     try:
-        with _pidfd(pid) as ends:
+        with closed(os.pidfd_open(pid)) as ends:
             while ends not in _readable(ends, reads):
                 os.read(reads, 512)
     finally:
         signal.set_wakeup_fd(before)
         os.close(reads)
         os.close(writes)
-
-
-@contextlib.contextmanager
-def _pidfd(pid: int) -> Iterator[int]:
-    """Yield a descriptor that becomes readable when the process ends (pidfd_open(2))."""
-    descriptor = os.pidfd_open(pid)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _readable(*descriptors: int) -> list[int]:

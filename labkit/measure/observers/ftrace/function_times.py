@@ -22,6 +22,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.common.safe_files import closed
 from labkit.measure import topologies
 from labkit.measure.endpoints import Kernel, of_guests
 from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer
@@ -271,9 +272,7 @@ def check() -> str:
 
 
 def _raw(cpu: Path, stack: ExitStack) -> int:
-    descriptor = os.open(cpu / "trace_pipe_raw", os.O_RDONLY | os.O_NONBLOCK)
-    stack.callback(os.close, descriptor)
-    return descriptor
+    return stack.enter_context(closed(os.open(cpu / "trace_pipe_raw", os.O_RDONLY | os.O_NONBLOCK)))
 
 
 def _read(pipes: list[int], files: list[int], page_bytes: int, caller: socket.socket) -> None:

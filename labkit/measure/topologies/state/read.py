@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface
 from typing import Any, NamedTuple
@@ -111,10 +111,8 @@ def _all(topology: Topology) -> Iterator[list[NamespaceRead]]:
         return
     with netlink.inside(machine):
         kernel = netlink.Netlink()
-    try:
+    with closing(kernel):
         yield [*seen, namespace_read(MACHINE, machine, kernel)]
-    finally:
-        kernel.close()
 
 
 def namespace_read(name: str, fd: int, kernel: netlink.Netlink) -> NamespaceRead:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -191,8 +191,5 @@ def connected(
         raise Failed(
             "labkit has not started TRex's client. This is a fault of labkit: report it with the command that you ran"
         )
-    client = Client(descriptor, at, numbers)
-    try:
+    with closing(Client(descriptor, at, numbers)) as client:
         yield client, client.connect(mode, force=force)
-    finally:
-        client.close()
