@@ -1,6 +1,7 @@
 """`labkit bisect`: find the first kernel, change or value with which a benchmark is worse."""
 
 import argparse
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -90,7 +91,7 @@ def run(given: argparse.Namespace) -> int:
     finally:
         bar.stop()
     if given.json:
-        print(json_output.text({"folder": str(folder), **bisect.as_json(answer)}))
+        print(json_output.text({"folder": str(folder), **dataclasses.asdict(answer)}))
     else:
         for sentence in (answer.sentence, *answer.why):
             print(f"- {printable(sentence)}")

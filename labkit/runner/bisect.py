@@ -15,7 +15,7 @@ import dataclasses
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -351,8 +351,3 @@ def ordered(values: Sequence[str], good: str | None, bad: str | None) -> tuple[s
             raise BadInput(f"--{name} {end} is none of the values of --over: {choose(end, values)}")
     first, last = (values.index(end) for end in ends)
     return tuple(values[first : last + 1] if first <= last else reversed(values[last : first + 1]))
-
-
-def as_json(answer: Answer) -> Mapping[str, Any]:
-    """Return an answer as plain values."""
-    return dataclasses.asdict(answer)

@@ -37,7 +37,7 @@ def ask(
     Raises the error of the process (BadInput, Unsupported, Failed), and Failed if it ended without an answer. When the
     caller ends in any way, the kernel ends the process and everything that it started.
     """
-    peer, say = request.get("peer"), say or _silent
+    peer, say = request.get("peer"), say or (lambda _text: None)
     with (
         two_hosts.conversation(where, peer, request, say)
         if peer
@@ -100,10 +100,6 @@ def _own_network(described: Network, given: Mapping[str, Any]) -> dict[str, Any]
     where = given.get("where", "here")
     hosts.check(where)
     return {"parameters": {"where": where}, "network": msgspec.to_builtins(described)}
-
-
-def _silent(_text: str) -> None:
-    """Ignore a message."""
 
 
 def _raise(event: dict[str, Any], request: dict[str, Any]) -> None:

@@ -273,10 +273,10 @@ def forward(topology):
 def sleeper(topology):
     import subprocess
     from labkit.system import machine
-    names = [name for _, name in machine.running_programs()]
+    names = [name for *_, name in machine.pids_by_namespace()]
     assert "sleep" not in names, "the program of an earlier round still runs"
     subprocess.Popen([*topology.pairs[0].server.namespace.prefix, "sleep", "60"])
-    while "sleep" not in [name for _, name in machine.running_programs()]:
+    while "sleep" not in [name for *_, name in machine.pids_by_namespace()]:
         pass
 
 run.measure("datapaths", {"change": [forward, sleeper], "slices": 1, "whole_runs": 0}, Path(sys.argv[1]))

@@ -3,7 +3,6 @@
 import errno
 import functools
 import os
-import platform
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +10,12 @@ from pathlib import Path
 import msgspec
 
 from labkit.system import machine
+from labkit.system.qemu.kernels import ARCHITECTURE
 
 AS_ROOT = "run as root"
 LOAD = "as root: modprobe "  # the beginning of a remedy
 UNKNOWN = "this kernel does not support it"
+DEBIAN_KERNEL = f"linux-image-{ARCHITECTURE}"  # the package of the full kernel
 
 
 class Capability(msgspec.Struct, frozen=True):
@@ -74,21 +75,14 @@ def kernel_with(option: str, alias: str | None = None) -> str:
     if state == "m":
         return f"install the modules of this kernel: it was built with CONFIG_{option}=m, but the module is missing"
     if state == "y":
-        other = f"boot another kernel, such as Debian's {debian_kernel()}"
+        other = f"boot another kernel, such as Debian's {DEBIAN_KERNEL}"
         return f"{other}: this one has CONFIG_{option} but refuses"
-    return f"boot a kernel with CONFIG_{option}; Debian's {debian_kernel()} has it"
+    return f"boot a kernel with CONFIG_{option}; Debian's {DEBIAN_KERNEL} has it"
 
 
 def remedy_for(option: str, alias: str | None = None, as_root: str = AS_ROOT) -> Callable[[int], str]:
     """Return the function that chooses between more rights (`as_root`) and `kernel_with`, by the error's number."""
     return lambda number: as_root if number in DENIED else kernel_with(option, alias)
-
-
-def debian_kernel() -> str:
-    """Return the Debian package of the full kernel."""
-    return (
-        f"linux-image-{ {'x86_64': 'amd64', 'aarch64': 'arm64'}.get(platform.machine(), platform.machine()) }"
-    )
 
 
 def unloaded_module(

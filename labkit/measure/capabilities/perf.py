@@ -11,11 +11,11 @@ from pathlib import Path
 from labkit.common.safe_files import closed
 from labkit.measure.capabilities.base import (
     AS_ROOT,
+    DEBIAN_KERNEL,
     DENIED,
     Capability,
     NotTried,
     attempt,
-    debian_kernel,
     refused,
     remedy_for,
 )
@@ -171,4 +171,4 @@ def _symbols() -> None:
 def _symbols_remedy(number: int) -> str:
     if number == errno.EPERM:
         return SHOW_SYMBOLS
-    return f"boot a kernel with CONFIG_KALLSYMS; Debian's {debian_kernel()} has it"
+    return f"boot a kernel with CONFIG_KALLSYMS; Debian's {DEBIAN_KERNEL} has it"

@@ -109,7 +109,7 @@ class BuiltArm(abc.ABC):
         report = {
             **rows.now(),
             "qdisc": self.qdisc,
-            "offloads": _enabled(self.offloads) or None,
+            "offloads": " ".join(sorted(name for name, on in self.offloads.items() if on)) or None,
             **self.endpoint_columns,
             "changed": self.changed(),
             "doubts": "; ".join(doubtful) or None,
@@ -226,7 +226,3 @@ def local_arm(
         qdisc=client.kernel.qdisc(client.interface, client.index),
         doubts=list(topology.doubts),
     )
-
-
-def _enabled(features: dict[str, bool]) -> str:
-    return " ".join(sorted(name for name, on in features.items() if on))

@@ -197,7 +197,7 @@ def _programs(topology: Topology) -> dict[str, Counter[str]]:
     """Return the names of the programs in each namespace, and of others of the experiment."""
     places = {os.fstat(space.fd).st_ino: space.name for space in topology.namespaces}
     result: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for inode, name in machine.running_programs():
+    for inode, _pid, name in machine.pids_by_namespace():
         result[places.get(inode, "experiment")][name] += 1
     return result
 

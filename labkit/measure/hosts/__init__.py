@@ -20,7 +20,7 @@ def check(where: str) -> None:
     if where.startswith("vm:"):
         from labkit.system.qemu import vm_spec  # imported here because only lab VMs need it
 
-        vm_spec.check(where)
+        vm_spec.parse(where)
     elif where.startswith("ssh:"):
         from labkit.measure.hosts import ssh  # imported here because only machines behind ssh need it
 

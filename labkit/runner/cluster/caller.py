@@ -73,7 +73,7 @@ async def _connect(address: str) -> AsyncIterator[Client]:
     try:
         try:
             # The library's own deadline does not cover a server that accepts connections but stays silent.
-            await asyncio.wait_for(_started(client), CONNECT_S)
+            await asyncio.wait_for(client, CONNECT_S)
         except (OSError, ValueError, TimeoutError) as error:
             raise Failed(
                 f"no Dask scheduler answers at {address} within {CONNECT_S:g} s: start one with `dask scheduler`, and"
@@ -83,10 +83,6 @@ async def _connect(address: str) -> AsyncIterator[Client]:
     finally:
         with contextlib.suppress(OSError, TimeoutError):
             await asyncio.wait_for(client.close(), ANSWER_S)
-
-
-async def _started(client: Client) -> None:
-    await client
 
 
 @dataclass

@@ -22,9 +22,9 @@ from labkit.system.machine.interfaces import offloads, qdisc, token_bucket
 from labkit.system.machine.programs import (
     asking_versions,
     kill_descendants,
+    pids_by_namespace,
     program,
     require_program,
-    running_programs,
     versions,
 )
 from labkit.system.machine.provenance import (
@@ -43,6 +43,6 @@ __all__ = [
     "Background", "CpuTimes", "HostLoad", "Throttling", "accelerator", "asking_versions", "bpf_settings",
     "busy_share", "cpu_s", "cpu_times", "cpu_times_of", "descendants", "describe", "details", "digest",
     "git_revision", "is_root", "kernel_config", "kill_descendants", "load1", "lscpu", "namespace_files",
-    "namespace_settings", "offloads", "program", "qdisc", "quota_cpus", "require_program", "running_programs",
+    "namespace_settings", "offloads", "pids_by_namespace", "program", "qdisc", "quota_cpus", "require_program",
     "stolen", "sysctls", "thread_times", "token_bucket", "versions", "with_host_load", "with_throttling",
 ]  # fmt: skip

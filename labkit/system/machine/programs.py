@@ -72,12 +72,6 @@ def asking_versions(
         yield answers
 
 
-def running_programs() -> Iterator[tuple[int, str]]:
-    """Yield the network namespace (its inode) and the name of every process of this PID namespace."""
-    for inode, _pid, name in pids_by_namespace():
-        yield inode, name
-
-
 def pids_by_namespace() -> Iterator[tuple[int, int, str]]:
     """Yield the network namespace (its inode), the PID and the name of every process of this PID namespace."""
     for pid, name in _living():

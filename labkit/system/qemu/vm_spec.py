@@ -79,8 +79,3 @@ def read(
         limit = fields[name]
         given[name] = True if limit is None else limit.parse(f"{source}: {name}", value)
     return kernel, given
-
-
-def check(where: str) -> None:
-    """Raise BadInput unless `where` describes a lab VM."""
-    parse(where)

@@ -142,7 +142,7 @@ TEXTS: dict[str, tuple[Callable[[str], Any], str]] = {
     "softnet_stat": (softnet, "proc-net-softnet_stat-6.18.txt"),
     "datagrams": (receive_counters.received_datagrams, "proc-net-snmp-6.18.txt"),
     "datagrams of IPv6": (receive_counters.received_datagrams, "proc-net-snmp6-6.18.txt"),
-    "fragments": (receive_counters.fragments, "proc-net-snmp-6.18.txt"),
+    "sent datagrams": (receive_counters.sent_datagrams, "proc-net-snmp-6.18.txt"),
     "stat": (machine.cpu_times_of, "proc-stat-6.18.txt"),
     "ip link": (interfaces.qdisc_in, "ip-link-6.1.0.json"),
     "ethtool": (interfaces.features, "ethtool-k-6.1.txt"),

@@ -84,10 +84,8 @@ class Receivers:
             assert self._length_bytes is not None
             counts = self.per_server()
             of_received = sum(counts) * self._length_bytes, sum(counts)
-            texts = [client.read(self._mibs) for client in self._clients]
-            if not texts:
-                return ReceiveCounts(*of_received)
-            return ReceiveCounts(*of_received, sum(map(sent_datagrams, texts)), sum(map(fragments, texts)))
+            sent = [sent_datagrams(client.read(self._mibs)) for client in self._clients]
+            return ReceiveCounts(*of_received, *map(sum, zip(*sent, strict=True)))
         read = [server.counters() for server in self._servers]
         headers = sum(
             one.received_count * length for one, length in zip(read, self._header_bytes, strict=True)
@@ -189,15 +187,11 @@ def received_datagrams(text: str) -> int:
 
 
 @errors.reading("/proc/net/snmp")
-def sent_datagrams(text: str) -> int:
-    """Parse the UDP datagrams that sockets sent from the same files, with those that IP refused (`packet_loss`)."""
-    return _group(text, "Udp")["OutDatagrams"] + _group(text, "Ip")["OutDiscards"]
-
-
-@errors.reading("/proc/net/snmp")
-def fragments(text: str) -> int:
-    """Parse the fragments that IP created in a namespace from the same files (RFC 4293)."""
-    return _group(text, "Ip")["FragCreates"]
+def sent_datagrams(text: str) -> tuple[int, int]:
+    """Parse from the same files the UDP datagrams that sockets sent, with those that IP refused (`packet_loss`), and
+    the fragments that IP created (RFC 4293)."""
+    ip = _group(text, "Ip")
+    return _group(text, "Udp")["OutDatagrams"] + ip["OutDiscards"], ip["FragCreates"]
 
 
 def _group(text: str, name: str) -> dict[str, int]:

@@ -53,10 +53,7 @@ class Distribution:
 
     def brief(self) -> dict[str, Any]:
         """Return the short summary for one CPU or process."""
-        report = self.report()
-        return {
-            name: report[name] for name in ("count", "mean_s", "p50_s", "p90_s", "p99_s", "max_s", "total_s")
-        }
+        return {name: value for name, value in self.report().items() if name != "histogram"}
 
     def histogram(self) -> list[list[float]]:
         """Return the non-empty bins: from, to (seconds), count."""

@@ -270,7 +270,7 @@ def test_programs_that_come_and_go_are_no_effect(monkeypatch: pytest.MonkeyPatch
     [change] = changes.parse(without_effect)
     of_reads = [["python"], ["python", "ping"], ["python", "tc"], ["python"]]
     reads = iter(of_reads)
-    monkeypatch.setattr(changes.machine, "running_programs", lambda: [(1, name) for name in next(reads)])
+    monkeypatch.setattr(changes.machine, "pids_by_namespace", lambda: [(1, 2, name) for name in next(reads)])
     with pytest.raises(Failed, match="has no effect on any setting or program of empty"):
         changes.apply(change, empty)
     reads = iter([*of_reads[:2], ["python", "sleep"], ["python", "sleep"]])
