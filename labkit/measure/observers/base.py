@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from labkit.measure import topologies
+from labkit.measure.traffic.base import LoadParameters
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,11 @@ class Observation:
     doubts: list[str] = field(default_factory=list)
 
 
-class ObservedLoad(Protocol):
+class ObservedLoad(LoadParameters, Protocol):
     """The parameters of an experiment that observers read. So observers do not depend on a certain experiment.
 
-    `observe`: names of observers. `endpoint`: kinds of endpoints. `in_guests`: whether any endpoint is a guest.
-    `guest_word`: the description of a guest, see endpoints.guest.spec.
+    `observe`: names of observers. `in_guests`: whether any endpoint is a guest. `guest_word`: the description of a
+    guest, see endpoints.guest.spec.
     """
 
     @property
@@ -37,17 +38,9 @@ class ObservedLoad(Protocol):
     @property
     def topology_names(self) -> tuple[str, ...]: ...
     @property
-    def endpoint(self) -> tuple[str, ...]: ...
-    @property
     def in_guests(self) -> bool: ...
     @property
     def guest_word(self) -> str: ...
-    @property
-    def protocol(self) -> str: ...
-    @property
-    def family(self) -> int: ...
-    @property
-    def direction(self) -> str: ...
 
 
 @dataclass(frozen=True)
