@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from labkit.common import units
@@ -15,7 +15,9 @@ def without_pair_number(text: str) -> str:
 
 def shares(pairs: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Return each hop's share of all loss of these pairs, the largest first; empty if nothing was lost."""
-    lost = _counts(pairs)
+    lost: Counter[str] = Counter()
+    for place, hop in _hops(pairs):
+        lost[place] += max(hop.get("lost_count") or 0, 0)
     return {place: count / lost.total() for place, count in lost.most_common() if count}
 
 
@@ -26,8 +28,8 @@ def where(pairs: Iterable[Mapping[str, Any]]) -> str | None:
     if place is None:
         return None
     reasons: Counter[str] = Counter()
-    for hop in (hop for pair in pairs for hop in pair.get("hops", [])):
-        if without_pair_number(hop["at"]) == place:
+    for at, hop in _hops(pairs):
+        if at == place:
             # A queue gets another handle in every round.
             why = hop.get("why") or {}
             reasons.update(
@@ -41,14 +43,11 @@ def duplicated(pairs: Iterable[Mapping[str, Any]]) -> tuple[float, str] | None:
     """Return how many more packets left a place than came to it, as a share of those that were sent, and the place."""
     pairs = list(pairs)
     sent, gained = sum(pair.get("sent_count") or 0 for pair in pairs), Counter[str]()
-    for hop in (hop for pair in pairs for hop in pair.get("hops", [])):
-        gained[without_pair_number(hop["at"])] += max(-(hop.get("lost_count") or 0), 0)
+    for place, hop in _hops(pairs):
+        gained[place] += max(-(hop.get("lost_count") or 0), 0)
     [(place, most)] = gained.most_common(1) or [("", 0)]
     return (most / sent, place) if sent and most else None
 
 
-def _counts(pairs: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    result: Counter[str] = Counter()
-    for hop in (hop for pair in pairs for hop in pair.get("hops", [])):
-        result[without_pair_number(hop["at"])] += max(hop.get("lost_count") or 0, 0)
-    return result
+def _hops(pairs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    return ((without_pair_number(hop["at"]), hop) for pair in pairs for hop in pair.get("hops", []))

@@ -6,6 +6,7 @@ An unknown or incomplete header ends the list with a layer that says so. No fram
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 
 # Link types of pcap (LINKTYPE_ETHERNET, LINKTYPE_RAW: IPv4 or IPv6 without a link's header).
@@ -235,14 +236,6 @@ def _echo(name: str, title: str, names: Mapping[int, str], data: bytes, length: 
     return Layer(name, text, 8, length, fields), None
 
 
-def _icmp(data: bytes, length: int) -> Decoded:
-    return _echo("icmp", "ICMP", ICMP, data, length)
-
-
-def _icmp6(data: bytes, length: int) -> Decoded:
-    return _echo("icmp6", "ICMPv6", ICMP6, data, length)
-
-
 def _udp(data: bytes, length: int) -> Decoded:
     """RFC 768; a length below that of the header is that of a jumbogram (RFC 2675)."""
     source, target, total, _sum = struct.unpack_from("!HHHH", data)
@@ -328,7 +321,8 @@ def _geneve(data: bytes, length: int) -> Decoded:
 
 
 DECODERS: Mapping[str, Decoder] = {
-    "raw": _raw, "ethernet": _ethernet, "802.1q": _vlan, "arp": _arp, "ip": _ip, "ip6": _ip6, "icmp": _icmp,
-    "icmp6": _icmp6, "ah": _ah, "udp": _udp, "tcp": _tcp, "gre": _gre, "vxlan": _vxlan, "geneve": _geneve,
+    "raw": _raw, "ethernet": _ethernet, "802.1q": _vlan, "arp": _arp, "ip": _ip, "ip6": _ip6,
+    "icmp": partial(_echo, "icmp", "ICMP", ICMP), "icmp6": partial(_echo, "icmp6", "ICMPv6", ICMP6),
+    "ah": _ah, "udp": _udp, "tcp": _tcp, "gre": _gre, "vxlan": _vxlan, "geneve": _geneve,
     "erspan": _erspan, "mpls": _mpls, "esp": _esp, "macsec": _macsec, "wireguard": _wireguard,
 }  # fmt: skip

@@ -159,16 +159,13 @@ def sort(path: Path, comments: Mapping[int, str] | None = None) -> None:
         file.write(in_order(content, comments))
 
 
+@errors.reading("the capture", errors.BadInput)
 def in_order(content: bytes, comments: Mapping[int, str] | None = None) -> bytes:
     """Return a file with its packets in the order of time. `comments`: by the packet's number in that order.
 
     Raises BadInput for a file that labkit did not write.
     """
-    with errors.reading("the capture", errors.BadInput):
-        return _in_order(content, comments or {})
-
-
-def _in_order(content: bytes, texts: Mapping[int, str]) -> bytes:
+    texts = comments or {}
     rest, packets, at = [], [], 0
     for kind, body in _blocks(content):
         block = content[at : at + len(body) + 12]

@@ -3,7 +3,6 @@
 from labkit.measure.endpoints.kernel import Kernel
 from labkit.measure.endpoints.namespace import (
     Endpoint,
-    EndpointRuntime,
     Namespace,
     Pair,
     RemoteEnd,
@@ -12,7 +11,4 @@ from labkit.measure.endpoints.namespace import (
     of_guests,
 )
 
-__all__ = [
-    "Endpoint", "EndpointRuntime", "Kernel", "Namespace", "Pair", "RemoteEnd", "RemotePair", "namespaces",
-    "of_guests",
-]  # fmt: skip
+__all__ = ["Endpoint", "Kernel", "Namespace", "Pair", "RemoteEnd", "RemotePair", "namespaces", "of_guests"]

@@ -4,7 +4,6 @@ Counters where an interface receives are behind the packet sockets of readers, b
 """
 
 import re
-import tempfile
 from collections.abc import Iterable, Sequence
 
 from labkit.common.errors import BadInput, Failed, Unsupported
@@ -29,10 +28,8 @@ def run_nft(space: Namespace, commands: Sequence[str], purpose: str, options: st
 
 def load_text(space: Namespace, text: str) -> None:
     """Load rules into a namespace, all of them or none. Raises Failed with nft's reason, Unsupported without nft(8)."""
-    with tempfile.TemporaryFile() as file:
-        file.write(text.encode())
-        file.seek(0)
-        ended = process.run([*space.prefix, machine.require_program("nft"), "-f", "-"], LOADING_S, file)
+    argv = [*space.prefix, machine.require_program("nft"), "-f", "-"]
+    ended = process.run(argv, LOADING_S, text.encode())
     if ended.returncode != 0:
         raise Failed(ended.message())
 

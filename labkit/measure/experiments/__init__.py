@@ -6,9 +6,8 @@ from labkit.measure.experiments.changes import SOURCES as CHANGE_SOURCES
 from labkit.measure.experiments.changes import Change
 from labkit.measure.experiments.changes import parse as parse_changes
 from labkit.measure.experiments.changes import sources as sources_of_changes
-from labkit.measure.experiments.context import Event, Experiment, Peer, RunContext
+from labkit.measure.experiments.context import Experiment, Peer, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.parameters import Parameters
 
 OWN = {
     "datapaths": "labkit.measure.experiments.datapaths_parameters:EXPERIMENT",
@@ -18,6 +17,6 @@ TABLE = Registry("labkit.experiments", Experiment, OWN, "{} is not an experiment
 find = TABLE.find
 
 __all__ = [
-    "CHANGE_SOURCES", "OWN", "TABLE", "Change", "DatapathParameters", "Event", "Experiment", "Files", "Parameters",
-    "Peer", "RunContext", "find", "parse_changes", "sources_of_changes",
+    "CHANGE_SOURCES", "OWN", "TABLE", "Change", "DatapathParameters", "Experiment", "Files", "Peer", "RunContext",
+    "find", "parse_changes", "sources_of_changes",
 ]  # fmt: skip

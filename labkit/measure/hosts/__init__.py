@@ -145,9 +145,3 @@ def shared_vm_scratch() -> str | None:
 
     result: str | None = json.loads(os.environ.get(local.SHARED_VM) or "{}").get("scratch")
     return result
-
-
-__all__ = [
-    "check", "check_tracing", "conversation", "identified", "join_nodes", "leasing", "measuring_lock", "resolved",
-    "shared_vm_scratch",
-]  # fmt: skip

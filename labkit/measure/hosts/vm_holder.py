@@ -40,13 +40,12 @@ def _hold(report: dict[str, Any]) -> str:
     with process.all_ended([]) as running:
         for argv, socket in zip(report["programs"], [*report["sockets"], None], strict=True):
             running.append(process.Running(argv, pass_fds=report["fds"] if socket is None else ()))
-            deadline = time.monotonic() + SOCKET_S
-            while socket is not None and not Path(socket).exists():
-                if running[-1].poll() or time.monotonic() > deadline:
-                    running[-1].kill()
-                    return running[-1].ended().message()
-                time.sleep(0.005)
-            if socket is not None and report["group"] is not None:  # QEMU runs as another user
+            if socket is None:
+                continue
+            if not running[-1].ready(Path(socket).exists, time.monotonic() + SOCKET_S, 0.005):
+                running[-1].kill()
+                return running[-1].ended().message()
+            if report["group"] is not None:  # QEMU runs as another user
                 os.chown(socket, -1, report["group"])
                 os.chmod(socket, 0o660)
         _say({"event": "started"})

@@ -154,11 +154,9 @@ def _argv(
 def _wait_until_ready(clients: Sequence[process.Running]) -> None:
     deadline = time.monotonic() + START_S
     for client in clients:
-        while not client.output_so_far():
-            if client.poll() or time.monotonic() > deadline:
-                client.kill()
-                raise Failed(f"a client of labkit's sockets did not start: {client.ended().message()}")
-            time.sleep(0.002)
+        if not client.ready(client.output_so_far, deadline):
+            client.kill()
+            raise Failed(f"a client of labkit's sockets did not start: {client.ended().message()}")
 
 
 class Requests(Sockets):

@@ -28,21 +28,19 @@ from labkit.system.machine.programs import (
     versions,
 )
 from labkit.system.machine.provenance import (
-    accelerator,
     describe,
     details,
     digest,
     git_revision,
     kernel_config,
-    lscpu,
     sysctls,
 )
 from labkit.system.machine.settings import bpf_settings, namespace_files, namespace_settings
 
 __all__ = [
-    "Background", "CpuTimes", "HostLoad", "Throttling", "accelerator", "asking_versions", "bpf_settings",
+    "Background", "CpuTimes", "HostLoad", "Throttling", "asking_versions", "bpf_settings",
     "busy_share", "cpu_s", "cpu_times", "cpu_times_of", "descendants", "describe", "details", "digest",
-    "git_revision", "is_root", "kernel_config", "kill_descendants", "load1", "lscpu", "namespace_files",
+    "git_revision", "is_root", "kernel_config", "kill_descendants", "load1", "namespace_files",
     "namespace_settings", "offloads", "pids_by_namespace", "program", "qdisc", "quota_cpus", "require_program",
     "stolen", "sysctls", "thread_times", "token_bucket", "versions", "with_host_load", "with_throttling",
 ]  # fmt: skip

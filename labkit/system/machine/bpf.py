@@ -10,7 +10,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from labkit.common.safe_files import closed
@@ -52,10 +52,7 @@ def programs() -> list[Program]:
     places: dict[int, list[str]] = {}
     for number, place in [*_links(), *_perf_events()]:
         places.setdefault(number, []).append(place)
-    return [
-        Program(one.number, one.kind, one.name, one.tag, tuple(sorted(places.get(one.number, ()))))
-        for one in result
-    ]
+    return [replace(one, places=tuple(sorted(places.get(one.number, ())))) for one in result]
 
 
 def call(command: int, attributes: ctypes.Array[ctypes.c_char]) -> int:

@@ -15,7 +15,6 @@ from labkit.system.process.limits import check as check_limits
 from labkit.system.process.limits import exhausted, raise_open_files
 from labkit.system.process.programs import (
     DIE_WITH_US,
-    LOCALE,
     Ended,
     Running,
     all_ended,
@@ -30,7 +29,7 @@ from labkit.system.process.programs import (
 )
 
 __all__ = [
-    "DIE_WITH_US", "LOCALE", "Companion", "CompanionClient", "Conversation", "Conversing", "Ended", "Forked",
+    "DIE_WITH_US", "Companion", "CompanionClient", "Conversation", "Conversing", "Ended", "Forked",
     "LineBuffer", "Lines", "Piped", "Running", "all_ended", "check_limits", "exhausted", "how_ended", "interactive",
     "output", "python", "raise_open_files", "raise_priority", "run", "streamed", "wait", "wait_for_any",
 ]  # fmt: skip

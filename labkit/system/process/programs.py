@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -132,6 +132,14 @@ class Running:
             time.sleep(0.002)
         return False
 
+    def ready(self, look: Callable[[], object], deadline: float, every_s: float = 0.002) -> bool:
+        """Wait until `look` finds something. Return False if the program has ended before, or is late."""
+        while not look():
+            if self.poll() or time.monotonic() > deadline:
+                return False
+            time.sleep(every_s)
+        return True
+
     def go(self) -> None:
         """Continue the program."""
         self.signal(signal.SIGCONT)
@@ -236,11 +244,15 @@ def wait_for_any(programs: Sequence[Running]) -> Running:
         _readable(*(program.fileno() for program in programs))
 
 
-def run(
-    argv: Sequence[str], timeout_s: float = 10.0, stdin: int | IO[bytes] | None = subprocess.DEVNULL
-) -> Ended:
-    """Run a program to its end; kill it after `timeout_s`. Raises Unsupported if it is not installed."""
-    program = Running(argv, stdin=stdin)
+def run(argv: Sequence[str], timeout_s: float = 10.0, given: bytes = b"") -> Ended:
+    """Run a program with `given` on its standard input to its end; kill it after `timeout_s`.
+
+    Raises Unsupported if it is not installed.
+    """
+    with tempfile.TemporaryFile() as file:  # unnamed, so it leaves nothing behind
+        file.write(given)
+        file.seek(0)
+        program = Running(argv, stdin=file if given else subprocess.DEVNULL)
     try:
         return program.ended_within(timeout_s)
     except BaseException:

@@ -60,14 +60,11 @@ def bpf_times(traced: Mapping[str, Sequence[str]]) -> Iterator[ArmedObserver]:
     argv = [machine.require_program("bpftrace"), "-f", "json", "-e", script(traced, mark)]
     program = process.Running(argv)
     with process.all_ended([program]):
-        deadline = time.monotonic() + ARMING_S
-        while ARMED not in program.output_so_far():
-            if program.poll() or time.monotonic() > deadline:
-                program.kill()
-                raise Unsupported(
-                    f"functions cannot be timed by BPF: {reason(program.ended(timed_out=not program.poll()))}"
-                )
-            time.sleep(0.02)
+        if not program.ready(lambda: ARMED in program.output_so_far(), time.monotonic() + ARMING_S, 0.02):
+            program.kill()
+            raise Unsupported(
+                f"functions cannot be timed by BPF: {reason(program.ended(timed_out=not program.poll()))}"
+            )
         yield ArmedObserver(report, counting)
 
 

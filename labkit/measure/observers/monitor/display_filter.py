@@ -7,7 +7,6 @@ matches, so it is known how far tshark has come.
 
 import re
 import secrets
-import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -58,11 +57,8 @@ def check(expression: str | None, fields: Sequence[str] = ()) -> None:
     """
     if expression is not None:
         check_text(expression)
-    with tempfile.TemporaryFile() as empty:
-        empty.write(pcapng.header([("check", ETHERNET)], 256))
-        empty.seek(0)
-        program = process.Running(_argv(expression, fields), stdin=empty)
-        ended = program.ended_within(CHECK_S)
+    empty = pcapng.header([("check", ETHERNET)], 256)
+    ended = process.run(_argv(expression, fields), CHECK_S, empty)
     if ended.returncode == 0 and not ended.timed_out:
         return
     if ended.timed_out or ended.returncode < 0:

@@ -7,7 +7,6 @@ them in turn: with four, two of the nine bits are the port's, so every packet of
 """
 
 import ipaddress
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -97,19 +96,9 @@ def _mac(value: int) -> str:
 
 def install(switch: Switch, bridge: str, lines: Sequence[str]) -> None:
     """Add these rules to a bridge in one bundle: all of them or none. Raises Failed with the switch's words."""
-    # ovs-ofctl reads rules from a file or from standard input; an unnamed file leaves nothing behind.
-    with tempfile.TemporaryFile() as file:
-        file.write("".join(f"{line}\n" for line in lines).encode())
-        file.seek(0)
-        argv = [
-            machine.program("ovs-ofctl"),
-            "--bundle",
-            "add-flows",
-            f"unix:{switch.folder / bridge}.mgmt",
-            "-",
-        ]
-        program = process.Running([*switch.space.prefix, *argv], stdin=file)
-        ended = program.ended_within(INSTALL_S)
+    argv = [machine.program("ovs-ofctl"), "--bundle", "add-flows", f"unix:{switch.folder / bridge}.mgmt", "-"]
+    given = "".join(f"{line}\n" for line in lines).encode()
+    ended = process.run([*switch.space.prefix, *argv], INSTALL_S, given)
     if ended.returncode != 0:
         text = " ".join(ended.stderr.split())
         raise Failed(

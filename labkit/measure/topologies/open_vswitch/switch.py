@@ -130,13 +130,9 @@ class Switch:
         """Start a program in the switch's namespace and wait for its socket."""
         program = process.Running([*self.space.prefix, *argv])
         self._programs.append(program)
-        deadline = time.monotonic() + START_S
-        while not until.exists():
-            if program.poll():
-                raise Failed(program.ended().message())
-            if time.monotonic() > deadline:
-                raise Failed(f"Open vSwitch's {until.name} did not appear within {START_S:.0f} s")
-            time.sleep(0.002)
+        if not program.ready(until.exists, time.monotonic() + START_S):
+            late = f"Open vSwitch's {until.name} did not appear within {START_S:.0f} s"
+            raise Failed(program.ended().message() if program.poll() else late)
 
     def configure(self, *operations: dict[str, Any]) -> None:
         """Change the configuration in one transaction, and wait until it is in force. Raises as `settled`."""
@@ -230,9 +226,6 @@ def switch(space: Namespace) -> Iterator[Switch]:
     """
     version()
     with short_folder("labkit-ovs-", in_memory()) as folder, process.all_ended([]) as programs:
-        made = Switch(space, folder, programs)
-        try:
+        with closing(Switch(space, folder, programs)) as made:
             made.open()
             yield made
-        finally:
-            made.close()

@@ -255,16 +255,10 @@ def _only_arp(space: Namespace, ports: Sequence[FrameAddresses]) -> None:
 
 def _wait_until_ready(server: process.Running, space: Namespace) -> None:
     """Wait until the server listens for requests. Raises Failed, with its last words, if it ends or takes too long."""
-    deadline = time.monotonic() + READY_S
-    while not space.listens(client.RPC_PORT):
-        if server.poll():
-            raise Failed(f"the TRex server ended before it was ready: {_last_words(server.ended())}")
-        if time.monotonic() > deadline:
-            server.kill()
-            raise Failed(
-                f"the TRex server was not ready after {READY_S:.0f} s: {_last_words(server.ended())}"
-            )
-        time.sleep(POLL_S)
+    if not server.ready(lambda: space.listens(client.RPC_PORT), time.monotonic() + READY_S, POLL_S):
+        how = "ended before it was ready" if server.poll() else f"was not ready after {READY_S:.0f} s"
+        server.kill()
+        raise Failed(f"the TRex server {how}: {_last_words(server.ended())}")
 
 
 def _last_words(ended: process.Ended) -> str:
