@@ -205,7 +205,8 @@ def _check(
         found = _Found(ends, **given)
         not_seen = [f"what the network between {_shown(ends.client)} and {_shown(ends.server)} consists of"]
         not_seen += found.others
-        if load_s is not None and not agreed(load.plan(*_words(ends, found), load_s)):
+        words = (_end(ends.client), found.source), (_end(ends.server), found.destination)
+        if load_s is not None and not agreed(load.plan(*words, load_s)):
             not_seen.append("the load was not sent: its plan was not agreed to")
             load_s = None
         if load_s is not None:
@@ -228,10 +229,6 @@ def _check(
 def _narrow(side: _Side, told: dict[str, Any]) -> tuple[str, int] | None:
     """Return the interface with the smallest MTU, as the other machine names it, and this MTU."""
     return told["narrow"] and (f"{told['narrow'][0]} of {_shown(side)}", told["narrow"][1])
-
-
-def _words(ends: _Ends, found: _Found) -> tuple[tuple[str, str], tuple[str, str]]:
-    return (_end(ends.client), found.source), (_end(ends.server), found.destination)
 
 
 def _sending(ends: _Ends, found: _Found, not_seen: list[str]) -> evidence.Sending:

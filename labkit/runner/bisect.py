@@ -167,7 +167,7 @@ class Search:
             )
         if end.word != gate.WORSE:
             return self._unclear(values[0], values[1:], f"the last value cannot be judged: {end.sentence}")
-        while open_ := self._open(values[good + 1 : bad]):
+        while open_ := [value for value in values[good + 1 : bad] if value not in self._steps]:
             # As in `git bisect`: where the middle cannot be judged, the value next to it is tried.
             middle = min(open_, key=lambda value: abs(2 * values.index(value) - good - bad))
             step = self._step(middle)
@@ -188,9 +188,6 @@ class Search:
         bad = last if step.word == gate.WORSE else None
         sentence = f"{last} against {first}: {step.word}; {step.sentence}"
         return Answer([step], first, bad, [last], sentence, [])
-
-    def _open(self, values: Sequence[str]) -> list[str]:
-        return [value for value in values if value not in self._steps]
 
     def _unclear(self, last_good: str, left: list[str], why: str) -> Answer:
         sentence = f"cannot tell the first bad one: it is after {last_good}, one of {', '.join(left)}; {why}"

@@ -86,7 +86,9 @@ class Sender:
         end = time.monotonic() + SLICE_S
         time.sleep(SETTLE_S)
         metered = self.built_arm.metered()
-        seen = server_counters.window(self.counters, _sleep_until, end)
+        seen = server_counters.window(
+            self.counters, lambda until: time.sleep(max(0.01, until - time.monotonic())), end
+        )
         joined = metered()
         self.flows.hold()
         doubts = [*self._starts, *([] if begun else [NOT_SENDING])]
@@ -129,10 +131,6 @@ class Sender:
             if holds(begin, before, now):
                 return True
         return False
-
-
-def _sleep_until(end: float) -> None:
-    time.sleep(max(0.01, end - time.monotonic()))
 
 
 def measure(

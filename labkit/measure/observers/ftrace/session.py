@@ -197,9 +197,6 @@ class Arming:
         for name, text in PLAIN.items():
             self.set(name, text)
 
-    def _path(self, name: str) -> Path:
-        return (self.top if name in SHARED else self.folder) / name
-
     def keep(self, name: str) -> None:
         """Note the current value of a setting, to restore it."""
         path = self.top / name
@@ -208,7 +205,7 @@ class Arming:
 
     def set(self, name: str, text: str) -> None:
         """Write a setting unless it already has the value; options that the kernel lacks are ignored."""
-        path = self._path(name)
+        path = (self.top if name in SHARED else self.folder) / name
         if path.exists() and tracing_journal.writable(name, _read(path)).split() != text.split():
             self.keep(name)
             self.write(path, text)

@@ -36,7 +36,7 @@ def qdiscs(one: Impairment, mtu_bytes: int) -> list[tuple[list[str], list[str]]]
     netem's own rate would have its long queue, and counts a large TCP packet as one (tc-netem(8)).
     """
     by_netem = {
-        "delay": _times(one.delay_s, one.jitter_s),
+        "delay": [f"{round(value * 1e6)}us" for value in (one.delay_s, one.jitter_s) if value],
         "loss": _share(one.loss),
         "duplicate": _share(one.duplicate),
         "reorder": _share(one.reorder),
@@ -49,10 +49,6 @@ def qdiscs(one: Impairment, mtu_bytes: int) -> list[tuple[list[str], list[str]]]
     if one.queue_packets is not None:
         result.append((["root"], ["pfifo", "limit", str(one.queue_packets)]))
     return result
-
-
-def _times(delay_s: float, jitter_s: float) -> list[str]:
-    return [f"{round(value * 1e6)}us" for value in (delay_s, jitter_s) if value]
 
 
 def _share(value: float) -> list[str]:

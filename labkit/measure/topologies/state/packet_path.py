@@ -32,7 +32,8 @@ def packet_path(known: dict[tuple[str, str], InterfaceState], client: PairEnd, s
         meets = back_places.index(place)
         if came_by != "lower" or meets == 0 or back[meets][1] != "lower":
             return _steps(there[: at + 1], back[:meets])
-        if _reflects(known, there[at - 1][0]):
+        upper, _came_by = there[at - 1]
+        if known[upper.namespace, upper.interface].mode == "vepa":  # its frames go out and come back
             return _steps(there, back)
         # the device below passes frames between the two without counting them
         return _steps(there[:at], back[:meets])
@@ -49,10 +50,6 @@ def _skipped(known: dict[tuple[str, str], InterfaceState], here: Place, port: Pl
     if redirect is None or redirect.to != port:
         return None
     return here if redirect.hook == "netkit" else port if redirect.helper == "bpf_redirect_peer" else None
-
-
-def _reflects(known: dict[tuple[str, str], InterfaceState], upper: Place) -> bool:
-    return known[upper.namespace, upper.interface].mode == "vepa"
 
 
 def _outwards(known: dict[tuple[str, str], InterfaceState], place: Place) -> Iterator[tuple[Place, str]]:
