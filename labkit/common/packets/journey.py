@@ -34,7 +34,6 @@ class Sighting:
 
     @property
     def stack(self) -> str:
-        """All its headers in one line."""
         return stack(self.layers)
 
 

@@ -510,7 +510,6 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
 
     @property
     def has_remote_servers(self) -> bool:
-        """Whether the servers are on a second host."""
         return self.nodes == "two" and not self.copying_topologies
 
     @property
@@ -559,7 +558,6 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
 
     @property
     def in_guests(self) -> bool:
-        """Whether programs run in guests."""
         return bool({*topologies.IN_GUESTS} & {*self.endpoint})
 
     @property

@@ -83,7 +83,6 @@ class MeasurementPoint(Point):
         ]
 
     def _set_up_s(self, usable: list[Arm]) -> float:
-        """Estimate the duration of the set-up in seconds."""
         return len(usable) * (0.05 + 0.01 * self.pairs) + survey.boots_s(usable)
 
     def _slices_s(self, load: Load, arms_count: int) -> float:

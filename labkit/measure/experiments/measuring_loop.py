@@ -81,7 +81,6 @@ class Running:
     _stack: ExitStack = field(default_factory=ExitStack)
 
     def rng(self, point: Point) -> random.Random:
-        """Return the source of the point's random orders."""
         return random.Random(f"{self.run_context.seed} {point.name}")
 
     def order(self, point: Point, arms: Sequence[Arm]) -> list[Arm]:
@@ -113,7 +112,6 @@ class Running:
         return self._opened[1]
 
     def close(self) -> None:
-        """Close what points have opened."""
         self._opened = (None, None)
         self._stack.close()
 

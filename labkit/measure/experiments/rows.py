@@ -48,7 +48,6 @@ class Arm:
 
     @property
     def is_second(self) -> bool:
-        """Whether this is the second measurement of the arm."""
         return self.again or self.role == "control"
 
     def parameters(self, parameters: DatapathParameters) -> DatapathParameters:

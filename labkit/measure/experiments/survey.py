@@ -51,7 +51,6 @@ def boots_s(arms: list[Arm]) -> float:
 
 
 def survey_s(parameters: DatapathParameters) -> float:
-    """Estimate the duration of the survey in seconds."""
     tried = [arm for arm in planned_arms(parameters) if arm.role != "control" and not arm.again]
     return TRIAL_S * len(tried) + boots_s(tried)
 

@@ -224,7 +224,6 @@ def numbers(spec: Spec) -> range:
 
 
 def end_name(number: int) -> str:
-    """Return the name of end `number`."""
     return f"{('client', 'server')[number % 2]}{number // 2}"
 
 

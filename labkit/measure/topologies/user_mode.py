@@ -83,7 +83,6 @@ def pasta_argv(start: Start) -> list[str]:
 
 
 def slirp4netns_argv(start: Start) -> list[str]:
-    """Return the command of slirp4netns(1)."""
     return [
         "slirp4netns", "--configure", f"--mtu={start.spec.mtu_bytes}", "--disable-host-loopback", "--netns-type=path",
         str(start.path), TAP,

@@ -143,7 +143,6 @@ def columns(logs: Sequence[Log], duration_s: int, rate_rps: int | None) -> dict[
 
 
 def client_argv(parameters: LoadParameters, pair: Pair, log: Path) -> list[str]:
-    """Return the client's command line."""
     rate = parameters.rate_rps
     mode = ["ping-pong"] if rate is None else ["under-load", f"--mps={rate}", "--reply-every=1"]
     mode.append("--dontwarmup")  # a sleep of 2 s

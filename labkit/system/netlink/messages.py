@@ -172,7 +172,6 @@ def move_link(index: int, netns: int, new_index: int = 0, name: str | None = Non
 
 
 def delete_link(index: int) -> Message:
-    """Return a request that deletes an interface."""
     return encoded(ifinfmsg, RTM_DELLINK, CHANGE, f"delete interface {index}", {"index": index})
 
 

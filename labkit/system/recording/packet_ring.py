@@ -124,7 +124,6 @@ class Ring:
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Stop capturing."""
         self._socket.close()
 
     def _take(self, size_bytes: int) -> None:

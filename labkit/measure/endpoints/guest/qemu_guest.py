@@ -150,7 +150,6 @@ def _boot(
 
 
 def nic_words(spec: GuestSpec, nic: Nic, vhost: bool) -> list[str]:
-    """Return QEMU's arguments for a guest's NIC and tap."""
     if not nic.fds:
         return []
     more = f",host_mtu={nic.mtu_bytes}"

@@ -121,7 +121,6 @@ class ConditionsMonitor:
         return "fifo" if give_cpus(self.pids, cpu) else "normal"
 
     def begin(self) -> None:
-        """Start a trial."""
         self._before = self._now()
 
     def end(self, trial: Trial) -> Conditions:

@@ -166,7 +166,6 @@ class Throughput(ServerParameters, frozen=True, kw_only=True):
         registry.find_trial(self.load_generator.name)
 
     def _check_generator(self) -> None:
-        """Raise BadInput for what this generator cannot do."""
         generator = self.load_generator
         if not generator.guest_files:
             self.refuse_guests(f"generator={generator.name}")

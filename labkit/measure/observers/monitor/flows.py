@@ -141,7 +141,6 @@ class Totals:
         self._conversations: dict[tuple[str, bytes], list[int]] = {}
 
     def add(self, name: str, addresses: bytes, count: int, length_bytes: int) -> None:
-        """Count packets of a class."""
         if name not in self._classes and len(self._classes) >= MAX_CLASSES:
             name = OTHERS
         key = (name, addresses)
@@ -230,7 +229,6 @@ class Totals:
         return [(str(ip_address(host)), row[0], row[1], row[2], row[3]) for host, row in rows]
 
     def clear(self) -> None:
-        """Forget everything."""
         self._known.clear()
         self._classes.clear()
         self._conversations.clear()

@@ -12,7 +12,6 @@ Row = tuple[int, int, str, int, bytes, tuple[str, ...]]
 
 
 def row(number: int, time_ns: int, kind: int, length_bytes: int, data: bytes) -> Row:
-    """Return a packet of the ring as a row."""
     return number, time_ns, "out" if kind == OUTGOING else "in", length_bytes, data, ()
 
 

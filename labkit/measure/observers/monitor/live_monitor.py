@@ -50,7 +50,6 @@ class MonitoredPacket:
 
     @property
     def stack(self) -> str:
-        """All its headers in one line."""
         return packets.stack(self.layers)
 
 

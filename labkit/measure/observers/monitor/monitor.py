@@ -309,7 +309,6 @@ class Monitor:
         return self._forked.pid
 
     def _passed_frames(self) -> int:
-        """Frames that the interface has received and sent."""
         counters = self._hop.namespace.netlink.counters(self._index)
         return counters.received_count + counters.sent_count
 

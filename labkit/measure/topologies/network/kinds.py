@@ -248,7 +248,6 @@ def remedy(kind: str) -> str:
 
 
 def tunnels() -> list[str]:
-    """Return the names of the kinds that are tunnels."""
     return [name for name, kind in KINDS.items() if kind.tunnel_data is not None]
 
 
@@ -318,7 +317,6 @@ def overhead_bytes(*kinds: str, family: int = 4, key: bool = False) -> int:
 
 
 def length_bytes(added: Sequence[Header]) -> int:
-    """Return the total size of these headers."""
     return sum(header.length_bytes for header in added)
 
 

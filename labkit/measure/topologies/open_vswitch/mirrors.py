@@ -239,7 +239,6 @@ class Mirrors:
             yield
 
     def counts(self, switch: Switch) -> Counts:
-        """Return the counts up to now."""
         left = {number: self._counters(number).sent_count for number in self._indices}
         # Pairs talk only among themselves: what arrives at one end's port leaves at the other's. The packets that
         # leave are counted, so no second counter, read at another time, is needed.

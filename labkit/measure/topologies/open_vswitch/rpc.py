@@ -115,12 +115,10 @@ def plain(value: Any) -> Any:
 
 
 def a_set(values: list[Any]) -> list[Any]:
-    """Convert a list to an OVSDB set."""
     return ["set", values]
 
 
 def a_map(values: dict[str, str]) -> list[Any]:
-    """Convert a dict to an OVSDB map."""
     return ["map", [[key, value] for key, value in values.items()]]
 
 

@@ -59,7 +59,6 @@ class NamespaceRead:
 
 
 def state(topology: Topology) -> State:
-    """Read the state of a built topology."""
     with _all(topology) as seen:
         for number, one in enumerate(seen):
             _number(one, number, seen)
