@@ -78,9 +78,6 @@ class _Open:
         self.sightings: list[Sighting] = []
         self.slots: set[Hashable] = set()
 
-    def is_over(self, time_ns: int) -> bool:
-        return time_ns - self.sightings[-1].time_ns > WITHIN_S * 1e9
-
 
 def journeys(frames: Iterable[Frame], ports: Mapping[int, str] = PORTS) -> list[Journey]:
     """Return every packet in the order of its first sighting. `ports`: as for `layers`.
@@ -97,7 +94,7 @@ def journeys(frames: Iterable[Frame], ports: Mapping[int, str] = PORTS) -> list[
         inner = seen[first:]
         slot = (frame.hop, frame.direction, len(seen), inner[0].fields.get("ttl"))
         same = alike.setdefault(_key(seen, first, frame.data), deque())
-        while same and same[0].is_over(frame.time_ns):
+        while same and frame.time_ns - same[0].sightings[-1].time_ns > WITHIN_S * 1e9:
             same.popleft()
         taker = next((one for one in same if slot not in one.slots), None)
         if taker is None:

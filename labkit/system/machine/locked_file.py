@@ -5,6 +5,8 @@ import os
 import time
 from pathlib import Path
 
+from labkit.common.safe_files import closed
+
 POLL_S = 0.02
 
 
@@ -43,9 +45,6 @@ def open_locked(path: Path, *, create: bool = True, patience_s: float = 0.0) -> 
 def _replace(path: Path, descriptor: int) -> None:
     """Put a file with the same content that only this user can open in the place of a file that others can."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    own = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    try:
+    with closed(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)) as own:
         os.write(own, os.pread(descriptor, os.fstat(descriptor).st_size, 0))
         os.replace(fresh, path)
-    finally:
-        os.close(own)

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from labkit.common.safe_files import closed
 from labkit.system.netlink.sockets import LinkError, Netlink
 
 CLONE_NEWNET = 0x40000000
@@ -31,15 +32,12 @@ def inside(netns: int) -> Iterator[None]:
 
     Programs that the thread starts in the block are in that namespace, too.
     """
-    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with closed(os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)) as home:
         _call("setns", netns, CLONE_NEWNET)
         try:
             yield
         finally:
             _call("setns", home, CLONE_NEWNET)
-    finally:
-        os.close(home)
 
 
 def new_namespaces(count: int) -> list[tuple[int, Netlink]]:
