@@ -1,9 +1,10 @@
 """Send a number of bytes over TCP, and report what labkit's counters say about them. The tests run this as a program,
 like an experiment's process.
 
-The first argument is a JSON list of requests: [topology, IP version, whether segmentation offload stays on]. Standard
-output gets a JSON list of errors, or of two ratios each: the counted bytes, divided by those of the program, and by
-those that TCP sent, which includes what it sent again.
+The first argument is a JSON list of requests: [topology, IP version, whether segmentation offload stays on]; the server
+of BRIDGED has its address at a bridge, as a machine with containers does. Standard output gets a JSON list of errors,
+or of two ratios each: the counted bytes, divided by those of the program, and by those that TCP sent, which includes
+what it sent again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import socket
 import struct
 import sys
 import threading
+from dataclasses import replace
 
 from labkit.common.errors import LabkitError
 from labkit.measure import topologies
@@ -23,6 +25,13 @@ from labkit.system import netlink, process
 SENT_BYTES = 20_000_000
 BYTES_SENT = 200  # the place of tcpi_bytes_sent in struct tcp_info (linux/tcp.h)
 OFF = ("tso", "off", "gso", "off", "gro", "off")
+BRIDGED = "bridged"
+MOVED = """
+address=$(ip -o address show dev {0} scope global | awk '{{print $4}}')
+ip link add br0 address $(cat /sys/class/net/{0}/address) type bridge
+ip address flush dev {0} && ip link set {0} master br0 && ip link set br0 up
+ip address add $address dev br0 {1}
+"""
 
 
 def send_all(pair: topologies.Pair) -> int:
@@ -52,14 +61,26 @@ def send_all(pair: topologies.Pair) -> int:
     return int(tcp_bytes)
 
 
+def moved(pair: topologies.Pair) -> topologies.Pair:
+    """Move the server's address to a bridge, whose port its interface becomes."""
+    server = pair.server
+    script = MOVED.format(server.interface, "nodad" if ":" in server.address else "")
+    process.output([*server.prefix, "sh", "-ec", script])
+    [index] = (one.index for one in netlink.links(server.namespace.netlink) if one.name == "br0")
+    return replace(pair, server=replace(server, interface="br0", index=index))
+
+
 def counted(name: str, family: int, offloads: bool) -> tuple[float, float] | str:
     """Return the counted bytes of payload, divided by those of the program and by those that TCP sent."""
     try:
-        with topologies.build(name, topologies.Spec(pairs=1, family=family)) as topology:
+        built = "veth" if name == BRIDGED else name
+        with topologies.build(built, topologies.Spec(pairs=1, family=family)) as topology:
             [pair] = topology.pairs
             for end in () if offloads else (pair.client, pair.server):
                 process.output([*end.prefix, "ethtool", "-K", end.interface, *OFF])
-            counters = receivers(topology.pairs, "tcp", None)
+            if name == BRIDGED:
+                pair = moved(pair)
+            counters = receivers([pair], "tcp", None)
             before = counters.read()
             tcp_bytes = send_all(pair)
             size = (counters.read() - before).received_bytes

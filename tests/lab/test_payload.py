@@ -11,7 +11,7 @@ pytestmark = pytest.mark.needs("namespaces", "ethtool", "veth", "bridge")
 NEAR = 0.004
 REQUESTS = [
     [name, family, offloads]
-    for name in ("loopback", "veth", "veth_bridge", "macvlan_bridge", "vxlan")
+    for name in ("loopback", "veth", "veth_bridge", "macvlan_bridge", "vxlan", "bridged")
     for family in (4, 6)
     for offloads in (True, False)
 ]

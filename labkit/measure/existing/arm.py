@@ -18,6 +18,7 @@ from labkit.measure.existing.handing import Handed, HandedEnd
 from labkit.measure.topologies.base import CLIENTS, BuiltSide, Meter, Spec, Topology
 from labkit.measure.traffic.base import PORT
 from labkit.system import netlink
+from labkit.system.netlink import encryption
 
 PORTS = 64  # how many arms may use an end at the same time
 # Other traffic at an end is looked at for so long before each set-up, and doubted from so many frames a second.
@@ -102,11 +103,11 @@ def _entered(
                 spaces[at] = Namespace(at, os.dup(fd), netlink.Netlink())
             stack.callback(spaces[at].close)
         offset = _free_port(spaces[wanted[-1].namespace], stack)
-        yield list(spaces.values()), [_end(one, spaces, spec, offset) for one in wanted]
+        yield list(spaces.values()), [_end(one, handed, spaces, spec, offset) for one in wanted]
 
 
-def _end(one: HandedEnd, spaces: Mapping[str, Namespace], spec: Spec, offset: int) -> Endpoint:
-    space = spaces[one.namespace]
+def _end(one: HandedEnd, of: Handed, spaces: Mapping[str, Namespace], spec: Spec, offset: int) -> Endpoint:
+    space, other = spaces[one.namespace], of.server if one is of.client else of.client
     require(one.namespace, one.process)
     link = next((link for link in netlink.links(space.netlink) if link.index == one.index), None)
     if link is None or not link.up:
@@ -116,7 +117,10 @@ def _end(one: HandedEnd, spaces: Mapping[str, Namespace], spec: Spec, offset: in
             f"{one.interface} of {one.namespace} has an MTU of {link.mtu_bytes} bytes, which labkit does not change:"
             f" give all arms the same one with mtu_bytes={link.mtu_bytes}"
         )
-    return Endpoint(one.namespace, space, one.interface, one.index, one.address, port_offset=offset)
+    return Endpoint(
+        one.namespace, space, one.interface, one.index, one.address, port_offset=offset,
+        more_header_bytes=encryption.added_bytes(space.fd, one.address, other.address),
+    )  # fmt: skip
 
 
 def _free_port(server: Namespace, stack: ExitStack) -> int:

@@ -29,6 +29,8 @@ XFRMA_TMPL, XFRMA_ALG_AEAD, XFRMA_REPLAY_ESN_VAL, XFRMA_IF_ID = 5, 18, 23, 31
 XFRM_STATE_AF_UNSPEC, XFRM_STATE_ESN = 32, 128
 XFRM_MODES = ("transport", "tunnel")
 XFRM_DIRECTIONS = ("in", "out", "fwd")
+# linux/in.h, linux/in6.h: level and numbers of the options IP_MTU and IP_XFRM_POLICY
+MTU_OPTIONS = {4: (socket.IPPROTO_IP, 14, 17), 6: (socket.IPPROTO_IPV6, 24, 35)}
 AEAD = b"rfc4106(gcm(aes))"
 AEAD_KEY_BYTES, AEAD_ICV_BYTES = 20, 16  # AES-128 and its salt of 4 bytes (RFC 4106, section 8.1)
 # As many packets may overtake each other: the sender's CPUs take numbers from one counter.
@@ -177,21 +179,57 @@ def new_policy(direction: str, one: Association, spi: int, between: tuple[str, s
     whose packets are meant.
     """
     if isinstance(between, int):
-        version = socket.AF_INET if between == 4 else socket.AF_INET6
-        chosen = _selector.pack(bytes(16), bytes(16), 0, 0, 0, 0, version, 0, 0, 0, 0, 0)
+        chosen = _everything(socket.AF_INET if between == 4 else socket.AF_INET6)
     else:
         source, target = map(_packed, between)
         length = ip_address(between[0]).max_prefixlen
         chosen = _selector.pack(target, source, 0, 0, 0, 0, _family(between[0]), length, length, 0, 0, 0)
-    body = chosen + _FOREVER + _UNUSED
-    # priority, index, direction, action (allow), flags, share
-    body += struct.pack("=IIBBBB4x", 0, 0, XFRM_DIRECTIONS.index(direction), 0, 0, 0)
+    body = _policy(direction, chosen)
     template = _id.pack(_packed(one.target), bytes(4), socket.IPPROTO_ESP)
     template += struct.pack("=H2x16sI", _family(one.target), _packed(one.source), spi >> 1)
     template += struct.pack("=BBBxIII", XFRM_MODES.index(one.mode), 0, 0, *[0xFFFFFFFF] * 3)
     body += attribute(XFRMA_TMPL, template)
     what = f"add policy of ESP from {one.source} to {one.target}"
     return _new(what, XFRM_MSG_NEWPOLICY, body, one.interface_id)
+
+
+def _everything(family: int) -> bytes:
+    return _selector.pack(bytes(16), bytes(16), 0, 0, 0, 0, family, 0, 0, 0, 0, 0)
+
+
+def _policy(direction: str, chosen: bytes) -> bytes:
+    """Return a struct xfrm_userpolicy_info that lets the chosen packets pass."""
+    # priority, index, direction, action (allow), flags, share
+    return (
+        chosen
+        + _FOREVER
+        + _UNUSED
+        + struct.pack("=IIBBBB4x", 0, 0, XFRM_DIRECTIONS.index(direction), 0, 0, 0)
+    )
+
+
+def added_bytes(netns: int, source: str, target: str) -> int:
+    """Return what policies of IPsec add to a full packet of TCP between two addresses, as the kernel computes it for
+    any cipher and mode: by how much its MTU is smaller than that of a socket whose own policy takes none of them.
+
+    It includes what no longer packet could use of a cipher's block, so it may be some bytes more than is sent.
+    """
+    level, mtu, policy = MTU_OPTIONS[ip_address(target).version]
+    family = _family(target)
+    found = []
+    try:
+        for own in (True, False):
+            with inside(netns):
+                one = socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_TCP)
+            with one:
+                if own:
+                    one.setsockopt(level, policy, _policy("out", _everything(family)))
+                one.bind((source, 0))
+                one.connect((target, 0))
+                found.append(one.getsockopt(level, mtu))
+    except (OSError, LinkError):  # a kernel without xfrm, or nothing can be sent
+        return 0
+    return found[0] - found[1]
 
 
 def _new(what: str, kind: int, body: bytes, interface_id: int) -> Message:

@@ -20,8 +20,8 @@ def measured(seen: Evidence) -> Iterator[Finding]:
         if mtu is None or mtu.passes_bytes >= mtu.full_bytes or not seen.sends(path):
             continue
         sender, ends = path.places[0], (path.source, path.destination)
-        if any((one.source, one.target) == ends for one in encryption.associations(sender.space.fd)):
-            continue  # the kernel tells TCP itself what ESP adds
+        if encryption.added_bytes(sender.space.fd, *ends):
+            continue  # the kernel tells TCP itself
         hole = mtu.is_hole
         says = (
             "no ICMP error comes back, so larger ones vanish (a black hole)"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from labkit.common import errors
 from labkit.measure.endpoints import Endpoint, Namespace, Pair
-from labkit.measure.topologies.network.kinds import ETHERNET, IP, WIREGUARD, length_bytes, tunnels
+from labkit.measure.topologies.network.kinds import ETHERNET, IP, WIREGUARD, length_bytes
 from labkit.measure.topologies.network.parts import UDP_PORTS
 from labkit.system import netlink
 from labkit.system.machine.mibs import mibs, mibs6
@@ -16,6 +16,8 @@ from labkit.system.machine.mibs import mibs, mibs6
 ATTEMPTS = 4  # attempts to read two counters at the same moment
 # TCP's header with timestamps (RFC 7323), which Linux sends unless net.ipv4.tcp_timestamps is 0
 TCP_BYTES = 32
+# Kinds that count frames after they took the Ethernet header off (vxlan_rcv, br_pass_frame_up, vlan_do_receive)
+WITHOUT_ETHERNET = ("vxlan", "geneve", "bridge", "vlan", "team")
 
 
 @dataclass(frozen=True)
@@ -125,21 +127,18 @@ def receivers(
 def _header_bytes(server: Endpoint, local: bool) -> int:
     """Return the bytes of headers in a frame of TCP, as the interface of a server counts it.
 
-    local: whether the clients are on this host. Most interfaces count the Ethernet header. The loopback interface and
-    tunnels count packets after they took it off (loopback_xmit, vxlan_rcv; but gretap before, ip_tunnel_rcv, and MACsec
-    since Linux 6.0, macsec_handle_frame). ipvlan counts it twice between its interfaces on one host
-    (ipvlan_rcv_frame). WireGuard also counts its own header and tag (wg_packet_consume_data_done).
+    local: whether the clients are on this host. Most interfaces that have an Ethernet header count it. The loopback
+    interface counts packets after it took it off (loopback_xmit), as others do (WITHOUT_ETHERNET), and MACsec before
+    Linux 6.0 (macsec_handle_frame). ipvlan counts it twice between its interfaces on one host (ipvlan_rcv_frame).
+    WireGuard also counts its own header and tag (wg_packet_consume_data_done).
     """
     family = 6 if ":" in server.address else 4
-    kind = None
-    if server.kernel.is_here:
-        links = netlink.links(server.namespace.netlink)
-        kind = next((link.kind for link in links if link.index == server.index), None)
-    with_ethernet = {"gretap"} | ({"macsec"} if int(os.uname().release.partition(".")[0]) >= 6 else set())
-    if server.interface == "lo" or (kind in tunnels() and kind not in with_ethernet):
-        ethernet_count = 0
-    else:
-        ethernet_count = 2 if kind == "ipvlan" and local else 1
+    links = netlink.links(server.namespace.netlink) if server.kernel.is_here else []
+    link = next((link for link in links if link.index == server.index), None)
+    kind = link and link.kind
+    before_6 = int(os.uname().release.partition(".")[0]) < 6
+    without = kind in WITHOUT_ETHERNET or (kind == "macsec" and before_6) or (link and link.mac is None)
+    ethernet_count = 0 if without else 2 if kind == "ipvlan" and local else 1
     more_bytes = server.more_header_bytes + (length_bytes(WIREGUARD) if kind == "wireguard" else 0)
     return ethernet_count * ETHERNET.length_bytes + IP[family].length_bytes + TCP_BYTES + more_bytes
 

@@ -37,6 +37,10 @@ def server(taken_out: Iterator[int]) -> Any:
         ("eth0", "macsec", "10.2.0.1", True, 1448, 0),
         ("eth0", "wireguard", "10.2.0.1", True, 1430, 0),  # it counts its own 32 bytes
         ("eth0", "veth", "10.2.0.1", True, 1412, 36),
+        ("br0", "bridge", "10.2.0.1", True, 1462, 0),
+        ("eth0.5", "vlan", "10.2.0.1", True, 1462, 0),
+        ("tun0", "tun", "10.2.0.1", True, 1462, 0),  # it has no Ethernet header
+        ("tap0", "tun", "10.2.0.1", True, 1448, 0),
     ],
 )
 def test_headers_of_tcp_are_no_payload(
@@ -49,7 +53,8 @@ def test_headers_of_tcp_are_no_payload(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without segmentation offload every frame has headers, and would seem to carry 4.6 % more."""
-    links = [SimpleNamespace(index=7, kind=kind), SimpleNamespace(index=8, kind="vxlan")]
+    mac = None if kind == "wireguard" or interface in ("lo", "tun0") else "02:00:00:00:00:07"
+    links = [SimpleNamespace(index=7, kind=kind, mac=mac), SimpleNamespace(index=8, kind="vxlan", mac=mac)]
     monkeypatch.setattr(receive_counters.netlink, "links", lambda _kernel: links)
     end: Any = SimpleNamespace(
         interface=interface, index=7, address=address, kernel=SimpleNamespace(is_here=True),

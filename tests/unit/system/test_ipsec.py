@@ -1,0 +1,112 @@
+"""What IPsec adds to a packet is asked of the kernel: the MTU of a socket, with and without the machine's policies."""
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from labkit.measure.existing import arm
+from labkit.measure.existing.handing import Handed, HandedEnd
+from labkit.measure.topologies import Spec
+from labkit.system import netlink, process
+from labkit.system.netlink import encryption
+
+MTUS = {True: 1500, False: 1458}  # AES-CBC and HMAC-SHA1 in transport mode
+
+
+class Socket:
+    """A socket whose packets are encrypted, unless it has a policy of its own."""
+
+    def __init__(self, *_words: int) -> None:
+        self.is_plain = False
+
+    def __enter__(self) -> "Socket":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        pass
+
+    def setsockopt(self, _level: int, _name: int, policy: bytes) -> None:
+        assert len(policy) == 168
+        self.is_plain = True
+
+    def bind(self, address: tuple[str, int]) -> None:
+        assert address == ("10.1.0.1", 0)
+
+    def connect(self, address: tuple[str, int]) -> None:
+        if address[0] == "192.0.2.9" and not self.is_plain:
+            raise PermissionError
+
+    def getsockopt(self, _level: int, _name: int) -> int:
+        return MTUS[self.is_plain]
+
+
+@pytest.mark.parametrize(("target", "added"), [("10.2.0.1", 42), ("192.0.2.9", 0)])
+def test_the_kernel_says_what_ipsec_adds(target: str, added: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encryption.socket, "socket", Socket)
+    monkeypatch.setattr(encryption, "inside", lambda _netns: nullcontext())
+    assert encryption.added_bytes(-1, "10.1.0.1", target) == added
+
+
+@pytest.fixture
+def space() -> Iterator[int]:
+    """Make a namespace in which v0 has addresses, and lo is up."""
+    [(fd, kernel)] = netlink.new_namespaces(1)
+    with closing(kernel):
+        try:
+            kernel.do(netlink.set_link(1), netlink.new_link("veth", "v0", index=7, peer={"name": "v1"}))
+            words = (
+                "ip link set v1 up; ip address add 10.1.0.1/24 dev v0; ip address add fd00::1/64 dev v0 nodad"
+            )
+            with netlink.inside(fd):
+                process.output(["sh", "-ec", words])
+            yield fd
+        finally:
+            os.close(fd)
+
+
+@pytest.mark.needs("root", "ip", "veth")
+def test_a_policy_of_the_socket_comes_before_those_of_the_machine(space: int) -> None:
+    """The kernel refuses what a policy blocks, but not to the socket that has one of its own."""
+    for version, family, source, target in (
+        (4, 2, "10.1.0.1", "10.1.0.2"), (6, 10, "fd00::1", "fd00::2"),
+    ):  # fmt: skip
+        words = ["ip", "xfrm", "policy", "add", "dir", "out", "src", source, "dst", target, "action", "block"]
+        with netlink.inside(space):
+            done = process.run(words)
+        if done.returncode:
+            pytest.skip(f"this kernel has no policies of IPsec: {done.message()}")
+        level, mtu, policy = encryption.MTU_OPTIONS[version]
+        seen: list[Any] = []
+        for own in (False, True):
+            with netlink.inside(space):
+                one = encryption.socket.socket(
+                    family, encryption.socket.SOCK_RAW, encryption.socket.IPPROTO_TCP
+                )
+            with one:
+                if own:
+                    one.setsockopt(level, policy, encryption._policy("out", encryption._everything(family)))
+                try:
+                    one.connect((target, 0))
+                    seen.append(one.getsockopt(level, mtu))
+                except PermissionError as error:
+                    seen.append(type(error))
+        assert seen == [PermissionError, 1500]
+
+
+def test_an_end_knows_what_ipsec_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[tuple[str, ...]]()
+    monkeypatch.setattr(encryption, "added_bytes", lambda _fd, *ends: asked.append(ends) or 34)
+    monkeypatch.setattr(netlink, "links", lambda _kernel: [SimpleNamespace(index=2, up=True, mtu_bytes=1500)])
+    own, other = (
+        HandedEnd(f"netns:{name}", "eth0", 2, address, None)
+        for name, address in (("a", "10.1.0.1"), ("b", "10.2.0.1"))
+    )
+    handed = Handed({}, own, other, {}, [], [])
+    spaces: Any = {one.namespace: SimpleNamespace(netlink=None, fd=-1) for one in (own, other)}
+    ends = [arm._end(one, handed, spaces, Spec(), 3) for one in (own, other)]
+    assert [(one.more_header_bytes, one.port_offset) for one in ends] == [(34, 3)] * 2
+    assert asked == [("10.1.0.1", "10.2.0.1"), ("10.2.0.1", "10.1.0.1")]
