@@ -322,8 +322,8 @@ def _work(point: ProfiledPoint, report: dict[str, Any], row: pd.Series) -> float
     """Return the work done while the counters counted, or NaN if unknown.
 
     The counters run longer than the row's window, because they include warm-up and tail. So the work is what the
-    counters themselves report as arrived. CPU time and requests have no such counter and are taken from the row; pings
-    have no warm-up.
+    counters themselves report as arrived. CPU time and requests have no such counter and are taken from the row; the
+    warm-up of pings is not counted.
     """
     of = work_unit(point)
     if of not in (PER["packet"], PER["gigabyte"]):

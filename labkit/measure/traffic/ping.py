@@ -271,17 +271,17 @@ class Ping(LatencyGenerator):
 
         Raises Failed with ping's error message if one of them fails or gets no answer at all.
         """
-        seconds, length_bytes = parameters.duration_s, parameters.length_bytes
-        count = max(1, round(seconds / INTERVAL_S))
-        options = [f"-c{count}", f"-i{INTERVAL_S}", f"-w{seconds + 2}"]
-        options += [f"-s{56 if length_bytes is None else length_bytes}"]
-        with counting, process.all_ended([]) as programs:
-            for pair in pairs:
-                programs.append(pair.client.start(argv(pair.server_address, options)))
-            process.wait(programs, time.monotonic() + seconds + 5)
-            for program in programs:
-                program.kill()
-            ended = [program.ended() for program in programs]
+        length_bytes = 56 if parameters.length_bytes is None else parameters.length_bytes
+        for seconds, window in ((parameters.omit_s, NOT_COUNTED), (parameters.duration_s, counting)):
+            count = round(seconds / INTERVAL_S)
+            options = [f"-c{count}", f"-i{INTERVAL_S}", f"-w{seconds + 2}", f"-s{length_bytes}"]
+            with window, process.all_ended([]) as programs:
+                for pair in pairs if seconds else ():
+                    programs.append(pair.client.start(argv(pair.server_address, options)))
+                process.wait(programs, time.monotonic() + seconds + 5)
+                for program in programs:
+                    program.kill()
+                ended = [program.ended() for program in programs]
         times: list[float] = []
         lost = 0
         for one in ended:

@@ -18,6 +18,7 @@ import re
 import tempfile
 import time
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -91,8 +92,9 @@ def read(lines: Iterable[str]) -> Log:
     return Log(sent, received, int(counts[2]), float(counts[1]), int(missing[1]), int(missing[2]))
 
 
-def columns(logs: Sequence[Log], duration_s: int, rate_rps: int | None) -> dict[str, Any]:
-    """Return the columns of a row from the logs of all pairs, of which it takes the first `duration_s` seconds.
+def columns(logs: Sequence[Log], duration_s: int, rate_rps: int | None, omit_s: int = 0) -> dict[str, Any]:
+    """Return the columns of a row from the logs of all pairs, of which it takes `duration_s` seconds after the first
+    `omit_s`.
 
     A request without a response counts as slower than all others, and so does one whose response came after that of a
     later request: sockperf leaves its time out. Raises Failed if a client stopped before.
@@ -101,8 +103,10 @@ def columns(logs: Sequence[Log], duration_s: int, rate_rps: int | None) -> dict[
     lost = late = overtaken = 0
     for log in logs:
         start = log.sent_ns if rate_rps is None else log.due_ns(rate_rps)
-        end = start[0] + duration_s * 1_000_000_000
-        own = [stop - begin for begin, stop in zip(start, log.received_ns, strict=True) if begin < end]
+        first = bisect_left(start, start[0] + omit_s * 1_000_000_000)
+        end = start[0] + (omit_s + duration_s) * 1_000_000_000
+        last = bisect_left(start, end)
+        own = [log.received_ns[at] - start[at] for at in range(first, last)]
         if rate_rps is None and start[-1] < end:
             raise Failed(
                 f"after {len(own)} round trips a response did not come, and sockperf waited for it until the end:"
@@ -112,9 +116,7 @@ def columns(logs: Sequence[Log], duration_s: int, rate_rps: int | None) -> dict[
             missing = max(0, rate_rps * duration_s - len(own))
             lost += (of_own := min(log.lost_count, missing))
             overtaken += min(log.out_of_order_count, missing - of_own)
-            late += sum(
-                sent - due > base.LATE_NS for sent, due in zip(log.sent_ns[: len(own)], start, strict=False)
-            )
+            late += sum(log.sent_ns[at] - start[at] > base.LATE_NS for at in range(first, last))
         times += own
     times.sort()
     times_s = [1e-9 * one for one in times]
@@ -150,7 +152,7 @@ def client_argv(parameters: LoadParameters, pair: Pair, log: Path) -> list[str]:
         # Beside the thread that receives, or the server, the sender was punctual half as often.
         mode += [f"--sender-affinity={pair.client.cpu}", f"--receiver-affinity={pair.server.cpu}"]
     size = SHORTEST if parameters.length_bytes is None else parameters.length_bytes
-    seconds = parameters.duration_s + SPARE_S
+    seconds = parameters.omit_s + parameters.duration_s + SPARE_S
     at = _at(parameters, pair.server_address, pair.server.port_offset)
     return ["sockperf", *mode, *at, f"-t{seconds}", f"-m{size}", f"--full-log={log}"]
 
@@ -192,7 +194,7 @@ class Sockperf(RequestGenerator):
         super().check(parameters)
         if parameters.family == 6:
             raise BadInput("family=6: sockperf 3.7 has no IPv6; use generator=sockets")
-        most = MOST_MESSAGES // (parameters.rate_rps or UNPACED_RPS) - SPARE_S
+        most = MOST_MESSAGES // (parameters.rate_rps or UNPACED_RPS) - SPARE_S - parameters.omit_s
         Within(1, most, "sockperf keeps each message in memory").check("duration_s", parameters.duration_s)
 
     def latency(
@@ -222,7 +224,7 @@ class Sockperf(RequestGenerator):
             for client in clients:
                 while BEGUN not in client.output_so_far() and not client.poll() and time.monotonic() < late_s:
                     time.sleep(0.002)
-            process.wait(clients, time.monotonic() + WARM_S)
+            process.wait(clients, time.monotonic() + WARM_S + parameters.omit_s)
             with counting:
                 process.wait(clients, time.monotonic() + parameters.duration_s)
             ended = base.finished(clients, SPARE_S + END_S, _message)
@@ -231,7 +233,7 @@ class Sockperf(RequestGenerator):
     def columns(self, measured: list[bytes], parameters: LoadParameters) -> dict[str, Any]:
         """Return the columns of a row from the full logs. Raises Failed if a request got no response in time."""
         logs = [read(log.decode().splitlines()) for log in measured]
-        return columns(logs, parameters.duration_s, parameters.rate_rps)
+        return columns(logs, parameters.duration_s, parameters.rate_rps, parameters.omit_s)
 
 
 SOCKPERF = Sockperf()

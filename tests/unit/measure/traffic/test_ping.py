@@ -84,3 +84,28 @@ def test_requests_without_an_answer_are_slower_than_all_others(tmp_path: Path) -
     assert row["latency_p50_s"] == pytest.approx(40e-6, rel=0.02)
     assert (row["latency_p99_s"], row["latency_max_s"]) == (None, None)
     assert "2 % of the requests got no response" in row["doubts"][-1]
+
+
+def test_the_warm_up_is_pinged_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has pings of its own, before those that count."""
+    asked, counted = list[list[str]](), list[int]()
+
+    def start(words: list[str]) -> process.Running:
+        asked.append(words)
+        line = f"64 bytes from 10.2.0.3: icmp_seq=1 ttl=64 time={len(asked)}.0 ms\n1 packets transmitted"
+        return process.Running(["echo", line])
+
+    class Window:
+        def __enter__(self) -> None:
+            counted.append(len(asked))
+
+        def __exit__(self, *_error: object) -> None:
+            counted.append(len(asked))
+
+    pair: Any = SimpleNamespace(client=SimpleNamespace(start=start), server_address="10.2.0.3")
+    for omit_s, times in ((3, [2e-3]), (0, [3e-3])):
+        given = {"protocol": "ping", "duration_s": 2, "omit_s": omit_s}
+        row = ping.PING.latency([pair], DatapathParameters.of(given), Window())
+        assert (row["received_count"], row["latency_max_s"]) == (1, pytest.approx(times[0]))
+    assert [words[2] for words in asked] == ["-c1500", "-c1000", "-c1000"]
+    assert counted == [1, 2, 2, 3]

@@ -4,10 +4,13 @@ import gzip
 from array import array
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from labkit.common.errors import Failed
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.traffic import sockperf
 
 LOG = Path(__file__).parents[3] / "samples" / "sockperf-3.7-stalled-server.csv.gz"
@@ -87,6 +90,22 @@ def test_too_few_requests() -> None:
     assert row["reason"] == "generator-limited: 1000 of the requested 2000 requests a second were sent"
     with pytest.raises(Failed, match=r"^after 500 round trips a response did not come, and sockperf waited"):
         sockperf.columns([punctual(500)], 1, None)
+
+
+@pytest.mark.parametrize("rate_rps", [None, 1000])
+def test_the_warm_up_is_left_out(rate_rps: int | None) -> None:
+    """Its requests are slow here; those behind the duration are, too."""
+    plain = punctual(3500)
+    late = [300_000 if 1000 <= number < 3000 else 9_000_000 for number in range(3500)]
+    slow = array("q", (one + extra for one, extra in zip(plain.sent_ns, late, strict=True)))
+    row = sockperf.columns([replace(plain, received_ns=slow)], 2, rate_rps, 1)
+    assert row["received_count"] == pytest.approx(2000, abs=2)
+    assert row["latency_p99_s"] == pytest.approx(300e-6, rel=0.02)
+    given = {"protocol": "udp_rr", "duration_s": 2, "omit_s": 3, "slices": 0, "rate_rps": rate_rps}
+    pair: Any = SimpleNamespace(
+        client=SimpleNamespace(cpu=None), server=SimpleNamespace(port_offset=0), server_address="10.2.0.3"
+    )
+    assert "-t6" in sockperf.client_argv(DatapathParameters.of(given), pair, Path("log"))
 
 
 @pytest.mark.parametrize(
