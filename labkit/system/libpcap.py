@@ -95,13 +95,15 @@ def compiled(expression: str, link_type: int, snap_bytes: int, interface: str | 
 
 
 def _activate(library: ctypes.CDLL, interface: str, snap_bytes: int) -> int:
-    """A handle at an interface. Raises BadInput where there is no such interface, Unsupported without the right."""
+    """A handle at an interface; at lo, for which the same is compiled, if it is down. Raises Unsupported without the
+    right, or if both are down."""
     words = ctypes.create_string_buffer(ERROR_BYTES)
-    handle: int = library.pcap_create(interface.encode(), words)
-    library.pcap_set_snaplen(handle, snap_bytes)
-    library.pcap_set_buffer_size(handle, BUFFER_BYTES)
-    if library.pcap_activate(handle) < 0:
+    for name in (interface, "lo"):
+        handle: int = library.pcap_create(name.encode(), words)
+        library.pcap_set_snaplen(handle, snap_bytes)
+        library.pcap_set_buffer_size(handle, BUFFER_BYTES)
+        if library.pcap_activate(handle) >= 0:
+            return handle
         text = library.pcap_geterr(handle).decode(errors="replace")
         library.pcap_close(handle)
-        raise Unsupported(f"libpcap cannot compile a filter for {interface}: {text or 'no reason is given'}")
-    return handle
+    raise Unsupported(f"libpcap cannot compile a filter for {interface}: {text or 'no reason is given'}")

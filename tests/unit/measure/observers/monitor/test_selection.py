@@ -1,13 +1,15 @@
 """Filter expressions of the monitor: built expressions, rejected input, and libpcap's acceptance."""
 
+import os
 import time
+from contextlib import closing
 
 import pytest
 
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, Unsupported
 from labkit.common.packets import ETHERNET
 from labkit.measure.observers.monitor import Selection
-from labkit.system import libpcap
+from labkit.system import libpcap, netlink
 
 HOSTILE = [
     "$(id)", "`id`", "10.0.0.1; id", "-w /tmp/x", "10.0.0.1\n10.0.0.2", "10.0.0.1 or ip", "../..", "", "x" * 100_000,
@@ -54,3 +56,24 @@ def test_hostile_expressions_are_refused_at_once() -> None:
 def test_vlan_out_of_range() -> None:
     with pytest.raises(BadInput, match="vlan=4096"):
         Selection(vlan=4096).filter()
+
+
+@pytest.mark.needs("root", "veth")
+def test_a_filter_is_for_an_interface_that_is_down_too() -> None:
+    """It may come up while the monitor runs. libpcap asks an interface that is up: lo, if that is."""
+    [(fd, kernel)] = netlink.new_namespaces(1)
+    with closing(kernel):
+        try:
+            kernel.do(netlink.new_link("veth", "v0", index=7, up=False, peer={"name": "v1"}))
+            with netlink.inside(fd), pytest.raises(Unsupported, match="for v0: That device is not up"):
+                libpcap.compiled("vlan 7 and icmp", ETHERNET, 256, "v0")
+            kernel.do(netlink.set_link(1))
+            with netlink.inside(fd):
+                down = libpcap.compiled("vlan 7 and icmp", ETHERNET, 256, "v0")
+                kernel.do(netlink.set_link(7))
+                assert libpcap.compiled("vlan 7 and icmp", ETHERNET, 256, "v0") == down
+            assert (
+                libpcap.compiled("vlan 7 and icmp", ETHERNET, 256) != down
+            )  # a file has no tags beside packets
+        finally:
+            os.close(fd)
