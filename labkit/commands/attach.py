@@ -310,12 +310,12 @@ def _configure(kernel: netlink.Netlink, space: Namespace, index: int, wanted: At
 
 
 def _check_free(kernel: netlink.Netlink, space: Namespace, wanted: AttachRequest, own: Interface) -> None:
-    """Raise BadInput for an address that this machine, the container or (IPv4) another host on the link has."""
+    """Raise BadInput for an address that this machine, the container or another host on the link has."""
     holders = {"this machine": kernel, f"the container {space.name}": space.netlink}
     for name, of in holders.items():
         if str(own.ip) in {address.partition("/")[0] for _, address in netlink.addresses(of)}:
             raise BadInput(f"the address {own.ip} is taken: {name} has it; choose another --address")
-    if isinstance(own, ipaddress.IPv4Interface) and not wanted.l3:
+    if not wanted.l3:
         with netlink.inside(space.fd):
             mac = address_probe.holder(wanted.interface, own.ip)
         if mac is not None:

@@ -160,6 +160,7 @@ def test_ipvlan_in_layer_3_mode(machine: Machine) -> None:
 @pytest.mark.needs("root", "bridge")
 def test_failed_attach_leaves_nothing(machine: Machine) -> None:
     machine.attach("db", "--veth", "br0", "--address", "10.9.0.9/24")
+    machine.attach("db", "--veth", "br0", "--interface", "eth6", "--address", "fd09::9/64")
     before = machine.sandbox.interfaces()
     unreachable = ("--address", "1.2.3.4/24", "--gateway", "9.9.9.9")
     refused = (
@@ -170,6 +171,7 @@ def test_failed_attach_leaves_nothing(machine: Machine) -> None:
         (("db", "--veth", "br7", "--interface", "eth5"), "no interface br7"),
         (("db", "--veth", "br0", "--interface", "eth5", "--vlan", "10"), "does not filter VLANs"),
         (("web", "--veth", "br0", "--address", "10.9.0.9/24"), "the address 10.9.0.9 is taken: "),
+        (("web", "--veth", "br0", "--address", "fd09::9/64"), "the address fd09::9 is taken: "),
         (("web", "--veth", "br0", "--address", "10.9.0.1/24"), "10.9.0.1 is taken: this machine has it"),
         (
             ("db", "--veth", "br0", "--interface", "eth5", "--address", "10.9.0.9/24"),
@@ -182,7 +184,7 @@ def test_failed_attach_leaves_nothing(machine: Machine) -> None:
         assert says in one_sentence(done), line
     assert machine.sandbox.interfaces() == before
     names = {link["ifname"] for link in json.loads(machine.inside("db", "ip", "-j", "link"))}
-    assert names == {"lo", "eth1"}
+    assert names == {"lo", "eth1", "eth6"}
 
 
 def link(index: int, name: str, kind: str | None = None, **more: object) -> netlink.Link:

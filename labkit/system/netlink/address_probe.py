@@ -1,14 +1,16 @@
-"""Find out whether an IPv4 address is in use on a link, before an interface gets it, and announce it afterwards: ARP
-probes and an ARP announcement (RFC 5227)."""
+"""Find out whether an address is in use on a link, before an interface gets it, by ARP probes (RFC 5227), or with IPv6
+by what duplicate address detection sends (RFC 4862); and announce an IPv4 address afterwards, by ARP."""
 
 import socket
 import struct
 import time
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 
-ETH_P_ARP = 0x0806
+ETH_P_ARP, ETH_P_IPV6 = 0x0806, 0x86DD
 PROBES, APART_S = 4, 0.25  # a port of a new bridge may begin to forward a little later
 _ARP = struct.Struct("!HHBBH6s4s6s4s")  # RFC 826, for Ethernet and IPv4
+SOLICITATION, ADVERTISEMENT = 135, 136  # RFC 4861
+_NEIGHBOUR = struct.Struct("!IHBB16x16sBBHI16s")  # IPv6 from no address; type, code, checksum, flags, target
 
 
 def announce(interface: str, address: IPv4Address) -> None:
@@ -17,21 +19,19 @@ def announce(interface: str, address: IPv4Address) -> None:
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0) as link:
         link.bind((interface, 0))
         own = link.getsockname()[4]
-        told = _ARP.pack(1, 0x0800, 6, 4, 1, own, address.packed, bytes(6), address.packed)
-        link.send(b"\xff" * 6 + own + ETH_P_ARP.to_bytes(2) + told)
+        link.send(_arp(own, address, address.packed))
 
 
-def holder(interface: str, address: IPv4Address) -> str | None:
+def holder(interface: str, address: IPv4Address | IPv6Address) -> str | None:
     """Return the MAC address that answers for `address` on the link of an interface of the calling thread's namespace,
-    or None after one second without an answer. The sender's address in the probe is 0, so no cache learns it.
+    or None after one second without an answer. The sender has no address in the probe, so no cache learns it.
 
     Raises OSError when the interface does not exist or is down.
     """
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0) as link:
-        link.bind((interface, ETH_P_ARP))
+        link.bind((interface, ETH_P_ARP if isinstance(address, IPv4Address) else ETH_P_IPV6))
         own = link.getsockname()[4]
-        probe = _ARP.pack(1, 0x0800, 6, 4, 1, own, bytes(4), bytes(6), address.packed)
-        frame = b"\xff" * 6 + own + ETH_P_ARP.to_bytes(2) + probe
+        frame = _arp(own, address) if isinstance(address, IPv4Address) else _solicitation(own, address)
         for _ in range(PROBES):
             link.send(frame)
             until = time.monotonic() + APART_S
@@ -41,9 +41,30 @@ def holder(interface: str, address: IPv4Address) -> str | None:
                     data = link.recv(2048)
                 except TimeoutError:
                     break
-                if len(data) < 14 + _ARP.size:
-                    continue
-                *_, sender, sender_address, _, _ = _ARP.unpack_from(data, 14)
-                if sender_address == address.packed and sender != own:
-                    return ":".join(f"{byte:02x}" for byte in sender)
+                if (mac := _answering(data, address)) not in (None, own):
+                    return ":".join(f"{byte:02x}" for byte in mac or b"")
     return None
+
+
+def _arp(own: bytes, address: IPv4Address, sender: bytes = bytes(4)) -> bytes:
+    asked = _ARP.pack(1, 0x0800, 6, 4, 1, own, sender, bytes(6), address.packed)
+    return b"\xff" * 6 + own + ETH_P_ARP.to_bytes(2) + asked
+
+
+def _solicitation(own: bytes, address: IPv6Address) -> bytes:
+    group = bytes.fromhex("ff0200000000000000000001ff") + address.packed[13:]
+    total = (
+        sum(struct.unpack("!16H", group + address.packed)) + 24 + socket.IPPROTO_ICMPV6 + (SOLICITATION << 8)
+    )
+    checksum = ~(total + (total >> 16)) & 0xFFFF
+    head = b"\x33\x33" + group[12:] + own + ETH_P_IPV6.to_bytes(2)
+    words = 6 << 28, 24, socket.IPPROTO_ICMPV6, 255, group, SOLICITATION, 0, checksum, 0, address.packed
+    return head + _NEIGHBOUR.pack(*words)
+
+
+def _answering(data: bytes, address: IPv4Address | IPv6Address) -> bytes | None:
+    """Return the MAC address of who says in a frame that an address is its own."""
+    if isinstance(address, IPv4Address):
+        return data[22:28] if data[28:32] == address.packed else None
+    says = data[20:21] + data[54:55] == bytes((socket.IPPROTO_ICMPV6, ADVERTISEMENT))
+    return data[6:12] if says and data[62:78] == address.packed else None
