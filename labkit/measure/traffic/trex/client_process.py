@@ -31,7 +31,8 @@ CLOSING_S = 12.0  # the time to leave the server stopped and released; then this
 SETTLE_S = 0.1  # from the start of traffic to the first reading of its rate, at most
 READ_S = 1.0  # between two readings of stateful traffic
 POLL_S = 0.005  # between two readings of the counters, at the end of a trial
-DRAIN_S = 0.3  # from the stop to the last reading, at most, so that everything on its way arrives
+# After the stop everything on its way arrives: until nothing more has arrived for so long, and at most so long.
+DRAIN_S, MAX_DRAIN_S = 0.3, 2.0
 PACKAGE = "TRex needs the Python package lbr-trex-client: install it (pip install 'labkit[trex]')"
 TOO_NEW = "lbr-trex-client imports the module imp, which Python 3.12 removed: run labkit with Python 3.11 to use TRex"
 
@@ -302,13 +303,14 @@ class Session:
         self._channel.wait(started + duration_s)
         rest = readings[0]["ports"]
         planned = len(self._senders) * int(port_pps * duration_s)
-        self._watch(started + duration_s + grace_s, lambda ports: _rise(rest, ports, "opackets") >= planned)
+        deadline = started + duration_s + grace_s
+        while (
+            _rise(rest, self._port_counters(), "opackets") < planned and (now := time.monotonic()) < deadline
+        ):
+            self._channel.wait(min(now + POLL_S, deadline))
         self._call(self._client.stop, self._senders)
         ended = time.monotonic()
-        arrived = ("ipackets", "ierrors")
-        self._watch(
-            ended + DRAIN_S, lambda ports: _rise(rest, ports, *arrived) >= _rise(rest, ports, "opackets")
-        )
+        self._drained(rest)
         readings.append(self._reading())
         return {"readings": readings, "begun": begun, "started": started, "ended": ended}
 
@@ -319,10 +321,18 @@ class Session:
             return self._gone(text)
         return (BadInput if "exceeds port line rate" in text else Failed)(f"{what}: {text}")
 
-    def _watch(self, deadline: float, reached: Callable[[dict[str, Any]], bool]) -> None:
-        """Wait until the ports' counters fulfil a condition, at the latest until the deadline."""
-        while not reached(self._port_counters()) and (now := time.monotonic()) < deadline:
-            self._channel.wait(min(now + POLL_S, deadline))
+    def _drained(self, rest: dict[str, Any]) -> None:
+        """Wait until all has arrived that was sent since these counters, or nothing more does."""
+        before, deadline = -1, (now := time.monotonic()) + MAX_DRAIN_S
+        quiet = now + DRAIN_S
+        while now < min(quiet, deadline):
+            ports = self._port_counters()
+            if (arrived := _rise(rest, ports, "ipackets", "ierrors")) >= _rise(rest, ports, "opackets"):
+                return
+            if arrived != before:
+                before, quiet = arrived, now + DRAIN_S
+            self._channel.wait(now + POLL_S)
+            now = time.monotonic()
 
     def _port_counters(self) -> dict[str, Any]:
         return {str(port): self._rpc("get_port_stats", {"port_id": port}) for port in self._ports}
@@ -357,6 +367,7 @@ class Session:
             readings.append(self._stateful_reading())
         self._call(self._client.stop)
         self._channel.wait(time.monotonic() + DRAIN_S)
+        self._drained(before)
         readings.append(self._stateful_reading())
         return {
             "before": before,

@@ -24,6 +24,7 @@ MAX_PPS = 2e6  # from each port, for "as many as possible": TRex on kernel inter
 LINE_SHARE = 0.999  # of the nominal rate of a port, above which TRex refuses a load
 # How much longer than its duration a trial may send; later frames are not sent.
 GRACE_S, GRACE_SHARE = 0.01, 0.01
+SLOW_PPS = 2000.0  # below this rate of a port about half of its frames are probes
 BUSY = 0.05  # share of a trial: a thread that ran less sends nothing
 BURSTS = (
     "TRex on kernel interfaces sends in bursts, one a millisecond, which fill queues more than evenly spaced frames do:"
@@ -118,12 +119,12 @@ class TrexTrials:
             raise Unsupported(
                 f"TRex cannot send exactly {count} frames: its trials have a rate and a duration"
             )
-        probes_pps = PROBES_PPS if latency else 0.0
+        each_pps = None if rate_pps is None else rate_pps / len(self._senders)
+        probes_pps = PROBES_PPS * min(1.0, (each_pps or SLOW_PPS) / SLOW_PPS) if latency else 0.0
         if probes_pps != self._probes_pps:
             self._client.load_frames(self._mix, self._ends, probes_pps)
             self._probes_pps = probes_pps
         self._announce()
-        each_pps = None if rate_pps is None else rate_pps / len(self._senders)
         load_pps = max_load_pps(self._line, self._mix, each_pps, probes_pps, self._max_pps)
         grace_s = GRACE_S + GRACE_SHARE * duration_s
         before = machine.thread_times(self.pids)
@@ -158,12 +159,12 @@ def max_load_pps(
     line: Line, mix: Mix, each_pps: float | None, probes_pps: float, port_pps: float = MAX_PPS
 ) -> float:
     """Return the load of a port that offers `each_pps` frames per second (None: as many as possible) with its probes:
-    no more than these leave of the line and `port_pps`, and at least half of what is asked for."""
+    no more than these leave of the line and `port_pps`."""
     left = line.left_pps(rates.mean_bytes(mix.frame_bytes), probes_pps, PROBE_FRAME_BYTES)
     max_pps = min(port_pps, left if left is not None and left > 0 else MAX_PPS)
     if each_pps is None:
         return max_pps
-    return min(max(each_pps - probes_pps, each_pps / 2), max_pps)
+    return min(each_pps - probes_pps, max_pps)
 
 
 def _delivered_count(one: Direction) -> int:

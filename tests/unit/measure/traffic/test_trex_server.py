@@ -1,6 +1,8 @@
 """The TRex server that labkit starts: where its program is looked for, its configuration and its command line."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -11,7 +13,7 @@ from labkit.measure.experiments.throughput_search.parameters import Throughput
 from labkit.measure.traffic import registry
 from labkit.measure.traffic.packet_sender import FrameAddresses, Mix
 from labkit.measure.traffic.rates import Line
-from labkit.measure.traffic.trex import generator, server
+from labkit.measure.traffic.trex import client_process, generator, server
 from labkit.measure.traffic.trex.readings import Direction
 
 PORTS = [
@@ -105,7 +107,56 @@ def test_load_of_a_search_leaves_room_for_the_probes() -> None:
     assert generator.max_load_pps(line, mix, None, 0) == pytest.approx(10_000)
     assert generator.max_load_pps(line, mix, None, 1000) == pytest.approx(9000)
     assert generator.max_load_pps(line, mix, 5000, 1000) == pytest.approx(4000)
-    assert generator.max_load_pps(line, mix, 1000, 1000) == pytest.approx(500)
+
+
+@pytest.mark.parametrize(
+    ("rate_pps", "probes_pps"), [(None, 997), (50_000, 997), (4000, 997), (1000, 249.25)]
+)
+def test_a_slow_trial_is_no_faster_for_its_probes(rate_pps: float | None, probes_pps: float) -> None:
+    """Its two ports send what was asked for, and about half of little of it is probes."""
+    loaded, sent = list[float](), list[float]()
+
+    class Ports:
+        ports = (0, 1, 2, 3)
+
+        def load_frames(self, _mix: Mix, _ends: object, probes_pps: float) -> None:
+            loaded.append(probes_pps)
+
+        def trial(self, load_pps: float, *_words: float) -> tuple[list[Direction], None]:
+            sent.append(2 * (load_pps + loaded[-1]))
+            shared = {"sent_count": 9, "received_count": 9, "ring_drops_count": 0, "refused_count": 0}
+            seen = {"received_bytes": 576, "sent_pps": 9.0, "received_pps": 9.0, "window_s": 1.0}
+            return [Direction(source=0, target=1, **shared, **seen)], None
+
+    ports: Any = Ports()
+    trials = generator.TrexTrials(ports, [("10.1.0.1", "10.2.0.1")], Mix(frame_bytes=(64,)), 1e9)
+    trials.trial(rate_pps, 1, latency=True)
+    assert loaded == [pytest.approx(probes_pps)]
+    assert rate_pps is None or sent == [pytest.approx(rate_pps)]
+
+
+def test_frames_on_their_way_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They arrive for as long as a queue is deep, here for 1.9 s; without more of them 0.3 s are enough."""
+    now_s = [100.0]
+    monkeypatch.setattr(client_process, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    channel: Any = SimpleNamespace(wait=lambda until: now_s.__setitem__(0, until))
+    session = client_process.Session(channel)
+
+    def counters(arrived: int) -> dict[str, dict[str, int]]:
+        return {"0": {"opackets": 2000, "ipackets": 0, "ierrors": 0},
+                "1": {"opackets": 0, "ipackets": arrived, "ierrors": 0}}  # fmt: skip
+
+    rest = {port: dict.fromkeys(("opackets", "ipackets", "ierrors"), 0) for port in "01"}
+    for most, waited_s in ((2000, 1.9), (500, 0.7), (10**9, 0.0)):
+        begun_s = now_s[0] = 100.0
+        early = 100 if most <= 2000 else most
+
+        def read() -> dict[str, dict[str, int]]:
+            return counters(min(most, early + int(1000 * (now_s[0] - begun_s))))  # noqa: B023
+
+        monkeypatch.setattr(session, "_port_counters", read)
+        session._drained(rest)
+        assert now_s[0] - begun_s == pytest.approx(waited_s, abs=0.02)
 
 
 def test_search_takes_trex_from_the_registry() -> None:
