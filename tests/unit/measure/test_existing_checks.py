@@ -512,14 +512,42 @@ def test_a_bridge_that_forgets_at_once_floods(ageing: int, count: int) -> None:
 
 @pytest.mark.parametrize("major", ["1", "a", "ffe"])
 def test_classes_of_any_handle_limit_what_passes_them(major: str) -> None:
-    """Of two classes, the one below limits; tc prints handles in hexadecimal."""
+    """Of two classes, the slower one limits; tc prints handles in hexadecimal."""
     rates = [
         f"class htb {own} {of} prio 0 rate 1Mbit ceil {rate} burst 1600b cburst 1600b\n Sent 90 bytes 1 pkt\n"
         for own, of, rate in (
             (f"{major}:1", "root", "50Mbit"), (f"{major}:10", f"parent {major}:1 leaf b:", "20Mbit"),
         )
     ]  # fmt: skip
-    assert queues._class_rates("".join(rates)) == [20e6]
+    assert queues._class_rates("".join(rates)) == [50e6, 20e6]
+
+
+HFSC = """class hfsc 1: root
+ Sent 0 bytes 0 pkt (dropped 0, overlimits 0 requeues 0)
+ period 0 level 2
+
+class hfsc 1:1 parent 1: ls m1 0bit d 0us m2 20Mbit ul m1 0bit d 0us m2 20Mbit
+ Sent 0 bytes 0 pkt (dropped 0, overlimits 0 requeues 0)
+ period 3 work 980 bytes level 1
+
+class hfsc 1:10 parent 1:1 leaf 8001: sc m1 0bit d 0us m2 10Mbit
+ Sent 980 bytes 10 pkt (dropped 0, overlimits 0 requeues 0)
+ period 1 work 980 bytes rtwork 980 bytes level 0
+
+class hfsc 1:20 parent 1:1 rt m1 0bit d 0us m2 1500Kbit
+ Sent {} bytes 0 pkt (dropped 0, overlimits 0 requeues 0)
+
+class hfsc 1:30 parent 1: ul m1 0bit d 0us m2 1Mbit
+ Sent 0 bytes 0 pkt (dropped 0, overlimits 0 requeues 0)
+"""
+
+
+def test_upper_limits_of_hfsc_are_rate_limits() -> None:
+    """Its parents count no packets, and a real-time curve limits where it is the only one (tc-hfsc(7))."""
+    assert queues._class_rates(HFSC.format(0)) == [20e6]
+    assert queues._class_rates(HFSC.format(90)) == [20e6, 1.5e6]
+    assert not queues._class_rates(HFSC.format(90), HFSC.format(90))
+    assert list(queues._limits("hfsc", {}, [20e6])) == ["limits the rate to 20 Mbit/s"]
 
 
 @pytest.mark.parametrize("complete", [True, False])
@@ -773,6 +801,16 @@ def test_classes_and_filters_count_what_passes_meanwhile() -> None:
         vars(seen)["queued"] = [Queued(at, name, "", {"ingress": text % then}, "")]
         seen.queued_before = {(at, name): Queued(at, name, "", {"ingress": text % earlier}, "")}
         assert len(list(queues.filters(seen))) == count
+
+
+@pytest.mark.parametrize(("earlier", "count"), [(900, 0), (800, 1)])
+def test_a_policer_of_others_is_no_cause(earlier: int, count: int) -> None:
+    seen = routed()
+    at, name = seen.spaces[1], "to-client"
+    text = "filter protocol ip u32 order 1 police 0x1 rate 1Mbit burst 10Kb Sent %d bytes 9 pkt (dropped 0)\n"
+    vars(seen)["queued"] = [Queued(at, name, "", {"ingress": text % 900}, "")]
+    seen.queued_before = {(at, name): Queued(at, name, "", {"ingress": text % earlier}, "")}
+    assert ["polices the rate" in one.what for one in queues.filters(seen)] == [True] * count
 
 
 def test_the_load_has_the_addresses_and_the_segments_of_the_path(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,11 @@ FAST_BPS = 40e9  # a shaper above this limits nothing here
 SHORT_PACKETS = 32
 RATE_NAMES = ("rate", "maxrate", "bandwidth", "ceil")
 UNITS = {"bit": 1, "Kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9, "Tbit": 1e12}
+# Its ceiling: of HTB the last rate, of HFSC the upper limit, or a real-time curve where no other one is.
 _CLASS = re.compile(
-    r"\w+ (?P<id>[\da-f]+:\S+) (?:root|parent (?P<parent>\S+)) .*ceil (?P<rate>[\d.]+)(?P<unit>[KMGT]?bit)"
-    r".* Sent (?P<sent>\d+)"
+    r"\w+ (?P<id>[\da-f]+:\S+) (?:root|parent (?P<parent>\S+)) .*?"
+    r"(?:(?:ceil|ul m1 \S+ d \S+ m2|rt m1 \S+ d \S+ m2(?= \S+ +Sent)) (?P<rate>[\d.]+)(?P<unit>[KMGT]?bit).*)?"
+    r" Sent (?P<sent>\d+)"
 )
 # A line of a filter has an order or a handle; others are of a hash table or a priority.
 _FILTER = re.compile(r"^filter .*(?: order \d| handle 0x)", re.M)
@@ -99,16 +101,26 @@ def _limits(kind: str, options: dict[str, Any], rates: list[float]) -> Iterator[
 
 
 def _class_rates(text: str, before: str = "") -> list[float]:
-    """Return the highest rates of the classes that sent packets since `before`, and have no others below; tc prints
-    text only."""
+    """Return the highest rates of the classes that packets passed since `before`: of those that sent some, and of their
+    parents, of which not every kind counts; tc prints text only."""
     now, then = (
-        [found for one in each.split("\nclass ") if (found := _CLASS.search(one.replace("\n", " ")))]
+        {
+            found["id"]: found
+            for one in each.split("\nclass ")
+            if (found := _CLASS.search(one.replace("\n", " ")))
+        }
         for each in (text, before)
     )
-    sent = {one["id"]: one["sent"] for one in then}
-    classes = [one for one in now if one["sent"] != sent.get(one["id"], "0")]
-    parents = {one["parent"] for one in classes}
-    return [float(one["rate"]) * UNITS[one["unit"]] for one in classes if one["id"] not in parents]
+    passed = set[str]()
+    for at, one in now.items():
+        if one["sent"] != (then[at]["sent"] if at in then else "0"):
+            own = at
+            while own in now and own not in passed:
+                passed.add(own)
+                own = now[own]["parent"]
+    return [
+        float(one["rate"]) * UNITS[one["unit"]] for own, one in now.items() if own in passed and one["rate"]
+    ]
 
 
 def filters(seen: Evidence) -> Iterator[Finding]:
@@ -130,7 +142,7 @@ def filters(seen: Evidence) -> Iterator[Finding]:
                     cost=f"up to {units.si(count * FILTER_NS * 1e-9, 's')} for each packet",
                     undo=space.command(f"tc filter show dev {name} {word}  # then delete those that are not needed"),
                 )  # fmt: skip
-            polices, drops = "police" in text, "action drop" in text
+            polices, drops = "police" in text and bool(sent), "action drop" in text
             loses = bool(dropped) and (seen.blocked or seen.lossy)
             # From an ifb that is up packets come back, and a redirect to an interface of the path is the path itself.
             away = [one for one in REDIRECTED.findall(text) if one not in (*back, *of_path)]
