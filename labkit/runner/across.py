@@ -113,34 +113,23 @@ class _Ends:
         return [_of(answers[side]) for side in self.sides]
 
 
-class _Burst:
-    """Both ends of a burst, on the machines of two halves (`probes.Sends`, `probes.Receives`)."""
+class _Far:
+    """What the machine of a half does when it is asked: the sender or the receiver of a burst (`probes`)."""
 
-    def __init__(self, sender: _Side, receiver: _Side) -> None:
-        self._sender, self._receiver = sender, receiver
+    def __init__(self, side: _Side) -> None:
+        self._side = side
 
-    def send(self, number: int, length_bytes: int) -> str:
-        return str(self._sender.ask("send", number=number, length_bytes=length_bytes))
-
-    def burst(self, count: int) -> None:
-        self._sender.ask("burst", count=count)
-
-    def told(self) -> tuple[str, int | None]:
-        words, mtu_bytes = self._sender.ask("told")
-        return words, mtu_bytes
-
-    def arrived(self, wait_s: float, wanted: int) -> Collection[int]:
-        return set(self._receiver.ask("arrived", wait_s=wait_s, wanted=wanted))
+    def __getattr__(self, ask: str) -> Callable[..., Any]:
+        return lambda **given: self._side.ask(ask, **given)
 
 
 @contextmanager
-def _channel(ends: _Ends, kind: str, sender: _Side) -> Iterator[tuple[_Burst, _Burst]]:
+def _channel(ends: _Ends, kind: str, sender: _Side) -> Iterator[tuple[Any, Any]]:
     token = os.urandom(probes.TOKEN_BYTES).hex()
     try:
         port = ends.far[sender].ask("receive", kind=kind, token=token)
         sender.ask("sender", kind=kind, token=token, port=port)
-        both = _Burst(sender, ends.far[sender])
-        yield both, both
+        yield _Far(sender), _Far(ends.far[sender])
     finally:
         ends.both("done")
 
@@ -273,10 +262,11 @@ def _connected(ends: _Ends) -> Connection:
 
 
 def _load(ends: _Ends, seconds: int, protocol: str) -> load.Load:
-    if said := ends.server.ask("serve"):
+    if said := ends.server.ask("serve") or ends.client.ask("load", seconds=seconds, protocol=protocol):
         raise Failed(said)
-    sent = ends.client.ask("load", seconds=seconds, protocol=protocol)
-    ends.server.ask("served")
+    while (sent := ends.client.ask("loaded")) is None:
+        ends.server.ask("listening")  # any answer says that its end is there
+    ends.both("served")
     return msgspec.convert(sent, load.Load)
 
 

@@ -178,18 +178,22 @@ class Half:
 
     def serve(self) -> str:
         """Start the load's server; return why that fails, or ""."""
+        return self._begun(load.listening(self._end))
+
+    def load(self, seconds: int, protocol: str) -> str:
+        """Begin to send one part of the load; return why that fails, or ""."""
+        return self._begun(load.sending(self._end, self._to, seconds, protocol))
+
+    def _begun(self, part: AbstractContextManager[Any]) -> str:
         try:
-            self._serving.enter_context(load.listening(self._end))
+            self._loaded = self._serving.enter_context(part)
         except (Failed, Unsupported) as error:
             return str(error)
         return ""
 
-    def load(self, seconds: int, protocol: str) -> Any:
-        """Send one part of the load."""
-        try:
-            return msgspec.to_builtins(load.sent(self._end, self._to, seconds, protocol, [self._named]))
-        except Unsupported as error:
-            return msgspec.to_builtins(load.Load(protocol, 0.0, 0, 0, str(error)))
+    def loaded(self) -> Any:
+        """Return what that came to; None: it still runs."""
+        return msgspec.to_builtins(self._loaded())
 
     def measured(self, probed: dict[str, Any]) -> dict[str, bool]:
         """Take what the probes of both machines showed; return what this one's edges counted (`Evidence.edges`)."""
@@ -213,16 +217,8 @@ class Half:
         }
 
 
-# The requests by their names: what answers them in a half.
-ASKS = {
-    **{
-        one.__name__: one.__name__
-        for one in (
-            Half.addresses, Half.ways, Half.follow, Half.state, Half.facts, Half.cloned, Half.observe, Half.receive,
-            Half.sender, Half.listen, Half.connect, Half.accept, Half.carry, Half.round_trips_ms, Half.refused,
-            Half.lock, Half.serve, Half.load, Half.measured, Half.judge,
-        )
-    },
+# The requests by their names: what answers them in a half, its methods and those of what they opened.
+ASKS = {name: name for name in vars(Half) if not name.startswith("_")} | {
     "arrived": "_receiver.arrived", "send": "_sender.send", "burst": "_sender.burst", "told": "_sender.told",
     "done": "_sockets.close", "served": "_serving.close", "listening": "_seen.listening",
 }  # fmt: skip

@@ -3,6 +3,7 @@
 import errno
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path as FilePath
@@ -17,13 +18,15 @@ import pytest
 from labkit.common.errors import BadInput, Failed
 from labkit.common.topology_state import TunnelState
 from labkit.measure.existing import iptables, maps, path, published, spaces
-from labkit.measure.existing.checks import load, mtu, probes, processing, queues, reach, rules
+from labkit.measure.existing.checks import load, mtu, probes, processing, queues, reach, registry, rules
 from labkit.measure.existing.checks.evidence import Evidence, Queued
 from labkit.measure.existing.checks.findings import PRESENT, SEEN, Finding
 from labkit.measure.existing.checks.probes import Connection, End, OneWay, Sent
 from labkit.measure.existing.endpoints import ExistingEndpoint, resolve
+from labkit.measure.existing.half import Half
 from labkit.measure.existing.path import Path, PublishedPort, _is_proxy
-from labkit.measure.existing.spaces import Place, Space
+from labkit.measure.existing.spaces import Place, Space, Spaces
+from labkit.runner import across
 from labkit.system import netlink, process
 from labkit.system.netlink import Link, LinkError, Route
 from labkit.system.netlink.dumps import DumpedNextHop
@@ -579,12 +582,40 @@ def test_probes_that_arrived_in_time_count_however_late_they_are_read(
 def test_a_load_ends_with_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """iperf3 would wait for many seconds."""
     monkeypatch.setattr(load, "_iperf3", lambda *_words: process.Running(["sleep", "60"]))
+    monkeypatch.setattr(load, "listening", nullcontext)
     end, begun_s = End(space("netns:client", [], {}), CLIENT), time.monotonic()
     with process.all_ended([process.Running(["sleep", "60"])]) as [program]:
         program.kill()
         named = ExistingEndpoint("container:web", -1, program.pid, program.fileno())
         with pytest.raises(Failed, match="container:web has ended"):
-            load.sent(end, SERVER, 30, "TCP", [named])
+            load.run(end, end, 30, [named])
+    assert time.monotonic() - begun_s < 10
+
+
+def test_a_load_between_two_machines_ends_with_the_servers_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's machine sees its own end only: meanwhile the server's one is asked, too."""
+    monkeypatch.setattr(load, "_iperf3", lambda *_words: process.Running(["sleep", "60"]))
+    half: Any = object.__new__(Half)
+    half._end, half._to, half._serving = End(space("netns:client", [], {}), CLIENT), SERVER, ExitStack()
+    half._named = ExistingEndpoint("netns:client", -1, None, None)
+    asked = list[str]()
+
+    def server(ask: str, _given: dict[str, Any]) -> Any:
+        asked.append(ask)
+        if asked.count("listening") == 2:
+            raise Failed("container:web has ended, and its network with it")
+        return lambda: {"answer": ""}
+
+    sides = [
+        across._Side("ssh:a", "netns:client", lambda ask, given: lambda: half.answer(ask, given)),
+        across._Side("ssh:b", "container:web", server),
+    ]
+    ends: Any = object.__new__(across._Ends)
+    ends.sides, begun_s = sides, time.monotonic()
+    ends.client, ends.server = sides
+    with half._serving, pytest.raises(Failed, match="container:web has ended"):
+        across._load(ends, 30, "TCP")
+    assert asked == ["serve", "listening", "listening"]
     assert time.monotonic() - begun_s < 10
 
 
@@ -823,7 +854,9 @@ def test_the_load_has_the_addresses_and_the_segments_of_the_path(monkeypatch: py
         return process.Running(["echo", msgspec.json.encode(report).decode()])
 
     monkeypatch.setattr(load, "_iperf3", iperf3)
-    found = load.sent(End(space("netns:client", [], {}), CLIENT), SERVER, 1, "TCP", [])
+    with load.sending(End(space("netns:client", [], {}), CLIENT), SERVER, 1, "TCP") as loaded:
+        found = loaded()
+    assert found is not None
     assert given[given.index("-B") + 1] == CLIENT
     assert (found.again_count, found.sent_count) == (30, 1000)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import select
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,7 @@ SECONDS, MAX_SECONDS = 3, 30
 TCP_BPS, UDP_BPS, UDP_BYTES = 2_000_000_000, 50_000_000, 1200
 PORT = 5201
 PROTOCOLS = {"TCP": ["-b", str(TCP_BPS)], "UDP": ["-u", "-b", str(UDP_BPS), "-l", str(UDP_BYTES)]}
-START_S, SPARE_S = 3.0, 10.0
+START_S, SPARE_S, STEP_S = 3.0, 10.0, 0.5
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,11 @@ def run(client: End, server: End, seconds: int, ends: Sequence[ExistingEndpoint]
     Failed if its port is taken or an end has ended."""
     loads = []
     for protocol in PROTOCOLS:
-        with listening(server):
-            loads.append(sent(client, server.address, seconds, protocol, ends))
+        with listening(server), sending(client, server.address, seconds, protocol) as loaded:
+            while (one := loaded()) is None:
+                for end in ends:  # iperf3 would wait for it
+                    require(end.name, end.process)
+            loads.append(one)
     return loads
 
 
@@ -72,23 +74,25 @@ def listening(server: End) -> Iterator[None]:
         yield
 
 
-def sent(client: End, to: str, seconds: int, protocol: str, ends: Sequence[ExistingEndpoint]) -> Load:
-    """Send one part of the load to the address at which iperf3 listens. What fails is in `said`. Raises Failed as soon
-    as one of the named ends has ended: iperf3 would wait for it."""
+@contextmanager
+def sending(client: End, to: str, seconds: int, protocol: str) -> Iterator[Callable[[], Load | None]]:
+    """Send one part of the load to the address at which iperf3 listens. Yields what waits for up to STEP_S and returns
+    what it came to; None: it still runs. What fails is in `said`."""
     words = [*PROTOCOLS[protocol], "-c", to, "-B", client.address, "-t", str(seconds), "-J"]
     words += ["--connect-timeout", "3000"]
     with process.all_ended([_iperf3(client, *words)]) as [running]:
-        waiting = select.poll()
-        for one in (running.fileno(), *(end.process for end in ends if end.process is not None)):
-            waiting.register(one, select.POLLIN)
-        waiting.poll(1000 * (seconds + SPARE_S))
-        for end in ends:
-            require(end.name, end.process)
-        ended = running.ended_within(0)
-    try:
-        return _parsed(protocol, ended.stdout)
-    except Failed as error:
-        return Load(protocol, 0.0, 0, 0, ended.message() if ended.timed_out else str(error))
+        until_s = time.monotonic() + seconds + SPARE_S
+
+        def loaded() -> Load | None:
+            if process.wait([running], time.monotonic() + STEP_S) and time.monotonic() < until_s:
+                return None
+            ended = running.ended_within(0)
+            try:
+                return _parsed(protocol, ended.stdout)
+            except Failed as error:
+                return Load(protocol, 0.0, 0, 0, ended.message() if ended.timed_out else str(error))
+
+        yield loaded
 
 
 @errors.reading("the output of iperf3")

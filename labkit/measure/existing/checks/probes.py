@@ -11,10 +11,10 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from labkit.measure.existing.checks.drops import SMALL_BYTES
 from labkit.measure.existing.spaces import Space
@@ -127,26 +127,6 @@ class Connection:
     said: str = ""
 
 
-class Sends(Protocol):
-    """The sending end of a burst, on this machine or another."""
-
-    def send(self, number: int, length_bytes: int) -> str:
-        """Send one packet of this length with its IP header; return the error of the system, if any."""
-
-    def burst(self, count: int) -> None:
-        """Send small packets with the numbers from 1 to `count`, one every GAP_S."""
-
-    def told(self) -> tuple[str, int | None]:
-        """Return the errors that came back, in words, and the MTU that they name."""
-
-
-class Receives(Protocol):
-    """The receiving end."""
-
-    def arrived(self, wait_s: float, wanted: int) -> Collection[int]:
-        """Return the numbers of the packets that arrive until there are `wanted`, or for so many seconds."""
-
-
 def _socket(kind: str, end: End, takes: int | None = None) -> socket.socket:
     """Return a socket of an end for UDP, or for ICMP. takes: the type of ICMP that it receives; None: none."""
     icmp = socket.IPPROTO_ICMPV6 if end.version == 6 else socket.IPPROTO_ICMP
@@ -167,7 +147,7 @@ def _socket(kind: str, end: End, takes: int | None = None) -> socket.socket:
     return one
 
 
-class Receiver(Receives):
+class Receiver:
     """Takes packets with a token at an end; close it after use. `port`: of UDP."""
 
     def __init__(self, kind: str, end: End, token: bytes) -> None:
@@ -176,6 +156,7 @@ class Receiver(Receives):
         self.close = self._socket.close
 
     def arrived(self, wait_s: float, wanted: int) -> set[int]:
+        """Return the numbers of the packets that arrive until there are `wanted`, or for so many seconds."""
         numbers: set[int] = set()
         until = time.monotonic() + wait_s
         # What has arrived is read although the time is over: a busy machine may let this process wait.
@@ -191,7 +172,7 @@ class Receiver(Receives):
         return numbers
 
 
-class Sender(Sends):
+class Sender:
     """Sends packets with a token from an end to an address, and a port of UDP; close it after use."""
 
     def __init__(self, kind: str, end: End, token: bytes, address: str, port: int) -> None:
@@ -210,6 +191,7 @@ class Sender(Sends):
         self._headers_bytes = (40 if v6 else 20) + 8
 
     def send(self, number: int, length_bytes: int) -> str:
+        """Send one packet of this length with its IP header; return the error of the system, if any."""
         body = self._token + struct.pack("!I", number)
         body += bytes(max(length_bytes - self._headers_bytes - len(body), 0))
         if self._kind == "icmp":
@@ -223,11 +205,13 @@ class Sender(Sends):
         return said
 
     def burst(self, count: int) -> None:
+        """Send small packets with the numbers from 1 to `count`, one every GAP_S."""
         for number in range(1, count + 1):
             self.send(number, SMALL_BYTES)
             time.sleep(GAP_S)
 
     def told(self) -> tuple[str, int | None]:
+        """Return the errors that came back, in words, and the MTU that they name."""
         words, mtu_bytes = "", None
         while True:
             try:
@@ -277,7 +261,7 @@ def channel(kind: str, here: End, there: End) -> Iterator[tuple[Sender, Receiver
 
 
 def one_way(
-    opened: Callable[[str], AbstractContextManager[tuple[Sends, Receives]]], mtu_bytes: int
+    opened: Callable[[str], AbstractContextManager[tuple[Sender, Receiver]]], mtu_bytes: int
 ) -> OneWay:
     """Send bursts from one end to the other, then full packets that must not be fragmented.
 
@@ -296,19 +280,19 @@ def one_way(
     return result
 
 
-def _burst(sender: Sends, receiver: Receives, result: Sent) -> None:
-    said = sender.send(0, SMALL_BYTES)  # this one asks for the neighbour
-    numbers, result.sent = set(receiver.arrived(FIRST_S, 1)), 1
+def _burst(sender: Sender, receiver: Receiver, result: Sent) -> None:
+    said = sender.send(number=0, length_bytes=SMALL_BYTES)  # this one asks for the neighbour
+    numbers, result.sent = set(receiver.arrived(wait_s=FIRST_S, wanted=1)), 1
     if numbers or not said:
         count = BURST if numbers else BLOCKED_BURST
-        sender.burst(count)
+        sender.burst(count=count)
         result.sent += count
-        numbers |= set(receiver.arrived(LAST_S, result.sent - len(numbers)))
+        numbers |= set(receiver.arrived(wait_s=LAST_S, wanted=result.sent - len(numbers)))
     result.arrived = len(numbers)
     result.said = said or sender.told()[0]
 
 
-def _mtu(sender: Sends, receiver: Receives, full_bytes: int, lost_share: float) -> Mtu | None:
+def _mtu(sender: Sender, receiver: Receiver, full_bytes: int, lost_share: float) -> Mtu | None:
     """Find the largest packet that passes: the full one, or by halving. None if what passes changes, as on a machine
     that is busy for a while."""
     number, told_bytes = 1 << 20, None
@@ -318,8 +302,8 @@ def _mtu(sender: Sends, receiver: Receives, full_bytes: int, lost_share: float) 
         nonlocal number, told_bytes
         for _ in range(tries):
             number += 1
-            said = sender.send(number, length_bytes)
-            if number in receiver.arrived(LAST_S if not said else 0.01, 1):
+            said = sender.send(number=number, length_bytes=length_bytes)
+            if number in receiver.arrived(wait_s=LAST_S if not said else 0.01, wanted=1):
                 return True
             told_bytes = sender.told()[1] or told_bytes
         return False
