@@ -818,6 +818,15 @@ def test_a_port_that_is_asked_for() -> None:
     assert (first["cause"], second["certainty"]) == ("nothing listens", "possible")
 
 
+def test_marks_that_nobody_sees_are_said_once() -> None:
+    """Programs of an end may mark their packets (SO_MARK) and tc those of others, where routes ask for marks."""
+    said = checked(BRIDGE + "for n in client server; do ip -n $n rule add fwmark 7 table 100; done")[
+        "not_seen"
+    ]
+    by = "marks that programs (SO_MARK) or filters of tc give to packets, for which rules of routing of netns:%s ask"
+    assert [one for one in map(str, said) if "SO_MARK" in one] == [by % "client", by % "server"]
+
+
 @pytest.mark.needs("cpu cgroup")
 def test_the_quota_of_an_end() -> None:
     """A quota that stops the programs of an end is seen where a process is in it."""

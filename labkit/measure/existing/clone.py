@@ -23,39 +23,18 @@ from labkit.measure import topologies
 from labkit.measure.endpoints import Namespace
 from labkit.measure.endpoints.namespace import first_sysctls
 from labkit.measure.existing.network import ExistingNetwork
-from labkit.measure.existing.spaces import STATIC, programs, shown, tc_filters
+from labkit.measure.existing.spaces import STATIC, programs, shown, tc_filters, vlans
 from labkit.measure.topologies import Network
-from labkit.measure.topologies.network import impairments, settings
+from labkit.measure.topologies.network import impairments, parts, settings
 from labkit.measure.topologies.network.kinds import KINDS, cables, tunnels, uppers
 from labkit.measure.topologies.network.model import ShortNames
-from labkit.measure.topologies.network.parts import (
-    ROUTE_LIMITS,
-    Bridge,
-    BridgePort,
-    Cable,
-    CableEnd,
-    Esp,
-    Impairment,
-    Neighbour,
-    Node,
-    OffloadName,
-    Offloads,
-    Part,
-    PortOption,
-    Route,
-    Rules,
-    Sysctl,
-    Tunnel,
-    UpperDevice,
-    Vlan,
-)
 from labkit.system import machine, netlink
 from labkit.system.machine.settings import STATES, flat, sysctls
 from labkit.system.netlink import ethtool
 
 Ports = dict[str, dict[str, Any]]  # settings of bridges and their ports by the names of interfaces
 KEPT_PORT_SETTINGS = {
-    *get_args(PortOption), "hairpin", "state", "priority", "cost", "fastleave", "proxy_arp", "mcast_to_unicast",
+    *get_args(parts.PortOption), "hairpin", "state", "priority", "cost", "fastleave", "proxy_arp", "mcast_to_unicast",
     "multicast_router", "locked", "mab", "stp_state", "ageing_time", "vlan_filtering", "vlan_protocol",
     "vlan_default_pvid", "mcast_snooping", "mcast_querier", "group_fwd_mask", "fdb_max_learned",
 }  # fmt: skip
@@ -150,13 +129,13 @@ def cloned(state: State, of: Mapping[str, Facts], gap: str | None, name: str) ->
     """
     copy = _Copy(state, {at: one.ports for at, one in of.items()})
     client, server = state.pairs[0]
-    parts = copy.parts({OUTSIDE, *(at for at, one in of.items() if one.forwards)})
+    every = copy.as_parts({OUTSIDE, *(at for at, one in of.items() if one.forwards)})
     ends_reached = ((state.forward, server), (state.back, client))
     if gap and any(not way or way[-1].namespace != end.namespace for way, end in ends_reached):
         copy.lacks.append(f"what is behind the end of the visible path: {gap}")
     ends = (copy.nodes[client.namespace], copy.nodes[server.namespace])
     mtu_bytes = next(one.mtu_bytes for one in copy.interfaces.values() if one.addresses)
-    network = Network(name, tuple(parts), (ends,), mtu_bytes)
+    network = Network(name, tuple(every), (ends,), mtu_bytes)
     try:
         topologies.check_network(network)
     except BadInput:  # the real one may lose packets
@@ -165,8 +144,8 @@ def cloned(state: State, of: Mapping[str, Facts], gap: str | None, name: str) ->
     with topologies.build_network(network) as built:
         made = {space.name: space for space in built.namespaces}
         for at, one in of.items():
-            parts += copy.differences(at, one, made[copy.nodes[at]])
-    network = msgspec.structs.replace(network, parts=tuple(parts))
+            every += copy.differences(at, one, made[copy.nodes[at]])
+    network = msgspec.structs.replace(network, parts=tuple(every))
     topologies.check_network(network)
     return {"network": msgspec.to_builtins(network), "lacks": list(dict.fromkeys(copy.lacks))}
 
@@ -186,16 +165,16 @@ class _Copy:
             (space.name, one.name): one for space in state.namespaces for one in space.interfaces
         }
 
-    def parts(self, forwarding: set[str]) -> list[Part]:
+    def as_parts(self, forwarding: set[str]) -> list[parts.Part]:
         """Return all parts: nodes first, then interfaces in the order in which they can be made, then routes."""
         ends = {end.namespace for pair in self._state.pairs for end in pair}
-        result: list[Part] = [
-            Node(node, container=name in ends, forwards=name in forwarding and name not in ends)
+        result: list[parts.Part] = [
+            parts.Node(node, container=name in ends, forwards=name in forwarding and name not in ends)
             for name, node in self.nodes.items()
         ]
         if OUTSIDE not in self.nodes and any(map(self._is_nic, self.interfaces.values())):
-            result.append(Node(OUTSIDE))
-        of_kind: dict[int, list[Part]] = {}
+            result.append(parts.Node(OUTSIDE))
+        of_kind: dict[int, list[parts.Part]] = {}
         for space in self._state.namespaces:
             for one in space.interfaces:
                 order, part = self._interface(space, one)
@@ -206,7 +185,7 @@ class _Copy:
         protected = [
             (self.nodes[at], name) for (at, name), one in self.interfaces.items() if one.mode == "esp"
         ]
-        return [*result, Esp(*protected)] if len(protected) == 2 else result
+        return [*result, parts.Esp(*protected)] if len(protected) == 2 else result
 
     def _is_nic(self, one: InterfaceState) -> bool:
         return one.kind in ("nic", "dummy") or (one.kind in cables() and not self._is_shown(one))
@@ -214,19 +193,19 @@ class _Copy:
     def _is_shown(self, one: InterfaceState) -> bool:
         return one.peer is not None and (one.peer.namespace, one.peer.interface) in self.interfaces
 
-    def _interface(self, space: NamespaceState, one: InterfaceState) -> tuple[int, Part | None]:
+    def _interface(self, space: NamespaceState, one: InterfaceState) -> tuple[int, parts.Part | None]:
         """Return the part of an interface, and its place in the order. A cable is that of its first end."""
         at, here = self.nodes[space.name], (space.name, one.name)
         if one.kind == RULE:  # it is one of the node's rules
             return 4, None
         if one.kind == "bridge":
-            return 0, Bridge(at, one.name, self._address(space, one), one.mac)
+            return 0, parts.Bridge(at, one.name, self._address(space, one), one.mac)
         if self._is_nic(one):
-            far = CableEnd(OUTSIDE, f"far{len(self.lacks)}")
+            far = parts.CableEnd(OUTSIDE, f"far{len(self.lacks)}")
             self.lacks.append(
                 f"what is behind {one.name} of {space.name}, which is a cable to {OUTSIDE} in the copy"
             )
-            return 1, Cable(self._end(space, one), far, one.mtu_bytes)
+            return 1, parts.Cable(self._end(space, one), far, one.mtu_bytes)
         if one.kind in cables() and one.peer is not None:
             there = (one.peer.namespace, one.peer.interface)
             if list(self.interfaces).index(there) < list(self.interfaces).index(here):
@@ -236,18 +215,20 @@ class _Copy:
             both = (one.mtu_bytes, far_end.mtu_bytes)
             mtu_bytes = both if len(set(both)) > 1 else one.mtu_bytes
             mode = str(one.mode) if KINDS[one.kind].modes else None
-            return 1, Cable(self._end(space, one), self._end(far_space, far_end), mtu_bytes, one.kind, mode)
+            return 1, parts.Cable(
+                self._end(space, one), self._end(far_space, far_end), mtu_bytes, one.kind, mode
+            )
         if one.kind in uppers() and one.lower is not None and one.mode is not None:
             lower = (self.nodes.get(one.lower.namespace, OUTSIDE), one.lower.interface)
             mac = one.mac if one.kind != "ipvlan" else None
-            return 2, UpperDevice(
+            return 2, parts.UpperDevice(
                 one.kind, at, one.name, lower, str(one.mode), self._address(space, one), mac
             )
         if one.kind in tunnels() and one.tunnel is not None and one.tunnel.remotes:
             own, remotes = one.tunnel, self._remotes(space, one, one.tunnel.remotes)
             # Permanent neighbours of others have its address.
             mac = one.mac if KINDS[one.kind].outer and KINDS[one.kind].carries_frames else None
-            return 3, Tunnel(
+            return 3, parts.Tunnel(
                 one.kind, at, one.name, remotes[0] if len(remotes) == 1 else tuple(remotes), own.local, own.id,
                 own.port, address=self._address(space, one), master=one.master, mtu_bytes=one.mtu_bytes, ttl=own.ttl,
                 mac=mac,
@@ -266,10 +247,12 @@ class _Copy:
         ]
         return kept
 
-    def _end(self, space: NamespaceState, one: InterfaceState) -> CableEnd:
+    def _end(self, space: NamespaceState, one: InterfaceState) -> parts.CableEnd:
         mac = one.mac if one.mode != "l3" else None  # a netkit in layer 3 mode takes none
         hairpin = bool(self._ports.get(space.name, {}).get(one.name, {}).get("hairpin"))
-        return CableEnd(self.nodes[space.name], one.name, self._address(space, one), one.master, mac, hairpin)
+        return parts.CableEnd(
+            self.nodes[space.name], one.name, self._address(space, one), one.master, mac, hairpin
+        )
 
     def _address(self, space: NamespaceState, one: InterfaceState) -> str | None:
         address = self._copied_address(one)
@@ -286,7 +269,7 @@ class _Copy:
                 return address
         return None
 
-    def _routes(self, space: NamespaceState) -> Iterator[Route]:
+    def _routes(self, space: NamespaceState) -> Iterator[parts.Route]:
         family = 6 if ":" in self._state.pairs[0][1].address else 4
         for route in space.routes:
             hops = (hop.via for hop in route.hops if hop.via is not None)
@@ -298,12 +281,12 @@ class _Copy:
                 subnets = [ip_interface(each).network for each in copied]
                 known = all(any(ip_address(via) in subnet for subnet in subnets) for via in vias)
                 out = route.hops[0].interface if not vias or (not known and len(vias) == 1) else None
-                every = ((field, route.limits.get(name)) for field, name in ROUTE_LIMITS.items())
+                every = ((field, route.limits.get(name)) for field, name in parts.ROUTE_LIMITS.items())
                 limits = {field: value for field, value in every if value}
                 via = vias[0] if len(vias) == 1 else vias
-                yield Route(self.nodes[space.name], route.to, via, out, route.metric, **limits)
+                yield parts.Route(self.nodes[space.name], route.to, via, out, route.metric, **limits)
 
-    def differences(self, at: str, was: Facts, made: Namespace) -> Iterator[Part]:
+    def differences(self, at: str, was: Facts, made: Namespace) -> Iterator[parts.Part]:
         """Yield what makes a node of the built copy like a namespace of the original, as far as it can be made."""
         [state] = (each for each in self._state.namespaces if each.name == at)
         links = {link.name: link for link in netlink.links(made.netlink)}
@@ -339,7 +322,7 @@ class _Copy:
         for address, out, mac in re.findall(
             NEIGHBOUR, "\n".join(was.printed.get("permanent neighbours", ()))
         ):
-            part = Neighbour(made.name, out, address, mac)
+            part = parts.Neighbour(made.name, out, address, mac)
             if (at, out) in self.interfaces and out in links:
                 message = netlink.new_neighbour(links[out].index, address, mac)
                 if self._tries(lambda *_given, message=message: made.netlink.do(message), part, made):
@@ -355,7 +338,7 @@ class _Copy:
         more = f" and {len(lines) - MOST} more" if len(lines) > MOST else ""
         self.lacks += [f"{what}: {'; '.join(lines[:MOST])}{more}"] if lines else []
 
-    def _tries(self, apply: Any, part: Part, made: Namespace) -> bool:
+    def _tries(self, apply: Any, part: parts.Part, made: Namespace) -> bool:
         """Apply a part to the copy; say what it lacks if that is refused."""
         try:
             apply(part, made)
@@ -364,31 +347,31 @@ class _Copy:
             return False
         return True
 
-    def _offloads(self, made: Namespace, one: InterfaceState) -> Iterator[Part]:
+    def _offloads(self, made: Namespace, one: InterfaceState) -> Iterator[parts.Part]:
         now, was = made.offloads(one.name), one.offloads
         differ = [
             (short, was[name])
-            for short, name in ((short, ethtool.SHORT_NAMES[short]) for short in get_args(OffloadName))
+            for short, name in ((short, ethtool.SHORT_NAMES[short]) for short in get_args(parts.OffloadName))
             if name in was and was[name] != now.get(name)
         ]
         off, on = (tuple(short for short, value in differ if value == wanted) for wanted in (False, True))
-        part = Offloads(made.name, one.name, off, on)
+        part = parts.Offloads(made.name, one.name, off, on)
         if differ and self._tries(settings.set_offloads, part, made):
             yield part
 
-    def _bridge_ports(self, at: str, was: Facts, made: Namespace) -> Iterator[Part]:
+    def _bridge_ports(self, at: str, was: Facts, made: Namespace) -> Iterator[parts.Part]:
         """Yield the settings of bridges and their ports that differ from those of the copy."""
         now = _ports(made)
         for name, own in was.ports.items():
             differ = {key for key in own if name in now and own[key] != now[name].get(key)}
-            options = differ.intersection(get_args(PortOption))
+            options = differ.intersection(get_args(parts.PortOption))
             off, on = (
-                tuple(key for key in get_args(PortOption) if key in differ and own[key] is value)
+                tuple(key for key in get_args(parts.PortOption) if key in differ and own[key] is value)
                 for value in (False, True)
             )
             filters = bool(own.get("vlan_filtering"))
-            vlans = tuple(Vlan(*one) for one in own["vlans"]) if "vlans" in differ or filters else None
-            part = BridgePort(made.name, name, off, on, vlans, filters)
+            vlans = tuple(parts.Vlan(*one) for one in own["vlans"]) if "vlans" in differ or filters else None
+            part = parts.BridgePort(made.name, name, off, on, vlans, filters)
             if (options or vlans is not None or filters) and self._tries(settings.set_port, part, made):
                 yield part
             if others := sorted(differ - options - {"vlans", "vlan_filtering"}):
@@ -398,7 +381,7 @@ class _Copy:
             entries = ", ".join(was.static)
             self.lacks.append(f"static entries of forwarding databases of {at}: {entries}")
 
-    def _sysctls(self, at: str, there: Mapping[str, str], made: Namespace) -> Iterator[Part]:
+    def _sysctls(self, at: str, there: Mapping[str, str], made: Namespace) -> Iterator[parts.Part]:
         here = _sysctls(made)
         own = {name.rpartition("/")[2] for family in (4, 6) for name in first_sysctls(family)}
         others = []
@@ -407,7 +390,7 @@ class _Copy:
             if there[name] == here[name] or UNSEEN_SYSCTLS.match(name):
                 continue
             value = there[name]
-            part = Sysctl(made.name, name, int(value) if re.fullmatch(r"-?\d+", value) else value)
+            part = parts.Sysctl(made.name, name, int(value) if re.fullmatch(r"-?\d+", value) else value)
             if settings.is_allowed(part):
                 if self._tries(settings.set_sysctl, part, made):
                     here |= _sysctls(made) if ".all." in name else {}
@@ -417,17 +400,17 @@ class _Copy:
         if others:
             self.lacks.append(f"sysctls of {at} that no network can have: {', '.join(others)}")
 
-    def _rules(self, at: str, was: Facts, made: Namespace) -> Iterator[Part]:
+    def _rules(self, at: str, was: Facts, made: Namespace) -> Iterator[parts.Part]:
         texts = []
         self.lacks += [f"the {what} of {at}: {reason}" for what, reason in was.unread.items()]
         for table, listed in was.tables.items():
             text, foreign = _table(listed)
             if foreign:
                 self.lacks.append(f"{foreign} rules of the {table} of {at}, which only iptables can load")
-            if self._tries(settings.load_rules, Rules(made.name, text), made):
+            if self._tries(settings.load_rules, parts.Rules(made.name, text), made):
                 texts.append(text)
         if texts:
-            yield Rules(made.name, "".join(texts))
+            yield parts.Rules(made.name, "".join(texts))
 
 
 def _short(name: str) -> str:
@@ -533,11 +516,9 @@ def _ports(space: Namespace) -> Ports:
                     if key in KEPT_PORT_SETTINGS and value != "forwarding"
                 }
                 result.setdefault(str(one["ifname"]), {"vlans": []}).update(kept)
-    for one in shown(space, "bridge", "-j", "vlan", "show") if result else ():
-        for vlan in one.get("vlans", ()) if one.get("ifname") in result else ():
-            flags = vlan.get("flags", ())
-            for number in range(vlan["vlan"], vlan.get("vlanEnd", vlan["vlan"]) + 1):
-                result[one["ifname"]]["vlans"].append([number, "PVID" in flags, "Egress Untagged" in flags])
+    for name, numbers in vlans(space).items() if result else ():
+        if name in result:
+            result[name]["vlans"] = [[number, *flags] for number, flags in numbers.items()]
     return result
 
 
@@ -576,7 +557,7 @@ def _is_set(option: Any) -> bool:
     return any(map(_is_set, option.values())) if isinstance(option, dict) else bool(option)
 
 
-def _impairment(at: str, one: InterfaceState, shown: list[dict[str, Any]]) -> Impairment:
+def _impairment(at: str, one: InterfaceState, shown: list[dict[str, Any]]) -> parts.Impairment:
     """Return the queueing discipline of an interface, as `tc -j qdisc show` prints it, as an impairment.
 
     Raises ValueError or KeyError for one that no impairment is.
@@ -602,6 +583,8 @@ def _impairment(at: str, one: InterfaceState, shown: list[dict[str, Any]]) -> Im
     if not given or _is_set(options) or one.kind not in cables():
         raise ValueError(kind)
     try:
-        return msgspec.convert({"type": "impairment", "at": at, "interface": one.name, **given}, Impairment)
+        return msgspec.convert(
+            {"type": "impairment", "at": at, "interface": one.name, **given}, parts.Impairment
+        )
     except msgspec.ValidationError as error:
         raise ValueError(kind) from error

@@ -25,7 +25,7 @@ from labkit.measure.existing.checks.evidence import Evidence, mtu_of, observed
 from labkit.measure.existing.checks.probes import End, Receiver, Sender
 from labkit.measure.existing.checks.rules import Chain, chain_of, entries, may_match
 from labkit.measure.existing.endpoints import require, resolve
-from labkit.measure.existing.path import Path, inwards, outwards, source_for, usable
+from labkit.measure.existing.path import Path, followed, inwards, source_for, usable
 from labkit.measure.existing.spaces import Spaces
 from labkit.measure.topologies.network import kinds
 
@@ -74,7 +74,7 @@ class Half:
         for own, to in pairs:
             source = own or source_for(self._own, to, self._own.usable())
             if source and (":" in source) == (":" in to):
-                found = outwards(self._spaces, self._own, source, to)
+                found = followed(self._spaces, Path(self._own, source, to, outward=True))
                 result.append(
                     {
                         "source": source, "destination": to, "leaves": found.exit is not None and not found.problems,
@@ -89,7 +89,7 @@ class Half:
 
         The names of `forward` are those from the client to the server.
         """
-        out = outwards(self._spaces, self._own, source, destination)
+        out = followed(self._spaces, Path(self._own, source, destination, outward=True))
         into = inwards(self._spaces, out)
         self._paths = (out, into) if self._is_client else (into, out)
         self._end, self._to = End(self._own, source), destination

@@ -15,6 +15,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
+from itertools import pairwise
 
 from labkit.common.errors import BadInput, Unsupported
 from labkit.measure.existing.spaces import MASTERS, UPPERS, Place, Space, Spaces
@@ -176,8 +177,8 @@ def paths(spaces: Spaces, family: int | None = None, only: Collection[str] = ())
         version, source = ip_address(destination).version, source_for(client, destination, own[client])
         if not source or destination in client.addresses:
             continue
-        forward = path(spaces, client, source, destination, server)
-        back = path(spaces, server, destination, source, client)
+        forward = followed(spaces, Path(client, source, destination, server))
+        back = followed(spaces, Path(server, destination, source, client))
         close = client.is_beside(destination)
         found.append((not fits(forward, back), version, not close, (forward, back)))
     if not found:
@@ -236,23 +237,6 @@ def source_for(start: Space, destination: str, sources: Collection[str], mark: i
     return min(sources, key=lambda one: int(ip_address(one)) ^ wanted, default="")
 
 
-def path(
-    spaces: Spaces, start: Space, source: str, destination: str, goal: Space, arrived: Place | None = None
-) -> Path:
-    """Follow a packet to a namespace. It begins in another one, or has just arrived there."""
-    return _followed(spaces, Path(start, source, destination, goal), arrived)
-
-
-def path_to_rule(spaces: Spaces, start: Space, source: str, destination: str, goal: Space) -> Path:
-    """Follow a packet to a namespace that need not have its address, because a rule there replaces it."""
-    return _followed(spaces, Path(start, source, destination, goal, translated=True))
-
-
-def outwards(spaces: Spaces, start: Space, source: str, destination: str) -> Path:
-    """Follow a packet to an address of another machine, until it leaves this one."""
-    return _followed(spaces, Path(start, source, destination, outward=True))
-
-
 def inwards(spaces: Spaces, there: Path) -> Path:
     """Follow an answer to a packet that leaves this machine: it comes back by the same interface."""
     if (way := there.exit) is None:
@@ -263,11 +247,11 @@ def inwards(spaces: Spaces, there: Path) -> Path:
         way.out.space, there.destination, there.source, there.start, places=way.places[::-1], steps=steps
     )
     result.arrivals.append(way.out)
-    return _followed(spaces, result, way.out)
+    return followed(spaces, result, way.out)
 
 
-def _followed(spaces: Spaces, result: Path, arrived: Place | None = None) -> Path:
-    """Follow a packet, and return its path with all that it passes."""
+def followed(spaces: Spaces, result: Path, arrived: Place | None = None) -> Path:
+    """Follow a packet from where it begins, or has just arrived, and return its path with all that it passes."""
     at, destination = result.start, result.destination
     for _ in range(MAX_HOPS):
         if destination in at.addresses or (result.translated and at is result.goal):
@@ -323,16 +307,17 @@ def _across(spaces: Spaces, along: Path, out: Place, next_hop: str) -> Place | N
     apart = [one for one in owners if _is_apart(domain[one], out)]
     real = [one for one in owners if one not in apart]
     real.sort(key=lambda one: (one.space is not along.goal, one.space.addresses.get(next_hop) != one.index))
+    alike = [one for one in real if not _is_in_other_vlan(domain, one)]
+    if real and not alike:
+        along.problems.append(_differ(_chain(domain, real[0])))
+    real = alike or real
     along.hops += [(out, next_hop, one) for one in real]
     leaves = _way_out(spaces, domain, through) if along.outward and not owners else None
     begun = len(along.places), len(along.steps)
     # What a program does with the packets of a link is not known, but it has to be near.
     deciding = None if real or leaves else next((one for one in list(domain)[:NEAR] if one.programs), None)
     last = real[0] if real else leaves or deciding or next((near for near, _far in through), out)
-    chain: list[tuple[Place, str]] = [(last, "")]
-    while (before := domain[chain[0][0]]) is not None:
-        chain = [before, *chain]  # each with how the next one is reached
-    came = ""
+    chain, came = _chain(domain, last), ""
     for number, (place, goes) in enumerate(chain):
         if came == "tunnel":
             outer = through[chain[number - 1][0], place]
@@ -401,6 +386,49 @@ def _is_apart(came: tuple[Place, str] | None, out: Place) -> bool:
     return below or (how == "up" and before == out)
 
 
+def _chain(domain: Domain, last: Place) -> list[tuple[Place, str]]:
+    """Return the interfaces to one of a link layer, each with how frames get to the next one."""
+    result = [(last, "")]
+    while (before := domain[result[0][0]]) is not None:
+        result = [before, *result]
+    return result
+
+
+def _is_in_other_vlan(domain: Domain, place: Place) -> bool:
+    """Return whether what reaches an interface is in another VLAN than its own, as far as devices of VLANs and bridges
+    that filter say."""
+    tags: list[int | None] = []
+    for (here, how), (there, _how) in pairwise(_chain(domain, place)):
+        data = (there if how == "up" else here).link.data if how in ("up", "down") else {}
+        if (own := data.get("IFLA_VLAN_ID")) is not None and how == "down":
+            tags.append(own)
+        elif own is not None:
+            if not tags or tags.pop() != own:
+                return True
+        elif data.get("IFLA_BR_VLAN_FILTERING"):
+            known = there.vlans
+            if not known and not here.vlans:  # bridge(8) is missing
+                return False
+            tags = tags or [here.untagged]
+            if how == "down" and tags[-1] not in known:
+                return True
+            if how == "down" and known[tags[-1]][1]:  # it leaves without a tag
+                tags.pop()
+    return bool(tags) and not place.vlans.get(tags[-1], (False, False))[1]
+
+
+def _differ(chain: list[tuple[Place, str]]) -> Problem:
+    """Return that the ends of a link layer are in different VLANs."""
+    first, last = chain[0][0], chain[-1][0]
+    own = {
+        one: one.link.data.get("IFLA_VLAN_ID") or one.untagged
+        for one, _how in chain
+        if one.link.kind != "bridge"
+    }
+    words = ", ".join(f"{one} {number}" for one, number in own.items() if number)
+    return Problem("VLANs differ", f"{first} and {last} are in different VLANs: {words}", str(first))
+
+
 def _domain(spaces: Spaces, along: Path, start: Place, next_hop: str) -> tuple[Domain, Tunnels]:
     """Return every interface that frames of one can reach, and the paths below the tunnels among them.
 
@@ -450,7 +478,7 @@ def _through(spaces: Spaces, here: Place, along: Path, remotes: list[str]) -> Tu
         source = own.local or source_for(outside, remote, outside.addresses, mark)
         outer = Path(outside, source, remote, depth=along.depth + 1, mark=mark, outward=along.outward)
         outer.packet = {"protocol": "udp", "dport": str(own.port)} if own.port else {"protocol": kind}
-        _followed(spaces, outer)
+        followed(spaces, outer)
         ends: list[Place | None] = []
         if outer.complete and outer.exit is None:
             there = outer.arrivals[-1].space if outer.arrivals else outside

@@ -12,7 +12,7 @@ from pathlib import Path as Folder
 
 from labkit.common.errors import LabkitError
 from labkit.measure.existing import iptables, maps
-from labkit.measure.existing.path import Path, PublishedPort, path, path_to_rule, source_for
+from labkit.measure.existing.path import Path, PublishedPort, followed, source_for
 from labkit.measure.existing.spaces import Place, Space, Spaces
 from labkit.measure.topologies.state.packet_path import IN, OUT
 from labkit.system import machine, process
@@ -165,8 +165,8 @@ def _through(spaces: Spaces, port: PublishedPort, address: str) -> Through | Non
     if client is not at:
         if not (source := source_for(client, address, client.usable())):
             return None
-        forward = path_to_rule(spaces, client, source, address, at)
-        back = path(spaces, at, address, source, client)
+        forward = followed(spaces, Path(client, source, address, at, translated=True))
+        back = followed(spaces, Path(at, address, source, client))
     arrived = forward.arrivals[-1] if forward.arrivals else None
     alike = [one for one in server.usable() if (":" in one) == (":" in address)]
     to = port.address or next(iter(alike), "")
@@ -177,14 +177,15 @@ def _through(spaces: Spaces, port: PublishedPort, address: str) -> Through | Non
     if not port.copies:
         if not (source := forward.source if arrived else source_for(at, to, at.usable())):
             return None
-        onwards = path(spaces, at, source, to, server, arrived=arrived)
+        onwards = followed(spaces, Path(at, source, to, server), arrived)
         whole = (
             replace(forward, source=source).then(port, onwards),
-            path(spaces, server, to, source, client).past(port),
+            followed(spaces, Path(server, to, source, client)).past(port),
         )
         return Through(port, address, *whole, [whole])
     source = source_for(at, to, at.usable())
-    second = path(spaces, at, source, to, server), path(spaces, server, to, source, at)
+    ways = Path(at, source, to, server), Path(server, to, source, at)
+    second = followed(spaces, ways[0]), followed(spaces, ways[1])
     is_network = bool(source) and second[0].whole
     legs = [(forward.then(port), back)] if client is not at or not is_network else []
     if is_network:

@@ -190,6 +190,16 @@ class Place:
         return self.space.details.get(self.name, {})
 
     @property
+    def vlans(self) -> dict[int | None, tuple[bool, bool]]:
+        """Its VLANs as a bridge, or a port of one (`vlans`)."""
+        return vlans(self.space.namespace).get(self.name, {})
+
+    @property
+    def untagged(self) -> int | None:
+        """The VLAN of frames without a tag that enter a bridge here."""
+        return next((number for number, (enters, _leaves) in self.vlans.items() if enters), None)
+
+    @property
     def programs(self) -> list[str]:
         """The hooks at which BPF programs see its packets."""
         return programs(self.space.namespace, self.name, self.index)
@@ -247,6 +257,19 @@ def shown(at: Namespace, program: str, *words: str) -> list[dict[str, Any]]:
         result = json.loads(at.run(program, *words).stdout or "[]")
         return [one for one in result if isinstance(one, dict)]
     return []
+
+
+def vlans(at: Namespace) -> dict[str, dict[int | None, tuple[bool, bool]]]:
+    """Return the VLANs of bridges and of their ports by the names of interfaces: by numbers, whether frames without a
+    tag that enter are in it, and whether it leaves without a tag."""
+    return {
+        str(one.get("ifname")): {
+            number: ("PVID" in vlan.get("flags", ()), "Egress Untagged" in vlan.get("flags", ()))
+            for vlan in one.get("vlans", ())
+            for number in range(vlan["vlan"], vlan.get("vlanEnd", vlan["vlan"]) + 1)
+        }
+        for one in shown(at, "bridge", "-j", "vlan", "show")
+    }
 
 
 class Spaces:

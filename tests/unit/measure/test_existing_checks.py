@@ -665,6 +665,137 @@ def test_rules_of_arp_are_compared_with_the_hop(asked: str, count: int) -> None:
     assert len(list(rules.dropping(seen))) == count
 
 
+def test_a_tenth_is_lost_where_an_interface_counted_less() -> None:
+    seen = routed(probe=OneWay(Sent(300, 270), Sent(300, 270)))
+    seen.connection = None
+    router = seen.spaces[1]
+    ways = [
+        (Place(router, 3), "in", 600),
+        (Place(router, 4), "out", 540),
+        (Place(seen.server.space, 2), "in", 540),
+    ]
+    seen.forward.steps = [(place, way) for place, way, _count in ways]
+    for place, way, count in ways:
+        of = (
+            seen.changed.setdefault("namespaces", {})
+            .setdefault(place.space.name, {})
+            .setdefault("interfaces", {})
+        )
+        of[place.name] = {{"in": "rx_packets", "out": "tx_packets"}[way]: count}
+    found = only(registry.unexplained(seen))
+    assert found.cause == "loss"
+    assert found.what.startswith("10 % of small packets from 10.1.0.1 to 10.2.0.1 are lost: ")
+    assert found.what.endswith("they are lost between netns:mid to-client and netns:mid to-server")
+    assert found.where == "netns:mid to-client"
+    seen.forward_probe = OneWay(Sent(300, 298), Sent(300, 297))  # a busy machine loses a few
+    assert not list(registry.unexplained(seen))
+
+
+def vlan(index: int, number: int, lower: int) -> Link:
+    return link(index, f"eth0.{number}", "vlan", link=lower, data={"IFLA_VLAN_ID": number})
+
+
+def switched(
+    filters: bool, numbers: tuple[int | None, ...], own: dict[str, list[tuple[int, bool, bool]]]
+) -> tuple[Path, list[str]]:
+    """Follow frames of a client to a server at a bridge; a third end has the same address as the server. Return the
+    path, and who of the two is asked for.
+
+    numbers: the VLAN of the device that has the address of each end; None: its cable. own: the VLANs of ports.
+    """
+    names = ("client", "server", "third")
+    ends = [
+        space(
+            f"netns:{name}",
+            [link(2, "eth0", link=3 + at, link_netnsid=0), *([vlan(7, number, 2)] if number else [])],
+            {(CLIENT if name == "client" else SERVER): 7 if number else 2},
+        )
+        for at, (name, number) in enumerate(zip(names, numbers, strict=True))
+    ]
+    ports = [link(3 + at, f"port-{name}", master=9, link=2, link_netnsid=at) for at, name in enumerate(names)]
+    data = {"IFLA_BR_VLAN_FILTERING": int(filters)}
+    vlans = {name: {number: (enters, leaves) for number, enters, leaves in of} for name, of in own.items()}
+    mid = space("netns:mid", [*ports, link(9, "lan", "bridge", data=data)], {})
+    every: Any = object.__new__(Spaces)
+    every._uppers, every._all = None, dict(enumerate([*ends, mid]))
+    every._numbers = {mid: dict(enumerate(ends)), **{end: {0: mid} for end in ends}}
+    every._asked = {}
+    along = Path(ends[0], CLIENT, SERVER, ends[1])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spaces, "vlans", lambda at: vlans if at is mid.namespace else {})
+        path._across(every, along, Place(ends[0], 7 if numbers[0] else 2), SERVER)
+    return along, sorted({owner.space.name for *_hop, owner in along.hops})
+
+
+PORT_10, PORT_20 = [(1, False, True), (10, True, True)], [(20, True, True)]
+TRUNK = [(1, True, True), (10, False, False)]
+BOTH, ONE = ["netns:server", "netns:third"], ["netns:server"]
+
+
+@pytest.mark.parametrize(
+    ("filters", "numbers", "ports", "asked"),
+    [
+        (False, (None, None, None), (), BOTH),
+        (False, (10, 10, 10), (), BOTH),
+        (False, (10, 10, 20), (), ONE),
+        (False, (10, 10, None), (), ONE),
+        (False, (None, None, 10), (), BOTH),  # it answers for each of its addresses (arp_ignore)
+        (False, (10, 20, 20), (), BOTH),  # nobody is in the client's VLAN, which is a problem of its own
+        (True, (None, None, None), (PORT_10, PORT_10, PORT_10), BOTH),
+        (True, (None, None, None), (PORT_10, PORT_10, PORT_20), ONE),
+        (True, (None, 10, 10), (PORT_10, TRUNK, PORT_20), ONE),
+        (True, (10, None, None), (TRUNK, PORT_10, TRUNK), ONE),
+        (True, (None, None, None), (), BOTH),  # bridge(8) is not here
+    ],
+)
+def test_an_address_in_another_vlan_is_no_duplicate(
+    filters: bool, numbers: tuple[int | None, ...], ports: tuple[Any, ...], asked: list[str]
+) -> None:
+    names = ("port-client", "port-server", "port-third")
+    along, found = switched(filters, numbers, dict(zip(names, ports, strict=False)))
+    assert found == asked
+    assert [one.what.partition(": ")[2] for one in along.problems] == [
+        "netns:client eth0.10 10, netns:server eth0.20 20"
+    ] * (numbers == (10, 20, 20))
+    seen = routed()
+    seen.forward.hops, seen.forward.domains = along.hops, []
+    assert [one.cause for one in reach.duplicates(seen)] == ["duplicate address"] * (len(asked) - 1)
+
+
+def test_ports_of_a_bridge_in_different_vlans() -> None:
+    own = {"port-client": PORT_10, "port-server": PORT_20, "port-third": PORT_20}
+    along, _found = switched(True, (None, None, None), own)
+    [one] = along.problems
+    assert one.cause == "VLANs differ"
+    assert one.what == (
+        "netns:client eth0 and netns:server eth0 are in different VLANs: netns:mid port-client 10,"
+        " netns:mid port-server 20"
+    )
+
+
+def test_a_vlan_on_a_bond_has_the_address_of_its_ports() -> None:
+    """Those of one namespace are upon each other; two cables with one address are a fault."""
+    seen = routed()
+    [client, router, _server] = seen.spaces
+    bond = replace(link(8, "bond0", "bond"), mac=MAC % 1)
+    upper = replace(vlan(7, 10, 8), mac=MAC % 1)
+    ports = [
+        replace(link(number, f"nic{number}", kind, master=8), mac=MAC % 1)
+        for number, kind in ((5, ""), (6, ""))
+    ]
+    client.links.update({one.index: one for one in (bond, upper, *ports)})
+    client.addresses["10.5.0.1"] = 7
+    places = [Place(client, number) for number in (7, 8, 5, 6)]
+    seen.forward.places = [*places[:1], Place(router, 3)]
+    assert not list(reach._same_macs(seen, places))
+    router.links[3] = replace(router.links[3], mac=MAC % 1)
+    assert list(reach._same_macs(seen, [*places[:1], Place(router, 3)])) == [(places[0], Place(router, 3))]
+    router.links[4] = replace(router.links[4], mac=MAC % 1)
+    assert list(reach._same_macs(seen, [Place(router, 3), Place(router, 4)])) == [
+        (Place(router, 3), Place(router, 4))
+    ]
+
+
 def test_marks_that_a_map_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the element of the packet's address counts."""
     routes(monkeypatch, lambda _kernel, _to, mark: 22 if mark == 7 else [(None, 2)])
@@ -788,7 +919,7 @@ def test_marks_and_ports_of_a_tunnel_are_those_of_its_outer_packets(monkeypatch:
         outer.complete, outer.arrivals = True, [far]
         return outer
 
-    monkeypatch.setattr(path, "_followed", followed)
+    monkeypatch.setattr(path, "followed", followed)
     every = SimpleNamespace(outside=lambda one: one.space, tunnels_of=lambda *_of: [here, far])
     [outer] = path._through(every, here, seen.forward, [SERVER]).values()
     assert (outer.mark, asked) == (51820, [51820])

@@ -25,6 +25,7 @@ from labkit.system.machine import cpu_quota
 from labkit.system.netlink import ethtool
 
 MAX_PORTS = 3
+MOST_OF = 0.8  # the packets of a probe that an interface counted: it carried them
 REDIRECTED = re.compile(r"mirred \(Egress Redirect to device (\S+?)\)")  # as to an ifb
 RuleKey = tuple[str, str, str, int | str]  # of a rule: namespace, family, table, and its handle there
 
@@ -118,11 +119,12 @@ class Evidence(Probed):
     """Everything that the checks judge.
 
     forward, back: the paths of packets in both directions. changed: the counters that changed meanwhile
-    (`kernel_counters`), `hits` those of nftables' rules by namespace and rule. throttled_s: during the check, by end.
-    not_seen: sentences about what cannot be seen. drops: packets that the kernel dropped meanwhile anywhere on the
-    machine. queued_before: `queued` at its beginning. far: `client` or `server`, which then is on another machine;
-    its namespace here is the one that routes packets there. beyond: whether the other machine counted the packets where
-    they leave it or enter it, by direction; narrow: its interface with the smallest MTU, and this MTU.
+    (`kernel_counters`), `totals` as they then are, `hits` those of nftables' rules by namespace and rule. throttled_s:
+    during the check, by end. not_seen: sentences about what cannot be seen. drops: packets that the kernel dropped
+    meanwhile anywhere on the machine. queued_before: `queued` at its beginning. far: `client` or `server`, which then
+    is on another machine; its namespace here is the one that routes packets there. beyond: whether the other machine
+    counted the packets where they leave it or enter it, by direction; narrow: its interface with the smallest MTU, and
+    this MTU.
     """
 
     forward: Path
@@ -130,6 +132,7 @@ class Evidence(Probed):
     spaces: list[Space]
     rulesets: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     changed: dict[str, Any] = field(default_factory=dict)
+    totals: dict[str, Any] = field(default_factory=dict)
     hits: dict[RuleKey, int] = field(default_factory=dict)
     throttled_s: dict[str, float] = field(default_factory=dict)
     not_seen: list[str] = field(default_factory=list)
@@ -236,9 +239,9 @@ class Evidence(Probed):
         """Return the ports at which programs of the server listen for its address."""
         return list(dict.fromkeys(one.port for one in self.listeners()))
 
-    def mib(self, space: Space, group: str, name: str) -> int:
-        """Return by how much a counter of a namespace rose during the check."""
-        of = self.changed.get("namespaces", {}).get(space.name, {})
+    def mib(self, space: Space, group: str, name: str, total: bool = False) -> int:
+        """Return by how much a counter of a namespace rose during the check; total: since the namespace exists."""
+        of = (self.totals if total else self.changed).get("namespaces", {}).get(space.name, {})
         return int(of.get("mibs", {}).get(group, {}).get(name, 0))
 
     def interface(self, place: Place, name: str) -> int:
@@ -246,18 +249,20 @@ class Evidence(Probed):
         of = self.changed.get("namespaces", {}).get(place.space.name, {}).get("interfaces", {})
         return int(of.get(place.name, {}).get(name, 0))
 
-    def counted(self, step: tuple[Any, str], sent_count: int) -> bool:
-        """Return whether an interface of a path counted most packets that were sent; other steps count none."""
+    def counted(self, step: tuple[Any, str], count: float) -> bool:
+        """Return whether an interface of a path counted so many packets; other steps count none."""
         place, direction = step
         name = "rx_packets" if direction == IN else "tx_packets"
-        return not isinstance(place, Place) or self.interface(place, name) >= 0.8 * sent_count
+        return not isinstance(place, Place) or self.interface(place, name) >= count
 
     def edges(self) -> dict[str, bool]:
         """Return whether the packets of each direction were counted where they leave or enter this machine."""
         result = {}
         for name, (path, probe) in zip(("forward", "back"), self.directions, strict=True):
             steps = path.steps[-1:] if self.sends(path) else path.steps[:1]
-            result[name] = all(self.counted(step, probe.sent_count) for step in steps) and bool(steps)
+            result[name] = all(self.counted(step, MOST_OF * probe.sent_count) for step in steps) and bool(
+                steps
+            )
         return result
 
     def features(self, place: Place) -> dict[str, bool]:
@@ -278,6 +283,11 @@ def observed(forward: Path, back: Path, far: str | None = None) -> Iterator[Evid
     for space in result.spaces:
         for name in space.missing_programs(result.rulesets[space.name]):
             result.not_seen.append(f"{space.name} has rules that only {name} lists, which is not installed")
+        if any(
+            "fwmark" in one for one in space.json("ip", f"-{result.client.version}", "-j", "rule", "show")
+        ):
+            by = "marks that programs (SO_MARK) or filters of tc give to packets"
+            result.not_seen.append(f"{by}, for which rules of routing of {space.name} ask")
     namespaces = [space.namespace for space in result.spaces]
     before, throttled = kernel_counters.read(namespaces), _throttled(*result.ends)
     for space in result.spaces:
@@ -287,7 +297,8 @@ def observed(forward: Path, back: Path, far: str | None = None) -> Iterator[Evid
     names = {place.name for place in result.places}
     with drops.recorded(result.not_seen, names) as result.drops:
         yield result
-    result.changed = kernel_counters.changes(before, kernel_counters.read(namespaces))
+    result.totals = kernel_counters.read(namespaces)
+    result.changed = kernel_counters.changes(before, result.totals)
     after = _throttled(*result.ends)
     result.throttled_s = {name: after[name] - was_s for name, was_s in throttled.items() if name in after}
     for name in throttled.keys() - after.keys():

@@ -28,6 +28,7 @@ from labkit.measure.existing.spaces import NO_MAC, STATIC, UPPERS, Place
 from labkit.measure.topologies.network.kinds import KINDS, cables
 from labkit.measure.topologies.state.packet_path import OUT
 from labkit.system import netlink
+from labkit.system.netlink import encryption
 
 FORWARDING = "forwarding"
 SILENT = 8  # the value of arp_ignore with which an interface answers no request
@@ -131,7 +132,7 @@ def interfaces(seen: Evidence) -> Iterator[Finding]:
             )  # fmt: skip
         elif not link.carrier and seen.blocked and link.kind not in ("tun",):
             yield Finding(
-                cause="no carrier", what=f"the interface {place.name} has no carrier: its other end is down",
+                cause="no carrier", what=f"the interface {place.name} has no carrier: its other end is down or missing",
                 where=str(place), certainty=SEEN, weight=MOST,
             )  # fmt: skip
         names = ("all", place.name)
@@ -250,31 +251,6 @@ def _leads(at: Place, mac: str | None) -> dict[str, str]:
     return result
 
 
-def vlans(seen: Evidence) -> Iterator[Finding]:
-    """Ports of a bridge that filters VLANs, whose untagged VLANs differ."""
-    for space in seen.spaces if seen.blocked else ():
-        untagged: dict[str, dict[str, int | None]] = {}
-        members: dict[str, list[set[int]]] = {}
-        own = seen.names(space)
-        for one in space.json("bridge", "-j", "vlan", "show") if own else ():
-            name = str(one.get("ifname"))
-            bridge = space.details.get(str(space.details.get(name, {}).get("master")), {})
-            if name in own and bridge.get("linkinfo", {}).get("info_data", {}).get("vlan_filtering"):
-                of, own_vlans = str(bridge["ifname"]), one.get("vlans", ())
-                numbers = [vlan["vlan"] for vlan in own_vlans if "PVID" in vlan.get("flags", ())]
-                untagged.setdefault(of, {})[name] = numbers[0] if numbers else None
-                ranges = (range(vlan["vlan"], vlan.get("vlanEnd", vlan["vlan"]) + 1) for vlan in own_vlans)
-                members.setdefault(of, []).append({number for each in ranges for number in each})
-        for bridge_name, ports in untagged.items():
-            if len(set(ports.values())) > 1 and not set.intersection(*members[bridge_name]) - {1}:
-                words = ", ".join(f"{name} {number or 'none'}" for name, number in ports.items())
-                yield Finding(
-                    cause="VLANs differ",
-                    what=f"the bridge {bridge_name} filters VLANs, and its ports are in different ones: {words}",
-                    where=f"{space.name} {bridge_name}", certainty=SEEN, weight=ALL,
-                )  # fmt: skip
-
-
 def loops(seen: Evidence) -> Iterator[Finding]:
     """Bridges that are joined in a circle, of which none speaks the spanning tree protocol."""
     for path, _probe in seen.directions:
@@ -293,8 +269,8 @@ def loops(seen: Evidence) -> Iterator[Finding]:
 def policies(seen: Evidence) -> Iterator[Finding]:
     """IPsec policies that block packets, or need a security association that does not exist."""
     for space in seen.spaces:
-        listed, states = (space.namespace.run("ip", "xfrm", each).stdout for each in ("policy", "state"))
-        have = set(re.findall(r"^src (\S+) dst (\S+)", states, re.M))
+        listed = space.namespace.run("ip", "xfrm", "policy").stdout
+        have = {(one.source, one.target) for one in encryption.associations(space.fd)} if listed else set()
         for one in (" ".join(each.split()) for each in re.split("^src ", listed, flags=re.M)):
             # Without addresses, those of the packet are meant; at the level `use`, packets may go without.
             lacks = {*_TEMPLATE.findall(one)} - have if seen.blocked and "level use" not in one else set()
@@ -408,7 +384,8 @@ def duplicates(seen: Evidence) -> Iterator[Finding]:
 
 
 def _same_macs(seen: Evidence, domain: list[Place]) -> Iterator[tuple[Place, Place]]:
-    """Yield pairs of interfaces with the same MAC, of which one is on the path and holds an address."""
+    """Yield pairs of interfaces with the same MAC, of which one is on the path and holds an address. Those of one
+    namespace that are no cables may be upon each other, as a VLAN is upon a bond."""
     pairs = set[frozenset[Place]]()
     holders = [
         place for place in domain
@@ -418,13 +395,11 @@ def _same_macs(seen: Evidence, domain: list[Place]) -> Iterator[tuple[Place, Pla
     for one in holders:
         for other in domain:
             both = ((one, other), (other, one))
-            joined = one.space is other.space and any(a.link.master == b.index for a, b in both)
             upon = any(a.link.kind in UPPERS and a.link.link == b.index for a, b in both)
-            same = other != one and other.link.mac and other.link.mac == one.link.mac and other.link.up
             lower = one.link.kind == other.link.kind == "vlan" and one.link.link == other.link.link
-            if joined or upon or lower or (one.space is other.space and one.link.kind == "bridge"):
-                continue
-            if same and (pair := frozenset((one, other))) not in pairs:
+            inside = one.space is other.space and not {one.link.kind, other.link.kind} <= {*cables()}
+            same = other != one and other.link.mac and other.link.mac == one.link.mac and other.link.up
+            if same and not (upon or lower or inside) and (pair := frozenset((one, other))) not in pairs:
                 pairs.add(pair)
                 yield min(one, other, key=str), max(one, other, key=str)
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 from labkit.common import units
-from labkit.measure.existing.checks import drops, mtu, processing, queues, reach, rules, sockets
-from labkit.measure.existing.checks.evidence import Evidence
+from labkit.measure.existing.checks import drops, mtu, probes, processing, queues, reach, rules, sockets
+from labkit.measure.existing.checks.evidence import MOST_OF, Evidence
 from labkit.measure.existing.checks.findings import (
     BETWEEN,
     LITTLE,
@@ -27,7 +27,7 @@ from labkit.system import machine, netlink
 
 CHECKS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
     reach.switches, reach.next_hops, reach.paths, reach.filtered, reach.asymmetric, reach.loops, reach.policies,
-    reach.interfaces, reach.bridges, reach.forwarding, reach.vlans, reach.macvlans, reach.duplicates,
+    reach.interfaces, reach.bridges, reach.forwarding, reach.macvlans, reach.duplicates,
     reach.neighbours, reach.detection, reach.hop_limits, mtu.measured, mtu.differing, mtu.fragmented, mtu.routes,
     rules.dropping, rules.marks, rules.policy_routing, rules.translated, rules.long_sets, rules.clamps, queues.shapers,
     queues.filters, processing.offloads, processing.checksums, processing.quotas, processing.stopped,
@@ -60,7 +60,7 @@ def unexplained(seen: Evidence) -> Iterator[Finding]:
     for path, probe in seen.directions:
         sent = probe.sent_count
         arrived = sum(one.arrived for one in (probe.icmp, probe.udp) if not one.exempt)
-        place, counted = _last(seen, path, sent)
+        place, counted = _last(seen, path, max(MOST_OF * sent, (sent + arrived) / 2))
         if not place and probe.arrives == probe.icmp.arrives == probe.udp.arrives:
             continue
         if not probe.arrives:
@@ -76,7 +76,7 @@ def unexplained(seen: Evidence) -> Iterator[Finding]:
                 cause=f"{name} is dropped", certainty=SEEN, weight=SOME, where="path",
                 what=f"no packet of {name} from {path.source} arrives at {path.destination}, although others do",
             )  # fmt: skip
-        elif arrived < sent * 0.9:
+        elif arrived < sent * (1 - probes.NOISE_SHARE):
             yield Finding(
                 cause="loss", certainty=SEEN, weight=SOME + LITTLE, where=place,
                 what=f"{units.percent(1 - arrived / sent)} of small packets from {path.source} to {path.destination}"
@@ -104,13 +104,13 @@ def unexplained(seen: Evidence) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _last(seen: Evidence, path: Path, sent: int) -> tuple[str, str]:
-    """Return the last interface of a path that counted the packets, and a sentence about it; two empty ones if the
+def _last(seen: Evidence, path: Path, count: float) -> tuple[str, str]:
+    """Return the last interface of a path that counted so many packets, and a sentence about it; two empty ones if the
     check of the other machine has it."""
     last, name = None, "forward" if path is seen.forward else "back"
     for step in path.steps:
         place, _direction = step
-        if not seen.counted(step, sent):
+        if not seen.counted(step, count):
             if last is None and not seen.sends(path):
                 return "", ""
             return str(last or place), f"they are lost between {last or path.start.name} and {place}"

@@ -17,7 +17,6 @@ from labkit.measure.existing.checks.evidence import Evidence
 from labkit.measure.existing.checks.findings import ALL, MOST, MUCH, POSSIBLE, PRESENT, SEEN, SOME, Finding
 from labkit.measure.existing.spaces import Space
 from labkit.system import netlink
-from labkit.system.machine.mibs import mibs, mibs6
 
 SMALL_BYTES = 1 << 18
 NEAR = 0.8
@@ -62,10 +61,9 @@ def buffers(seen: Evidence) -> Iterator[Finding]:
 def dropped(seen: Evidence) -> Iterator[Finding]:
     """Datagrams and connections that sockets at the ends dropped: during the check, or since the namespace exists."""
     for space in seen.ends:
-        counts = _counts(space)
-        for group, total_of in (("Udp", "InDatagrams"), ("Udp6", "InDatagrams")):
-            count, now = counts.get(group, {}).get("RcvbufErrors", 0), seen.mib(space, group, "RcvbufErrors")
-            taken = counts.get(group, {}).get(total_of, 0)
+        for group in ("Udp", "Udp6"):
+            count, now = (seen.mib(space, group, "RcvbufErrors", total) for total in (True, False))
+            taken = seen.mib(space, group, "InDatagrams", total=True)
             if now or (count > SOME_DROPS and count > DROP_SHARE * (count + taken)):
                 when = f"{now} of them during the check" if now else "since the namespace exists"
                 yield Finding(
@@ -74,11 +72,8 @@ def dropped(seen: Evidence) -> Iterator[Finding]:
                     f" buffers were full ({group} RcvbufErrors), {when}",
                     undo="sysctl -w net.core.rmem_max=8388608 net.core.rmem_default=8388608, or a faster program",
                 )  # fmt: skip
-        overflows, opened = (
-            counts.get(group, {}).get(name, 0)
-            for group, name in (("TcpExt", "ListenOverflows"), ("Tcp", "PassiveOpens"))
-        )
-        now = seen.mib(space, "TcpExt", "ListenOverflows")
+        overflows, now = (seen.mib(space, "TcpExt", "ListenOverflows", total) for total in (True, False))
+        opened = seen.mib(space, "Tcp", "PassiveOpens", total=True)
         if overflows > SOME_DROPS and overflows > DROP_SHARE * (opened + overflows):
             yield Finding(
                 cause="full accept queue", certainty=SEEN if now else PRESENT, weight=MUCH, where=space.name,
@@ -86,15 +81,6 @@ def dropped(seen: Evidence) -> Iterator[Finding]:
                 " (ListenOverflows)",
                 undo=space.command("sysctl -w net.core.somaxconn=4096") + ", and a larger backlog in the program",
             )  # fmt: skip
-
-
-def _counts(space: Space) -> dict[str, dict[str, int]]:
-    result: dict[str, dict[str, int]] = {}
-    with suppress(OSError, LabkitError):
-        for name in ("snmp", "netstat"):
-            result |= mibs(space.namespace.read(f"/proc/net/{name}"))
-        result |= mibs6(space.namespace.read("/proc/net/snmp6"))
-    return result
 
 
 def programs(seen: Evidence) -> Iterator[Finding]:
@@ -193,7 +179,7 @@ def tables(seen: Evidence) -> Iterator[Finding]:
 
 
 def connection(seen: Evidence) -> Iterator[Finding]:
-    """What labkit's own connections showed: retransmissions, loss, slow transfer, long round trips."""
+    """What labkit's own connections showed: retransmissions, slow transfer, long round trips."""
     for one in seen.loads:
         share = one.again_count / one.sent_count if one.sent_count else 0.0
         if share > DROP_SHARE and one.again_count > 20:
@@ -202,14 +188,6 @@ def connection(seen: Evidence) -> Iterator[Finding]:
                 cause="retransmissions" if one.protocol == "TCP" else "loss", certainty=SEEN, weight=SOME, where="path",
                 what=f"{units.percent(share)} of {one.protocol}'s packets were {words} during the load",
             )  # fmt: skip
-    for path, probe in seen.directions:
-        for name, sent in (("ICMP", probe.icmp), ("UDP", probe.udp)):
-            if 0 < sent.arrived < sent.sent - max(1, DROP_SHARE * sent.sent):
-                yield Finding(
-                    cause="loss", certainty=SEEN, weight=SOME, where="path",
-                    what=f"{sent.sent - sent.arrived} of {sent.sent} small packets of {name} from {path.source} to"
-                    f" {path.destination} were lost",
-                )  # fmt: skip
     listening = seen.listening() if any(seen.ports.values()) else []
     for port, said in seen.ports.items():
         if said and port not in listening and seen.forward.published is None and seen.far != "server":
