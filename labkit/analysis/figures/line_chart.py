@@ -149,7 +149,8 @@ def _axis(rows: pd.DataFrame, room_px: float, names: Sequence[str]) -> Axis:
     delay before delays, and the default length, apart, beyond lengths; other nulls are words. names: the arms in order.
     """
     column = str(rows["axis"].iloc[0])
-    unit, words = schema.BY_NAME[column].unit, words_of(column, rows[column], names)
+    unit = schema.BY_NAME[column].unit
+    words = {text: theme.plain(word) for text, word in words_of(column, rows[column], names).items()}
     counts = pd.to_numeric(rows[column], errors="coerce")
     can_count = bool(unit) or schema.BY_NAME[column].type == "text"
     has_place = counts.gt(0) | (rows[column].isna() & (column in (*NO_LIMIT, "length_bytes")))

@@ -1,7 +1,9 @@
 """Properties of every figure: its style comes from the template, and missing data is always visible."""
 
+import functools
 import json
 import re
+from typing import Any
 
 import example_states
 import numpy as np
@@ -68,10 +70,19 @@ def test_arm_styles_are_stable_and_apart() -> None:
     assert theme.arm_style("a new one").symbol not in {style.symbol for style in theme._ARMS.values()}
 
 
+ONE_PANEL: dict[str, Any] = {"protocols": ("tcp",), "pairs": (1,)}
+
+
+@functools.cache
+def whole(name: str) -> go.Figure:
+    """Return a figure of two protocols and three numbers of pairs."""
+    return FIGURES[name](synthetic_report.rows())
+
+
 @pytest.mark.parametrize("name", FIGURES)
 def test_template_styles(name: str) -> None:
     """Figures set no font, no background, and no colour beside the template, except those of the arms."""
-    figure = FIGURES[name](synthetic_report.rows())
+    figure = whole(name)
     assert figure.layout.template.layout.colorway == theme.PALETTE
     drawn = json.loads(figure.to_json())
     del drawn["layout"]["template"]
@@ -86,9 +97,7 @@ def test_template_styles(name: str) -> None:
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_gaps_are_reported(name: str) -> None:
-    assert synthetic_report.notes(FIGURES[name](synthetic_report.rows())).startswith(
-        f"ipvlan_l2: {NO_IPVLAN}"
-    )
+    assert synthetic_report.notes(whole(name)).startswith(f"ipvlan_l2: {NO_IPVLAN}")
     rows = synthetic_report.rows()
     assert "nothing to draw" in synthetic_report.notes(FIGURES[name](rows.iloc[:0]))
     assert NO_IPVLAN in synthetic_report.notes(FIGURES[name](rows[rows["status"] != "ok"]))
@@ -101,19 +110,19 @@ def test_reasons_are_counted_merged_and_shortened() -> None:
     lines = synthetic_report.notes(FIGURES["throughput"](rows))
     counted = f"{bad.sum()} of {6 * bad.sum()} rows left out"
     assert f"macvlan_bridge (UDP; 8 pairs; {counted}): generator-limited" in lines
-    rows = synthetic_report.rows(protocols=("tcp",), pairs=(1,))
+    rows = synthetic_report.rows(**ONE_PANEL)
     mine = rows["arm"].eq("macvlan_bridge")
     rows.loc[mine, "status"] = "invalid"
     rows.loc[mine, "reason"] = [f"ran for 0.{number} s" for number in range(mine.sum())]
     lines = synthetic_report.notes(FIGURES["throughput"](rows))
     assert lines == f"ipvlan_l2: {NO_IPVLAN} macvlan_bridge: ran for 0.0 s, for example"
-    rows = synthetic_report.rows()
+    rows = synthetic_report.rows(**ONE_PANEL)
     other = rows[rows["arm"] == "ipvlan_l2"].assign(arm="ipvlan_l3", topology="ipvlan_l3")
     assert (
         synthetic_report.notes(FIGURES["throughput"](pd.concat([rows, other])))
         == f"ipvlan_l2, ipvlan_l3: {NO_IPVLAN}"
     )
-    rows = synthetic_report.rows()
+    rows = synthetic_report.rows(**ONE_PANEL)
     mine = rows["arm"].eq("macvlan_bridge")
     rows.loc[mine, "status"] = "failed"
     rows.loc[mine, "reason"] = [f"failed in way {'x' * number}" for number in range(mine.sum())]
@@ -124,18 +133,16 @@ def test_reasons_are_counted_merged_and_shortened() -> None:
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_titles_show_emulation_and_fit(name: str) -> None:
-    assert "emulated CPU" not in FIGURES[name](synthetic_report.rows(accelerator="kvm")).layout.title.text
-    assert "emulated CPU" in FIGURES[name](synthetic_report.rows(accelerator="tcg")).layout.title.text
-    either = synthetic_report.rows(accelerator="none", peer_accelerator="tcg")
-    assert "emulated CPU" in FIGURES[name](either).layout.title.text
-    figure = FIGURES[name](synthetic_report.rows())
-    assert max(map(len, figure.layout.title.subtitle.text.split("<br>"))) <= 104
+    for here, peer, is_said in (("kvm", None, False), ("tcg", None, True), ("none", "tcg", True)):
+        rows = synthetic_report.rows(**ONE_PANEL, accelerator=here, peer_accelerator=peer)
+        assert ("emulated CPU" in FIGURES[name](rows).layout.title.text) == is_said
+    assert max(map(len, whole(name).layout.title.subtitle.text.split("<br>"))) <= 104
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_external_text_is_not_markup(name: str) -> None:
     evil = "<script>alert(1)</script><a href='x'>y</a> & <b>z</b>"
-    rows = synthetic_report.rows()
+    rows = synthetic_report.rows(**ONE_PANEL)
     rows.loc[rows["arm"] == "macvlan_bridge", ["arm", "topology"]] = evil
     rows["reason"] = rows["reason"].where(rows["status"] == "ok", evil)
     figure = FIGURES[name](rows)
