@@ -296,7 +296,8 @@ def _purpose(name: str) -> int:
 
 
 def _value(rows: pd.DataFrame, name: str, absent: str = ABSENT) -> str:
-    return " and ".join(load.values(rows[name])) if name in rows and rows[name].notna().any() else absent
+    column = rows.get(name)
+    return absent if column is None or column.isna().all() else " and ".join(load.values(column))
 
 
 def _once(settings: Iterable[Setting]) -> list[Setting]:
