@@ -207,10 +207,11 @@ def untrusted(path: Path) -> str | None:
     is accepted, because others cannot replace this user's files in it. `path` itself is not, because anybody could add
     files to it.
     """
+    users = trusted_users()
     try:
         for at, state, on_the_way, _descriptor in _steps(path):
             is_link = stat.S_ISLNK(state.st_mode)  # where it leads is checked, and who may replace it
-            if not is_link and (reason := _faults(at, state, on_the_way=on_the_way)):
+            if not is_link and (reason := _faults(at, state, users, on_the_way=on_the_way)):
                 return reason
     except OSError as error:
         return f"{error.filename} cannot be read ({error.strerror})"
@@ -228,7 +229,7 @@ def _redirection(at: Path, state: os.stat_result) -> str | None:
     if stat.S_ISLNK(state.st_mode):
         if state.st_uid not in trusted_users():
             return f"{at} is a link of another user, who can change its target"
-    elif is_root() and (reason := _faults(at, state, on_the_way=True)):
+    elif is_root() and (reason := _faults(at, state, trusted_users(), on_the_way=True)):
         return f"{reason}, who could replace it while root writes there"
     return None
 
@@ -279,8 +280,8 @@ def _is_there(name: str, folder: int) -> bool:
     return True
 
 
-def _faults(at: Path, state: os.stat_result, *, on_the_way: bool) -> str | None:
-    if state.st_uid not in trusted_users():
+def _faults(at: Path, state: os.stat_result, users: set[int], *, on_the_way: bool) -> str | None:
+    if state.st_uid not in users:
         return f"{at} belongs to {user_name(state.st_uid)}"
     others = state.st_mode & stat.S_IWOTH
     if state.st_mode & stat.S_IWGRP and not _is_private(at, state):

@@ -58,7 +58,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises BadInput for an unknown name, with the known ones, and for an invalid value.
         """
-        hints = typing.get_type_hints(cls)
+        hints = _hints(cls)
         types = {name: hints[name] for name in cls.help()}
         values = {}
         for name, value in given.items():
@@ -87,7 +87,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
         """Return the values of a parameter that completion offers; none for numbers and free texts."""
         if isinstance(one := described(cls, Offered).get(name), Offered):
             return list(map(str, one.values))
-        kind = typing.get_type_hints(cls)[name]
+        kind = _hints(cls)[name]
         return ["true", "false"] if bool in (kind, *typing.get_args(kind)) else []
 
     def check(self) -> None:
@@ -112,6 +112,9 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
         """Return names and values in the form of JSON."""
         result: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         return {name: value for name, value in result.items() if name not in self.ABSENT}
+
+
+_hints = functools.cache(typing.get_type_hints)  # a sweep asks for each of its points
 
 
 @functools.cache

@@ -22,7 +22,7 @@ from labkit.analysis.load import ENDPOINT_NAMES, GROUP, HOST, Key
 from labkit.analysis.stats import Effect
 from labkit.common.units import counted
 from studies import function_time_claim
-from studies.documents.results import Results, how_to_measure
+from studies.documents.results import Results
 
 HEADERS_BYTES = {4: 42, 6: 62}  # Ethernet, IP and UDP, by the version of IP
 FULL_LINK = 0.9  # of a link's rate: more than this may fill it, because a tunnel adds headers
@@ -89,7 +89,7 @@ def _measured(
     def source_of(run: str, /, *given: Given.args, **only: Given.kwargs) -> Source:
         def source(results: Results) -> list[Evidence]:
             if not results.has(run):
-                return [Evidence(run, "", "", doubt=f"{how_to_measure(run)} measures it")]
+                return [Evidence(run, "", "", doubt=f"{results.how_to_measure(run)} measures it")]
             found = list(find(results, run, *given, **only))
             return found or [Evidence(run, "", "", doubt="the run did not measure it")]
 
@@ -296,6 +296,7 @@ def _deviation(one: Evidence) -> Evidence:
 
 def computed(what: str, number: Callable[[], float]) -> Source:
     """Return a quotient of numbers that the document itself prints, or that follow from definitions."""
+    number = functools.cache(number)
     return lambda _results: [Evidence(PRINTED, what, "", value := number(), value, value, COMPUTED)]
 
 

@@ -37,6 +37,7 @@ class Results:
         self._rows_and_profiles = functools.cache(lambda name: load.rows_and_profiles(self._place(name)))
         self.verdicts = functools.cache(self._verdicts)
         self.ratios = functools.cache(self._ratios)
+        self.how_to_measure = functools.cache(how_to_measure)
 
     def names(self) -> list[str]:
         """Return the names of the published runs."""
