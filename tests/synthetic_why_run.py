@@ -86,14 +86,21 @@ def words(page: Path) -> str:
     return re.sub(r"<[^>]+>|\s+", " ", text[text.index("<header>") : text.index("<footer>")])
 
 
-def tables(left: Path | str, right: Path | str | None = None) -> dict[str, tuple[str, Any]]:
-    """Return the words and the table of each part of the page about the only point, by its title."""
+def tables(left: Path | str, right: Path | str | None = None, last: str = "") -> dict[str, tuple[str, Any]]:
+    """Return the words and the table of each part of the page about the only point, by its title, up to the `last`."""
     [point] = selection.points(selection.select_sides(str(left), right and str(right)))
     result = {}
     for title, pieces in sections.parts(point):
         text = " ".join(one for one in pieces if isinstance(one, str))
         result[title] = text, next((one for one in pieces if isinstance(one, pd.DataFrame)), None)
+        if title == last:
+            break
     return result
+
+
+def section(title: str, left: Path | str, right: Path | str | None = None) -> tuple[str, Any]:
+    """Return the words and the table of one part of the page."""
+    return tables(left, right, title)[title]
 
 
 def page(left: str, right: str | None, out: Path | None = None) -> tuple[Path, list[str]]:

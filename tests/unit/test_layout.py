@@ -76,17 +76,20 @@ def room(name: str) -> str:
     return ".".join(words[1:3]) if deep else folder(name)
 
 
-def imported(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield every module that a file imports, anywhere in it (also for types only), as a dotted name with its line."""
+@functools.cache
+def imported(path: Path) -> list[tuple[str, int]]:
+    """Return the modules that a file imports, anywhere in it (also for types only), as names with lines."""
+    result = list[tuple[str, int]]()
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
+            result += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{named(path)}:{node.lineno}: write the whole name instead of dots"
             assert node.module is not None
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
-                yield (whole if whole in MODULES else node.module), node.lineno
+                result.append((whole if whole in MODULES else node.module, node.lineno))
+    return result
 
 
 def of_labkit(path: Path) -> Iterator[tuple[str, int]]:

@@ -72,10 +72,15 @@ def locked() -> dict[str, tuple[str, int]]:
 
 
 @functools.cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
 def imports(folder: str) -> set[str]:
     names = set()
     for path in (ROOT / folder).rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.Import):
                 names |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
@@ -96,7 +101,7 @@ def test_imports_are_declared() -> None:
 def test_extras_are_imported_by_their_command_only() -> None:
     """Everything else works without the extras. Only the modules of `--dask` import them at module level."""
     for path in sorted((ROOT / "labkit").rglob("*.py")):
-        module = ast.parse(path.read_text())
+        module = tree(path)
         at_top = {alias.name for node in module.body if isinstance(node, ast.Import) for alias in node.names}
         at_top |= {node.module or "" for node in module.body if isinstance(node, ast.ImportFrom)}
         if at_top & names(OPTIONAL):

@@ -90,7 +90,7 @@ def test_runs_are_added_by_several_writers_and_a_change_is_marked(
     runs = [run(tmp_path, number, 0.9 if number > 5 else 1.0, **kernels[number > 5]) for number in range(12)]
     there = tmp_path / "track"
     with multiprocessing.get_context("fork").Pool(2) as pool:
-        assert sum(pool.map(add, [(one, there) for one in [*runs, *runs]])) == 24
+        assert sum(pool.map(add, [(one, there) for one in [*runs, *runs[:4]]])) == 16
     assert len(list(there.iterdir())) == 12
     assert cli.main(["track", "add", str(runs[0]), "--history", str(there)]) == 0
     assert capsys.readouterr().out.startswith("already there: ")

@@ -276,13 +276,14 @@ def test_kernel_that_did_not_boot(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "- Not measured: vm:old: the lab VM did not boot." in lines
     assert "- Not measured: vm:older: the lab VM did not boot." in lines
     assert "nan" not in lines
-    assert len(verdict_tables.verdicts(shown.rows)) == len(alone)
+    judged = verdict_tables.verdicts(shown.rows)
+    assert len(judged) == len(alone)
     assert "unknown kernel (vm:old): veth_bridge: 1 of 1 row left out as failed: vm:old: the lab VM" in str(
         shown.doubts().data
     )
     for name in ("throughput", "forest"):
         draw = getattr(figures, name)
-        drawn = draw(verdict_tables.verdicts(shown.rows) if name == "forest" else shown.rows)
+        drawn = draw(judged if name == "forest" else shown.rows)
         assert drawn is None or "unknown kernel" not in str([axis.ticktext for axis in drawn.select_xaxes()])
     terminal_tables.show_rows(shown.rows)
     assert "vm:old: the lab VM did not boot" in " ".join(capsys.readouterr().out.split())

@@ -13,7 +13,7 @@ from conftest import ROOT
 from scipy.special import stdtrit
 from synthetic_rows import ROW, Row, rows, save
 
-from labkit.analysis import stats, verdicts
+from labkit.analysis import conditions, load, stats, verdicts
 from labkit.analysis.load import PEER_RAN_ON, PROVENANCE, RAN_ON
 from labkit.common.errors import BadInput
 from labkit.common.schema import TARGET_HELD
@@ -29,7 +29,7 @@ def verdict(some: list[Row], **given: Any) -> Any:
 
 def test_slices_decide_or_whole_runs_without_them() -> None:
     result = verdict(rows())
-    assert list(verdicts.verdicts(pd.DataFrame(rows())).columns) == [*verdicts.GROUP, *verdicts.VERDICTS]
+    assert list(result.index) == [*verdicts.GROUP, *verdicts.VERDICTS]
     assert list(result[["word", "topology", "baseline"]]) == ["faster", "macvlan_bridge", "veth_bridge"]
     assert result["low"] < 1.2 < result["high"]
     assert (result["n_count"], result["rounds_count"], result["pairs"]) == (60, 5, 1)
@@ -86,16 +86,18 @@ def test_no_evidence_without_a_control_or_with_one_setup() -> None:
     assert "veth_bridge was not measured twice" in result["sentence"]
     assert math.isnan(result["control_ratio"])
     assert 1.15 < result["ratio"] < 1.25
-    assert "one set-up" in verdict(rows(rounds=1, slices=100))["sentence"]
-    assert verdict(rows(rounds=1, slices=100))["word"] == "no evidence"
+    result = verdict(rows(rounds=1, slices=100))
+    assert "one set-up" in result["sentence"]
+    assert result["word"] == "no evidence"
 
 
 @pytest.mark.parametrize(("ratio", "word"), [(1.3, "no evidence"), (0.06, "slower")])
 def test_control_that_differs_from_itself_widens(ratio: float, word: str) -> None:
     some = rows({"veth_bridge": 1, "veth_bridge (again)": 1.1, "macvlan_bridge": ratio})
-    assert verdict(some)["word"] == word
-    assert verdict(some)["widened"]
-    assert verdict(some)["high"] > 3 * verdict(some)["low"]  # the table shows what the sentence judges
+    result = verdict(some)
+    assert result["word"] == word
+    assert result["widened"]
+    assert result["high"] > 3 * result["low"]  # the table shows what the sentence judges
     assert any("the baseline differs from itself" in doubt for doubt in verdicts.doubts(pd.DataFrame(some)))
 
 
@@ -428,13 +430,14 @@ def test_busy_machine_is_reported_once() -> None:
     words = "a busy machine: in the half second before the first run 1.2 of its 2 CPUs were busy"
 
     def report(*runs: list[Row]) -> list[str]:
-        result = verdicts.doubts(pd.DataFrame([row for each in runs for row in each]))
-        return [doubt.partition(words)[0] for doubt in result if "busy" in doubt]
+        result = conditions.busy(load.complete(pd.DataFrame([row for each in runs for row in each])))
+        return [doubt.partition(words)[0] for doubt in result]
 
     high, low = {"busy_before_share": 0.6}, {"busy_before_share": 0.2}
-    assert report(rows(load1=9.0)) == [], "rows that do not tell it: their own load is in load1"
+    for given, heads in (({"load1": 9.0}, []), (high, [""])):  # a run's own load is in load1
+        told = verdicts.doubts(pd.DataFrame(rows(**given)))
+        assert [one.partition(words)[0] for one in told if "busy" in one] == heads
     assert report(rows(**low)) == []
-    assert report(rows(**high)) == [""]
     assert report(rows(**late, **high), rows(run="b", seed=2, **early, **low)) == []
     assert report(rows(**late, **low), rows(run="b", seed=2, **early, **high)) == [""]
     other: dict[str, Any] = {"run": "b", "machine": "m2", "cpu": "Another CPU"}

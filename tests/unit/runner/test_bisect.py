@@ -44,6 +44,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     return install
 
 
+FEW = {"values": ("100", "106", "107", "111")}
+
+
 def search(folder: Path, **given: Any) -> bisect.Answer:
     asked: dict[str, Any] = {
         "experiment": "datapaths", "parameters": {}, "over": "length_bytes", "most_pairs": 6,
@@ -115,7 +118,7 @@ def test_noise_is_no_answer_and_no_difference_is_an_error(tmp_path: Path, measur
 
 def test_more_pairs_are_measured_where_it_cannot_tell(tmp_path: Path, measured: Any) -> None:
     measured(lambda number, _: 0.95 if number >= 107 else 1.0, 0.01)
-    answer = search(tmp_path / "b", most_pairs=30)
+    answer = search(tmp_path / "b", most_pairs=30, **FEW)
     assert answer.first_bad == "107"
     assert max(one.pairs for one in answer.steps) > bisect.FIRST_PAIRS
 
@@ -123,7 +126,7 @@ def test_more_pairs_are_measured_where_it_cannot_tell(tmp_path: Path, measured: 
 def test_loss_is_judged_in_pairs_of_runs(tmp_path: Path, measured: Any) -> None:
     """The loss of both ends grows from run to run by more than the margin."""
     measured(lambda *_: 1.0, 0.01, lambda number, run: 300 * run + 200 * (number >= 107))
-    answer = search(tmp_path / "b", parameters={"protocol": "udp"}, conditions=("loss>1%",))
+    answer = search(tmp_path / "b", parameters={"protocol": "udp"}, conditions=("loss>1%",), **FEW)
     assert (answer.first_bad, answer.last_good) == ("107", "106")
     assert "+2 %" in answer.sentence
     with pytest.raises(BadInput, match="choose a load of UDP"):
@@ -174,15 +177,14 @@ def test_the_order_and_the_kernels_of_a_folder(tmp_path: Path) -> None:
 
 def test_a_damaged_state_is_named(tmp_path: Path, measured: Any) -> None:
     measured(lambda number, _: 0.9 if number >= 107 else 1.0, 0.002)
-    few = {"values": ("100", "106", "107", "111")}
-    answer = search(tmp_path / "b", **few)
+    answer = search(tmp_path / "b", **FEW)
     state = tmp_path / "b" / bisect.FILE
     there = run_folder.read_object(state)
     state.write_bytes(state.read_bytes()[:50])
     with pytest.raises(BadInput, match="cannot be read"):
-        search(tmp_path / "b", **few)
+        search(tmp_path / "b", **FEW)
     run_folder.write_json(state, {**there, "words": None})
     with pytest.raises(BadInput, match="is not complete"):
-        search(tmp_path / "b", **few)
+        search(tmp_path / "b", **FEW)
     state.unlink()
-    assert search(tmp_path / "b", **few).first_bad == answer.first_bad
+    assert search(tmp_path / "b", **FEW).first_bad == answer.first_bad

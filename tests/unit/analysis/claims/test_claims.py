@@ -273,8 +273,8 @@ def test_a_full_link_decides_nothing(tmp_path: Path) -> None:
             row["link_rate_bps"] = rate_bps
         results = published(tmp_path / name, *tables)
         for source in sources:
-            plain, careful = source(results), undecided_if("link_full", source)(results)
-            assert {one.link_full for one in plain} == {full}
+            careful = undecided_if("link_full", source)(results)
+            assert {one.link_full for one in careful} == {full}
             assert {one.doubt for one in careful} == ({"both sides fill the link"} if full else {""})
 
 

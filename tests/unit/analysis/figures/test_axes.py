@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import pytest
 from synthetic_rows import rows
 
@@ -13,16 +14,19 @@ from labkit.common.errors import BadInput
 
 
 def swept(name: str, values: tuple[Any, ...], **given: Any) -> pd.DataFrame:
-    """Return rows of a sweep over one parameter."""
-    each = [row for value in values for row in rows(**{name: value}, **given)]
+    """Return rows of a sweep over one parameter, with a slice in each round."""
+    each = [row for value in values for row in rows(**{"slices": 1, name: value} | given)]
     return load.complete(pd.DataFrame(each))
 
 
-def drawn(rows: pd.DataFrame, **given: Any) -> tuple[str, list[str], list[str]]:
+def read(figure: go.Figure) -> tuple[str, list[str], list[str]]:
     """Return the title, the ticks of the first axis, and the titles of the panels."""
-    figure = figures.throughput(rows, **given)
     panels = [text.text for text in figure.layout.annotations if text.text.startswith("<b>")]
     return figure.layout.title.text, list(figure.layout.xaxis.ticktext), panels
+
+
+def drawn(rows: pd.DataFrame, **given: Any) -> tuple[str, list[str], list[str]]:
+    return read(figures.throughput(rows, **given))
 
 
 def test_swept_parameter_is_the_axis() -> None:
@@ -43,10 +47,10 @@ def test_swept_parameter_is_the_axis() -> None:
         ("loss_goal_ratio", (0.01, 0.0), "loss goal", ["NDR", "PDR 1 %"]),
         ("family", (4, 6), "family", ["IPv4", "IPv6"]),
     ):
-        table = swept(name, values, protocol="udp")
-        found, labels, panels = drawn(table)
+        figure = figures.throughput(swept(name, values, protocol="udp"))
+        found, labels, panels = read(figure)
         assert f"Throughput against {title}" in found
-        assert next(figures.throughput(table).select_xaxes()).title.text
+        assert figure.layout.xaxis.title.text
         assert labels == ticks
         assert len(panels) == 1
 
@@ -55,7 +59,7 @@ def test_each_parameter_that_varies_alone_has_a_panel_with_the_common_point() ->
     table = pd.concat([swept("length_bytes", (64, 1400)), swept("pairs", (1, 2), length_bytes=512)])
     figure = figures.throughput(table)
     assert [axis.ticktext for axis in figure.select_xaxes()] == [("64", "512", "1400"), ("1", "2")]
-    title, _, panels = drawn(table)
+    title, _, panels = read(figure)
     assert "Throughput against number of pairs and length of a write or datagram" in title
     assert panels == ["<b>TCP · MTU 1500 · 1 pair</b>", "<b>TCP · MTU 1500<br>512 B each</b>"]
     title, labels, panels = drawn(table[table["pairs"].eq(1)], along="length_bytes")
@@ -152,7 +156,7 @@ def test_arms_have_one_order_with_the_baseline_first() -> None:
     arms = ["veth_routed", "loopback", "veth_bridge"]
     table = load.complete(pd.DataFrame(rows(dict.fromkeys(arms, 1.0), slices=1)))
     assert drawn(table)[1] == arms
-    lengths = swept("length_bytes", (64, 512), ratios=dict.fromkeys(arms, 1.0), slices=1, protocol="udp")
+    lengths = swept("length_bytes", (64, 512), ratios=dict.fromkeys(arms, 1.0), protocol="udp")
     _, _, panels = drawn(lengths, panel="arm")
     assert panels == [f"<b>UDP · MTU 1500<br>{one}</b>" for one in arms]
     figure = figures.throughput(pd.concat([table, lengths[lengths["arm"].ne(arms[-1])]]))
@@ -167,10 +171,10 @@ def test_arm_has_a_mean_of_slices_at_one_place_and_of_whole_runs_at_another() ->
 
 
 def test_titles_name_pairs_and_the_arm_of_colours() -> None:
-    table = swept("mtu_bytes", (1500, 9000), pairs=8, slices=1, ratios={"veth_bridge": 1.0})
+    table = swept("mtu_bytes", (1500, 9000), pairs=8, ratios={"veth_bridge": 1.0})
     assert drawn(table)[2] == ["<b>TCP · 8 pairs</b>"]
     assert drawn(table, along="pairs", colour="mtu_bytes")[2] == ["<b>TCP · veth_bridge</b>"]
-    ping = swept("mtu_bytes", (1500,), protocol="ping", slices=1)
+    ping = swept("mtu_bytes", (1500,), protocol="ping")
     assert drawn(pd.concat([table, ping]), along="arm")[2][-1] == "<b>ping · 1 pair</b>"
 
 

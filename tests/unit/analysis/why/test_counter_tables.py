@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import synthetic_rows
-from synthetic_why_run import observed, page, run, tables, words
+from synthetic_why_run import observed, page, run, section, tables, words
 
 from labkit.analysis.why import (
     explain,
@@ -28,7 +28,7 @@ def test_counters_include_the_warm_up(protocol: str, tmp_path: Path) -> None:
                    "cpus": {"0": {"softirq_s": 0.1 * times_the_window}}}  # fmt: skip
         row = {"received_count": 200_000, "received_bytes": 200_000, "cpu_s": 0.2, "protocol": protocol}
         run(tmp_path / name, {"veth_bridge": "baseline"}, observed=counted, **row)
-    report = tables(f"{tmp_path}/one:veth_bridge", tmp_path / "two")
+    report = tables(f"{tmp_path}/one:veth_bridge", tmp_path / "two", "CPU time by kind")
     words, table = report["The kernel's counters"]
     assert (words, table) == ("No counter differs by more than the spread between rounds.", None)
     _, table = report["CPU time by kind"]
@@ -50,7 +50,7 @@ def test_rounds_without_traffic_are_left_out(received_count: int | None, tmp_pat
         if row["method"] == "profile" and row["round"] == 2:
             row["received_count"] = received_count
     synthetic_rows.save(tmp_path / "some", rows)
-    timed, table = tables(f"{folder}:veth_bridge", tmp_path / "some")["Function times"]
+    timed, table = section("Function times", f"{folder}:veth_bridge", tmp_path / "some")
     assert "1 of 5 rounds of macvlan_bridge (some)" in timed
     assert table.loc["ip_rcv", "ns per packet, macvlan_bridge (some)"] != "–"
 
@@ -63,7 +63,7 @@ def test_loss_has_a_unit(tmp_path: Path) -> None:
               "hops": [{"at": "client0:eth0 to server0:eth0", "lost_count": 6000}]}  # fmt: skip
     shown = {}
     for name, one in {"both": pair | {"frames": frames}, "frames": frames}.items():
-        shown[name] = tables(run(tmp_path / name, observed={"loss": [one]}))["Loss per hop"]
+        shown[name] = section("Loss per hop", run(tmp_path / name, observed={"loss": [one]}))
     (both, table), (alone, _) = shown.values()
     assert both.startswith("Of the datagrams that were sent")
     assert "listed separately" in both
@@ -85,7 +85,7 @@ def test_copies_of_each_mirror(tmp_path: Path) -> None:
     for name in ("without", "plain"):
         run(tmp_path / name, arm, observed={"loss": [pair]})
     assert "Copies of each mirror" not in tables(f"{tmp_path}/without:veth_bridge", tmp_path / "plain")
-    _, table = tables(f"{tmp_path}/with:veth_bridge", tmp_path / "plain")["Copies of each mirror"]
+    _, table = section("Copies of each mirror", f"{tmp_path}/with:veth_bridge", tmp_path / "plain")
     [side] = table.columns
     assert [text.split()[0] for text in table[side]] == ["0.0", "0.0", "25.000", "10.000"]
     assert list(table.index) == [
@@ -104,7 +104,7 @@ def test_events_of_a_switch_alone(scopes: tuple[str, str], words: str, tmp_path:
     for name, scope in zip(("one", "two"), scopes, strict=True):
         report = observed("perf_stat", 0, "") | {"scope": scope}
         run(tmp_path / name, {"veth_bridge": "baseline"}, observed=report)
-    text, table = tables(f"{tmp_path}/one:veth_bridge", tmp_path / "two")["Events that perf counted"]
+    text, table = section("Events that perf counted", f"{tmp_path}/one:veth_bridge", tmp_path / "two")
     assert words in text
     assert (table is None) == words.startswith("Not compared")
 
@@ -117,7 +117,7 @@ def test_averages_of_a_switch(tmp_path: Path) -> None:
             count = lookups + (row["round"] - 2) / 1000
             row["observed"] = {"flows": [], "averages": {"subtable lookups per megaflow hit": count}}
         synthetic_rows.save(tmp_path / name, rows)
-    _, table = tables(f"{tmp_path}/one:veth_bridge", tmp_path / "two")["What a packet costs Open vSwitch"]
+    _, table = section("What a packet costs Open vSwitch", f"{tmp_path}/one:veth_bridge", tmp_path / "two")
     [line] = table.to_dict("records")
     assert list(table.index) == ["subtable lookups per megaflow hit"]
     assert [str(text).split()[0] for text in line.values()] == ["1.0000", "2.0000", "ratio"]
@@ -131,7 +131,7 @@ def test_guest_counters(read: bool, tmp_path: Path) -> None:
         cpus = {name: {"cpus": {"0": {"softirq_s": 0.2, "NET_RX": 10}}} for name in ("client0", "client1")}
         report |= {"guests": cpus, "not_read": "queueing disciplines in guests"}
     arms = {"veth_bridge": "baseline", "macvlan_bridge": "variant"}
-    result = tables(run(tmp_path / "one", arms, endpoint="guest", observed=report))
+    result = tables(run(tmp_path / "one", arms, endpoint="guest", observed=report), last="Loss per hop")
     lines = "not read: queueing disciplines in guests." if read else "the guests' counters were not read."
     for title in ("The kernel's counters", "Loss per hop"):
         assert result[title][0].endswith(lines)
@@ -148,7 +148,7 @@ def test_interface_of_one_side_does_not_stand_out(tmp_path: Path) -> None:
                    "loss": [{"unit": "datagrams", "received_count": 200_000}], "cpus": {}}  # fmt: skip
         row = {"received_count": 200_000, "received_bytes": 200_000, "cpu_s": 0.2, "protocol": "udp"}
         run(tmp_path / name, {"veth_bridge": "baseline"}, observed=counted, **row)
-    text, table = tables(f"{tmp_path}/one:veth_bridge", tmp_path / "two")["The kernel's counters"]
+    text, table = section("The kernel's counters", f"{tmp_path}/one:veth_bridge", tmp_path / "two")
     assert table is None
     assert text.endswith("Not compared, because one side lacks it: client: vxlan0.")
 
@@ -178,7 +178,7 @@ def test_kprobe_calls_by_process(tmp_path: Path) -> None:
             observed = {"function": "udp_sendmsg:return", "calls_count": 1000 + row["round"], "kept_count": 40,
                         "processes": {"iperf3": 30, "<idle>": 10}, "values": of}  # fmt: skip
             row |= {"observer": "kprobe", "observed": observed}
-    text, table = tables(synthetic_rows.save(tmp_path / "two", rows))["Calls that kprobe recorded"]
+    text, table = section("Calls that kprobe recorded", synthetic_rows.save(tmp_path / "two", rows))
     assert text.startswith("Calls of udp_sendmsg:return on the whole machine")
     left, right = (table[name] for name in ("veth_bridge", "macvlan_bridge"))
     assert (left["calls"], left["in iperf3"], left["returned -11"]) == ("1,002", "75 %", "25 %")
@@ -231,7 +231,7 @@ def test_ratio_of_two_runs_with_a_round_each_has_no_interval(tmp_path: Path) -> 
     for name, arm in (("one", "veth_bridge"), ("two", "macvlan_bridge")):
         rows = run_folder.read_rows(run(tmp_path / "all" / name, {arm: "baseline"}))
         synthetic_rows.save(tmp_path / name, [row for row in rows if not row["round"]])
-    _, table = tables(tmp_path / "one", tmp_path / "two")["What follows from them"]
+    _, table = section("What follows from them", tmp_path / "one", tmp_path / "two")
     assert table.loc["LLC-load-misses / LLC-loads", "ratio"] == "ratio 2"
 
 
@@ -245,7 +245,7 @@ def test_ratios_are_of_the_same_rounds_if_each_side_lacks_one(tmp_path: Path) ->
             known = {"cycles": cycles, "instructions": 10}
             row["observed"] = {"events": {name: {"count": count} for name, count in known.items()}}
             row["status"] = "failed" if row["round"] == lacking.get(row["arm"]) else "ok"
-    _, table = tables(synthetic_rows.save(tmp_path / "some", rows))["What follows from them"]
+    _, table = section("What follows from them", synthetic_rows.save(tmp_path / "some", rows))
     assert table.loc["cycles per instruction", "ratio"] == "ratio 3 [3, 3]"
 
 

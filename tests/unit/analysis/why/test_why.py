@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import synthetic_rows
-from synthetic_why_run import page, run, tables, words
+from synthetic_why_run import page, run, section, words
 
 from labkit.analysis import flame, load, why
 from labkit.analysis.flame import load_profiles
@@ -69,7 +69,7 @@ def test_event_unit(folder: Path, tmp_path: Path) -> None:
     several = dict.fromkeys(("udp", "tcp"), pd.DataFrame())
     for protocol in several:
         place = folder if protocol == "udp" else run(tmp_path / "tcp", protocol="tcp", received_bytes=2e9)
-        words, several[protocol] = tables(place)["Events that perf counted"]
+        words, several[protocol] = section("Events that perf counted", place)
         assert words.startswith("Per 1,000 packets" if protocol == "udp" else "Per gigabyte that arrived")
         assert "branches" not in several[protocol].index
     clock = several["tcp"].loc["task-clock, s"]
@@ -77,7 +77,7 @@ def test_event_unit(folder: Path, tmp_path: Path) -> None:
     assert clock["stands out"] == "no"
     # The generator counted 400,000 requests in its own time, and answered 200,000 in the 20 s of the window.
     requests = run(tmp_path / "rr", protocol="udp_rr", transaction_rate=1e4, received_count=400_000)
-    words, table = tables(requests)["Events that perf counted"]
+    words, table = section("Events that perf counted", requests)
     assert words.startswith("Per request that was answered")
     assert table.loc["context-switches"]["veth_bridge"].startswith("20.0")
 
@@ -96,7 +96,7 @@ def test_function_time_unit(
     """Packets of TCP are counted at the interface, after GRO, so there is no time for one packet."""
     work = {"received_count": 250_000, "received_bytes": 2e9, "cpu_s": 4.0}
     place = run(tmp_path / "one", protocol=protocol, **work)
-    lines, table = tables(place)["Function times"]
+    lines, table = section("Function times", place)
     assert lines.startswith(f"Per {words}. Means of the rounds")
     intervals = {head for head in table.columns if table[head].str.contains("±").any()}
     assert intervals == {head for head in table.columns if unit in head}
