@@ -1,6 +1,6 @@
 """Run the packet generator in topologies. The tests run this as a program, like an experiment's process.
 
-The first argument names the scenario. Standard output gets the results as JSON.
+The argument is a JSON list of scenarios, each with its arguments. Standard output gets their results as JSON.
 """
 
 from __future__ import annotations
@@ -326,4 +326,4 @@ def killed() -> Any:
 
 
 if __name__ == "__main__":
-    print(json.dumps(globals()[sys.argv[1]](*sys.argv[2:])))
+    print(json.dumps([globals()[what](*words) for what, *words in json.loads(sys.argv[1])]))

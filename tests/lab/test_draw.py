@@ -22,30 +22,36 @@ def checked(done: Done) -> str:
 
 
 TREES = ("loopback", "veth_bridge", "macvlan_bridge", "vxlan")  # the doctor builds every topology
+REDIRECT, MERMAID, JSON = "veth_redirect", "veth --mermaid", "veth --json mtu_bytes=9000 family=6"
+BAD = {
+    "macvlan_passthru": "macvlan passthru takes one device on a parent",
+    "veth --html /proc/nothing/page.html": "cannot write /proc/nothing/page.html",
+}
 
 
 @pytest.fixture(scope="module")
-def trees(machine: Sandbox) -> dict[str, Done]:
-    """Draw every topology; those that this kernel does not have are refused."""
-    return machine.commands(*(f"draw {name}" for name in TREES))
+def drawings(machine: Sandbox) -> dict[str, Done]:
+    """Draw all of these in one process; topologies that this kernel does not have are refused."""
+    every = (*TREES, REDIRECT, MERMAID, JSON, *BAD)
+    return dict(zip(every, machine.commands(*(f"draw {words}" for words in every)).values(), strict=True))
 
 
 @pytest.mark.parametrize("name", TREES)
-def test_tree_of_every_topology(name: str, trees: dict[str, Done], need: Need) -> None:
+def test_tree_of_every_topology(name: str, drawings: dict[str, Done], need: Need) -> None:
     require_kind(name, need)
-    lines = checked(trees[f"draw {name}"]).splitlines()
+    lines = checked(drawings[name]).splitlines()
     assert lines[0].startswith(f"{name}, 1 pair, Linux ")
     assert "10.1.0." in "\n".join(lines)
     assert set(lines) >= {"client0", "server0"} or name == "loopback"
 
 
-def test_redirect_needs_the_right_to_load_programs(machine: Sandbox) -> None:
-    assert "it needs CAP_BPF and CAP_NET_ADMIN" in one_sentence(machine.labkit("draw", "veth_redirect"))
+def test_redirect_needs_the_right_to_load_programs(drawings: dict[str, Done]) -> None:
+    assert "it needs CAP_BPF and CAP_NET_ADMIN" in one_sentence(drawings[REDIRECT])
 
 
-def test_mermaid_and_json(machine: Sandbox) -> None:
-    assert 'subgraph n0["client0"]' in drawn(machine, "veth", "--mermaid")
-    state = json.loads(drawn(machine, "veth", "--json", "mtu_bytes=9000", "family=6"))
+def test_mermaid_and_json(drawings: dict[str, Done]) -> None:
+    assert 'subgraph n0["client0"]' in checked(drawings[MERMAID])
+    state = json.loads(checked(drawings[JSON]))
     eth0 = {
         space["name"]: next(one for one in space["interfaces"] if one["name"] == "eth0")
         for space in state["namespaces"]
@@ -65,6 +71,7 @@ def test_figure_of_many_pairs_as_file(machine: Sandbox, tmp_path: Path) -> None:
     assert "client8" not in text.rpartition("Plotly.newPlot")[2]
 
 
+@pytest.mark.long
 @pytest.mark.needs("chromium")
 def test_figure_as_svg(machine: Sandbox, tmp_path: Path) -> None:
     picture = tmp_path / "veth.svg"
@@ -72,17 +79,10 @@ def test_figure_as_svg(machine: Sandbox, tmp_path: Path) -> None:
     assert ">client0<" in picture.read_text()
 
 
-BAD = {
-    "macvlan_passthru": "macvlan passthru takes one device on a parent",
-    "veth --html /proc/nothing/page.html": "cannot write /proc/nothing/page.html",
-}
-
-
-def test_what_the_kernel_or_the_disk_refuses_is_one_sentence(machine: Sandbox) -> None:
-    done = machine.commands(*(f"draw {words}" for words in BAD))
+def test_what_the_kernel_or_the_disk_refuses_is_one_sentence(drawings: dict[str, Done]) -> None:
     for words, sentence in BAD.items():
-        assert one_sentence(done[f"draw {words}"]).startswith(sentence)
-        assert done[f"draw {words}"].stdout == ""
+        assert one_sentence(drawings[words]).startswith(sentence)
+        assert drawings[words].stdout == ""
 
 
 def test_draw_leaves_nothing(machine: Sandbox) -> None:

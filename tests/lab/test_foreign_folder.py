@@ -57,14 +57,14 @@ def test_benchmarks_start_nothing_of_the_current_folder(machine: Sandbox, trap: 
 
 
 def test_foreign_notebook_is_not_executed(machine: Sandbox, trap: Trap) -> None:
-    done = machine.labkit("run", "datapaths", "topology=veth", "slices=1", "whole_runs=0", cwd=trap.folder)
-    checked(trap, done)
+    words = ("topology=veth", "slices=1", "whole_runs=0", "--json")
+    checked(trap, machine.labkit("run", "datapaths", *words, cwd=trap.folder))
     [run] = (machine.data / "datapaths").iterdir()
-    lines = checked(trap, machine.labkit("report", str(run), cwd=trap.folder), code=2)
-    assert f"are not executed, because other users can write {trap.folder}" in lines
     (trap.folder / "params/one.yaml").write_text("notebook: 01_datapaths\ngrid: [{pairs: [1]}]\n")
-    lines = checked(trap, machine.labkit("sweep", "params/one.yaml", cwd=trap.folder), code=2)
-    assert "LABKIT_PROJECT=" in lines
+    report, sweep = machine.commands(f"report {run}", "sweep params/one.yaml", cwd=trap.folder).values()
+    because = f"are not executed, because other users can write {trap.folder}"
+    assert because in checked(trap, report, code=2)
+    assert "LABKIT_PROJECT=" in checked(trap, sweep, code=2)
 
 
 @pytest.mark.long

@@ -52,7 +52,7 @@ def test_packets_are_captured(machine: Sandbox) -> None:
 
 
 def test_what_needs_root_is_said(machine: Sandbox) -> None:
-    lines = ("run datapaths slices=1 whole_runs=0", "monitor nic0 --seconds 1", "doctor --json")
+    lines = ("run datapaths slices=1 whole_runs=0 --json", "monitor nic0 --seconds 1", "doctor --json")
     ran, monitored, doctor = machine.commands(*lines).values()
     [line] = [line for line in ran.stderr.splitlines() if "not root" in line]
     assert ran.returncode == doctor.returncode == 0, ran.stderr
