@@ -226,6 +226,7 @@ def test_path_is_followed(name: str, machine: Machine, need: Need) -> None:
     assert machine.everything() == before
 
 
+@pytest.mark.long
 def test_drawings_say_what_is_set(machine: Machine) -> None:
     """The drawing has MTU, queueing discipline, offloads, rules, addresses, and what publishes ports."""
     machine.make(
@@ -305,6 +306,7 @@ def test_program_that_copies_is_a_hop(machine: Machine) -> None:
         program.communicate()
 
 
+@pytest.mark.long
 @pytest.mark.needs("clsact")
 def test_bpf_program_that_decides_is_named(machine: Machine) -> None:
     """Where frames go behind a BPF program is not known, and a copy lacks it."""
@@ -436,6 +438,7 @@ def test_requests_probe_an_existing_network_beside_a_load(bridged: Machine) -> N
     assert bridged.everything() == before
 
 
+@pytest.mark.long
 @pytest.mark.needs("iperf3", "ping")
 def test_killed_run_leaves_the_network_as_it_was(bridged: Machine) -> None:
     before = bridged.everything()

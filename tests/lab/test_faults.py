@@ -227,7 +227,7 @@ exit $code
 """
 
 
-@pytest.mark.parametrize("kilobytes", [8, 120])
+@pytest.mark.parametrize("kilobytes", [120, *also("long", 8)])
 def test_full_disk_is_one_sentence(kilobytes: int, machine: Sandbox, tmp_path: Path) -> None:
     machine.data.mkdir()
     words = ["unshare", "--mount", "sh", "-c", FULL, "sh", f"{kilobytes}k", str(machine.data)]
