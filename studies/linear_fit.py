@@ -39,6 +39,11 @@ class Estimate:
     p: float | None = None
 
     @property
+    def half(self) -> float:
+        """Return half the width of the interval of a mean, or 0 without one."""
+        return 0.0 if self.high is None else self.high - self.value
+
+    @property
     def excludes_zero(self) -> bool:
         """Return whether the interval excludes 0."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
@@ -55,8 +60,14 @@ def interval(one: Estimate) -> str:
         return seconds(one.value)
     largest = max(abs(one.value), abs(one.low), abs(one.high))
     scale, unit = next(((scale, unit) for scale, unit in UNITS if largest >= scale), UNITS[-1])
-    middle, low, high = (f"{value / scale:.3g}".replace("-", "−") for value in (one.value, one.low, one.high))
-    return f"{middle} {unit} [{low}, {high}]"
+    return with_interval(one, ".3g", f" {unit}", scale)
+
+
+def with_interval(one: Estimate, form: str, unit: str = "", scale: float = 1.0) -> str:
+    """Return the value with its unit, and the ends of its interval in the same unit if it has one."""
+    known = (value for value in (one.value, one.low, one.high) if value is not None)
+    middle, *ends = (f"{value / scale:{form}}".replace("-", "−") for value in known)
+    return f"{middle}{unit}" + (f" [{', '.join(ends)}]" if ends else "")
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def monitor_cost(rows: pd.DataFrame, costs: pd.DataFrame) -> go.Figure:
     """Draw against the rate what each reader adds to the CPU time of the machine per packet, what it loses, and how it
     changes the throughput of the flow that it looks for.
 
-    rows: the measurements. costs: `findings.monitor_cost.costs(rows)`. Both axes of the first plot are logarithmic, so
+    rows: the measurements. costs: `finding.costs(rows)`. Both axes of the first plot are logarithmic, so
     a mean below 0 (no cost beyond the noise) is not drawn; the table has it.
     """
     figure = titled_grid(
@@ -66,13 +66,9 @@ def _estimates(some: pd.DataFrame, column: str) -> tuple[list[Estimate], pd.Seri
 
 def _bars(estimates: Sequence[Estimate], scale: float, above_0: bool = False) -> dict[str, object]:
     """Return the error bars of estimates. above_0: the axis is logarithmic and ends there."""
-    bars: dict[str, list[float]] = {"array": [], "arrayminus": []}
-    for one in estimates:
-        low, high = (one.value if end is None else end for end in (one.low, one.high))
-        low = max(low, 0.01 * abs(one.value)) if above_0 and one.low is not None else low
-        bars["array"].append((high - one.value) * scale)
-        bars["arrayminus"].append((one.value - low) * scale)
-    return bars | {"thickness": 1}
+    above = [scale * one.half for one in estimates]
+    below = [min(half, 0.99 * scale * one.value) for half, one in zip(above, estimates, strict=True)]
+    return {"array": above, "arrayminus": below if above_0 else above, "thickness": 1}
 
 
 def selected(times_s: Sequence[float], counts: Mapping[str, Sequence[int]]) -> go.Figure:

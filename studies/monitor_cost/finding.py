@@ -14,7 +14,7 @@ from labkit.analysis.displays import show
 from labkit.analysis.load import GROUP
 from labkit.analysis.run_figures import of_part
 from labkit.common.units import counted, percent, si
-from studies.linear_fit import Estimate, interval, mean, seconds
+from studies.linear_fit import Estimate, interval, mean, seconds, with_interval
 from studies.monitor_cost.figure import monitor_cost
 
 COST = "cpu_per_sent_s"  # compared by `verdicts` instead of the throughput
@@ -165,10 +165,7 @@ def _flow_throughput(one: Mapping[Any, Any]) -> str:
 
 
 def _percent(one: Any) -> str:
-    if not isinstance(one, Estimate):
-        return ""
-    ends = "" if one.low is None or one.high is None else f" [{100 * one.low:+.2g}, {100 * one.high:+.2g}]"
-    return f"{100 * one.value:+.2g} %{ends}".replace("-", "−")
+    return with_interval(one, "+.2g", " %", 0.01) if isinstance(one, Estimate) else ""
 
 
 def reductions(filtered: Any, sampled: Any) -> pd.DataFrame:

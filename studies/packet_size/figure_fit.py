@@ -118,8 +118,7 @@ def _plots(figure: go.Figure, panel: Panel, some: list[Curve], row: int) -> None
 def _intervals(values: Floats) -> tuple[Floats, Floats]:
     """Return the mean of each size and half the width of its interval (0 if there is none)."""
     result = [linear_fit.mean(column) for column in values.T]
-    halves = [0.0 if one.high is None else one.high - one.value for one in result]
-    return np.array([one.value for one in result]), np.array(halves)
+    return np.array([one.value for one in result]), np.array([one.half for one in result])
 
 
 def _draw_measured(
