@@ -27,7 +27,7 @@ def mirror_tax(rows: pd.DataFrame, taxes: Sequence[Tax]) -> go.Figure:
 
     Points are means of the rounds with 95 % intervals; lines are the fits.
     """
-    hosts = list({tuple(one.of.get(name) for name in HOST): one.of for one in taxes}.values())
+    hosts = list({tuple(one.of[name] for name in HOST): one.of for one in taxes}.values())
     labels = [_load(one.of, hosts) for one in taxes]
     row_of = {label: row for row, label in enumerate(dict.fromkeys(labels), 1)}
     costs = [cost for cost in COSTS if any(one.cost == cost for one in taxes)] or [*COSTS]
@@ -52,30 +52,19 @@ def mirror_tax(rows: pd.DataFrame, taxes: Sequence[Tax]) -> go.Figure:
     return finish(figure, complete(rows), "The mirror tax", subtitle)
 
 
-def _load(of: Mapping[str, Any], hosts: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+def _load(of: Mapping[str, Any], hosts: list[dict[str, Any]]) -> tuple[str, str]:
     """Return a load in words, and a line that names its host if there are several."""
-    among = [{name: one.get(name) for name in HOST} for one in hosts]
-    host = (
-        f"<br>{theme.plain(host_text({name: of.get(name) for name in HOST}, among))}"
-        if len(hosts) > 1
-        else ""
-    )
+    host = f"<br>{theme.plain(host_text(of, hosts))}" if len(hosts) > 1 else ""
     return theme.plain(", ".join(load_words(of))), host
 
 
 def _draw(figure: go.Figure, tax: Tax, place: tuple[int, int]) -> None:
     style = theme.arm_style(tax.curve)
-    means = tax.means
-    middle = np.array([one.value for one in means]) / US
-    low, high = (
-        np.array([one.value if end is None else end for one, end in zip(means, ends, strict=True)]) / US
-        for ends in ([one.low for one in means], [one.high for one in means])
-    )
     figure.add_trace(
         go.Scatter(
-            x=tax.copies, y=middle, mode="markers", name=tax.curve, legendgroup=tax.curve, showlegend=True,
+            x=tax.copies, y=[one.value / US for one in tax.means], mode="markers", name=tax.curve,
+            legendgroup=tax.curve, showlegend=True, error_y={"array": [one.half / US for one in tax.means]},
             marker={"color": style.color, "symbol": style.symbol, "size": 8},
-            error_y={"array": high - middle, "arrayminus": middle - low},
         ),
         row=place[0], col=place[1],
     )  # fmt: skip
@@ -150,11 +139,13 @@ def uplink(rows: pd.DataFrame, table: pd.DataFrame, published: pd.DataFrame) -> 
     """Draw the share of copies that arrive at the monitor against the offered rate, beside the share that the thesis
     captured.
 
-    rows: the measurements. table: `finding.uplink(rows)`. published: `reference_tables.thesis_uplink()`. A saturated
-    link shows as a decrease. `delivered` is the monitored flow itself, as a share of the offered load. Lost copies have
-    lines of their own, by place.
+    rows: the measurements. table: `finding.uplink(rows)`; nothing is drawn if it is empty. published:
+    `reference_tables.thesis_uplink()`. A saturated link shows as a decrease. `delivered` is the monitored flow itself,
+    as a share of the offered load. Lost copies have lines of their own, by place.
     """
     figure = go.Figure()
+    if not len(table):
+        return figure
     by = ["topology", *(name for name in GROUP if name in table)]
     for (topology, *_), some in table.groupby(by, sort=False, dropna=False):
         style = theme.arm_style(str(topology))

@@ -19,8 +19,8 @@ from labkit.analysis.flame.load_profiles import observed
 from labkit.analysis.run_figures import of_part
 from labkit.common import units
 from labkit.common.units import counted
-from studies import linear_fit, reference_tables
-from studies.linear_fit import interval
+from studies import reference_tables
+from studies.linear_fit import interval, mean, with_interval
 from studies.virtual_tap import figure, mirror_tax
 from studies.virtual_tap.mirror_tax import COSTS, Tax
 
@@ -50,8 +50,7 @@ class VirtualTapFindings:
 
     def by_mirror_count(self) -> None:
         """Show the throughput against the number of mirrors, beside that of the thesis."""
-        published, lines = reference_tables.thesis_count(), against_none(self.rows, self.compared)
-        show(figure.mirror_count(self.rows, lines, published), published)
+        show(_mirror_count(self.rows, self.compared), reference_tables.thesis_count())
 
     def cycles(self) -> None:
         """Show the cycles per instruction of ovs-vswitchd, or why they are missing."""
@@ -78,20 +77,23 @@ class VirtualTapFindings:
         show(result, figure.uplink(self.rows, result, reference_tables.thesis_uplink()))
 
 
-def load_label(tax_key: load.Key, among: Sequence[load.Key]) -> str:
-    """Return what distinguishes a load from the others: `udp, 64 bytes`."""
-    of = dict(zip(load.GROUP, tax_key, strict=True))
+def load_labels(keys: Sequence[load.Key]) -> dict[load.Key, str]:
+    """Return what distinguishes each of these loads from the others: `udp, 64 bytes`."""
+    varying = load.varying(pd.DataFrame(keys, columns=load.GROUP), load.GROUP)
+    loads = [dict(zip(load.GROUP, key, strict=True)) for key in keys]
+    return {key: _load_label(of, loads, varying) for key, of in zip(keys, loads, strict=True)}
+
+
+def _load_label(of: dict[str, Any], among: list[dict[str, Any]], varying: list[str]) -> str:
     words = mirror_tax.load_words(of)
-    varying = mirror_tax.varying(tuple(among))
     known = ("protocol", "length_bytes", "rate_bps")
     words += [f"MTU {of['mtu_bytes']:g}"] if "mtu_bytes" in varying and of["mtu_bytes"] is not None else []
     words += load.non_defaults(
         {name: of[name] if name in varying and name not in known else None for name in of}
     )
-    others = [dict(zip(load.GROUP, key, strict=True)) for key in among]
-    alike = [one for one in others if load.emulated(one) == load.emulated(of)]
+    alike = [one for one in among if load.emulated(one) == load.emulated(of)]
     if len({tuple(one[name] for name in load.HOST) for one in alike}) > 1:
-        words.append(load.host_text(of, others))
+        words.append(load.host_text(of, among))
     elif load.emulated(of):
         words.append("emulated CPU")
     return ", ".join(words)
@@ -99,11 +101,12 @@ def load_label(tax_key: load.Key, among: Sequence[load.Key]) -> str:
 
 def tax_sentences(taxes: Sequence[Tax]) -> list[str]:
     """Return a sentence for each tax: the cost of a packet and of a copy, and whether the points lie on a line."""
-    return [_tax(one, [other.key for other in taxes]) for one in taxes]
+    labels = load_labels([one.key for one in taxes])
+    return [_tax(one, labels[one.key]) for one in taxes]
 
 
-def _tax(tax: Tax, among: Sequence[load.Key]) -> str:
-    about = f"**{tax.curve}**, {load_label(tax.key, among)}, {COSTS[tax.cost]}"
+def _tax(tax: Tax, label: str) -> str:
+    about = f"**{tax.curve}**, {label}, {COSTS[tax.cost]}"
     left = f" ({'; '.join(tax.left_out)})" if tax.left_out else ""
     if tax.fixed is None or tax.copy is None or tax.line is None:
         return f"{about}: not fitted: {tax.why}{left}."
@@ -118,13 +121,13 @@ def _tax(tax: Tax, among: Sequence[load.Key]) -> str:
 
 def table(taxes: Sequence[Tax]) -> pd.DataFrame:
     """Return the taxes as a table: one row per load, switch and cost, with 95 % intervals."""
-    among = [one.key for one in taxes]
+    labels = load_labels([one.key for one in taxes])
     lines = []
     for one in taxes:
         packet, copy = ("" if cost is None else interval(cost) for cost in (one.fixed, one.copy))
         line = one.why or ("no" if one.line is not None and one.line.misfits else "yes")
         cost_of = mirror_tax.CPU_TIME_OF[one.cost]
-        lines.append((load_label(one.key, among), one.curve, cost_of, packet, copy, line))
+        lines.append((labels[one.key], one.curve, cost_of, packet, copy, line))
     return pd.DataFrame(lines, columns=["load", "switch", "cost of", "a packet", "each copy", "line"])
 
 
@@ -133,27 +136,23 @@ def copies(rows: pd.DataFrame) -> list[str]:
     result = mirror_tax.copy_counts(rows)
     if not result:
         return []
-    among = [one.key for one in result]
-    short = [
-        one
-        for one in result
-        if not all(abs(part - 1) <= MISSING for part in (one.made_ratio, *one.of_mirrors))
-    ]
+    labels = load_labels([one.key for one in result])
+    short = [one for one in result if not all(abs(part - 1) <= MISSING for part in one.made)]
     points = f"{len(result) - len(short)} of {counted(len(result), 'point')} (arm and load)"
     lines = [
         f"At {points} all copies of every mirror arrived within {units.percent(MISSING)}. The two counts are not read"
         " at the same moment."
     ]
     lines += [
-        f"**{one.topology}**, {load_label(one.key, among)}: {_share(one.made_ratio)} of the copies"
-        f" arrived{_uneven(one.of_mirrors)}."
+        f"**{one.topology}**, {labels[one.key]}: {_share(one.made[0])} of the copies arrived"
+        f"{_uneven(one.made[1:])}."
         for one in short
     ]
     lines += [
-        f"**{one.topology}**, {load_label(one.key, among)}: the reader did not get {_share(one.unread_ratio)} of the"
-        f" copies; its socket's buffer was full{_uneven(one.unread_of_mirrors)}."
+        f"**{one.topology}**, {labels[one.key]}: the reader did not get {_share(one.unread[0])} of the"
+        f" copies; its socket's buffer was full{_uneven(one.unread[1:])}."
         for one in result
-        if any(part > MISSING for part in (one.unread_ratio, *one.unread_of_mirrors))
+        if any(part > MISSING for part in one.unread)
     ]
     return lines
 
@@ -179,7 +178,8 @@ def against_none(rows: pd.DataFrame, compared: pd.DataFrame) -> pd.DataFrame:
         {"mirrors": int}
     )
     keys = [load.key_of(line) for line in lines[load.GROUP].to_dict("records")]
-    return lines.assign(load=[load_label(key, keys) for key in keys])
+    labels = load_labels(keys)
+    return lines.assign(load=[labels[key] for key in keys])
 
 
 def drops(rows: pd.DataFrame, compared: pd.DataFrame) -> pd.DataFrame:
@@ -224,22 +224,14 @@ def cycles_per_instruction(profiles: pd.DataFrame) -> tuple[pd.DataFrame, str]:
             continue
         key = load.key_of(line)
         of_each.setdefault((key, str(line["topology"])), []).append(cycles / instructions)
-    among = [key for key, _ in of_each]
+    labels = load_labels([key for key, _ in of_each])
     table = pd.DataFrame(
-        [
-            {"load": load_label(key, among), "switch": topology, "cycles per instruction": _ratio(values)}
-            for (key, topology), values in of_each.items()
-        ]
+        [(labels[key], name, with_interval(mean(values), ".2f")) for (key, name), values in of_each.items()],
+        columns=["load", "switch", "cycles per instruction"],
     )
     if reasons:
         return table, f"Cycles and instructions of ovs-vswitchd were not counted: {'; '.join(reasons)}."
     return table, "" if of_each else NO_CYCLES
-
-
-def _ratio(values: Sequence[float]) -> str:
-    one = linear_fit.mean(values)
-    limits = "" if one.low is None or one.high is None else f" [{one.low:.2f}, {one.high:.2f}]"
-    return f"{one.value:.2f}{limits}"
 
 
 def uplink(rows: pd.DataFrame) -> pd.DataFrame:
@@ -289,18 +281,14 @@ def findings(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
     return [*tax_sentences(mirror_tax.taxes(rows)), *copies(rows)]
 
 
-def _mirror_count(rows: pd.DataFrame) -> go.Figure:
-    lines = against_none(rows, verdicts.verdicts(rows))
-    return figure.mirror_count(rows, lines, reference_tables.thesis_count())
-
-
-def _uplink(rows: pd.DataFrame) -> go.Figure:
-    result = uplink(rows)
-    return figure.uplink(rows, result, reference_tables.thesis_uplink()) if len(result) else go.Figure()
+def _mirror_count(rows: pd.DataFrame, compared: pd.DataFrame) -> go.Figure:
+    return figure.mirror_count(rows, against_none(rows, compared), reference_tables.thesis_count())
 
 
 FIGURES = {
     "mirror_tax": of_part("cost", lambda rows: figure.mirror_tax(rows, mirror_tax.taxes(rows))),
-    "mirror_count": of_part("cost", _mirror_count),
-    "uplink": of_part("cost", _uplink),
+    "mirror_count": of_part("cost", lambda rows: _mirror_count(rows, verdicts.verdicts(rows))),
+    "uplink": of_part(
+        "cost", lambda rows: figure.uplink(rows, uplink(rows), reference_tables.thesis_uplink())
+    ),
 }

@@ -4,7 +4,6 @@ Copies are the counted ones, not the requested ones. Every round is fitted separ
 fit tells whether the points lie on a line.
 """
 
-import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -150,16 +149,14 @@ def _fit(tax: Tax) -> Tax:
 class CopyCounts:
     """What became of the copies of an arm under one load.
 
-    `made_ratio` is the ratio of made to expected copies. `unread_ratio` is the share of made copies that no reader
-    received. `of_mirrors` and `unread_of_mirrors` are the same for each mirror; empty if they are not known.
+    `made` are ratios of made to expected copies, and `unread` shares of made copies that no reader received: first of
+    all mirrors together, then of each if they are known.
     """
 
     key: Key
     topology: str
-    made_ratio: float
-    unread_ratio: float
-    of_mirrors: tuple[float, ...] = ()
-    unread_of_mirrors: tuple[float, ...] = ()
+    made: list[float]
+    unread: list[float]
 
 
 def copy_counts(rows: pd.DataFrame) -> list[CopyCounts]:
@@ -171,17 +168,10 @@ def copy_counts(rows: pd.DataFrame) -> list[CopyCounts]:
         for topology, some in group.groupby("topology", sort=False):
             expected, copies = some["copies_expected_count"].sum(), some["copies_count"].sum()
             unread, mirrors = some["copies_unread_count"].sum(), int(some["mirrors"].iloc[0])
-            made, lost = (_sums(some, name, mirrors) for name in ("copies_of_mirrors", "unread_of_mirrors"))
-            of_mirrors = [_ratio(one, expected / mirrors) for one in made]
-            unread_of_mirrors = (
-                [_ratio(*both) for both in zip(lost, made, strict=True)] if made and lost else []
-            )
-            result.append(
-                CopyCounts(
-                    key, str(topology), _ratio(copies, expected), _ratio(unread, copies), tuple(of_mirrors),
-                    tuple(unread_of_mirrors),
-                )
-            )  # fmt: skip
+            each, lost = (_sums(some, name, mirrors) for name in ("copies_of_mirrors", "unread_of_mirrors"))
+            made = [_ratio(copies, expected), *(_ratio(one, expected / mirrors) for one in each)]
+            missed = [_ratio(unread, copies), *map(_ratio, lost, each)]
+            result.append(CopyCounts(key, str(topology), made, missed))
     return result
 
 
@@ -202,10 +192,3 @@ def load_words(of: Mapping[str, Any]) -> list[str]:
     words = [str(of["protocol"])]
     words += [f"{of['length_bytes']:.0f} bytes"] if pd.notna(of["length_bytes"]) else []
     return words + ([f"{units.si(of['rate_bps'], 'bit/s')} offered"] if pd.notna(of["rate_bps"]) else [])
-
-
-@functools.lru_cache(maxsize=8)
-def varying(keys: tuple[Key, ...]) -> tuple[str, ...]:
-    """Return the columns of GROUP in which the keys differ."""
-    table = pd.DataFrame(list(keys), columns=GROUP)
-    return tuple(name for name in GROUP if table[name].nunique(dropna=False) > 1)
