@@ -17,23 +17,11 @@ BY = [name for name in load.GROUP if name != "length_bytes"]
 KEYS = [*BY, "arm", "role", "topology", "length_bytes", "function"]
 TIMES = ("p50_s", "mean_s", "p99_s", "max_s")
 COLUMNS = [*KEYS, "setup", "round", *TIMES, "count", "per_packet", "overhead_ratio", "tracer"]
+# The claim that FUNCTION takes RATIO times as long for the first of LENGTHS (bytes of a datagram) as for the second
+FUNCTION, RATIO, LENGTHS = "ip_rcv", 0.5, (800, 400)
+SOURCE = "ECE 792 report, part 2: 28.897 µs against 55.84 µs, a call each"
 NEAR = 1.25  # a ratio within this factor of the claimed one supports the claim
 SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", "undecided"
-
-
-@dataclass(frozen=True)
-class Claim:
-    """The claim that a function takes `ratio` times as long at `length_bytes` as at `of_length_bytes`. `source` cites
-    it."""
-
-    function: str
-    ratio: float
-    length_bytes: int
-    of_length_bytes: int
-    source: str
-
-
-SEED = Claim("ip_rcv", 0.5, 800, 400, "ECE 792 report, part 2: 28.897 µs against 55.84 µs, a call each")
 
 
 @dataclass(frozen=True)
@@ -46,10 +34,10 @@ class ClaimJudgement:
     key: load.Key
     arm: str
     word: str
-    why: str = ""
-    effect: Effect | None = None
-    lengths_s: tuple[float, float] | None = None  # medians at the two sizes of the claim
-    overhead_ratio: float | None = None
+    why: str
+    effect: Effect
+    lengths_s: tuple[float, float]  # medians at the two sizes of the claim
+    overhead_ratio: float | None
 
 
 def times(profiles: pd.DataFrame) -> pd.DataFrame:
@@ -87,17 +75,17 @@ def why_not(profiles: pd.DataFrame) -> list[str]:
 
 
 def judge_claim(result: pd.DataFrame) -> list[ClaimJudgement]:
-    """Judge the claim SEED for each point and arm that timed the function at both sizes.
+    """Judge the claim for each point and arm that timed the function at both sizes.
 
     If the baseline differs from its own control, the interval is widened.
     """
-    of = result[result["function"].eq(SEED.function)]
+    of = result[result["function"].eq(FUNCTION)]
     # A median of 0 s means that the clock is too coarse; it has no ratio.
-    sizes = of[of["length_bytes"].isin([SEED.length_bytes, SEED.of_length_bytes]) & of["p50_s"].gt(0)]
+    sizes = of[of["length_bytes"].isin(LENGTHS) & of["p50_s"].gt(0)]
     judged = []
     for key, group in load.groups(sizes, BY):
         wide = group.pivot_table(index=["role", "arm", "setup"], columns="length_bytes", values="p50_s")
-        if not {SEED.length_bytes, SEED.of_length_bytes} <= set(wide.columns):
+        if not set(LENGTHS) <= set(wide.columns):
             continue
         logs = wide.astype(float).map(math.log)
         control = _control(logs)
@@ -105,10 +93,10 @@ def judge_claim(result: pd.DataFrame) -> list[ClaimJudgement]:
             if role == "control":
                 continue
             own = logs[logs.index.get_level_values("arm") == arm]
-            both = own[[SEED.length_bytes, SEED.of_length_bytes]].dropna()
+            both = own[[*LENGTHS]].dropna()
             if not len(both):
                 continue
-            large, small = (both[size] for size in (SEED.length_bytes, SEED.of_length_bytes))
+            large, small = (both[size] for size in LENGTHS)
             effect = stats.widened(stats.effect((large - small).to_numpy(float)), control)
             word, why = _word(effect)
             lengths_s = math.exp(large.mean()), math.exp(small.mean())
@@ -121,8 +109,6 @@ def judge_claim(result: pd.DataFrame) -> list[ClaimJudgement]:
 def _control(logs: pd.DataFrame) -> Effect | None:
     """Return the ratio of the baseline's control to the baseline, over both sizes; None if the control was not
     timed."""
-    if not {"baseline", "control"} <= set(logs.index.get_level_values("role")):
-        return None
     first, again = (
         logs[logs.index.get_level_values("role") == role]
         .droplevel(["arm", "role"])
@@ -136,7 +122,7 @@ def _control(logs: pd.DataFrame) -> Effect | None:
 def _word(effect: Effect) -> tuple[str, str]:
     if effect.low is None or effect.high is None:
         return UNDECIDED, "one round has no interval"
-    low, high = SEED.ratio / NEAR, SEED.ratio * NEAR
+    low, high = RATIO / NEAR, RATIO * NEAR
     if low <= effect.low and effect.high <= high:
         return SUPPORTED, ""
     if effect.high < low or effect.low > high:

@@ -4,7 +4,7 @@ They are fragmentation, whether the sender or the receiver is the limit, the fit
 arms differ.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ from labkit.analysis.figures.cost_by_size import largest_whole
 from labkit.common import units
 from labkit.common.units import counted, si
 from studies import function_time_claim
-from studies.linear_fit import Estimate, interval, seconds
+from studies.linear_fit import Estimate, interval
 from studies.packet_size import cost_comparison, cost_model
 from studies.packet_size.cost_comparison import NO_EVIDENCE, SAME, Comparison
 from studies.packet_size.cost_model import COSTS, LOST, PARTS, Curve
@@ -62,24 +62,19 @@ class PacketSizeFindings:
 
     def functions(self) -> None:
         """Show how long kernel functions take, and what the report claims about that."""
-        times = function_time_claim.times(self.profiles)
-        show(functions(self.profiles), figures.function_durations(times) if len(times) else None)
+        show(functions(self.profiles), _function_times(self.profiles))
 
 
 def transport(rows: pd.DataFrame) -> list[str]:
     """Return how datagrams travelled: whole or in fragments, with which offloads, and whether all arrived."""
-    result = cost_model.per_round(rows)
-    lines = [
-        line
-        for key, group in load.groups(result, function_time_claim.BY)
-        for line in _transport(_named(key, result), group)
-    ]
+    points = dict(load.groups(cost_model.per_round(rows), function_time_claim.BY))
+    lines = [line for key, group in points.items() for line in _transport(_named(key, points), group)]
     return lines + _offloads(rows[rows["status"].eq("ok") & rows["protocol"].eq("udp")])
 
 
 def same_costs(curves: Sequence[Curve]) -> list[str]:
     """Return a sentence for each point whose two costs are proportional, so that only one of them is shown."""
-    points = pd.DataFrame([one.group for one in curves])
+    points = [one.key for one in curves]
     return [
         f"At every size and datapath about {quotient:.2g} CPUs were busy, so the CPU time of a datagram is about"
         f" {quotient:.2g} times the time to the next: only CPU time is shown{_named(key, points)}."
@@ -112,14 +107,10 @@ def differences(curves: Sequence[Curve]) -> list[str]:
     result = cost_comparison.comparisons(curves)
     lines = [_difference(one, _where(one.curve, curves)) for one in result]
     if count := sum(len(one.judged) for one in result):
-        sentences = f"{counted(count, 'difference')} judged together: at 95 % each, about {0.05 * count:.2g}"
-        sentences += (
-            " of them would be significant by chance. The procedure of Benjamini and Hochberg selects"
-        )
-        sentences += " those that are listed;"
         lines.append(
-            f"{sentences} at most 5 % of these are expected to be false."
-            " Each interval in brackets is for its own value only."
+            f"{counted(count, 'difference')} judged together: at 95 % each, about {0.05 * count:.2g} of them would be"
+            " significant by chance. The procedure of Benjamini and Hochberg selects those that are listed; at most 5 %"
+            " of these are expected to be false. Each interval in brackets is for its own value only."
         )
     return lines
 
@@ -127,35 +118,37 @@ def differences(curves: Sequence[Curve]) -> list[str]:
 def functions(profiles: pd.DataFrame) -> list[str]:
     """Return for each arm whether a function takes as long for a large datagram as a report claims.
 
-    The claim is `function_time_claim.SEED`. If no functions were timed, return one sentence that says why.
+    If no functions were timed, return one sentence that says why.
     """
-    claim = function_time_claim.SEED
+    function, (large, small) = function_time_claim.FUNCTION, function_time_claim.LENGTHS
     result = function_time_claim.judge_claim(function_time_claim.times(profiles))
     if not result:
         reasons = function_time_claim.why_not(profiles)
         because = "; ".join(reasons) or f"{function_time_claim.OBSERVER} was not set to observe both sizes"
         return [
-            f"Whether `{claim.function}` takes half as long for {claim.length_bytes} bytes as for"
-            f" {claim.of_length_bytes} cannot be determined here: {because}."
+            f"Whether `{function}` takes half as long for {large} bytes as for {small} cannot be determined here:"
+            f" {because}."
         ]
-    sentences = f"Claimed ({claim.source}): `{claim.function}` takes {claim.ratio:g} times as long for"
-    sentences += f" {claim.length_bytes} bytes as for {claim.of_length_bytes}."
-    sentences += " The tracer's own time is in every call and is the same at each size,"
-    sentences += " so it moves the ratio towards 1."
-    among = pd.DataFrame([dict(zip(function_time_claim.BY, one.key, strict=True)) for one in result])
-    return [sentences, *(f"    - {_judgement_sentence(one)}{_named(one.key, among)}." for one in result)]
+    claimed = (
+        f"Claimed ({function_time_claim.SOURCE}): `{function}` takes {function_time_claim.RATIO:g} times as long for"
+        f" {large} bytes as for {small}. The tracer's own time is in every call and is the same at each size, so it"
+        " moves the ratio towards 1."
+    )
+    points = [one.key for one in result]
+    return [claimed, *(f"    - {_judgement_sentence(one)}{_named(one.key, points)}." for one in result)]
 
 
-def _named(key: load.Key, table: pd.DataFrame) -> str:
-    """Return what distinguishes a point from the others of a table, to end a sentence with; empty if nothing does."""
-    varying = [name for name in function_time_claim.BY if table[name].nunique(dropna=False) > 1]
+def _named(key: load.Key, among: Iterable[load.Key]) -> str:
+    """Return what distinguishes a point from the others, to end a sentence with; empty if nothing does."""
+    points = pd.DataFrame(list(among), columns=function_time_claim.BY)
     of = dict(zip(function_time_claim.BY, key, strict=True))
+    varying = load.varying(points, function_time_claim.BY)
     words = [f"{name.removesuffix('_bytes').replace('_', ' ')} {of[name]}" for name in varying]
     return f" ({', '.join(words)})" if words else ""
 
 
 def _where(curve: Curve, among: Sequence[Curve]) -> str:
-    return _named(curve.key, pd.DataFrame([one.group for one in among]))
+    return _named(curve.key, [one.key for one in among])
 
 
 def _transport(where: str, group: pd.DataFrame) -> Iterator[str]:
@@ -188,36 +181,33 @@ def _limits(group: pd.DataFrame, where: str) -> Iterator[str]:
         return
     beyond = lost[lost > LOST]
     if len(beyond):
-        place, most = beyond.index[int(beyond.to_numpy().argmax())], beyond.max()
-        start = f"Datagrams were lost at {len(beyond)} of {len(lost)} points (arm and size),"
-        start += f" at most {units.percent(most)}, at {place[0]} with {place[1]:.0f} bytes:"
-        start += " the receiver is the limit there, and the cost of the lost datagrams is"
-        yield f"{start} included in that of the received ones{where}."
+        (arm, size_bytes), most = beyond.index[int(beyond.to_numpy().argmax())], beyond.max()
+        yield (
+            f"Datagrams were lost at {len(beyond)} of {len(lost)} points (arm and size), at most {units.percent(most)},"
+            f" at {arm} with {size_bytes:.0f} bytes: the receiver is the limit there, and the cost of the lost"
+            f" datagrams is included in that of the received ones{where}."
+        )
     if len(beyond) == len(lost):
         return
-    start = f"At {counted(len(lost) - len(beyond), 'point')} at most {units.percent(LOST)} was lost:"
-    of = group.iloc[0]
+    of, limit, time = group.iloc[0], "the senders are", "that of all senders together"
+    if of["pairs"] == 1 and of["streams"] == 1:
+        limit, time = "the sender, one process, is", "the time to send one"
+    why = f"there {limit} the limit, and the time between datagrams is {time}"
     if pd.notna(of["rate_bps"]):
-        yield f"{start} the requested rate determines the time between datagrams{where}."
-    elif of["pairs"] == 1 and of["streams"] == 1:
-        start += " there the sender, one process, is the limit,"
-        yield f"{start} and the time between datagrams is the time to send one{where}."
-    else:
-        start += " there the senders are the limit,"
-        yield f"{start} and the time between datagrams is that of all senders together{where}."
+        why = "the requested rate determines the time between datagrams"
+    points = counted(len(lost) - len(beyond), "point")
+    yield f"At {points} at most {units.percent(LOST)} was lost: {why}{where}."
 
 
 def _offloads(rows: pd.DataFrame) -> list[str]:
     by: dict[str, list[str]] = {}
     for arm, some in rows[rows["role"].ne("control")].groupby("arm", sort=False):
-        features = str(some["offloads"].dropna().iloc[0] if some["offloads"].notna().any() else "").split()
-        on = [name for name in OFFLOADS if name in features]
-        by.setdefault(", ".join(f"{name} {'on' if name in on else 'off'}" for name in OFFLOADS), []).append(
-            str(arm)
-        )
+        on = str(next(iter(some["offloads"].dropna()), "")).split()
+        states = ", ".join(f"{name} {'on' if name in on else 'off'}" for name in OFFLOADS)
+        by.setdefault(states, []).append(str(arm))
     return [
-        f"Offloads of the clients' interfaces for UDP ({', '.join(arms)}): {sentences}."
-        for sentences, arms in by.items()
+        f"Offloads of the clients' interfaces for UDP ({', '.join(arms)}): {states}."
+        for states, arms in by.items()
     ]
 
 
@@ -250,7 +240,6 @@ def _off(curve: Curve) -> Iterator[str]:
 
 
 def _difference(one: Comparison, where: str) -> str:
-    sentences = f"**{one.curve.arm} against {one.baseline.arm}**, {COSTS[one.curve.cost]}{where}: "
     results: list[str] = []
     alike: dict[str, list[str]] = {}
     for part in [part for part in PARTS if part in one.parts]:
@@ -260,51 +249,45 @@ def _difference(one: Comparison, where: str) -> str:
         else:
             results.append(f"{EACH[part]} {word} by {_by(one.parts[part])}")
     results += [f"{head} {', '.join(some)}" for head, some in alike.items()]
-    return sentences + ("; ".join(results) or "no round has both") + "."
+    words = "; ".join(results) or "no round has both"
+    return f"**{one.curve.arm} against {one.baseline.arm}**, {COSTS[one.curve.cost]}{where}: {words}."
 
 
 def _by(result: Estimate) -> str:
     """Return the size of a difference without its sign, which the verdict's word gives."""
-    near, far = (result.low, result.high) if result.value > 0 else (result.high, result.low)
-    if near is None or far is None:
-        return seconds(abs(result.value))
-    sign = 1 if result.value > 0 else -1
-    return interval(Estimate(abs(result.value), sign * near, sign * far, result.rounds_count))
+    low, high = result.low, result.high
+    if result.value < 0 and low is not None and high is not None:
+        low, high = -high, -low
+    return interval(Estimate(abs(result.value), low, high, result.rounds_count))
 
 
 def _judgement_sentence(one: function_time_claim.ClaimJudgement) -> str:
-    assert one.effect is not None, "it was measured"
-    assert one.lengths_s is not None, "it was measured"
     large_s, small_s = one.lengths_s
-    sentences = f"**{one.word}** at {one.arm}: {si(large_s, 's')} against {si(small_s, 's')}, "
-    sentences += (
-        f"{stats.ratio_text(one.effect.ratio, one.effect.low, one.effect.high)} (medians of a round's calls;"
+    ratio = stats.ratio_text(one.effect.ratio, one.effect.low, one.effect.high)
+    why = f"; {one.why}" if one.why else ""
+    left = f"; tracing left {units.percent(one.overhead_ratio)} of the speed" if one.overhead_ratio else ""
+    return (
+        f"**{one.word}** at {one.arm}: {si(large_s, 's')} against {si(small_s, 's')}, {ratio} (medians of a round's"
+        f" calls; {one.effect.how}){why}{left}"
     )
-    sentences += f" {one.effect.how})"
-    sentences += f"; {one.why}" if one.why else ""
-    left = one.overhead_ratio
-    return sentences + (f"; tracing left {units.percent(left)} of the speed" if left else "")
 
 
 def findings(rows: pd.DataFrame, profiles: pd.DataFrame) -> list[str]:
     """Return all findings about the rows and profiles of a run."""
-    curves = cost_model.curves(rows)
-    shown = cost_model.without_proportional_time(curves)
-    lines = [*transport(rows), *same_costs(curves), *fits(shown), *differences(shown)]
+    of = PacketSizeFindings(rows, profiles)
+    lines = [*transport(rows), *same_costs(of.every), *fits(of.curves), *differences(of.curves)]
     return [*lines, *functions(profiles)] if len(profiles) else lines
 
 
-def _cost_fit(rows: pd.DataFrame) -> go.Figure:
-    return fitted(rows, cost_model.without_proportional_time(cost_model.curves(rows)))
-
-
-def _function_times(_rows: pd.DataFrame, profiles: run_figures.Profiles) -> go.Figure:
-    times = function_time_claim.times(profiles())
-    return figures.function_durations(times) if len(times) else go.Figure()
+def _function_times(profiles: pd.DataFrame) -> go.Figure | None:
+    times = function_time_claim.times(profiles)
+    return figures.function_durations(times) if len(times) else None
 
 
 FIGURES = {
     "rates": run_figures.of_part("cost", figures.rates),
-    "cost_fit": run_figures.of_part("cost", _cost_fit),
-    "function_times": _function_times,
+    "cost_fit": run_figures.of_part(
+        "cost", lambda rows: fitted(rows, cost_model.without_proportional_time(cost_model.curves(rows)))
+    ),
+    "function_times": lambda _rows, profiles: _function_times(profiles()) or go.Figure(),
 }
