@@ -78,9 +78,7 @@ def ends(rows: pd.DataFrame, published: pd.DataFrame) -> go.Figure:
     The quantities are throughput and datagrams per second, or round-trip times. Stars are values that the report
     published (`reference_tables.container_vs_vm`) for datagrams of the same length.
     """
-    notes = "stars: " + NOT_OURS if len(_published_at_lengths(rows, published)) else ""
-    figure = _draw_panel(rows, ARRIVES, published)
-    return _finish(figure, rows, "What the ends get", notes)
+    return _drawn(rows, ARRIVES, "What the ends get", published=published)
 
 
 def jitter_and_loss(rows: pd.DataFrame, published: pd.DataFrame) -> go.Figure:
@@ -95,8 +93,7 @@ def jitter_and_loss(rows: pd.DataFrame, published: pd.DataFrame) -> go.Figure:
         for table in (rows[rows["protocol"].eq("udp")], published)
     )
     others["lost_percent"] = others["lost_percent"].where(others["lost_percent"] > 0)
-    notes = "stars: " + NOT_OURS if len(_published_at_lengths(own, others)) else ""
-    return _finish(_draw_panel(own, QUALITY, others), own, "Jitter and loss at the ends", notes)
+    return _drawn(own, QUALITY, "Jitter and loss at the ends", published=others)
 
 
 def sides(rows: pd.DataFrame) -> go.Figure:
@@ -111,14 +108,14 @@ def sides(rows: pd.DataFrame) -> go.Figure:
     for name in ("cpu", "softirq"):
         loaded[f"{name}_here"] = loaded[f"{name}_s"].astype(float) / work
         loaded[f"{name}_there"] = loaded[f"guest_{name}_s"].astype(float) / work
-    lines = "squares: the whole machine; circles: as counted by the guests' kernels"
-    return _finish(_draw_panel(loaded, COSTS), loaded, "CPU time on both sides of the boundary", lines)
+    note = "squares: the whole machine; circles: as counted by the guests' kernels"
+    return _drawn(loaded, COSTS, "CPU time on both sides of the boundary", note)
 
 
-def _finish(figure: go.Figure, rows: pd.DataFrame, title: str, more: str = "") -> go.Figure:
+def _finish(figure: go.Figure, rows: pd.DataFrame, title: str, note: str) -> go.Figure:
     """Add the title and a subtitle line for each machine, and make room for them."""
     lines = [theme.plain(line) for line in machines(rows)]
-    lines += [*filter(None, [more]), "small: single rounds; large: their geometric mean and 95 % interval"]
+    lines += [*filter(None, [note]), "small: single rounds; large: their geometric mean and 95 % interval"]
     room = SUBTITLE_PX * max(0, len(lines) - 2)
     left = AXIS_PX + LETTER_PX * max(
         (len(ENDPOINT_NAMES[name]) for name in rows["endpoint"].dropna().unique()), default=0
@@ -129,9 +126,10 @@ def _finish(figure: go.Figure, rows: pd.DataFrame, title: str, more: str = "") -
     return finish(figure, rows, title, "<br>".join(lines))
 
 
-def _draw_panel(
-    rows: pd.DataFrame, plots: dict[str, list[Plot]], published: pd.DataFrame | None = None
-) -> go.Figure:
+def _drawn(
+    rows: pd.DataFrame, plots: dict[str, list[Plot]], title: str, note: str = "",
+    published: pd.DataFrame | None = None,
+) -> go.Figure:  # fmt: skip
     there = [name for name in ENDPOINTS if name in set(rows["endpoint"])]
     places = [
         (replace(panel, row=row, column=column, title=f"{_load(panel)}<br>{plot.title}"), plot)
@@ -148,7 +146,9 @@ def _draw_panel(
             _draw_published(figure, panel, plot.published, scaled, there)
             others = of_report.loc[of_report["endpoint"].isin(there), plot.published].dropna().tolist()
         _plot(figure, panel, plot, there, others)
-    return figure
+    if published is not None and len(_published_at_lengths(rows, published)):
+        note = f"stars: {NOT_OURS}"
+    return _finish(figure, rows, title, note)
 
 
 def _load(panel: Panel) -> str:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 from IPython.display import display
 
 from labkit.analysis import displays, figures, flame, load, profile_doubts, protocols, stats, verdicts
@@ -58,10 +57,7 @@ class ContainerVsVmFindings:
     def throughput(self) -> None:
         """Show which pairs are fair, the throughput, jitter and loss of each, and the CPU time on both sides."""
         show(pairs(self.rows), ends(self.rows, self.published))
-        if self.rows["protocol"].eq("udp").any():
-            display(jitter_and_loss(self.rows, self.published))
-        if not load.timed(self.rows).all():
-            display(sides(self.rows))
+        show(*(one for one in (jitter_and_loss(self.rows, self.published), sides(self.rows)) if one.data))
 
     def ratios(self) -> None:
         """Show the ratios to the baseline on this machine."""
@@ -286,17 +282,10 @@ def report_contradictions(result: pd.DataFrame) -> Iterator[str]:
         )
 
 
-def _jitter_and_loss(rows: pd.DataFrame) -> go.Figure:
-    has_udp = rows["protocol"].eq("udp").any()
-    return jitter_and_loss(rows, reference_tables.container_vs_vm()) if has_udp else go.Figure()
-
-
-def _cpu_time(rows: pd.DataFrame) -> go.Figure:
-    return go.Figure() if load.timed(rows).all() else sides(rows)
-
-
 FIGURES = {
     "endpoint_kinds": of_part("cost", lambda rows: ends(rows, reference_tables.container_vs_vm())),
-    "jitter_and_loss": of_part("cost", _jitter_and_loss),
-    "cpu_time": of_part("cost", _cpu_time),
+    "jitter_and_loss": of_part(
+        "cost", lambda rows: jitter_and_loss(rows, reference_tables.container_vs_vm())
+    ),
+    "cpu_time": of_part("cost", sides),
 }
