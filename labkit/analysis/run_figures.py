@@ -79,16 +79,16 @@ def of_part(name: str, draw: Callable[[pd.DataFrame], go.Figure]) -> Draw:
     return drawn
 
 
-def of_one_host(draw: Callable[[pd.DataFrame], go.Figure]) -> Draw:
+def of_one_host(draw: Draw) -> Draw:
     """Return a function that draws rows of one host. Rates of several hosts have no common figure."""
 
-    def drawn(rows: pd.DataFrame, _profiles: Profiles) -> go.Figure:
-        return draw(rows) if len(load.measured_hosts(rows)) == 1 else go.Figure()
+    def drawn(rows: pd.DataFrame, profiles: Profiles) -> go.Figure:
+        return draw(rows, profiles) if len(load.measured_hosts(rows)) == 1 else go.Figure()
 
     return drawn
 
 
-def load_loss(rows: pd.DataFrame) -> go.Figure:
+def load_loss(rows: pd.DataFrame, _profiles: Profiles) -> go.Figure:
     """Draw the loss of each trial of a search against its load, and the rate found."""
     return figures.load_loss(part(rows, "trials"), loss_rates.rates(part(rows, "cost")))
 

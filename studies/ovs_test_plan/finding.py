@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from labkit.analysis import figures, load, run_figures, stats
+from labkit.analysis import figures, load, stats
 from labkit.analysis.displays import markdown, show
 from labkit.analysis.findings import loss_rates, registry
+from labkit.analysis.run_figures import load_loss, of_one_host, of_part
 from labkit.common.units import counted, percent, si
 from studies import reference_tables
 from studies.ovs_test_plan.figure import CASES, ranked_factors, use_cases
@@ -55,11 +56,8 @@ class OvsTestPlanFindings:
     def throughput(self) -> None:
         """Show the rates by use case and frame size, and the loss at every rate that was tried."""
         for rows, trials in self._hosts():
-            show(
-                use_cases(rows, rates(rows), reference_tables.ovs_test_plan()),
-                loss_rates.report(rows, trials),
-                figures.load_loss(trials, loss_rates.rates(rows)),
-            )
+            searched = figures.load_loss(trials, loss_rates.rates(rows))
+            show(_use_cases(rows), loss_rates.report(rows, trials), searched)
 
     def by_vm(self) -> None:
         """Show what each VM received at the rate found, and what that cost."""
@@ -141,7 +139,7 @@ def factors(rows: pd.DataFrame) -> pd.DataFrame:
         setup=ok["folder"].astype(str) + " " + ok["round"].astype(str),
     )
     variants = ok[ok["role"].ne("control")]
-    lines = []
+    lines = list[dict[str, Any]]()
     for factor, words in FACTORS.items():
         equal_columns = [name for name in (*FACTORS, "setup") if name != factor]
         for level, other in _levels(variants[factor]):
@@ -149,16 +147,13 @@ def factors(rows: pd.DataFrame) -> pd.DataFrame:
                 variants[variants[factor].eq(value)].groupby(equal_columns, dropna=False)["log"].mean()
                 for value in (level, other)
             )
-            lines.append(_line(words, level, other, (two - one).dropna()))
+            lines += _line(words, level, other, (two - one).dropna())
     first, again = (
         ok[ok["role"].eq(role)].groupby([*FACTORS, "setup"], dropna=False)["log"].mean()
         for role in ("baseline", "control")
     )
-    ranked = sorted(
-        (line for line in lines if line is not None), key=lambda line: -abs(math.log(line["ratio"]))
-    )
-    control = _line(CONTROL, "", "", (again - first).dropna())
-    return pd.DataFrame([*ranked, *([control] if control is not None else [])], columns=columns)
+    lines.sort(key=lambda line: -abs(math.log(line["ratio"])))
+    return pd.DataFrame([*lines, *_line(CONTROL, "", "", (again - first).dropna())], columns=columns)
 
 
 def _levels(values: pd.Series[Any]) -> list[tuple[Any, Any]]:
@@ -171,21 +166,21 @@ def _levels(values: pd.Series[Any]) -> list[tuple[Any, Any]]:
     return [(there[0], other) for other in there[1:]]
 
 
-def _line(factor: str, level: Any, other: Any, logs: pd.Series[float]) -> dict[str, Any] | None:
-    if not len(logs):
-        return None
-    by_round = logs.groupby(level="setup").mean()
-    effect = stats.effect([float(value) for value in by_round], list(by_round.index), False)
-    return {
-        "factor": factor,
-        "level": _level(level),
-        "other": _level(other),
-        "ratio": effect.ratio,
-        "low": math.nan if effect.low is None else effect.low,
-        "high": math.nan if effect.high is None else effect.high,
-        "rounds_count": len(by_round),
-        "ratios_count": len(logs),
-    }
+def _line(factor: str, level: Any, other: Any, logs: pd.Series[float]) -> Iterator[dict[str, Any]]:
+    """Yield the line of a factor, if there is a ratio."""
+    if len(logs):
+        by_round = logs.groupby(level="setup").mean()
+        effect = stats.effect(by_round.tolist(), list(by_round.index))
+        yield {
+            "factor": factor,
+            "level": _level(level),
+            "other": _level(other),
+            "ratio": effect.ratio,
+            "low": math.nan if effect.low is None else effect.low,
+            "high": math.nan if effect.high is None else effect.high,
+            "rounds_count": len(by_round),
+            "ratios_count": len(logs),
+        }
 
 
 def _level(value: Any) -> str:
@@ -217,18 +212,12 @@ def findings(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
     )
 
 
-def _ranked_factors(rows: pd.DataFrame) -> go.Figure:
-    own = load.part(rows, "cost")
-    return ranked_factors(own, factors(own)) if len(own) else go.Figure()
-
-
 def _use_cases(rows: pd.DataFrame) -> go.Figure:
-    own = load.part(rows, "cost")
-    return use_cases(own, rates(own), reference_tables.ovs_test_plan()) if len(own) else go.Figure()
+    return use_cases(rows, rates(rows), reference_tables.ovs_test_plan())
 
 
 FIGURES = {
-    "ranked_factors": run_figures.of_one_host(_ranked_factors),
-    "use_cases": run_figures.of_one_host(_use_cases),
-    "load_loss": run_figures.of_one_host(run_figures.load_loss),
+    "ranked_factors": of_one_host(of_part("cost", lambda rows: ranked_factors(rows, factors(rows)))),
+    "use_cases": of_one_host(of_part("cost", _use_cases)),
+    "load_loss": of_one_host(load_loss),
 }
