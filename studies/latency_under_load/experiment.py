@@ -164,11 +164,7 @@ class LatencyUnderLoad(DatapathParameters, frozen=True, kw_only=True):
 
 
 def _is_none(value: Any) -> bool:
-    return (
-        value is None
-        or value in ((), [], "")
-        or (isinstance(value, str) and value.lower() in ("none", "null"))
-    )
+    return value in (None, (), [], "") or (isinstance(value, str) and value.lower() in ("none", "null"))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
@@ -68,29 +67,27 @@ def _rate(values: pd.Series[float]) -> str:
     return si(values.mean(), "bit/s") if values.notna().any() else ""
 
 
-def _sentences(rows: pd.DataFrame) -> Iterator[str]:
-    what = LATENCIES[load.percentile_of(rows)][1]
+def findings(rows: pd.DataFrame, _profiles: pd.DataFrame | None = None) -> list[str]:
+    """Return the sentences about all rows."""
+    what, lines = LATENCIES[load.percentile_of(rows)][1], list[str]()
     for one in table(rows).to_dict("records"):
         rates = " and ".join(f"{one[way]} {way}" for way in WAYS if one[way])
-        yield (
+        lines.append(
             f"**{one['arm']}**, {one['load']}: the {what} is {one['idle']} before the load, {one['under load']} under"
             f" load ({rates}) and {one['after']} after it: an increase of {one['increase']}."
         )
-    for arm in without_increase(rows):
-        yield f"{arm}: some measurement shows no increase of the {what}, so its increase has no ratio."
+    lines += [
+        f"{arm}: some measurement shows no increase of the {what}, so its increase has no ratio."
+        for arm in without_increase(rows)
+    ]
     compared = increase_verdicts(rows)
-    for sentence in compared.loc[compared["ratio"].notna(), "sentence"]:
-        yield f"Increase of the {what}: {sentence}."
-
-
-def findings(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
-    """Return the sentences about all rows."""
-    return list(_sentences(rows))
+    known = compared.loc[compared["ratio"].notna(), "sentence"]
+    return [*lines, *(f"Increase of the {what}: {sentence}." for sentence in known)]
 
 
 def show_increase(rows: pd.DataFrame) -> None:
     """Show the round-trip times in each phase, and what they say."""
-    show(table(rows), findings(rows, pd.DataFrame()))
+    show(table(rows), findings(rows))
 
 
 FIGURES: dict[str, Any] = {
