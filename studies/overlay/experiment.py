@@ -155,7 +155,7 @@ class Stage(Point):
             row = failing.failure(
                 described, topology, self.failure, ignores_linkdown=self.ignores_linkdown,
                 interval_s=parameters.probe_interval_s,
-                times=failing.Times(BEFORE_S, parameters.outage_s, AFTER_S),
+                times_s=(BEFORE_S, parameters.outage_s, AFTER_S),
             )  # fmt: skip
         return [row]
 

@@ -186,9 +186,8 @@ def _hover(one: dict[Any, Any], layer: Layer) -> str:
 
 def _notes(df: pd.DataFrame, followed: list[Rows]) -> list[str]:
     """Return notes about doubts and about packets that are not drawn."""
-    lines = []
+    lines, seen = [], [one for rows in followed for one in rows]
     for how in ("dropped", "skipped"):
-        seen = [one for rows in followed for one in rows]
         for hop, count in {
             str(one["hop"]): one[f"{how}_count"] for one in seen if one[f"{how}_count"]
         }.items():
@@ -196,8 +195,6 @@ def _notes(df: pd.DataFrame, followed: list[Rows]) -> list[str]:
                 f"The capture at {hop} {how} {count:.0f} packets, so a packet that it does not show may"
                 " still have passed there."
             )
-    if not followed:
-        return lines
-    if (runs := ok(df)["folder"].nunique()) > 1:
+    if followed and (runs := ok(df)["folder"].nunique()) > 1:
         lines.append(f"This is of the first of {runs} runs.")
     return lines

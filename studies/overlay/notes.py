@@ -7,19 +7,17 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.analysis import theme
-from labkit.analysis.load import emulated, group_similar
+from labkit.analysis.load import each_doubt, emulated, group_similar
 
-NOTES_PX = 30  # from the drawing to the notes, without an axis
 WRONG = "≠"  # marks what is not as expected
 ROUTES = ("static", "metric", "ecmp")  # in drawing order
 Rows = list[dict[Any, Any]]
 
 
 def finish(
-    figure: go.Figure, table: pd.DataFrame, title: str, subtitle: str, notes: Sequence[str] = (),
-    below_px: int = NOTES_PX
-) -> go.Figure:  # fmt: skip
-    """Add the title, with a mark for emulated CPUs, and notes below about rows that are not drawn."""
+    figure: go.Figure, table: pd.DataFrame, title: str, subtitle: str, notes: Sequence[str], below_px: int
+) -> go.Figure:
+    """Add the title, with a mark for emulated CPUs, and notes about rows that are not drawn, `below_px` below it."""
     text = "emulated CPU" if len(table) and emulated(table).any() else ""
     theme.titled(figure, title, theme.plain(subtitle), text)
     theme.add_notes(figure, [*notes, *gaps(table)], below_px)
@@ -38,8 +36,7 @@ def gaps(table: pd.DataFrame) -> list[str]:
     left = table[table["status"].ne("ok")]
     reasons = group_similar(left["reason"].fillna(left["status"]).astype("str"))
     lines = [f"{topology}: {reason}" for topology, reason in zip(left["topology"], reasons, strict=True)]
-    doubts = ok(table)["doubts"].dropna().astype("str").str.split("; ").explode()
-    return list(dict.fromkeys([*lines, *(f"Doubt: {doubt}" for doubt in doubts if doubt)]))
+    return list(dict.fromkeys([*lines, *(f"Doubt: {doubt}" for doubt in each_doubt(ok(table)))]))
 
 
 def micro(seconds: float) -> str:

@@ -36,15 +36,6 @@ LOOPBACK = 1  # its index
 Counts = dict[str, list[int]]  # per spine: packets in the direction of requests, and of replies
 
 
-@dataclass(frozen=True)
-class Times:
-    """Seconds of observation: before the failure, while the spine is down, and after it has come back."""
-
-    before_s: float
-    down_s: float
-    after_s: float
-
-
 def _cables(network: Network) -> Iterator[tuple[CableEnd, CableEnd]]:
     """Yield every cable from both of its ends."""
     for part in network.parts:
@@ -68,13 +59,14 @@ def spines(network: Network) -> list[str]:
 
 
 def failure(
-    network: Network, topology: Topology, how: str, *, ignores_linkdown: bool, interval_s: float, times: Times
-) -> dict[str, Any]:
+    network: Network, topology: Topology, how: str, *, ignores_linkdown: bool, interval_s: float,
+    times_s: tuple[float, float, float],
+) -> dict[str, Any]:  # fmt: skip
     """Measure one failure in a built network; return the columns of a row.
 
     `topology` was built from `network`. Probes of the first pair run all the time. The spine that carries their
-    requests fails and comes back with all its routes. `ignores_linkdown` sets the sysctl in every namespace
-    meanwhile.
+    requests fails and comes back with all its routes. `times_s`: of observation before the failure, while the spine is
+    down, and after it has come back. `ignores_linkdown` sets the sysctl in every namespace meanwhile.
 
     `path_before`, `path_during`, `path_after`: the spines that carried requests and replies, by the counters of the
     leaves' interfaces; None if none did. `expected_during`: the spines that the description leaves. `down_s`, `up_s`,
@@ -82,31 +74,28 @@ def failure(
     would need more than this sysctl and `static_routes`. Raises Failed if nothing is answered, or no spine carries the
     flow, before the failure.
     """
-    watched = _Watched(network, topology)
+    watched, (before_s, down_s, after_s) = _Watched(network, topology), times_s
     with ExitStack() as stack:
         for space in topology.namespaces:
             stack.enter_context(_sysctl(space, LINKDOWN, int(ignores_linkdown)))
         running = stack.enter_context(probing([watched.pair], 1 / interval_s))
         _wait_for_answers(running, watched.pair)
         with watched.phase() as before:
-            time.sleep(times.before_s)
+            time.sleep(before_s)
         failing = watched.carrying(before, running.so_far())
         with watched.down(failing, how), watched.phase() as during:
-            time.sleep(times.down_s)
+            time.sleep(down_s)
         with watched.phase() as after:
-            time.sleep(times.after_s)
+            time.sleep(after_s)
     # They go on while the last answers are waited for.
     probes = [one for one in running.probes if one.sent_s < after.end_s]
     phases = {"before": before, "during": during, "after": after}
     went = {f"path_{name}": watched.carried(phase, probes) for name, phase in phases.items()}
-    named = {
-        "failure": how,
-        "failed": failing,
-        "interval_s": interval_s,
-        "ignores_linkdown": ignores_linkdown,
-    }
-    left = {"expected_during": watched.remaining_spines(failing, how, ignores_linkdown)}
-    return named | {"hash_policy": watched.hash_policy} | _timeline(probes, during) | went | left
+    return {
+        "failure": how, "failed": failing, "interval_s": interval_s, "ignores_linkdown": ignores_linkdown,
+        "hash_policy": watched.hash_policy, **_timeline(probes, during), **went,
+        "expected_during": watched.remaining_spines(failing, how, ignores_linkdown),
+    }  # fmt: skip
 
 
 class Outage(NamedTuple):

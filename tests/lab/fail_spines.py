@@ -15,7 +15,7 @@ from labkit.measure.topologies.network.parts import Cable, CableEnd, Network, No
 from labkit.system import netlink
 from studies.overlay import spine_failure
 
-TIMES = spine_failure.Times(before_s=0.6, down_s=1.0, after_s=2.0)
+TIMES_S = (0.6, 1.0, 2.0)  # before the failure, while the spine is down, and after it has come back
 SUBNETS = {("l1", "s1"): "10.1.1", ("l1", "s2"): "10.1.2", ("l2", "s1"): "10.2.1", ("l2", "s2"): "10.2.2"}
 HOSTS = {"l1": "10.9.1", "l2": "10.9.2"}
 
@@ -62,7 +62,7 @@ def rows(routes: str, parameters: list[tuple[str, bool]]) -> list[dict[str, Any]
         assert len(indexes) == len(set(indexes)), indexes
         return [
             spine_failure.failure(
-                described, topology, how, ignores_linkdown=ignores, interval_s=0.01, times=TIMES
+                described, topology, how, ignores_linkdown=ignores, interval_s=0.01, times_s=TIMES_S
             )
             for how, ignores in parameters
         ]
