@@ -108,8 +108,7 @@ def ratio_of_arms(
     a name of `results.METRICS`.
     """
     rows = rows_with(results.compared_rows(run, of), only)
-    both = results.verdicts(run, of), results.ratios(run, of)
-    lines, ratios = (rows_with(table, only) for table in both)
+    lines, ratios = rows_with(results.verdicts(run, of), only), rows_with(results.ratios(run, of), only)
     lines = lines[lines["baseline"].eq(other) & lines["topology"].eq(arm)]
     between = _between_variants(rows, ratios[ratios["baseline"].ne(other)], arm, other)
     for line in (*lines.to_dict("records"), *between.to_dict("records")):

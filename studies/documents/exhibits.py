@@ -62,14 +62,10 @@ def show(results: Results, judgements: Sequence[Judgement], name: str) -> None:
     displays.show(displays.markdown(f"### {DOCUMENTS[name].label}"))
     for one in EXHIBITS:
         if one.document == name:
-            table = beside(one, results)
-            displays.show(
-                displays.markdown(_text(one, results, judgements)),
-                HTML(f'<div style="overflow-x: auto">{table.to_html(border=0)}</div>')
-                if len(table)
-                else None,
-                *drawn(one, results),
-            )
+            displays.show(displays.markdown(_text(one, results, judgements)))
+            if len(table := beside(one, results)):
+                displays.show(HTML(f'<div style="overflow-x: auto">{table.to_html(border=0)}</div>'))
+            displays.show(*drawn(one, results))
 
 
 def _text(one: Exhibit, results: Results, judgements: Sequence[Judgement]) -> str:

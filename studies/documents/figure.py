@@ -33,8 +33,10 @@ def claims(evidence: pd.DataFrame) -> go.Figure:
     known = evidence[columns].to_numpy(float).flat if names else ()
     inside = [value for value in known if MIN_RATIO <= value <= MAX_RATIO]
     low, high = min([0.8, *inside]) / 1.1, max([1.25, *inside]) * 1.1
+    sentences = []
     for place, name in enumerate(names):
         own = evidence[evidence["name"].eq(name)]
+        sentences.append(_label(str(own["claim"].iloc[0])))
         claimed_range = float(own["low_claimed"].iloc[0]), float(own["high_claimed"].iloc[0])
         left, right = max(claimed_range[0], low), min(claimed_range[1], high)
         if left < right:
@@ -46,7 +48,6 @@ def claims(evidence: pd.DataFrame) -> go.Figure:
         figure.add_annotation(text=text, y=place, align="left", **at)
     rule = {"type": "line", "x0": 1, "x1": 1, "y0": -0.5, "y1": max(len(names), 1) - 0.5}
     figure.add_shape(**rule, opacity=0.8, line_width=1)
-    sentences = [_label(evidence, name) for name in names]
     figure.update_yaxes(
         tickvals=list(range(len(names))), ticktext=sentences, range=[len(names) - 0.5, -0.5], ticks="",
         showgrid=False, automargin=False,
@@ -72,8 +73,7 @@ def claims(evidence: pd.DataFrame) -> go.Figure:
     return figure
 
 
-def _label(evidence: pd.DataFrame, name: str) -> str:
-    sentence = str(evidence.loc[evidence["name"].eq(name), "claim"].iloc[0])
+def _label(sentence: str) -> str:
     plain = sentence.replace("`", "")  # figures have no code
     lines = textwrap.wrap(plain, LABEL_LETTERS, max_lines=3, placeholder=" …")
     return f'<span style="font-size:11.5px">{"<br>".join(map(theme.plain, lines))}</span>'

@@ -17,13 +17,19 @@ from labkit.analysis import figures, load, report, verdicts
 from labkit.common import run_folder
 from studies.documents import document
 from studies.documents.claim import Judgement
-from studies.documents.evidence import PRINTED, rows_with
+from studies.documents.evidence import PRINTED, Filter, rows_with
 from studies.documents.figure import claims
 from studies.documents.results import Results
 
 DIGEST = "rows.sha256"  # beside the figures of a published run
 MAX_BYTES = 760_000  # of a figure: one of many thousand points is larger, and is left out
 DEADLINE_S = 300.0  # for all figures of a run
+# Ratios of published runs: which rows, and the title
+FORESTS: dict[str, tuple[Filter, str]] = {
+    "datapaths": ({"mtu_bytes": 1500}, "macvlan against a veth bridge"),
+    "ipvlan": ({}, "macvlan and ipvlan against a veth bridge, in a lab VM"),
+    "switched": ({}, "Two nodes: ratios to a veth bridge"),
+}
 MIRRORED = ("ovs_netdev", *(f"ovs_netdev+mirrors={count}" for count in (1, 2, 4, 8)))
 
 
@@ -32,15 +38,10 @@ def claim_figures(results: Results, judgements: Sequence[Judgement]) -> dict[str
     evidence = document.frame(judgements)
     measured = evidence[evidence["run"].ne(PRINTED)] if len(evidence) else evidence
     drawn = {"claims": claims(measured)}
-    if results.has("datapaths"):
-        compared = verdicts.verdicts(rows_with(results.rows("datapaths"), {"mtu_bytes": 1500}))
-        drawn["datapaths"] = figures.forest(
-            compared[compared["ratio"].notna()], "macvlan against a veth bridge"
-        )
-    if results.has("ipvlan"):
-        drawn["ipvlan"] = figures.forest(
-            verdicts.verdicts(results.rows("ipvlan")), "macvlan and ipvlan against a veth bridge, in a lab VM"
-        )
+    for name, (where, title) in FORESTS.items():
+        if results.has(name):
+            compared = rows_with(results.verdicts(name), where)
+            drawn[name] = figures.forest(compared[compared["ratio"].notna()], title)
     if results.has("virtual_tap"):
         rows = rows_with(
             results.rows("virtual_tap"), {"rate_bps": None, "where": "here", "topology": MIRRORED}
@@ -54,9 +55,6 @@ def claim_figures(results: Results, judgements: Sequence[Judgement]) -> dict[str
     if results.has("packet_size"):
         rows = rows_with(results.rows("packet_size"), {"where": "here", "protocol": "udp", "mtu_bytes": 1500})
         drawn["sizes"] = figures.cost(rows)
-    if results.has("switched"):
-        rows = results.rows("switched")
-        drawn["switched"] = figures.forest(verdicts.verdicts(rows), "Two nodes: ratios to a veth bridge")
     return drawn
 
 
