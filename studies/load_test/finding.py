@@ -33,17 +33,12 @@ def histogram(rows: pd.DataFrame) -> pd.DataFrame:
     """
     some = rows[rows["status"].eq("ok") & rows["latency_buckets"].map(lambda one: isinstance(one, dict))]
     lines = [
-        {
-            "arm": f"{row['frame']} through {_device(row)}",
-            "direction": row["direction"],
-            "bucket_us": int(edge),
-            "count": count,
-        }
+        (f"{row['frame']} through {_device(row)}", row["direction"], int(edge), count)
         for _, row in some.iterrows()
         for edge, count in row["latency_buckets"].items()
     ]
-    table = pd.DataFrame(lines, columns=["arm", "direction", "bucket_us", "count"])
-    return table.groupby(["arm", "direction", "bucket_us"], as_index=False, sort=True).sum()
+    by = ["arm", "direction", "bucket_us"]
+    return pd.DataFrame(lines, columns=[*by, "count"]).groupby(by, as_index=False, sort=True).sum()
 
 
 def directions(rows: pd.DataFrame) -> pd.DataFrame:

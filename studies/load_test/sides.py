@@ -5,7 +5,7 @@ A load test (`experiment`) asks for one step after the other, and does not know 
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -136,9 +136,7 @@ def packets(arm: LocalArm, parameters: LoadTestParameters) -> Iterator[PacketSid
             (f"{one.client.name}→{one.server.name}", stack.enter_context(PACKETS.trials([one], mix, number)))
             for number, one in enumerate(ways)
         ]
-        sides = PacketSides(arm, made, parameters)
-        stack.callback(sides.close)
-        yield sides
+        yield stack.enter_context(closing(PacketSides(arm, made, parameters)))
 
 
 def buckets(histogram: str | None) -> dict[str, int]:

@@ -93,11 +93,14 @@ def _socket(hop: CapturePoint, port: int, _sample: str) -> Iterator[RunningReade
 
     with netlink.inside(hop.namespace.fd):
         forked = process.Forked(work)
+
+    def stop() -> ReaderCounts:
+        count, dropped = msgspec.json.decode(forked.stop(STOP_S), type=tuple[int, int])
+        return ReaderCounts(count, dropped, count)
+
     try:
         forked.receive(START_S)
-        yield RunningReader(
-            forked.pid, lambda: _parse_socket_counts(forked.stop(STOP_S)), time.monotonic() - begun
-        )
+        yield RunningReader(forked.pid, stop, time.monotonic() - begun)
     finally:
         forked.kill()
 
@@ -117,11 +120,6 @@ def _receive_all(receiver: socket.socket, connection: socket.socket) -> tuple[in
         if connection.fileno() in ready:
             statistics = receiver.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8)
             return count, struct.unpack("II", statistics)[1]
-
-
-def _parse_socket_counts(line: bytes) -> ReaderCounts:
-    count, dropped = msgspec.json.decode(line, type=tuple[int, int])
-    return ReaderCounts(count, dropped, count)
 
 
 def _monitor(request: Callable[[int, str], Request], finds: bool) -> Start:
@@ -173,11 +171,8 @@ def _program(name: str, arguments: Callable[[str, str, int], list[str]], finds: 
 @errors.reading("the last words of a reader")
 def parse_counts(name: str, text: str, wanted_found: int | None = None) -> ReaderCounts:
     """Return what a program counted, from its last words on standard error."""
-    values: list[int | None] = []
-    for pattern in COUNTED[name]:
-        numbers = re.findall(pattern, text) if pattern else []
-        values.append(int(numbers[-1]) if numbers else None)
-    taken, dropped = values
+    found = (re.findall(pattern, text) if pattern else [] for pattern in COUNTED[name])
+    taken, dropped = (int(numbers[-1]) if numbers else None for numbers in found)
     # tshark is silent about drops if there were none.
     return ReaderCounts(taken, dropped if dropped is not None or name != "tshark" else 0, wanted_found)
 
@@ -186,9 +181,8 @@ def _wait_ready(name: str, hop: CapturePoint, program: process.Running) -> None:
     """Wait until the interface has had a packet socket for a while."""
     with netlink.inside(hop.namespace.fd):
         index = netlink.index_of(hop.interface)
-    sockets = PacketSockets(hop.namespace.fd)
     deadline, since = time.monotonic() + START_S, None
-    try:
+    with contextlib.closing(PacketSockets(hop.namespace.fd)) as sockets:
         while since is None or time.monotonic() - since < READY_S:
             if program.poll():
                 raise Failed(f"the reader {program.ended().message()}")
@@ -196,12 +190,6 @@ def _wait_ready(name: str, hop: CapturePoint, program: process.Running) -> None:
                 raise Failed(f"{name} opened no packet socket within {START_S:g} s")
             since = None if index not in sockets.drops() else since or time.monotonic()
             time.sleep(0.01)
-    finally:
-        sockets.close()
-
-
-def _select_flow(port: int, _sample: str) -> Request:
-    return Request(Selection(port=port, protocol="udp"))
 
 
 READERS: dict[str, Start] = {
@@ -218,7 +206,7 @@ READERS: dict[str, Start] = {
         ],
         finds=True,
     ),
-    "monitor": _monitor(_select_flow, finds=True),
+    "monitor": _monitor(lambda port, _sample: Request(Selection(port=port, protocol="udp")), finds=True),
     "monitor_sampled": _monitor(lambda _port, sample: Request(sample=sample), finds=False),
     "monitor_all": _monitor(lambda _port, _sample: Request(), finds=False),
 }  # fmt: skip

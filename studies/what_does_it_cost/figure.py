@@ -33,10 +33,9 @@ def prices(rows: pd.DataFrame) -> pd.DataFrame:
     unit, from the ratio and the baseline's geometric mean (`baseline_s`). A round's value is the sum of its CPU time
     divided by the sum of its received units, over slices if there are any, else over whole runs.
     """
-    per_round = _per_round(rows)
     result = [
         line
-        for key, group in load.groups(per_round)
+        for key, group in load.groups(_per_round(rows))
         for line in _lines(group, dict(zip(GROUP, key, strict=True)))
     ]
     numbers = [name for name in COLUMNS if name.endswith(("ratio", "low", "high", "_s", "_count"))]
@@ -107,8 +106,7 @@ def price_sentences(prices: pd.DataFrame) -> list[str]:
     for key, group in load.groups(prices):
         known = group[group["word"].ne("no evidence")].sort_values("cost_s", ascending=False)
         lines += [f"{load.group_text(key)}: {sentence}." for sentence in known["sentence"]]
-        unknown = list(group.loc[group["word"].eq("no evidence"), "topology"])
-        if unknown:
+        if unknown := list(group.loc[group["word"].eq("no evidence"), "topology"]):
             arms = units.listed(unknown)
             lines.append(f"{load.group_text(key)}: no evidence that {arms} cost more or less CPU time.")
     return lines
