@@ -48,8 +48,9 @@ machines. The load runs between these two ends only, and nothing there is change
 
 where= chooses the kernel. vm:KERNEL boots a lab VM within seconds. The lab VM sees this machine's
 files read-only. Without KVM its CPU is emulated, and every number says so. KERNEL is debian, a
-release or the path of a kernel, and takes options behind commas: cpus=N, memory_mib=N,
-profile=tracing, append=WORD+WORD, modules=NAME+NAME, fresh. ssh:NAME runs on another machine over
+release, a series (6.12-cloud-amd64: the newest of it here) or the path of a kernel, and takes
+options behind commas: cpus=N, memory_mib=N, profile=tracing, append=WORD+WORD, modules=NAME+NAME,
+fresh. ssh:NAME runs on another machine over
 ssh, as `ssh NAME` would connect. That machine needs Python 3.11 to 3.13 and iperf3. labkit is
 copied there, and all its files there are removed after the run.
 

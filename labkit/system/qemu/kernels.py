@@ -104,6 +104,13 @@ def order(release: str) -> tuple[object, ...]:
     return (*parts, ((0,), 0)), _DEBIAN_FLAVOURS.get(named, -1), release
 
 
+def _series(release: str) -> str:
+    """Return the name under which Debian has the newest kernel like this: 6.12-cloud-amd64 of
+    6.12.117+deb12-cloud-amd64."""
+    version = re.match(r"\d+\.\d+", release)
+    return f"{version[0]}-{flavour(release)}" if version else release
+
+
 def flavour(release: str) -> str:
     """Return the word at the end of a release (cloud-amd64, generic), or an empty string."""
     word = re.search(r"-(?!rc\d)([a-z][a-z0-9_-]*)$", release)
@@ -111,9 +118,12 @@ def flavour(release: str) -> str:
 
 
 def find(name: str) -> BootableKernel:
-    """Return a kernel by name: `debian` (the newest Debian kernel), a release, or the absolute path of an image.
+    """Return a kernel by name: `debian` (the newest Debian kernel), a release, a series, or the absolute path of an
+    image.
 
-    Raises BadInput with the available kernels.
+    A series is the end of the name of Debian's meta package, such as 6.12-cloud-amd64: it means the newest of its
+    kernels here, because Debian's archive keeps a release for some weeks only. Raises BadInput with the available
+    kernels.
     """
     if name.startswith("/"):
         return _describe_image(Path(name))
@@ -123,7 +133,7 @@ def find(name: str) -> BootableKernel:
         # stable sort: the newest readable kernel is last
         named.sort(key=lambda each: os.access(each.image, os.R_OK))
     else:
-        named = [each for each in there if each.release == name]
+        named = [each for each in there if name in (each.release, _series(each.release))]
     if named:
         release_of(named[-1].image)
         return named[-1]
