@@ -137,6 +137,10 @@ _GET = "download a Debian kernel into labkit's store; nothing is installed on th
 _GET_NOTES = """\
     labkit kernels get
     labkit kernels get cloud
+    labkit kernels get 6.12-cloud-amd64
+
+A series, as apt names it (linux-image-6.12-cloud-amd64 of Debian 12's backports), means its newest
+kernel, also in where=vm:6.12-cloud-amd64.
 """
 _INSTALL = "write kernelspecs: JupyterLab and papermill run notebooks on this kernel, or in a lab VM"
 _INSTALL_NOTES = """\
@@ -167,7 +171,7 @@ def add_arguments(parser: arguments.CommandParser) -> None:
     arguments.add_json(parser, "print everything that is known as JSON")
     more = parser.add_subparsers(metavar="get | install")
     get = arguments.add_command(more, "kernels get", _GET, _GET_NOTES, _get)
-    text = f"{', '.join(debian_kernels.SHORT)} (the newest; cloud is smaller), or a package or release of apt"
+    text = f"{', '.join(debian_kernels.SHORT)} (the newest; cloud is smaller), or a package, release or series of apt"
     usual = debian_kernels.ARCHITECTURE
     get.add_argument("name", nargs="?", default=usual, metavar="PACKAGE|RELEASE", help=text)
     install = arguments.add_command(more, "kernels install", _INSTALL, _INSTALL_NOTES, _install)

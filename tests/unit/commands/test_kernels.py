@@ -113,6 +113,20 @@ def test_debian_means_the_newest_full_kernel(make: Make, releases: list[str], ex
     assert kernels.find("debian").release == expected
 
 
+def test_series_means_its_newest_kernel_of_one_flavour(make: Make) -> None:
+    for release in (
+        "6.12.95+deb12-cloud-amd64",
+        "6.12.117+deb12-cloud-amd64",
+        "6.12.118+deb12-amd64",
+        "6.120.1-amd64",
+    ):
+        make(release)
+    assert kernels.find("6.12-cloud-amd64").release == "6.12.117+deb12-cloud-amd64"
+    assert kernels.find("6.12-amd64").release == "6.12.118+deb12-amd64"
+    with pytest.raises(BadInput, match=r"no kernel '6\.1-amd64' can be booted here"):
+        kernels.find("6.1-amd64")
+
+
 def test_release_and_modules_of_an_image_file(make: Make, tmp_path: Path) -> None:
     built = tmp_path / "built/boot/bzImage"
     built.parent.mkdir(parents=True)
