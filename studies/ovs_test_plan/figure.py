@@ -20,8 +20,8 @@ LINE_PX = 34  # height of a line of the ranking
 def use_cases(rows: pd.DataFrame, rates: pd.DataFrame, published: pd.DataFrame) -> go.Figure:
     """Draw packets (left) and bits (right) per second against frame size, a row of panels for each use case.
 
-    A point is the median of the searches with its 95 % interval, for the greatest loss goal. An open triangle is a
-    search that only the generator limited. Stars are the plan's own results, from another machine. rows:
+    A point is the geometric mean of the searches with its 95 % interval, for the greatest loss goal. An open triangle
+    is a search that only the generator limited. Stars are the plan's own results, from another machine. rows:
     `load.load`. rates: `ovs_test_plan.rates(rows)`. published: `ovs_test_plan.published()`.
     """
     table = rates[rates["loss_goal_ratio"].eq(rates["loss_goal_ratio"].max())] if len(rates) else rates
@@ -57,7 +57,7 @@ def use_cases(rows: pd.DataFrame, rates: pd.DataFrame, published: pd.DataFrame) 
 
 
 def _arm(figure: go.Figure, row: int, arm: str, own: pd.DataFrame) -> None:
-    style, rates = theme.arm_style(arm), ("low_pps", "median_pps", "high_pps", "max_pps")
+    style, rates = theme.arm_style(arm), ("low_pps", "mean_pps", "high_pps", "max_pps")
     for column, factor in ((1, 1.0), (2, own["frame_bytes"] * 8)):
         low, middle, high, most = (own[name] * factor for name in rates)
         common: dict[str, Any] = {"legendgroup": arm, "showlegend": column == 1, "row": row, "col": column}

@@ -35,7 +35,7 @@ def load_loss(trials: pd.DataFrame, rates: pd.DataFrame) -> go.Figure:
             style = theme.arm_style(str(arm), str(own["role"].iloc[0]))
             _dots(figure, at, str(arm), own, style)
             result = rates[rates["arm"].eq(arm) & rates["frame"].eq(frame) & rates["flows_count"].eq(flows)]
-            for pps in result["median_pps"].dropna():
+            for pps in result["mean_pps"].dropna():
                 line = {"type": "line", "line": {"dash": "dash", "color": style.color}}
                 marks.shape(x0=pps, x1=pps, yref="y domain", y0=0, y1=1, row=at, col=1, **line)
             for ratio in set(result["constant_loss_ratio"].dropna()):

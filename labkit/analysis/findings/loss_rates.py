@@ -29,14 +29,14 @@ PHASE = r"latency at ([\d.]+) %"
 def rates(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rates found: one row per arm, traffic (BY) and goal (`loss_goal_ratio`).
 
-    rows: `load.load` of a run of the experiment. Columns: `median_pps`; `low_pps` and `high_pps` (95 % by Student's t
-    on logarithms; NaN below three searches); `spread_ratio` (greatest divided by least, minus 1); `searches_count`;
-    `all_count` (all searches); `limited_count` (searches that ended at the generator's limit); `max_pps` (the
-    greatest lower bound of these, NaN without any); `constant_loss_ratio` (the share lost at every load, of searches
-    without a rate for that reason: their median; NaN without any); `constant_count` (how many these are; if they are
-    half of the searches or more, there is no rate); `reason` (why a search found no rate, or None); `repeated_ratio`
-    (`repeated_count` divided by `trials_count`); `exceed_ratio` (the greatest share of the trial time in which the loss
-    may be above the goal; NaN in rows of another labkit).
+    rows: `load.load` of a run of the experiment. Columns: `mean_pps` (geometric); `low_pps` and `high_pps` (95 % by
+    Student's t on logarithms; NaN below three searches); `spread_ratio` (greatest divided by least, minus 1);
+    `searches_count`; `all_count` (all searches); `limited_count` (searches that ended at the generator's limit);
+    `max_pps` (the greatest lower bound of these, NaN without any); `constant_loss_ratio` (the share lost at every load,
+    of searches without a rate for that reason: their median; NaN without any); `constant_count` (how many these are; if
+    they are half of the searches or more, there is no rate); `reason` (why a search found no rate, or None);
+    `repeated_ratio` (`repeated_count` divided by `trials_count`); `exceed_ratio` (the greatest share of the trial time
+    in which the loss may be above the goal; NaN in rows of another labkit).
     """
     result = []
     some = rows[rows["loss_goal_ratio"].notna()]
@@ -49,16 +49,14 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
         limited = group["reason"].astype("str").str.startswith("generator-limited")
         constant_count = int(group["constant_loss_ratio"].notna().sum())
         without = group[group["status"].ne("ok") & group["reason"].notna()].sort_values("constant_loss_ratio")
-        effect = (
-            stats.effect(np.log(values), [str(n) for n in range(len(values))], False) if len(values) else None
-        )
-        known = effect is not None and effect.low is not None and len(values) >= MIN_SEARCHES
+        mean = stats.effect(np.log(values)) if len(values) else None
+        low, high = (mean.low, mean.high) if mean and len(values) >= MIN_SEARCHES else (math.nan, math.nan)
         result.append(
             line
             | {
-                "median_pps": float(np.median(values)) if len(values) else math.nan,
-                "low_pps": effect.low if known and effect is not None else math.nan,
-                "high_pps": effect.high if known and effect is not None else math.nan,
+                "mean_pps": mean.ratio if mean else math.nan,
+                "low_pps": low,
+                "high_pps": high,
                 "spread_ratio": float(values.max() / values.min() - 1) if len(values) else math.nan,
                 "searches_count": len(values),
                 "limited_count": int(limited.sum()),
@@ -123,7 +121,7 @@ def _rate(line: Mapping[Any, Any], several: Sequence[str]) -> str:
             reached = si(line["max_pps"], "pps")
             return f"{where} is not known: the generator was the limit, without such loss up to {reached}"
         return f"{where} was not found" + (f": {line['reason']}" if line["reason"] else "")
-    text = f"{where} {si(line['median_pps'], 'pps')}"
+    text = f"{where} {si(line['mean_pps'], 'pps')}"
     if math.isnan(line["low_pps"]):
         text += f" ({counted(line['searches_count'], 'search')}: no interval)"
     else:
