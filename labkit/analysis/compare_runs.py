@@ -3,7 +3,8 @@
 Two runs are not interleaved, so a plain ratio of one to the other includes the drift of the machine between them (2 to
 5 % without any change). If both measured the same baseline, their ratios to it are compared instead. The drift that arm
 and baseline share then cancels out (a difference of differences of logarithms). Each fresh set-up counts as one number,
-with Welch's t interval, because measurements within a set-up are not independent.
+with Welch's t interval, because measurements within a set-up are not independent. Where both sides have several runs,
+each run does, because its set-ups share its time.
 
 If the points are from two hosts (another kernel, accelerator or machine), only ratios to a common baseline are
 compared.
@@ -116,14 +117,14 @@ class Common:
 
 
 def compare(
-    left_path: str | Path,
-    right_path: str | Path,
+    left_path: str | Path | Sequence[Path],
+    right_path: str | Path | Sequence[Path],
     margin: float = 0.05,
     judged: Callable[[pd.DataFrame], pd.DataFrame] = lambda rows: rows,
     in_turn: bool = False,
     but: str | None = None,
 ) -> tuple[pd.DataFrame, Callable[[], list[str]]]:
-    """Compare the right run with the left one.
+    """Compare the right run with the left one. Several runs are one side.
 
     `judged`: takes each run's rows and returns them with another `metric` than the usual ones. `in_turn`: the runs of
     both sides were measured in turn, those of equal names one after the other. `but`: a parameter in which points may
@@ -140,14 +141,14 @@ def compare(
     Between two hosts there is only the relative ratio (except in turn), and the columns of HOST that differ are null.
     Raises BadInput if the runs are not comparable, with the reason.
     """
-    names = [Path(path).name for path in (left_path, right_path)]
+    paths = [[Path(path)] if isinstance(path, str | Path) else path for path in (left_path, right_path)]
+    names = ["+".join(path.name for path in side) for side in paths]
     if names[0] == names[1]:
-        names = [str(left_path), str(right_path)]
-    loaded = [judged(verdicts.load(path)) for path in (left_path, right_path)]
+        names = ["+".join(map(str, side)) for side in paths]
+    loaded = [judged(pd.concat(list(map(verdicts.load, side)), ignore_index=True)) for side in paths]
     if but is not None:
         loaded = without(loaded, but)
-    paths = zip((left_path, right_path), names, loaded, strict=True)
-    left, right = (_side(path, name, rows) for path, name, rows in paths)
+    left, right = map(_side, paths, names, loaded)
     _refuse(left, right)
     common = _common(left, right, in_turn)
     result = [line for one in common if (line := _line(one, margin))]
@@ -177,12 +178,12 @@ def without(tables: list[pd.DataFrame], name: str) -> list[pd.DataFrame]:
     ]
 
 
-def _side(path: str | Path, name: str, rows: pd.DataFrame) -> RunSide:
+def _side(paths: Sequence[Path], name: str, rows: pd.DataFrame) -> RunSide:
     ok = measured_rows(rows)
     if ok.empty:
-        parts = list(load.load(path, None)["part"].dropna().unique()) if rows.empty else list[str]()
+        parts = list(load.load(paths[0], None)["part"].dropna().unique()) if rows.empty else list[str]()
         only = f" of throughput or latency, only the parts {', '.join(parts)}" if parts else ""
-        raise BadInput(f"{path} has no valid measurement{only}: there is nothing to compare")
+        raise BadInput(f"{paths[0]} has no valid measurement{only}: there is nothing to compare")
     ratios = verdicts.ratios_of(ok)
     # A slice's CPUs, or null if the scheduler chose.
     placement = ok["placement"].notna().map({True: "by labkit", False: "by the scheduler"})
@@ -297,9 +298,8 @@ def _line(one: Common, margin: float) -> dict[str, Any] | None:
     arms = [arm[arm["method"].eq(method) & arm["log"].notna()] for arm in arms]
     if any(arm.empty for arm in arms):
         return None
-    levels = [_by_setup(arm, "log") for arm in arms]
     placed = not any(arm["placement"].eq("by the scheduler").any() for arm in arms)
-    plain = stats.difference(levels[0], levels[1], placed=placed)
+    plain = _difference(arms, "log", placed)
     if one.in_turn:
         runs = [
             {str(folder): stats.centre(_by_setup(rows, "log")) for folder, rows in arm.groupby("folder")}
@@ -316,7 +316,7 @@ def _line(one: Common, margin: float) -> dict[str, Any] | None:
     return {
         **one.group, "topology": one.topology, "baseline": baseline, "change": one.change,
         "left_host": one.hosts[0], "right_host": one.hosts[1], "method": method, "metric": one.metric,
-        "left_setups_count": len(levels[0]), "right_setups_count": len(levels[1]),
+        "left_setups_count": arms[0]["setup"].nunique(), "right_setups_count": arms[1]["setup"].nunique(),
         **(absolute if (one.one_host or one.in_turn) and arms[0]["value"].notna().all() else {}),
         "relative_ratio": relative and relative.ratio, "relative_low": relative and relative.low,
         "relative_high": relative and relative.high, "judged_ratio": effect.ratio, "judged_low": effect.low,
@@ -329,6 +329,15 @@ def _by_setup(rows: pd.DataFrame, column: str) -> stats.Floats:
     """Return one number for each fresh set-up: the Hodges-Lehmann estimate, because slices are heavy-tailed."""
     numbers = rows.groupby("setup", sort=False)[column]
     return np.array([stats.centre(some.to_numpy(float)) for _, some in numbers])
+
+
+def _difference(sides: Sequence[pd.DataFrame], column: str, placed: bool) -> stats.Effect:
+    """Return the effect of right to left over set-ups, or over runs if both sides have several."""
+    if any(rows["folder"].nunique() < 2 for rows in sides):
+        return stats.difference(*(_by_setup(rows, column) for rows in sides), placed=placed)
+    of_runs = [[_by_setup(own, column).mean() for _, own in rows.groupby("folder")] for rows in sides]
+    effect = stats.difference(*of_runs)
+    return replace(effect, how=effect.how.replace("set-ups", "runs"))
 
 
 def in_turn_effect(sides: Sequence[Mapping[str, float]]) -> stats.Effect:
@@ -357,9 +366,8 @@ def _relative(one: Common, method: str) -> tuple[str | None, stats.Effect | None
     baselines = {str(name) for part in parts for name in part["baseline"]}
     if len(baselines) != 1 or any(part.empty for part in parts):
         return None, None
-    here, there = (_by_setup(part, "log_ratio") for part in parts)
     placed = method != "slice" or all(part["placed"].all() for part in parts)
-    return baselines.pop(), stats.difference(here, there, placed=placed)
+    return baselines.pop(), _difference(parts, "log_ratio", placed)
 
 
 def _lines(one: Common, method: str) -> Iterator[pd.DataFrame]:

@@ -105,8 +105,8 @@ class Explanation:
         lines = "\n".join(f"- {plain(one)}" for one in self.verdicts)
         cells.append(prose_cell("## Verdict", lines, *map(plain, self.notes)))
         cells += [cell for one in self.points for cell in _cells(one, self._headed)]
-        path = out or self.sides[0].folder / "why.html"
-        both = [[side.folder, *map(Path, side.profiles["folder"].unique())] for side in self.sides if side]
+        path = out or self.sides[0].folders[0] / "why.html"
+        both = [[*side.folders, *map(Path, side.profiles["folder"].unique())] for side in self.sides if side]
         folders = list(dict.fromkeys(folder for own in both for folder in own))
         # The title is not a Markdown heading, because it may contain the name of a folder.
         report.page([document(cells)], folders, path, f"Why do they differ? {self.title}")

@@ -29,7 +29,7 @@ class Run:
     folder: Path
     rows: pd.DataFrame
     profiles: pd.DataFrame
-    folders: tuple[Path, ...] = ()
+    folders: tuple[Path, ...]
 
     def arms(self, *roles: str) -> list[str]:
         """Return the names of the arms, or only those that have one of the roles."""
@@ -64,13 +64,13 @@ def _compared_as(arm: str, *tables: pd.DataFrame) -> str:
 
 @dataclass(frozen=True)
 class ProfiledArm:
-    """An arm of a run at the points with these values.
+    """An arm of a run, or of several that count as one side, at the points with these values.
 
     `rows` are the measuring rows of all arms. `profiles` are the arm's own.
     """
 
     name: str
-    folder: Path
+    folders: tuple[Path, ...]
     arm: str
     values: Values
     rows: pd.DataFrame
@@ -317,11 +317,9 @@ def _read_runs(folders: tuple[Path, ...], percentile: str | None) -> Run:
     both = [load.rows_and_profiles(own) for own in folders]
     rows = [load.at_percentile(one, percentile) for one, _ in both]
     profiles = [load.at_percentile(one, percentile, required=False) for _, one in both]
-    if len(folders) == 1:
-        return Run(folders[0], rows[0], profiles[0], folders)
-    return Run(
-        folders[0], pd.concat(rows, ignore_index=True), pd.concat(profiles, ignore_index=True), folders
-    )
+    if len(folders) > 1:
+        rows, profiles = ([pd.concat(each, ignore_index=True)] for each in (rows, profiles))
+    return Run(folders[0], rows[0], profiles[0], folders)
 
 
 def _usual(run: Run) -> tuple[str, str]:
@@ -399,12 +397,10 @@ def _name(arm: str, values: Values, differing: list[str], run: Run, other: Run) 
     name = ",".join([arm, *(f"{each}={values[each]}" for each in differing)])
     if run is other:
         return name
-    names = [
-        str(one) if run.folder.name == other.folder.name else one.name for one in run.folders or (run.folder,)
-    ]
+    names = [str(one) if run.folder.name == other.folder.name else one.name for one in run.folders]
     return f"{name} ({'+'.join(names)})"
 
 
 def _side(name: str, run: Run, arm: str, values: Values) -> ProfiledArm:
     own = run.profiles[run.profiles["arm"].eq(arm)]
-    return ProfiledArm(name, run.folder, arm, values, rows_with(run.rows, values), rows_with(own, values))
+    return ProfiledArm(name, run.folders, arm, values, rows_with(run.rows, values), rows_with(own, values))

@@ -33,7 +33,7 @@ SIZES = (
 def sentences(sides: Sides) -> tuple[list[str], list[str]]:
     """Return the findings and the notes on them, both as sentences."""
     left, right, control = sides
-    one_run = left.folder == right.folder
+    one_run = left.folders == right.folders
     if not (differing := selection.differing(sides)):
         result = list[str]()
         if (compared := _compare(left, right)) is not None:
@@ -71,7 +71,7 @@ def of_point(point: ProfiledPoint) -> MeasuredVerdict | None:
     if selection.differing(point.sides) or (result := _compare(left, right)) is None:
         return None
     # A third arm may be the baseline of both, also within each of two runs: its ratios say nothing about these two.
-    if left.folder == right.folder:
+    if left.folders == right.folders:
         pair = [left.topology, right.topology]
         result = result[result["topology"].isin(pair) & result["baseline"].isin(pair)]
     else:
@@ -83,7 +83,7 @@ def of_point(point: ProfiledPoint) -> MeasuredVerdict | None:
         return None
     is_certain = result["word"].isin(CERTAIN)
     first = (result[is_certain] if is_certain.any() else result).iloc[0]
-    of_right = left.folder != right.folder or first["topology"] == right.topology
+    of_right = left.folders != right.folders or first["topology"] == right.topology
     return MeasuredVerdict(
         bool(is_certain.any()), (first["word"] == "slower") == of_right, str(first["sentence"])
     )
@@ -95,13 +95,13 @@ def _compare(left: ProfiledArm, right: ProfiledArm) -> pd.DataFrame | None:
         return None
     # Two runs may differ in more than time. The conclusion names the differences.
     with contextlib.suppress(BadInput):
-        if left.folder == right.folder:
+        if left.folders == right.folders:
             return change_effects.all_verdicts(left.rows)
         if left.topology == right.topology:
             of = dict(zip(left.rows["protocol"], left.rows["metric"], strict=True))
             compared, _ = compare_runs.compare(
-                left.folder,
-                right.folder,
+                left.folders,
+                right.folders,
                 judged=lambda rows: rows.assign(metric=rows["protocol"].map(of).fillna(rows["metric"])),
             )
             return selection.rows_with(compared, left.values)

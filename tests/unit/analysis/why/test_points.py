@@ -235,7 +235,7 @@ def sides(*arms: tuple[str, tuple[int, ...], int]) -> list[selection.ProfiledPoi
     for arm, pairs, size in arms:
         rows = [synthetic_rows.ROW | {"arm": arm, "pairs": one, "length_bytes": size} for one in pairs]
         table = loading.complete(pd.DataFrame(rows))
-        made.append(selection.ProfiledArm(arm, Path(), arm, {}, table, table))
+        made.append(selection.ProfiledArm(arm, (Path(),), arm, {}, table, table))
     return list(selection.points((*made, None)))
 
 

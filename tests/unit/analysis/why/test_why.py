@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -11,7 +12,7 @@ from synthetic_why_run import page, run, section, words
 
 from labkit.analysis import flame, load, why
 from labkit.analysis.flame import load_profiles
-from labkit.analysis.why import sections, selection
+from labkit.analysis.why import sections, selection, verdict
 from labkit.cli import main
 from labkit.common.errors import BadInput
 
@@ -152,6 +153,29 @@ def test_two_runs(folder: Path, tmp_path: Path) -> None:
     third = run(tmp_path / "three", {"veth_bridge": "baseline"})
     written, _ = page(f"{folder}:veth_bridge", f"{other}+{third}", tmp_path / "several.html")
     assert '<span class="where">three:</span> three' in written.read_text(), "each run has its provenance"
+
+
+def test_runs_of_one_side_are_judged_together(folder: Path, tmp_path: Path) -> None:
+    """The second run of the right side is twice as fast, and the left side's are as fast as its first one."""
+    arm = {"veth_bridge": "baseline"}
+    second, other = run(tmp_path / "second", arm), run(tmp_path / "other", arm)
+    fast = tmp_path / "fast"
+    shutil.copytree(other, fast)
+    for path in (fast / "rows").iterdir():
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        lines = [line | {"throughput_bps": 2 * line["throughput_bps"]} for line in lines]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    alone = selection.select_sides(f"{folder}:veth_bridge", str(other))
+    both = selection.select_sides(f"{folder}+{second}:veth_bridge", f"{other}+{fast}")
+    [sentence], _ = verdict.sentences(alone)
+    assert "no evidence of a difference between veth_bridge in other and in one: ratio " in sentence
+    assert "Welch's t over 5 and 5 set-ups" in sentence
+    [sentence], _ = verdict.sentences(both)
+    assert (
+        "no evidence of a difference between veth_bridge in other+fast and in one+second: ratio 1.4"
+        in sentence
+    )
+    assert "Welch's t over 2 and 2 runs" in sentence
 
 
 def test_invalid_process_pattern_is_refused(
