@@ -30,7 +30,9 @@ from labkit.common import run_folder, safe_files, units
 from labkit.common.errors import BadInput
 from labkit.common.schema import BY_NAME, PERCENTILE
 
-FORMAT = "1"
+# Raised also where a value gets another meaning, so that a series has one: files of an older format are left out until
+# their run is added again, which computes the values anew. 2: the CPU time of a request is of those in its window.
+FORMAT = "2"
 SUFFIX = ".parquet"
 MAX_BYTES = 64 << 20  # of a file
 # A clock may differ by this from that of the machine that adds the run.
@@ -78,7 +80,7 @@ def add(run: Path, folder: Path) -> list[tuple[Path, bool]]:
     if run.suffix == ".csv":
         content = safe_files.read_regular(run)
         path = folder / _name(run.stem, content)
-        if is_new := not path.exists():
+        if is_new := isinstance(_read(path), str):
             points = [{**dict.fromkeys(COLUMNS), **one} for one in csv_series.points(run, content)]
             run_folder.write(path, _encoded(points))
         return [(path, is_new)]
@@ -95,8 +97,7 @@ def add(run: Path, folder: Path) -> list[tuple[Path, bool]]:
             protocols.percentile(None if os.environ.get(PERCENTILE) else about.get("percentile")),
         ]
         path = folder / _name(str(about["run"]), json.dumps(identity).encode())
-        is_new = not path.exists() or isinstance(_read(path), str)
-        if is_new:
+        if is_new := isinstance(_read(path), str):
             points = list(_points(one, f"{run.name}/{one.name}" if one != run else one.resolve().name))
             if not points:
                 raise BadInput(

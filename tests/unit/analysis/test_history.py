@@ -170,11 +170,15 @@ def rewritten(path: Path, out: Path, column: str, value: Any, **about: str) -> N
     """Write a file of a history again, with another column, and other metadata."""
     table = parquet.read_table(pyarrow.BufferReader(path.read_bytes()))
     table = table.drop_columns([column]).append_column(column, pyarrow.array([value] * len(table)))
-    parquet.write_table(table.replace_schema_metadata({"labkit_history": "1"} | about), out)
+    parquet.write_table(table.replace_schema_metadata({"labkit_history": history.FORMAT} | about), out)
 
 
 def newer(path: Path) -> None:
-    rewritten(path, path.parent / "newer.parquet", "value", 1.0, labkit_history="2")
+    rewritten(path, path.parent / "newer.parquet", "value", 1.0, labkit_history="3")
+
+
+def older(path: Path) -> None:
+    rewritten(path, path.parent / "older.parquet", "value", 1.0, labkit_history="1")
 
 
 def other(path: Path) -> None:
@@ -190,7 +194,12 @@ def before(path: Path) -> None:
     [
         (half, {}, "half.parquet is no Parquet file of a history, or a part of one: remove it, and add its"),
         (other, {}, "other.parquet is no Parquet file of a history"),
-        (newer, {}, "newer.parquet has version 2 of the history, and this labkit reads version 1"),
+        (newer, {}, "newer.parquet has version 3 of the history, and this labkit reads version 2"),
+        (
+            older,
+            {},
+            "older.parquet has version 1 of the history, and this labkit reads version 2: add its run",
+        ),
         (
             None,
             {"time": "2099-01-01T00:00:00Z"},
@@ -216,10 +225,29 @@ def test_a_fault_is_a_sentence_and_no_point_is_lost(
     assert {len(one.points) for one in read.series} == {2}
 
 
+@pytest.mark.parametrize(("protocol", "metric", "cost"), [
+    ("tcp", "throughput_bps", 3.0 / 1000), ("udp", "throughput_bps", 3.0 / 100), ("udp_rr", "latency_p50_s", 3.0 / 150),
+])  # fmt: skip
+def test_a_format_has_one_meaning_of_each_value(
+    protocol: str, metric: str, cost: float, tmp_path: Path
+) -> None:
+    """Where one of these values changes, FORMAT must be raised, or the histories of users get a step."""
+    counted = {"cpu_s": 3.0, "window_s": 1.5, "received_count": 100, "received_bytes": 1000}
+    counted |= {metric: 7.0, "transaction_rate": 100.0 if protocol == "udp_rr" else None}
+    history.add(run(tmp_path, 0, protocol=protocol, **counted), tmp_path / "track")
+    of_vxlan = [one for one in history.read(tmp_path / "track").series if one.names["arm"] == "vxlan"]
+    values = {one.names["metric"]: one.points["value"].iloc[0] for one in of_vxlan}
+    assert (history.FORMAT, values) == ("2", pytest.approx({metric: 7.0, "cpu_per_unit_s": cost}))
+
+
 def test_a_damaged_file_is_made_again_and_an_unfinished_run_is_not_added(tmp_path: Path) -> None:
     [(first, _)] = history.add(run(tmp_path, 0), tmp_path / "track")
     first.write_bytes(first.read_bytes()[:100])
     assert history.add(tmp_path / "r00", tmp_path / "track") == [(first, True)]
+    (tmp_path / "own.csv").write_text("series,value\na,1\n")
+    [(own, _)] = history.add(tmp_path / "own.csv", tmp_path / "track")
+    rewritten(own, own, "run", "x", labkit_history="1")
+    assert history.add(tmp_path / "own.csv", tmp_path / "track") == [(own, True)]
     about = run(tmp_path, 5) / "run.json"
     about.write_text(about.read_text().replace('"finished": "now"', '"x": 1'))
     with pytest.raises(BadInput, match="is not finished"):
