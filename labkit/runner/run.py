@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from labkit.analysis import protocols
 from labkit.common import errors, existing_names, run_folder, safe_files, schema, units
 from labkit.common.errors import BadInput, Failed
 from labkit.measure import experiments, hosts, topologies
@@ -125,6 +126,7 @@ def measure(
     run if it raises; it gets `waiting` about twice a second while another measurement has the lock. Raises BadInput
     before anything runs for an invalid name or value, or if the folder holds a run with other parameters.
     """
+    protocols.percentile()  # raises BadInput for an unknown one
     parameters = yaml_files.with_files(parameters, Path.cwd(), run_folder.project_root())
     kind = experiments.find(experiment).parameters
     parameters, sources = code_files.read(kind, parameters)
@@ -335,6 +337,8 @@ def _request(description: dict[str, Any], folder: Path) -> dict[str, Any]:
         "functions": experiments.sources_of_changes(request_parameters.get("change", ())),
         "changes_machine": bool(_machine_sysctls(request_parameters)),
     }
+    if chosen := description.get("percentile"):
+        request["latency"] = f"latency_{protocols.percentile(chosen)}_s"
     if request_parameters.get("nodes") == "two":
         request |= {
             "peer": request_parameters["peer"] or request_parameters["where"],

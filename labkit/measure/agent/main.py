@@ -48,7 +48,7 @@ def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     again = frozenset(request.get("again", ()))
     run_context = experiments.RunContext(
         request["experiment"], folder, request["seed"], machine_columns, request.get("machine_netns"), peer,
-        companion_fd=request.get("companion_fd"), again=again, send=write_event,
+        companion_fd=request.get("companion_fd"), again=again, send=write_event, latency=request.get("latency"),
     )  # fmt: skip
     written = "finished" in request  # on another machine
     if written:

@@ -42,7 +42,8 @@ class RunContext:
     `machine.describe`; `machine_netns`: a file descriptor of the machine's network namespace (None without privilege);
     `companion_fd`: the connection to the program that `Parameters.companion` names;
     `peer`: the other one of two hosts; `again`: points that are measured again because some of their rows failed;
-    `send`: sends an event at once, where the experiment cannot yield it.
+    `send`: sends an event at once, where the experiment cannot yield it; `latency`: the column by which round trips and
+    transactions are judged (None: by the usual metric).
     """
 
     experiment: str
@@ -54,6 +55,7 @@ class RunContext:
     companion_fd: int | None = None
     again: frozenset[str] = frozenset()
     send: Callable[[Event], object] = lambda _event: None
+    latency: str | None = None
 
     def keep_unfinished(self, point: str, content: list[dict[str, Any]]) -> None:
         """Send finished rows of a point that is still being measured, so that a killed run keeps them."""

@@ -22,15 +22,20 @@ Seen = dict[tuple[int, int | None], dict[str, float]]
 
 
 class History:
-    """The logarithm of the metric of every arm, round and slice; decides whether these are enough."""
+    """The logarithm of the metric of every arm, round and slice; decides whether these are enough.
 
-    def __init__(self, parameters: DatapathParameters, rows: list[dict[str, Any]]) -> None:
+    `latency`: the column by which verdicts judge round trips and transactions; None: the usual one.
+    """
+
+    def __init__(
+        self, parameters: DatapathParameters, rows: list[dict[str, Any]], latency: str | None = None
+    ) -> None:
         self._parameters = parameters
+        usual = parameters.load_generator.capabilities.metric
+        self._metric = usual if latency is None or usual.startswith("throughput") else latency
         self._method = "slice" if parameters.slices else "whole"
         # By pairs, and by the place of requests' ends.
-        self._seen: dict[int, dict[str | None, Seen]] = defaultdict(
-            lambda: defaultdict(lambda: defaultdict(dict))
-        )
+        self._seen: dict[tuple[int, str | None], Seen] = defaultdict(lambda: defaultdict(dict))
         self._rounds: dict[int, set[int]] = defaultdict(set)  # also those of which no row is valid
         self._lost_freedom = 0
         self._baseline: dict[str, str] = {}  # the arms that are the baseline and its control
@@ -40,11 +45,11 @@ class History:
         for row in rows:
             if row["round"] is not None:
                 self._rounds[row["pairs"]].add(row["round"])
-            value = row[self._parameters.load_generator.capabilities.metric]
+            value = row[self._metric]
             if row["status"] == "ok" and row["method"] == self._method and value:
                 if row["method"] == "slice" and row.get("placement") is None:
                     self._lost_freedom = LOST_FREEDOM
-                seen = self._seen[row["pairs"]][row.get("ends_on")]
+                seen = self._seen[row["pairs"], row.get("ends_on")]
                 seen[row["round"], row["slice"]][row["arm"]] = math.log(value)
                 self._baseline[row["role"]] = row["arm"]
 
@@ -58,8 +63,9 @@ class History:
         both = (self._baseline["baseline"], self._baseline["control"])
         widths = [
             self._half_width(seen, name, both)
-            for seen in self._seen[pairs].values()
+            for (own_pairs, _), seen in self._seen.items()
             for name in sorted({arm for arms in seen.values() for arm in arms} - {*both})
+            if own_pairs == pairs
         ]
         if not widths or max(widths) > self._parameters.half_width:
             return None

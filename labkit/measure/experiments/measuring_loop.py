@@ -215,7 +215,8 @@ def run(plan: Plan, run_context: RunContext, blind: Mapping[str, str]) -> Iterat
     done -= survey.incomplete_points(run_context, usable, of_points)
     left = [one for one in points if one.name not in done]
     progress = Progress(plan.survey_s + sum(one.planned_s(usable) for one in left), plan.survey_s)
-    running, history = Running(plan, run_context, usable, []), early_stop.History(parameters, [])
+    running = Running(plan, run_context, usable, [])
+    history = early_stop.History(parameters, [], run_context.latency)
     for row in run_folder.read_rows(run_context.folder):
         if row["point"] in done:
             _remember([row], running, history)

@@ -53,8 +53,9 @@ def test_kept_rows_are_mentioned_only_if_there_are_any(
 
 
 def test_report_of_earlier_rows_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`labkit report` would show it again. A run remembers its percentile."""
-    monkeypatch.setattr(run, "_record", lambda *_: None)
+    """`labkit report` would show it again. A run remembers its percentile, by which its early stop judges."""
+    requests: list[dict[str, Any]] = []
+    monkeypatch.setattr(run, "_record", lambda request, *_: requests.append(request))
     monkeypatch.setenv("LABKIT_PERCENTILE", "p99")
     report = tmp_path / "notebook.ipynb"
     report.touch()
@@ -67,4 +68,9 @@ def test_report_of_earlier_rows_is_removed(tmp_path: Path, monkeypatch: pytest.M
     report.touch()
     run.measure("datapaths", {"protocol": "ping"}, tmp_path)
     assert report.exists(), "nothing was measured"
+    assert [one["latency"] for one in requests] == ["latency_p99_s"]
     assert run_folder.read_run(tmp_path)["percentile"] == "p99"
+    monkeypatch.setenv("LABKIT_PERCENTILE", "p95")
+    with pytest.raises(BadInput, match="LABKIT_PERCENTILE=p95"):
+        run.measure("datapaths", {"protocol": "ping"}, tmp_path / "other")
+    assert not (tmp_path / "other").exists()

@@ -40,14 +40,14 @@ def made(
     return rows
 
 
-def history(rows: list[Row], **parameters: Any) -> History:
+def history(rows: list[Row], latency: str | None = None, **parameters: Any) -> History:
     datapath_parameters = {
         "topology": "veth_bridge,macvlan_bridge",
         "rounds": "20",
         "slices": "12",
         "half_width": "0.02",
     }
-    return History(DatapathParameters.of(datapath_parameters | parameters), rows)
+    return History(DatapathParameters.of(datapath_parameters | parameters), rows, latency)
 
 
 def test_quiet_rounds_stop_early() -> None:
@@ -74,14 +74,26 @@ def test_quiet_rounds_stop_early() -> None:
     assert known.enough(1) == history(rows).enough(1) is not None
 
 
+@pytest.mark.parametrize("protocol", ["ping", "http"])
+def test_the_judged_percentile_decides(protocol: str) -> None:
+    quiet, tails = ("transaction_rate", "latency_p50_s"), made(MORE, 0.2, slices=0, metric="latency_p99_s")
+    rows = [row | dict.fromkeys(quiet, ARMS[row["arm"]]) for row in tails]
+    assert history(rows, protocol=protocol, slices="0").enough(1)
+    assert history(rows, "latency_p99_s", protocol=protocol, slices="0").enough(1) is None
+    rows = [row | dict.fromkeys(quiet, row["latency_p99_s"]) | {"latency_p99_s": 1.0} for row in rows]
+    assert history(rows, "latency_p99_s", protocol=protocol, slices="0").enough(1)
+    tcp = made(MORE, 0.25)
+    assert history([row | {"latency_p99_s": 1.0} for row in tcp], "latency_p99_s").enough(1) is None
+
+
 def test_slices_that_were_not_placed_need_a_narrower_spread() -> None:
     rows = made(MIN_ROUNDS, 0.001, between=0.0, slices=12)
     unplaced = history(rows)._half_width(
-        history(rows)._seen[1][None], "macvlan_bridge", tuple(list(ARMS)[:2])
+        history(rows)._seen[1, None], "macvlan_bridge", tuple(list(ARMS)[:2])
     )
     placed = [row | {"placement": "0,1"} for row in rows]
     bound = history(placed)._half_width(
-        history(placed)._seen[1][None], "macvlan_bridge", tuple(list(ARMS)[:2])
+        history(placed)._seen[1, None], "macvlan_bridge", tuple(list(ARMS)[:2])
     )
     assert unplaced / bound == pytest.approx(2.571 / 2.365)
 
