@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import sys
 import textwrap
@@ -319,11 +320,8 @@ def add_json(parser: argparse._ActionsContainer, text: str = "print one JSON obj
 
 
 def typed(value: Any) -> str:
-    """Return a value as a user types it after the = of a parameter."""
-    return (
-        ",".join(map(str, value))
-        if isinstance(value, list)
-        else str(value).lower()
-        if value in (None, True, False)
-        else str(value)
-    )
+    """Return a value as a user types it after the = of a parameter; changes and networks as JSON."""
+    if isinstance(value, list):
+        is_plain = not any(isinstance(one, dict) for one in value)
+        return ",".join(map(str, value)) if is_plain else json.dumps(value, ensure_ascii=False)
+    return str(value).lower() if value in (None, True, False) else str(value)

@@ -153,6 +153,7 @@ def _command(folder: Path, runs: Sequence[dict[str, Any]]) -> str:
         for name, value in own["parameters"].items()
         if name in usual and value != usual[name]
     ]
+    words += ["--percentile", own["percentile"]] if own.get("percentile") else []
     return shlex.join(["labkit", "run", own["experiment"], *words])
 
 

@@ -91,19 +91,29 @@ def with_files(
     of_a_sweep: bool = False,
 ) -> dict[str, Any]:
     """Return the parameters of an experiment with its changes parsed and the names of network files replaced by the
-    networks.
+    networks. Both may also be lists in JSON, as in the command of a published run.
 
     Files must be in `folder` or below, unless `folder` is None. A network may also be in `project`. Raises BadInput,
     also for a program that a sweep's file names, unless its user allows that.
     """
-    result = dict(parameters)
+    result = {name: _of_json(name, value) for name, value in parameters.items()}
     if "change" in parameters:
-        result["change"] = changes(parameters["change"], Files(folder))
+        result["change"] = changes(result["change"], Files(folder))
         if of_a_sweep or permissions.is_of_a_sweep():
             _refuse_programs(result["change"], "a sweep's file")
     if "topology" in parameters:
-        result["topology"] = _topologies(parameters["topology"], folder, project)
+        result["topology"] = _topologies(result["topology"], folder, project)
     return result
+
+
+def _of_json(name: str, given: Any) -> Any:
+    """Return the list in a text in JSON, or another value as it is."""
+    if name not in ("change", "topology") or not (isinstance(given, str) and given.startswith("[")):
+        return given
+    try:
+        return msgspec.json.decode(given, type=list[Any])
+    except msgspec.MsgspecError as error:
+        raise BadInput(f"{name}={given[:40]}…: it begins as a list in JSON and is none: {error}") from None
 
 
 def _topologies(given: Any, folder: Path | None, project: Path | None) -> Any:

@@ -1,18 +1,23 @@
 """`labkit publish` writes a run or a sweep as two files, which labkit reads as any run."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 import synthetic_rows
+from conftest import ROOT
 
 import labkit
 from labkit import cli
 from labkit.analysis import compare_runs, load, published_runs, verdicts
+from labkit.commands import arguments
 from labkit.commands.publish import PRIVATE, publish
 from labkit.common import run_folder
 from labkit.common.errors import BadInput
+from labkit.measure import experiments
+from labkit.runner import yaml_files
 
 DESCRIBED: dict[str, Any] = {
     "experiment": "datapaths", "parameters": {"rounds": 5, "protocol": "tcp"}, "seed": 3, "why_stopped": {},
@@ -79,6 +84,28 @@ def test_published_run_has_the_same_verdicts(run: Path, tmp_path: Path) -> None:
     assert (there["ratio"], there["low"], there["sentence"]) == (here["ratio"], here["low"], here["sentence"])
     opened = labkit.open(out)
     assert opened.figures.forest.data
+
+
+def test_published_command_is_that_of_the_run(tmp_path: Path) -> None:
+    """A shell and labkit read the same parameters from it, also changes and a network of one's own."""
+    rules = (
+        "# it's a rule\ntable inet own { chain in { type filter hook input priority 0; udp dport 9 drop; }; }"
+    )
+    changes = [
+        {"name": "off", "at": "both", "offload": {"gro": False}},
+        {"name": "rules", "at": "server", "nftables": {"rules": rules}},
+    ]
+    given = {"topology": ["veth", str(ROOT / "docs/network.yaml")], "change": changes, "protocol": "udp_rr"}
+    kind = experiments.find("datapaths").parameters
+    parameters = kind.of(yaml_files.with_files(given, None)).asdict()
+    described = DESCRIBED | {"parameters": parameters, "percentile": "p99"}
+    publish(synthetic_rows.save(tmp_path / "run", made(run="run"), **described), tmp_path / "mine")
+    command = shlex.split(run_folder.read_run(tmp_path / "mine")["command"])
+    assert (command[:3], command[-2:]) == (["labkit", "run", "datapaths"], ["--percentile", "p99"])
+    typed = yaml_files.with_files(arguments.name_value_pairs(command[3:-2]), None)
+    assert kind.of(typed).asdict() == parameters
+    with pytest.raises(BadInput, match=r"change=.*begins as a list in JSON and is none"):
+        yaml_files.with_files({"change": '[{"name"'}, None)
 
 
 def test_run_is_compared_with_a_published_one(run: Path, tmp_path: Path) -> None:
