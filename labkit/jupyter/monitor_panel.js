@@ -75,6 +75,22 @@ function si(value) {
   return `${value.toPrecision(3)} `;
 }
 
+function rate(point, names, index) {
+  return names.reduce((sum, name) => sum + (point.rates[name] || [0, 0])[index], 0);
+}
+
+// What has a line, with the names of its classes. Where there are more classes than colours, those with fewer bits share
+// the last one.
+function drawnClasses(points) {
+  const names = [...new Set(points.flatMap((point) => Object.keys(point.rates)))];
+  const bits = (name) => points.reduce((sum, point) => sum + rate(point, [name], 1), 0);
+  const kept = names.length > COLOURS.length ? COLOURS.length - 1 : names.length;
+  if (kept < names.length) names.sort((one, other) => bits(other) - bits(one));
+  const others = names.slice(kept);
+  const each = names.slice(0, kept).map((name) => [name, [name]]);
+  return others.length ? [...each, [`${others.length} other classes`, others]] : each;
+}
+
 // One chart of rates by class: the newest point is at the right edge, and the greatest rate at the upper line. Where the
 // classes stand one upon the other, the uppermost line is their sum.
 function draw(canvas, points, unit, index, stacked) {
@@ -99,12 +115,12 @@ function draw(canvas, points, unit, index, stacked) {
   context.fillText(`${SHOWN_S} s ago`, 6, height - 4);
   context.textAlign = "right";
   context.fillText("now", width - 6, height - 4);
-  const names = [...new Set(points.flatMap((point) => Object.keys(point.rates)))].slice(0, COLOURS.length);
-  const lines = []; // of each class: for each point the lower and the upper value
-  names.forEach((name, number) => {
+  const drawn = drawnClasses(points);
+  const lines = []; // of each of them: for each point the lower and the upper value
+  drawn.forEach(([_, names], number) => {
     lines.push(points.map((point, at) => {
       const below = stacked && number ? lines[number - 1][at][1] : 0;
-      return [below, below + (point.rates[name] || [0, 0])[index]];
+      return [below, below + rate(point, names, index)];
     }));
   });
   const most = Math.max(0, ...lines.flat(2));
@@ -112,7 +128,7 @@ function draw(canvas, points, unit, index, stacked) {
   context.textAlign = "left";
   context.lineWidth = 1.5;
   let legend = 6;
-  names.forEach((name, number) => {
+  drawn.forEach(([name, _], number) => {
     context.strokeStyle = context.fillStyle = COLOURS[number];
     const x = (at) => width * (1 - (points.at(-1).time_s - points[at].time_s) / SHOWN_S);
     const y = (value) => bottom - (value / (most || 1)) * (bottom - top);

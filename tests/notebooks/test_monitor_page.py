@@ -64,6 +64,26 @@ DRAWN = """
   return count;
 })
 """
+# The texts in the charts of a widget that gets two reports about nine classes, each with more than the one before.
+LEGENDS = """
+async (source) => {
+  const { default: widget } = await import(`data:text/javascript,${encodeURIComponent(source)}`);
+  const texts = new Set(), handlers = {};
+  CanvasRenderingContext2D.prototype.fillText = (text) => texts.add(text);
+  const known = { interfaces: ["eth0"], choice: {}, is_page: true };
+  const model = { get: (name) => known[name], on: (what, act) => { handlers[what] = act; }, send: () => {} };
+  widget.render({ model, el: document.body });
+  for (const time_s of [1, 2]) {
+    const each = [...Array(9).keys()].map((at) => [`class ${at}`, [time_s * at, time_s * at]]);
+    const classes = Object.fromEntries(each);
+    handlers["msg:custom"]({
+      do: "report", time_s, classes, counts: { selected_count: 1 }, packets: [], talkers: [], conversations: [],
+    });
+    await new Promise((done) => setTimeout(done, 200));
+  }
+  return [...texts].filter((text) => text.includes("class"));
+}
+"""
 ROWS = "document.querySelector('.labkit-monitor .packets tbody').innerText"
 # What a page with the token may still not do: let the kernel execute code, or start another kernel.
 EXECUTE = """
@@ -135,6 +155,12 @@ def serving(folder: Path, *prefix: str) -> Iterator[subprocess.Popen[bytes]]:
 
 def left(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if path.name.startswith(("voila_", "labkit-page-"))]
+
+
+def test_charts_name_the_classes_that_share_a_colour(tmp_path: Path) -> None:
+    with chromium(tmp_path / "browser") as browser:
+        legends = browser.new_page().evaluate(LEGENDS, (ROOT / "labkit/jupyter/monitor_panel.js").read_text())
+    assert legends == [*(f"class {at}" for at in (8, 7, 6, 5, 4, 3)), "3 other classes"]
 
 
 @pytest.mark.parametrize(
