@@ -4,9 +4,10 @@ A frame is a function at one place of the stacks, with its number of samples in 
 thousands of frames: its columns are numpy arrays, and parents precede their children.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,16 +18,16 @@ from labkit.analysis.flame.significance import Bools
 
 Ints = npt.NDArray[np.int64]
 
-# Functions in which a sample finds an idle CPU, on x86 and arm64, with and without a hypervisor. These samples are not
-# work. Samples of interrupts on an idle CPU end in other functions and count.
-IDLE = frozenset(
-    name + folded_stacks.KERNEL
-    for name in (
-        "pv_native_safe_halt", "native_safe_halt", "acpi_safe_halt", "acpi_idle_do_entry", "acpi_idle_enter",
-        "default_idle", "default_idle_call", "arch_cpu_idle", "cpu_do_idle", "mwait_idle", "mwait_idle_with_hints",
-        "intel_idle", "intel_idle_irq", "intel_idle_ibrs", "poll_idle", "cpu_idle_poll", "cpuidle_enter_state",
-    )
-)  # fmt: skip
+# Functions in which a sample finds an idle CPU, on x86 and arm64, with and without a hypervisor, in Linux 5.15 to 6.18.
+# These samples are not work. Samples of interrupts on an idle CPU end in other functions and count. The compiler may
+# add an end to a name (`cpu_idle_poll.isra.0`).
+_IDLE = re.compile(
+    r"(\w+_safe_halt|tdx_halt|xen_hypercall_sched_op|default_(enter_)?idle|default_idle_call|amd_e400_idle"
+    r"|mwait_idle\w*|(__)?intel_idle\w*|acpi_idle_\w+|acpi_processor_ffh_\w+_enter|poll_idle|cpu_idle_poll"
+    r"|cpuidle_enter\w*|arch_cpu_idle|cpu_do_idle|arm_cpuidle_\w+|_*psci_\w*(suspend|idle)\w*"
+    r"|__arm_smccc_(smc|hvc))(\.\w+)*" + re.escape(folded_stacks.KERNEL)
+)
+is_idle = lru_cache(maxsize=100_000)(_IDLE.fullmatch)  # the same functions end the stacks of every round
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def build_tree(rounds: Sequence[folded_stacks.Stacks], idle: bool = False) -> Tr
     known: dict[str, int] = {}  # the frame at the end of each stack: most stacks are in every round
     for number, stacks in enumerate(rounds):
         for stack, count in stacks.items():
-            if not idle and stack.rpartition(";")[2] in IDLE:
+            if not idle and is_idle(stack.rpartition(";")[2]):
                 rested[number] += count
                 continue
             frame = known.get(stack, 0)

@@ -12,7 +12,7 @@ import pandas as pd
 from labkit.analysis import protocols
 from labkit.analysis.flame import folded_stacks
 from labkit.analysis.flame.difference import Difference, difference
-from labkit.analysis.flame.frame_tree import IDLE
+from labkit.analysis.flame.frame_tree import is_idle
 from labkit.analysis.flame.profile import Arm, Round
 from labkit.common import run_folder
 from labkit.common.errors import BadInput
@@ -84,7 +84,7 @@ def _round(row: Mapping[Any, Any], report: Mapping[str, Any]) -> Round:
                 f"{row['artefact']} was sampled by {COUNTER}, but its row has no cpu_s to convert them to seconds"
             )
         # frequency_hz does not give the duration of a cycle, nor the number of cycles per sample.
-        busy = sum(samples for stack, samples in stacks.items() if stack.rpartition(";")[2] not in IDLE)
+        busy = sum(samples for stack, samples in stacks.items() if not is_idle(stack.rpartition(";")[2]))
         period_s = cpu / max(busy, 1)
     return Round(stacks, period_s, count, size, cpu, run=str(row["folder"]))
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from labkit.analysis import protocols
 from labkit.analysis.flame import folded_stacks
-from labkit.analysis.flame.frame_tree import IDLE
+from labkit.analysis.flame.frame_tree import is_idle
 from labkit.analysis.flame.processes import FORWARDING, HANDLING, READER
 from labkit.analysis.flame.significance import Estimate, RunVariation, estimate
 from labkit.analysis.why.selection import ProfiledPoint
@@ -84,7 +84,7 @@ class Part:
 def kind_of(stack: str) -> str | None:
     """Return the kind of work of a folded stack; None for an idle CPU and for processes outside the experiment."""
     process, *frames = stack.split(";")
-    if not frames or frames[-1] in IDLE:
+    if not frames or is_idle(frames[-1]):
         return None
     kernel = [folded_stacks.plain(one) for one in frames if one.endswith(folded_stacks.KERNEL)]
     for place in WORK_AREAS:

@@ -18,7 +18,7 @@ import pandas as pd
 
 from labkit.analysis import protocols
 from labkit.analysis.flame import folded_stacks
-from labkit.analysis.flame.frame_tree import IDLE
+from labkit.analysis.flame.frame_tree import is_idle
 from labkit.analysis.flame.load_profiles import OBSERVER, WITHIN, arm, observed
 from labkit.analysis.flame.profile import process_pattern
 from labkit.analysis.flame.significance import Estimate, Floats, RunVariation, beyond_control, estimate
@@ -126,7 +126,7 @@ def stage_of(stack: str, over_nic: bool = False) -> tuple[str, str] | None:
     that do not carry packets, are outside, too.
     """
     frames = stack.split(";")
-    if frames[-1] in IDLE:
+    if is_idle(frames[-1]):
         return None
     names = [folded_stacks.plain(frame) for frame in frames]
     for at in range(len(names) - 1, 0, -1):
@@ -204,7 +204,7 @@ def _round(
         process = stack.partition(";")[0]
         if result is not None and (result[0] == RECEIVE or processes == WITHIN or wanted(process)):
             samples[result[0]][result[1]] += count
-        elif result is None and stack.rpartition(";")[2] not in IDLE:
+        elif result is None and not is_idle(stack.rpartition(";")[2]):
             foreign += count
     capacity_s = float(row["window_s"]) * float(row["cpus_count"] or 1)
     busy = sum(sum(each.values()) for each in samples.values()) + foreign

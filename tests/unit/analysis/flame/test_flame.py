@@ -70,6 +70,21 @@ def test_tree_sums_by_round_and_recursion() -> None:
     by_name = dict(zip(grown.names, grown.by_name(grown.own).tolist(), strict=True))
     assert by_name == {"all": [0, 0], "p": [0, 0], "a": [2, 0], "b": [1, 12], "q": [0, 0]}
     assert frame_tree.build_tree([{IDLE: 9}], idle=True).total[0] == 9
+
+
+def test_idle_cpus_of_other_kernels_and_machines() -> None:
+    idle = (
+        "acpi_processor_ffh_cstate_enter", "acpi_safe_halt", "amd_e400_idle", "cpu_do_idle", "cpu_idle_poll.isra.0",
+        "default_enter_idle", "intel_idle_hlt_irq_on", "intel_idle_xstate", "mwait_idle", "poll_idle",
+        "psci_cpu_suspend_enter", "tdx_safe_halt",
+    )  # fmt: skip
+    work = ("process_backlog", "idle_cpu", "acpi_ev_gpe_detect", "psci_system_off", "do_idle")
+    rounds = [{f"swapper;cpuidle_enter_state_[k];{name}_[k]": 1 for name in (*idle, *work)}]
+    assert frame_tree.build_tree(rounds).idle.tolist() == [len(idle)]
+    assert not frame_tree.is_idle("poll_idle"), "a program's own function"
+
+
+def test_recursion_counts_once() -> None:
     grown = frame_tree.build_tree([{"p;all;x;all": 3, "p;x;x;x": 4}])
     inclusive = dict(
         zip(
