@@ -61,20 +61,22 @@ def _first(limit_bytes: float) -> Sampler:
     return sample
 
 
-# Each: how it is made, and for each of its numbers the least and the greatest; those after the first may be left out
-# only where a third value says so.
-SAMPLERS: dict[str, tuple[Callable[..., Sampler], str, tuple[tuple[float, float], ...], int]] = {
+COUNTS, BYTES, TIMES_S = range(1, 10**9 + 1), range(1, 10**12 + 1), (0.001, 86_400)
+# Each: how it is made, its form, for each of its numbers the least and the greatest (a range: only whole numbers), and
+# how many of these are needed.
+SAMPLERS: dict[str, tuple[Callable[..., Sampler], str, tuple[tuple[float, float] | range, ...], int]] = {
     "all": (lambda: lambda *_: True, "all", (), 0),
-    "one_in": (_one_in, "one_in:N (1 packet in N)", ((1, 1e9),), 1),
-    "random": (_random, "random:P (with probability P; random:P:SEED)", ((0, 1), (0, 1e9)), 1),
-    "interval": (
-        _interval,
-        "interval:N:S (the first N packets of every S seconds)",
-        ((1, 1e9), (0.001, 86_400)),
-        2,
-    ),
-    "first": (_first, "first:B (packets that begin in the first B bytes of a flow)", ((1, 1e12),), 1),
+    "one_in": (_one_in, "one_in:N (1 packet in N)", (COUNTS,), 1),
+    "random": (_random, "random:P (with probability P; random:P:SEED)", ((0, 1), range(10**9 + 1)), 1),
+    "interval": (_interval, "interval:N:S (the first N packets of every S seconds)", (COUNTS, TIMES_S), 2),
+    "first": (_first, "first:B (packets that begin in the first B bytes of a flow)", (BYTES,), 1),
 }
+
+
+def _is_within(number: float, limits: tuple[float, float] | range) -> bool:
+    if isinstance(limits, range):  # a range looks for a float number by number
+        return number.is_integer() and int(number) in limits
+    return limits[0] <= number <= limits[1]
 
 
 def sampler(text: str) -> Sampler:
@@ -87,11 +89,7 @@ def sampler(text: str) -> Sampler:
     except ValueError:
         numbers = [math.nan]
     fits = least <= len(numbers) <= len(limits)
-    if (
-        name not in SAMPLERS
-        or not fits
-        or not all(low <= number <= high for number, (low, high) in zip(numbers, limits, strict=False))
-    ):
+    if name not in SAMPLERS or not fits or not all(map(_is_within, numbers, limits)):
         forms = ", ".join(form for _make, form, _limits, _least in SAMPLERS.values())
         raise BadInput(f"sample={text[:100]!r} is no way to sample: choose {forms}")
     return make(*numbers)

@@ -34,7 +34,8 @@ def test_samplers() -> None:
 
 
 def test_invalid_sampler_is_refused() -> None:
-    for text in ("some", "one_in:0", "one_in:nan", "random:2", "interval:1:1:1", "x" * 10_000):
+    fractions = ("one_in:1.5", "random:0.1:0.5", "interval:1.5:1", "first:1.5")
+    for text in (*fractions, "some", "one_in:0", "one_in:nan", "random:2", "interval:1:1:1", "x" * 10_000):
         with pytest.raises(BadInput, match="choose all, one_in:N") as raised:
             sampler(text)
         assert len(str(raised.value)) < 600
