@@ -5,7 +5,7 @@ A point is *worse* if its whole 95 % interval is beyond the margin, *not worse* 
 `slower` is about the metric of verdicts, `cpu` about CPU time for each unit that arrived: ratios to the common baseline
 are judged; without any, the values, whose intervals include the drift between runs. `loss` is about the difference of
 two shares of lost packets, of arms in each round. So equal runs fail by chance less often than in 1 of 40, however many
-points they have, and never because noise hides the answer.
+points and conditions they have, and never because noise hides the answer.
 """
 
 import html
@@ -14,11 +14,11 @@ import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy.special import stdtr, stdtrit
 
 from labkit.analysis import change_effects, compare_runs, protocols, stats, verdicts
 from labkit.analysis.conditions import taken_shares
@@ -31,6 +31,7 @@ WORSE, NOT_WORSE, UNCLEAR = "worse", "not worse", "cannot tell"
 EXIT_CODES = {NOT_WORSE: 0, WORSE: 3, UNCLEAR: 4}
 NO_MEASUREMENT = "the old run measured it, and the new one has no valid measurement of it"
 SUMMARY_LINES = 6
+SHARE = (1 - stats.CONFIDENCE) / 2  # of equal points that are worse by chance
 # What a gate of arms measures if nothing else is said: slices (ten minutes for one point), or whole runs where a load
 # has no slices (twice as long for requests, which have two places in a round).
 DEFAULTS = ({"rounds": 120, "slices": 12, "whole_runs": 0}, {"rounds": 30})
@@ -58,7 +59,7 @@ class Judged:
     """A point and its word, one of WORSE, NOT_WORSE and UNCLEAR.
 
     arm: the name of its topology. slower, low, high: how much worse the new run is, with its interval; 1.03 is 3 %
-    slower, or 3 % more of all packets lost.
+    slower, or 3 % more of all packets lost. setups_count: of the side with fewer fresh set-ups, None if unknown.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Judged:
     sentence: str
     arm: str = ""
     condition: str = ""
+    setups_count: int | None = None
 
     @property
     def size(self) -> str:
@@ -137,12 +139,12 @@ def judge_runs(
     result = list[Judged]()
     for one in conditions:
         if one.what == "loss":
-            result += _judge_loss(left, right, one, **how)
+            result += _judge_loss(left, right, one, len(conditions), **how)
         else:
             lines = (
                 table if one.what == "slower" else compare_runs.compare(left, right, judged=by_cost, **how)[0]
             )
-            result += judge(lines, one)
+            result += judge(lines, one, len(conditions))
         if not any(each.condition == one.text for each in result):  # else the other conditions would decide
             result.append(_nothing(one))
     return _sorted(result)
@@ -167,7 +169,7 @@ def judge_arms(run: Path, conditions: Sequence[Condition]) -> list[Judged]:
         hidden = lines["control_low"].isna() | lines["rounds_count"].eq(1)
         why = lines["sentence"].where(hidden & ~equal)
         ends = {f"judged_{end}": lines[end].mask(equal, 1.0) for end in ("ratio", "low", "high")}
-        result += judge(lines.assign(**ends, why=why), by) or [_nothing(by)]
+        result += judge(lines.assign(**ends, why=why), by, len(conditions)) or [_nothing(by)]
     return _sorted(result)
 
 
@@ -228,8 +230,8 @@ def _nothing(by: Condition) -> Judged:
     return _unclear("all points", "nothing can be judged", "", by)
 
 
-def judge(table: pd.DataFrame, by: Condition) -> list[Judged]:
-    """Judge the lines of `compare_runs.compare` (or `judge_arms`), the worst first."""
+def judge(table: pd.DataFrame, by: Condition, conditions: int = 1) -> list[Judged]:
+    """Judge the lines of `compare_runs.compare` (or `judge_arms`), the worst first. conditions: how many there are."""
     if not len(table):
         return []
     result = [_unclear(name, NO_MEASUREMENT, arm, by) for name, arm in table.attrs.get("lost", ())]
@@ -238,7 +240,7 @@ def judge(table: pd.DataFrame, by: Condition) -> list[Judged]:
         relative = lines["baseline"].notna()
         for line in (lines[relative] if relative.any() else lines).to_dict("records"):
             result.append(_judged(f"{line['topology']} ({group_text(key)})", line, by))
-    return _sorted(holm_corrected(result, by.beyond))
+    return _sorted(holm_corrected(result, by.beyond, conditions))
 
 
 def _sorted(judged: list[Judged]) -> list[Judged]:
@@ -257,23 +259,30 @@ def _judged(name: str, line: dict[Any, Any], by: Condition) -> Judged:
     # Another reason than the interval, for example a CPU quota, may explain a difference, or hide one.
     if (word == WORSE and line["word"] != "slower") or (word == NOT_WORSE and pd.notna(line["why"])):
         word = UNCLEAR
-    return Judged(name, word, ratio, low, high, sentence, arm, by.text)
+    counts = (line.get(each) for each in ("rounds_count", "left_setups_count", "right_setups_count"))
+    setups_count = min((int(count) for count in counts if pd.notna(count)), default=None)
+    return Judged(name, word, ratio, low, high, sentence, arm, by.text, setups_count)
 
 
-def holm_corrected(judged: Sequence[Judged], beyond: float) -> list[Judged]:
-    """Return the points. Those stay WORSE that are beyond the margin by more than chance makes one of so many."""
+def holm_corrected(judged: Sequence[Judged], beyond: float, conditions: int = 1) -> list[Judged]:
+    """Return the points. Those stay WORSE that are beyond the margin by more than chance makes one of so many, under
+    any of so many conditions."""
     known = sum(one.size != "unknown" for one in judged)
-    distances = {}  # of a worse point from the margin, in half-widths of its interval
+    chances = {}  # of a point at the margin to be as far beyond it as a worse one, by Student's t
     for place, one in enumerate(judged):
         if one.word == WORSE:
             margin, low, middle = (math.log(max(value, 1e-9)) for value in (1 + beyond, one.low, one.slower))
-            distances[place] = (middle - margin) / max(middle - low, 1e-9)
+            half_widths = (middle - margin) / max(middle - low, 1e-9)
+            # The degrees of freedom of Welch's interval are at least those of the side with fewer set-ups.
+            freedom = math.inf if one.setups_count is None else max(one.setups_count - 1, 1)
+            t = half_widths * float(stdtrit(freedom, 1 - SHARE))
+            chances[place] = float(stdtr(freedom, -t))
     result, stays = list(judged), True
-    for farther, place in enumerate(sorted(distances, key=distances.__getitem__, reverse=True)):
-        needed = NormalDist().inv_cdf(1 - 0.025 / (known - farther)) / NormalDist().inv_cdf(0.975)
-        stays = stays and distances[place] >= needed
+    for smaller, place in enumerate(sorted(chances, key=chances.__getitem__)):
+        stays = stays and chances[place] <= SHARE / conditions / (known - smaller)
         if not stays:
-            why = f"{judged[place].sentence}; of {known} points, one may be as much worse by chance"
+            among = units.counted(known * conditions, "comparison")
+            why = f"{judged[place].sentence}; of {among}, one may be as much worse by chance"
             result[place] = replace(judged[place], word=UNCLEAR, sentence=why)
     return result
 
@@ -283,7 +292,7 @@ def _word(low: float, high: float, beyond: float) -> str:
 
 
 def _judge_loss(
-    left: Path, right: Path, by: Condition, in_turn: bool = False, but: str | None = None
+    left: Path, right: Path, by: Condition, conditions: int, in_turn: bool = False, but: str | None = None
 ) -> list[Judged]:
     """Judge the shares of lost packets of the points that both runs measured: one number for each set-up, or for each
     run of pairs in turn, whose kernels may differ."""
@@ -321,10 +330,10 @@ def _judge_loss(
         for (had, has), why in taken_shares(*rows, (left.name, right.name)):
             if (has > had) == (found == WORSE):  # it may explain a difference, or hide one
                 word, sentence = UNCLEAR, f"{sentence}; {why}"
-        result.append(Judged(name, word, more, low, high, sentence, arm, by.text))
+        result.append(Judged(name, word, more, low, high, sentence, arm, by.text, effect.setups_count))
     if not result:
         raise BadInput(f"{left.name} and {right.name} have no point in common at which packets were counted")
-    return holm_corrected(result, by.beyond)
+    return holm_corrected(result, by.beyond, conditions)
 
 
 def _by_loss(rows: pd.DataFrame) -> pd.DataFrame:
@@ -350,15 +359,15 @@ def overall(judged: Sequence[Judged]) -> str:
 
 def sentences(judged: Sequence[Judged], conditions: Sequence[Condition]) -> list[str]:
     """Return the answer to each condition in a sentence."""
-    return [_sentence([one for one in judged if one.condition == by.text], by) for by in conditions]
-
-
-def _sentence(judged: Sequence[Judged], by: Condition) -> str:
-    counts = {each: sum(one.word == each for one in judged) for each in EXIT_CODES}
-    many = ", ".join(f"{count} {each}" for each, count in counts.items() if count)
-    points = units.counted(len(judged), "point")
-    how = "" if by.what == "slower" else f" ({CONDITIONS[by.what]})"
-    return f"{overall(judged)}: of {points} {many or 'none'} by more than {units.percent(by.beyond)}{how}"
+    result = []
+    for by in conditions:
+        own = [one for one in judged if one.condition == by.text]
+        words = [one.word for one in own]
+        many = ", ".join(f"{words.count(each)} {each}" for each in EXIT_CODES if each in words) or "none"
+        how = "" if by.what == "slower" else f" ({CONDITIONS[by.what]})"
+        points, beyond = units.counted(len(own), "point"), units.percent(by.beyond)
+        result.append(f"{overall(own)}: of {points} {many} by more than {beyond}{how}")
+    return result
 
 
 def markdown(judged: Sequence[Judged], conditions: Sequence[Condition], names: tuple[str, str]) -> str:

@@ -64,7 +64,8 @@ JSON = {
     " `higher_is_better`: whether a ratio above 1 is better (throughput) or worse (latency)",
     "doubts": "sentences",
     "gate": "null without --fail-if; `word` (worse, not worse, cannot tell) and `points`, each with `name`, `word`, and"
-    " how much `slower` or otherwise worse it is, with `low` and `high` (1.03: 3 %), `sentence`, `arm`, `condition`",
+    " how much `slower` or otherwise worse it is, with `low` and `high` (1.03: 3 %), `sentence`, `arm`,"
+    " `condition`, `setups_count`",
     "claims": "a list, a line for each claim that a published run answers: `name`, `sentence`; `left` and `right`:"
     " the verdict by this run alone, with `word` and `evidence`",
 }

@@ -65,7 +65,27 @@ def test_of_many_points_the_worst_must_stand_out() -> None:
     words = [one.word for one in gate.holm_corrected([point, far, *[equal] * 58], 0.03)]
     assert words[:3] == [gate.UNCLEAR, gate.WORSE, gate.NOT_WORSE]
     assert gate.holm_corrected([point], 0.03) == [point]
+    [one] = gate.holm_corrected([point], 0.03, 2)
+    assert (one.word, one.sentence) == (
+        gate.UNCLEAR,
+        "a was slower; of 2 comparisons, one may be as much worse by chance",
+    )
     assert [one.word for one in gate.holm_corrected([far] * 60, 0.03)] == [gate.WORSE] * 60
+
+
+def test_few_set_ups_are_more_often_far_beyond_the_margin() -> None:
+    """Of 20 equal points with five set-ups, one is worse in about 1 of 40 sets (2 %), and not in one of eight."""
+    noise = np.random.default_rng(1).normal(0, 0.02, (1000, 20, 5)) + np.log(1.03)
+    middle, half = noise.mean(axis=2), 2.776 * noise.std(axis=2, ddof=1) / np.sqrt(5)
+    ends = [np.exp(middle + place * half) for place in (0, -1, 1)]
+    failed = 0
+    for each in zip(*ends, strict=True):
+        points = [
+            gate.Judged("a", gate.WORSE if low > 1.03 else gate.UNCLEAR, ratio, low, high, "", setups_count=5)
+            for ratio, low, high in zip(*each, strict=True)
+        ]
+        failed += gate.overall(gate.holm_corrected(points, 0.03)) == gate.WORSE
+    assert 10 <= failed <= 40
 
 
 @pytest.mark.parametrize(
