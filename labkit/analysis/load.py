@@ -312,7 +312,7 @@ def measured_rows(df: pd.DataFrame) -> pd.DataFrame:
     Added columns: value, log, starved, setup (label). A slice in which almost nothing arrived is
     `starved`. It gets the logarithm of the arm's slowest slice that is not starved, for two reasons. Without these
     slices, an arm that livelocks its receivers would lose its worst results. With their own logarithms, they alone
-    would decide. The logarithm is NaN if nothing arrived in any slice.
+    would decide. The logarithm is NaN if nothing arrived in any slice. A short time or a small cost is not starved.
 
     `unsupported_rates` are left out. Raises BadInput for a protocol without a metric, and for rows of one group
     that differ in PROVENANCE.
@@ -329,7 +329,8 @@ def measured_rows(df: pd.DataFrame) -> pd.DataFrame:
     ok["setup"] = ok["folder"].astype(str) + ":" + ok["round"].astype(str)
     arms = [*varying(ok, [*GROUP, "role", "topology"]), "method"]
     least = ok.groupby(arms, dropna=False)["value"].transform(starved_limit)
-    ok["starved"] = ok["value"].lt(least) | least.isna()
+    rates = list(filter(protocols.higher_is_better, ok["metric"].unique()))
+    ok["starved"] = (ok["value"].lt(least) & (ok["metric"].isin(rates) | ok["value"].le(0))) | least.isna()
     ok["log"] = np.log(ok["value"].astype(float).mask(ok["starved"], least))
     # In the whole table; most often in none of its groups.
     different = varying(ok, [*PROVENANCE, *GUEST_COLUMNS])

@@ -5,7 +5,6 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
 from labkit.analysis import change_effects, compare_runs, load, protocols, stats
@@ -112,17 +111,24 @@ def _point_ratios(sides: Sides, resized: bool) -> Iterator[str]:
     """Yield the ratio of right to left at points that differ, as measured on each host of one run or sweep."""
     names, shared = [side.name for side in sides[:2] if side is not None], selection.shared_parameters(sides)
     for host, own in selection.by_host(sides):
-        ok = [(side.arm, load.measured_rows(side.rows)) for side in own[:2] if side is not None]
+        each = [(side.arm, _by_work(side.rows) if resized else side.rows) for side in filter(None, own[:2])]
+        ok = [(arm, load.measured_rows(rows)) for arm, rows in each]
         both = [dict(load.groups(rows[rows["arm"].eq(arm)], shared)) for arm, rows in ok]
         for key in (key for key in both[0] if key in both[1]):
             one, other = both[0][key], both[1][key]
             protocol = protocols.of(one).by_work if resized else protocols.of(one)
             about = f"{protocol.average} of {names[1]} to that of {names[0]}"
             start = f"{host}: " if host else ""
-            yield f"{start}{selection.label(sides, key)}: {about}: {_ratio(one, other, protocol.metric)}"
+            yield f"{start}{selection.label(sides, key)}: {about}: {_ratio(one, other)}"
 
 
-def _ratio(left: pd.DataFrame, right: pd.DataFrame, metric: str) -> str:
+def _by_work(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows compared by the rate of packets, where these are the unit of work."""
+    packets = [name for name, one in protocols.PROTOCOLS.items() if one.work == "packet"]
+    return rows.assign(metric=rows["metric"].mask(rows["protocol"].isin(packets), protocols.PACKET_RATE))
+
+
+def _ratio(left: pd.DataFrame, right: pd.DataFrame) -> str:
     """Return the ratio of right to left with its interval.
 
     Each round gives one value per side, because each round sets the point up once. Rounds that measured both sides are
@@ -130,7 +136,10 @@ def _ratio(left: pd.DataFrame, right: pd.DataFrame, metric: str) -> str:
     """
     both = (left, right)
     method = "slice" if all(rows["method"].eq("slice").any() for rows in both) else "whole"
-    of = [_by_round(rows[rows["method"].eq(method) & rows[metric].notna()], metric) for rows in both]
+    of = []
+    for rows in both:
+        logs = rows[rows["method"].eq(method) & rows["log"].notna()].groupby("setup")["log"]
+        of.append({str(setup): stats.centre(own.to_numpy(float)) for setup, own in logs})
     if not all(of):
         return "one side has no valid measurement"
     if rounds := sorted(of[0].keys() & of[1].keys()):
@@ -139,15 +148,3 @@ def _ratio(left: pd.DataFrame, right: pd.DataFrame, metric: str) -> str:
         unpaired = stats.difference(list(of[0].values()), list(of[1].values()))
         effect, paired = compare_runs.with_drift(unpaired), ""
     return f"{stats.ratio_text(effect.ratio, effect.low, effect.high)} ({effect.how}{paired})"
-
-
-def _by_round(rows: pd.DataFrame, metric: str) -> dict[tuple[str, str], float]:
-    """Return the logarithm of the metric for each round of each run: the Hodges-Lehmann estimate, because slices have
-    heavy tails."""
-    values = rows[metric].astype(float)
-    values = values.clip(lower=load.starved_limit(values))
-    values = values[values.gt(0)]
-    return {
-        (str(run), str(number)): stats.centre(np.log(some.to_numpy()))
-        for (run, number), some in values.groupby([rows["folder"], rows["round"]])
-    }

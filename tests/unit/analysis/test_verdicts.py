@@ -305,6 +305,17 @@ def test_starved_slice_does_not_decide_alone(rounds: int, value: float) -> None:
     assert result["n_count"] == 6 * rounds, "starvation counts"
 
 
+def test_a_short_time_is_no_starvation() -> None:
+    """In two runs of ten, round trips took 5 µs, as within one CPU, and 1 ms in the others."""
+    some = rows(slices=0, rounds=10, whole=10, protocol="ping", throughput_bps=None)
+    own = [row for row in some if row["arm"] == "macvlan_bridge"]
+    for row in own[:2]:
+        row["latency_p50_s"] = 5e-6
+    mean = np.exp(np.mean(np.log([row["latency_p50_s"] for row in own])))
+    assert verdict(some)["ratio"] == pytest.approx(mean / 1e-3, rel=0.02)
+    assert not any("almost nothing arrived" in doubt for doubt in verdicts.doubts(pd.DataFrame(some)))
+
+
 def test_starved_arms_and_runs() -> None:
     fed, starved = (verdict(starve(rows(noise=0.1), count))["ratio"] for count in (0, 14))
     assert starved < fed
