@@ -51,7 +51,9 @@ class ChangedArm:
 def _of_group(group: pd.DataFrame, changed: Sequence[ChangedArm]) -> Iterator[pd.DataFrame]:
     arms = {str(name): rows for name, rows in group.groupby("topology", sort=False)}
     baseline = str(group["baseline"].iloc[0])
-    arms[baseline] = group.drop_duplicates(_PAIRED).assign(topology=baseline, log_ratio=0.0)
+    # Its rows are of some other arm; what starved of the baseline is in the rows of every changed arm.
+    neutral = {"log_ratio": 0.0, "starved": False, "placed": True}
+    arms[baseline] = group.drop_duplicates(_PAIRED).assign(topology=baseline, **neutral)
     first: dict[str, tuple[str, pd.DataFrame]] = {}
     for arm in sorted(changed, key=lambda one: one.unchanged != baseline):
         unchanged, change = arm.unchanged, arm.change

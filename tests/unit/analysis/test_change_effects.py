@@ -86,6 +86,16 @@ def test_equal_arm_of_the_only_topology_equals_the_baseline(tmp_path: Path) -> N
     assert said.endswith(" is equal by construction")
 
 
+def test_a_third_arm_that_starves_says_nothing_about_a_change(tmp_path: Path) -> None:
+    """Almost nothing arrived at `a_slow` in a third of its slices, and its rows come first."""
+    some = changed_rows({"veth_bridge": 1.0, "veth_bridge (again)": 1.0, "a_slow": 1.0} | ARMS)
+    for row in some:
+        if row["arm"] == "a_slow" and row["slice"] % 3 == 0:
+            row["throughput_bps"] = 1e3
+    found = judged(loaded(tmp_path, some))
+    assert found["gro on vxlan", "gro on veth_bridge"]["word"] == "faster"
+
+
 @pytest.mark.long
 def test_nothing_is_claimed_about_nothing(tmp_path: Path) -> None:
     claims = 0
