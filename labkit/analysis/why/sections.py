@@ -6,7 +6,7 @@ an observer without a section are shown unchanged (`counter_tables.others`).
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 from labkit.analysis import figures, flame, protocols
 from labkit.analysis.flame import load_profiles
 from labkit.analysis.flame.load_profiles import observed
-from labkit.analysis.flame.significance import compared, estimate, half_interval
+from labkit.analysis.flame.significance import compared, estimate, half_interval, run_variation
 from labkit.analysis.protocols import CostUnit
 from labkit.analysis.why import counter_tables, work
 from labkit.analysis.why.counter_tables import (
@@ -156,16 +156,18 @@ def loss_answer(point: ProfiledPoint) -> tuple[str, str, float] | None:
     rounds = [work.followed_datagrams(rows) for rows in point.rows if rows is not None]
     if min(map(len, rounds[:2])) < 2:
         return None
-    left, right, *again = (np.array([_lost_share(pairs) for pairs in side]) for side in rounds)
-    floors = [_sampling_variance(side) for side in rounds if side]
-    size = estimate(left, right, None, floors, again[0] if again else None)
-    alike = {str(folder) for rows in point.rows[:2] for folder in rows["folder"].unique()}
-    least = work.MIN_SHARE if len(alike) == 1 else work.LOSS_SHARE
-    if not (size.certain and abs(size.difference) > least):
+    losses = [[pairs for _, pairs in side] for side in rounds]
+    # Of what arrives, because the variation between runs is proportional to it (`work.split`).
+    left, right, *again = (np.array([1 - _lost_share(pairs) for pairs in side]) for side in losses)
+    variation = run_variation(*([run for run, _ in side] for side in rounds[:2]))
+    variation = variation and replace(variation, share=work.LOSS_SHARE)
+    floors = [_sampling_variance(side) for side in losses if side]
+    size = estimate(left, right, variation, floors, again[0] if again else None)
+    if not (size.certain and abs(size.difference) > work.MIN_SHARE):
         return None
-    more = size.difference > 0
-    shares = (units.percent(max(share, 0.0)) for share in (size.right, size.left))
-    place = loss_places.where(pair for pairs in rounds[int(more)] for pair in pairs)
+    more = size.difference < 0
+    shares = (units.percent(max(1 - arrived, 0.0)) for arrived in (size.right, size.left))
+    place = loss_places.where(pair for pairs in losses[int(more)] for pair in pairs)
     name, other = (side.name for side in point.sides[1::-1])
     text = "{} loses {} of the datagrams instead of {}".format(name, *shares)
     where = f", {place}{'' if more else f' of {other}'}" if place else ""

@@ -238,17 +238,18 @@ def _passed_packets(row: Mapping[Any, Any], before: float) -> dict[str, float]:
 
 def loss_by_hop(rows: pd.DataFrame) -> dict[str, float]:
     """Return each hop's share of all loss in the rounds with the kernel's counters; empty without such rounds."""
-    return loss_places.shares(pair for pairs in followed_datagrams(rows) for pair in pairs)
+    return loss_places.shares(pair for _, pairs in followed_datagrams(rows) for pair in pairs)
 
 
-def followed_datagrams(rows: pd.DataFrame) -> list[list[Mapping[str, Any]]]:
-    """Return the losses of the pairs in each round with the kernel's counters, where these followed datagrams."""
-    is_own = rows["observer"].eq("counters") & rows["status"].eq("ok")
+def followed_datagrams(rows: pd.DataFrame) -> list[tuple[str, list[Mapping[str, Any]]]]:
+    """Return the run and the losses of the pairs of each round with the kernel's counters, where these followed
+    datagrams."""
+    own = rows[rows["observer"].eq("counters") & rows["status"].eq("ok")]
     rounds = [
-        [pair for pair in observed(report).get("loss", []) if pair.get("unit") == "datagrams"]
-        for report in (rows.loc[is_own, "observed"] if "observed" in rows else ())
+        (str(run), [pair for pair in observed(report).get("loss", []) if pair.get("unit") == "datagrams"])
+        for run, report in zip(own["folder"], own.get("observed", ()), strict=False)
     ]
-    return [pairs for pairs in rounds if sum(pair["sent_count"] for pair in pairs)]
+    return [one for one in rounds if sum(pair["sent_count"] for pair in one[1])]
 
 
 def _lost_before(rows: pd.DataFrame) -> float:
