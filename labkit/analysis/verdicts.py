@@ -129,12 +129,7 @@ def verdicts(df: pd.DataFrame, margin: float = MARGIN, pairs: pd.DataFrame | Non
     measured has its status as word, the reason as sentence, and NaN for numbers. Raises BadInput like `ratios`.
     """
     df = complete(df)
-    return _verdicts(df, ratios(df) if pairs is None else pairs, margin)
-
-
-def _verdicts(df: pd.DataFrame, pairs: pd.DataFrame, margin: float = MARGIN) -> pd.DataFrame:
-    """Return the verdicts about a complete table, with its `ratios`."""
-    ratios_by_group = {key: group[RATIOS] for key, group in groups(pairs)}
+    ratios_by_group = {key: group[RATIOS] for key, group in groups(ratios(df) if pairs is None else pairs)}
     result: list[dict[str, Any]] = []
     for key, group in groups(df[[*GROUP, *JUDGED]]):
         base = group[group["role"].isin(["baseline", "control"])]
@@ -292,7 +287,7 @@ def contradicting_medians(df: pd.DataFrame) -> list[str]:
     ok = measured_rows(df)
     rows_by_group = dict(groups(ok[[*GROUP, "method", "role", "topology", "value"]]))
     lines = []
-    for line in _verdicts(df, ratios_of(ok)).dropna(subset=["low", "high"]).to_dict("records"):
+    for line in verdicts(df, pairs=ratios_of(ok)).dropna(subset=["low", "high"]).to_dict("records"):
         key = key_of(line)
         rows = rows_by_group[key]
         rows = rows[rows["method"].eq("slice")] if rows["method"].eq("slice").any() else rows
@@ -367,13 +362,14 @@ def doubts(
     df = complete(df)
     ok = measured_rows(df)
     pairs = ratios_of(ok) if pairs is None else pairs
-    table = _verdicts(df, pairs) if table is None else table
+    table = verdicts(df, pairs=pairs) if table is None else table
     found = [(3.0, sentence) for sentence in unfinished]
     found += [*_about_verdicts(table), *((2.0, sentence) for sentence in _wandering(ok, pairs))]
     all_hosts = hosts(df)
     for name, rows in all_hosts:
         own = ok[ok.index.isin(rows.index)]
-        about = [*_left_out(rows, own), *_row_doubts(own), *conditions.host_doubts(own)]
+        by_row = _by_sentence(each_doubt(own), own["topology"], own)
+        about = [*_left_out(rows, own), *by_row, *conditions.host_doubts(own)]
         head = f"{name}: " if len(all_hosts) > 1 else ""
         found += [(weight, f"{head}{doubt}") for weight, doubt in about]
     found += [*((0.5, sentence) for sentence in conditions.busy(df)), *_few_in_the_tail(ok), *_mixed(ok)]
@@ -454,16 +450,8 @@ def _places(result: pd.DataFrame) -> list[tuple[list[str], str]]:
 
 def _left_out(df: pd.DataFrame, ok: pd.DataFrame) -> list[Weighted]:
     bad = df[df["status"].isin(["invalid", "failed"])]
-    reasons = bad["status"] + ": " + bad["reason"].fillna("no reason was recorded")
-    lines = [
-        (
-            weight,
-            f"{one[0][0]}: {one[0][1]} left out as {reason}"
-            if len(one) == 1
-            else f"left out as {reason} ({_each(one)})",
-        )
-        for weight, reason, one in _by_sentence(reasons, bad["topology"], df)
-    ]
+    reasons = "left out as " + bad["status"] + ": " + bad["reason"].fillna("no reason was recorded")
+    lines = _by_sentence(reasons, bad["topology"], df)
     unsupported = unsupported_rates(df)
     if count := int(unsupported.sum()):
         text = f"{counted(count, 'rate')} left out: at least as many searches of the arm saw frames lost at every load"
@@ -478,43 +466,26 @@ def _left_out(df: pd.DataFrame, ok: pd.DataFrame) -> list[Weighted]:
     return lines
 
 
-def _row_doubts(ok: pd.DataFrame) -> list[Weighted]:
-    """Return the doubts in the rows, with their numbers of rows for each arm; similar doubts are grouped."""
-    return [
-        (weight, f"{one[0][0]}: {doubt} (in {one[0][1]})" if len(one) == 1 else f"{doubt} ({_each(one)})")
-        for weight, doubt, one in _by_sentence(each_doubt(ok), ok["topology"], ok)
-    ]
-
-
-def _by_sentence(
-    sentences: pd.Series[str], topology: pd.Series[str], df: pd.DataFrame
-) -> list[tuple[float, str, list[tuple[str, str]]]]:
-    """Return each sentence with its share of the rows and the arms that it is about: `veth_bridge`, `2 of 48 rows`.
+def _by_sentence(sentences: pd.Series[str], topology: pd.Series[str], df: pd.DataFrame) -> list[Weighted]:
+    """Return each sentence about rows with the arms that it is about: `veth_bridge: … (in 2 of 48 rows)`.
 
     Sentences that differ only in numbers are grouped. `df` has all rows of the arms.
     """
     if sentences.empty:
         return []
-    order = {str(name): int(count) for name, count in df.groupby("topology", sort=False).size().items()}
     alike = group_similar(sentences.reset_index(drop=True))
     arms = topology.loc[sentences.index].reset_index(drop=True)
-    return [
-        (
-            float(alike.eq(sentence).sum()) / max(len(df), 1),
-            sentence,
-            [
-                (name, f"{count} of {counted(order[name], 'row')}")
-                for name in order
-                if (count := int((alike.eq(sentence) & arms.eq(name)).sum()))
-            ],
-        )
-        for sentence in alike.value_counts(sort=True).index
-    ]
-
-
-def _each(arms: list[tuple[str, str]]) -> str:
-    """Join the arms and their counts: `veth_bridge: 2 of 48 rows; macvlan_bridge: 1 of 24 rows`."""
-    return "; ".join(f"{name}: {count}" for name, count in arms)
+    all_rows = df["topology"].value_counts(sort=False)
+    result = []
+    for sentence in alike.value_counts(sort=True).index:
+        own = arms[alike.eq(sentence)]
+        counts = {name: count for name in all_rows.index if (count := int(own.eq(name).sum()))}
+        many = {name: f"{count} of {counted(int(all_rows[name]), 'row')}" for name, count in counts.items()}
+        where = "; ".join(f"{name}: {text}" for name, text in many.items())
+        [first, *more] = many
+        text = f"{sentence} ({where})" if more else f"{first}: {sentence} (in {many[first]})"
+        result.append((len(own) / max(len(df), 1), text))
+    return result
 
 
 def _mixed(ok: pd.DataFrame) -> list[Weighted]:

@@ -18,7 +18,7 @@ from labkit.analysis.drawing.flat_layout import (
     box_for,
     distances,
 )
-from labkit.analysis.drawing.graph import Join, label
+from labkit.analysis.drawing.graph import Join
 from labkit.common.topology_state import Place, State
 
 WIDE_PX = 1000.0  # a layout up to this width is not folded
@@ -56,11 +56,7 @@ class Levels:
         where = {name: (box.x, box.y) for name, box in beside.namespaces.items()}
         self._names = sorted(where, key=lambda name: where[name])
         self._level = self._levels(state)
-        self.interfaces = {
-            Place(space.name, one.name): box_for(label(one))
-            for space in state.namespaces
-            for one in space.interfaces
-        }
+        self.interfaces = {place: box_for(box.lines) for place, box in beside.interfaces.items()}
         self._rows: dict[str, Rows] = {}
         for name in sorted(self._names, key=lambda name: self._level[name]):
             self._rows[name] = self._rows_of_interfaces(name)

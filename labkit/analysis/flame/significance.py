@@ -202,11 +202,12 @@ def estimate_many(
 
 @dataclass(frozen=True)
 class RoundMeans:
-    """Means over rounds, half their 95 % intervals (NaN for a single round), and the variance of each mean."""
+    """Means over rounds, half their 95 % intervals (NaN for a single round), and the least variance of each mean, that
+    of counting samples."""
 
     mean: Floats
     half: Floats
-    variance: Floats
+    counting: Floats
     rounds_count: int
 
 
@@ -233,10 +234,9 @@ def round_means(counts: npt.NDArray[np.int64], each: Floats) -> RoundMeans:
     values = counts * each
     counting = (counts * each**2).sum(axis=1) / rounds**2
     if rounds < 2:
-        absent = np.full(len(counts), np.nan)
-        return RoundMeans(values.mean(axis=1), absent, absent, rounds)
+        return RoundMeans(values.mean(axis=1), np.full(len(counts), np.nan), counting, rounds)
     variance = np.maximum(values.var(axis=1, ddof=1) / rounds, counting)
-    return RoundMeans(values.mean(axis=1), _reach(rounds) * np.sqrt(variance), variance, rounds)
+    return RoundMeans(values.mean(axis=1), _reach(rounds) * np.sqrt(variance), counting, rounds)
 
 
 def half_interval(values: Floats) -> float:
@@ -267,9 +267,8 @@ def compared(
     if min(a.rounds_count, b.rounds_count) < 2:
         absent = np.full(len(left), np.nan)
         return Spread(a, b, b.mean - a.mean, absent, absent, np.zeros(len(left), dtype=bool), control)
-    counting = ((left * left_each**2).sum(axis=1) / a.rounds_count**2,
-                (right * right_each**2).sum(axis=1) / b.rounds_count**2)  # fmt: skip
-    (low, high), (half, p) = estimate_many(left * left_each, right * right_each, variation, counting)
+    floors = a.counting, b.counting
+    (low, high), (half, p) = estimate_many(left * left_each, right * right_each, variation, floors)
     if control is not None:
         half, p = beyond_controls(high - low, half, p, control.difference, control.half, control.p)
     return Spread(a, b, high - low, half, p, _kept(np.hstack([left, right]), p), control)

@@ -132,7 +132,7 @@ def test_only_valid_rows_enter() -> None:
     )
     assert 1.18 < result["low"] < 1.2 < result["high"] < 1.22
     lines = verdicts.doubts(pd.DataFrame(some))
-    assert "veth_bridge: 2 of 120 rows left out as invalid: generator-limited" in lines
+    assert "veth_bridge: left out as invalid: generator-limited (in 2 of 120 rows)" in lines
     starved_note = "almost nothing arrived; each counts as the slowest of the others"
     assert f"macvlan_bridge: in 1 of 60 rows {starved_note}" in lines
 

@@ -115,7 +115,7 @@ def test_intervals_by_hand() -> None:
     left, right = np.full((1, 5), 6), np.full((1, 5), 7)
     result = significance.compared(left, np.ones(5), right, np.ones(5))
     assert not result.stands_out[0]
-    assert result.left.variance[0] == pytest.approx(6 / 5)
+    assert result.left.half[0] == pytest.approx(2.776445 * (6 / 5) ** 0.5)
 
 
 def test_significant_intervals_exclude_zero() -> None:
