@@ -32,6 +32,8 @@ XFRM_DIRECTIONS = ("in", "out", "fwd")
 # linux/in.h, linux/in6.h: level and numbers of the options IP_MTU and IP_XFRM_POLICY
 MTU_OPTIONS = {4: (socket.IPPROTO_IP, 14, 17), 6: (socket.IPPROTO_IPV6, 24, 35)}
 AEAD = b"rfc4106(gcm(aes))"
+# The most that ESP adds: outer IPv6, UDP (RFC 3948), SPI and number, IV, padding with trailer, ICV (RFC 4303, RFC 4868)
+MOST_ADDED_BYTES = 40 + 8 + 8 + 16 + (15 + 2) + 32
 AEAD_KEY_BYTES, AEAD_ICV_BYTES = 20, 16  # AES-128 and its salt of 4 bytes (RFC 4106, section 8.1)
 # As many packets may overtake each other: the sender's CPUs take numbers from one counter.
 WINDOW_WORDS = 32
@@ -209,10 +211,21 @@ def _policy(direction: str, chosen: bytes) -> bytes:
 
 
 def added_bytes(netns: int, source: str, target: str) -> int:
-    """Return what policies of IPsec add to a full packet of TCP between two addresses, as the kernel computes it for
-    any cipher and mode: by how much its MTU is smaller than that of a socket whose own policy takes none of them.
+    """Return what policies of IPsec add to a full packet of TCP between two addresses, by how much they lower its MTU
+    (`mtus`). It is 0 if another difference of the two routes is in it, as that of their interfaces.
 
     It includes what no longer packet could use of a cipher's block, so it may be some bytes more than is sent.
+    """
+    plain_bytes, mtu_bytes = mtus(netns, source, target)
+    added = plain_bytes - mtu_bytes
+    return added if 0 < added <= MOST_ADDED_BYTES else 0
+
+
+def mtus(netns: int, source: str, target: str) -> tuple[int, int]:
+    """Return the MTU of packets of TCP between two addresses, as the kernel computes it for any cipher and mode: of a
+    socket whose own policy takes none of IPsec's, and of any other one. Both are 0 if nothing can be sent.
+
+    The second one is that of lo while a policy waits for its keys: the route drops what it sends.
     """
     level, mtu, policy = MTU_OPTIONS[ip_address(target).version]
     family = _family(target)
@@ -228,8 +241,8 @@ def added_bytes(netns: int, source: str, target: str) -> int:
                 one.connect((target, 0))
                 found.append(one.getsockopt(level, mtu))
     except (OSError, LinkError):  # a kernel without xfrm, or nothing can be sent
-        return 0
-    return found[0] - found[1]
+        return 0, 0
+    return found[0], found[1]
 
 
 def _new(what: str, kind: int, body: bytes, interface_id: int) -> Message:

@@ -14,7 +14,9 @@ from labkit.measure.topologies import Spec
 from labkit.system import netlink, process
 from labkit.system.netlink import encryption
 
-MTUS = {True: 1500, False: 1458}  # AES-CBC and HMAC-SHA1 in transport mode
+PLAIN, AT_LO = 1500, 65536
+# AES-CBC and HMAC-SHA1 in transport mode; a policy without keys; a tunnel by another interface; what it may not send
+MTUS = {"10.2.0.1": 1458, "10.2.0.2": AT_LO, "10.2.0.3": 1280, "192.0.2.9": None}
 
 
 class Socket:
@@ -37,14 +39,15 @@ class Socket:
         assert address == ("10.1.0.1", 0)
 
     def connect(self, address: tuple[str, int]) -> None:
-        if address[0] == "192.0.2.9" and not self.is_plain:
+        self.mtu_bytes = PLAIN if self.is_plain else MTUS[address[0]]
+        if self.mtu_bytes is None:
             raise PermissionError
 
-    def getsockopt(self, _level: int, _name: int) -> int:
-        return MTUS[self.is_plain]
+    def getsockopt(self, _level: int, _name: int) -> int | None:
+        return self.mtu_bytes
 
 
-@pytest.mark.parametrize(("target", "added"), [("10.2.0.1", 42), ("192.0.2.9", 0)])
+@pytest.mark.parametrize(("target", "added"), list(zip(MTUS, (42, 0, 0, 0), strict=True)))
 def test_the_kernel_says_what_ipsec_adds(target: str, added: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encryption.socket, "socket", Socket)
     monkeypatch.setattr(encryption, "inside", lambda _netns: nullcontext())
