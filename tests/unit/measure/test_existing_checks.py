@@ -691,6 +691,25 @@ def test_a_tenth_is_lost_where_an_interface_counted_less() -> None:
     assert not list(registry.unexplained(seen))
 
 
+@pytest.mark.parametrize(
+    ("mtus", "passes_bytes", "count"),
+    [
+        ((1500, 1458), 1458, 0),
+        ((9000, 1458), 1458, 0),  # without IPsec, packets would leave by another interface
+        ((1500, 1458), 1358, 1),
+        ((1500, 65536), 1400, 1),  # a policy without keys
+        ((1400, 1400), 1400, 1),  # what the probes' errors told
+        ((0, 0), 1400, 1),
+    ],
+)
+def test_what_ipsec_takes_is_no_black_hole(
+    mtus: tuple[int, int], passes_bytes: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mtu.encryption, "mtus", lambda *_of: mtus)
+    probe = OneWay(Sent(31, 31), Sent(31, 31), probes.Mtu(max(mtus[0], 1500), passes_bytes, None))
+    assert [one.cause for one in mtu.measured(routed(probe=probe))] == ["MTU black hole"] * count
+
+
 def vlan(index: int, number: int, lower: int) -> Link:
     return link(index, f"eth0.{number}", "vlan", link=lower, data={"IFLA_VLAN_ID": number})
 

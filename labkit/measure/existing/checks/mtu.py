@@ -19,9 +19,10 @@ def measured(seen: Evidence) -> Iterator[Finding]:
         mtu = probe.mtu
         if mtu is None or mtu.passes_bytes >= mtu.full_bytes or not seen.sends(path):
             continue
-        sender, ends = path.places[0], (path.source, path.destination)
-        if encryption.added_bytes(sender.space.fd, *ends):
-            continue  # the kernel tells TCP itself
+        sender = path.places[0]
+        plain_bytes, told_bytes = encryption.mtus(sender.space.fd, path.source, path.destination)
+        if mtu.passes_bytes >= told_bytes < plain_bytes:
+            continue  # the kernel tells TCP itself what IPsec leaves
         hole = mtu.is_hole
         says = (
             "no ICMP error comes back, so larger ones vanish (a black hole)"
