@@ -86,6 +86,11 @@ class Space:
         return {str(one.get("ifname")): one for one in self.json("ip", "-d", "-s", "-j", "address", "show")}
 
     @cached_property
+    def vlans(self) -> dict[str, dict[int | None, tuple[bool, bool]]]:
+        """The VLANs of bridges and of their ports (`vlans`)."""
+        return vlans(self.namespace)
+
+    @cached_property
     def neighbours(self) -> list[dict[str, Any]]:
         """The neighbour tables, as `ip -j neighbour` prints them."""
         return self.json("ip", "-j", "neighbour", "show")
@@ -192,7 +197,7 @@ class Place:
     @property
     def vlans(self) -> dict[int | None, tuple[bool, bool]]:
         """Its VLANs as a bridge, or a port of one (`vlans`)."""
-        return vlans(self.space.namespace).get(self.name, {})
+        return self.space.vlans.get(self.name, {})
 
     @property
     def untagged(self) -> int | None:

@@ -781,6 +781,19 @@ def test_an_address_in_another_vlan_is_no_duplicate(
     assert [one.cause for one in reach.duplicates(seen)] == ["duplicate address"] * (len(asked) - 1)
 
 
+def test_vlans_of_a_namespace_are_read_once() -> None:
+    asked = list[tuple[str, ...]]()
+
+    def run(*words: str) -> process.Ended:
+        asked.append(words)
+        return process.Ended(
+            words, 0, '[{"ifname": "p", "vlans": [{"vlan": 7, "flags": ["PVID"]}]}]', "", 0.0
+        )
+
+    mid = space("netns:mid", [link(3, "p")], {}, namespace=SimpleNamespace(run=run))
+    assert [Place(mid, 3).untagged, Place(mid, 3).untagged, len(asked)] == [7, 7, 1]
+
+
 def test_ports_of_a_bridge_in_different_vlans() -> None:
     own = {"port-client": PORT_10, "port-server": PORT_20, "port-third": PORT_20}
     along, _found = switched(True, (None, None, None), own)
