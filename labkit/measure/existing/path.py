@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections import deque
 from collections.abc import Collection
 from contextlib import suppress
@@ -18,7 +19,7 @@ from ipaddress import ip_address
 from itertools import pairwise
 
 from labkit.common.errors import BadInput, Unsupported
-from labkit.measure.existing.spaces import MASTERS, UPPERS, Place, Space, Spaces
+from labkit.measure.existing.spaces import MASTERS, UPPERS, Place, Space, Spaces, tc_filters
 from labkit.measure.topologies.network.kinds import KINDS
 from labkit.measure.topologies.state.packet_path import IN, OUT
 from labkit.system import netlink
@@ -31,6 +32,8 @@ NEAR = 4  # interfaces of a link that are asked for programs
 SHOW_PROGRAMS = "bpftool net show dev "
 DEEPEST = 4  # tunnels within tunnels
 REFUSALS = {errno.EACCES: "a route prohibits them", errno.EINVAL: "a blackhole route drops them"}
+VLAN_PROTOCOLS, DOT1Q = ("IFLA_VLAN_PROTOCOL", "IFLA_BR_VLAN_PROTOCOL"), 0x8100
+VLAN_ACTION = re.compile(r"\bvlan +(push|pop|modify)\b")  # as tc(8) prints it
 # Modes of macvlan in which two of them do not reach each other
 PRIVATE = {"private", "vepa", "source", 1, 2, 16}
 
@@ -395,10 +398,22 @@ def _chain(domain: Domain, last: Place) -> list[tuple[Place, str]]:
 
 
 def _is_in_other_vlan(domain: Domain, place: Place) -> bool:
-    """Return whether what reaches an interface is in another VLAN than its own, as far as devices of VLANs and bridges
-    that filter say."""
+    """Return whether what reaches an interface is in another VLAN than its own: devices of VLANs and bridges that
+    filter say so, and nothing else on the way changes tags."""
+    chain = _chain(domain, place)
+    return _tags_differ(chain, place) and not any(_may_tag(one) for one, _how in chain)
+
+
+def _may_tag(place: Place) -> bool:
+    """Return whether an interface may change tags in a way that is not known here."""
+    link, filters = place.link, "".join(tc_filters(place.space.namespace, place.name).values())
+    other = link.kind == "openvswitch" or {link.data.get(one, DOT1Q) for one in VLAN_PROTOCOLS} != {DOT1Q}
+    return other or bool(VLAN_ACTION.search(filters) or place.programs)
+
+
+def _tags_differ(chain: list[tuple[Place, str]], place: Place) -> bool:
     tags: list[int | None] = []
-    for (here, how), (there, _how) in pairwise(_chain(domain, place)):
+    for (here, how), (there, _how) in pairwise(chain):
         data = (there if how == "up" else here).link.data if how in ("up", "down") else {}
         if (own := data.get("IFLA_VLAN_ID")) is not None and how == "down":
             tags.append(own)
@@ -426,7 +441,8 @@ def _differ(chain: list[tuple[Place, str]]) -> Problem:
         if one.link.kind != "bridge"
     }
     words = ", ".join(f"{one} {number}" for one, number in own.items() if number)
-    return Problem("VLANs differ", f"{first} and {last} are in different VLANs: {words}", str(first))
+    what = f"{first} and {last} are in different VLANs{words and f': {words}'}"
+    return Problem("VLANs differ", what, str(first))
 
 
 def _domain(spaces: Spaces, along: Path, start: Place, next_hop: str) -> tuple[Domain, Tunnels]:

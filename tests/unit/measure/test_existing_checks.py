@@ -2,6 +2,7 @@
 
 import errno
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
@@ -715,12 +716,14 @@ def vlan(index: int, number: int, lower: int) -> Link:
 
 
 def switched(
-    filters: bool, numbers: tuple[int | None, ...], own: dict[str, list[tuple[int, bool, bool]]]
-) -> tuple[Path, list[str]]:
+    filters: bool, numbers: tuple[int | None, ...], own: dict[str, list[tuple[int, bool, bool]]],
+    kind: str = "bridge", protocol: int = 0x8100, tc: str = "", programs: Sequence[str] = (),
+) -> tuple[Path, list[str]]:  # fmt: skip
     """Follow frames of a client to a server at a bridge; a third end has the same address as the server. Return the
     path, and who of the two is asked for.
 
-    numbers: the VLAN of the device that has the address of each end; None: its cable. own: the VLANs of ports.
+    numbers: the VLAN of the device that has the address of each end; None: its cable. own: the VLANs of ports. kind,
+    protocol: of the bridge. tc: what it prints of filters.
     """
     names = ("client", "server", "third")
     ends = [
@@ -732,9 +735,9 @@ def switched(
         for at, (name, number) in enumerate(zip(names, numbers, strict=True))
     ]
     ports = [link(3 + at, f"port-{name}", master=9, link=2, link_netnsid=at) for at, name in enumerate(names)]
-    data = {"IFLA_BR_VLAN_FILTERING": int(filters)}
+    data = {"IFLA_BR_VLAN_FILTERING": int(filters), "IFLA_BR_VLAN_PROTOCOL": protocol}
     vlans = {name: {number: (enters, leaves) for number, enters, leaves in of} for name, of in own.items()}
-    mid = space("netns:mid", [*ports, link(9, "lan", "bridge", data=data)], {})
+    mid = space("netns:mid", [*ports, link(9, "lan", kind, data=data)], {})
     every: Any = object.__new__(Spaces)
     every._uppers, every._all = None, dict(enumerate([*ends, mid]))
     every._numbers = {mid: dict(enumerate(ends)), **{end: {0: mid} for end in ends}}
@@ -742,6 +745,8 @@ def switched(
     along = Path(ends[0], CLIENT, SERVER, ends[1])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spaces, "vlans", lambda at: vlans if at is mid.namespace else {})
+        patch.setattr(Place, "programs", programs)
+        patch.setattr(path, "tc_filters", lambda _at, _name: {"ingress": tc})
         path._across(every, along, Place(ends[0], 7 if numbers[0] else 2), SERVER)
     return along, sorted({owner.space.name for *_hop, owner in along.hops})
 
@@ -803,6 +808,21 @@ def test_ports_of_a_bridge_in_different_vlans() -> None:
         "netns:client eth0 and netns:server eth0 are in different VLANs: netns:mid port-client 10,"
         " netns:mid port-server 20"
     )
+    along, _found = switched(True, (None, None, None), {name: [(10, False, True)] for name in own})
+    assert [one.what for one in along.problems] == [
+        "netns:client eth0 and netns:server eth0 are in different VLANs"
+    ]
+
+
+@pytest.mark.parametrize("of", [
+    {"kind": "openvswitch"}, {"protocol": 0x88A8}, {"programs": ["XDP"]},
+    {"tc": "filter protocol all u32\n\taction order 1: vlan  push id 20 protocol 802.1Q priority 0 pipe\n"},
+])  # fmt: skip
+def test_what_else_changes_tags_says_nothing_of_vlans(of: dict[str, Any]) -> None:
+    own = {"port-client": PORT_10, "port-server": PORT_20, "port-third": PORT_20}
+    for filters, numbers in ((True, (None, None, None)), (False, (10, None, None))):
+        assert not switched(filters, numbers, own, **of)[0].problems
+        assert switched(filters, numbers, own)[0].problems
 
 
 def test_a_vlan_on_a_bond_has_the_address_of_its_ports() -> None:
