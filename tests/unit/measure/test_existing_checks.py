@@ -21,7 +21,7 @@ from labkit.common.topology_state import TunnelState
 from labkit.measure.existing import iptables, maps, path, published, spaces
 from labkit.measure.existing.checks import load, mtu, probes, processing, queues, reach, registry, rules
 from labkit.measure.existing.checks.evidence import Evidence, Queued
-from labkit.measure.existing.checks.findings import PRESENT, SEEN, Finding
+from labkit.measure.existing.checks.findings import LITTLE, MUCH, PRESENT, SEEN, Finding
 from labkit.measure.existing.checks.probes import Connection, End, OneWay, Sent
 from labkit.measure.existing.endpoints import ExistingEndpoint, resolve
 from labkit.measure.existing.half import Half
@@ -688,8 +688,13 @@ def test_a_tenth_is_lost_where_an_interface_counted_less() -> None:
     assert found.what.startswith("10 % of small packets from 10.1.0.1 to 10.2.0.1 are lost: ")
     assert found.what.endswith("they are lost between netns:mid to-client and netns:mid to-server")
     assert found.where == "netns:mid to-client"
+    quota = Finding(cause="CPU quota", what="0.2 CPUs", where="", certainty=SEEN, weight=MUCH)
+    shown = registry.judged([quota], registry.unexplained(seen))  # it need not be what loses them
+    assert [(one.cause, one.weight) for one in shown] == [("CPU quota", MUCH), ("loss", LITTLE)]
     seen.forward_probe = OneWay(Sent(300, 298), Sent(300, 297))  # a busy machine loses a few
     assert not list(registry.unexplained(seen))
+    seen.forward_probe = OneWay(Sent(300, 300), Sent(300, 295))
+    assert only(registry.unexplained(seen)).what.startswith("1.7 % of small packets of UDP from 10.1.0.1 to ")
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ class Sent:
     @property
     def lost_share(self) -> float:
         """The share that did not arrive, although it should."""
-        return 0.0 if self.exempt else 1 - self.arrived / self.sent if self.sent else 1.0
+        return 0.0 if self.exempt else (self.sent - self.arrived) / self.sent if self.sent else 1.0
 
 
 @dataclass(frozen=True)

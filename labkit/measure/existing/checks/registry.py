@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from labkit.common import units
 from labkit.measure.existing.checks import drops, mtu, probes, processing, queues, reach, rules, sockets
@@ -49,10 +50,12 @@ def explained(seen: Evidence) -> list[Finding]:
 def judged(found: list[Finding], others: Iterable[Finding]) -> list[Finding]:
     """Return all findings, the most certain and most costly first.
 
-    others: where nothing explains what the probes lost, they say at least where it was lost (`unexplained`).
+    others: where nothing explains what the probes lost, they say at least where it was lost (`unexplained`). Loss has
+    little weight where something is explained, because that need not be its cause.
     """
-    is_explained = any(one.certainty == SEEN and one.weight > SOME for one in found)
-    return ordered(found if is_explained else [*found, *others])
+    if any(one.certainty == SEEN and one.weight > SOME for one in found):
+        others = [replace(one, weight=LITTLE) for one in others if one.cause == "loss"]
+    return ordered([*found, *others])
 
 
 def unexplained(seen: Evidence) -> Iterator[Finding]:
@@ -60,6 +63,8 @@ def unexplained(seen: Evidence) -> Iterator[Finding]:
     for path, probe in seen.directions:
         sent = probe.sent_count
         arrived = sum(one.arrived for one in (probe.icmp, probe.udp) if not one.exempt)
+        shares = {"ICMP": probe.icmp.lost_share, "UDP": probe.udp.lost_share}
+        lossy = {name: share for name, share in shares.items() if share > probes.NOISE_SHARE}
         place, counted = _last(seen, path, max(MOST_OF * sent, (sent + arrived) / 2))
         if not place and probe.arrives == probe.icmp.arrives == probe.udp.arrives:
             continue
@@ -76,11 +81,12 @@ def unexplained(seen: Evidence) -> Iterator[Finding]:
                 cause=f"{name} is dropped", certainty=SEEN, weight=SOME, where="path",
                 what=f"no packet of {name} from {path.source} arrives at {path.destination}, although others do",
             )  # fmt: skip
-        elif arrived < sent * (1 - probes.NOISE_SHARE):
+        elif lossy:
+            of = f" of {''.join(lossy)}" if len(lossy) == 1 else ""
             yield Finding(
                 cause="loss", certainty=SEEN, weight=SOME + LITTLE, where=place,
-                what=f"{units.percent(1 - arrived / sent)} of small packets from {path.source} to {path.destination}"
-                f" are lost: {counted}",
+                what=f"{units.percent(sum(lossy.values()) / len(lossy))} of small packets{of} from {path.source} to"
+                f" {path.destination} are lost: {counted}",
             )  # fmt: skip
     bursts = [one for _path, probe in seen.directions for one in (probe.icmp, probe.udp) if not one.exempt]
     lost = sum(one.sent - one.arrived for one in bursts)
