@@ -128,8 +128,8 @@ class Echo(TimedSocket):
         """Send one request. Raises OSError if the kernel refuses it, for example because it exceeds the MTU."""
         self._sequence = (self._sequence + 1) % SEQUENCES
         words = (REQUEST[self._family] << 8, self._identifier, self._sequence)  # the payload is all zeros
-        total = sum(words)
-        checksum = ~(total + (total >> 16)) & 0xFFFF if self._family == 4 else 0  # the kernel makes ICMPv6's
+        # RFC 1071: a sum with carries is one modulo 0xFFFF. The kernel makes the checksum of ICMPv6.
+        checksum = -sum(words) % 0xFFFF if self._family == 4 else 0
         header = HEADER.pack(REQUEST[self._family], 0, checksum, self._identifier, self._sequence)
         self._socket.send(header + bytes(self._length_bytes - HEADER.size))
 

@@ -56,7 +56,7 @@ def _solicitation(own: bytes, address: IPv6Address) -> bytes:
     total = (
         sum(struct.unpack("!16H", group + address.packed)) + 24 + socket.IPPROTO_ICMPV6 + (SOLICITATION << 8)
     )
-    checksum = ~(total + (total >> 16)) & 0xFFFF
+    checksum = -total % 0xFFFF  # RFC 1071: a sum with carries is one modulo 0xFFFF
     head = b"\x33\x33" + group[12:] + own + ETH_P_IPV6.to_bytes(2)
     words = 6 << 28, 24, socket.IPPROTO_ICMPV6, 255, group, SOLICITATION, 0, checksum, 0, address.packed
     return head + _NEIGHBOUR.pack(*words)

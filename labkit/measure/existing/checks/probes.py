@@ -243,10 +243,8 @@ def _echo_request(version: int, number: int, body: bytes) -> bytes:
     if version == 6:
         return message
     even = message + b"\0" * (len(message) % 2)
-    total = sum(struct.unpack(f"!{len(even) // 2}H", even))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return message[:2] + struct.pack("!H", ~total & 0xFFFF) + message[4:]
+    checksum = -sum(struct.unpack(f"!{len(even) // 2}H", even)) % 0xFFFF  # RFC 1071
+    return message[:2] + struct.pack("!H", checksum) + message[4:]
 
 
 @contextmanager
