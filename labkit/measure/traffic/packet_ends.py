@@ -314,6 +314,6 @@ def frame_counter(
     count_at_ingress(end.namespace, end.interface, table, [COUNTER], rule, priority)
     try:
         with closing(NftCounters(end.namespace.fd, table)) as counters:
-            yield lambda: counters.read()[COUNTER]
+            yield lambda: counters.read([COUNTER])[0]
     finally:
         process.run([*end.namespace.prefix, "nft", f"delete table netdev {table}"])

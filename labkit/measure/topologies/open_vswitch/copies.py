@@ -77,8 +77,7 @@ def counting(
             names = []
 
         def counts() -> Copies:
-            counted = counters.read() if names else {}
-            return Copies(sum(arrived()), tuple(counted[one] for one in names) or None)
+            return Copies(sum(arrived()), tuple(counters.read(names)) if names else None)
 
         yield counts
 
