@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from ipaddress import ip_address, ip_interface
 from typing import Any
@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace as replaced
 
 from labkit.common import errors, existing_names
-from labkit.common.errors import Failed, Unsupported
+from labkit.common.errors import Failed, LabkitError, Unsupported
 from labkit.common.topology_state import InterfaceState, Namespace, NextHop, Route, State
 from labkit.common.topology_state import Place as PlaceState
 from labkit.measure import hosts
@@ -262,11 +262,14 @@ def _connected(ends: _Ends) -> Connection:
 
 
 def _load(ends: _Ends, seconds: int, protocol: str) -> load.Load:
-    if said := ends.server.ask("serve") or ends.client.ask("load", seconds=seconds, protocol=protocol):
-        raise Failed(said)
-    while (sent := ends.client.ask("loaded")) is None:
-        ends.server.ask("listening")  # any answer says that its end is there
-    ends.both("served")
+    try:
+        if said := ends.server.ask("serve") or ends.client.ask("load", seconds=seconds, protocol=protocol):
+            raise Failed(said)
+        while (sent := ends.client.ask("loaded")) is None:
+            ends.server.ask("listening")  # any answer says that its end is there
+    finally:
+        with suppress(LabkitError, OSError):  # a half that has ended says so at the next request, too
+            ends.both("served")
     return msgspec.convert(sent, load.Load)
 
 

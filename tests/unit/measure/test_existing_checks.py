@@ -616,8 +616,25 @@ def test_a_load_between_two_machines_ends_with_the_servers_end(monkeypatch: pyte
     ends.client, ends.server = sides
     with half._serving, pytest.raises(Failed, match="container:web has ended"):
         across._load(ends, 30, "TCP")
-    assert asked == ["serve", "listening", "listening"]
+    assert asked == ["serve", "listening", "listening", "served"]
     assert time.monotonic() - begun_s < 10
+
+
+def test_the_server_of_a_load_ends_where_the_load_does_not_start() -> None:
+    asked = list[tuple[str, str]]()
+
+    def side(name: str, **answers: str) -> across._Side:
+        def begin(ask: str, _given: dict[str, Any]) -> Any:
+            asked.append((name, ask))
+            return lambda: {"answer": answers.get(ask, "")}
+
+        return across._Side("ssh:a", name, begin)
+
+    ends: Any = object.__new__(across._Ends)
+    ends.client, ends.server = ends.sides = [side("client", load="there is no iperf3"), side("server")]
+    with pytest.raises(Failed, match=r"^there is no iperf3$"):
+        across._load(ends, 30, "TCP")
+    assert sorted(asked[2:]) == [("client", "served"), ("server", "served")]
 
 
 ICMP = {**UDP, "protocol": "icmp"}
