@@ -130,10 +130,10 @@ def find(name: str) -> BootableKernel:
     there = installed()
     if name == "debian":
         named = [each for each in there if flavour(each.release) in _DEBIAN_FLAVOURS]
-        # stable sort: the newest readable kernel is last
-        named.sort(key=lambda each: os.access(each.image, os.R_OK))
     else:
         named = [each for each in there if name in (each.release, _series(each.release))]
+    # stable sort: the newest readable kernel is last
+    named.sort(key=lambda each: os.access(each.image, os.R_OK))
     if named:
         release_of(named[-1].image)
         return named[-1]

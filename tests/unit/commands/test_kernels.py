@@ -93,6 +93,7 @@ def test_readable_kernels_replace_unreadable_ones(make: Make, monkeypatch: pytes
     locked = make(AMD64, "installed")
     monkeypatch.setattr(os, "access", lambda path, _mode: path != locked)
     assert kernels.find("debian").release == "6.1.0-9-amd64"
+    assert kernels.find("6.1-amd64").release == "6.1.0-9-amd64"
     mine = make(AMD64)
     assert kernels.find(AMD64).image == mine
     monkeypatch.setattr(os, "access", lambda *_: True)
