@@ -194,8 +194,9 @@ class Sockperf(RequestGenerator):
         super().check(parameters)
         if parameters.family == 6:
             raise BadInput("family=6: sockperf 3.7 has no IPv6; use generator=sockets")
-        most = MOST_MESSAGES // (parameters.rate_rps or UNPACED_RPS) - SPARE_S - parameters.omit_s
-        Within(1, most, "sockperf keeps each message in memory").check("duration_s", parameters.duration_s)
+        most = MOST_MESSAGES // (parameters.rate_rps or UNPACED_RPS) - SPARE_S
+        whole_s = parameters.omit_s + parameters.duration_s
+        Within(1, most, "sockperf keeps each message in memory").check("omit_s + duration_s", whole_s)
 
     def latency(
         self,

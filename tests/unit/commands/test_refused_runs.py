@@ -108,7 +108,8 @@ datapaths protocol=udp_rr affinity=0 -> affinity=0: udp_rr with sockperf has no 
 datapaths protocol=ping affinity=0 -> affinity=0: ping with ping has no affinity; leave it out
 datapaths protocol=udp 'change=reno: congestion reno' -> change reno: congestion=reno: udp with iperf3 has no congestion
 datapaths protocol=tcp_cc length_bytes=64 -> length_bytes=64: tcp_cc with connections has no length_bytes
-datapaths protocol=udp_rr duration_s=61 -> duration_s=61 is outside 1 to 60: sockperf keeps each message in memory
+datapaths protocol=udp_rr duration_s=61 -> duration_s=62 is outside 1 to 60: sockperf keeps each message in memory
+datapaths protocol=udp_rr omit_s=60 duration_s=1 -> omit_s + duration_s=61 is outside 1 to 60: sockperf keeps
 datapaths protocol=tcp_rr family=6 -> family=6: sockperf 3.7 has no IPv6; use generator=sockets
 datapaths protocol=http mss_bytes=900 -> mss_bytes=900: http with wrk has no mss_bytes; leave it out
 datapaths protocol=tcp_crr rate_rps=9 -> rate_rps=9: connections keeps no rate of requests
