@@ -218,7 +218,7 @@ class Half:
 
 
 # The requests by their names: what answers them in a half, its methods and those of what they opened.
-ASKS = {name: name for name in vars(Half) if not name.startswith("_")} | {
+ASKS = {one: one for one in vars(Half) if not one.startswith("_") and one not in ("answer", "described")} | {
     "arrived": "_receiver.arrived", "send": "_sender.send", "burst": "_sender.burst", "told": "_sender.told",
     "done": "_sockets.close", "served": "_serving.close", "listening": "_seen.listening",
 }  # fmt: skip

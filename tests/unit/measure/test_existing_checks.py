@@ -620,6 +620,14 @@ def test_a_load_between_two_machines_ends_with_the_servers_end(monkeypatch: pyte
     assert time.monotonic() - begun_s < 10
 
 
+@pytest.mark.parametrize("name", ["answer", "described", "close", "_own"])
+def test_what_is_no_question_is_not_answered(name: str) -> None:
+    half: Any = object.__new__(Half)
+    half._named, half.close, half._own = ExistingEndpoint("netns:client", -1, None, None), list, list
+    with pytest.raises(KeyError):
+        half.answer(name, {})
+
+
 def test_the_server_of_a_load_ends_where_the_load_does_not_start() -> None:
     asked = list[tuple[str, str]]()
 
