@@ -870,6 +870,17 @@ def test_a_vlan_on_a_bond_has_the_address_of_its_ports() -> None:
     places = [Place(client, number) for number in (7, 8, 5, 6)]
     seen.forward.places = [*places[:1], Place(router, 3)]
     assert not list(reach._same_macs(seen, places))
+    lan, vlan_20 = (
+        replace(link(9, "lan", "bridge"), mac=MAC % 1),
+        replace(vlan(10, 20, 8), mac=MAC % 1, master=9),
+    )
+    client.links |= {9: lan, 10: vlan_20}
+    client.addresses["10.6.0.1"] = 9
+    seen.forward.places.append(Place(client, 9))
+    assert not list(reach._same_macs(seen, [*places, Place(client, 9), Place(client, 10)]))
+    twin = Place(client, 11)  # a NIC of a virtual machine that was cloned
+    client.links[11] = replace(link(11, "nic11", ""), mac=MAC % 1)
+    assert list(reach._same_macs(seen, [*places, twin])) == [(places[0], twin)]
     router.links[3] = replace(router.links[3], mac=MAC % 1)
     assert list(reach._same_macs(seen, [*places[:1], Place(router, 3)])) == [(places[0], Place(router, 3))]
     router.links[4] = replace(router.links[4], mac=MAC % 1)

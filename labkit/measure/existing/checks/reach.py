@@ -384,8 +384,8 @@ def duplicates(seen: Evidence) -> Iterator[Finding]:
 
 
 def _same_macs(seen: Evidence, domain: list[Place]) -> Iterator[tuple[Place, Place]]:
-    """Yield pairs of interfaces with the same MAC, of which one is on the path and holds an address. Those of one
-    namespace that are no cables may be upon each other, as a VLAN is upon a bond."""
+    """Yield pairs of interfaces with the same MAC, of which one is on the path and holds an address. Those that have
+    something below both in one namespace share it, as a VLAN does with a bond and its ports."""
     pairs = set[frozenset[Place]]()
     holders = [
         place for place in domain
@@ -397,11 +397,21 @@ def _same_macs(seen: Evidence, domain: list[Place]) -> Iterator[tuple[Place, Pla
             both = ((one, other), (other, one))
             upon = any(a.link.kind in UPPERS and a.link.link == b.index for a, b in both)
             lower = one.link.kind == other.link.kind == "vlan" and one.link.link == other.link.link
-            inside = one.space is other.space and not {one.link.kind, other.link.kind} <= {*cables()}
             same = other != one and other.link.mac and other.link.mac == one.link.mac and other.link.up
+            inside = same and one.space is other.space and _below(one) & _below(other)
             if same and not (upon or lower or inside) and (pair := frozenset((one, other))) not in pairs:
                 pairs.add(pair)
                 yield min(one, other, key=str), max(one, other, key=str)
+
+
+def _below(place: Place) -> set[int]:
+    """Return an interface and what is below it in its namespace: the ports of a master, the device of an upper one."""
+    links, result = place.space.links.values(), {place.index}
+    pairs: list[tuple[int | None, int | None]] = [(one.master, one.index) for one in links]
+    pairs += [(one.index, one.link) for one in links if one.kind in UPPERS and one.link_netnsid is None]
+    while more := {below for above, below in pairs if above in result and below} - result:
+        result |= more
+    return result
 
 
 def neighbours(seen: Evidence) -> Iterator[Finding]:
