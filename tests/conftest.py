@@ -112,6 +112,10 @@ def cpu_cgroups() -> list[Path]:
 
 NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "root": (lambda: AS_ROOT, "this user is not root"),
+    "policies of IPsec": (
+        lambda: works(*IN_A_NAMESPACE, "ip", "xfrm", "policy", "list"),
+        "this kernel has no policies of IPsec (CONFIG_XFRM_USER)",
+    ),
     "namespaces": (lambda: works(*IN_A_NAMESPACE, "true"), "unshare cannot make a network namespace here"),
     "user namespaces": (
         lambda: works("unshare", "--user", "--map-root-user", "--net", "true"),
