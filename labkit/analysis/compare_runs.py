@@ -48,20 +48,22 @@ OF_ARMS = ["placement", "offloads", "qdisc", "network", "changed"]
 COLUMNS = [
     "topology", "baseline", "change", "left_host", "right_host", "method", "metric", "left_median", "right_median",
     "left_setups_count", "right_setups_count", "ratio", "low", "high", "relative_ratio", "relative_low",
-    "relative_high", "judged_ratio", "judged_low", "judged_high", "how", "word", "why", "sentence",
+    "relative_high", "judged_ratio", "judged_low", "judged_high", "judged_freedom", "how", "word", "why", "sentence",
 ]  # fmt: skip
 REQUESTED = 2  # the first columns of HOST are the requested host; the others describe the actual one
-_NUMBERS = [name for name in COLUMNS if name.endswith(("median", "count", "ratio", "low", "high"))]
+_NUMBERS = [name for name in COLUMNS if name.endswith(("median", "count", "ratio", "low", "high", "freedom"))]
 
 
 @dataclass(frozen=True)
 class RunSide:
-    """One of the two runs: its name, all rows, the valid rows (also by group), and the paired ratios (also by group).
+    """One of the two sides: its name, which of its runs each folder is of, all rows, the valid rows (also by
+    group), and the paired ratios (also by group).
 
     What a change does to one topology more than to another (`change_ratios`) is a point without a value.
     """
 
     name: str
+    run_of: Mapping[str, int]
     rows: pd.DataFrame
     ok: pd.DataFrame
     pairs: pd.DataFrame
@@ -145,10 +147,12 @@ def compare(
     names = ["+".join(path.name for path in side) for side in paths]
     if names[0] == names[1]:
         names = ["+".join(map(str, side)) for side in paths]
-    loaded = [judged(pd.concat(list(map(verdicts.load, side)), ignore_index=True)) for side in paths]
+    runs = [list(map(verdicts.load, side)) for side in paths]
+    run_of = [{str(of): at for at, run in enumerate(side) for of in run["folder"].unique()} for side in runs]
+    loaded = [judged(pd.concat(side, ignore_index=True)) for side in runs]
     if but is not None:
         loaded = without(loaded, but)
-    left, right = map(_side, paths, names, loaded)
+    left, right = map(_side, paths, names, run_of, loaded)
     _refuse(left, right)
     common = _common(left, right, in_turn)
     result = [line for one in common if (line := _line(one, margin))]
@@ -178,7 +182,7 @@ def without(tables: list[pd.DataFrame], name: str) -> list[pd.DataFrame]:
     ]
 
 
-def _side(paths: Sequence[Path], name: str, rows: pd.DataFrame) -> RunSide:
+def _side(paths: Sequence[Path], name: str, run_of: Mapping[str, int], rows: pd.DataFrame) -> RunSide:
     ok = measured_rows(rows)
     if ok.empty:
         parts = list(load.load(paths[0], None)["part"].dropna().unique()) if rows.empty else list[str]()
@@ -197,7 +201,7 @@ def _side(paths: Sequence[Path], name: str, rows: pd.DataFrame) -> RunSide:
     effects["placement"] = effects["placed"].map({True: "by labkit", False: "by the scheduler"})
     points = pd.concat([points, effects.rename(columns={"log_ratio": "log"}).reindex(columns=points.columns)])
     both = pd.concat([ratios, effects], ignore_index=True)
-    return RunSide(name, rows, ok, ratios, dict(groups(points)), dict(groups(both)))
+    return RunSide(name, run_of, rows, ok, ratios, dict(groups(points)), dict(groups(both)))
 
 
 def _after(effects: Any) -> str:
@@ -299,7 +303,7 @@ def _line(one: Common, margin: float) -> dict[str, Any] | None:
     if any(arm.empty for arm in arms):
         return None
     placed = not any(arm["placement"].eq("by the scheduler").any() for arm in arms)
-    plain = _difference(arms, "log", placed)
+    plain = _difference(one, arms, "log", placed)
     if one.in_turn:
         runs = [
             {str(folder): stats.centre(_by_setup(rows, "log")) for folder, rows in arm.groupby("folder")}
@@ -320,8 +324,8 @@ def _line(one: Common, margin: float) -> dict[str, Any] | None:
         **(absolute if (one.one_host or one.in_turn) and arms[0]["value"].notna().all() else {}),
         "relative_ratio": relative and relative.ratio, "relative_low": relative and relative.low,
         "relative_high": relative and relative.high, "judged_ratio": effect.ratio, "judged_low": effect.low,
-        "judged_high": effect.high, "how": effect.how, "word": verdict.word, "why": why,
-        "sentence": f"{group_text(tuple(one.group.values()))}: {verdict.sentence}",
+        "judged_high": effect.high, "judged_freedom": effect.freedom, "how": effect.how, "word": verdict.word,
+        "why": why, "sentence": f"{group_text(tuple(one.group.values()))}: {verdict.sentence}",
     }  # fmt: skip
 
 
@@ -331,11 +335,18 @@ def _by_setup(rows: pd.DataFrame, column: str) -> stats.Floats:
     return np.array([stats.centre(some.to_numpy(float)) for _, some in numbers])
 
 
-def _difference(sides: Sequence[pd.DataFrame], column: str, placed: bool) -> stats.Effect:
-    """Return the effect of right to left over set-ups, or over runs if both sides have several."""
-    if any(rows["folder"].nunique() < 2 for rows in sides):
-        return stats.difference(*(_by_setup(rows, column) for rows in sides), placed=placed)
-    of_runs = [[_by_setup(own, column).mean() for _, own in rows.groupby("folder")] for rows in sides]
+def _difference(one: Common, tables: Sequence[pd.DataFrame], column: str, placed: bool) -> stats.Effect:
+    """Return the effect of right to left over set-ups, or over runs if both sides have several.
+
+    Two points of one sweep are in two folders, and are no runs of their own.
+    """
+    runs = [rows["folder"].map(side.run_of) for rows, side in zip(tables, one.sides, strict=True)]
+    if any(numbers.nunique() < 2 for numbers in runs):
+        return stats.difference(*(_by_setup(rows, column) for rows in tables), placed=placed)
+    of_runs = [
+        [_by_setup(own, column).mean() for _, own in rows.groupby(numbers)]
+        for rows, numbers in zip(tables, runs, strict=True)
+    ]
     effect = stats.difference(*of_runs)
     return replace(effect, how=effect.how.replace("set-ups", "runs"))
 
@@ -367,7 +378,7 @@ def _relative(one: Common, method: str) -> tuple[str | None, stats.Effect | None
     if len(baselines) != 1 or any(part.empty for part in parts):
         return None, None
     placed = method != "slice" or all(part["placed"].all() for part in parts)
-    return baselines.pop(), _difference(parts, "log_ratio", placed)
+    return baselines.pop(), _difference(one, parts, "log_ratio", placed)
 
 
 def _lines(one: Common, method: str) -> Iterator[pd.DataFrame]:

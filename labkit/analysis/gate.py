@@ -59,7 +59,8 @@ class Judged:
     """A point and its word, one of WORSE, NOT_WORSE and UNCLEAR.
 
     arm: the name of its topology. slower, low, high: how much worse the new run is, with its interval; 1.03 is 3 %
-    slower, or 3 % more of all packets lost. setups_count: of the side with fewer fresh set-ups, None if unknown.
+    slower, or 3 % more of all packets lost. freedom: the degrees of freedom of the
+    interval, None if it is not Student's.
     """
 
     name: str
@@ -70,7 +71,7 @@ class Judged:
     sentence: str
     arm: str = ""
     condition: str = ""
-    setups_count: int | None = None
+    freedom: float | None = None
 
     @property
     def size(self) -> str:
@@ -169,6 +170,7 @@ def judge_arms(run: Path, conditions: Sequence[Condition]) -> list[Judged]:
         hidden = lines["control_low"].isna() | lines["rounds_count"].eq(1)
         why = lines["sentence"].where(hidden & ~equal)
         ends = {f"judged_{end}": lines[end].mask(equal, 1.0) for end in ("ratio", "low", "high")}
+        ends["judged_freedom"] = lines["freedom"]
         result += judge(lines.assign(**ends, why=why), by, len(conditions)) or [_nothing(by)]
     return _sorted(result)
 
@@ -259,9 +261,8 @@ def _judged(name: str, line: dict[Any, Any], by: Condition) -> Judged:
     # Another reason than the interval, for example a CPU quota, may explain a difference, or hide one.
     if (word == WORSE and line["word"] != "slower") or (word == NOT_WORSE and pd.notna(line["why"])):
         word = UNCLEAR
-    counts = (line.get(each) for each in ("rounds_count", "left_setups_count", "right_setups_count"))
-    setups_count = min((int(count) for count in counts if pd.notna(count)), default=None)
-    return Judged(name, word, ratio, low, high, sentence, arm, by.text, setups_count)
+    freedom = None if pd.isna(line["judged_freedom"]) else float(line["judged_freedom"])
+    return Judged(name, word, ratio, low, high, sentence, arm, by.text, freedom)
 
 
 def holm_corrected(judged: Sequence[Judged], beyond: float, conditions: int = 1) -> list[Judged]:
@@ -273,8 +274,7 @@ def holm_corrected(judged: Sequence[Judged], beyond: float, conditions: int = 1)
         if one.word == WORSE:
             margin, low, middle = (math.log(max(value, 1e-9)) for value in (1 + beyond, one.low, one.slower))
             half_widths = (middle - margin) / max(middle - low, 1e-9)
-            # The degrees of freedom of Welch's interval are at least those of the side with fewer set-ups.
-            freedom = math.inf if one.setups_count is None else max(one.setups_count - 1, 1)
+            freedom = math.inf if one.freedom is None else one.freedom
             t = half_widths * float(stdtrit(freedom, 1 - SHARE))
             chances[place] = float(stdtr(freedom, -t))
     result, stays = list(judged), True
@@ -330,7 +330,7 @@ def _judge_loss(
         for (had, has), why in taken_shares(*rows, (left.name, right.name)):
             if (has > had) == (found == WORSE):  # it may explain a difference, or hide one
                 word, sentence = UNCLEAR, f"{sentence}; {why}"
-        result.append(Judged(name, word, more, low, high, sentence, arm, by.text, effect.setups_count))
+        result.append(Judged(name, word, more, low, high, sentence, arm, by.text, effect.freedom))
     if not result:
         raise BadInput(f"{left.name} and {right.name} have no point in common at which packets were counted")
     return holm_corrected(result, by.beyond, conditions)

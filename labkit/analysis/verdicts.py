@@ -51,11 +51,11 @@ RATIOS = [
     *MEASUREMENT, "setup", "topology", "baseline", "log_ratio", "log_control", "starved", "placed",
 ]  # fmt: skip
 VERDICTS = [
-    "topology", "baseline", "ratio", "low", "high", "n_count", "rounds_count", "how", "word", "sentence",
+    "topology", "baseline", "ratio", "low", "high", "freedom", "n_count", "rounds_count", "how", "word", "sentence",
     "control_ratio", "control_low", "control_high", "whole_ratio", "whole_low", "whole_high", "disagree",
     "contradicted", "widened", "guest_accelerator", "change", "metric",
 ]  # fmt: skip
-_NUMBERS = [name for name in VERDICTS if name.endswith(("ratio", "low", "high", "_count"))]
+_NUMBERS = [name for name in VERDICTS if name.endswith(("ratio", "low", "high", "_count", "freedom"))]
 _FLAGS = ("disagree", "contradicted", "widened")
 _NONE = pd.DataFrame({"topology": []})
 ABSENT = ("unsupported", "isolated", "equal", "failed")  # each has its own word in the table of verdicts
@@ -221,8 +221,8 @@ def verdict_line(
     verdict = stats.verdict(effect, control, margin, higher, arm=topology, baseline=baseline)
     effect = stats.widened(effect, control, baseline)
     return {
-        "ratio": effect.ratio, "low": effect.low, "high": effect.high, "n_count": effect.n_count,
-        "rounds_count": effect.setups_count, "how": effect.how, "word": verdict.word,
+        "ratio": effect.ratio, "low": effect.low, "high": effect.high, "freedom": effect.freedom,
+        "n_count": effect.n_count, "rounds_count": effect.setups_count, "how": effect.how, "word": verdict.word,
         "sentence": verdict.sentence,
         "control_ratio": control and control.ratio, "control_low": control and control.low,
         "control_high": control and control.high, "whole_ratio": whole and whole.ratio,

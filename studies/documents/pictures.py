@@ -41,7 +41,7 @@ def claim_figures(results: Results, judgements: Sequence[Judgement]) -> dict[str
     for name, (where, title) in FORESTS.items():
         if results.has(name):
             compared = rows_with(results.verdicts(name), where)
-            drawn[name] = figures.forest(compared[compared["ratio"].notna()], title)
+            drawn[name] = figures.forest(compared[compared["word"].ne("unsupported")], title)
     if results.has("virtual_tap"):
         rows = rows_with(
             results.rows("virtual_tap"), {"rate_bps": None, "where": "here", "topology": MIRRORED}

@@ -289,9 +289,8 @@ def test_server_that_ends() -> None:
     )
 
 
-@pytest.mark.long
 @pytest.mark.needs("runc")
-@pytest.mark.parametrize("protocol", ["http", "udp_rr", "tcp_crr"])
+@pytest.mark.parametrize("protocol", ["http", *also("long", "udp_rr", "tcp_crr")])
 def test_containers(protocol: str, machine: Sandbox) -> None:
     words = (f"protocol={protocol}", "topology=veth_bridge", "endpoint=container", "pairs=2", *SHORT)
     for row in machine.rows(*words):

@@ -220,14 +220,17 @@ def test_arms_of_one_name_that_are_not_the_same_are_doubts(name: str, tmp_path: 
 
 
 def test_sweeps(tmp_path: Path) -> None:
+    """Two points of a sweep may differ in nothing that is compared; they are no runs of their own."""
+    points = {"1500": 1500, "again": 1500, "9000": 9000}
     for name in ("a", "b"):
-        for mtu in (1500, 9000):
-            save(tmp_path / name / str(mtu), rows(run=name, mtu_bytes=mtu, seed=mtu))
-        (tmp_path / name / "sweep.json").write_text(json.dumps({"points": ["1500", "9000"]}))
+        for seed, (point, mtu) in enumerate(points.items()):
+            save(tmp_path / name / point, rows(run=name, mtu_bytes=mtu, seed=seed))
+        (tmp_path / name / "sweep.json").write_text(json.dumps({"points": list(points)}))
     table, _ = compare(str(tmp_path / "a"), tmp_path / "b")
     assert list(table.columns) == [*GROUP, *COLUMNS]
     assert sorted(table["mtu_bytes"]) == [1500, 1500, 9000, 9000]
     assert table["ratio"].tolist() == pytest.approx([1.0] * 4)
+    assert table["how"].str.contains("set-ups").all()
     itself, _ = compare(tmp_path / "a", tmp_path / "a")
     assert not itself["word"].isin(["faster", "slower"]).any()
 

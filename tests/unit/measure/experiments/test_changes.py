@@ -212,7 +212,7 @@ def test_arms_are_labelled_and_found_by_their_difference(tmp_path: Path) -> None
     result = load.complete(load.complete(pd.DataFrame([plain, again, four, other])))
     assert list(result["topology"]) == ["veth", "veth", "veth+four", "veth_bridge"]
     table = load.complete(pd.DataFrame([row("veth"), row("veth+four", change="four"), row("veth (again)")]))
-    one = selection.Run(tmp_path, table, table)
+    one = selection.Run(tmp_path, table, table, (tmp_path,))
     assert [one.arm(name) for name in ("four", "veth+four", "veth", "veth+five")] == [
         "four",
         "four",
