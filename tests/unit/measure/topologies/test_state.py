@@ -93,7 +93,7 @@ def test_the_hop_limit_of_a_tunnel_is_copied() -> None:
     state = tunnelled()
     for space in state.namespaces:
         space.interfaces[1] = msgspec.structs.replace(space.interfaces[1], tunnel=tunnel)
-    parts = clone._Copy(state, {}).parts(set())
+    parts = clone._Copy(state, {}).as_parts(set())
     assert [one.ttl for one in parts if isinstance(one, Tunnel)] == [5, 5]
 
 
