@@ -119,7 +119,7 @@ def _word(trial: Sequence[Round], slower: float) -> str:
     table = verdicts.verdict_table(
         [{**dict.fromkeys(GROUP), "protocol": "tcp", "topology": CHANGE, "baseline": "a"} | line]
     )
-    ends = {f"judged_{end}": table[end] for end in ("ratio", "low", "high", "freedom")}
+    ends = {f"judged_{end}": table[end] for end in ("ratio", "low", "high", "degrees_of_freedom")}
     return gate.overall(gate.judge(table.assign(**ends, why=None), CONDITIONS[0]))
 
 

@@ -48,7 +48,8 @@ OF_ARMS = ["placement", "offloads", "qdisc", "network", "changed"]
 COLUMNS = [
     "topology", "baseline", "change", "left_host", "right_host", "method", "metric", "left_median", "right_median",
     "left_setups_count", "right_setups_count", "ratio", "low", "high", "relative_ratio", "relative_low",
-    "relative_high", "judged_ratio", "judged_low", "judged_high", "judged_freedom", "how", "word", "why", "sentence",
+    "relative_high", "judged_ratio", "judged_low", "judged_high", "judged_degrees_of_freedom", "how", "word", "why",
+    "sentence",
 ]  # fmt: skip
 REQUESTED = 2  # the first columns of HOST are the requested host; the others describe the actual one
 _NUMBERS = [name for name in COLUMNS if name.endswith(("median", "count", "ratio", "low", "high", "freedom"))]
@@ -56,14 +57,14 @@ _NUMBERS = [name for name in COLUMNS if name.endswith(("median", "count", "ratio
 
 @dataclass(frozen=True)
 class RunSide:
-    """One of the two sides: its name, which of its runs each folder is of, all rows, the valid rows (also by
+    """One of the two sides: its name, the number of the run of each folder, all rows, the valid rows (also by
     group), and the paired ratios (also by group).
 
     What a change does to one topology more than to another (`change_ratios`) is a point without a value.
     """
 
     name: str
-    run_of: Mapping[str, int]
+    run_numbers: Mapping[str, int]
     rows: pd.DataFrame
     ok: pd.DataFrame
     pairs: pd.DataFrame
@@ -148,11 +149,13 @@ def compare(
     if names[0] == names[1]:
         names = ["+".join(map(str, side)) for side in paths]
     runs = [list(map(verdicts.load, side)) for side in paths]
-    run_of = [{str(of): at for at, run in enumerate(side) for of in run["folder"].unique()} for side in runs]
+    run_numbers = [
+        {str(of): at for at, run in enumerate(side) for of in run["folder"].unique()} for side in runs
+    ]
     loaded = [judged(pd.concat(side, ignore_index=True)) for side in runs]
     if but is not None:
         loaded = without(loaded, but)
-    left, right = map(_side, paths, names, run_of, loaded)
+    left, right = map(_side, paths, names, run_numbers, loaded)
     _refuse(left, right)
     common = _common(left, right, in_turn)
     result = [line for one in common if (line := _line(one, margin))]
@@ -182,7 +185,7 @@ def without(tables: list[pd.DataFrame], name: str) -> list[pd.DataFrame]:
     ]
 
 
-def _side(paths: Sequence[Path], name: str, run_of: Mapping[str, int], rows: pd.DataFrame) -> RunSide:
+def _side(paths: Sequence[Path], name: str, run_numbers: Mapping[str, int], rows: pd.DataFrame) -> RunSide:
     ok = measured_rows(rows)
     if ok.empty:
         parts = list(load.load(paths[0], None)["part"].dropna().unique()) if rows.empty else list[str]()
@@ -201,7 +204,7 @@ def _side(paths: Sequence[Path], name: str, run_of: Mapping[str, int], rows: pd.
     effects["placement"] = effects["placed"].map({True: "by labkit", False: "by the scheduler"})
     points = pd.concat([points, effects.rename(columns={"log_ratio": "log"}).reindex(columns=points.columns)])
     both = pd.concat([ratios, effects], ignore_index=True)
-    return RunSide(name, run_of, rows, ok, ratios, dict(groups(points)), dict(groups(both)))
+    return RunSide(name, run_numbers, rows, ok, ratios, dict(groups(points)), dict(groups(both)))
 
 
 def _after(effects: Any) -> str:
@@ -324,8 +327,8 @@ def _line(one: Common, margin: float) -> dict[str, Any] | None:
         **(absolute if (one.one_host or one.in_turn) and arms[0]["value"].notna().all() else {}),
         "relative_ratio": relative and relative.ratio, "relative_low": relative and relative.low,
         "relative_high": relative and relative.high, "judged_ratio": effect.ratio, "judged_low": effect.low,
-        "judged_high": effect.high, "judged_freedom": effect.freedom, "how": effect.how, "word": verdict.word,
-        "why": why, "sentence": f"{group_text(tuple(one.group.values()))}: {verdict.sentence}",
+        "judged_high": effect.high, "judged_degrees_of_freedom": effect.degrees_of_freedom, "how": effect.how,
+        "word": verdict.word, "why": why, "sentence": f"{group_text(tuple(one.group.values()))}: {verdict.sentence}",
     }  # fmt: skip
 
 
@@ -340,7 +343,7 @@ def _difference(one: Common, tables: Sequence[pd.DataFrame], column: str, placed
 
     Two points of one sweep are in two folders, and are no runs of their own.
     """
-    runs = [rows["folder"].map(side.run_of) for rows, side in zip(tables, one.sides, strict=True)]
+    runs = [rows["folder"].map(side.run_numbers) for rows, side in zip(tables, one.sides, strict=True)]
     if any(numbers.nunique() < 2 for numbers in runs):
         return stats.difference(*(_by_setup(rows, column) for rows in tables), placed=placed)
     of_runs = [

@@ -59,8 +59,8 @@ class Judged:
     """A point and its word, one of WORSE, NOT_WORSE and UNCLEAR.
 
     arm: the name of its topology. slower, low, high: how much worse the new run is, with its interval; 1.03 is 3 %
-    slower, or 3 % more of all packets lost. freedom: the degrees of freedom of the
-    interval, None if it is not Student's.
+    slower, or 3 % more of all packets lost. degrees_of_freedom: of the interval, None
+    if it is not Student's.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Judged:
     sentence: str
     arm: str = ""
     condition: str = ""
-    freedom: float | None = None
+    degrees_of_freedom: float | None = None
 
     @property
     def size(self) -> str:
@@ -170,7 +170,7 @@ def judge_arms(run: Path, conditions: Sequence[Condition]) -> list[Judged]:
         hidden = lines["control_low"].isna() | lines["rounds_count"].eq(1)
         why = lines["sentence"].where(hidden & ~equal)
         ends = {f"judged_{end}": lines[end].mask(equal, 1.0) for end in ("ratio", "low", "high")}
-        ends["judged_freedom"] = lines["freedom"]
+        ends["judged_degrees_of_freedom"] = lines["degrees_of_freedom"]
         result += judge(lines.assign(**ends, why=why), by, len(conditions)) or [_nothing(by)]
     return _sorted(result)
 
@@ -261,7 +261,7 @@ def _judged(name: str, line: dict[Any, Any], by: Condition) -> Judged:
     # Another reason than the interval, for example a CPU quota, may explain a difference, or hide one.
     if (word == WORSE and line["word"] != "slower") or (word == NOT_WORSE and pd.notna(line["why"])):
         word = UNCLEAR
-    freedom = None if pd.isna(line["judged_freedom"]) else float(line["judged_freedom"])
+    freedom = None if pd.isna(line["judged_degrees_of_freedom"]) else float(line["judged_degrees_of_freedom"])
     return Judged(name, word, ratio, low, high, sentence, arm, by.text, freedom)
 
 
@@ -274,7 +274,7 @@ def holm_corrected(judged: Sequence[Judged], beyond: float, conditions: int = 1)
         if one.word == WORSE:
             margin, low, middle = (math.log(max(value, 1e-9)) for value in (1 + beyond, one.low, one.slower))
             half_widths = (middle - margin) / max(middle - low, 1e-9)
-            freedom = math.inf if one.freedom is None else one.freedom
+            freedom = math.inf if one.degrees_of_freedom is None else one.degrees_of_freedom
             t = half_widths * float(stdtrit(freedom, 1 - SHARE))
             chances[place] = float(stdtr(freedom, -t))
     result, stays = list(judged), True
@@ -330,7 +330,7 @@ def _judge_loss(
         for (had, has), why in taken_shares(*rows, (left.name, right.name)):
             if (has > had) == (found == WORSE):  # it may explain a difference, or hide one
                 word, sentence = UNCLEAR, f"{sentence}; {why}"
-        result.append(Judged(name, word, more, low, high, sentence, arm, by.text, effect.freedom))
+        result.append(Judged(name, word, more, low, high, sentence, arm, by.text, effect.degrees_of_freedom))
     if not result:
         raise BadInput(f"{left.name} and {right.name} have no point in common at which packets were counted")
     return holm_corrected(result, by.beyond, conditions)

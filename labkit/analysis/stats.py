@@ -57,8 +57,8 @@ class Effect:
 
     n_count: the number of log-ratios. how: the method in words. wide_low, wide_high: the interval at
     CONTROL_CONFIDENCE, which judges a control. setups_count: the number of fresh set-ups, None if unknown. disagree:
-    whether the set-ups differ. contradicted: whether the interval is that of `spanning`. freedom: the degrees of
-    freedom of Student's t, None for another interval.
+    whether the set-ups differ. contradicted: whether the interval is that of `spanning`. degrees_of_freedom:
+    of Student's t, None for another interval.
     """
 
     ratio: float
@@ -71,7 +71,7 @@ class Effect:
     setups_count: int | None = None
     disagree: bool = False
     contradicted: bool = False
-    freedom: float | None = None
+    degrees_of_freedom: float | None = None
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,9 @@ def _student(x: Floats, n_count: int, how: str, setups_count: int | None, lost: 
 def _t_interval(effect: Effect, error: float, freedom: float) -> Effect:
     halves = [float(stdtrit(freedom, (1 + level) / 2)) * error for level in LEVELS]
     middle = math.log(effect.ratio)
-    return replace(_between(effect, [(middle - half, middle + half) for half in halves]), freedom=freedom)
+    return replace(
+        _between(effect, [(middle - half, middle + half) for half in halves]), degrees_of_freedom=freedom
+    )
 
 
 def _between(effect: Effect, ends: list[Interval]) -> Effect:

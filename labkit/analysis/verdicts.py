@@ -51,8 +51,8 @@ RATIOS = [
     *MEASUREMENT, "setup", "topology", "baseline", "log_ratio", "log_control", "starved", "placed",
 ]  # fmt: skip
 VERDICTS = [
-    "topology", "baseline", "ratio", "low", "high", "freedom", "n_count", "rounds_count", "how", "word", "sentence",
-    "control_ratio", "control_low", "control_high", "whole_ratio", "whole_low", "whole_high", "disagree",
+    "topology", "baseline", "ratio", "low", "high", "degrees_of_freedom", "n_count", "rounds_count", "how", "word",
+    "sentence", "control_ratio", "control_low", "control_high", "whole_ratio", "whole_low", "whole_high", "disagree",
     "contradicted", "widened", "guest_accelerator", "change", "metric",
 ]  # fmt: skip
 _NUMBERS = [name for name in VERDICTS if name.endswith(("ratio", "low", "high", "_count", "freedom"))]
@@ -221,7 +221,7 @@ def verdict_line(
     verdict = stats.verdict(effect, control, margin, higher, arm=topology, baseline=baseline)
     effect = stats.widened(effect, control, baseline)
     return {
-        "ratio": effect.ratio, "low": effect.low, "high": effect.high, "freedom": effect.freedom,
+        "ratio": effect.ratio, "low": effect.low, "high": effect.high, "degrees_of_freedom": effect.degrees_of_freedom,
         "n_count": effect.n_count, "rounds_count": effect.setups_count, "how": effect.how, "word": verdict.word,
         "sentence": verdict.sentence,
         "control_ratio": control and control.ratio, "control_low": control and control.low,
@@ -481,9 +481,10 @@ def _by_sentence(sentences: pd.Series[str], topology: pd.Series[str], df: pd.Dat
         own = arms[alike.eq(sentence)]
         counts = {name: count for name in all_rows.index if (count := int(own.eq(name).sum()))}
         many = {name: f"{count} of {counted(int(all_rows[name]), 'row')}" for name, count in counts.items()}
-        where = "; ".join(f"{name}: {text}" for name, text in many.items())
-        [first, *more] = many
-        text = f"{sentence} ({where})" if more else f"{first}: {sentence} (in {many[first]})"
+        text = f"{sentence} ({'; '.join(f'{name}: {rows}' for name, rows in many.items())})"
+        if len(many) == 1:
+            [(name, rows)] = many.items()
+            text = f"{name}: {sentence} (in {rows})"
         result.append((len(own) / max(len(df), 1), text))
     return result
 

@@ -65,7 +65,7 @@ JSON = {
     "doubts": "sentences",
     "gate": "null without --fail-if; `word` (worse, not worse, cannot tell) and `points`, each with `name`, `word`, and"
     " how much `slower` or otherwise worse it is, with `low` and `high` (1.03: 3 %), `sentence`, `arm`,"
-    " `condition`, `freedom` (degrees of freedom of the interval; null: it is not Student's t)",
+    " `condition`, `degrees_of_freedom` (null: the interval is not Student's t)",
     "claims": "a list, a line for each claim that a published run answers: `name`, `sentence`; `left` and `right`:"
     " the verdict by this run alone, with `word` and `evidence`",
 }

@@ -34,9 +34,9 @@ JSON = {
     "report": "the path of the HTML report",
     "failed": "points that could not be measured, each with the reason",
     "verdicts": "a list, a line for each topology and point: the columns by which points differ (`group` and `host` in"
-    " `labkit rows --columns`), `topology`, `baseline`, `ratio` with its 95 % interval `low` to `high`, `freedom` (of"
-    " Student's t), `n_count` and `rounds_count`, `how` (the estimator), `word` (the verdict), `sentence`, `metric`,"
-    " `higher_is_better`;"
+    " `labkit rows --columns`), `topology`, `baseline`, `ratio` with its 95 % interval `low` to `high`,"
+    " `degrees_of_freedom` (of Student's t), `n_count` and `rounds_count`, `how` (the estimator), `word` (the verdict),"
+    " `sentence`, `metric`, `higher_is_better`;"
     " `control_…` of the baseline against itself, `whole_…` of whole runs; `disagree`: true if set-ups disagree,"
     " so that the interval is over set-ups; `widened`: true if the interval is widened because the baseline"
     " differs from itself (99 %); `change`: if two topologies are compared by what this change does to them",

@@ -3,6 +3,15 @@
 A plain run reads constants of headers only; journey and pcapng are imported by whoever uses them.
 """
 
-from labkit.common.packets.headers import ETHERNET, ETHERNET_BYTES, PORTS, RAW_IP, Layer, layers, stack
+from labkit.common.packets.headers import (
+    ETHERNET,
+    ETHERNET_BYTES,
+    PORTS,
+    RAW_IP,
+    Layer,
+    internet_checksum,
+    layers,
+    stack,
+)
 
-__all__ = ["ETHERNET", "ETHERNET_BYTES", "PORTS", "RAW_IP", "Layer", "layers", "stack"]
+__all__ = ["ETHERNET", "ETHERNET_BYTES", "PORTS", "RAW_IP", "Layer", "internet_checksum", "layers", "stack"]

@@ -228,6 +228,11 @@ def _wireguard(data: bytes, length: int) -> Decoded:
     return Layer("wireguard", "WireGuard", 16, length, {"id": receiver, "sequence": counter}), None
 
 
+def internet_checksum(words_sum: int) -> int:
+    """Return the checksum over 16-bit words with this sum (RFC 1071): their sum with carries is one modulo 0xFFFF."""
+    return -words_sum % 0xFFFF
+
+
 def _echo(name: str, title: str, names: Mapping[int, str], data: bytes, length: int) -> Decoded:
     """RFC 792, RFC 4443: an echo has an identifier and a sequence number, of others 4 bytes that differ."""
     kind, code, _sum, number, sequence = struct.unpack_from("!BBHHH", data)

@@ -18,6 +18,7 @@ from typing import Any
 
 from labkit.common import errors, units
 from labkit.common.errors import Failed
+from labkit.common.packets import internet_checksum
 from labkit.measure.endpoints import Endpoint, Pair, RemotePair
 from labkit.measure.traffic.base import (
     NOT_COUNTED,
@@ -128,8 +129,9 @@ class Echo(TimedSocket):
         """Send one request. Raises OSError if the kernel refuses it, for example because it exceeds the MTU."""
         self._sequence = (self._sequence + 1) % SEQUENCES
         words = (REQUEST[self._family] << 8, self._identifier, self._sequence)  # the payload is all zeros
-        # RFC 1071: a sum with carries is one modulo 0xFFFF. The kernel makes the checksum of ICMPv6.
-        checksum = -sum(words) % 0xFFFF if self._family == 4 else 0
+        checksum = (
+            internet_checksum(sum(words)) if self._family == 4 else 0
+        )  # the kernel makes that of ICMPv6
         header = HEADER.pack(REQUEST[self._family], 0, checksum, self._identifier, self._sequence)
         self._socket.send(header + bytes(self._length_bytes - HEADER.size))
 
@@ -250,6 +252,22 @@ def argv(address: str, options: list[str]) -> list[str]:
     return ["ping", "-n", *options, address]
 
 
+def _count(seconds: int) -> int:
+    return round(seconds / INTERVAL_S)
+
+
+def _ended(pairs: Sequence[Pair | RemotePair], seconds: int, length_bytes: int) -> list[process.Ended]:
+    """Ping from all clients at once for so long, and return how each program ended."""
+    options = [f"-c{_count(seconds)}", f"-i{INTERVAL_S}", f"-w{seconds + 2}", f"-s{length_bytes}"]
+    with process.all_ended([]) as programs:
+        for pair in pairs:
+            programs.append(pair.client.start(argv(pair.server_address, options)))
+        process.wait(programs, time.monotonic() + seconds + 5)
+        for program in programs:
+            program.kill()
+        return [program.ended() for program in programs]
+
+
 class Ping(LatencyGenerator):
     """ping as a traffic generator."""
 
@@ -272,16 +290,10 @@ class Ping(LatencyGenerator):
         Raises Failed with ping's error message if one of them fails or gets no answer at all.
         """
         length_bytes = 56 if parameters.length_bytes is None else parameters.length_bytes
-        for seconds, window in ((parameters.omit_s, NOT_COUNTED), (parameters.duration_s, counting)):
-            count = round(seconds / INTERVAL_S)
-            options = [f"-c{count}", f"-i{INTERVAL_S}", f"-w{seconds + 2}", f"-s{length_bytes}"]
-            with window, process.all_ended([]) as programs:
-                for pair in pairs if seconds else ():
-                    programs.append(pair.client.start(argv(pair.server_address, options)))
-                process.wait(programs, time.monotonic() + seconds + 5)
-                for program in programs:
-                    program.kill()
-                ended = [program.ended() for program in programs]
+        if parameters.omit_s:
+            _ended(pairs, parameters.omit_s, length_bytes)
+        with counting:
+            ended = _ended(pairs, parameters.duration_s, length_bytes)
         times: list[float] = []
         lost = 0
         for one in ended:
@@ -291,7 +303,7 @@ class Ping(LatencyGenerator):
             times += own
             # Not those on their way as ping ended: with the last answer that it waits for, or at its deadline. Where
             # times vary, that answer may have been the quickest.
-            on_their_way = int(max(own) / WAIT_S) + (len(own) < count)
+            on_their_way = int(max(own) / WAIT_S) + (len(own) < _count(parameters.duration_s))
             lost += max(0, (_sent_by_all([one.stdout]) or 0) - len(own) - on_their_way)
         times.sort()
         middle = times[len(times) // 2]

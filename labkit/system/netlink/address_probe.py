@@ -1,10 +1,15 @@
-"""Find out whether an address is in use on a link, before an interface gets it, by ARP probes (RFC 5227), or with IPv6
-by what duplicate address detection sends (RFC 4862); and announce an IPv4 address afterwards, by ARP."""
+"""Find out whether an address is in use on a link, before an interface gets it.
+
+ARP probes ask for an IPv4 address (RFC 5227), and an ARP announcement tells of it afterwards. For an IPv6 address the
+probe is that of duplicate address detection (RFC 4862).
+"""
 
 import socket
 import struct
 import time
 from ipaddress import IPv4Address, IPv6Address
+
+from labkit.common.packets import internet_checksum
 
 ETH_P_ARP, ETH_P_IPV6 = 0x0806, 0x86DD
 PROBES, APART_S = 4, 0.25  # a port of a new bridge may begin to forward a little later
@@ -41,8 +46,9 @@ def holder(interface: str, address: IPv4Address | IPv6Address) -> str | None:
                     data = link.recv(2048)
                 except TimeoutError:
                     break
-                if (mac := _answering(data, address)) not in (None, own):
-                    return ":".join(f"{byte:02x}" for byte in mac or b"")
+                mac = _answering(data, address)
+                if mac and mac != own:
+                    return ":".join(f"{byte:02x}" for byte in mac)
     return None
 
 
@@ -53,17 +59,15 @@ def _arp(own: bytes, address: IPv4Address, sender: bytes = bytes(4)) -> bytes:
 
 def _solicitation(own: bytes, address: IPv6Address) -> bytes:
     group = bytes.fromhex("ff0200000000000000000001ff") + address.packed[13:]
-    total = (
-        sum(struct.unpack("!16H", group + address.packed)) + 24 + socket.IPPROTO_ICMPV6 + (SOLICITATION << 8)
-    )
-    checksum = -total % 0xFFFF  # RFC 1071: a sum with carries is one modulo 0xFFFF
+    addresses = sum(struct.unpack("!16H", group + address.packed))
+    checksum = internet_checksum(addresses + 24 + socket.IPPROTO_ICMPV6 + (SOLICITATION << 8))
     head = b"\x33\x33" + group[12:] + own + ETH_P_IPV6.to_bytes(2)
     words = 6 << 28, 24, socket.IPPROTO_ICMPV6, 255, group, SOLICITATION, 0, checksum, 0, address.packed
     return head + _NEIGHBOUR.pack(*words)
 
 
 def _answering(data: bytes, address: IPv4Address | IPv6Address) -> bytes | None:
-    """Return the MAC address of who says in a frame that an address is its own."""
+    """Return the MAC address of the host that claims an address in a frame; None if the frame claims none."""
     if isinstance(address, IPv4Address):
         return data[22:28] if data[28:32] == address.packed else None
     says = data[20:21] + data[54:55] == bytes((socket.IPPROTO_ICMPV6, ADVERTISEMENT))

@@ -181,12 +181,12 @@ def new_policy(direction: str, one: Association, spi: int, between: tuple[str, s
     whose packets are meant.
     """
     if isinstance(between, int):
-        chosen = _everything(socket.AF_INET if between == 4 else socket.AF_INET6)
+        selector = _selector_of_all(socket.AF_INET if between == 4 else socket.AF_INET6)
     else:
         source, target = map(_packed, between)
         length = ip_address(between[0]).max_prefixlen
-        chosen = _selector.pack(target, source, 0, 0, 0, 0, _family(between[0]), length, length, 0, 0, 0)
-    body = _policy(direction, chosen)
+        selector = _selector.pack(target, source, 0, 0, 0, 0, _family(between[0]), length, length, 0, 0, 0)
+    body = _policy(direction, selector)
     template = _id.pack(_packed(one.target), bytes(4), socket.IPPROTO_ESP)
     template += struct.pack("=H2x16sI", _family(one.target), _packed(one.source), spi >> 1)
     template += struct.pack("=BBBxIII", XFRM_MODES.index(one.mode), 0, 0, *[0xFFFFFFFF] * 3)
@@ -195,19 +195,15 @@ def new_policy(direction: str, one: Association, spi: int, between: tuple[str, s
     return _new(what, XFRM_MSG_NEWPOLICY, body, one.interface_id)
 
 
-def _everything(family: int) -> bytes:
+def _selector_of_all(family: int) -> bytes:
     return _selector.pack(bytes(16), bytes(16), 0, 0, 0, 0, family, 0, 0, 0, 0, 0)
 
 
-def _policy(direction: str, chosen: bytes) -> bytes:
-    """Return a struct xfrm_userpolicy_info that lets the chosen packets pass."""
+def _policy(direction: str, selector: bytes) -> bytes:
+    """Return a struct xfrm_userpolicy_info that lets the packets of a selector pass."""
     # priority, index, direction, action (allow), flags, share
-    return (
-        chosen
-        + _FOREVER
-        + _UNUSED
-        + struct.pack("=IIBBBB4x", 0, 0, XFRM_DIRECTIONS.index(direction), 0, 0, 0)
-    )
+    rest = struct.pack("=IIBBBB4x", 0, 0, XFRM_DIRECTIONS.index(direction), 0, 0, 0)
+    return selector + _FOREVER + _UNUSED + rest
 
 
 def added_bytes(netns: int, source: str, target: str) -> int:
@@ -236,7 +232,7 @@ def mtus(netns: int, source: str, target: str) -> tuple[int, int]:
                 one = socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_TCP)
             with one:
                 if own:
-                    one.setsockopt(level, policy, _policy("out", _everything(family)))
+                    one.setsockopt(level, policy, _policy("out", _selector_of_all(family)))
                 one.bind((source, 0))
                 one.connect((target, 0))
                 found.append(one.getsockopt(level, mtu))

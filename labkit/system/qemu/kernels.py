@@ -140,8 +140,12 @@ def find(name: str) -> BootableKernel:
     what = "no kernel of Debian's" if name == "debian" else f"no kernel {name[:100]!r}"
     have = f"there are {', '.join(each.release for each in there)}" if there else "there is none at all"
     near = did_you_mean(name, ["debian", *(each.release for each in there)])
+    # Without its name, the command fetches Debian's usual kernel.
+    fetched = (
+        f"labkit kernels get {name}" if RELEASE.fullmatch(name) and flavour(name) else "labkit kernels get"
+    )
     raise BadInput(
-        f"{what} can be booted here ({have}){near}: run `labkit kernels get`, or give the absolute path of an image"
+        f"{what} can be booted here ({have}){near}: run `{fetched}`, or give the absolute path of an image"
     )
 
 

@@ -81,7 +81,9 @@ def test_few_set_ups_are_more_often_far_beyond_the_margin() -> None:
     failed = 0
     for each in zip(*ends, strict=True):
         points = [
-            gate.Judged("a", gate.WORSE if low > 1.03 else gate.UNCLEAR, ratio, low, high, "", freedom=4.0)
+            gate.Judged(
+                "a", gate.WORSE if low > 1.03 else gate.UNCLEAR, ratio, low, high, "", degrees_of_freedom=4.0
+            )
             for ratio, low, high in zip(*each, strict=True)
         ]
         failed += gate.overall(gate.holm_corrected(points, 0.03)) == gate.WORSE

@@ -89,7 +89,9 @@ def test_a_policy_of_the_socket_comes_before_those_of_the_machine(space: int) ->
                 )
             with one:
                 if own:
-                    one.setsockopt(level, policy, encryption._policy("out", encryption._everything(family)))
+                    one.setsockopt(
+                        level, policy, encryption._policy("out", encryption._selector_of_all(family))
+                    )
                 try:
                     one.connect((target, 0))
                     seen.append(one.getsockopt(level, mtu))

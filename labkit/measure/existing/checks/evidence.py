@@ -25,7 +25,7 @@ from labkit.system.machine import cpu_quota
 from labkit.system.netlink import ethtool
 
 MAX_PORTS = 3
-MOST_OF = 0.8  # the packets of a probe that an interface counted: it carried them
+CARRIED_SHARE = 0.8  # of the packets of a probe: an interface that counted so many carried them
 REDIRECTED = re.compile(r"mirred \(Egress Redirect to device (\S+?)\)")  # as to an ifb
 RuleKey = tuple[str, str, str, int | str]  # of a rule: namespace, family, table, and its handle there
 
@@ -260,9 +260,9 @@ class Evidence(Probed):
         result = {}
         for name, (path, probe) in zip(("forward", "back"), self.directions, strict=True):
             steps = path.steps[-1:] if self.sends(path) else path.steps[:1]
-            result[name] = all(self.counted(step, MOST_OF * probe.sent_count) for step in steps) and bool(
-                steps
-            )
+            result[name] = all(
+                self.counted(step, CARRIED_SHARE * probe.sent_count) for step in steps
+            ) and bool(steps)
         return result
 
     def features(self, place: Place) -> dict[str, bool]:

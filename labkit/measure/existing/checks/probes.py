@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from dataclasses import dataclass, field
 from typing import Any
 
+from labkit.common.packets import internet_checksum
 from labkit.measure.existing.checks.drops import SMALL_BYTES
 from labkit.measure.existing.spaces import Space
 from labkit.system import netlink
@@ -243,7 +244,7 @@ def _echo_request(version: int, number: int, body: bytes) -> bytes:
     if version == 6:
         return message
     even = message + b"\0" * (len(message) % 2)
-    checksum = -sum(struct.unpack(f"!{len(even) // 2}H", even)) % 0xFFFF  # RFC 1071
+    checksum = internet_checksum(sum(struct.unpack(f"!{len(even) // 2}H", even)))
     return message[:2] + struct.pack("!H", checksum) + message[4:]
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from labkit.common import units
 from labkit.measure.existing.checks import drops, mtu, probes, processing, queues, reach, rules, sockets
-from labkit.measure.existing.checks.evidence import MOST_OF, Evidence
+from labkit.measure.existing.checks.evidence import CARRIED_SHARE, Evidence
 from labkit.measure.existing.checks.findings import (
     BETWEEN,
     LITTLE,
@@ -65,7 +65,7 @@ def unexplained(seen: Evidence) -> Iterator[Finding]:
         arrived = sum(one.arrived for one in (probe.icmp, probe.udp) if not one.exempt)
         shares = {"ICMP": probe.icmp.lost_share, "UDP": probe.udp.lost_share}
         lossy = {name: share for name, share in shares.items() if share > probes.NOISE_SHARE}
-        place, counted = _last(seen, path, max(MOST_OF * sent, (sent + arrived) / 2))
+        place, counted = _last(seen, path, max(CARRIED_SHARE * sent, (sent + arrived) / 2))
         if not place and probe.arrives == probe.icmp.arrives == probe.udp.arrives:
             continue
         if not probe.arrives:
