@@ -272,7 +272,11 @@ def add_notes(figure: go.Figure, notes: Sequence[str], below_px: int) -> None:
 
 def legend_below() -> dict[str, Any]:
     """Return a legend in lines at the lower end of the figure. `legend_fits` makes room for it."""
-    return {"orientation": "h", "x": 0, "xanchor": "left", "yref": "container", "y": 0, "yanchor": "bottom"}
+    # plotly scrolls a horizontal legend that is higher than half of the figure, unless it may be as high as all of it.
+    return {
+        "orientation": "h", "x": 0, "xanchor": "left", "yref": "container", "y": 0, "yanchor": "bottom",
+        "maxheight": 1,
+    }  # fmt: skip
 
 
 def legend_fits(figure: go.Figure) -> None:

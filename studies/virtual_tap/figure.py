@@ -10,13 +10,13 @@ import plotly.graph_objects as go
 from labkit.analysis import theme
 from labkit.analysis.figures.panels import Panel, finish, grid, panels, titled_grid
 from labkit.analysis.load import GROUP, HOST, complete, host_text
-from labkit.common import units
 from studies.virtual_tap.mirror_tax import COSTS, CPU_TIME_OF, Tax, load_words
 
 TAX_PX, BETWEEN_PX, TOP_PX = 210, 100, 125
-COUNT_PX, UPLINK_PX = 220, 420
+COUNT_PX = 220
 US = 1e-6
 THESIS_BYTES = 64  # of the writes of TCP in the thesis' table 4.1
+THESIS_BPS = 1_000_000_000  # of the link by which its copies left the host
 MIN_LOST = 0.005  # share of the copies; a line of losses that never reaches it is not drawn
 
 
@@ -137,41 +137,47 @@ def _thesis(figure: go.Figure, panel: Panel, published: pd.DataFrame) -> None:
 
 def uplink(rows: pd.DataFrame, table: pd.DataFrame, published: pd.DataFrame) -> go.Figure:
     """Draw the share of copies that arrive at the monitor against the offered rate, beside the share that the thesis
-    captured.
+    captured: a panel for each link and size at which a mirror has a tunnel.
 
     rows: the measurements. table: `finding.uplink(rows)`; nothing is drawn if it is empty. published:
-    `reference_tables.thesis_uplink()`. A saturated link shows as a decrease. `delivered` is the monitored flow itself,
-    as a share of the offered load. Lost copies have lines of their own, by place.
+    `reference_tables.thesis_uplink()`, drawn where the link has the thesis' rate. A saturated link shows as a decrease.
+    The monitored flow itself is drawn as a share of the offered load. Lost copies have lines of their own, by place.
     """
-    figure = go.Figure()
     if not len(table):
-        return figure
-    by = ["topology", *(name for name in GROUP if name in table)]
-    for (topology, *_), some in table.groupby(by, sort=False, dropna=False):
-        style = theme.arm_style(str(topology))
-        link_bps, size = some[["link_rate_bps", "length_bytes"]].iloc[0]
-        link = "" if pd.isna(link_bps) else f", link of {units.si(link_bps, 'bit/s')}"
-        link += f", {size:g} bytes" * (table["length_bytes"].nunique() > 1)
-        for column, name, dash, minimum in (
-            (some["delivered_bps"] / some["offered_bps"], "delivered to the receiver", "dot", 0.0),
-            (some["arrived_share"], "copies that arrived", "solid", 0.0),
-            (some["link_lost_share"], "copies that the link lost", "dash", MIN_LOST),
-            (some["other_lost_share"], "copies lost elsewhere", "longdash", MIN_LOST),
-        ):
-            if column.ge(minimum).any():
-                figure.add_scatter(
-                    x=some["offered_bps"] / 1e6, y=column, mode="lines+markers", name=f"{topology}{link}: {name}",
-                    line={"color": style.color, "dash": dash}, marker={"symbol": style.symbol, "size": 8},
-                )  # fmt: skip
-    share = published["captured_bps"] / published["sent_bps"]
-    figure.add_scatter(
-        x=published["offered_bps"] / 1e6, y=share, mode="lines+markers", name="Senanayake 2024: captured / sent",
-        line={"color": theme.GREY, "dash": "dash"}, marker={"symbol": "x", "size": 7},
-    )  # fmt: skip
+        return go.Figure()
+    load = [table[name] for name in GROUP if name in table]
+    leaves = table["topology"].str.contains("output=").groupby(load, dropna=False).transform("any")
+    parts = panels(table[leaves], columns_count=2)
+    figure = grid(parts, COUNT_PX)
+    for panel in parts:
+        topologies = panel.table["topology"]
+        for topology, some in panel.table.groupby("topology", sort=False):
+            style = theme.arm_style(str(topology))
+            for shares, dash, minimum in (
+                (some["arrived_share"], "solid", 0.0),
+                (some["delivered_bps"] / some["offered_bps"], "dot", 0.0),
+                (some["link_lost_share"], "dash", MIN_LOST),
+                (some["other_lost_share"], "longdash", MIN_LOST),
+            ):
+                if shares.ge(minimum).any():
+                    figure.add_scatter(
+                        x=some["offered_bps"] / 1e6, y=shares, mode="lines+markers", name=theme.plain(topology),
+                        legendgroup=str(topology), showlegend=True, line={"color": style.color, "dash": dash},
+                        marker={"symbol": style.symbol, "size": 8}, **panel.place,
+                    )  # fmt: skip
+        of_link = topologies.str.contains(f"uplink_bps={THESIS_BPS}")
+        if (of_link | panel.table["link_rate_bps"].eq(THESIS_BPS)).any():
+            share = published["captured_bps"] / published["sent_bps"]
+            figure.add_scatter(
+                x=published["offered_bps"] / 1e6, y=share, mode="lines+markers", legendgroup="thesis", showlegend=True,
+                name="Senanayake 2024: bytes that Wireshark captured, divided by those that iperf3 sent",
+                line={"color": theme.GREY}, marker={"symbol": "x", "size": 7}, **panel.place,
+            )  # fmt: skip
     figure.update_xaxes(title_text="offered (Mbit/s)")
     figure.update_yaxes(title_text="share", rangemode="tozero")
-    figure.update_layout(height=UPLINK_PX, legend=theme.legend_below())
+    figure.update_layout(legend=theme.legend_below())
     subtitle = (
-        "means of the rounds; the thesis: bytes that Wireshark captured, divided by those that iperf3 sent"
+        "means of the rounds; solid: copies that arrived; dotted: the flow at its receiver; dashed: copies that the"
+        " link lost; long dashes: copies lost elsewhere"
     )
     return finish(figure, complete(rows), "A mirror that leaves the host", subtitle)

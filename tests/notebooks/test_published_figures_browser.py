@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -19,41 +20,28 @@ RUNS = sorted(path.parent for path in (ROOT / "data/results").glob("*/run.json")
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Write a page with each figure of each published run."""
-    folder, cells = tmp_path_factory.mktemp("page"), []
-    for run in RUNS:
-        figures = notebook.Run(run).figures
-        drawn = [figures[name] for name in figures if figures[name].data]
-        assert drawn, run
-        outputs = [
-            v4.new_output("display_data", data={"application/vnd.plotly.v1+json": json.loads(one.to_json())})
-            for one in drawn
-        ]
-        cells.append(v4.new_code_cell(run.name, outputs=outputs))
-    nbformat.write(v4.new_notebook(cells=cells), folder / "notebook.ipynb")
-    return report.html(folder / "notebook.ipynb", folder / "report.html").as_uri()
-
-
-@pytest.fixture(scope="module")
-def page(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     # From the beginning as wide as the test needs it, because so many figures take a while to be drawn again.
     options: dict[str, Any] = {"viewport": {"width": 700, "height": 900}, "color_scheme": "dark"}
-    with (
-        chromium(tmp_path_factory.mktemp("profile"), **options) as browser,
-        watched(browser, address) as page,
-    ):
+    with chromium(tmp_path_factory.mktemp("profile"), **options) as browser:
+        yield browser
+
+
+@pytest.mark.parametrize("run", RUNS, ids=[run.name for run in RUNS])
+def test_texts_are_inside_and_apart(run: Path, browser: Any, tmp_path: Path) -> None:
+    figures = notebook.Run(run).figures
+    drawn = [json.loads(figures[name].to_json()) for name in figures if figures[name].data]
+    assert drawn
+    outputs = [v4.new_output("display_data", data={"application/vnd.plotly.v1+json": one}) for one in drawn]
+    nbformat.write(
+        v4.new_notebook(cells=[v4.new_code_cell(run.name, outputs=outputs)]), tmp_path / "notebook.ipynb"
+    )
+    address = report.html(tmp_path / "notebook.ipynb", tmp_path / "report.html").as_uri()
+    with watched(browser, address) as page:
         page.wait_for_function(
             "[...document.querySelectorAll('.figure')].every(it => it.querySelector('.main-svg .gtitle'))",
             timeout=120_000,
         )
         resized(page, 700, "dark")
-        yield page
-
-
-def test_labels_stay_inside(page: Any) -> None:
-    assert page.evaluate(OUTSIDE) == []
-
-
-def test_texts_do_not_merge(page: Any) -> None:
-    assert page.evaluate(MERGED) == []
+        assert page.evaluate(OUTSIDE) == []
+        assert page.evaluate(MERGED) == []
