@@ -61,9 +61,9 @@ def foreign_shares(ok: pd.DataFrame) -> pd.Series[float]:
 
 
 def _stolen_share(ok: pd.DataFrame) -> float:
-    """Return the share of all CPU time that the hypervisor took."""
+    """Return the share of all CPU time that the hypervisor took, or NaN if no row has it."""
     capacity_s = float((ok["window_s"] * ok["cpus_count"]).where(ok["steal_s"].notna()).sum())
-    return float(ok["steal_s"].sum()) / capacity_s if capacity_s > 0 else 0.0
+    return float(ok["steal_s"].sum()) / capacity_s if capacity_s > 0 else math.nan
 
 
 def taken_shares(
@@ -81,7 +81,7 @@ def taken_shares(
         return shares, f"{who} {one} of {of} in {names[0]} and {other} in {names[1]}"
 
     both = (left, right)
-    quota = [float(ok["throttled_share"].fillna(0.0).mean()) for ok in both]
+    quota = [float(ok["throttled_share"].mean()) for ok in both]
     steal = [_stolen_share(ok) for ok in both]
     for shares, who, of in (
         (quota, "a CPU quota stopped the load for", "the time"),
