@@ -12,37 +12,32 @@ from labkit.system.machine import background
 from labkit.system.machine.background import Process
 
 
-def test_time_of_children_that_ended_counts_once() -> None:
-    """A shell's child used 2 s before the first sample and 1 s more before it ended; others ended unseen in 3 s."""
-    before = {
-        (1, 0): Process(0, "init", 5.0, 9.0),
-        (2, 0): Process(1, "sh", 1.0, 4.0),
-        (3, 7): Process(2, "cc1", 2.0, 0.0),
-    }
-    now = {(1, 0): Process(0, "init", 5.0, 9.0), (2, 0): Process(1, "sh", 1.5, 10.0)}
-    total_s, by_name = background.used(before, now)
-    assert total_s == pytest.approx(4.5)
-    assert by_name == {("sh", False): pytest.approx(0.5), ("sh", True): pytest.approx(4.0)}
+def test_time_of_each_program_counts_once() -> None:
+    """A shell's child used 2 s before the first sample and 1 s more before it ended; others ended unseen in 3 s.
 
-
-def test_orphan_gives_its_old_time_to_nobody() -> None:
-    """A program of 1000 s ends after its parent. Process 1 inherits its time, and nothing was used meanwhile."""
-    before = {
-        (1, 0): Process(0, "init", 5.0, 9.0),
-        (2, 0): Process(1, "make", 0.0, 0.0),
-        (3, 0): Process(2, "sh", 0.0, 0.0),
-        (4, 0): Process(3, "server", 1000.0, 0.0),
-    }
-    now = {(1, 0): Process(0, "init", 5.0, 1009.0), (2, 0): Process(1, "make", 0.0, 0.0)}
-    total_s, by_name = background.used(before, now)
-    assert total_s == 0
-    assert not any(by_name.values())
-
-
-def test_number_that_is_used_again_is_another_process() -> None:
-    before = {(1, 0): Process(0, "init", 0.0, 0.0), (3, 7): Process(1, "old", 50.0, 0.0)}
-    now = {(1, 0): Process(0, "init", 0.0, 50.0), (3, 9): Process(1, "new", 1.0, 0.0)}
-    assert background.used(before, now) == (1.0, {("new", False): 1.0})
+    A program of 1000 s ends after its parent: process 1 inherits its time. A number is used again.
+    """
+    init, make = Process(0, "init", 5.0, 9.0), Process(1, "make", 0.0, 0.0)
+    children = {(1, 0): init, (2, 0): Process(1, "sh", 1.0, 4.0), (3, 7): Process(2, "cc1", 2.0, 0.0)}
+    of_make = {(2, 0): make, (3, 0): Process(2, "sh", 0.0, 0.0), (4, 0): Process(3, "server", 1000.0, 0.0)}
+    left = {(1, 0): Process(0, "init", 5.0, 1009.0), (2, 0): make}
+    again = {(1, 0): Process(0, "init", 0.0, 50.0), (3, 9): Process(1, "new", 1.0, 0.0)}
+    for before, now, used in (
+        (
+            children,
+            {(1, 0): init, (2, 0): Process(1, "sh", 1.5, 10.0)},
+            {("sh", False): 0.5, ("sh", True): 4.0},
+        ),
+        ({(1, 0): init, **of_make}, left, {}),
+        (
+            {(1, 0): Process(0, "init", 0.0, 0.0), (3, 7): Process(1, "old", 50.0, 0.0)},
+            again,
+            {("new", False): 1.0},
+        ),
+    ):
+        total_s, by_name = background.used(before, now)
+        assert total_s == pytest.approx(sum(used.values()))
+        assert {name: time_s for name, time_s in by_name.items() if time_s} == pytest.approx(used)
 
 
 def test_own_programs_are_left_out() -> None:

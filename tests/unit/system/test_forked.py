@@ -35,11 +35,8 @@ def program(text: str) -> str:
     return done.stdout
 
 
-def test_output_on_stop() -> None:
+def test_output_and_exit_status() -> None:
     assert program("print(reported(process.Forked(work)))") == "300000\n"
-
-
-def test_exit_status() -> None:
     killed = "one = process.Forked(work); os.kill(one.pid, signal.SIGKILL); print(reported(one))"
     assert program(killed) == "was killed by signal 9\n"
     failing = "one = process.Forked(lambda control: 1 / 0); print(reported(one))"
@@ -101,6 +98,5 @@ except SystemExit as one:
 
 @pytest.mark.needs("namespaces")
 def test_a_signal_that_another_thread_gets_ends_the_wait() -> None:
-    """Of two signals at once the kernel may give both to any thread. What unshare has started ends as well: it would
-    hold the output open."""
+    """Of two signals at once the kernel may give both to any thread. What unshare has started ends as well."""
     assert program(WAITING) == "obeyed\n"

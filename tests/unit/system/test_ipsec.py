@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
+from socket import IPPROTO_TCP, SOCK_RAW, socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,11 +62,9 @@ def space() -> Iterator[int]:
     with closing(kernel):
         try:
             kernel.do(netlink.set_link(1), netlink.new_link("veth", "v0", index=7, peer={"name": "v1"}))
-            words = (
-                "ip link set v1 up; ip address add 10.1.0.1/24 dev v0; ip address add fd00::1/64 dev v0 nodad"
-            )
+            addresses = "ip address add 10.1.0.1/24 dev v0; ip address add fd00::1/64 dev v0 nodad"
             with netlink.inside(fd):
-                process.output(["sh", "-ec", words])
+                process.output(["sh", "-ec", f"ip link set v1 up; {addresses}"])
             yield fd
         finally:
             os.close(fd)
@@ -78,26 +77,16 @@ def test_a_policy_of_the_socket_comes_before_those_of_the_machine(space: int) ->
         (4, 2, "10.1.0.1", "10.1.0.2"), (6, 10, "fd00::1", "fd00::2"),
     ):  # fmt: skip
         words = ["ip", "xfrm", "policy", "add", "dir", "out", "src", source, "dst", target, "action", "block"]
+        level, mtu, policy = encryption.MTU_OPTIONS[version]
         with netlink.inside(space):
             process.output(words)
-        level, mtu, policy = encryption.MTU_OPTIONS[version]
-        seen: list[Any] = []
-        for own in (False, True):
-            with netlink.inside(space):
-                one = encryption.socket.socket(
-                    family, encryption.socket.SOCK_RAW, encryption.socket.IPPROTO_TCP
-                )
-            with one:
-                if own:
-                    one.setsockopt(
-                        level, policy, encryption._policy("out", encryption._selector_of_all(family))
-                    )
-                try:
-                    one.connect((target, 0))
-                    seen.append(one.getsockopt(level, mtu))
-                except PermissionError as error:
-                    seen.append(type(error))
-        assert seen == [PermissionError, 1500]
+            plain, own = (socket(family, SOCK_RAW, IPPROTO_TCP) for _ in range(2))
+        with plain, own:
+            with pytest.raises(PermissionError):
+                plain.connect((target, 0))
+            own.setsockopt(level, policy, encryption._policy("out", encryption._selector_of_all(family)))
+            own.connect((target, 0))
+            assert own.getsockopt(level, mtu) == 1500
 
 
 def test_an_end_knows_what_ipsec_adds(monkeypatch: pytest.MonkeyPatch) -> None:

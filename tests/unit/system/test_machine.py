@@ -1,5 +1,4 @@
-"""The machine's properties, capabilities and doctor without touching a kernel: parsers on saved output of the real
-tools."""
+"""The machine's properties, capabilities and doctor: parsers on saved output of the real tools."""
 
 import io
 import json
@@ -71,20 +70,11 @@ class TestPrograms:
         ("text", "version"),
         [
             ("iperf 3.12 (cJSON 1.7.15)\nLinux vm 6.18.44\n", "3.12"),
-            ("ip utility, iproute2-6.1.0, libbpf 1.1.2\n", "6.1.0"),
             ("ping from iputils 20221126\n", "20221126"),
+            ("tcpdump version 4.99.3\nlibpcap version 1.10.3 (with TPACKET_V3)\nOpenSSL 3.0.19\n", "4.99.3"),
+            ("TShark (Wireshark) 4.0.17 (Git v4.0.17 packaged as 4.0.17-0+deb12u3).\n", "4.0.17"),
             (
-                "tcpdump version 4.99.3\nlibpcap version 1.10.3 (with TPACKET_V3)\nOpenSSL 3.0.19 27 Jan 2026\n",
-                "4.99.3",
-            ),
-            (
-                "TShark (Wireshark) 4.0.17 (Git v4.0.17 packaged as 4.0.17-0+deb12u3).\n\nCopyright 1998-2024\n"
-                'Running as user "root" and group "root". This could be dangerous.\n',
-                "4.0.17",
-            ),
-            (
-                "Chromium 156.0.8078.79 built on Debian GNU/Linux 12 (bookworm)\n"
-                "/usr/bin/chromium: 9: [: 12638248960: unexpected operator\n",
+                "Chromium 156.0.8078.79 built on Debian\n/usr/bin/chromium: 9: [: 12638248960: unex",
                 "156.0.8078.79",
             ),
             ("no version at all\n", None),
@@ -107,16 +97,13 @@ class TestPrograms:
         (tmp_path / "slow").write_text(f"#!/bin/sh\nsleep {sleep_s}\necho slow 1.2\n")
         (tmp_path / "slow").chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-        assert programs.versions(["slow", "no-such-program"], **deadline) == {
-            "slow": version,
-            "no-such-program": None,
-        }
+        found = programs.versions(["slow", "no-such-program"], **deadline)
+        assert found == {"slow": version, "no-such-program": None}
 
 
 class TestAccelerator:
     def test_samples(self) -> None:
-        kvm = provenance.lscpu_fields(sample("lscpu-2.38.1-kvm.json"))
-        tcg = provenance.lscpu_fields(sample("lscpu-2.38.1-tcg.json"))
+        kvm, tcg = (provenance.lscpu_fields(sample(f"lscpu-2.38.1-{of}.json")) for of in ("kvm", "tcg"))
         assert kvm["CPU(s)"] == "2"
         assert provenance.accelerator(kvm, None) == "kvm"
         assert provenance.accelerator(tcg, "QEMU") == "tcg"
@@ -125,10 +112,8 @@ class TestAccelerator:
         ("fields", "maker", "word"),
         [
             ({"Model name": "AMD EPYC 9654"}, "Supermicro", "none"),
-            ({"Model name": "QEMU TCG CPU version 2.5+"}, None, "tcg"),
             # Under TCG, lscpu queries VMware's port, and QEMU answers.
             ({"Model name": "Intel Core Processor (Skylake)", "Hypervisor vendor": "VMware"}, "QEMU", "tcg"),
-            ({"Model name": "QEMU Virtual CPU version 2.5+", "Hypervisor vendor": "KVM"}, "QEMU", "kvm"),
             ({"Model name": "Intel Xeon", "Hypervisor vendor": "Microsoft"}, "Microsoft", "hyperv"),
             ({"Model name": "UML", "Vendor ID": "User Mode Linux"}, None, "uml"),
             ({"Model name": "Intel Xeon", "Flags": "fpu hypervisor sse"}, None, "unknown"),
@@ -167,9 +152,8 @@ class TestProvenance:
 
         def git(*words: str) -> str:
             who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
-            return subprocess.run(
-                ["git", *who, *words], cwd=tmp_path, check=True, capture_output=True, text=True
-            ).stdout
+            argv = ["git", *who, *words]
+            return subprocess.run(argv, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
 
         assert provenance.revision_of(tmp_path) is None
         git("init", "--quiet")
@@ -188,15 +172,11 @@ class TestProvenance:
 
 
 class TestModules:
-    @pytest.fixture
-    def places(self, tmp_path: Path) -> dict[str, Path]:
-        (tmp_path / "modules.alias").write_text(
-            "# a comment\nalias rtnl-link-gre ip_gre\nalias rtnl-link-ipip ipip\n"
-        )
+    def test_module_that_is_missing_loaded_or_unknown(self, tmp_path: Path) -> None:
+        aliases = "# a comment\nalias rtnl-link-gre ip_gre\nalias rtnl-link-ipip ipip\n"
+        (tmp_path / "modules.alias").write_text(aliases)
         (tmp_path / "modules").write_text("ip_gre 24576 0 - Live 0x0000000000000000\n")
-        return {"folder": tmp_path, "loaded": tmp_path / "modules"}
-
-    def test_module_that_is_missing_loaded_or_unknown(self, places: dict[str, Path], tmp_path: Path) -> None:
+        places = {"folder": tmp_path, "loaded": tmp_path / "modules"}
         assert base.unloaded_module("rtnl-link-ipip", **places) == "ipip"
         assert base.unloaded_module("rtnl-link-gre", **places) is None
         assert base.unloaded_module("rtnl-link-sit", **places) is None
@@ -229,14 +209,17 @@ class TestDoctor:
         Capability("tools", "iperf3", True, "3.12"),
     )
 
+    @staticmethod
+    def text(answer: dict[str, Any], encoding: str = "utf-8", every: bool = True) -> str:
+        return doctor_text.as_text(answer, io.TextIOWrapper(io.BytesIO(), encoding=encoding), every=every)
+
     @pytest.fixture
     def answer(self) -> dict[str, Any]:
         report = {"kernel": "6.1.0", "cpu": "A CPU", "cpus_count": 2, "accelerator": "tcg"}
         return {"machine": report, "details": {}, "capabilities": msgspec.to_builtins(list(self.FOUND))}
 
     def test_text(self, answer: dict[str, Any]) -> None:
-        text = doctor_text.as_text(answer, io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), every=True)
-        lines = text.splitlines()
+        lines = self.text(answer).splitlines()
         assert lines[0] == "Linux 6.1.0, A CPU, 2 CPUs, an emulated CPU (tcg), without root"
         assert "  ✓ veth" in lines
         assert (
@@ -259,8 +242,7 @@ class TestDoctor:
             Capability("tools", "ip", False, "not installed", "no shell", "apt install iproute2; restart"),
         ]
         answer["capabilities"] = msgspec.to_builtins(found)
-        text = doctor_text.as_text(answer, io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
-        _, works, kernel, other, programs = text.splitlines()
+        _, works, kernel, other, programs = self.text(answer, every=False).splitlines()
         assert works.startswith("✓ 1 of 7 capabilities work (labkit doctor --all shows each): link kinds 1/2")
         assert kernel.endswith(": link kinds ipvlan; tunnels gre (not tested)")
         assert other.endswith(": perf events cycles")
@@ -268,11 +250,11 @@ class TestDoctor:
 
     def test_lines_stay_whole_and_plain(self, answer: dict[str, Any]) -> None:
         answer["capabilities"][2]["lost"] = "very " * 200 + "long"
-        text = doctor_text.as_text(answer, io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), every=True)
+        text = self.text(answer)
         assert len([line for line in text.splitlines() if "very" in line]) == 1
         assert "\x1b" not in text
         answer["machine"]["cpu"] = "Ω"
-        text = doctor_text.as_text(answer, io.TextIOWrapper(io.BytesIO(), encoding="ascii"), every=True)
+        text = self.text(answer, "ascii")
         assert text.isascii()
         assert "  x ipvlan" in text
         assert "  + veth" in text

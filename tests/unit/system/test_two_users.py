@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -67,23 +68,25 @@ def test_journal_with_an_invalid_byte_is_restored(
     assert journals[0].read_bytes() == b""
 
 
+def ran(*argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+
+
 @pytest.mark.needs("root")
 @pytest.mark.parametrize("held", [False, True])
 def test_another_user_does_not_touch_the_journals(held: bool, journals: list[Path]) -> None:
     """Whether root's process that changes the machine lives or not, its notes stay, and the sentence says why."""
     line = b'{"name":"net.core.rmem_max","value":"212992"}\n'
-    argv = [*SOMEBODY, OPENS_JOURNALS, *map(str, journals)]
-    if held:
-        with sysctl_journal._lock() as descriptor, tracing_journal.journal():
-            journals[0].write_bytes(line)
-            done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
-            assert journals[0].read_bytes() == line
-            os.ftruncate(descriptor, 0)
-    else:
+    with ExitStack() as stack:
+        if held:
+            descriptor = stack.enter_context(sysctl_journal._lock())
+            stack.enter_context(tracing_journal.journal())
         journals[0].write_bytes(line)
         journals[0].chmod(0o600)
-        done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+        done = ran(*SOMEBODY, OPENS_JOURNALS, *map(str, journals))
         assert journals[0].read_bytes() == line
+        if held:
+            os.ftruncate(descriptor, 0)
     assert done.returncode == 0, done.stderr
     left, sysctl, tracing = done.stdout.splitlines()
     assert left == "[]"
@@ -101,8 +104,7 @@ def interrupt() -> None:
 def test_root_waits_for_root_alone() -> None:
     """Another user waits for a run of root, and cannot hold one up."""
     with local.measuring_lock(print):
-        argv = [*SOMEBODY, TAKES_THE_LOCK, "0.2"]
-        done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+        done = ran(*SOMEBODY, TAKES_THE_LOCK, "0.2")
     assert done.returncode == 0, done.stderr
     assert "another measurement is using this machine (process " in done.stdout.splitlines()[0]
     assert "taken" not in done.stdout
@@ -113,10 +115,8 @@ def test_root_waits_for_root_alone() -> None:
         lines: list[str] = []
         with local.measuring_lock(lines.append, patience_s=0.2):
             assert f"another user measures on this machine, too (process {other.pid}: " in lines[0]
-            with (
-                pytest.raises(Failed, match=f"process {os.getpid()}: "),
-                local.measuring_lock(print, patience_s=0.2),
-            ):
+            held_here = pytest.raises(Failed, match=f"process {os.getpid()}: ")
+            with held_here, local.measuring_lock(print, patience_s=0.2):
                 pass
             with pytest.raises(InterruptedError), local.measuring_lock(print, still_waits=interrupt):
                 pass
@@ -152,13 +152,9 @@ except Failed:
 )  # fmt: skip
 def test_who_holds_up_a_user_is_said(how: str, words: str) -> None:
     """Any user can hold the lock of those who are not root, also with a socket that answers nobody."""
-    argv = ["unshare", "--net", sys.executable, "-P", "-c", HELD_BY_ANOTHER, how]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
-    assert re.fullmatch(
-        rf"another measurement is using this machine \({words}\); waiting for its end\n",
-        done.stdout,
-        re.DOTALL,
-    ), done.stderr
+    done = ran("unshare", "--net", sys.executable, "-P", "-c", HELD_BY_ANOTHER, how)
+    sentence = rf"another measurement is using this machine \({words}\); waiting for its end\n"
+    assert re.fullmatch(sentence, done.stdout, re.DOTALL), done.stderr
 
 
 @pytest.mark.needs("root")
@@ -196,8 +192,7 @@ with tracing_guard.start_guard():
 def test_guard_says_what_it_cannot_restore() -> None:
     """It outlives the experiment, so nobody else can say it."""
     own_run = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /run && exec "$@"', "sh"]
-    argv = [*own_run, sys.executable, "-P", "-c", GUARDED]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    done = ran(*own_run, sys.executable, "-P", "-c", GUARDED)
     assert done.stderr == (
         "labkit: sysctls of the machine could not be restored: net.core.no_such=1 (No such file or directory):"
         " set them by hand\n"
