@@ -1,5 +1,4 @@
-"""The protocol between labkit and an endpoint's box, in this machine's own user space without a container or a
-guest."""
+"""The protocol between labkit and an endpoint's box, without a container or a guest."""
 
 import os
 import select
@@ -97,17 +96,11 @@ def test_lost_endpoint_is_reported(folder: str, tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     missing.mkdir()
     (missing / exec_client.SOCKET).touch()
-    environment = {"PYTHONPATH": ""}
     code = f"import sys; sys.path.insert(0, {str(Path(exec_client.__file__).parents[3])!r}); "
     code += "from labkit.measure.endpoints import exec_client; exec_client.PATIENCE_S = 0.2; "
     code += f"sys.argv = ['x', {str(missing)!r}, '--', 'true']; sys.exit(exec_client.main())"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **environment},
-        check=False,
-    )
+    env = {**os.environ, "PYTHONPATH": ""}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 125
     assert "missing no longer exists, or does not answer" in done.stderr
 
@@ -144,13 +137,8 @@ class SilentGuest:
         self._thread.join(20)
 
 
-@pytest.mark.parametrize(
-    ("deaf", "late_s", "served"),
-    [
-        (1, 0.0, 2),  # it has not noticed the end of the conversation before
-        (0, 0.7, 3),  # it is slow: attempts of 0.2 and 0.4 s are too short
-    ],
-)
+# It has not noticed the end of the conversation before, or is slow: attempts of 0.2 and 0.4 s are too short.
+@pytest.mark.parametrize(("deaf", "late_s", "served"), [(1, 0.0, 2), (0, 0.7, 3)])
 def test_guest_that_does_not_answer_is_connected_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaf: int, late_s: float, served: int
 ) -> None:

@@ -16,27 +16,20 @@ from labkit.system.qemu.kernels import BootableKernel
 
 NEIGHBOUR = ("fd00::2:1", "02:00:00:00:00:01")
 NIC = Nic("client0", [7, 8], 9000, "fd00::1:1/64", "02:00:00:00:00:00", [NEIGHBOUR])
-KERNEL = BootableKernel(
-    "9.9-test", Path("/boot/vmlinuz-9.9-test"), None, "file"
-)  # all that it needs is built in
+# All that it needs is built in.
+KERNEL = BootableKernel("9.9-test", Path("/boot/vmlinuz-9.9-test"), None, "file")
 
 
 def test_guest_words_become_options() -> None:
     parameters = parse("debian,cpus=2,queues=2,offloads=off,vhost=off,programs=perf+tc,boot_s=9,append=a=1")
-    assert (parameters.machine.kernel, parameters.machine.cpus, parameters.machine.append) == (
-        "debian",
-        2,
-        ("a=1",),
-    )
+    machine = parameters.machine
+    assert (machine.kernel, machine.cpus, machine.append) == ("debian", 2, ("a=1",))
     assert (parameters.queues, parameters.offloads, parameters.vhost) == (2, False, "off")
     assert (parameters.programs, parameters.boot_s) == (("perf", "tc"), 9)
     assert parse("debian") == parse("debian,cpus=1,queues=1,offloads=on,vhost=auto")
-    assert DatapathParameters.of({"endpoint": "guest", "guest": "debian,cpus=2", "pairs": "17"}).pairs == (
-        17,
-    )
-    assert DatapathParameters.of(
-        {"endpoint": "shared_guest", "guest": "debian,cpus=2", "pairs": "1,16"}
-    ).pairs == (1, 16)
+    for endpoint, pairs in (("guest", (17,)), ("shared_guest", (1, 16))):  # 16 pairs share at most 64 CPUs
+        given = {"endpoint": endpoint, "guest": "debian,cpus=2", "pairs": [*pairs]}
+        assert DatapathParameters.of(given).pairs == pairs
     for cpu in (0, 3, 63):  # on a machine with any number of CPUs
         words = {"endpoint": "guest", "guest": "debian,cpus=64", "affinity": f"{cpu}"}
         assert DatapathParameters.of(words).affinity == f"{cpu}"
@@ -46,8 +39,7 @@ def test_guest_words_become_options() -> None:
     assert "guest_tso4=off" in words[3]
     assert "host_mtu=9000" in words[3]
     assert "=off" not in qemu_guest.nic_words(parse("debian"), NIC, vhost=False)[3]
-    parameters = parse("debian,cpus=2")
-    assert GuestAdditions(32).of(parameters).machine.cpus == 64
+    assert GuestAdditions(32).of(parse("debian,cpus=2")).machine.cpus == 64
 
 
 def test_boot_timeout_shows_the_console(tmp_path: Path) -> None:

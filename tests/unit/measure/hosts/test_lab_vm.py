@@ -26,10 +26,8 @@ from labkit.system.qemu.vm_spec import Shape
 
 def test_vm_words_become_programs(tmp_path: Path) -> None:
     word = "vm:6.1.0-56-amd64,cpus=4,memory_mib=512,profile=tracing,append=quiet+a.b=1,modules=ipvlan+ip_gre,fresh"
-    expected = Shape(
-        "6.1.0-56-amd64", 4, 512, "tracing", ("quiet", "a.b=1"), ("ipvlan", "ip_gre"), fresh=True
-    )
-    assert vm_spec.parse(word) == expected
+    append, loaded = ("quiet", "a.b=1"), ("ipvlan", "ip_gre")
+    assert vm_spec.parse(word) == Shape("6.1.0-56-amd64", 4, 512, "tracing", append, loaded, fresh=True)
     assert vm_spec.parse("vm:/boot/vmlinuz-6.1") == Shape("/boot/vmlinuz-6.1")
     # numpy does not check whether the CPU supports its baseline. An import would end by SIGILL.
     words = words_of("vm:x", tmp_path)
@@ -68,11 +66,8 @@ def modules(folder: Path, dependencies: dict[str, str], builtin: str = "") -> Pa
 
 
 def test_module_order(tmp_path: Path) -> None:
-    made = modules(
-        tmp_path,
-        {"kernel/a-b.ko": "kernel/c.ko kernel/d.ko", "kernel/c.ko": "kernel/d.ko", "kernel/d.ko": ""},
-        "kernel/built.ko\n",
-    )
+    needs = {"kernel/a-b.ko": "kernel/c.ko kernel/d.ko", "kernel/c.ko": "kernel/d.ko", "kernel/d.ko": ""}
+    made = modules(tmp_path, needs, "kernel/built.ko\n")
     order = initramfs.load_order(made, ["built", "a_b", "c"])
     assert [path.name for path in order] == ["d.ko", "c.ko", "a-b.ko"]
     with pytest.raises(Unsupported, match=r"9\.9-test has no module gone"):
@@ -222,27 +217,22 @@ def test_corrupt_image_ends_the_wait(tmp_path: Path) -> None:
 PANIC = "Kernel panic - not syncing: Attempted to kill init!"
 
 
-@pytest.mark.parametrize(
-    ("console", "words"),
-    [
+def test_last_words_of_the_console(tmp_path: Path) -> None:
+    machine = boot.Machine("the guest", tmp_path)
+    assert machine.last_words() == ""  # there is no console yet
+    for console, words in (
         ("", ""),
         ("[ 0.1] one\r\n[ 2.2] two\r\n\r\n", "two"),
         ("\x1bc\x1b[?7l[    0.1] one\r\n[ 2.2] Oops: 0002\r\n[ 3.0] end of it\r\n", "Oops: 0002"),
         (f"init: no /proc\n[ 2.2][    T1] {PANIC}\n[ 3.0] Oops\n", f"init: no /proc; {PANIC}"),
         ("x" * 300, "x" * 200),
-    ],
-    ids=["silent", "last", "telling", "init", "long"],
-)
-def test_last_words_of_the_console(console: str, words: str, tmp_path: Path) -> None:
-    machine = boot.Machine("the guest", tmp_path)
-    assert machine.last_words() == ""  # there is no console yet
-    machine.console.write_bytes(console.encode())
-    assert machine.last_words() == (words and f"; the console's last line: {words}")
+    ):
+        machine.console.write_bytes(console.encode())
+        assert machine.last_words() == (words and f"; the console's last line: {words}")
 
 
 def test_doctor_in_a_lab_vm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This is as in `labkit kernels --ask`: modules may stay loaded, and one thread for all CPUs can safely arm
-    tracers."""
+    """Modules may stay loaded there, and one thread for all CPUs can safely arm tracers."""
     parameters: list[object] = []
 
     def ask(where: str, request: dict[str, object], say: object) -> object:

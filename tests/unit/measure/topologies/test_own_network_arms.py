@@ -71,7 +71,6 @@ def test_what_cannot_be_measured_is_one_sentence(tmp_path: Path) -> None:
         ({"pairs": None}, {}, "routed has no pair of containers: name two that talk to each other"),
         ({"pairs": [["c1", "c9"]]}, {}, "a pair has c9, which is not a node; there are c1, n1, "),
         ({"pairs": [["c1", "r"]]}, {}, "a pair has r, which is not a container"),
-        ({"pairs": [["c1"]]}, {}, "does not describe a network: .*length 2"),
         ({"pairs": [["c1", "c1"]]}, {}, "c1 is in a pair with itself"),
         ({}, {"pairs": [1, 2]}, "^pairs=2: the network routed names 1 pair: use at most that many"),
         ({"pairs": [["c1", "c2"], ["c2", "c1"]]}, {"pairs": 2}, "c2 is in two pairs of routed"),
@@ -84,7 +83,6 @@ def test_what_cannot_be_measured_is_one_sentence(tmp_path: Path) -> None:
         ({}, {"topology": "my.yaml,my.yaml"}, "topology needs at least one value, each once"),
         ({}, {"topology": "none.yaml"}, "there is no file .*none.yaml"),
         ({"parts": "rm -rf"}, {}, "does not describe a network"),
-        ({"name": "$(id)"}, {}, "is not a valid network name"),
         ({"run": "id"}, {}, "does not describe a network: there is no field `run`"),
     ):  # fmt: skip
         written(tmp_path, **changed)

@@ -17,11 +17,8 @@ PATIENCE_S = 20.0
 def test_clients_of_udp_are_remembered_while_they_send(monkeypatch: pytest.MonkeyPatch) -> None:
     """iperf3's server sends one datagram. Its client would lose everything after a new port of the proxy."""
     monkeypatch.setattr(published_ports, "IDLE_S", 0.5)
-    with (
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as behind,
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as front,
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client,
-    ):
+    behind, front, client = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(3))
+    with behind, front, client:
         behind.bind(("127.0.0.1", 0))
         front.bind(("127.0.0.1", 0))
         behind.settimeout(PATIENCE_S)

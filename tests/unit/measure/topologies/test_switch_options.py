@@ -1,6 +1,4 @@
-"""Names of Open vSwitch topologies, their options, and the transaction that configures the switch."""
-
-from collections import Counter
+"""Names of Open vSwitch topologies and their options."""
 
 import pandas as pd
 import pytest
@@ -10,11 +8,9 @@ from conftest import ROOT
 from labkit.analysis import load, published_runs
 from labkit.common import switch_options
 from labkit.common.errors import BadInput
-from labkit.common.switch_options import Datapath, SwitchOptions, options
+from labkit.common.switch_options import SwitchOptions, options
 from labkit.measure import topologies
-from labkit.measure.topologies.open_vswitch.configuration import Bridge, Port, operations, references
 from labkit.measure.topologies.open_vswitch.mirrors import selected, tunnel_headers
-from labkit.measure.topologies.open_vswitch.rpc import plain
 
 
 def test_options_from_a_name() -> None:
@@ -61,49 +57,11 @@ def test_tunnel_overhead_of_a_copy(output: str, size: int) -> None:
         assert sum(header.length_bytes for header in result) == size + 4 * bool(vlans)
 
 
-def test_configuration_transaction() -> None:
-    port0, own = references("port", ["port0"]), references("port", ["mirror0"])
-    mirror = {
-        "name": "mirror0",
-        "select_src_port": port0,
-        "select_dst_port": port0,
-        "output_port": own,
-        "output_vlan": None,
-    }
-    ports = [Port("port0", number=1, vlan=7), Port("port1", number=2), Port("mirror0")]
-    result = operations([Bridge("switch", Datapath.SOCKETS, ports, [mirror], sampling=("sflow", 10))])
-    tables = Counter(one["table"] for one in result)
-    assert tables == {"Interface": 4, "Port": 4, "Mirror": 1, "sFlow": 1, "Bridge": 1, "Open_vSwitch": 1}
-    defined = {one["uuid-name"] for one in result if "uuid-name" in one}
-
-    def used(value: object) -> set[str]:
-        if isinstance(value, list):
-            if len(value) == 2 and value[0] == "named-uuid":
-                return {value[1]}
-            return set().union(*map(used, value))
-        return set()
-
-    names = {name for one in result for value in one["row"].values() for name in used(value)}
-    assert names == defined
-    [row] = [one["row"] for one in result if one["table"] == "Mirror"]
-    assert row["output_port"] == ["set", [["named-uuid", "port_mirror0"]]]
-    assert row["select_src_port"] == row["select_dst_port"] == ["set", [["named-uuid", "port_port0"]]]
-
-
-def test_database_values() -> None:
-    for value, python in (
-        (["set", []], []), (["set", [["uuid", "a"], ["uuid", "b"]]], ["a", "b"]),
-        (["map", [["tx_packets", 3], ["tx_bytes", 99]]], {"tx_packets": 3, "tx_bytes": 99}),
-        (["uuid", "a"], "a"), (7, 7), ("words", "words"),
-    ):  # fmt: skip
-        assert plain(value) == python
-
-
 def test_older_rows_get_the_columns() -> None:
     """The published run was measured before rows had them."""
-    path = ROOT / "data/results/virtual_tap"
-    assert "mirrors" not in published_runs.read_rows(path)[0]
-    rows = load.load(path).drop_duplicates("topology").set_index("topology")
+    read = {row["topology"]: row for row in published_runs.read_rows(ROOT / "data/results/virtual_tap")}
+    assert all("mirrors" not in row for row in read.values())
+    rows = load.complete(pd.DataFrame([*read.values()])).set_index("topology")
     given = rows.loc["ovs_netdev+mirrors=8+readers=count"]
     assert tuple(given[["datapath", "mirrors", "readers", "output"]]) == ("netdev", 8, "count", "veth")
     assert rows.loc["ovs_netdev", "mirrors"] == 0

@@ -49,8 +49,7 @@ def test_first_512_rules_compare_nine_bits_and_the_others_overlap() -> None:
     assert {matching[0][2] for matching in overlapping} == {0x3FF}
 
 
-@pytest.mark.parametrize("kind", ["l2", "l3"])
-@pytest.mark.parametrize("family", [4, 6])
+@pytest.mark.parametrize(("kind", "family"), [("l2", 4), ("l3", 4), ("l3", 6)])
 @pytest.mark.parametrize("case", CASES)
 def test_every_value_of_every_port_is_matched_and_every_rule_used(case: str, family: int, kind: str) -> None:
     by_port = classifier(rules(kind, 1000, family, directions(case, NET, VMS), ROUTER))
@@ -78,7 +77,7 @@ def test_load_is_spread_evenly(case: str, expected: dict[int, int]) -> None:
 
 
 @pytest.mark.parametrize("case", ["net_to_vm", "vm_to_vm"])
-@pytest.mark.parametrize("count", [16, 17, 1000, 4000])
+@pytest.mark.parametrize("count", [17, 1000])
 def test_number_of_a_vm_leads_to_it(case: str, count: int) -> None:
     for port, of in classifier(rules("l3", count, 4, directions(case, NET, VMS), ROUTER)).items():
         for number, vm in enumerate(VMS):
