@@ -1,7 +1,6 @@
-"""Give a container interfaces in VLANs and report the result as JSON on standard output.
+"""Give a container interfaces in VLANs, as root of a test's own machine.
 
-A test runs this program as root of a machine of its own. The container is the namespace of a sleeping program, and a
-fake docker reports its process.
+The container is the namespace of a sleeping program, and a fake docker reports its process.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from labkit.commands.attach import AttachRequest, attach
 from labkit.common.errors import LabkitError
@@ -67,7 +67,7 @@ def refused() -> list[tuple[str, list[str]]]:
     return result
 
 
-def main() -> None:
+def report() -> dict[str, Any]:
     """Create everything, then remove the container."""
     for line in MADE.split("\n"):
         subprocess.run(line.split() or ["true"], check=True)
@@ -84,11 +84,6 @@ def main() -> None:
             engine.chmod(0o755)
             os.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
             before = there()
-            report = {"before": before, "attached": attached(container.pid), "refused": refused()}
+            return {"before": before, "attached": attached(container.pid), "refused": refused()}
         finally:
             container.kill()
-    print(json.dumps(report))
-
-
-if __name__ == "__main__":
-    main()

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sandbox import LABKIT, Done
+from sandbox import Done
 
 from labkit.common.errors import Failed
 from labkit.measure.hosts import vm
@@ -25,7 +25,7 @@ BOOT_S = 300.0
 
 
 class Machine:
-    """A running machine. `run`, `start` and `read` act inside it."""
+    """A running machine. `run` and `start` act inside it."""
 
     def __init__(self, guest: LabVm) -> None:
         self._guest = guest
@@ -65,20 +65,6 @@ class Machine:
     def start(self, *argv: str, **environment: str) -> int:
         """Start a program and discard its output; return its pid in the machine."""
         return int(self._ask(argv, None, environment)["pid"])
-
-    def labkit(self, *words: str, timeout: float = 240, **environment: str) -> Done:
-        """Run labkit with its data in memory."""
-        return self.run(*LABKIT, *words, timeout=timeout, **{"LABKIT_DATA": "/tmp/data", **environment})
-
-    def rows(self, *words: str, timeout: float = 240) -> list[dict[str, Any]]:
-        """Return the rows of `labkit run datapaths`."""
-        done = self.labkit("run", "datapaths", *words, "--json", timeout=timeout)
-        assert done.returncode == 0, done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()]
-
-    def read(self, path: str) -> str:
-        """Return the content of a file."""
-        return self.run("cat", path).stdout
 
     def host_status(self) -> dict[str, str]:
         """Return /proc/PID/status of the QEMU process, which has its console in the machine's scratch folder."""
