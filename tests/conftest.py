@@ -369,6 +369,8 @@ OWN_VMS = (
     "vm/test_notebook_kernel.py",
     "vm/test_kernel_browser.py",
     "vm/test_kernels_ask.py",
+    "vm/test_guests.py",
+    "vm/test_guests_on_a_switch.py",
 )
 
 
@@ -401,6 +403,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark long tests by their folder, and start the longest first so that none of them runs alone at the end.
 
     Tests in tests/lab wait for half of their time. Those in tests/unit stand between them and use the CPUs meanwhile.
+    In tests/vm, those that share a lab VM come before those that boot one of their own: more of them fit into the time
+    that CI has.
     """
     paths = {item: item.path.relative_to(ROOT / "tests") for item in items}
     folders = {item: path.parts[0] for item, path in paths.items()}
@@ -409,7 +413,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for folder in {*folders.values()}:
         files = list(dict.fromkeys(path for path in paths.values() if path.parts[0] == folder))
         at |= {path: number / len(files) for number, path in enumerate(files)}
-    items.sort(key=lambda item: (order.get(str(paths[item]), order.get(folders[item], 4)), at[paths[item]]))
+
+    def place(item: pytest.Item) -> tuple[int, bool, float]:
+        alone = "shared_vm" not in getattr(item, "fixturenames", ())
+        return order.get(str(paths[item]), order.get(folders[item], 4)), alone, at[paths[item]]
+
+    items.sort(key=place)
     for item, folder in folders.items():
         if folder in ("vm", "notebooks") and not item.get_closest_marker("smoke"):
             item.add_marker("long")

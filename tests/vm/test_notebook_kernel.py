@@ -122,13 +122,6 @@ def test_another_user_of_the_machine_hears_nothing(notebook: Notebook, tmp_path:
     notebook.report("stop.set()")
 
 
-def test_live_topology_in_a_cell(notebook: Notebook) -> None:
-    notebook.run("from labkit import live; net = live.build('veth', pairs=1)")
-    assert "1 received" in notebook.run("print(net.client0.run('ping', '-c1', net.server0.address))")
-    assert "client0" in notebook.run("print(repr(net))")
-    notebook.run("net.close()")
-
-
 def test_interrupt_reaches_cell_and_program(notebook: Notebook) -> None:
     code = "import subprocess; print('begun', flush=True); subprocess.run(['sleep', '1000'])"
     status, text = notebook.report(code, notebook.manager.interrupt_kernel)

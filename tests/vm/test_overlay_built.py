@@ -8,6 +8,7 @@ import msgspec
 import overlay_checks
 import pytest
 from conftest import SharedVm
+from sandbox import also
 
 from labkit import live
 from labkit.analysis import drawing
@@ -49,7 +50,7 @@ def without_spine_2(net: live.LiveTopology) -> None:
         net.endpoints["sc2"].run("ip", "link", "set", name, "down")
 
 
-@pytest.mark.parametrize("routes", leaf_spine_overlay.ROUTES)
+@pytest.mark.parametrize("routes", ["static", "ecmp", *also("exhaustive", "metric")])
 def test_reachability_with_every_kind_of_routes(where: str, routes: str) -> None:
     with live.build(attentive(leaf_spine_overlay.leaf_spine_network(routes)), where) as net:
         assert "ttl=64" in ping(net, "cs1", CS5, 1426)

@@ -35,10 +35,11 @@ KIND = {name: "vxlan" for name in TUNNELS if name.startswith("vxlan_")} | {
 # IPv6 in VXLAN needs no other headers in each tunnel around it; WireGuard pads it in another way.
 PARAMETERS = [(name, 4) for name in TUNNELS]
 PARAMETERS += [(name, 6) for name in TUNNELS if not name.startswith("vxlan_") or name == "vxlan_wireguard"]
-# One of each way to build them: ten seconds each on an emulated CPU.
+# One of each way to build them: ten seconds each on an emulated CPU. test_topologies.py measures VXLAN alone, which
+# CI's own kernel has.
 IN_CI = (
-    ("vxlan", 4), ("geneve", 4), ("gre", 4), ("gre", 6), ("ipip", 4), ("ipip", 6), ("esp_transport", 4),
-    ("esp_tunnel", 6), ("macsec", 4), ("vxlan_wireguard", 6),
+    ("geneve", 4), ("gre", 4), ("ipip", 4), ("ipip", 6), ("esp_transport", 4), ("esp_tunnel", 6), ("macsec", 4),
+    ("vxlan_wireguard", 6),
 )  # fmt: skip
 # A tunnel around another one is built as the same one alone is.
 ONE_PAIR = {name for name in TUNNELS if name.startswith("vxlan_")} - {"vxlan_gre"}
