@@ -44,29 +44,18 @@ def test_completion(shell: InteractiveShell) -> None:
         assert set(expected) <= set(completed(shell, line))
 
 
-def test_folders_are_completed(
-    shell: InteractiveShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "data/run-1").mkdir(parents=True)
-    (tmp_path / "notebooks").mkdir()
-    (tmp_path / "params").mkdir()
-    monkeypatch.delenv(run_folder.PROJECT, raising=False)
-    for folder in (tmp_path, tmp_path / "notebooks"):  # of the project, and of its notebooks
-        monkeypatch.chdir(folder)
-        assert "data/run-1" in completed(shell, "%labkit open data/ru")
-
-
 def test_error_is_one_sentence(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
     for cell, sentence in (
         ("%labkit run datapaths topology=nope", "nope is not a topology"),
         ("%labkit fly", "%labkit fly is no command: choose open, doctor"),
         ("%labkit open absent", "there is no run folder absent"),
+        ("%labkit rows absent --csv rows.csv", "there is no run folder absent"),
         ("%%labkit run datapaths\n- 1", "write a line `name: value`"),
         ("%%labkit run datapaths\na: [", "the cell is not valid YAML"),
         ("%%labkit doctor\na: 1", "begin with %%labkit run EXPERIMENT"),
         ("%labkit run datapaths 'x", "No closing quotation"),
     ):
-        assert not shell.run_cell(cell).success
+        assert not shell.run_cell(cell).success, "else the cells below would run"
         written = capsys.readouterr()
         assert sentence in written.err
         assert "Traceback" not in written.err + written.out
@@ -90,14 +79,16 @@ def test_cell_and_line_are_parameters(
     ]
 
 
-def test_runs_of_the_project_are_named_in_its_notebooks(
+def test_runs_of_the_project_are_completed_and_named_in_its_notebooks(
     shell: InteractiveShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("notebooks", "params"):
         (tmp_path / name).mkdir()
     synthetic_rows.save(tmp_path / "data/run", synthetic_rows.rows())
     monkeypatch.delenv(run_folder.PROJECT, raising=False)
-    monkeypatch.chdir(tmp_path / "notebooks")
+    for folder in (tmp_path, tmp_path / "notebooks"):
+        monkeypatch.chdir(folder)
+        assert "data/run" in completed(shell, "%labkit open data/ru")
     for cell in ("%labkit open data/run", "import labkit; labkit.open('data/run')"):
         assert isinstance(shell.run_cell(cell).result, Run)
     assert shell.run_cell("%labkit rows data/run --csv rows.csv").success
@@ -173,11 +164,3 @@ def test_options_of_a_command_act_in_it_alone(
         assert not shell.run_cell(cell).success
         assert says in capsys.readouterr().err
     assert len(given) == 2
-
-
-def test_command_that_failed_ends_its_cell(
-    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Else the cells below would run."""
-    assert not shell.run_cell("%labkit rows absent --csv rows.csv").success
-    assert "there is no run folder absent" in capsys.readouterr().err

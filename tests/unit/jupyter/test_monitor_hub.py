@@ -1,4 +1,7 @@
-"""Pages share captures over a hub, and a page may only request what the hub serves."""
+"""Pages share captures over a hub, and a page may only request what the hub serves.
+
+tests/notebooks/test_monitor_page.py clears a page, and leaves captures without a viewer.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,6 @@ class Fake:
 
     def __init__(self) -> None:
         self.begun: list[tuple[str, dict[str, Any]]] = []
-        self.requests: list[int] = []
         self.closed = self.cleared = 0
         self.slow: threading.Event | None = None
 
@@ -44,7 +46,6 @@ class Fake:
         return self
 
     def read(self, since: int = -1, limit: int = 100) -> MonitorReport:
-        self.requests.append(since)
         packet = MonitoredPacket(since + 1, 0, "in", len(FRAME), FRAME, 1)
         counts = MonitorCounts(1, 1, 0, 0, 0, 1, 0, 0, 0)
         return MonitorReport(counts, {"ip": (1, 40)}, [("ip", "a", "b", 1, 40)], [packet], False, 1)
@@ -144,26 +145,6 @@ def test_clear_is_of_one_page(hub: Hub, fake: Fake, tmp_path: Path) -> None:
     until(lambda: fake.closed == 2 and not hub.captures_count)
 
 
-def test_panel_empties_its_pages_after_its_monitor(
-    fake: Fake, sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The totals of the next report would bring back what a page alone forgets."""
-    monkeypatch.setattr(monitor_panel.MonitorPanel, "_run", lambda self: None)
-    panel = monitor_panel.MonitorPanel(fake, INTERFACES)
-    panel._hear(None, {"do": "clear"}, [])
-    assert (sent, fake.cleared) == ([], 0)
-    panel._start()
-    panel._send_report()
-    panel._send_report()
-    assert fake.requests == [-1, 0]
-    panel._hear(None, {"do": "clear"}, [])
-    panel._send_report()
-    assert fake.cleared == 1
-    assert fake.requests == [-1, 0, -1], "the numbers of a capture of its own begin anew"
-    assert [one["do"] for one in sent] == ["report", "report", "cleared", "report"]
-    panel.close()
-
-
 def test_page_reaches_what_the_hub_was_started_for_only(hub: Hub, fake: Fake, tmp_path: Path) -> None:
     client = HubClient(str(tmp_path / "hub"))
     for interface, parameters in (
@@ -261,28 +242,6 @@ def test_page_says_why_nothing_is_selected() -> None:
 def test_hub_that_has_gone(tmp_path: Path) -> None:
     with pytest.raises(Failed, match="cannot be reached"):
         HubClient(str(tmp_path / "none")).monitor("client0:eth0")
-
-
-def test_panel_captures_as_long_as_there_is_a_viewer(
-    fake: Fake, sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(monitor_panel, "VIEWER_S", 0.5)
-    panel = monitor_panel.MonitorPanel(fake, INTERFACES)
-    assert fake.begun == []
-    panel._hear(None, {"do": "alive", "viewer": "1"}, [])
-    until(lambda: any(one["do"] == "report" for one in sent))
-    [packet] = next(one for one in sent if one["do"] == "report")["packets"]
-    assert "script>" in packet["hex"]  # as text; the page puts it into textContent
-    panel._hear(None, {"do": "apply", "choice": {"interface": "machine:eth0"}}, [])
-    panel._hear(None, {"do": "apply", "choice": "x"}, [])
-    panel._hear(None, "x", [])
-    assert next(one["text"] for one in sent if one["do"] == "problem").startswith(
-        "this panel watches client0:eth0"
-    )
-    assert {interface for interface, _ in fake.begun} == {"client0:eth0"}
-    until(lambda: panel._monitor is None)
-    assert fake.closed == len(fake.begun)
-    panel.close()
 
 
 def test_the_pages_server_drops_no_large_file(tmp_path: Path) -> None:

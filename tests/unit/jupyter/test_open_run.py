@@ -110,6 +110,14 @@ def test_figures_by_name(run: Run) -> None:
         _ = run.figures.fores
 
 
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return a list that gets what is displayed."""
+    result: list[Any] = []
+    monkeypatch.setattr(notebook, "display", result.append)
+    return result
+
+
 def test_why_needs_profiles(run: Run) -> None:
     assert "observe=perf_record" in run.profiles._repr_html_()
     for arm in ("macvlan_bridge", ""):
@@ -117,9 +125,7 @@ def test_why_needs_profiles(run: Run) -> None:
             run.why(arm)
 
 
-def test_causes_of_every_variant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[Any] = []
-    monkeypatch.setattr(notebook, "display", shown.append)
+def test_causes_of_every_variant(tmp_path: Path, shown: list[Any]) -> None:
     profiled = Run(profiled_run(tmp_path / "run"))
     profiled.causes()
     head, explanation = shown
@@ -127,9 +133,9 @@ def test_causes_of_every_variant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert explanation.flames
 
 
-def test_a_run_of_one_arm_has_its_own_flame_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[Any] = []
-    monkeypatch.setattr(notebook, "display", shown.append)
+def test_a_run_of_one_arm_has_its_own_flame_graph(
+    tmp_path: Path, shown: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     profiled = Run(profiled_run(tmp_path / "run"))
     profiled.profiles = displays.Profiles.of(profiled.profiles[profiled.profiles["role"].eq("baseline")])
     profiled.rows = displays.Rows.of(profiled.rows[profiled.rows["role"].eq("baseline")])
@@ -144,9 +150,7 @@ def test_a_run_of_one_arm_has_its_own_flame_graph(tmp_path: Path, monkeypatch: p
     assert len(flames) == 1
 
 
-def test_causes_without_profiles(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[Any] = []
-    monkeypatch.setattr(notebook, "display", shown.append)
+def test_causes_without_profiles(run: Run, shown: list[Any]) -> None:
     run.causes()
     [line] = shown
     assert "observe=perf_record,counters" in line.data

@@ -1,4 +1,4 @@
-"""A sweep on a Dask cluster whose kernel does not boot: its point gets a failed row, and the sweep goes on."""
+"""A sweep on a Dask cluster: points whose kernel does not boot, and workers that cannot measure."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,6 +16,7 @@ from labkit.runner import papermill_run, sweep
 from labkit.runner.cluster import folders
 
 WORKER = "tcp://127.0.0.1:1"
+OTHER = "the worker has labkit 0.0.9"
 NO_BOOT = "the lab VM did not boot: its image cannot be unpacked"
 
 
@@ -24,14 +25,15 @@ class Client:
 
     status = "running"
 
-    def __init__(self, answers: dict[str, dict[str, Any]]) -> None:
+    def __init__(self, answers: dict[str, dict[str, Any]], resources: dict[str, int]) -> None:
         self.answers, self.submitted, self.scheduler = answers, list[str](), self
+        self.resources = resources
 
     def subscribe_topic(self, *_: Any) -> None:
         """Send no events."""
 
     async def identity(self, n_workers: int) -> dict[str, Any]:
-        return {"workers": {WORKER: {"resources": {"labkit": 1}}}}
+        return {"workers": {WORKER: {"resources": self.resources}}}
 
     def submit(self, _function: Any, _request: bytes, point: str, _topic: str, **_: Any) -> Any:
         self.submitted.append(point)
@@ -55,15 +57,18 @@ def unmeasured(name: str, folder: Path) -> dict[str, Any]:
     return {"kind": "Failed", "text": f"point {name}: {NO_BOOT}", "packed": packed, "folder": str(folder)}
 
 
-def swept(wheres: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Client]:
-    """Run a sweep of these points on the cluster. The worker cannot measure the point `old`."""
+def swept(
+    wheres: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, labkit: int = 1
+) -> tuple[Path, Client]:
+    """Run a sweep of these points on the cluster. The worker cannot measure the point `old`, and refuses `foreign`."""
     from labkit.runner.cluster import caller
 
     worker = tmp_path / "worker"
     answers = {
         name: unmeasured(name, worker / name) if name == "old" else measured(worker / name) for name in wheres
     }
-    client = Client(answers)
+    answers["foreign"] = {"kind": "refused", "text": OTHER}
+    client = Client(answers, {"labkit": labkit})
 
     @asynccontextmanager
     async def connected(_address: str) -> AsyncIterator[Client]:
@@ -85,7 +90,7 @@ def swept(wheres: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     try:
         sweep.run(made, bar, bar.say, lambda *given: caller.measure(WORKER, *given))
     finally:
-        assert client.submitted, "no point reached the worker"
+        assert bool(client.submitted) == bool(labkit), "a point reaches a worker that may measure"
     return made.folder, client
 
 
@@ -104,6 +109,15 @@ def test_unbootable_kernel_fails_its_point_only(tmp_path: Path, monkeypatch: pyt
 def test_failure_of_this_kernel_ends_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Failed, match=f"point old: {NO_BOOT}; that was on {WORKER}"):
         swept({"old": "here"}, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(("labkit", "says"), [(0, "it lacks the resource labkit=1, .*"), (1, OTHER)])
+def test_unsuitable_worker_is_refused(
+    labkit: int, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how = f'start one with: dask worker {WORKER} --resources "labkit=1"'
+    with pytest.raises(BadInput, match=f"no worker of the Dask cluster can measure: {WORKER}: {says}; {how}"):
+        swept({"foreign": "here"}, tmp_path, monkeypatch, labkit)
 
 
 def test_notebook_leads_no_sweep_on_a_cluster() -> None:

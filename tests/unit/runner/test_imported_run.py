@@ -112,41 +112,37 @@ def test_other_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert not (tmp_path / "run").exists()
 
 
-def test_words_that_name_no_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for word in ("veth", "veth=", "../veth=a.json", "=a.json"):
-        assert "write ARM=FILE,FILE" in imported(capsys, tmp_path / "run", [word])[2]
+def test_words_that_name_no_files_or_one_twice_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A baseline that is compared with its own files would have no noise at all."""
     one, other = written(tmp_path, "veth", 1.0, 1), written(tmp_path, "vxlan", 1.0, 2)
-    assert "vxlan is named too often" in imported(capsys, tmp_path / "run", [one, other, other])[2]
-
-
-def test_a_run_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The baseline compared with its own files would have no noise at all."""
-    one, other = written(tmp_path, "veth", 1.0, 1), written(tmp_path, "vxlan", 1.0, 2)
-    assert "is named twice" in imported(capsys, tmp_path / "run", [one, one, other])[2]
+    wrong = [([word], "write ARM=FILE,FILE") for word in ("veth", "veth=", "../veth=a.json", "=a.json")]
+    for words, says in (
+        *wrong,
+        ([one, other, other], "vxlan is named too often"),
+        ([one, one, other], "is named twice"),
+    ):
+        assert says in imported(capsys, tmp_path / "run", words)[2]
     assert not (tmp_path / "run").exists()
 
 
-def test_both_directions_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_directions_count_and_are_not_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = json.loads(page())
     for name in ("sum_sent", "sum_received"):
         content["end"][f"{name}_bidir_reverse"] = content["end"][name]
     (tmp_path / "both.json").write_text(json.dumps(content))
     (tmp_path / "one.json").write_text(page())
+    test = SAMPLES["tcp"]["start"]["test_start"] | {"reverse": 1}
+    (tmp_path / "reverse.json").write_text(page(test_start=test))
     assert imported(capsys, tmp_path / "run", [f"veth={tmp_path}/both.json"])[0] == 0
     [row] = load.load(tmp_path / "run").to_dict("records")
     each = content["end"]["sum_received"]
     assert (row["direction"], row["throughput_bps"]) == ("both", 2 * each["bits_per_second"])
     assert row["received_bytes"] == 2 * each["bytes"]
-    words = [f"{name}={tmp_path}/{name}.json" for name in ("both", "one")]
-    assert "with iperf3 -R or --bidir and others not" in imported(capsys, tmp_path / "other", words)[2]
-
-
-def test_reverse_and_forward_are_not_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    test = SAMPLES["tcp"]["start"]["test_start"]
-    for name, reverse in (("a", 0), ("b", 1)):
-        (tmp_path / f"{name}.json").write_text(page(test_start=test | {"reverse": reverse}))
-    words = [f"{name}={tmp_path / name}.json" for name in ("a", "b")]
-    assert "with iperf3 -R or --bidir and others not" in imported(capsys, tmp_path / "run", words)[2]
+    for other in ("both", "reverse"):
+        words = [f"{name}={tmp_path}/{name}.json" for name in (other, "one")]
+        assert "with iperf3 -R or --bidir and others not" in imported(capsys, tmp_path / "other", words)[2]
 
 
 def test_trackers_get_a_mean_for_each_arm(run: Path, tmp_path: Path) -> None:

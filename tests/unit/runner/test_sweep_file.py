@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,21 +53,18 @@ def test_grid_points_and_names(project: Path) -> None:
     assert result.points[1].parameters == GOOD["parameters"] | {"protocol": "tcp", "mtu_bytes": 9000}
     assert result.folder.parent == project / "data" / "datapaths"
     assert result.folder.name.startswith("small-")
-
-
-def test_grid_with_its_own_parameters(project: Path) -> None:
-    content = GOOD | {
-        "grid": [
-            {"protocol": ["tcp"], "parameters": {"pairs": [1, 2]}},
-            {"protocol": ["udp"], "parameters": {"rounds": 3}},
-        ]
-    }
-    tcp, udp = sweep.load(written(project, content)).points
+    equivalent = "# a comment\n" + yaml.safe_dump(GOOD, indent=8, sort_keys=False)
+    assert sweep.load(written(project, equivalent)).folder == result.folder
+    own = [
+        {"protocol": ["tcp"], "parameters": {"pairs": [1, 2]}},
+        {"protocol": ["udp"], "parameters": {"rounds": 3}},
+    ]
+    tcp, udp = sweep.load(written(project, GOOD | {"grid": own})).points
     assert tcp.parameters == GOOD["parameters"] | {"protocol": "tcp", "pairs": [1, 2]}
     assert udp.parameters == GOOD["parameters"] | {"protocol": "udp", "rounds": 3}
 
 
-def finished(content: Any, project: Path) -> sweep.Sweep:
+def finished(content: Any, project: Path, say: Callable[[str], None] = lambda _text: None) -> sweep.Sweep:
     """Return the sweep after its points were measured, as far as its folder shows it."""
     result = sweep.load(written(project, content))
 
@@ -76,7 +74,7 @@ def finished(content: Any, project: Path) -> sweep.Sweep:
             (plan.folder / point.name / "notebook.ipynb").touch()
 
     (result.folder / "notebook.ipynb").parent.mkdir(parents=True, exist_ok=True)
-    sweep.run(result, Bar(), lambda _text: None, measure)
+    sweep.run(result, Bar(), say, measure)
     return result
 
 
@@ -89,7 +87,10 @@ def test_points_are_known_by_their_parameters(project: Path) -> None:
         f"{one.name}-{new.identity}" for one, new in zip(first.points, second.points, strict=True)
     ]
     grown = GOOD | {"grid": [{"protocol": ["udp"], "mtu_bytes": [9000, 1400]}]}
-    assert [point.name for point in sweep.load(written(project, grown)).points] == ["udp-9000", "udp-1400"]
+    lines: list[str] = []
+    assert [point.name for point in finished(grown, project, lines.append).points] == ["udp-9000", "udp-1400"]
+    assert lines[0].endswith("but not in the report: 7 points of earlier values")
+    assert lines[1].startswith("1 of 2 points were measured before; continuing in ")
     assert [point.name for point in sweep.load(written(project, other)).points] == [
         point.name for point in second.points
     ]
@@ -140,8 +141,11 @@ def test_interrupt_leaves_no_report_that_lacks_points(project: Path, reported: l
 def test_report_follows_its_notebook_and_its_percentile(
     project: Path, reported: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def unwanted(*_words: Any) -> None:
+        raise AssertionError("every point is finished, so neither this machine nor a cluster measures")
+
     def again() -> int:
-        sweep.run(sweep.load(written(project, GOOD)), Bar(), lambda _text: None)
+        sweep.run(sweep.load(written(project, GOOD)), Bar(), lambda _text: None, unwanted)
         return len(reported)
 
     folder = finished(GOOD, project).folder
@@ -247,14 +251,6 @@ def test_missing_kernel_is_refused_early(project: Path) -> None:
     with pytest.raises(BadInput, match=r"no kernel '9\.9\.9-none' can be booted here"):
         sweep.run(result, Bar(), lambda text: None)
     assert {path.name for path in result.folder.iterdir()} == {"sweep.json"}
-
-
-def test_equivalent_file_resumes_the_sweep(project: Path) -> None:
-    first = sweep.load(written(project, GOOD)).folder
-    assert (
-        sweep.load(written(project, "# a comment\n" + yaml.safe_dump(GOOD, indent=8, sort_keys=False))).folder
-        == first
-    )
 
 
 def test_project_sweep_files(project: Path) -> None:
