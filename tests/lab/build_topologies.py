@@ -15,7 +15,6 @@ import msgspec
 
 from labkit.common.errors import LabkitError
 from labkit.measure import topologies
-from labkit.measure.topologies.base import address
 from labkit.measure.topologies.linux_datapaths import TUNNELS
 from labkit.measure.topologies.state import read
 from labkit.measure.traffic import ping
@@ -23,6 +22,7 @@ from labkit.system import process
 from studies.overlay import header_overhead
 
 HEADERS = {4: 28, 6: 48}
+OBJECTS = {"links": ["-d", "link"], "addresses": ["addr"], "routes": ["route"], "routes6": ["-6", "route"]}
 header_overhead.COUNT = 2  # starting each ping takes 0.15 s on an emulated CPU
 
 
@@ -58,8 +58,30 @@ def links(topology: topologies.Topology) -> dict[str, Any]:
     return result
 
 
-def seen(topology: topologies.Topology, isolated: bool) -> dict[str, Any]:
-    """Inspect a topology that has been built."""
+def beside_ip(topology: topologies.Topology) -> dict[str, Any]:
+    """Return what `ip` says of each namespace, and a state that was the same before and after it was asked.
+
+    The kernel gives new interfaces their link-local address, and passes carriers on, up to a second later.
+    """
+    state = read.state(topology)
+    for _ in range(50):
+        shown = {
+            space.name: {
+                what: json.loads(process.output([*space.prefix, "ip", "-j", *words]) or "[]")
+                for what, words in OBJECTS.items()
+            }
+            for space in topology.namespaces
+        }
+        before, state = state, read.state(topology)
+        if state == before:
+            return {"state": msgspec.to_builtins(state), "ip": shown}
+    raise AssertionError(f"the state of {topology.name} did not settle: {before} became {state}")
+
+
+def seen(topology: topologies.Topology, isolated: bool, state: str | None) -> dict[str, Any]:
+    """Inspect a topology that has been built; `state`: whether its state alone is wanted, or beside what `ip` says."""
+    if state == "alone":
+        return {"state": msgspec.to_builtins(read.state(topology))}
     spec, pairs = topology.spec, topology.pairs
     answer: dict[str, Any] = {
         "links": links(topology),
@@ -69,6 +91,8 @@ def seen(topology: topologies.Topology, isolated: bool) -> dict[str, Any]:
     if topology.name in TUNNELS:
         answer["state"] = msgspec.to_builtins(read.state(topology))
         answer["headers"] = header_overhead.measure_overhead(topology)
+    if state:
+        answer |= beside_ip(topology)
     if isolated:
         return answer | {"silent": ping.silent(pairs[0])}
     full = pinged(pairs, spec.mtu_bytes - HEADERS[spec.family])
@@ -84,43 +108,12 @@ def seen(topology: topologies.Topology, isolated: bool) -> dict[str, Any]:
     }
 
 
-def stranger(topology: topologies.Topology) -> str | None:
-    """Return what answers at the address that the next server would have, if anything does."""
-    at = address(topology.spec.family, 2, topology.spec.pairs).ip
-    words = ["ping", "-n", "-c2", "-i0.2", "-W0.2", str(at)]
-    lines = process.run([*topology.pairs[0].client.prefix, *words]).stdout
-    return lines if "bytes from" in lines else None
-
-
-def counted(name: str, spec: topologies.Spec) -> dict[str, Any]:
-    """Build two topologies at once. Return what their servers receive while the first is loaded, then the second."""
-    result = []
-    with topologies.build(name, spec) as one, topologies.build(name, spec) as other:
-        pairs = [one.pairs[0], other.pairs[0]]
-        for pair in pairs:
-            before = [received(at) for at in pairs]
-            process.output([*pair.client.prefix, "ping", "-n", "-c20", "-i0.002", pair.server.address])
-            result.append([received(at) - then for at, then in zip(pairs, before, strict=True)])
-    return {"received_count": result}
-
-
-def received(pair: topologies.Pair) -> int:
-    """Return the number of echo requests that the server of a pair has received."""
-    text = pair.server.kernel.read("/proc/net/snmp")
-    names, values = (line.split() for line in text.splitlines() if line.startswith("Icmp:"))
-    return int(dict(zip(names, values, strict=True))["InEchos"])
-
-
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Build the requested topology and inspect it."""
-    name, isolated, meets, counts = (
-        request.pop(key, None) for key in ("name", "isolated", "meets", "counts")
-    )
+    name, isolated, state = (request.pop(key, None) for key in ("name", "isolated", "state"))
     try:
-        if counts:
-            return counted(name, topologies.Spec(**request))
         with topologies.build(name, topologies.Spec(**request)) as topology:
-            return {"stranger": stranger(topology)} if meets else seen(topology, bool(isolated))
+            return seen(topology, bool(isolated), state)
     except LabkitError as error:
         return {"error": type(error).__name__, "text": str(error)}
 
