@@ -1,6 +1,14 @@
 """Captures agree with tcpdump at the same interfaces and with tshark's decoding, and lost packets are reported."""
 
+import math
+import os
+import signal
+import socket
 import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -8,26 +16,51 @@ import overlay_checks
 import pytest
 from conftest import ROOT
 from overlay_checks import PORTS
-from sandbox import printed
+from sandbox import until
 
+from labkit import live
 from labkit.common import packets
+from labkit.common.errors import BadInput, Failed
 from labkit.common.packets import Layer, journey, pcapng
+from labkit.measure import topologies
+from labkit.measure.endpoints import Pair
+from labkit.measure.observers.capture import Capture, CapturePoint, capture, every_interface
+from labkit.measure.topologies.network import build, leaf_spine_overlay
+from labkit.system import netlink, process
 
-pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth")
+pytestmark = pytest.mark.needs("root", "ip", "ping", "veth")
 
 SAMPLE = ROOT / "tests" / "samples" / "tcpdump-4.99.3-gre.pcap"
-# Every interface that a request from cs1 to cs5 passes. `BY_HAND` in capture_scenarios.py names some of them.
-WAY = [
-    "cs1:cs1_br1 out", "con_ns1:br1_cs1 in", "con_ns1:vxlan-cont out", "con_ns1:br1_lc1 out", "lc1:lc1_br1 in",
-    "lc1:lc1_sc2 out", "sc2:sc2_lc1 in", "sc2:sc2_lc2 out", "lc2:lc2_sc2 in", "lc2:lc2_br3 out", "con_ns3:br3_lc2 in",
-    "con_ns3:vxlan-cont in", "con_ns3:br3_cs5 out", "cs5:cs5_br3 in",
-]  # fmt: skip
+BY_HAND = ("cs1:cs1_br1", "con_ns1:br1_cs1", "con_ns1:vxlan-cont", "lc1:lc1_br1", "sc2:sc2_lc2")
 
 
-def tried(what: str, folder: Path, *words: str) -> Any:
-    """Return the results of capture_scenarios.py."""
-    program = Path(__file__).with_name("capture_scenarios.py")
-    return printed(program, what, str(folder), timeout_s=240, through=words)
+def ping(pair: Pair, *words: str) -> str:
+    return process.output([*pair.client.prefix, "ping", "-q", *words, pair.server.address], 60)
+
+
+def ends(pair: Pair) -> list[CapturePoint]:
+    return [CapturePoint(end.namespace, end.interface) for end in (pair.client, pair.server)]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    with topologies.build("veth", topologies.Spec()) as built:
+        yield built.pairs[0]
+
+
+@contextmanager
+def by_hand(hop: CapturePoint, folder: Path) -> Iterator[None]:
+    """Run tcpdump at a hop, writing to a file named after the hop."""
+    words = ["tcpdump", "-Z", "root", "--immediate-mode", "-n", "-s", "65535", "-i", hop.interface]
+    lines = folder / f"{hop.name}.txt"
+    script = f'exec "$0" "$@" 2>{lines}'
+    argv = [*hop.namespace.prefix, "sh", "-c", script, *words, "-w", str(folder / f"{hop.name}.pcap")]
+    program = process.Running(argv)
+    with process.all_ended([program]):
+        assert until(lambda: lines.exists() and "listening on" in lines.read_text(), 60)
+        yield
+        program.signal(signal.SIGINT)
+        assert not process.wait([program], time.monotonic() + 60)
 
 
 FIELDS = (
@@ -70,17 +103,25 @@ def as_tshark(result: list[Layer]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def overlay(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """Capture everywhere in the overlay on this kernel."""
+def overlay(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Capture]:
+    """Capture in the overlay with labkit at every interface, and with tcpdump at some."""
     folder = tmp_path_factory.mktemp("overlay")
-    return folder, tried("agrees", folder)
+    network = leaf_spine_overlay.leaf_spine_network(provider="routed")
+    with build.build(network) as built, ExitStack() as stack:
+        hops = {hop.name: hop for hop in every_interface(built.namespaces)}
+        for name in BY_HAND:
+            stack.enter_context(by_hand(hops[name], folder))
+        with capture(list(hops.values()), folder, snap_bytes=65535) as made:
+            ping(built.pairs[0], "-c5", "-i0.01")
+            ping(built.pairs[0], "-c2", "-i0.01", "-s1300")
+    return folder, made
 
 
 @pytest.mark.needs("bridge", "vxlan", "tcpdump")
 class TestOverlay:
-    def test_same_packets_as_tcpdump(self, overlay: tuple[Path, Any]) -> None:
-        folder, report = overlay
-        assert report["doubt"] is None
+    def test_same_packets_as_tcpdump(self, overlay: tuple[Path, Capture]) -> None:
+        folder, made = overlay
+        assert made.doubt is None
         frames = pcapng.read((folder / "capture.pcapng").read_bytes()).frames
         files = sorted(folder.glob("*.pcap"))
         assert len(files) == 5
@@ -94,10 +135,10 @@ class TestOverlay:
             # not.
             rest = [data for _, data in theirs[: begins[0]] + theirs[begins[0] + len(ours) :]]
             assert not any(overlay_checks.is_ping(data) for data in rest), file.stem
-            assert report["counts"][file.stem]["captured_count"] == len(ours)
+            assert made.counts[file.stem].captured_count == len(ours)
 
     @pytest.mark.needs("tshark")
-    def test_same_packets_in_tshark(self, overlay: tuple[Path, Any]) -> None:
+    def test_same_packets_in_tshark(self, overlay: tuple[Path, Capture]) -> None:
         path = overlay[0] / "capture.pcapng"
         frames = pcapng.read(path.read_bytes()).frames
         theirs = tshark(path)
@@ -109,25 +150,6 @@ class TestOverlay:
                 packets.layers(frame.data, frame.link_type, PORTS, frame.length_bytes)
             )
 
-    def test_packets_followed_over_hops(self, overlay: tuple[Path, Any]) -> None:
-        recorded = pcapng.read((overlay[0] / "capture.pcapng").read_bytes())
-        result = journey.journeys(recorded.frames, PORTS)
-        names = {"20.0.0.1": "cs1", "20.0.0.3": "cs5"}
-        requests = [one for one in result if one.what(names) == "cs1 > cs5 echo request"]
-        replies = [one for one in result if one.what(names) == "cs5 > cs1 echo reply"]
-        assert (len(requests), len(replies)) == (7, 7)
-        turned = {" in": " out", " out": " in"}
-        back = [name.rpartition(" ")[0] + turned[f" {name.rpartition(' ')[2]}"] for name in WAY[::-1]]
-        for way, some in ((WAY, requests), (back, replies)):
-            for one in some:
-                assert [f"{seen.hop} {seen.direction}" for seen in one.sightings] == way
-        between = next(seen for seen in requests[0].sightings if seen.hop == "lc1:lc1_br1")
-        assert between.stack == (
-            "Ethernet / IP 21.0.0.1 > 23.0.0.1 / UDP 4900 / VXLAN 30 / Ethernet / IP 20.0.0.1 > 20.0.0.3"
-            " / ICMP echo request"
-        )
-        assert [layer.length_bytes for layer in between.layers] == [148, 134, 114, 106, 98, 84, 64]
-
 
 @pytest.mark.needs("tshark")
 def test_same_tunnel_headers_in_tshark() -> None:
@@ -138,83 +160,123 @@ def test_same_tunnel_headers_in_tshark() -> None:
     assert theirs == [as_tshark(packets.layers(data, ports=PORTS)) for _, data in frames]
 
 
-def test_dropped_packets_are_counted(tmp_path: Path) -> None:
-    report = tried("flood", tmp_path)
-    assert report["passed"] == 4000
-    for one in report["counts"]:  # each end sends and receives all of 2000 pings
-        assert one["captured_count"] + one["dropped_count"] + one["skipped_count"] == 4000
-        assert min(one["captured_count"], one["dropped_count"], one["skipped_count"]) > 0
-        assert one["captured_count"] < 200  # packets that fill the buffer pass within a few seconds
-    assert report["doubt"].startswith("the capture lacks packets: ")
-    assert "at server0:eth0 (the recorder was too slow)" in report["doubt"]
-    assert "at server0:eth0 (beyond 20 a second, or the file was full)" in report["doubt"]
-    read = pcapng.read((tmp_path / "capture.pcapng").read_bytes())
-    assert [vars(one) for one in read.counts.values()] == report["counts"]
-    assert sum(one["captured_count"] + one["skipped_count"] for one in report["full"]) == 400
-    assert 0 < sum(one["captured_count"] for one in report["full"]) < 20
-    assert report["size"] < 2000 + 2 * 200  # the packet at the limit is complete, and statistics follow
+def received(pair: Pair) -> int:
+    """Return how many packets both ends have received."""
+    return sum(end.counters().received_count for end in (pair.client, pair.server))
 
 
-def test_killed_recorder_keeps_its_file(tmp_path: Path) -> None:
-    report = tried("killed", tmp_path)
-    assert report["error"] == (
-        f"the packet recorder was killed by signal 9; {tmp_path}/capture.pcapng contains what it wrote before"
-    )
-    assert (report["frames"], report["is_whole"]) == (12, False)
+def test_dropped_packets_are_counted(pair: Pair, tmp_path: Path) -> None:
+    """More is sent than the buffer holds while the recorder is stopped, and more than the rate limit allows."""
+    before = received(pair)
+    with capture(ends(pair), tmp_path, rate_pps=20, buffer_bytes=1) as made:
+        os.kill(made.pid, signal.SIGSTOP)
+        ping(pair, "-f", "-c2000")
+        os.kill(made.pid, signal.SIGCONT)
+    assert received(pair) - before == 4000
+    for one in made.counts.values():  # each end sends and receives all of 2000 pings
+        assert one.captured_count + one.dropped_count + one.skipped_count == 4000
+        assert min(one.captured_count, one.dropped_count, one.skipped_count) > 0
+        assert one.captured_count < 200  # packets that fill the buffer pass within a few seconds
+    assert str(made.doubt).startswith("the capture lacks packets: ")
+    assert "at server0:eth0 (the recorder was too slow)" in str(made.doubt)
+    assert "at server0:eth0 (beyond 20 a second, or the file was full)" in str(made.doubt)
+    recorded = made.recorded().counts.values()
+    assert [vars(one) for one in recorded] == [asdict(one) for one in made.counts.values()]
+    with capture(ends(pair), tmp_path, name="full", total_bytes=2000) as full:
+        ping(pair, "-f", "-c100")
+    assert sum(one.captured_count + one.skipped_count for one in full.counts.values()) == 400
+    assert 0 < sum(one.captured_count for one in full.counts.values()) < 20
+    size = full.path.stat().st_size
+    assert size < 2000 + 2 * 200  # the packet at the limit is complete, and statistics follow
+
+
+def test_killed_recorder_keeps_its_file(pair: Pair, tmp_path: Path) -> None:
+    path = tmp_path / "capture.pcapng"
+    words = f"^the packet recorder was killed by signal 9; {path} contains what it wrote before$"
+    with ExitStack() as stack:
+        made = stack.enter_context(capture(ends(pair), tmp_path))
+        ping(pair, "-c3", "-i0.01")
+        assert until(lambda: len(made.recorded().frames) == 12, 60)
+        os.kill(made.pid, signal.SIGKILL)
+        with pytest.raises(Failed, match=words):
+            stack.close()
+    report = made.recorded()
+    assert (len(report.frames), report.is_whole) == (12, False)
 
 
 @pytest.mark.long
-def test_first_and_last_packet_are_captured(tmp_path: Path) -> None:
-    assert tried("repeated", tmp_path) == [[2] * 4] * 20
+def test_first_and_last_packet_are_captured(pair: Pair, tmp_path: Path) -> None:
+    for number in range(20):
+        with capture(ends(pair), tmp_path, name=str(number)) as made:
+            ping(pair, "-c2", "-i0.002")
+        assert [len(one.sightings) for one in made.journeys()] == [2] * 4
 
 
-def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
-    assert tried("refused", tmp_path) == [
-        None,
-        ["BadInput", "client0 has no interface eth9 to capture at (did you mean eth0?)"],
-        ["BadInput", "a capture needs at least one interface"],
-        ["BadInput", "client0:eth0 is named twice: name each interface once"],
-        [
-            "BadInput",
-            "snap_bytes=60 is outside 192 to 262144: the headers of a tunnel in a tunnel are the least",
-        ],
-        ["BadInput", "rate_pps=0 is outside 1 to 4.61168601843e+18"],
-        ["BadInput", "settle_s=inf is outside 0 to 3600"],
-        ["BadInput", "settle_s=-1 is outside 0 to 3600"],
-        ["BadInput", "total_bytes=100663296 is outside 1 to 67108864: a capture is passed on at once"],
-    ]
-    without = tried("refused", tmp_path, "setpriv", "--bounding-set", "-net_raw", "--")
-    assert without[0] == [
-        "Unsupported",
-        "packets cannot be captured without CAP_NET_RAW: run as root, or allow user namespaces",
-    ]
+def test_bad_input_is_one_sentence(pair: Pair, tmp_path: Path) -> None:
+    hops = ends(pair)
+    for points, more, words in (
+        (
+            [CapturePoint(hops[0].namespace, "eth9")],
+            {},
+            r"client0 has no interface eth9 .* \(did you mean eth0\?\)",
+        ),
+        ([], {}, "needs at least one interface"),
+        ([hops[0]] * 2, {}, "client0:eth0 is named twice"),
+        (hops, {"snap_bytes": 60}, "snap_bytes=60 is outside 192 to 262144"),
+        (hops, {"settle_s": math.inf}, "settle_s=inf is outside"),
+        (hops, {"settle_s": math.nan}, "settle_s=nan is outside"),
+        (hops, {"total_bytes": 1 << 63}, "total_bytes=.* is outside"),
+    ):
+        parameters: dict[str, Any] = more
+        with pytest.raises(BadInput, match=words), capture(points, tmp_path, **parameters):
+            pass
 
 
-def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
-    report = tried("full_disk", tmp_path)
-    assert report["error"].startswith(f"packets could not be recorded: the disk of {tmp_path} is full")
-    assert report["frames"] > 100
+def test_a_full_disk_is_one_sentence(pair: Pair, tmp_path: Path) -> None:
+    process.output(["mount", "-t", "tmpfs", "-o", "size=64k", "small", str(tmp_path)])
+    try:
+        words = f"^packets could not be recorded: the disk of {tmp_path} is full"
+        with pytest.raises(Failed, match=words), capture(ends(pair), tmp_path) as made:
+            ping(pair, "-f", "-c2000")
+        assert len(made.recorded().frames) > 100
+    finally:
+        process.output(["umount", str(tmp_path)])
 
 
-def test_vlan_tags_link_down_and_failing_blocks(tmp_path: Path) -> None:
-    report = tried("odd", tmp_path)
-    tagged = "ffffffffffff020000000001" + "8100002a88b5" + (b"labkit" * 10).hex()
-    assert report["frames"][:2] == [["client0:eth0", "out", tagged], ["server0:eth0", "in", tagged]]
-    assert len(report["frames"]) >= 2 + 4  # a ping after that
-    assert not report["left"]
+def test_vlan_tags_link_down_and_failing_blocks(pair: Pair, tmp_path: Path) -> None:
+    """A tagged frame, an interface that goes down and up again, and a block that ends with an error."""
+    space, interface = pair.client.namespace, pair.client.interface
+    tagged = bytes.fromhex("ffffffffffff 020000000001 8100 002a 88b5") + b"labkit" * 10
+    with capture(ends(pair), tmp_path) as made:
+        with netlink.inside(space.fd), socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as sender:
+            sender.bind((interface, 0))
+            sender.send(tagged)
+        for state in ("down", "up"):
+            process.output([*space.prefix, "ip", "link", "set", interface, state])
+        once = [*pair.client.prefix, "ping", "-c1", "-W1", pair.server.address]
+        assert until(lambda: process.run(once).returncode == 0, 60)
+    frames = [(frame.hop, frame.direction, frame.data) for frame in made.recorded().frames]
+    assert frames[:2] == [("client0:eth0", "out", tagged), ("server0:eth0", "in", tagged)]
+    assert len(frames) >= 2 + 4  # a ping after that
+    with pytest.raises(ZeroDivisionError), capture(ends(pair), tmp_path, name="other") as failing:
+        raise ZeroDivisionError
+    assert not Path(f"/proc/{failing.pid}").exists()
 
 
 @pytest.mark.needs("openvswitch", "ethtool")
 def test_packets_followed_through_a_switch(tmp_path: Path) -> None:
     """The userspace datapath sends each packet from a socket, and so its mirror the copies."""
-    seen = tried("switched", tmp_path)
+    with live.build("ovs_netdev+mirrors=1") as net:
+        with net.capture() as seen:
+            net.client0.run("ping", "-q", "-c1", net.server0.address)
+        seen.save(tmp_path / "seen.pcapng")
+        names = {str(net.client0.address): "client0", str(net.server0.address): "server0"}
+    journeys = journey.journeys(pcapng.read((tmp_path / "seen.pcapng").read_bytes()).frames)
+    ways = {one.what(names): [f"{at.hop} {at.direction}" for at in one.sightings] for one in journeys}
     hops = "client0:eth0 between:port0 between:mirror0 monitor:mirror0 between:port1 server0:eth0"
-    request, reply = seen["client0 > server0 echo request"], seen["server0 > client0 echo reply"]
-    assert (
-        {hop.partition(" ")[0] for hop in request}
-        == {hop.partition(" ")[0] for hop in reply}
-        == set(hops.split())
-    )
+    request, reply = ways["client0 > server0 echo request"], ways["server0 > client0 echo reply"]
+    for way in (request, reply):
+        assert {hop.partition(" ")[0] for hop in way} == set(hops.split())
     assert (request[0], request[1]) == ("client0:eth0 out", "between:port0 in")
     assert (reply[0], reply[1]) == ("server0:eth0 out", "between:port1 in")
     assert {"between:port1 out", "server0:eth0 in", "monitor:mirror0 in"} <= set(request)

@@ -1,8 +1,8 @@
 """Containers as endpoints: isolation, limits, and clean-up."""
 
-import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +13,7 @@ import pytest
 from sandbox import LABKIT, Sandbox, Trap, sandbox, until
 
 from labkit.common.errors import Failed, Unsupported
+from labkit.measure import topologies
 from labkit.measure.endpoints import oci_container
 from labkit.system import process
 
@@ -33,75 +34,54 @@ def groups() -> set[Path]:
     return {path for pattern in ("labkit/*/", "*/labkit/*/") for path in GROUPS.glob(pattern)}
 
 
-LOOK = """
-import json, sys, time
-from labkit.measure import topologies
-from labkit.system import process
-spec = topologies.Spec(endpoint="container", family=6)
-with topologies.build("veth", spec) as topology:
-    [pair] = topology.pairs
-    client, server = pair.client, pair.server
-    def output(*argv):
-        ended = process.run([*client.prefix, *argv])
-        return [ended.returncode, ended.stdout, ended.stderr]
-    report = {
-        "outputs": {word: output(*word.split()) for word in sys.argv[1:]},
-        "ping": output("ping", "-n", "-c2", "-i0.2", server.address),
-        "long": len(output("head", "-c3000000", "/dev/zero")[1]),
-        "signal": output("sh", "-c", "kill -TERM $$")[0],
-        "before": server.counters().received_bytes,
-    }
-    program = client.start(["sh", "-c", "while :; do echo x; sleep 0.01; done"], held=True)
-    assert program.held(time.monotonic() + 20)
-    report["held"] = program.output_so_far()
-    program.go()
-    while not program.output_so_far():
-        time.sleep(0.01)
-    program.hold()
-    lengths = [-1, 0]
-    while lengths[-1] != lengths[-2]:
-        time.sleep(0.5)
-        lengths.append(len(program.output_so_far()))
-    program.kill()
-    program.ended()
-    while "sleep 0.01" in output("ps", "ax", "-o", "args")[1]:
-        time.sleep(0.01)
-    print(json.dumps(report))
+# io_uring_setup(2) has the number 425 on every architecture.
+CALL_IO_URING = """
+import ctypes
+print(ctypes.CDLL(None, use_errno=True).syscall(425, 1, None), ctypes.get_errno())
 """
 
 
-# io_uring_setup(2) has the number 425 on every architecture. LOOK splits commands at spaces, so use none.
-CALL_IO_URING = "c=__import__('ctypes');print(c.CDLL(None,use_errno=True).syscall(425,1,None),c.get_errno())"
-
-
 @pytest.mark.needs("root", "veth", "runc", "ping")
-def test_programs_run_in_a_container(machine: Sandbox) -> None:
-    parameters = (
-        "hostname", "unshare --net true", "touch /etc/labkit-was-here", "no-program",
-        f"{sys.executable} -I -c {CALL_IO_URING}", "cat /proc/self/status",
-    )  # fmt: skip
-    argv = ["unshare", "--fork", "--pid", "--kill-child", "--mount-proc", "--net", "--mount", "--"]
+def test_programs_run_in_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = groups()
-    done = machine.run(*argv, sys.executable, "-P", "-c", LOOK, *parameters, timeout=200, code=0)
-    result = json.loads(done.stdout)
-    lines = result["outputs"]
-    assert lines["hostname"] == [0, "client0\n", ""]
-    assert "not permitted" in lines["unshare --net true"][2]  # the system call filter
-    assert "Read-only" in lines["touch /etc/labkit-was-here"][2]
-    assert lines["no-program"][0] == 127
-    [called] = [answer for command, answer in lines.items() if CALL_IO_URING in command]
-    assert called[:2] == [0, "-1 38\n"]  # ENOSYS: the filter is an allowlist
-    status = dict(
-        line.split(":\t") for line in lines["cat /proc/self/status"][1].splitlines() if ":\t" in line
-    )
-    assert status["Seccomp"] == "2"
-    assert not int(status["CapEff"], 16) >> 21 & 1  # CAP_SYS_ADMIN
-    assert result["ping"][0] == 0, result["ping"]
-    assert result["long"] == 3000000
-    assert result["signal"] == -15
-    assert result["held"] == ""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with topologies.build("veth", topologies.Spec(endpoint="container", family=6)) as topology:
+        [pair] = topology.pairs
+
+        def ran(*argv: str) -> process.Ended:
+            return process.run([*pair.client.prefix, *argv])
+
+        assert ran("hostname").stdout == "client0\n"
+        assert "not permitted" in ran("unshare", "--net", "true").stderr  # the system call filter
+        assert "Read-only" in ran("touch", "/etc/labkit-was-here").stderr
+        assert ran("no-program").returncode == 127
+        called = ran(sys.executable, "-I", "-c", CALL_IO_URING)
+        assert (called.returncode, called.stdout) == (0, "-1 38\n")  # ENOSYS: the filter is an allowlist
+        lines = ran("cat", "/proc/self/status").stdout.splitlines()
+        status = dict(line.split(":\t") for line in lines if ":\t" in line)
+        assert status["Seccomp"] == "2"
+        assert not int(status["CapEff"], 16) >> 21 & 1  # CAP_SYS_ADMIN
+        assert ran("ping", "-n", "-c2", "-i0.2", pair.server.address).returncode == 0
+        assert len(ran("head", "-c3000000", "/dev/zero").stdout) == 3_000_000
+        assert ran("sh", "-c", "kill -TERM $$").returncode == -15
+        program = pair.client.start(["sh", "-c", "while :; do echo x; sleep 0.01; done"], held=True)
+        assert program.held(time.monotonic() + 20)
+        assert program.output_so_far() == ""
+        program.go()
+        assert until(program.output_so_far, 20)
+        program.hold()
+        lengths = [-1, 0]
+
+        def is_held() -> bool:
+            lengths.append(len(program.output_so_far()))
+            return lengths[-1] == lengths[-2]
+
+        assert until(is_held, 20, step_s=0.5)
+        program.kill()
+        program.ended()
+        assert until(lambda: "sleep 0.01" not in ran("ps", "ax", "-o", "args").stdout, 20)
     assert groups() <= before
-    assert not list(machine.folder.glob("tmp/*"))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.long

@@ -1,24 +1,32 @@
 """Observers around real traffic: what they see, where packets are lost, and that they leave nothing behind."""
 
 import gzip
-import json
+import itertools
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sandbox import LABKIT, ORDINARY, Sandbox, one_sentence, only_run, printed, sandbox, until
+from conftest import Need
+from sandbox import LABKIT, ORDINARY, Sandbox, one_sentence, only_run, sandbox, until
 
 from labkit.analysis import load
+from labkit.measure import topologies
+from labkit.measure.endpoints import Endpoint
+from labkit.measure.experiments import DatapathParameters
 from labkit.measure.observers.perf import control
 from labkit.measure.observers.perf import stat as perf_stat
-from labkit.system import process
+from labkit.measure.observers.registry import TABLE
+from labkit.measure.traffic import ping
+from labkit.system import netlink, process
 
 pytestmark = pytest.mark.needs("namespaces", "iperf3", "ip", "ping", "veth", "bridge")
-SENT = 3000  # as in lose_datagrams.py
+SENT, LENGTH = 3000, 400
 
 
 @pytest.fixture
@@ -27,13 +35,63 @@ def machine(tmp_path: Path) -> Iterator[Sandbox]:
         yield made
 
 
+def bound(end: Endpoint, family: int) -> socket.socket:
+    with netlink.inside(end.namespace.fd):
+        made = socket.socket(socket.AF_INET6 if family == 6 else socket.AF_INET, socket.SOCK_DGRAM)
+    made.bind((end.address, 7000))
+    return made
+
+
+def drained(server: socket.socket) -> int:
+    """Read everything available. Return the number of datagrams."""
+    server.setblocking(False)
+    for count in itertools.count():
+        try:
+            server.recv(LENGTH)
+        except BlockingIOError:
+            return count
+    return 0
+
+
+def lose(name: str, family: int, length: int = LENGTH) -> dict[str, Any]:
+    """Return the counters of two paths after SENT datagrams to each.
+
+    The first server's path has a queue for only a few datagrams. Nobody reads from the second server's socket.
+    """
+    parameters = DatapathParameters(topology=(name,), protocol="udp", family=family)
+    with topologies.build(name, topologies.Spec(2, family=family)) as topology, ExitStack() as stack:
+        if name == "veth_bridge":
+            queue = "tc qdisc add dev port1 root tbf rate 20mbit burst 5kb limit 20kb"
+            process.output([*topology.namespaces[-1].prefix, *queue.split()])
+        # This also lets the bridge learn all addresses.
+        assert ping.reachable(topology.pairs, 1500, family) is None
+        ends = [
+            [stack.enter_context(bound(end, family)) for end in (pair.client, pair.server)]
+            for pair in topology.pairs
+        ]
+        watch = stack.enter_context(TABLE["counters"].armed(parameters, topology, None))  # type: ignore[arg-type]
+        with watch.counting():
+            read = [0, 0]
+            for number, (client, server) in enumerate(ends):
+                for _ in range(SENT):
+                    client.sendto(bytes(length), server.getsockname())
+                    read[number] += drained(server) if number == 0 else 0
+            time.sleep(0.3)  # wait for the rest of the queue
+            read[0] += drained(ends[0][1])
+        for _client, server in ends:
+            server.close()  # drops the datagrams that nobody has read
+        return {"observed": watch.report().observed, "read": read, "family": family}
+
+
 @pytest.fixture(scope="module")
-def losses() -> list[dict[str, Any]]:
-    requests = [["veth_bridge", 4, 2], ["veth_routed", 6, 2], ["loopback", 4, 2], ["veth", 4, 2]]
-    requests += [["veth_bridge", 4, 2, 4000], ["vxlan", 4, 2]]  # fragments, a tunnel
-    program = Path(__file__).with_name("lose_datagrams.py")
-    result: list[dict[str, Any]] = printed(program, json.dumps(requests), timeout_s=120)
-    return result
+def losses(need: Need) -> list[dict[str, Any]]:
+    need("root")
+    paths = (("veth_bridge", 4), ("veth_routed", 6), ("loopback", 4), ("veth", 4))
+    return [
+        *(lose(*one) for one in paths),
+        lose("veth_bridge", 4, 4000),
+        lose("vxlan", 4),
+    ]  # fragments, a tunnel
 
 
 @pytest.mark.needs("vxlan")
