@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, cpu_cgroups
 
 from labkit.common import run_folder
 from labkit.measure.hosts import local
@@ -333,6 +333,24 @@ def also(mark: str, *cases: Any) -> list[Any]:
     return [pytest.param(*(one if isinstance(one, tuple) else (one,)), marks=marks) for one in cases]
 
 
+@contextmanager
+def fifth_of_a_cpu(name: str) -> Iterator[Path]:
+    """Make a cgroup of this name with a quota; yield the file to which a program that is in it writes its PID."""
+    [top] = cpu_cgroups()
+    own = top / name
+    own.mkdir()
+    try:
+        if (own / "cpu.max").exists():
+            (own / "cpu.max").write_text("20000 100000")
+        else:
+            (own / "cpu.cfs_period_us").write_text("100000")
+            (own / "cpu.cfs_quota_us").write_text("20000")
+        yield own / "cgroup.procs"
+    finally:
+        assert until(lambda: not (own / "cgroup.procs").read_text(), 10)
+        own.rmdir()
+
+
 # What a busy machine does to a run whose load is right.
 STARVED = ("generator-limited: ", "the flows ran together for only ", "nothing arrived while all flows ran, ")
 
@@ -348,6 +366,15 @@ def unstarved(measure: Callable[[], list[Row]], attempts: int = 4) -> list[Row]:
         if not starved:
             return rows
     pytest.fail(f"the load was starved in all {attempts} attempts, the last time: {starved}")
+
+
+def shell_program(folder: Path, name: str, text: str) -> str:
+    """Write a program and return a PATH that finds it first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
 
 
 def only_run(machine: Sandbox, experiment: str = "datapaths") -> Path:

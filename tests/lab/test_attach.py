@@ -3,9 +3,7 @@
 The containers are namespaces of sleeping programs. A fake docker reports their processes.
 """
 
-import dataclasses
 import json
-import os
 import shlex
 import subprocess
 from collections.abc import Iterator
@@ -14,14 +12,14 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from sandbox import Done, Sandbox, Trap, one_sentence, sandbox, until
+from sandbox import Done, Sandbox, Trap, one_sentence, sandbox, shell_program, until
 
 from labkit.commands import attach
 from labkit.commands.attach import AttachRequest
 from labkit.common.errors import BadInput
 from labkit.system import netlink
 
-ENGINE = """#!/bin/sh
+ENGINE = """
 for last; do :; done
 [ -s "$0.$last" ] && exec cat "$0.$last"
 echo "Error: No such container: $last" >&2
@@ -36,10 +34,7 @@ class Machine:
     def __init__(self, made: Sandbox) -> None:
         self.sandbox = made
         self.engine = made.folder / "bin/docker"
-        self.engine.parent.mkdir()
-        self.engine.write_text(ENGINE)
-        self.engine.chmod(0o755)
-        self.path = f"{self.engine.parent}:{os.environ['PATH']}"
+        self.path = shell_program(made.folder / "bin", "docker", ENGINE)
         self.programs = {name: made.start("unshare", "--net", "sleep", "1000") for name in ("web", "db")}
         for name in self.programs:
             assert until(lambda name=name: self.sleeps(name), 20)
@@ -200,7 +195,6 @@ LONG = "enx001122334455"  # 15 characters, the maximum length of a name
     [
         ("nic0", [], "nic0.100"),
         (LONG, [], "lk7.100"),  # truncated to 15 characters it would be the NIC itself
-        ("enp130s0f0np0", [link(8, "enp130s0f0np0.1", "vlan", link=7, id=101)], "lk7.100"),
         ("nic0", [link(8, "backup", "vlan", link=7, id=100)], None),
         ("nic0", [link(8, "nic0.100", "dummy")], "lk7.100"),
         ("nic0", [link(8, "nic0.100", "vlan", link=9, id=100)], "lk7.100"),
@@ -226,26 +220,11 @@ def test_vlan_without_name_is_refused() -> None:
         attach._vlan(Mock(), AttachRequest("macvlan", LONG, vlan=100), known, ExitStack())
 
 
-@pytest.mark.parametrize(("default", "left"), [(1, "1"), (30, "30"), (None, "1")])
-def test_a_port_leaves_the_vlan_that_its_bridge_gives(
-    default: int | None, left: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ran: list[list[str]] = []
-    monkeypatch.setattr(netlink, "index_of", lambda _name: 20)
-    monkeypatch.setattr(attach.process, "output", ran.append)
-    data = {"IFLA_BR_VLAN_FILTERING": 1, "IFLA_BR_VLAN_DEFAULT_PVID": default}
-    bridge = dataclasses.replace(link(7, "br0", "bridge"), data=data)
-    wanted = AttachRequest("veth", "br0", vlan=20)
-    attach._veth(Mock(), Mock(fd=3), wanted, bridge, ExitStack())
-    assert [(argv[2], argv[argv.index("vid") + 1]) for argv in ran] == [("del", left), ("add", "20")]
-
-
 @pytest.mark.parametrize(
     ("wanted", "says"),
     [
         (AttachRequest("veth", "br0", "eth 1"), "--interface='eth 1' is not valid: write up to 15 letters"),
         (AttachRequest("veth", "br0", address="10.0.0.1"), "for example 10.0.0.1/24"),
-        (AttachRequest("veth", "br0", address="ten/8"), "ten"),
         (AttachRequest("veth", "br0", gateway="10.0.0.1"), "needs --address"),
         (AttachRequest("veth", "br0", mac="02"), "--mac='02' is not valid"),
         (AttachRequest("ipvlan", "br0", mac="02:00:00:00:00:01"), "leave --mac out"),
