@@ -51,37 +51,29 @@ def test_every_figure_is_drawn(page: Any) -> None:
         assert place.query_selector(".gtitle").text_content()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (700, "dark")])
-def test_figure_labels_stay_inside(width: int, scheme: str, page: Any) -> None:
-    """The edge of a figure cuts off no title, note or label."""
-    resized(page, width, scheme)
-    assert page.evaluate(OUTSIDE) == []
-
-
-def test_texts_do_not_merge_on_a_narrow_page(page: Any) -> None:
-    resized(page, 700, "dark")
-    assert page.evaluate(MERGED) == []
-
-
-def test_code_unfolds(page: Any) -> None:
+def test_code_unfolds_and_hover_shows_units(page: Any) -> None:
     codes = page.query_selector_all("details.code")
     assert codes
     for code in codes:
         assert not code.query_selector("pre").evaluate(VISIBLE)
     codes[0].query_selector("summary").click()
     assert codes[0].query_selector("pre").evaluate(VISIBLE)
-
-
-def test_hover_shows_units(page: Any) -> None:
     # The drag layer covers the points, so move the pointer to the position of one.
-    box = page.query_selector(".figure .scatterlayer .errorbars ~ .points path.point").bounding_box()
+    point = page.query_selector(".figure .scatterlayer .errorbars ~ .points path.point")
+    point.scroll_into_view_if_needed()
+    box = point.bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.wait_for_selector(".figure .hoverlayer .hovertext")
     assert "Gbit/s" in page.query_selector(".hoverlayer .hovertext").text_content()
 
 
-def test_dark_mode_contrast(page: Any) -> None:
-    page.emulate_media(color_scheme="dark")
+def test_texts_can_be_read_on_every_page(page: Any) -> None:
+    """The edge of a figure cuts off no title, note or label, and on a narrow page no two of them merge."""
+    resized(page, 1280, "light")
+    assert page.evaluate(OUTSIDE) == []
+    resized(page, 700, "dark")
+    assert page.evaluate(OUTSIDE) == []
+    assert page.evaluate(MERGED) == []
     colours = "['body', '.gtitle'].map(it => getComputedStyle(document.querySelector(it)))"
     background, words = page.evaluate(
         f"{colours}.map((style, at) => at ? style.fill : style.backgroundColor)"
@@ -92,11 +84,8 @@ def test_dark_mode_contrast(page: Any) -> None:
 
     assert brightness(background) < 60
     assert brightness(words) > 180
-
-
-def test_narrow_screen_scrolls_figures(page: Any) -> None:
     page.set_viewport_size({"width": 400, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400, "it scrolls the figures"
 
 
 def test_paper_holds_every_figure(page: Any) -> None:
