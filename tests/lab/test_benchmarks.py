@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import imports, packets, promise, requests, search, set_up
-from benchmarks.promise import Promise
 from labkit.measure import topologies
 from labkit.measure.endpoints import Pair
 
@@ -62,19 +61,6 @@ def test_searches_and_rates_of_benchmarks() -> None:
     exact = [0.0] * len(packets.RATES_PPS)
     assert packets.worst([*exact, 0.2] * 3) == 0.2
     assert packets.worst([*exact, 0.2, *exact, 0.0, *exact, 0.0]) == 0.0
-
-
-def test_table_marks_broken_promises() -> None:
-    result = [
-        Promise("one", "2 s", "the other: 1 s", 2.0, "<= 1", False, "because"),
-        Promise("information", "3 s"),
-        promise.at_most("import", 0.1, 0.2, "alone", 1.0),
-    ]
-    lines = promise.table(result).splitlines()
-    assert lines[2].split() == ["one", "2", "s", "the", "other:", "1", "s", "2.000", "<=", "1", "BROKEN"]
-    assert lines[3] == "    because"
-    assert lines[4].split() == ["information", "3", "s", "(information)"]
-    assert lines[5].split()[-1] == "kept"
 
 
 def test_different_end_state_is_reported() -> None:

@@ -1,9 +1,7 @@
 """The command line as a new user types it: results, and one sentence for every error."""
 
-import json
 import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,12 +18,6 @@ def test_bad_input_leaves_no_run_behind(tmp_path: Path) -> None:
         assert not machine.data.exists()
         refused = machine.labkit("run", "datapaths", "congestion=nonesuch", *SHORT)
         assert "congestion" in one_sentence(refused)
-
-
-def test_usage(machine: Sandbox) -> None:
-    for line, done in machine.commands("", "nothing", "run", "run --nothing", "sweep").items():
-        assert done.returncode == 2, line
-        assert done.stderr.startswith("usage: labkit"), line
 
 
 def test_shell(machine: Sandbox) -> None:
@@ -58,23 +50,3 @@ def test_run_outside_a_project_goes_to_current_data_folder(tmp_path: Path) -> No
         )
         assert "Medians" in done.stdout
         assert "Verdicts" in done.stdout
-
-
-PROGRESS = """
-import json
-from labkit.runner import run
-seen = []
-short = {"slices": 3, "whole_runs": 1, "rounds": 1, "pairs": [1], "duration_s": 1, "omit_s": 0}
-run.measure("datapaths", {"topology": ["veth", "veth_bridge"], **short}, watch=seen.append)
-print(json.dumps([event["what"] for event in seen if event["event"] == "progress"]))
-"""
-
-
-@pytest.mark.long
-def test_progress_has_names_and_units(machine: Sandbox) -> None:
-    done = machine.run(sys.executable, "-P", "-c", PROGRESS, code=0)
-    building, slices, *whole = json.loads(done.stdout)
-    assert building == "1 pair, round 1 of 1: building 3 arms"
-    assert slices == "1 pair, round 1 of 1: 3 slices of 100 ms of each of 3 arms"
-    told = {re.fullmatch(r"1 pair, round 1 of 1: (.+) for about \d+ s", one)[1] for one in whole}  # type: ignore[index]
-    assert told == {"veth", "veth (again)", "veth_bridge"}

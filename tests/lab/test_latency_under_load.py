@@ -10,6 +10,7 @@ from conftest import IN_A_NAMESPACE, works
 from sandbox import Sandbox, sandbox
 
 from labkit.analysis import load
+from labkit.analysis.verdicts import verdicts
 from labkit.measure import topologies
 from labkit.measure.traffic import sockets
 from studies.latency_under_load import finding
@@ -85,19 +86,13 @@ def test_requests_of_udp_count_from_when_they_were_due() -> None:
 
 @pytest.mark.alone
 def test_bloat_has_the_right_verdicts(rows: pd.DataFrame) -> None:
-    for table in (finding.increase_verdicts(rows), *[load_verdicts(rows)]):
+    for table in (finding.increase_verdicts(rows), verdicts(rows)):
         words = table.set_index("topology")["word"]
         assert words["pfifo-1000"] == "slower"
         for shorter in ("fq_codel", "cake"):
             has = works(*IN_A_NAMESPACE, "tc", "qdisc", "add", "dev", "lo", "root", shorter)
             assert words.get(shorter, "unsupported") == ("faster" if has else "unsupported")
     assert any("planted" in line and "under load" in line for line in finding.findings(rows, pd.DataFrame()))
-
-
-def load_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
-    from labkit.analysis.verdicts import verdicts
-
-    return verdicts(rows)
 
 
 @pytest.mark.alone

@@ -1,17 +1,11 @@
-"""Extreme loads: both ends in one namespace, slow pacing, and more pairs than CPUs."""
+"""Extreme loads: slow pacing, one direction that is a bottleneck, and more pairs than CPUs."""
 
 import pytest
-from sandbox import Sandbox, also
+from sandbox import Sandbox
 
-pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ping", "ip")
-
-
-def test_both_ends_in_one_namespace(machine: Sandbox) -> None:
-    [row] = machine.rows("topology=loopback", "protocol=udp", "family=6", "duration_s=1", "omit_s=0")
-    assert row["status"] == "ok", row["reason"]
+pytestmark = [pytest.mark.long, pytest.mark.needs("user namespaces", "iperf3", "ping", "ip")]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("words", [("protocol=udp", "rate_bps=100000"), ("rate_bps=1e6",)])
 def test_slow_load_window(words: tuple[str, ...], machine: Sandbox) -> None:
     [row] = machine.rows(*words, "duration_s=2", "omit_s=0")
@@ -22,7 +16,7 @@ def test_slow_load_window(words: tuple[str, ...], machine: Sandbox) -> None:
     assert row["received_bytes"] > 0
 
 
-@pytest.mark.parametrize("protocol", ["udp", *also("long", "tcp")])
+@pytest.mark.parametrize("protocol", ["udp", "tcp"])
 def test_each_direction_has_its_own_throughput(protocol: str, machine: Sandbox) -> None:
     """Only the way to the server is a bottleneck."""
     narrow = "change=narrow: qdisc tbf rate 20mbit burst 10kb latency 20ms at between:port1"
@@ -35,17 +29,6 @@ def test_each_direction_has_its_own_throughput(protocol: str, machine: Sandbox) 
     assert row["throughput_bps"] == pytest.approx(row["forward_bps"] + row["reverse_bps"])
 
 
-@pytest.mark.long
-def test_throughput_of_64_pairs(machine: Sandbox) -> None:
-    [row] = machine.rows("pairs=64", "duration_s=3", "omit_s=0")
-    if row["status"] == "invalid":
-        assert "ran together for only" in row["reason"]
-    else:
-        assert row["throughput_bps"] == pytest.approx(row["received_bytes"] * 8 / row["window_s"])
-        assert row["window_s"] >= 1.5
-
-
-@pytest.mark.long
 @pytest.mark.needs("veth", "bridge", "macvlan", "vxlan")
 def test_five_arms_of_128_pairs(machine: Sandbox) -> None:
     """The machine's neighbour table has room for four arms if its entries are learned (neigh.default.gc_thresh3)."""

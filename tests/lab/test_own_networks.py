@@ -1,7 +1,6 @@
 """User-defined networks on the running kernel: VXLAN alone, in its three configurations."""
 
 import json
-import math
 from pathlib import Path
 
 import example_networks
@@ -223,17 +222,13 @@ def test_containers_at_the_ends_of_an_own_network(tmp_path: Path) -> None:
     assert row["received_count"] > 0
 
 
+@pytest.mark.long
 def test_interrupted_capture_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a capture runs, its file exists only in the topology's own mount namespace, so nobody has to remove it."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     memory = Path("/dev/shm")
     before = set(memory.iterdir())
     with live.build("veth") as net:
-        for wrong in (
-            {"settle_s": math.inf}, {"settle_s": math.nan}, {"rate_pps": math.inf}, {"total_bytes": 1 << 63},
-        ):  # fmt: skip
-            with pytest.raises(BadInput, match=r"is outside|whole"), net.capture(**wrong):
-                pass
         with net.capture("client0:eth0") as seen:
             net.client0.run("ping", "-n", "-c1", "-w15", net.server0.address)
             assert "labkit-" in net.client0.run("ls", str(memory))

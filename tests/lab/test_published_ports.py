@@ -5,17 +5,17 @@ import json
 from pathlib import Path
 
 import pytest
-from sandbox import Sandbox, also
+from sandbox import Sandbox
 
 from labkit.measure.topologies.base import address
 from labkit.measure.topologies.published_ports import HOST
 
-pytestmark = pytest.mark.needs("user namespaces", "iperf3", "nft", "veth", "bridge")
+pytestmark = [pytest.mark.long, pytest.mark.needs("user namespaces", "iperf3", "nft", "veth", "bridge")]
 
 NAMES = ("veth_published_proxy", "veth_published_nat")
 
 
-@pytest.mark.parametrize(("protocol", "family"), [("udp", 6), *also("long", ("tcp", 4))])
+@pytest.mark.parametrize(("protocol", "family"), [("udp", 6), ("tcp", 4)])
 def test_load_passes_the_host(protocol: str, family: int, machine: Sandbox) -> None:
     folder = machine.data / "datapaths" / f"{protocol}{family}"
     arms = ",".join(("veth_bridge", *NAMES))
@@ -39,7 +39,6 @@ def pages(path: Path) -> list[dict[str, dict[str, dict[str, dict[str, str]]]]]:
         return list(json.load(file))
 
 
-@pytest.mark.long
 def test_slices_of_many_pairs(machine: Sandbox) -> None:
     arms = ",".join(("veth_bridge", *NAMES))
     rows = machine.rows(f"topology={arms}", "pairs=16", "slices=4", "whole_runs=0")

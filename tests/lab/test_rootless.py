@@ -24,7 +24,7 @@ def test_machine_is_without_privilege(machine: Sandbox) -> None:
 
 
 @pytest.mark.needs("macvlan", "vxlan")
-@pytest.mark.parametrize("protocol", ["udp", *also("long", "tcp", "ping")])
+@pytest.mark.parametrize("protocol", ["udp", *also("long", "ping")])
 def test_topologies_work_in_a_user_namespace(protocol: str, machine: Sandbox) -> None:
     names = ("veth_bridge", "macvlan_bridge", "vxlan", "veth_routed", "loopback")
     words = [f"topology={','.join(names)}", f"protocol={protocol}", "duration_s=1", "omit_s=0"]
@@ -52,7 +52,11 @@ def test_packets_are_captured(machine: Sandbox) -> None:
 
 
 def test_what_needs_root_is_said(machine: Sandbox) -> None:
-    lines = ("run datapaths slices=1 whole_runs=0 --json", "monitor nic0 --seconds 1", "doctor --json")
+    lines = (
+        "run datapaths rounds=1 slices=1 whole_runs=0 --json",
+        "monitor nic0 --seconds 1",
+        "doctor --json",
+    )
     ran, monitored, doctor = machine.commands(*lines).values()
     [line] = [line for line in ran.stderr.splitlines() if "not root" in line]
     assert ran.returncode == doctor.returncode == 0, ran.stderr

@@ -4,7 +4,7 @@ import functools
 import json
 
 import pytest
-from sandbox import names_in_run, until
+from sandbox import also, names_in_run, until
 
 from labkit import live
 from labkit.measure.topologies.base import CLIENTS, SERVERS, address
@@ -17,7 +17,7 @@ def listens(server: live.Endpoint) -> bool:
     return ":5201" in server.run("ss", "-ltnH")
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", ["pasta", *also("long", *(name for name in PROGRAMS if name != "pasta"))])
 def test_payload_arrives_by_the_program(name: str) -> None:
     before = names_in_run()
     with live.build(name, pairs=2, mtu_bytes=9000) as net:
@@ -38,6 +38,7 @@ def test_payload_arrives_by_the_program(name: str) -> None:
     assert names_in_run() == before
 
 
+@pytest.mark.long
 def test_ipv6() -> None:
     with live.build("pasta", family=6) as net:
         address = net.endpoints["server0"].address or ""

@@ -1,4 +1,4 @@
-"""A bisect: what it decides, and that it never guesses. Runs are made up; tests/lab/test_bisect.py measures."""
+"""A bisect: what it decides, and that it never guesses. Runs are made up."""
 
 import itertools
 from collections.abc import Callable, Mapping
