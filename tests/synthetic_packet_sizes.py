@@ -40,17 +40,8 @@ def rows(
                 straight = FIXED + fixed + (BYTE + byte) * size
                 each = straight if many == 1 else FIRST + (FRAGMENT + fragment) * (many - 1)
                 for place in range(places):
-                    result.append(
-                        _row(
-                            arm,
-                            size,
-                            number,
-                            place,
-                            each * mood * (1 + noise * rng.standard_normal()),
-                            many,
-                            lost,
-                        )
-                    )
+                    cost_s = each * mood * (1 + noise * rng.standard_normal())
+                    result.append(_row(arm, size, number, place, cost_s, many, lost))
     return pd.DataFrame([synthetic_rows.ROW | row | changes for row in result])
 
 
@@ -82,14 +73,8 @@ def profiles(
         for size, long_s in took_s.items():
             for arm, role, factor in (("veth", "baseline", 1.0), ("veth (again)", "control", again)):
                 p50_s = long_s * factor * float(np.exp(noise * rng.standard_normal()))
-                one = {
-                    "count": 500,
-                    "mean_s": p50_s,
-                    "p50_s": p50_s,
-                    "p90_s": p50_s,
-                    "p99_s": 2 * p50_s,
-                    "max_s": 1e-3,
-                }
+                one = dict.fromkeys(("mean_s", "p50_s", "p90_s"), p50_s)
+                one |= {"count": 500, "p99_s": 2 * p50_s, "max_s": 1e-3}
                 row = synthetic_rows.ROW | {
                     "experiment": "packet_size", "protocol": "udp", "arm": arm, "topology": "veth", "role": role,
                     "method": "profile", "round": number, "length_bytes": size, "received_count": 250,

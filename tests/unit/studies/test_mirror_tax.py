@@ -76,10 +76,8 @@ def test_misfits_and_emulation_are_said() -> None:
 
 def test_counted_copies_decide() -> None:
     """Mirrors that copy only half of the packets make half of the copies. The cost is per copy."""
-    table = rounds()
-    halved = table.assign(
-        copies_count=table["copies_count"] / 2, copies_expected_count=table["copies_count"] / 2
-    )
+    half = rounds()["copies_count"] / 2
+    halved = rounds().assign(copies_count=half, copies_expected_count=half)
     result = of(mirror_tax.taxes(halved), "switch_per_packet_s")
     assert list(result.copies) == [mirrors / 2 for mirrors in MIRRORS]
     assert result.copy.value == pytest.approx(2 * COPY_S, rel=0.1)
@@ -87,40 +85,34 @@ def test_counted_copies_decide() -> None:
 
 def test_readers_and_loads_are_separate() -> None:
     read = rounds(options="+readers=count")
-    other = rounds(length_bytes=512)
-    result = mirror_tax.taxes(
-        pd.concat([rounds(), read[read["role"].eq("variant")], other], ignore_index=True)
-    )
+    tables = [rounds(), read[read["role"].eq("variant")], rounds(length_bytes=512)]
+    result = mirror_tax.taxes(pd.concat(tables, ignore_index=True))
     assert {(one.curve, one.of["length_bytes"]) for one in result} == {
         ("ovs_netdev", 64), ("ovs_netdev+readers=count", 64), ("ovs_netdev", 512),
     }  # fmt: skip
     assert {tuple(one.arms) for one in result} == {("0", "1", "2", "4", "8")}
 
 
-@pytest.mark.parametrize("more", ["+watched", "/container"])
-def test_changed_arms_and_other_ends_are_curves_of_their_own(more: str) -> None:
+@pytest.mark.parametrize(
+    ("topology", "options", "role"),
+    [("+watched", "", "variant"), ("/container", "", "variant"), ("", "+cpu=0", None)],
+    ids=["a changed arm", "other ends", "a switch bound to a CPU"],
+)
+def test_other_switches_are_curves_of_their_own(topology: str, options: str, role: str | None) -> None:
     """Each costs twice as much as the switch alone, from its own baseline on."""
-    table = rounds()
-    dear = table.assign(
-        topology=table["topology"] + more, role="variant", switch_cpu_s=2 * table["switch_cpu_s"]
+    other = rounds(options=options, plain=options)
+    dear = other.assign(
+        topology=other["topology"] + topology,
+        role=role or other["role"],
+        switch_cpu_s=2 * other["switch_cpu_s"],
     )
-    result = mirror_tax.taxes(pd.concat([table, dear], ignore_index=True))
+    result = mirror_tax.taxes(pd.concat([rounds(), dear], ignore_index=True))
     of_curve = {one.curve: one for one in result if one.cost == "switch_per_packet_s"}
-    assert of_curve.keys() == {"ovs_netdev", f"ovs_netdev{more}"}
-    for curve, factor in (("ovs_netdev", 1), (f"ovs_netdev{more}", 2)):
-        assert of_curve[curve].arms == ["0", "1", "2", "4", "8"]
-        assert of_curve[curve].copy.value == pytest.approx(factor * COPY_S, rel=0.1)  # type: ignore[union-attr]
-
-
-def test_switch_bound_to_a_cpu_has_its_own_baseline() -> None:
-    bound = rounds(options="+cpu=0", plain="+cpu=0")
-    slower = bound.assign(switch_cpu_s=2 * bound["switch_cpu_s"])
-    result = mirror_tax.taxes(pd.concat([rounds(), slower], ignore_index=True))
-    of_curve = {one.curve: one for one in result if one.cost == "switch_per_packet_s"}
-    assert of_curve.keys() == {"ovs_netdev", "ovs_netdev+cpu=0"}
-    for curve, factor in (("ovs_netdev", 1), ("ovs_netdev+cpu=0", 2)):
-        assert of_curve[curve].arms == ["0", "1", "2", "4", "8"]
-        assert of_curve[curve].fixed.value == pytest.approx(factor * FIXED_S, rel=0.1)  # type: ignore[union-attr]
+    assert of_curve.keys() == {"ovs_netdev", f"ovs_netdev{topology}{options}"}
+    for one, factor in zip(of_curve.values(), (1, 2), strict=True):
+        assert one.arms == ["0", "1", "2", "4", "8"]
+        assert one.fixed.value == pytest.approx(factor * FIXED_S, rel=0.1)  # type: ignore[union-attr]
+        assert one.copy.value == pytest.approx(factor * COPY_S, rel=0.1)  # type: ignore[union-attr]
 
 
 def test_rounds_and_costs_that_cannot_be_known() -> None:
@@ -128,17 +120,14 @@ def test_rounds_and_costs_that_cannot_be_known() -> None:
     assert {one.cost for one in result} == {"cpu_per_packet_s"}
     table = rounds()
     empty = table["round"].eq(2) & table["topology"].eq("ovs_netdev+mirrors=8")
-    result = of(
-        mirror_tax.taxes(table.assign(switched_count=table["switched_count"].mask(empty, 3))),
-        "switch_per_packet_s",
-    )
+    table = table.assign(switched_count=table["switched_count"].mask(empty, 3))
+    result = of(mirror_tax.taxes(table), "switch_per_packet_s")
     assert result.left_out == ["1 of 6 rounds left out: fewer than 100 packets at one of the arms"]
     assert len(result.values) == 5
-    table = rounds()
-    result = mirror_tax.taxes(table[table["topology"].isin(["ovs_netdev", "ovs_netdev+mirrors=1"])])
-    assert result == []
-    few = table[table["topology"].isin(["ovs_netdev+mirrors=1", "ovs_netdev+mirrors=2"])]
-    assert {one.why for one in mirror_tax.taxes(few)} == {
+    one = table[table["topology"].isin(["ovs_netdev", "ovs_netdev+mirrors=1"])]
+    assert mirror_tax.taxes(one) == []
+    two = table[table["topology"].isin(["ovs_netdev+mirrors=1", "ovs_netdev+mirrors=2"])]
+    assert {tax.why for tax in mirror_tax.taxes(two)} == {
         "a line needs 3 numbers of mirrors, and there are 2"
     }
 
