@@ -12,15 +12,12 @@ from labkit.system.machine import tracing_journal
 
 
 def test_setting_round_trip() -> None:
+    filtered = "ip_rcv\nbr_handle_frame [bridge]\nip_rcv:traceoff:unlimited\n"
     for name, text, written in (
         ("trace_clock", "local [global] mono\n", "global"),
         ("buffer_size_kb", "7 (expanded: 1408)\n", "1408"),
         ("set_ftrace_filter", "#### all functions enabled ####\n", ""),
-        (
-            "set_ftrace_filter",
-            "ip_rcv\nbr_handle_frame [bridge]\nip_rcv:traceoff:unlimited\n",
-            "ip_rcv\nbr_handle_frame",
-        ),
+        ("set_ftrace_filter", filtered, "ip_rcv\nbr_handle_frame"),
     ):
         assert tracing_journal.writable(name, text) == written
 
@@ -33,7 +30,6 @@ def test_lost_events() -> None:
 
 @pytest.fixture
 def tracing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Create a folder that stands in for tracefs."""
     monkeypatch.setattr(tracing_journal, "PLACES", (tmp_path / "tracing",))
     monkeypatch.setattr(tracing_journal, "JOURNAL", tmp_path / "journal")
     monkeypatch.setattr(tracing_journal, "PERF_TOOLS_LOCK", tmp_path / "lock")
@@ -53,9 +49,8 @@ def test_perf_tools_leftovers_are_restored(tracing: Path) -> None:
         for name in ("events/kprobes/enable", "options/funcgraph-proc"):
             (top / name).write_text("1")
         tracing_journal.PERF_TOOLS_LOCK.write_text("123\n")
-        noted = [
-            msgspec.json.decode(line)["path"] for line in tracing_journal.JOURNAL.read_text().splitlines()
-        ]
+        lines = tracing_journal.JOURNAL.read_text().splitlines()
+        noted = [msgspec.json.decode(line)["path"] for line in lines]
         assert noted.index(f"{top}/events/kprobes/enable") > noted.index(f"{top}/kprobe_events")
     assert (tracing / "events/kprobes/enable").read_text() == "0"
     assert (tracing / "options/funcgraph-proc").read_text() == "0"
@@ -69,23 +64,21 @@ def test_perf_tools_leftovers_are_restored(tracing: Path) -> None:
 def test_other_tracers_are_reported(tracing: Path) -> None:
     """For another labkit the message says to wait, because its settings must not be restored by hand."""
     (tracing / "current_tracer").write_text("function_graph")
-    with (
-        tracing_journal.journal(),
-        pytest.raises(Unsupported, match="another labkit process is tracing"),
-        session.exclusive_tracefs(),
-    ):
+    by_labkit = pytest.raises(Unsupported, match="another labkit process is tracing")
+    by_another = pytest.raises(Unsupported, match="another program is tracing: the tracer function_graph")
+    with tracing_journal.journal(), by_labkit, session.exclusive_tracefs():
         pass
-    with (
-        pytest.raises(Unsupported, match="another program is tracing: the tracer function_graph"),
-        session.exclusive_tracefs(),
-    ):
+    with by_another, session.exclusive_tracefs():
         pass
+
+
+def step(path: Path | str, value: str) -> bytes:
+    return msgspec.json.encode(tracing_journal.JournalStep(str(path), value)) + b"\n"
 
 
 def test_journal_with_an_invalid_line(tracing: Path) -> None:
-    step = msgspec.json.encode(tracing_journal.JournalStep(str(tracing / "tracing_on"), "1"))
-    gone = msgspec.json.encode(tracing_journal.JournalStep(str(tracing / "gone"), "1"))
-    tracing_journal.JOURNAL.write_bytes(b"\0\0{\n" + gone + b"\n" + step + b"\n" + b'{"path')
+    there, gone = (step(tracing / name, "1") for name in ("tracing_on", "gone"))
+    tracing_journal.JOURNAL.write_bytes(b"\0\0{\n" + gone + there + b'{"path')
     tracing_journal.restore_leftovers()
     assert (tracing / "tracing_on").read_text() == "1"
     assert not (tracing / "gone").exists()
@@ -101,17 +94,13 @@ def test_journal_is_limited_to_tracing(tracing: Path, tmp_path: Path, way: str) 
     victim.write_text("precious")
     (tracing / "folder").mkdir()
     (tracing / "link").symlink_to(victim)
-    tracing_journal.JOURNAL.write_bytes(
-        msgspec.json.encode(tracing_journal.JournalStep(f"{tmp_path}/{way}", "theirs")) + b"\n"
-    )
+    tracing_journal.JOURNAL.write_bytes(step(f"{tmp_path}/{way}", "theirs"))
     assert tracing_journal.restore_leftovers() == []
     assert victim.read_text() == "precious"
 
 
 def test_linked_journal_is_ignored(tracing: Path, tmp_path: Path) -> None:
-    (tmp_path / "other").write_bytes(
-        msgspec.json.encode(tracing_journal.JournalStep(str(tracing / "tracing_on"), "theirs")) + b"\n"
-    )
+    (tmp_path / "other").write_bytes(step(tracing / "tracing_on", "theirs"))
     before = (tracing / "tracing_on").read_text()
     tracing_journal.JOURNAL.symlink_to(tmp_path / "other")
     with pytest.raises(OSError, match="symbolic links"):

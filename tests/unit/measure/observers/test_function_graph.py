@@ -16,7 +16,6 @@ SAMPLES = ROOT / "tests/samples"
 
 
 def report(folder: Path, trace: str, *roots: str) -> Observation:
-    """Return the observer's report for a recorded trace."""
     folder.mkdir(exist_ok=True)
     shutil.copy(SAMPLES / f"function_graph-{trace}.txt", folder / "trace")
     return function_graph.report(folder / "trace", roots, folder / "deep" / "kept.txt")
@@ -30,11 +29,8 @@ def test_kept_text_is_unchanged(tmp_path: Path) -> None:
     assert seen.artefact == tmp_path / "deep" / "kept.txt"
     lines = seen.artefact.read_text().splitlines()
     assert lines[0] == "# tracer: function_graph"
-    assert [line for line in lines if "the median" in line] == [
-        f"# {root}, the median: of 1 whole call in which a packet reached a socket and no interrupt or other"
-        " process came"
-        for root in ("udp_sendmsg", "net_rx_action")
-    ]
+    medians = [line.partition(", the median: of 1 whole call")[0] for line in lines if "median" in line]
+    assert medians == ["# udp_sendmsg", "# net_rx_action"]
     printed = (tmp_path / "trace").read_text().splitlines()
     assert all(line in printed for line in lines if not line.startswith("#"))
     for tree, about in zip(packet_calls.read(seen.artefact), seen.observed["trees"], strict=True):
@@ -110,17 +106,13 @@ def test_empty_trace_is_reported(tmp_path: Path) -> None:
     assert (seen.observed["root"], seen.observed["trees"]) == (None, [])
 
 
-@pytest.mark.parametrize(("protocol", "family"), function_graph.SENDS)
-def test_root_functions_by_protocol(protocol: str, family: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = function_graph.SENDS[protocol, family]
-    monkeypatch.setattr(session, "functions", lambda: ["net_rx_action.isra.0", *usual])
-    assert function_graph.roots((), protocol, family, False) == (*usual, "net_rx_action.isra.0")
-    monkeypatch.setattr(session, "functions", lambda: ["tun_sendmsg"])
-    assert function_graph.roots((), protocol, family, True) == ("tun_sendmsg",)
-
-
 def test_every_protocol_has_root_functions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "functions", lambda: ["__tcp_transmit_skb", "udp_sendmsg", "raw_sendmsg"])
+    there = ["__tcp_transmit_skb", "udp_sendmsg", "raw_sendmsg"]
+    monkeypatch.setattr(session, "functions", lambda: there)
     sends = {one: function_graph.roots((), one, 4, False) for one in PROTOCOLS}
     of_tcp = {one for one, found in sends.items() if found == ("__tcp_transmit_skb",)}
     assert set(PROTOCOLS) - of_tcp == {"udp", "udp_rr", "ping"}
+    there.append("net_rx_action.isra.0")
+    assert function_graph.roots((), "udp", 4, False) == ("udp_sendmsg", "net_rx_action.isra.0")
+    there[:] = ["tun_sendmsg"]
+    assert {function_graph.roots((), one, 4, True) for one in PROTOCOLS} == {("tun_sendmsg",)}

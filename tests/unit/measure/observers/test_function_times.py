@@ -27,10 +27,8 @@ FUNCTIONS = ("ip_rcv", "icmp_rcv")
 
 
 def layout(version: str) -> ring_buffer.Layout:
-    texts = [
-        (SAMPLES / f"funcgraph-{name}-{version}.txt").read_text() for name in ("header_page", "exit-format")
-    ]
-    return ring_buffer.layout(texts[0], texts[1], FIELDS)
+    names = (SAMPLES / f"funcgraph-{name}-{version}.txt" for name in ("header_page", "exit-format"))
+    return ring_buffer.layout(*(path.read_text() for path in names), FIELDS)
 
 
 def content(version: str) -> bytes:
@@ -46,14 +44,8 @@ def test_ring_buffer_pages(version: str, monkeypatch: pytest.MonkeyPatch) -> Non
     result, of = Collected(FUNCTIONS, Distribution), layout(version)
     whole = io.BytesIO(content(version))
     pages = iter(lambda: whole.read(of.page_bytes), b"")
-    collect(
-        result,
-        "0",
-        pages,
-        of,
-        lambda address: kernel_functions.function_at(address, known),
-        lambda pid: str(bool(pid)),
-    )
+    function_at = lambda address: kernel_functions.function_at(address, known)  # noqa: E731
+    collect(result, "0", pages, of, function_at, lambda pid: str(bool(pid)))
     report = result.report()
     for name in FUNCTIONS:
         one = report[name]
@@ -81,30 +73,24 @@ def test_damaged_pages_are_refused() -> None:
             list(ring_buffer.events(bytes(page), of))
 
 
-@pytest.mark.parametrize(
-    ("text", "fields", "words"),
-    [
+def test_incomplete_or_reordered_format_is_refused() -> None:
+    header, whole = (SAMPLES / f"funcgraph-{name}-6.1.txt" for name in ("header_page", "exit-format"))
+    for text, fields, words in (
         ("name: other\nID: 4\n", FIELDS, "calltime"),
-        (
-            (SAMPLES / "funcgraph-exit-format-6.1.txt").read_text(),
-            tuple(reversed(FIELDS)),
-            "unexpected field",
-        ),
-    ],
-)
-def test_incomplete_or_reordered_format_is_refused(text: str, fields: tuple[str, ...], words: str) -> None:
-    with pytest.raises(Failed, match=words):
-        ring_buffer.layout((SAMPLES / "funcgraph-header_page-6.1.txt").read_text(), text, fields)
+        (whole.read_text(), tuple(reversed(FIELDS)), "unexpected field"),
+    ):
+        with pytest.raises(Failed, match=words):
+            ring_buffer.layout(header.read_text(), text, fields)
 
 
-@pytest.mark.parametrize("share", [0.5, 0.9, 0.99])
-def test_quantiles(share: float) -> None:
-    rng, times, result = random.Random(1), [], Distribution()
-    for _ in range(5000):
-        times.append(int(rng.lognormvariate(8, 1)))
-        result.add(times[-1])
-    exact = sorted(times)[int(share * len(times)) - 1]
-    assert result.quantile_s(share) == pytest.approx(exact * 1e-9, rel=0.02)
+def test_quantiles() -> None:
+    rng, result = random.Random(1), Distribution()
+    times = [int(rng.lognormvariate(8, 1)) for _ in range(5000)]
+    for time_ns in times:
+        result.add(time_ns)
+    for share in (0.5, 0.9, 0.99):
+        exact = sorted(times)[int(share * len(times)) - 1]
+        assert result.quantile_s(share) == pytest.approx(exact * 1e-9, rel=0.02)
     report = result.report()
     assert (report["count"], report["max_s"]) == (5000, pytest.approx(max(times) * 1e-9))
     assert all(low < high for low, high, _count in report["histogram"])
@@ -145,11 +131,8 @@ def test_output_of_bpftrace() -> None:
     text = Path(SAMPLES / "bpftrace-0.17.0-times.jsonl").read_text()
     result = bpftrace_times.parse(text, ["ip_rcv", "__netif_receive_skb_core"])
     one = result["ip_rcv"]
-    assert (one["count"], one["total_s"], one["max_s"]) == (
-        1000,
-        pytest.approx(0.029860145),
-        pytest.approx(948523e-9),
-    )
+    assert one["count"] == 1000
+    assert (one["total_s"], one["max_s"]) == pytest.approx((0.029860145, 948523e-9))
     assert 16.384e-6 < one["p50_s"] < 32.767e-6 < one["p90_s"] < 65.536e-6
     assert one["processes"]["ping"]["count"] == one["cpus"]["0"]["count"] == 1000
     assert result["__netif_receive_skb_core"]["count"] == 1000
@@ -161,24 +144,12 @@ def test_output_of_bpftrace() -> None:
         bpftrace_times.parse('{"type": "map", "data"', ["ip_rcv"])
 
 
-WARNING = "stdin:1:1-14: WARNING: ip_rcv is not traceable\nkprobe:ip_rcv { exit(); }\n~~~~~~~~~~~~~\n"
-
-
-@pytest.mark.parametrize(
-    ("lines", "words"),
-    [
-        (
-            "create_probe_event: open(/sys/kernel/tracing/kprobe_events): No such file or directory\n"
-            "ERROR: Error attaching probe: 'kprobe:ip_rcv'\n",
-            "this kernel has no kprobe events",
-        ),
-        (
-            "ERROR: Error attaching probe: 'kprobe:ip_rcv'\n",
-            "bpftrace: Error attaching probe: 'kprobe:ip_rcv'",
-        ),
-    ],
-)
-def test_bpftrace_error_is_in_words(lines: str, words: str) -> None:
+def test_bpftrace_error_is_in_words() -> None:
     """A sentence of a report has no warnings of bpftrace and no lines of its program."""
-    ended = process.Ended(["bpftrace"], 255, "Attaching 1 probe...\n", WARNING + lines, 0.0)
-    assert bpftrace_times.reason(ended) == words
+    warning = "stdin:1:1-14: WARNING: ip_rcv is not traceable\nkprobe:ip_rcv { exit(); }\n~~~~~~~~~~~~~\n"
+    error = "Error attaching probe: 'kprobe:ip_rcv'"
+    no_file = "create_probe_event: open(/sys/kernel/tracing/kprobe_events): No such file or directory\n"
+    for lines, words in (("", f"bpftrace: {error}"), (no_file, "this kernel has no kprobe events")):
+        said = f"{warning}{lines}ERROR: {error}\n"
+        ended = process.Ended(["bpftrace"], 255, "Attaching 1 probe...\n", said, 0.0)
+        assert bpftrace_times.reason(ended) == words

@@ -29,41 +29,27 @@ def lossy(sent: int = 10_000, others: int = 13) -> dict[str, Any]:
     received = arrived - next(report)
     delivered = received - next(report)
     errors, unread = next(report), next(report)
-    return {
-        "namespaces": {
-            "client0": {
-                "interfaces": {"eth0": {"tx_packets": eth0, "tx_dropped": drop}},
-                "qdiscs": {"eth0": {"tbf 1:": {"drop": 1}}},
-                # as ip_send_skb and udp_send_skb count what a queue refuses
-                "mibs": {
-                    "Ip": {"OutRequests": left, "OutDiscards": 1},
-                    "Udp": {"OutDatagrams": sent - 1, "SndbufErrors": 1},
-                },
-            },
-            "between": {
-                "interfaces": {
-                    "port0": {"rx_packets": port0},
-                    "port1": {"tx_packets": port1, "tx_dropped": refused},
-                }
-            },
-            "server0": {
-                "interfaces": {"eth0": {"rx_packets": arrived}},
-                "mibs": {
-                    "Ip": {"InReceives": received, "InDelivers": delivered, "InDiscards": 128},
-                    "Tcp": {"InSegs": others},
-                    "Udp": {
-                        "InDatagrams": delivered - others - errors - unread,
-                        "InErrors": errors,
-                        "RcvbufErrors": errors,
-                    },
-                },
-            },
-        }
+    client = {
+        "interfaces": {"eth0": {"tx_packets": eth0, "tx_dropped": drop}},
+        "qdiscs": {"eth0": {"tbf 1:": {"drop": 1}}},
+        # as ip_send_skb and udp_send_skb count what a queue refuses
+        "mibs": {
+            "Ip": {"OutRequests": left, "OutDiscards": 1},
+            "Udp": {"OutDatagrams": sent - 1, "SndbufErrors": 1},
+        },
     }
+    ports = {"port0": {"rx_packets": port0}, "port1": {"tx_packets": port1, "tx_dropped": refused}}
+    udp = {"InErrors": errors, "RcvbufErrors": errors}
+    udp["InDatagrams"] = delivered - others - errors - unread
+    ip = {"InReceives": received, "InDelivers": delivered, "InDiscards": 128}
+    server = {
+        "interfaces": {"eth0": {"rx_packets": arrived}},
+        "mibs": {"Ip": ip, "Tcp": {"InSegs": others}, "Udp": udp},
+    }
+    return {"namespaces": {"client0": client, "between": {"interfaces": ports}, "server0": server}}
 
 
 def losses(counted: dict[str, Any], protocol: str = "udp", **more: Any) -> dict[str, Any]:
-    """Return the losses on the way of the one pair."""
     [result] = packet_loss.losses(counted, [("client0", "server0", WAY)], protocol, 4, **more)
     return result
 
@@ -99,21 +85,18 @@ def test_losses_by_hop_add_up() -> None:
     assert [hop["lost_count"] for hop in result["hops"]] == list(LOST.values())
 
 
-@pytest.mark.parametrize(
-    ("place", "where"),
-    [
+def test_the_place_of_most_loss_is_named() -> None:
+    for place, where in (
         ("IP to eth0", "67 % of these at client: IP to eth0 (qdisc tbf dropped)"),
         ("server0: IP", "67 % of these at server: IP (TcpExt IPReversePathFilter)"),
-    ],
-)
-def test_the_place_of_most_loss_is_named(place: str, where: str) -> None:
-    changed = lossy()
-    changed["namespaces"]["server0"]["mibs"]["TcpExt"] = {"IPReversePathFilter": 129}
-    result = losses(changed)
-    rest = sum(hop["lost_count"] for hop in result["hops"] if place not in hop["at"])
-    for hop in result["hops"]:
-        hop["lost_count"] = 2 * rest if place in hop["at"] else hop["lost_count"]
-    assert loss_places.where([result]) == where
+    ):
+        changed = lossy()
+        changed["namespaces"]["server0"]["mibs"]["TcpExt"] = {"IPReversePathFilter": 129}
+        result = losses(changed)
+        rest = sum(hop["lost_count"] for hop in result["hops"] if place not in hop["at"])
+        for hop in result["hops"]:
+            hop["lost_count"] = 2 * rest if place in hop["at"] else hop["lost_count"]
+        assert loss_places.where([result]) == where
     assert loss_places.where([{"hops": []}]) is None
 
 
@@ -123,11 +106,9 @@ def test_esp_in_transport_mode_is_one_hop() -> None:
     for space, name in (("client0", "OutRequests"), ("server0", "InDelivers")):
         changed["namespaces"][space]["mibs"]["Ip"][name] += 9000
     result = losses(changed, protected=[("server0", "eth0")])
-    assert [hop["at"].partition(": ")[2] for hop in result["hops"]] == [
-        "lost on the way, or left unread in the socket",
-        "UDP socket",
-    ]
-    assert [hop["lost_count"] for hop in result["hops"]] == [sum(LOST.values()) - 256, 256]
+    hops = {hop["at"].partition(": ")[2]: hop["lost_count"] for hop in result["hops"]}
+    rest = sum(LOST.values()) - 256
+    assert hops == {"lost on the way, or left unread in the socket": rest, "UDP socket": 256}
     assert loss_places.duplicated([result]) is None
 
 
@@ -185,14 +166,9 @@ SWITCHED = {
 
 
 def test_copies_of_mirrors_are_followed() -> None:
-    changed = {
-        "namespaces": {
-            "between": {
-                "interfaces": {"port1": {"tx_dropped": 9}, "uplink": {"tx_packets": 5}},
-                "qdiscs": {"uplink": {"tbf 1:": {"drop": 6}}},
-            }
-        }
-    }
+    queue = {"uplink": {"tbf 1:": {"drop": 6}}}
+    ports = {"port1": {"tx_dropped": 9}, "uplink": {"tx_packets": 5}}
+    changed = {"namespaces": {"between": {"interfaces": ports, "qdiscs": queue}}}
     metered = {"copies_expected_count": 100, "copies_count": 90, "copies_unread_count": 7}
     result = packet_loss.lost_copies(changed, SWITCHED, metered, "between", {"port0", "port1"})
     assert (result["unit"], result["sent_count"], result["received_count"]) == ("copies", 100, 83)
@@ -217,7 +193,6 @@ def test_copies_of_mirrors_are_followed() -> None:
     result = lost_copies(metered)
     assert result["mirrors"]["mirror0"] == {"sent_count": 50, "arrived_count": 50, "unread_count": None}
     # The queue of the uplink counts fewer drops than copies were lost there.
-    queue = {"uplink": {"tbf 1:": {"drop": 6}}}
     changed = {"namespaces": {"between": {"interfaces": {"uplink": {"tx_packets": 85}}, "qdiscs": queue}}}
     metered = {"copies_expected_count": 100, "copies_count": 84, "copies_unread_count": 7}
     result = packet_loss.lost_copies(changed, SWITCHED, metered, "between", {"port0", "port1"}, "uplink")

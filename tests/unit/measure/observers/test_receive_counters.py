@@ -1,8 +1,6 @@
-"""Receive counters where a tunnel ends beside the server: the tunnel's own datagrams, which the kernel counts, are
-subtracted."""
+"""Receive counters: what is no payload, and datagrams of tunnels that end beside the server."""
 
 import os
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,19 +13,10 @@ from labkit.measure.observers.counters import receive_counters
 from labkit.measure.observers.counters.receive_counters import ReceiveCounts
 from labkit.system.netlink import LinkCounters, encryption
 
-SNMP = "Udp: InDatagrams NoPorts InErrors OutDatagrams\nUdp: {} 0 0 7\n"
 
-
-def server(taken_out: Iterator[int]) -> Any:
-    """Return an endpoint whose namespace has decapsulated these numbers of packets, one for each reading."""
-    kernel = SimpleNamespace(counters=lambda _index: LinkCounters(0, next(taken_out)))
-    read = lambda _path: SNMP.format(100)  # noqa: E731
-    return SimpleNamespace(kernel=SimpleNamespace(read=read), namespace=SimpleNamespace(netlink=kernel))
-
-
-@pytest.mark.parametrize(
-    ("interface", "kind", "address", "local", "payload_bytes", "more_bytes"),
-    [
+def test_headers_of_tcp_are_no_payload(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without segmentation offload every frame has headers, and would seem to carry 4.6 % more."""
+    for interface, kind, address, local, payload_bytes, more_bytes in (
         ("eth0", "veth", "10.2.0.1", True, 1448, 0),
         ("eth0", "veth", "fd00::2:1", True, 1428, 0),
         ("eth0", "vxlan", "10.2.0.1", True, 1462, 0),  # its counters leave out the Ethernet header
@@ -41,28 +30,17 @@ def server(taken_out: Iterator[int]) -> Any:
         ("eth0.5", "vlan", "10.2.0.1", True, 1462, 0),
         ("tun0", "tun", "10.2.0.1", True, 1462, 0),  # it has no Ethernet header
         ("tap0", "tun", "10.2.0.1", True, 1448, 0),
-    ],
-)
-def test_headers_of_tcp_are_no_payload(
-    interface: str,
-    kind: str | None,
-    address: str,
-    local: bool,
-    payload_bytes: int,
-    more_bytes: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Without segmentation offload every frame has headers, and would seem to carry 4.6 % more."""
-    mac = None if kind == "wireguard" or interface in ("lo", "tun0") else "02:00:00:00:00:07"
-    links = [SimpleNamespace(index=7, kind=kind, mac=mac), SimpleNamespace(index=8, kind="vxlan", mac=mac)]
-    monkeypatch.setattr(receive_counters.netlink, "links", lambda _kernel: links)
-    end: Any = SimpleNamespace(
-        interface=interface, index=7, address=address, kernel=SimpleNamespace(is_here=True),
-        namespace=SimpleNamespace(netlink=None), more_header_bytes=more_bytes,
-        counters=lambda: LinkCounters(1514 * 1000, 1000),
-    )  # fmt: skip
-    counts = receive_counters.Receivers([end, end], "tcp", None, [end] * local).read()
-    assert counts == ReceiveCounts(2 * payload_bytes * 1000, 2000)
+    ):
+        mac = None if kind == "wireguard" or interface in ("lo", "tun0") else "02:00:00:00:00:07"
+        links = [SimpleNamespace(index=at, kind=of, mac=mac) for at, of in ((7, kind), (8, "vxlan"))]
+        monkeypatch.setattr(receive_counters.netlink, "links", lambda _kernel, links=links: links)
+        end: Any = SimpleNamespace(
+            interface=interface, index=7, address=address, kernel=SimpleNamespace(is_here=True),
+            namespace=SimpleNamespace(netlink=None), more_header_bytes=more_bytes,
+            counters=lambda: LinkCounters(1514 * 1000, 1000),
+        )  # fmt: skip
+        counts = receive_counters.Receivers([end, end], "tcp", None, [end] * local).read()
+        assert counts == ReceiveCounts(2 * payload_bytes * 1000, 2000), (interface, kind)
 
 
 def test_long_files_of_the_kernel_are_read_to_their_end() -> None:

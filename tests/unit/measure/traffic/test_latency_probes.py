@@ -13,14 +13,8 @@ from labkit.measure.traffic.packet_generator import PacketTrials
 
 FIRST, COUNT = 1, 5  # number 0 is the ignored one
 ARRIVED = [0, 1, 3, 2, 2]
-STAMPS = [
-    (0, 1),
-    (1, 1_000),
-    (2, 2_000),
-    (3, 3_000),
-    (4, 4_000),
-    (2, 9_999),
-]  # the last is of a tunnel's underlay
+# The last is of a tunnel's underlay.
+STAMPS = [(0, 1), (1, 1_000), (2, 2_000), (3, 3_000), (4, 4_000), (2, 9_999)]
 
 
 def result(monkeypatch: pytest.MonkeyPatch, stamps: list[tuple[int, int]]) -> dict[str, Any]:

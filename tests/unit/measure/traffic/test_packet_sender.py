@@ -46,15 +46,7 @@ def flow_of(frame: bytes) -> tuple[bytes, ...]:
 
 
 @pytest.mark.parametrize("addresses", [V4, V6], ids=["IPv4", "IPv6"])
-@pytest.mark.parametrize(
-    "vary",
-    [
-        ("source_port",),
-        ("source_ip",),
-        ("target_ip", "source_mac"),
-        ("target_port", "source_ip", "target_mac"),
-    ],
-)
+@pytest.mark.parametrize("vary", [("source_port",), ("target_ip", "source_mac"), ("source_ip", "target_mac")])
 def test_flows_and_checksums(addresses: FrameAddresses, vary: tuple[str, ...]) -> None:
     result = frames(addresses, Mix((100, 600), 3000, vary))
     assert len({flow_of(frame) for frame in result}) == 3000

@@ -47,10 +47,8 @@ def test_steps_of_the_printed_times() -> None:
 
 
 def test_times_that_are_all_in_one_step_are_a_doubt() -> None:
-    assert ping._step_doubt([0.021] * 100, 0.021, 1e-4) == (
-        "ping printed 100 % of the round-trip times as 21 ms, because it prints such times in steps of 100 µs: smaller"
-        " differences do not show"
-    )
+    doubt = ping._step_doubt([0.021] * 100, 0.021, 1e-4)
+    assert str(doubt).startswith("ping printed 100 % of the round-trip times as 21 ms, ")
     assert ping._step_doubt([0.021] * 50 + [0.0211] * 50, 0.0211, 1e-4) is None
     assert ping._step_doubt([0.0005] * 100, 0.0005, 1e-7) is None
 

@@ -24,9 +24,8 @@ def log() -> sockperf.Log:
 def punctual(count: int, period_ns: int = 1_000_000, rtt_ns: int = 20_000) -> sockperf.Log:
     """A log of messages that were sent when they were due, all with the same round trip."""
     sent = array("q", (5_000_000_000 + number * period_ns for number in range(count)))
-    return sockperf.Log(
-        sent, array("q", (one + rtt_ns for one in sent)), count, count * period_ns * 1e-9, 0, 0
-    )
+    received = array("q", (one + rtt_ns for one in sent))
+    return sockperf.Log(sent, received, count, count * period_ns * 1e-9, 0, 0)
 
 
 def test_stall_shows_in_the_recorded_log() -> None:
@@ -43,9 +42,8 @@ def test_stall_shows_in_the_recorded_log() -> None:
 def test_delay_of_one_percent_is_at_p99_and_not_at_p50(rate_rps: int | None) -> None:
     plain = punctual(1500)
     slow = array("q", (one + 5_000_000 * (number % 80 == 0) for number, one in enumerate(plain.received_ns)))
-    before, after = (
-        sockperf.columns([one], 1, rate_rps) for one in (plain, replace(plain, received_ns=slow))
-    )
+    logs = (plain, replace(plain, received_ns=slow))
+    before, after = (sockperf.columns([one], 1, rate_rps) for one in logs)
     for row in (before, after):
         assert row["latency_p50_s"] == pytest.approx(20e-6, rel=1e-3)
         assert row["transaction_rate"] == pytest.approx(1000, rel=2e-3)
@@ -71,11 +69,8 @@ def test_sender_that_was_held_hides_nothing() -> None:
     sent = array("q", plain.sent_ns)
     sent[400:700] = array("q", [sent[700]] * 300)
     kept = [number for number in range(1500) if 400 <= number < 700 or number % 10 != 5]
-    held = sockperf.Log(
-        array("q", (sent[number] for number in kept)),
-        array("q", (sent[number] + 20_000 for number in kept)),
-        1500, 1.5, 1500 - len(kept), 0,
-    )  # fmt: skip
+    left, answered = (array("q", (sent[at] + rtt_ns for at in kept)) for rtt_ns in (0, 20_000))
+    held = sockperf.Log(left, answered, 1500, 1.5, 1500 - len(kept), 0)
     due = held.due_ns(1000)
     assert all(abs(due[at] - plain.sent_ns[number]) < 1000 for at, number in enumerate(kept))
     row = sockperf.columns([held], 1, 1000)

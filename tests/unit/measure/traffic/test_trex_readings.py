@@ -21,7 +21,6 @@ def counters(name: str, port: int) -> list[dict[str, Any]]:
 
 
 def started(name: str) -> list[tuple[float, float, float]]:
-    """Return when traffic was started, at which rate, and for how long."""
     return [
         (t, parameters["mul"]["value"], parameters["duration"])
         for t, method, parameters, _ in calls(name)
@@ -31,28 +30,27 @@ def started(name: str) -> list[tuple[float, float, float]]:
 
 def whole(name: str, after: float, before: float) -> Direction:
     """Return the counters of the direction 0→1 between two idle times of a transcript."""
-
-    def reading(of: list[dict[str, Any]], at: int) -> dict[str, Any]:
-        return of[at]
-
-    zero = [one for one in counters(name, 0) if after <= one["time"] <= before]
-    one = [one for one in counters(name, 1) if after <= one["time"] <= before]
+    zero, one = ([one for one in counters(name, at) if after <= one["time"] <= before] for at in (0, 1))
     raw = [
-        {"time": zero[at]["time"], "ports": {"0": reading(zero, at), "1": reading(one, at)}}
+        {"time": zero[at]["time"], "ports": {"0": zero[at], "1": one[at]}}
         for at in (0, 1, -2 if zero[-1]["opackets"] > zero[-2]["opackets"] else -3, -1)
     ]
     [direction] = readings.directions({"readings": raw}, (0, 1), (0,))
     return direction
 
 
-def last_latency(name: str, group: str = "5") -> ProbeLatency:
-    answers = [
+def last_answer(name: str) -> dict[str, Any]:
+    """Return the last answer with a latency of the packet group 5."""
+    answers: list[dict[str, Any]] = [
         result
         for _, method, _, result in calls(name)
-        if method == "get_pgid_stats" and result.get("latency", {}).get(group)
+        if method == "get_pgid_stats" and result.get("latency", {}).get("5")
     ]
-    latency = readings.stateless_latency(answers[-1], int(group))
-    return latency
+    return answers[-1]
+
+
+def last_latency(name: str) -> ProbeLatency:
+    return readings.stateless_latency(last_answer(name), 5)
 
 
 def test_rate_is_over_wall_time_not_over_schedule_time() -> None:
@@ -105,7 +103,6 @@ def test_probes_of_a_second_are_in_no_bucket() -> None:
 
 
 def latencies(name: str, *groups: int) -> list[ProbeLatency]:
-    """Return the latencies of these packet groups in every answer that has some."""
     answers = [result for _, method, _, result in calls(name) if method == "get_pgid_stats"]
     all_of = (readings.stateless_latency(answer, group) for answer in answers for group in groups)
     return [one for one in all_of if one is not None and one.buckets]
@@ -144,12 +141,7 @@ def test_hdr_histogram_gives_exact_percentiles() -> None:
 
 def test_lost_probes_include_those_at_the_end() -> None:
     """5: `dropped` misses losses after the last received probe. The difference of sent and received includes them."""
-    answers = [
-        result
-        for _, method, _, result in calls("stl_latency_loss_hdrh")
-        if method == "get_pgid_stats" and result.get("latency", {}).get("5")
-    ]
-    dropped = answers[-1]["latency"]["5"]["er"]["drp"]
+    dropped = last_answer("stl_latency_loss_hdrh")["latency"]["5"]["er"]["drp"]
     latency = last_latency("stl_latency_loss_hdrh")
     assert latency.lost_count == 509 > dropped == 506
 

@@ -1,11 +1,11 @@
 """Display filters: a tshark that hangs, and tables of bounded size."""
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from example_frames import ethernet, ip, udp
+from sandbox import until
 
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.common.packets import ETHERNET
@@ -14,9 +14,11 @@ from labkit.measure.observers.monitor.display_filter import Tshark
 from labkit.measure.observers.monitor.kept import Row
 from labkit.system.machine import programs
 
+Tool = Callable[[str], None]
+
 
 @pytest.fixture
-def tshark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def tshark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tool:
     """Return a function that makes a shell script the program tshark."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
@@ -33,19 +35,17 @@ def tshark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], N
     ids=["hangs", "of another version"],
 )
 def test_tshark_without_an_answer_is_given_up(
-    script: str, tshark: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    script: str, tshark: Tool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tshark(script)
     monkeypatch.setattr(display_filter, "SILENT_S", 0.2)
     one = Tshark("ip", ETHERNET)
     one.add([(0, 0, "in", 60, bytes(60), ())])
     assert one.awaiting_count == 1
-    deadline = time.monotonic() + 20
-    while one.problem is None:
-        assert list(one.matching_rows()) == []
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    assert "did not answer within 0.2 s" in one.problem
+    rows: list[Row] = []
+    assert until(lambda: rows.extend(one.matching_rows()) or one.problem, 20)
+    assert rows == []
+    assert "did not answer within 0.2 s" in str(one.problem)
     one.add([(1, 0, "in", 60, bytes(60), ())])
     assert (one.awaiting_count, one.unexamined_count, one.hidden_count) == (0, 2, 0)
     one.close()
@@ -91,13 +91,9 @@ def test_fields_are_checked_and_their_values_are_texts() -> None:
     frame = ethernet(ip(udp(text, 514), "10.0.0.1 > 10.0.0.2", 17, ttl=7))
     one = Tshark(None, ETHERNET, display_filter.field_names("ip.ttl, syslog.msg, tcp.seq, _ws.col.Protocol"))
     one.add([(number, 0, "in", len(frame), frame, ()) for number in range(3)])
-    deadline = time.monotonic() + 60
     rows: list[Row] = []
-    while one.awaiting_count:
-        rows += one.matching_rows()
-        assert one.problem is None
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    assert until(lambda: rows.extend(one.matching_rows()) or not one.awaiting_count or one.problem, 60)
+    assert one.problem is None
     one.close()
     assert [row[0] for row in rows] == [0, 1, 2]
     for row in rows:
@@ -107,9 +103,7 @@ def test_fields_are_checked_and_their_values_are_texts() -> None:
         assert message.isprintable()
 
 
-def test_packets_beyond_the_pipe_are_counted(
-    tshark: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packets_beyond_the_pipe_are_counted(tshark: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
     tshark("exec sleep 60")
     monkeypatch.setattr(display_filter, "MAX_PENDING_BYTES", 10_000)
     one = Tshark("ip", ETHERNET)
@@ -123,22 +117,15 @@ def test_packets_beyond_the_pipe_are_counted(
 @pytest.mark.parametrize(
     ("expression", "fields", "what"),
     [
-        ("ip", (), "the display filter 'ip'"),
         (None, ("ip.ttl",), "fields=ip.ttl"),
         ("ip", ("ip.ttl", "tcp.seq"), "the display filter 'ip' with fields=ip.ttl,tcp.seq"),
     ],
 )
 def test_what_tshark_answers_to_a_check_is_one_sentence(
-    expression: str | None,
-    fields: tuple[str, ...],
-    what: str,
-    tshark: Callable[[str], None],
-    monkeypatch: pytest.MonkeyPatch,
+    expression: str | None, fields: tuple[str, ...], what: str, tshark: Tool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tshark("echo 'tshark: No memory.' >&2; exit 1")
-    with pytest.raises(BadInput, match=f"^tshark refuses {what}: No memory$"):
-        display_filter.check(expression, fields)
     for nonsense, reason in (
+        ("echo 'tshark: No memory.' >&2; exit 1", "No memory"),
         ("exit 3", "tshark gives no reason"),
         ("echo; exit 3", "tshark gives no reason"),
         (r"printf '\377\033[2J\n     ^\n' >&2; exit 3", r"\S*\\x1b\[2J \(at character 2\)"),
@@ -148,9 +135,8 @@ def test_what_tshark_answers_to_a_check_is_one_sentence(
             display_filter.check(expression, fields)
         assert str(raised.value).isprintable()
     tshark("kill -9 $$")
-    with pytest.raises(
-        Failed, match=f"^tshark did not check {what}: .*tshark was ended by SIGKILL: try again"
-    ):
+    killed = f"^tshark did not check {what}: .*tshark was ended by SIGKILL: try again"
+    with pytest.raises(Failed, match=killed):
         display_filter.check(expression, fields)
     tshark("exec sleep 60")
     monkeypatch.setattr(display_filter, "CHECK_S", 0.05)

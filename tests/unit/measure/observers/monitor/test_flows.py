@@ -62,10 +62,8 @@ def test_the_class_is_the_inner_protocol_whatever_came_first() -> None:
                 name: 1 + (name == "tcp") for name in kind
             }
     whole = ethernet(ip_frame(udp(PAYLOAD, 9), ends, 17))
-    parts = [
-        ethernet(ip_frame(bytes([number]) * 48, ends, 17, place=place))
-        for number, place in enumerate((0x2000, 0x2006, 12))
-    ]
+    places = (0x2000, 0x2006, 12)
+    parts = [ethernet(ip_frame(bytes([at]) * 48, ends, 17, place=place)) for at, place in enumerate(places)]
     for frames in ([whole, *parts], [*parts, whole]):
         assert list(counted(frames).classes().items()) == [("udp", [4, sum(map(len, frames))])]
     assert len({identify(data, ETHERNET) for data in parts}) == 1
@@ -104,22 +102,18 @@ def test_the_class_and_ports_behind_extension_headers_are_those_of_tshark(tmp_pa
         name, _addresses, own = identify(data, ETHERNET)
         assert name == expected, line
         is_cut = "gre" in protocols or "fraghdr" in protocols  # outer ports only, and none of a fragment
-        assert [str(int.from_bytes(own[2:]))] * bool(own) == [one for one in ports if one and not is_cut], (
-            line
-        )
+        port = [str(int.from_bytes(own[2:]))] * bool(own)
+        assert port == [one for one in ports if one and not is_cut], line
 
 
 def test_talkers_are_hosts_in_both_directions() -> None:
-    """A host is the same in all of its conversations, whatever their class."""
     one, other, third = "10.0.0.1", "10.0.0.2", "fd00::3"
     frames = [ip(one, other, 17)] * 3 + [ip(other, one, 1)] + [ip(one, "10.0.0.9", 6)]
     totals = counted([MACS + b"\x08\x00" + data for data in frames] + [MACS + b"\x12\x34" + bytes(20)])
     size = len(MACS) + 2 + len(frames[0])
     assert totals.talkers(2) == [(one, 4, 4 * size, 1, size), (other, 1, size, 3, 3 * size)]
     assert totals.talkers(9)[2] == ("10.0.0.9", 0, 0, 1, size)
-    assert sum(row[1] for row in totals.talkers(9)) == len(frames), (
-        "the frame without addresses is of no host"
-    )
+    assert sum(row[1] for row in totals.talkers(9)) == len(frames)  # that without addresses is of no host
     six = MACS + b"\x86\xdd" + bytes([0x60, 0, 0, 0, 0, 0, 17, 64]) + ip_address(third).packed * 2
     assert counted([six]).talkers(1) == [(third, 1, len(six), 1, len(six))]
     totals.clear()
@@ -137,15 +131,10 @@ def test_mutants_of_frames_raise_nothing() -> None:
         ]
         assert all(one.stack or not one.data for one in rows)
         assert sum(len(block) > 44 for block in blocks(rows)) == len(rows)
-        report = MonitorReport(
-            MonitorCounts(1, 1, 0, 0, 0, 1, 0, 0, 0),
-            {name: (count, size) for name, (count, size) in totals.classes().items()},
-            totals.conversations(20),
-            rows[:200],
-            False,
-            link_type,
-            talkers=totals.talkers(20),
-        )
+        classes = {name: (count, size) for name, (count, size) in totals.classes().items()}
+        counts = MonitorCounts(1, 1, 0, 0, 0, 1, 0, 0, 0)
+        of_hosts, talkers = totals.conversations(20), totals.talkers(20)
+        report = MonitorReport(counts, classes, of_hosts, rows[:200], False, link_type, talkers=talkers)
         console = new_console()
         with console.capture() as printed:
             console.print(command.tables("x", report, (1.0, None)))
@@ -179,10 +168,9 @@ def test_counters_fit_and_have_rates() -> None:
         return MonitorReport(counts, {"udp": (selected, 64 * selected)}, [], [], False, ETHERNET)
 
     console = new_console()
+    before = (2.0, report(1_000_000, 1_000))
     with console.capture() as printed:
-        console.print(
-            command.tables("client0:eth0", report(5_000_000, 3_000), (2.0, report(1_000_000, 1_000)))
-        )
+        console.print(command.tables("client0:eth0", report(5_000_000, 3_000), before))
     lines = printed.get().splitlines()
     assert max(map(len, lines)) <= 80
     cells = [line.split() for line in lines]

@@ -33,16 +33,11 @@ def frames(kind: str, inner: bytes, version: int) -> list[bytes]:
     """Return an inner packet in every form that the tunnel has."""
     tagged = struct.pack("!HH", 5, TYPES[version]) + inner
     bridged = [ethernet(inner, TYPES[version]), ethernet(tagged, 0x8100), ethernet(tagged, 0x88A8)]
-    if kind == "vxlan":
-        return [outside(outer, udp(vxlan(content), 4789), 17) for outer in (4, 6) for content in bridged]
-    if kind == "geneve":
+    if kind in IN_UDP:
         options = (b"", bytes(4), bytes(range(60)))
-        return [
-            outside(outer, udp(geneve(content, options=each), 6081), 17)
-            for outer in (4, 6)
-            for each in options
-            for content in bridged
-        ]
+        of_geneve = [udp(geneve(content, options=each), 6081) for each in options for content in bridged]
+        of_udp = of_geneve if kind == "geneve" else [udp(vxlan(content), 4789) for content in bridged]
+        return [outside(outer, one, 17) for outer in (4, 6) for one in of_udp]
     if kind == "ipip":
         return [outside(outer, inner, {4: 4, 6: 41}[version]) for outer in (4, 6)]
     fields: list[dict[str, int]] = [{}, {"key": 7}, {"checksum": 1, "key": 7, "sequence": 9}]
@@ -83,11 +78,8 @@ def test_inner_headers_select(kind: str, version: int) -> None:
     wanted = frames(kind, of_tcp, version)
     every = [*wanted, *frames(kind, of_udp, version), *frames(kind, of_icmp, version)]
     every += [frame[:40] for frame in wanted]  # cut off
-    every += frames(
-        kind,
-        (ip6 if version == 4 else ip)(tcp(b""), "::1 > ::2" if version == 4 else "1.1.1.1 > 1.1.1.2", 6),
-        10 - version,
-    )
+    other = ip6(tcp(b""), "::1 > ::2", 6) if version == 4 else ip(tcp(b""), "1.1.1.1 > 1.1.1.2", 6)
+    every += frames(kind, other, 10 - version)
     every += [ethernet(of_tcp, TYPES[version])]  # not in a tunnel
     source, destination = ENDS[version].split(" > ")
     prefix = {4: "10.9.0.0/30", 6: "fd00::b:0/112"}[version]
