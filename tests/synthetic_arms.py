@@ -188,8 +188,11 @@ def within(
 def two_runs(
     folder: Path, left: MadeArm, right: MadeArm, protocol: str = "udp", **settings: str
 ) -> tuple[str, str]:
-    """Write two runs of one arm each; `settings` are those of the right one's machine."""
+    """Write two runs of one arm each; `settings` are those of the right one's machine, or of both: `1 → 2`."""
+    both = {name: value.split(" → ") for name, value in settings.items()}
+    lefts = {name: values[0] for name, values in both.items() if len(values) == 2}
+    rights = {name: values[-1] for name, values in both.items()}
     return (
-        str(run(folder / "left", {BASELINE: left}, 1, protocol)),
-        str(run(folder / "right", {BASELINE: right}, 2, protocol, settings=settings)),
+        str(run(folder / "left", {BASELINE: left}, 1, protocol, settings=lefts)),
+        str(run(folder / "right", {BASELINE: right}, 2, protocol, settings=rights)),
     )

@@ -5,17 +5,16 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import synthetic_rows
-from sandbox import also
 from synthetic_arms import (
     BASELINE,
     PACKETS,
     READ,
     RECEIVE,
+    SOFTIRQ,
     USUAL,
     WINDOW_S,
     WRITE,
@@ -34,108 +33,6 @@ from labkit.analysis.why.environment import Setting
 from labkit.measure.observers.perf import record
 
 THREAD = "kernel;ret_from_fork_asm_[k];ret_from_fork_[k];kthread_[k];worker_thread_[k];process_one_work_[k]"
-
-
-def first(sides: tuple[str, str]) -> str:
-    """Return the first sentence about two sides."""
-    return concluded(*sides).sentence.partition(". ")[0]
-
-
-@pytest.mark.parametrize(
-    ("stack", "name"),
-    [
-        (f"{RECEIVE['udp']};perf_trace_net_dev_template_[k];perf_tp_event_[k]", "Recording of tracepoints (perf)"),
-        (f"{RECEIVE['udp']};tpacket_rcv_[k]", "A packet capture costs"),
-        (f"{RECEIVE['udp']};exc_int3_[k];kprobe_int3_handler_[k]", "A probe on a function (kprobe or fentry) costs"),
-        (f"{RECEIVE['udp']};net_timestamp_check_[k];__net_timestamp_[k]", "Timestamps of packets cost"),
-    ],
-)  # fmt: skip
-def test_program_that_observes_is_named_though_it_takes_cpu_time(
-    tmp_path: Path, stack: str, name: str
-) -> None:
-    """tcpdump and perf use the CPUs themselves, and what they add to the path is the cause all the same."""
-    words = concluded(*two_runs(tmp_path, MadeArm(), MadeArm({stack: 2e-6}, foreign=0.4))).sentence
-    assert words.startswith(name)
-    assert "Any program on the machine can switch this code on" in words
-
-
-SYSCALL = "iperf3;write;do_syscall_64_[k]"
-FILTER = f"{SYSCALL};syscall_trace_enter_[k];__seccomp_filter_[k];seccomp_run_filters_[k]"
-
-
-@pytest.mark.parametrize(
-    ("stack", "named"),
-    [
-        (FILTER, True),
-        (f"{WRITE};udp_sendmsg_[k];ip_output_[k];nf_hook_slow_[k];nft_do_chain_[k]", True),
-        (f"{RECEIVE['udp']};ip_rcv_[k];nf_hook_slow_[k];nft_do_chain_[k]", False),
-        (f"{WRITE};udp_sendmsg_[k];__alloc_pages_slowpath_[k];shrink_node_[k]", False),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("left", [0.0, *also("long", 0.4)])
-def test_code_that_somebody_set_up_is_named_on_a_busy_machine(
-    tmp_path: Path, stack: str, named: bool, left: float
-) -> None:
-    """Other programs bring packets, and take memory and CPUs, but no filter to the experiment's own system calls."""
-    result = concluded(*two_runs(tmp_path, MadeArm(foreign=left), MadeArm({stack: 2e-6}, foreign=0.4)))
-    assert result.claims == named
-    if stack == FILTER:
-        assert result.sentence.startswith("An audit, security or system call filter costs ")
-
-
-@pytest.mark.parametrize("mark", ["", "_[k]"])
-@pytest.mark.parametrize("kind", ["tracing", "lsm"])
-def test_bpf_code_is_of_the_kernel_and_has_one_name(tmp_path: Path, mark: str, kind: str) -> None:
-    """perf gives BPF code no object of the kernel, and a trampoline another number in every round."""
-    probe = {
-        f"{RECEIVE['udp']};ip_rcv_[k];bpf_trampoline_64425345{at}{mark};bpf_prog_6deef7357e7b4530_ip_rcv{mark}": 2.4e-7
-        for at in range(10)
-    }
-    loaded = {f"BPF program {kind} ip_rcv": "tag 6deef7357e7b4530, on tracing"}
-    words = concluded(*two_runs(tmp_path, MadeArm(), MadeArm(probe, foreign=0.4), **loaded)).sentence
-    assert words.startswith("A probe on a function (kprobe or fentry) costs 2.")
-    assert "bpf_trampoline below ip_rcv" in words
-    assert f"It is explained by BPF program {kind} ip_rcv" in words
-
-
-def test_bpf_program_of_one_more_service_is_no_difference(tmp_path: Path) -> None:
-    name = "BPF program cgroup_skb sd_fw_ingress"
-    left, right = (
-        str(
-            run(
-                tmp_path / str(seed),
-                {BASELINE: MadeArm()},
-                seed,
-                settings={name: f"{count}tag 6deef, on cgroup"},
-            )
-        )
-        for seed, count in ((1, ""), (2, "7 times "))
-    )
-    assert concluded(left, right).sentence.startswith("No difference ")
-
-
-NIC = "iperf3;main;asm_common_interrupt_[k];handle_softirqs_[k];net_rx_action_[k];__napi_poll_[k]"
-
-
-@pytest.mark.parametrize("poll", ["virtnet_poll", "igb_poll"])
-def test_packets_of_a_nic_are_of_the_experiment_if_it_uses_one(tmp_path: Path, poll: str) -> None:
-    received = {f"{NIC};{poll}_[k];napi_gro_receive_[k]": 6e-7}
-    assert not concluded(*two_runs(tmp_path, MadeArm(), MadeArm(received))).claims
-    sides = [
-        str(run(tmp_path / name, {BASELINE: arm}, seed, parent="eth1"))
-        for name, arm, seed in (("without", MadeArm(), 1), ("with", MadeArm(received), 2))
-    ]
-    assert "Merging received segments (GRO) costs" in first((sides[0], sides[1]))
-
-
-@pytest.mark.parametrize(("share", "count"), [(0.4, 2), (0.45, 1)])
-def test_other_programs_in_a_part_of_the_run(tmp_path: Path, share: float, count: int) -> None:
-    result = concluded(*two_runs(tmp_path, MadeArm(), MadeArm(foreign=share, foreign_rounds=count)))
-    assert not result.claims
-    assert result.cause == "foreign load"
-    assert (
-        f" of the CPUs in {count} of 5 rounds of veth_bridge (right) and at most 0 % in " in result.sentence
-    )
 
 
 def with_spaces(folder: Path, arm: MadeArm, value: str, machine: str, seed: int) -> str:
@@ -169,131 +66,64 @@ def stolen(share: float) -> dict[str, float]:
     return {"steal_s": share * 2 * WINDOW_S}
 
 
-def test_steal_explains_a_slower_side_only(tmp_path: Path) -> None:
-    slower = concluded(*two_runs(tmp_path / "a", MadeArm(), MadeArm(speed=0.6, columns=stolen(0.2)), "tcp"))
-    assert slower.sentence.startswith("The hypervisor took 20 % of the CPU time in veth_bridge (right)")
-    faster = concluded(
-        *two_runs(tmp_path / "b", MadeArm(), MadeArm(speed=1.6, columns=stolen(0.2)), "tcp", **SMALL)
-    )
-    assert "tcp_rmem" in faster.sentence.partition(". ")[0]
-
-
 @pytest.mark.parametrize(
-    ("share", "speed", "is_cause", "is_said"),
+    ("left", "right", "name", "share", "words"),
     [
-        (0.09, 0.74, True, True),
-        (0.05, 0.95, False, True),  # there is no effect to explain
-        (0.05, 0.4, False, True),  # it costs a multiple of its share, but not any multiple
-        (0.015, 0.74, False, False),
+        # A program that always wants more CPU time gets it from a load that waits. Another program is a cause.
+        (MadeArm(foreign=0.55), MadeArm(foreign=0.8, speed=0.4), "stress", 0.5, "The only known difference"),
+        (MadeArm(foreign=0.55), MadeArm(foreign=0.8, speed=0.4), "backup", 0.5, "Other processes (backup)"),
+        # The programs that had the CPUs ended before labkit saw them; another one ran beside them.
+        (MadeArm(), MadeArm(foreign=0.4), "python3", 0.013, "Other processes had "),
     ],
 )
-def test_small_steady_load_beside_one_side(
-    tmp_path: Path, share: float, speed: float, is_cause: bool, is_said: bool
+def test_program_is_named_if_it_used_the_cpus_of_one_side(
+    left: MadeArm, right: MadeArm, name: str, share: float, words: str, tmp_path: Path
 ) -> None:
-    result = concluded(*two_runs(tmp_path, MadeArm(), MadeArm(foreign=share, speed=speed), "tcp", **SMALL))
-    said = f"Other processes had {100 * share:g} % of the CPUs in "
-    assert (result.cause == "foreign load") == is_cause, result.sentence
-    assert result.sentence.startswith(said) == is_cause
-    assert (said in result.sentence) == is_said
-
-
-@pytest.mark.parametrize(("name", "is_cause"), [("stress", False), ("backup", True)])
-def test_program_that_takes_what_a_slow_load_leaves_is_no_cause(
-    tmp_path: Path, name: str, is_cause: bool
-) -> None:
-    """A program that always wants more CPU time gets it from a load that waits. Another program is a cause."""
-    sides = two_runs(tmp_path, MadeArm(foreign=0.55), MadeArm(foreign=0.8, speed=0.4), "tcp", **SMALL)
+    sides = two_runs(tmp_path, left, right, "tcp", **SMALL)
     for side, program in zip(sides, ("stress", name), strict=True):
         path = Path(side, "run.json")
-        others = {"others": [{"name": program, "cpu_share": 0.5}]}
+        others = {"others": [{"name": program, "cpu_share": share}]}
         path.write_text(json.dumps(json.loads(path.read_text()) | others))
-    words = first(sides)
-    assert words.startswith("Other processes (backup)" if is_cause else "The only known difference"), words
+    assert concluded(*sides).sentence.startswith(words)
 
 
-def test_slow_reader_of_tcp_fills_its_buffer(tmp_path: Path) -> None:
-    result = concluded(*two_runs(tmp_path, MadeArm(), MadeArm(speed=0.3, closed=900), "tcp"))
-    assert not result.claims
-    words = result.sentence.partition(". ")[0]
-    assert (
-        "in veth_bridge (right) the receiver's buffer was full 900 times per gigabyte instead of 0 times"
-        in words
-    )
-    assert "it reads too slowly, or the buffer is small" in words
-    assert "the CPUs were busy for" in words
-
-
-@pytest.mark.parametrize(("place", "named"), [("IP", True), ("UDP socket", False)])
-def test_rules_that_drop_packets_are_named_with_the_loss(tmp_path: Path, place: str, named: bool) -> None:
-    """A rule drops before the socket. Where the socket loses packets, other rules explain nothing."""
-    sides = two_runs(tmp_path, MadeArm(), MadeArm(lost=0.6, lost_at=place), **{"nftables ip t c": "1 rule"})
-    words = first(sides)
-    assert ("nftables ip t c (absent → 1 rule): " in words) == named, words
-    assert f"100 % of the lost ones at server: {place}, which costs 1" in words
-
-
-@pytest.mark.parametrize("protocol", ["udp", "tcp"])
-def test_other_programs_on_the_faster_side_explain_nothing(tmp_path: Path, protocol: str) -> None:
-    """The receiver of the right side waits, so that its programs leave CPU time and others had less of it."""
-    busy, slow = MadeArm(foreign=0.8, lost=0.3), MadeArm(foreign=0.5, lost=0.9, speed=0.3)
-    words = first(two_runs(tmp_path / "one", busy, slow, protocol))
-    assert words.startswith("No cause is named: ")
-    assert ("of the packets are lost instead of " in words) == (protocol == "udp")
-    other_way = two_runs(
-        tmp_path / "other", replace(slow, foreign=0.2), replace(slow, foreign=0.6, speed=0.1), protocol
-    )
-    assert first(other_way).startswith("Other processes had 60 % of the CPUs in ")
-
-
-def test_stacks_that_are_cut_off_are_not_compared(tmp_path: Path) -> None:
-    name = "sysctl kernel.perf_event_max_stack"
-    left = str(run(tmp_path / "left", {BASELINE: MadeArm()}, 1, settings={name: "127"}))
-    shorter = MadeArm({f"{READ};strange_[k]": 4e-6})
-    cut, deep = (
-        str(run(tmp_path / limit, {BASELINE: shorter}, 2, settings={name: limit})) for limit in ("6", "100")
-    )
-    result = concluded(left, cut)
-    assert not result.claims
-    assert f"{name} (127 → 6) differs and cuts off the stacks" in result.sentence.partition(". ")[0]
-    assert "strange" in concluded(left, deep).sentence
-
-
-def add_measuring_rounds(folder: Path, speed: float = 1.0, **ratios: float) -> None:
+def add_measuring_rounds(folder: Path, speed: float = 1.0, noise: float = 0.02, **ratios: float) -> None:
     """Add rounds without profiles, in which each arm has this throughput relative to the baseline's."""
-    rows = synthetic_rows.rows(
-        {BASELINE: speed, f"{BASELINE} (again)": speed, **ratios}, protocol="udp", length_bytes=512
-    )
+    arms = {BASELINE: speed, f"{BASELINE} (again)": speed, **ratios}
+    rows = synthetic_rows.rows(arms, noise=noise, protocol="udp", length_bytes=512)
     for row in rows:
         row["throughput_pps"] = row["throughput_bps"] / 8 / 512
     (folder / "rows" / "measured.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-@pytest.mark.parametrize(("ratio", "named"), [(0.89, False), (1.12, True)])
-def test_code_that_acts_against_the_verdict_is_no_cause(tmp_path: Path, ratio: float, named: bool) -> None:
-    """Code that is gone saves time. That explains no slower side, and the sentence says which side is slower."""
-    saving = MadeArm(
-        {f"{RECEIVE['udp']};br_handle_frame_[k]": -1e-6}, columns={"topology": "veth", "arm": "veth"}
-    )
-    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": saving}, 2, noise=0.06)
-    add_measuring_rounds(folder, veth=ratio)
-    explained = why.explain(f"{folder}:{BASELINE}", "veth")
-    [verdict], [one] = explained.verdicts, explained.conclusions
-    assert not one.has_effect, "only the bridge's code is certain"
-    assert verdict in one.sentence
-    assert (one.cause is not None) == named, one.sentence
-    assert ("the code that stands out does not explain it (" in one.sentence) == (not named)
+GONE = {f"{RECEIVE['udp']};br_handle_frame_[k]": -1e-6}
+STEP = effect("sysctl", "net.ipv4.conf.all.rp_filter", "0", "1")
+OTHER = {"topology": "veth", "arm": "veth"}
+CHANGED = MadeArm(effects=[STEP], columns={"topology": f"{BASELINE}+x", "built_topology": BASELINE})
 
 
-@pytest.mark.parametrize(("ratio", "named"), [(0.6, False), (1.6, True)])
-def test_verdict_against_what_profiled_rounds_show(tmp_path: Path, ratio: float, named: bool) -> None:
-    """Profiles slow arms down in different ways. Then their rounds are no evidence of what makes an arm slower."""
-    columns = {"topology": "veth", "arm": "veth"}
-    faster = MadeArm({f"{RECEIVE['udp']};br_handle_frame_[k]": -1e-6}, speed=1.6, columns=columns)
-    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": faster}, 2, noise=0.01)
-    add_measuring_rounds(folder, veth=ratio)
-    result = concluded(f"{folder}:{BASELINE}", "veth")
-    assert (result.cause is not None) == result.claims == named, result.sentence
-    assert ("but the measuring rounds say otherwise: veth is 4" in result.sentence) == (not named)
+@pytest.mark.parametrize(
+    ("arm", "noise", "ratio", "named", "words"),
+    [
+        # Code that is gone saves time. That explains no slower side, and the sentence says which side is slower.
+        (MadeArm(GONE, columns=OTHER), 0.06, 0.89, False,
+         r"^(?=.*veth is 1.* % slower).*the code that stands out does not explain it \("),
+        (MadeArm(GONE, columns=OTHER), 0.06, 1.12, True, "The bridge saves "),
+        # Profiles slow arms down in different ways. Then their rounds are no evidence of what makes an arm slower.
+        (MadeArm(GONE, speed=1.6, columns=OTHER), 0.01, 0.6, False, "measuring rounds say otherwise: veth is 4"),
+        (MadeArm(GONE, speed=1.6, columns=OTHER), 0.01, 1.6, True, "The bridge saves "),
+        (CHANGED, 0.04, 0.89, False, "^(?!.*no effect was seen)(?=.* slower ).*profiled rounds do not show it"),
+    ],
+)  # fmt: skip
+def test_code_that_acts_against_the_verdict_is_no_cause(
+    arm: MadeArm, noise: float, ratio: float, named: bool, words: str, tmp_path: Path
+) -> None:
+    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": arm}, 2, noise=noise)
+    name = arm.columns.get("arm", "x")
+    add_measuring_rounds(folder, **{name: ratio})
+    result = concluded(f"{folder}:{BASELINE}", name)
+    assert (result.cause is not None) == named, result.sentence
+    assert re.search(words, result.sentence), result.sentence
 
 
 @pytest.mark.parametrize(("ratio", "named"), [(1.2, False), (0.8, True)])
@@ -307,68 +137,50 @@ def test_other_programs_do_not_explain_a_faster_side(tmp_path: Path, ratio: floa
     assert verdict in one.sentence
 
 
-@pytest.mark.parametrize(("seed", "uncertain"), [(2, True), (8, False)])
-def test_interval_beside_no_effect_includes_0(tmp_path: Path, seed: int, uncertain: bool) -> None:
+@pytest.mark.parametrize(
+    ("seed", "words"),
+    [
+        (2, r"but its effect is not certain: its cost \(packet filter rules \(nftables\)\) is \+1\.1"),
+        (8, "but no effect was seen"),
+    ],
+)
+def test_interval_beside_no_effect_includes_0(tmp_path: Path, seed: int, words: str) -> None:
     """Several tests need more than an interval that excludes 0. Then the effect is not certain, and not absent."""
-    rule = MadeArm({f"{RECEIVE['udp']};ip_rcv_[k];nf_hook_slow_[k];nft_do_chain_[k]": 6e-7})
+    rule = MadeArm({f"{RECEIVE['udp']};ip_rcv_[k];{NFT}": 6e-7})
     setting = {"nftables inet t c": "1 rule"}
     left = run(tmp_path / "left", {BASELINE: MadeArm()}, 1, rounds=3, noise=0.3)
     right = run(tmp_path / "right", {BASELINE: rule}, seed, rounds=3, noise=0.3, settings=setting)
     result = concluded(left, right)
     size = result.candidates[0].size
-    assert (abs(size.difference) > size.half) == uncertain
-    assert (
-        "but its effect is not certain: its cost (packet filter rules (nftables)) is +1.1" in result.sentence
-    ) == uncertain
-    assert ("but no effect was seen" in result.sentence) == (not uncertain)
+    assert (abs(size.difference) > size.half) == (seed == 2)
+    assert re.search(words, result.sentence)
 
 
 def test_code_that_the_control_has_as_well_is_no_cause(tmp_path: Path) -> None:
     strange = {f"{RECEIVE['udp']};ip_rcv_[k];strange_[k]": 4e-6}
-    other = MadeArm(strange, columns={"topology": "veth", "arm": "veth"})
     for name, control, named in (("alone", MadeArm(), True), ("both", MadeArm(strange), False)):
-        folder = run(tmp_path / name, {BASELINE: MadeArm(), f"{BASELINE} (again)": control, "x": other}, 2)
-        result = concluded(f"{folder}:{BASELINE}", "veth")
-        assert result.claims == named, result.sentence
-        assert result.has_effect == named, result.sentence
-
-
-def test_conclusion_knows_a_verdict_that_profiles_do_not_show(tmp_path: Path) -> None:
-    step = effect("sysctl", "net.ipv4.conf.all.rp_filter", "0", "1")
-    named = {"topology": f"{BASELINE}+x", "built_topology": BASELINE}
-    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": MadeArm(effects=[step], columns=named)}, 3)
-    add_measuring_rounds(folder, x=0.89)
-    explained = why.explain(f"{folder}:{BASELINE}", "x")
-    [verdict] = explained.verdicts
-    assert "slower" in verdict
-    [one] = explained.conclusions
-    assert verdict in one.sentence
-    assert "no effect was seen" not in one.sentence
-    assert "profiled rounds do not show it" in one.sentence
+        result = within(tmp_path / name, MadeArm(strange, columns=OTHER), 2, again=control)
+        assert result.claims == result.has_effect == named, result.sentence
 
 
 def test_verdict_of_a_changed_arm_is_against_its_own_unchanged_one(tmp_path: Path) -> None:
     """Neither is the run's baseline, and the verdict on both is that of the run's table. Each point has its own."""
     columns = {"topology": "veth", "arm": "veth", "built_topology": "veth"}
-    step = effect("sysctl", "net.ipv4.conf.all.rp_filter", "0", "1")
-    changed = MadeArm(effects=[step], columns=columns | {"arm": "veth+x", "change": "x"})
+    changed = MadeArm(effects=[STEP], columns=columns | {"arm": "veth+x", "change": "x"})
     folder = run(tmp_path / "run", {BASELINE: MadeArm(), "u": MadeArm(columns=columns), "x": changed}, 3)
     lines = []
     for pairs, ratio in ((1, 0.8), (8, 1.0)):
         ratios = {BASELINE: 1.0, f"{BASELINE} (again)": 1.0, "veth": 0.5, "veth+x": 0.5 * ratio}
         for row in synthetic_rows.rows(ratios, protocol="udp", length_bytes=512, pairs=pairs):
-            is_changed = row["arm"] == "veth+x"
-            row |= {"change": "x" if is_changed else None, "topology": row["topology"].removesuffix("+x")}
-            lines.append(json.dumps(row) + "\n")
+            change = "x" if row["arm"] == "veth+x" else None
+            lines.append(
+                json.dumps(row | {"change": change, "topology": row["topology"].removesuffix("+x")}) + "\n"
+            )
     (folder / "rows" / "measured.jsonl").write_text("".join(lines))
     explained = why.explain(f"{folder}:veth", "veth+x")
     slower, equal = explained.verdicts
-    assert re.match(
-        r"udp, 1 pair, MTU 1500, 512 bytes each: veth\+x is 2\d(\.\d)? % slower than veth \[", slower
-    )
-    assert equal.startswith(
-        "udp, 8 pairs, MTU 1500, 512 bytes each: no difference beyond 5 % between veth+x and veth"
-    )
+    assert re.match(r"udp, 1 pair, .*: veth\+x is 2\d(\.\d)? % slower than veth \[", slower)
+    assert re.match(r"udp, 8 pairs, .*: no difference beyond 5 % between veth\+x and veth", equal)
     assert "but the profiled rounds do not show it" in explained.conclusions[0].sentence
 
 
@@ -384,14 +196,8 @@ def test_speed_of_larger_datagrams_is_that_of_the_verdict(tmp_path: Path) -> Non
             if row.get("change") == "x":
                 row |= {"length_bytes": 1472, "throughput_bps": 8 * 1472 * row["throughput_pps"]}
         for row in [one for one in made if one["arm"] == BASELINE and one["method"] == "slice"]:
-            arm = {
-                "arm": f"{BASELINE}+x",
-                "role": "variant",
-                "change": "x",
-                "changed": [size],
-                "length_bytes": 1472,
-            }
-            made.append(row | arm | {"throughput_bps": 2.3 * row["throughput_bps"]})
+            arm = {"arm": f"{BASELINE}+x", "role": "variant", "change": "x", "changed": [size]}
+            made.append(row | arm | {"length_bytes": 1472, "throughput_bps": 2.3 * row["throughput_bps"]})
         path.write_text("".join(json.dumps(row) + "\n" for row in made))
     explained = why.explain(f"{folder}:{BASELINE}", "x")
     [one], [verdict] = explained.conclusions, explained.verdicts
@@ -403,11 +209,8 @@ def test_speed_of_larger_datagrams_is_that_of_the_verdict(tmp_path: Path) -> Non
 
 def test_verdict_on_another_pair_is_not_this_pairs(tmp_path: Path) -> None:
     """Both arms may be slower than the run's baseline, and that says nothing about the one against the other."""
-    step = effect("sysctl", "net.ipv4.conf.all.rp_filter", "0", "1")
-    arms = {BASELINE: MadeArm()}
-    for name in ("x", "y"):
-        named = {"topology": f"{BASELINE}+{name}", "built_topology": BASELINE}
-        arms[name] = MadeArm(effects=[step], columns=named)
+    named = {"topology": f"{BASELINE}+y", "built_topology": BASELINE}
+    arms = {BASELINE: MadeArm(), "x": CHANGED, "y": replace(CHANGED, columns=named)}
     folder = run(tmp_path / "run", arms, 3)
     add_measuring_rounds(folder, x=0.89, y=0.89)
     [one] = why.explain(f"{folder}:x", "y").conclusions
@@ -418,22 +221,17 @@ def test_settings_that_follow_from_the_change_are_no_settings_of_their_own() -> 
     """`tx off` turns TSO off, too: that belongs to the setting that was changed, as does what was recorded of it."""
     for requested, name, follows in (
         ("offload tx-checksumming", "client eth0 offload tcp-segmentation-offload", True),
-        ("offload tx-checksumming", "eth0 offload tx-tcp-ecn-segmentation", True),
         ("offload tx-checksumming", "eth0 offload generic-receive-offload", False),
-        ("offload generic-receive-offload", "eth0 offload tcp-segmentation-offload", False),
         ("offload scatter-gather", "eth0 offload tx-gso-partial", True),
         ("sysctl net.ipv4.ip_forward", "eth0 offload tcp-segmentation-offload", False),
         ("sysctl net.ipv4.conf.eth0.rp_filter", "sysctl net.ipv4.conf.*.rp_filter", True),
         ("sysctl net.ipv4.tcp_sack", "sysctl net.ipv4.tcp_dsack", False),
-        ("qdisc", "eth0 qdisc", True),
         ("mtu_bytes", "eth0 mtu", True),
         ("mtu_bytes", "sysctl net.ipv6.conf.*.mtu", False),
         ("txqueuelen", "eth0 txqlen", True),
         ("big_tcp gso_max_size", "eth0 gso_max_size", True),
         ("big_tcp gso_max_size", "eth0 gso_ipv4_max_size", False),
-        ("tc_filter filters ingress", "eth0 filter ingress", True),
         ("tc_filter filters ingress", "eth0 filter egress", False),
-        ("function sysctl net.ipv4.tcp_sack", "sysctl net.ipv4.tcp_sack", True),
         ("function eth0 offload rx-gro-list", "eth0 offload rx-gro-list", True),
     ):
         cause = Setting(requested, "on", "off", ("client",), requested=True)
@@ -443,14 +241,6 @@ def test_settings_that_follow_from_the_change_are_no_settings_of_their_own() -> 
     for right, follows in (("4096 8192 32768", True), ("4096 8192 65536", False), ("absent", True)):
         one = Setting("sysctl net.ipv4.tcp_rmem", "4096 8192 16384", right, ("client",))
         assert environment._follows(one, changed) == follows
-
-
-def test_change_at_both_ends_is_one_setting(tmp_path: Path) -> None:
-    steps = [effect("sysctl", "net.ipv4.tcp_sack", "1", "0", at) for at in ("client", "server")]
-    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": MadeArm(effects=steps)}, 3)
-    [point] = selection.points(selection.select_sides(f"{folder}:{BASELINE}", "x"))
-    [one] = environment.differences(point)
-    assert one.places == ("client", "server")
 
 
 @pytest.mark.parametrize(("recorded", "names"), [("0", []), ("2", ["sysctl net.ipv4.tcp_sack"])])
@@ -477,32 +267,20 @@ def test_recorded_value_that_a_change_did_not_set_is_a_setting_of_its_own(
 def test_measuring_rounds_that_tell_nothing_are_named_beside_profiles_that_do(
     tmp_path: Path, noise: float, said: bool
 ) -> None:
-    slow = MadeArm(speed=0.8, effects=[effect("sysctl", "net.ipv4.ip_forward", "0", "1")])
-    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": slow}, 4)
-    names = {BASELINE: 1.0, f"{BASELINE} (again)": 1.0, f"{BASELINE}+x": 0.8}
-    for number, row in enumerate(synthetic_rows.rows(names, noise=noise, protocol="udp", length_bytes=512)):
-        variant = (
-            {"topology": BASELINE, "change": "x"} if row["role"] == "variant" else {"topology": BASELINE}
-        )
-        line = json.dumps(row | variant | {"throughput_pps": row["throughput_bps"] / 4096})
-        (folder / "rows" / f"measured{number}.jsonl").write_text(line + "\n")
+    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": replace(CHANGED, speed=0.8)}, 4)
+    add_measuring_rounds(folder, noise=noise, x=0.8)
     assert ("In the measuring rounds: no evidence" in concluded(f"{folder}:{BASELINE}", "x").sentence) == said
 
 
 @pytest.mark.parametrize(
-    ("more_s", "delay_s", "starts", "says"),
+    ("more_s", "delay_s", "says"),
     [
-        (
-            0.0,
-            5e-3,
-            "The cause is the change of qdisc",
-            r"CPU time is -?[\d.]+ \S+ \(-?0(\.1)? %\), waiting for a CPU 0 s",
-        ),
-        (2e-5, 0.0, "The cause is the change of qdisc", r"CPU time is (19|2\d)(\.\d)? µs \((9|10|11)\d* %\)"),
+        (0.0, 5e-3, r"CPU time is -?[\d.]+ \S+ \(-?0(\.1)? %\), waiting for a CPU 0 s"),
+        (2e-5, 0.0, r"CPU time is (19|2\d)(\.\d)? µs \((9|10|11)\d* %\)"),
     ],
 )
 def test_time_of_a_round_trip_is_cpu_time_or_not(
-    tmp_path: Path, more_s: float, delay_s: float, starts: str, says: str
+    tmp_path: Path, more_s: float, delay_s: float, says: str
 ) -> None:
     """A planted delay leaves the CPU time of a request as it is; planted code takes its place on the path."""
     stack = f"{RECEIVE['udp']};strange_[k]"
@@ -510,9 +288,8 @@ def test_time_of_a_round_trip_is_cpu_time_or_not(
         {stack: more_s}, [effect("qdisc", "root", "noqueue", "netem delay 5ms")], 0.0,
         speed=1 / (1 + PACKETS / WINDOW_S * (more_s + delay_s)),
     )  # fmt: skip
-    arms = {BASELINE: MadeArm(lost=0.0), f"{BASELINE} (again)": MadeArm(lost=0.0), "x": slow}
-    result = concluded(f"{run(tmp_path / 'run', arms, 5, 'tcp_rr', noise=0.01)}:{BASELINE}", "x")
-    assert result.sentence.startswith(starts)
+    result = within(tmp_path, slow, 5, "tcp_rr", MadeArm(lost=0.0), MadeArm(lost=0.0), noise=0.01)
+    assert result.sentence.startswith("The cause is the change of qdisc")
     assert ("strange" in result.sentence) == (more_s > 0), result.sentence
     assert re.search(says, result.sentence), result.sentence
     parts = result.round_trips
@@ -522,44 +299,26 @@ def test_time_of_a_round_trip_is_cpu_time_or_not(
 
 def test_arms_of_one_run_are_measured_again_together(tmp_path: Path) -> None:
     noisy = MadeArm(foreign=0.4)
-    step = effect("sysctl", "net.ipv4.conf.all.rp_filter", "0", "1")
-    folder = run(tmp_path / "run", {BASELINE: noisy, "x": replace(noisy, effects=[step])}, 3)
-    steps = concluded(f"{folder}:{BASELINE}", "x").next
-    assert not [one for one in steps if "both runs" in one]
-    [again] = [one for one in steps if "while nothing else uses the CPUs" in one]
-    assert again.startswith("Measure more rounds of this run")
-    assert again.endswith("profile_rounds=20")
-    runs = two_runs(tmp_path, noisy, noisy)
-    assert any(
-        one.startswith("Repeat both runs while nothing else uses the CPUs") for one in concluded(*runs).next
+    folder = run(tmp_path / "run", {BASELINE: noisy, "x": replace(noisy, effects=[STEP])}, 3)
+    alone, both = (
+        [one for one in concluded(*sides).next if "while nothing else uses the CPUs" in one]
+        for sides in ((f"{folder}:{BASELINE}", "x"), two_runs(tmp_path, noisy, noisy))
     )
+    assert re.fullmatch("Measure more rounds of this run .*profile_rounds=20", *alone)
+    assert both[0].startswith("Repeat both runs ")
 
 
 def test_sample_rate_stays_within_kernel_limit(tmp_path: Path) -> None:
     limit = tmp_path / "limit"
-    limit.write_text("100\n")
-    assert record.allowed_hz(997, str(limit)) == 100
-    limit.write_text("100000\n")
-    assert record.allowed_hz(997, str(limit)) == 997
-    assert record.allowed_hz(4000, str(tmp_path / "absent")) == 4000
-
-
-@pytest.mark.parametrize(("share", "named"), [(0.013, ""), (0.3, " (python3)")])
-def test_only_a_program_that_used_the_cpus_is_named(tmp_path: Path, share: float, named: str) -> None:
-    """The programs that had the CPUs ended before labkit saw them; another one ran beside them."""
-    left, right = two_runs(tmp_path, MadeArm(), MadeArm(foreign=0.4))
-    report = json.loads((Path(right) / "run.json").read_text())
-    report["others"] = [{"name": "python3", "cpu_share": share}]
-    (Path(right) / "run.json").write_text(json.dumps(report))
-    assert first((left, right)).startswith(f"Other processes{named} had ")
+    for text, asked, allowed in (("100\n", 997, 100), ("100000\n", 997, 997), (None, 4000, 4000)):
+        limit.write_text(text) if text else limit.unlink()
+        assert record.allowed_hz(asked, str(limit)) == allowed
 
 
 def test_recorded_settings_can_be_causes() -> None:
     for name, values, path in (
         ("process Seccomp_filters", ("0", "1"), "an audit, security or system call filter"),
-        ("iperf3 nice", ("0", "19"), "waking programs and switching between them"),
         ("scheduler feature HRTICK", ("off", "on"), "waking programs and switching between them"),
-        ("cpu0 cpuidle state2", ("absent", "disabled"), "interrupts and idle CPUs"),
         ("module parameter haltpoll.guest_halt_poll_ns", ("200000", "0"), "interrupts and idle CPUs"),
         ("eth0 VLANs", ("1 PVID", "absent"), "the bridge"),
         ("cgroup memory level 1 memory.kmem.tcp.limit_in_bytes", ("absent", "4096"), "memory accounting of sockets"),
@@ -570,7 +329,9 @@ def test_recorded_settings_can_be_causes() -> None:
         assert path is None or path in [one.name for one in setting.paths]
 
 
-SCAN = "kernel;ret_from_fork_asm_[k];ret_from_fork_[k];kthread_[k];kdamond_fn_[k];damon_va_check_accesses_[k]"
+NFT = "nf_hook_slow_[k];nft_do_chain_[k]"
+SYSCALL = "iperf3;write;do_syscall_64_[k]"
+
 IPI = "swapper;sysvec_call_function_single_[k];__flush_smp_call_function_queue_[k]"
 WAKE = f"{RECEIVE['udp']};ip_rcv_[k];udp_rcv_[k];sock_def_readable_[k];try_to_wake_up_[k]"
 PAGES = f"{WRITE};udp_sendmsg_[k];ip_make_skb_[k];sock_alloc_send_pskb_[k];alloc_skb_with_frags_[k]"
@@ -596,15 +357,111 @@ def slower(times: float, **more: float) -> MadeArm:
     return MadeArm({stack: (times - 1) * seconds for stack, seconds in USUAL["udp"].items()}, **more)
 
 
+def probed(mark: str) -> MadeArm:
+    """Return an arm with a program of BPF. perf gives its code no object, and a trampoline a number in every round."""
+    stack = (
+        f"{RECEIVE['udp']};ip_rcv_[k];bpf_trampoline_64425345%d{mark};bpf_prog_6deef7357e7b4530_ip_rcv{mark}"
+    )
+    return MadeArm({stack % at: 2.4e-7 for at in range(10)}, foreign=0.4)
+
+
+def polled(**columns: str) -> MadeArm:
+    """Return an arm whose NIC receives packets."""
+    nic = "iperf3;main;asm_common_interrupt_[k];handle_softirqs_[k];net_rx_action_[k];__napi_poll_[k]"
+    return MadeArm({f"{nic};virtnet_poll_[k];napi_gro_receive_[k]": 6e-7}, columns=columns)
+
+
+VETH = dict.fromkeys(("topology", "arm", "built_topology"), "veth")
+FOREIGN = f"ksoftirqd/0;kthread_[k];{SOFTIRQ};__netif_receive_skb_one_core_[k];ip_rcv_[k];tcp_v4_rcv_[k]"
+HOOK = f"{RECEIVE['udp']};br_handle_frame_[k];br_nf_pre_routing_[k]"
+DEPTH = "sysctl kernel.perf_event_max_stack"
+BUFFERS = ("sysctl net.core.rmem_default", "sysctl net.core.xfrm_acq_expires")
+STRANGE = MadeArm({f"{READ};strange_[k]": 4e-6})
+BUFFER = r"The first suspect is sysctl net\.core\.rmem_default \(%s\): .*lost.*, which %s "
+
+
 # The protocol, the arms of the left and of the right run, the settings of the right machine, and how it begins
 FIRST_SENTENCES: dict[str, tuple[str, MadeArm, MadeArm, dict[str, str], str]] = {
+    # tcpdump and perf use the CPUs themselves, and what they add to the path is the cause all the same.
     "recording of the scheduler": (
-        "udp", MadeArm(), MadeArm({f"{WRITE};udp_sendmsg_[k];schedule_[k];perf_trace_sched_switch_[k]": 2e-6}), {},
-        r"Recording of tracepoints \(perf\) costs ",
+        "udp", MadeArm(),
+        MadeArm({f"{WRITE};udp_sendmsg_[k];schedule_[k];perf_trace_sched_switch_[k]": 2e-6}, foreign=0.4), {},
+        r"Recording of tracepoints \(perf\) costs .*Any program on the machine can switch this code on",
     ),
     "a capture": (
-        "udp", MadeArm(), MadeArm({f"{RECEIVE['udp']};packet_rcv_[k];skb_clone_[k]": 1.5e-6}), {},
-        "A packet capture costs",
+        "udp", MadeArm(), MadeArm({f"{RECEIVE['udp']};packet_rcv_[k];skb_clone_[k]": 1.5e-6}, foreign=0.4), {},
+        "A packet capture costs .*Any program on the machine can switch this code on",
+    ),
+    "BPF that traces": (
+        "udp", MadeArm(), probed(""), {"BPF program tracing ip_rcv": "tag 6deef7357e7b4530, on tracing"},
+        r"A probe on a function \(kprobe or fentry\) costs 2\..*bpf_trampoline below ip_rcv.*It is explained by BPF "
+        "program tracing ip_rcv",
+    ),
+    "BPF that decides": (
+        "udp", MadeArm(), probed("_[k]"), {"BPF program lsm ip_rcv": "tag 6deef7357e7b4530, on tracing"},
+        r"A probe on a function \(kprobe or fentry\) costs 2\..*It is explained by BPF program lsm ip_rcv",
+    ),
+    # Other programs bring packets, and take memory and CPUs, but no filter to the experiment's own system calls.
+    "a filter of system calls on a busy machine": (
+        "udp", MadeArm(), MadeArm({f"{SYSCALL};syscall_trace_enter_[k];__seccomp_filter_[k]": 2e-6}, foreign=0.4), {},
+        "An audit, security or system call filter costs ",
+    ),
+    "rules for sent packets on a busy machine": (
+        "udp", MadeArm(foreign=0.4),
+        MadeArm({f"{WRITE};udp_sendmsg_[k];ip_output_[k];{NFT}": 2e-6}, foreign=0.4), {}, "",
+    ),
+    "rules for received packets on a busy machine": (
+        "udp", MadeArm(), MadeArm({f"{RECEIVE['udp']};ip_rcv_[k];{NFT}": 2e-6}, foreign=0.4), {}, "",
+    ),
+    "memory on a busy machine": (
+        "udp", MadeArm(),
+        MadeArm({f"{WRITE};udp_sendmsg_[k];__alloc_pages_slowpath_[k];shrink_node_[k]": 2e-6}, foreign=0.4), {}, "",
+    ),
+    "other programs in two rounds": (
+        "udp", MadeArm(), MadeArm(foreign=0.4, foreign_rounds=2), {},
+        r"Other processes had .* of the CPUs in 2 of 5 rounds of veth_bridge \(right\) and at most 0 % in ",
+    ),
+    "steal": (
+        "tcp", MadeArm(), MadeArm(speed=0.6, columns=stolen(0.2)), {},
+        r"The hypervisor took 20 % of the CPU time in veth_bridge \(right\)",
+    ),
+    "steal beside the faster side": (
+        "tcp", MadeArm(), MadeArm(speed=1.6, columns=stolen(0.2)), SMALL, RMEM,
+    ),
+    "a small steady load": (
+        "tcp", MadeArm(), MadeArm(foreign=0.09, speed=0.74), SMALL, "Other processes had 9 % of the CPUs in ",
+    ),
+    "a small load without an effect": (
+        "tcp", MadeArm(), MadeArm(foreign=0.05, speed=0.95), SMALL, "(?!Other).*Other processes had 5 % of the CPUs",
+    ),
+    "a load that is no load": (
+        "tcp", MadeArm(), MadeArm(foreign=0.015, speed=0.74), SMALL, "(?!.*Other processes had 1.5 % of the CPUs in)",
+    ),
+    "a slow reader of TCP": (
+        "tcp", MadeArm(), MadeArm(speed=0.3, closed=900), {},
+        "(?=.*the receiver's buffer was full 900 times per gigabyte instead of 0 times).*it reads too slowly, or the "
+        "buffer is small",
+    ),
+    # A rule drops before the socket. Where the socket loses packets, other rules explain nothing.
+    "rules that drop": (
+        "udp", MadeArm(), MadeArm(lost=0.6, lost_at="IP"), {"nftables ip t c": "1 rule"},
+        r".*nftables ip t c \(absent → 1 rule\): .*100 % of the lost ones at server: IP, which costs 1",
+    ),
+    "rules elsewhere than the loss": (
+        "udp", MadeArm(), MadeArm(lost=0.6), {"nftables ip t c": "1 rule"},
+        r"(?!.*nftables ip t c \(absent → 1 rule\): ).*100 % of the lost ones at server: UDP socket, which costs 1",
+    ),
+    # The receiver of the right side waits, so that its programs leave CPU time and others had less of it.
+    "other programs beside the faster side": (
+        "udp", MadeArm(foreign=0.8, lost=0.3), MadeArm(foreign=0.5, lost=0.9, speed=0.3), {},
+        "No cause is named: .*of the packets are lost instead of ",
+    ),
+    "other programs beside the faster side of TCP": (
+        "tcp", MadeArm(foreign=0.8), MadeArm(foreign=0.5, speed=0.3), {}, "No cause is named: ",
+    ),
+    "other programs beside the slower side": (
+        "udp", MadeArm(foreign=0.2, lost=0.9, speed=0.3), MadeArm(foreign=0.6, lost=0.9, speed=0.1), {},
+        "Other processes had 60 % of the CPUs in ",
     ),
     "a new path that allocates": ("udp", MadeArm(), MadeArm(ALLOCATING), {}, "(?i)(?!.*page allocation)strange costs "),
     # The scheduler may place the ends on one CPU in one run, and on two in the other.
@@ -613,7 +470,7 @@ FIRST_SENTENCES: dict[str, tuple[str, MadeArm, MadeArm, dict[str, str], str]] = 
     "storage work of the kernel": (
         "udp", MadeArm(), MadeArm({f"{THREAD};wb_workfn_[k];ext4_writepages_[k]": 6e-6}), {}, "Other processes had ",
     ),
-    "a thread without packets": ("udp", MadeArm(), MadeArm({SCAN: 6e-7}), {}, "No "),
+
     "a thread with packets": (
         "udp", MadeArm(), MadeArm({f"{THREAD};wg_packet_encrypt_worker_[k]": 6e-6}), {},
         "A tunnel costs .*wg_packet_encrypt_worker below process_one_work",
@@ -624,7 +481,9 @@ FIRST_SENTENCES: dict[str, tuple[str, MadeArm, MadeArm, dict[str, str], str]] = 
     ),
     "code that comes along": ("tcp", MadeArm(), MadeArm(WAITING, speed=0.4), SMALL, RMEM),
     # A fifth of the CPU time makes a load slower, but not five times.
-    "other programs that took less": ("tcp", MadeArm(), MadeArm(foreign=0.22, speed=0.2), SMALL, RMEM),
+    "other programs that took less": (
+        "tcp", MadeArm(), MadeArm(foreign=0.22, speed=0.2), SMALL, f"{RMEM}.*Other processes had 22 % of the CPUs in ",
+    ),
     "steal that took less": ("tcp", MadeArm(), MadeArm(speed=0.4, columns=stolen(0.04)), SMALL, RMEM),
     "two settings, of which one is known to slow down": (
         "tcp", MadeArm(), MadeArm(speed=0.4), {"sysctl net.core.netdev_budget": "20", **SMALL},
@@ -660,6 +519,53 @@ FIRST_SENTENCES: dict[str, tuple[str, MadeArm, MadeArm, dict[str, str], str]] = 
         r"(?!.*printk)The only known difference between the sides is sysctl net\.core\.high_order_alloc_disable "
         r"\(0 → 1\): page allocation costs.*\. The code path is new: get_page_from_freelist below alloc_skb_with_frags",
     ),
+    "a program of one more service": (
+        "udp", MadeArm(), MadeArm(), {"BPF program cgroup_skb sd": "tag 6d, on cgroup → 7 times tag 6d, on cgroup"},
+        "No difference ",
+    ),
+    "packets of the machine's NIC": ("udp", MadeArm(), polled(), {}, ""),
+    "packets of the experiment's NIC": (
+        "udp", MadeArm(columns={"parent": "eth1"}), polled(parent="eth1"), {},
+        r"((?!\. ).)*Merging received segments \(GRO\) costs",
+    ),
+    "stacks that are cut off": (
+        "udp", MadeArm(), STRANGE, {DEPTH: "127 → 6"}, rf".*{DEPTH} \(127 → 6\) differs and cuts off the stacks",
+    ),
+    "stacks that are deep enough": ("udp", MadeArm(), STRANGE, {DEPTH: "127 → 100"}, ".*strange"),
+    # Packets of other programs add code that the experiment lacks, in interrupts and in the kernel's threads.
+    "traffic of other programs": (
+        "udp", MadeArm(), MadeArm({FOREIGN: 2e-6}, foreign=0.3), {}, "(?!.*TCP)",
+    ),
+    "traffic of other programs on both sides": (
+        "udp", MadeArm(foreign=0.3), MadeArm({FOREIGN: 2e-6}, foreign=0.3), {}, "(?!.*TCP)",
+    ),
+    # An interface may have the name `bridge`.
+    "names of interfaces in routes": (
+        "udp", MadeArm({HOOK: 3e-6}, foreign=0.4), MadeArm(foreign=0.4), {"routes 1": "dev lo → dev bridge"}, "",
+    ),
+    "other programs on all CPUs": (
+        "udp", MadeArm(), MadeArm(foreign=1.3), {}, r"[^%]*had (5[1-9]|[6-9]\d|100) % of the CPUs",
+    ),
+    "a parameter, before new code": (
+        "tcp", MadeArm(), MadeArm({f"{WRITE};tcp_sendmsg_[k];strange_[k]": 1.2}, columns={"streams": 8}), {},
+        r"The only known difference between the sides is streams \(1 → 8\): ",
+    ),
+    "a small buffer": (
+        "udp", MadeArm(lost=0.1), MadeArm(lost=0.7), dict.fromkeys(BUFFERS, "212992 → 4096"),
+        BUFFER % ("212992 → 4096", "costs"),
+    ),
+    "a large buffer": (
+        "udp", MadeArm(lost=0.7), MadeArm(lost=0.1), dict.fromkeys(BUFFERS, "4096 → 212992"),
+        BUFFER % ("4096 → 212992", "saves"),
+    ),
+    "a topology's code": (
+        "udp", MadeArm(columns=VETH), MadeArm({f"{RECEIVE['udp']};br_handle_frame_[k]": 4e-6}), {}, "The bridge costs ",
+    ),
+    "known code of a topology that takes longer": (
+        "udp", MadeArm(columns=VETH),
+        MadeArm({f"{RECEIVE['udp']};ip_rcv_[k];udp_rcv_[k]": 8e-6}, columns=dict.fromkeys(VETH, "macvlan")), {},
+        "UDP costs ",
+    ),
     # Even if functions have become slower, because foreign load may be the cause.
     "foreign load": (
         "udp", MadeArm(), slower(1.6, foreign=0.5), {},
@@ -669,9 +575,14 @@ FIRST_SENTENCES: dict[str, tuple[str, MadeArm, MadeArm, dict[str, str], str]] = 
 
 
 UNCLAIMED = {
-    "an interrupt between CPUs", "a wake-up", "storage work of the kernel", "a thread without packets",
+    "an interrupt between CPUs", "a wake-up", "storage work of the kernel",
     "a setting without effect, beside other programs", "what older runs did not record", "the place among cgroups",
-    "foreign load",
+    "foreign load", "rules for received packets on a busy machine", "memory on a busy machine",
+    "other programs in two rounds", "steal", "a small steady load", "a small load without an effect",
+    "a slow reader of TCP", "other programs beside the faster side", "other programs beside the faster side of TCP",
+    "other programs beside the slower side", "a program of one more service", "packets of the machine's NIC",
+    "stacks that are cut off", "traffic of other programs", "traffic of other programs on both sides",
+    "names of interfaces in routes", "other programs on all CPUs",
 }  # fmt: skip
 
 
@@ -696,70 +607,87 @@ def test_two_runs_of_each_side_name_what_single_runs_name(tmp_path: Path) -> Non
     assert "Each side has several runs" in result.notes[0]
 
 
-NFT = "nf_hook_slow_[k];nft_do_chain_[k]"
 PASSED = (
     "br_handle_frame_[k];br_nf_pre_routing_[k];nf_hook_slow_[k];br_handle_frame_finish_[k];br_forward_[k]"
 )
 GUEST = {"endpoint": "guest", "arm": "veth_bridge@guest"}
-ROUTED = {"arm": "macvlan_bridge", "topology": "macvlan_bridge"}
+COPY = f"{READ};tcp_recvmsg_[k];_copy_to_iter_[k]"
+SEGMENT = (
+    f"{WRITE};tcp_sendmsg_[k];tcp_write_xmit_[k];validate_xmit_skb_[k];__skb_gso_segment_[k];skb_segment_[k]"
+)
 
 
-@pytest.mark.parametrize(
-    ("arm", "base", "cause", "words"),
-    [
-        (
-            MadeArm(
-                {f"{RECEIVE['udp']};schedule_[k];finish_task_switch_[k]": -5e-7},
-                [
-                    effect("function", "programs", "none", "helper"),
-                    effect("function", "cgroup /lab cpu.max", "max 100000", "20000 100000"),
-                ],
-                lost=0.7,
-            ),
-            {},
-            "function cgroup /lab cpu.max",
-            "(?!.*saves)The cause is the change of function cgroup /lab cpu.max .*more packets are lost, which costs",
+IN_ONE_RUN: dict[str, tuple[str, MadeArm, MadeArm, str, str]] = {
+    "a quota that loses packets": (
+        "udp", MadeArm(),
+        MadeArm(
+            {f"{RECEIVE['udp']};schedule_[k];finish_task_switch_[k]": -5e-7},
+            [
+                effect("function", "programs", "none", "helper"),
+                effect("function", "cgroup /lab cpu.max", "max 100000", "20000 100000"),
+            ],
+            lost=0.7,
         ),
-        # The page lists the loss as the largest part of the difference, so the sentence begins with it.
-        (
-            MadeArm({f"{RECEIVE['udp']};strange_[k]": 1.5e-6}, lost=0.6, columns={"topology": "veth", "arm": "veth"}),
-            {},
-            "more packets are lost",
-            "",
+        "function cgroup /lab cpu.max",
+        "(?!.*saves)The cause is the change of function cgroup /lab cpu.max .*more packets are lost, which costs",
+    ),
+    # The page lists the loss as the largest part of the difference, so the sentence begins with it.
+    "loss before smaller code": (
+        "udp", MadeArm(), MadeArm({f"{RECEIVE['udp']};strange_[k]": 1.5e-6}, lost=0.6, columns=OTHER),
+        "more packets are lost", "",
+    ),
+    "a guest": (
+        "udp", MadeArm(columns={"endpoint": "container"}),
+        MadeArm({f"{RECEIVE['udp']};tun_net_xmit_[k];tun_get_user_[k]": 5e-6}, columns=GUEST),
+        "a TAP device", "A TAP device costs",
+    ),
+    # A bridge passes its packets through netfilter, where the kernel has that built in: it is still the bridge.
+    "a bridge that is gone": (
+        "udp", MadeArm({f"{RECEIVE['udp']};{PASSED}": 2e-6}), MadeArm(GONE, columns=OTHER), "the bridge",
+        "The bridge saves",
+    ),
+    "rules": (
+        "udp", MadeArm(),
+        MadeArm(
+            {f"{RECEIVE['udp']};ip_rcv_[k];{NFT}": 4e-6},
+            [effect("nftables", "nftables ruleset", "none", "9 rules, sha256:44d0894e7f71")],
         ),
-        (
-            MadeArm({f"{RECEIVE['udp']};tun_net_xmit_[k];tun_get_user_[k]": 5e-6}, columns=GUEST),
-            {"columns": {"endpoint": "container"}},
-            "a TAP device",
-            "A TAP device costs",
-        ),
-        # A bridge passes its packets through netfilter, where the kernel has that built in: it is still the bridge.
-        (
-            MadeArm({f"{RECEIVE['udp']};br_handle_frame_[k]": -1e-6}, columns=ROUTED),
-            {"more": {f"{RECEIVE['udp']};{PASSED}": 2e-6}},
-            "the bridge",
-            "The bridge saves",
-        ),
-        (
-            MadeArm(
-                {f"{RECEIVE['udp']};ip_rcv_[k];{NFT}": 4e-6},
-                [effect("nftables", "nftables ruleset", "none", "9 rules, sha256:44d0894e7f71")],
-            ),
-            {},
-            "nftables ruleset",
-            r"The cause is the change of nftables ruleset at the server from none to 9 rules: packet filter rules"
-            r" \(nftables\) cost [45]\..* % of the difference\. The code path is new: nf_hook_slow below"
-            r" ip_rcv\. In all, x takes ",
-        ),
-    ],
-    ids=["a quota that loses packets", "loss before smaller code", "a guest", "a bridge that is gone", "rules"],
-)  # fmt: skip
-def test_cause_in_one_run(arm: MadeArm, base: dict[str, Any], cause: str, words: str, tmp_path: Path) -> None:
-    result = within(tmp_path, arm, base=MadeArm(**base))
-    assert result.claims
-    assert result.cause == cause
+        "nftables ruleset",
+        r"The cause is the change of nftables ruleset at the server from none to 9 rules: packet filter rules"
+        r" \(nftables\) cost [45]\..* % of the difference\. The code path is new: nf_hook_slow below"
+        r" ip_rcv\. In all, x takes ",
+    ),
+    "segments": (
+        "tcp", MadeArm(),
+        MadeArm({SEGMENT: 0.6}, [effect("offload", "tcp-segmentation-offload", "on", "off", "client")]),
+        "tcp-segmentation-offload", ".*tcp-segmentation-offload .*segmentation in software .*per gigabyte",
+    ),
+    "short writes": (
+        "tcp", MadeArm(),
+        MadeArm({COPY: 0.3}, [effect("parameter", "length_bytes", "None", "600", "load")], frames=90_000),
+        "parameter length_bytes",
+        "The cause is the change of parameter length_bytes of the load from default to 600: copying data",
+    ),
+    "a small window": (
+        "tcp", MadeArm(),
+        MadeArm({}, [effect("sysctl", "net.ipv4.tcp_rmem", "4096 131072 6291456", "4096 8192 8192")], speed=0.5),
+        "sysctl net.ipv4.tcp_rmem", r".*net\.ipv4\.tcp_rmem .*0\.\d+ times .*throughput",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IN_ONE_RUN)
+def test_cause_in_one_run(name: str, tmp_path: Path) -> None:
+    protocol, base, arm, cause, words = IN_ONE_RUN[name]
+    result = within(tmp_path, arm, protocol=protocol, base=base)
+    assert (result.claims, result.cause) == (True, cause)
     assert re.match(words, result.sentence, re.DOTALL), result.sentence
     assert cause != "more packets are lost" or result.candidates[0].name == cause
+    if protocol == "tcp":
+        frame = re.search(
+            r"Each frame that arrived took (\d+)[.\d]* µs of CPU time in", "\n".join(result.notes)
+        )
+        assert 40 <= int(frame[1]) <= 80, "1.65 s for a gigabyte of 30,000 frames"
 
 
 def test_program_that_a_function_started_is_named_before_settings(tmp_path: Path) -> None:
@@ -847,18 +775,15 @@ def test_bpf_program_on_a_tracepoint(tmp_path: Path) -> None:
     assert (result.cause, result.candidates[0].strength) == ("a BPF program on a tracepoint", 3)
     first, second, third = result.sentence.split(". ")
     assert first.startswith("A BPF program on a tracepoint costs 2.")
-    assert first.endswith("] per packet that arrived")
     assert second == "The code path is new: perf_trace_net_dev_template below __netif_receive_skb_one_core"
     assert third == f"It is explained by {PROGRAM} (absent → {place})"
     assert concluded(right, left).sentence.startswith("A BPF program on a tracepoint saves")
-    busy = two_runs(
-        tmp_path / "busy", MadeArm(), MadeArm({TRACED: 2e-6}, foreign=0.4), **{PROGRAM: "tag f09f"}
-    )
-    result = concluded(*busy)
+    other = MadeArm({TRACED: 2e-6}, foreign=0.4)
+    result = concluded(*two_runs(tmp_path / "busy", MadeArm(), other, **{PROGRAM: "tag f09f"}))
     assert result.cause == "a BPF program on a tracepoint"
-    doubt = result.sentence.split(". ")[-1]
-    assert doubt.startswith("Other processes had 40 % of the CPUs")
-    assert doubt.endswith("so the size is less certain")
+    assert re.match(
+        r"Other processes had 40 % .* so the size is less certain", result.sentence.split(". ")[-1]
+    )
 
 
 def test_more_loss_is_not_more_cpu(tmp_path: Path) -> None:
