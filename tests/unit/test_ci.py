@@ -27,7 +27,6 @@ AGAIN = "again"
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Create a tree with .ci/run and fakes of the programs that it starts."""
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci/run", tmp_path / ".ci/run")
     for name, text in {
@@ -61,30 +60,26 @@ ALL = ["make setup", *(f"make {part}" for part in PARTS)]
 LAST_FAILED = "python -m pytest --last-failed"
 
 
-def test_all_parts_run_once(tree: Path) -> None:
-    assert run(tree) == (0, ALL)
-
-
-@pytest.mark.parametrize(("part", "second"), [("test", 0), ("test-alone", 1)])
-def test_failed_tests_are_retried(tree: Path, part: str, second: int) -> None:
-    (tree / part).write_text("1")
-    (tree / AGAIN).write_text(str(second))
-    assert run(tree) == (second, [*ALL, LAST_FAILED])
-
-
-@pytest.mark.parametrize(("part", "code"), [("test-long", "2"), ("test-alone", "3"), ("test", "unreached")])
-def test_other_failures_are_not_retried(tree: Path, part: str, code: str) -> None:
-    """These are an interrupted pytest, an internal error of pytest, and failures of ruff or mypy."""
-    if code == "unreached":
-        (tree / f"{part}-unreached").touch()
-    else:
-        (tree / part).write_text(code)
-    assert run(tree) == (1, ALL)
-    if part != "test-alone":  # a failed part whose tests then pass must not hide this failure
-        (tree / "test-alone").write_text("1")
-        (tree / AGAIN).write_text("0")
-        (tree / "log").unlink()
-        assert run(tree) == (1, [*ALL, LAST_FAILED])
+@pytest.mark.parametrize(
+    ("ended", "again", "code", "retried"),
+    [
+        ({}, 0, 0, False),
+        ({"test": "1"}, 0, 0, True),
+        ({"test-alone": "1"}, 1, 1, True),
+        ({"test-long": "2"}, 0, 1, False),  # an interrupted pytest
+        ({"test-alone": "3"}, 0, 1, False),  # an internal error of pytest
+        ({"test-unreached": ""}, 0, 1, False),  # a failure of ruff or mypy
+        ({"test-unreached": "", "test-alone": "1"}, 0, 1, True),  # tests that pass then hide no other failure
+        ({"test-long": "2", "test-alone": "1"}, 0, 1, True),
+    ],
+)
+def test_failed_tests_alone_are_retried(
+    tree: Path, ended: dict[str, str], again: int, code: int, retried: bool
+) -> None:
+    for part, content in ended.items():
+        (tree / part).write_text(content)
+    (tree / AGAIN).write_text(str(again))
+    assert run(tree) == (code, [*ALL, *[LAST_FAILED] * retried])
 
 
 TWICE = """

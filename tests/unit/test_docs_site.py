@@ -55,7 +55,6 @@ def test_pages(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_manual_page_has_every_command_and_option(tmp_path: Path) -> None:
-    """`make docs-reference` makes it so."""
     (tmp_path / "COMMANDS.md").write_text(reference.page())
     shutil.copy(ROOT / "docs/conf.py", tmp_path)
     python("-m", "sphinx", "-q", "-b", "man", "-D", "root_doc=COMMANDS", str(tmp_path), str(tmp_path / "man"))

@@ -3,16 +3,19 @@ names."""
 
 import ast
 import functools
+import graphlib
 import json
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from conftest import ROOT, Need
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 # The layers of labkit/, from the bottom. A module imports only from its own folder and from the layers below it.
 # `measure` and `analysis` are in one layer and never import each other.
@@ -36,9 +39,11 @@ APART = {
     "labkit.measure.traffic.trex.streams": {"trex"},
 }
 
-OF_LABKIT, OF_STUDIES = (sorted((ROOT / name).rglob("*.py")) for name in ("labkit", "studies"))
+OF_LABKIT, OF_STUDIES, OF_BENCHMARKS, OF_TESTS = (
+    sorted((ROOT / name).rglob("*.py")) for name in ("labkit", "studies", "benchmarks", "tests")
+)
 SOURCES = [*OF_LABKIT, *OF_STUDIES]
-PYTHON = [*SOURCES, *sorted((ROOT / "benchmarks").rglob("*.py")), *sorted((ROOT / "tests").rglob("*.py"))]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
@@ -46,13 +51,18 @@ def named(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@functools.cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(), filename=named(path))
+def line_at(text: str, place: int) -> int:
+    return text.count("\n", 0, place) + 1
+
+
+# A whole statement. Only these are parsed: the trees of all files take ten times as long.
+IMPORT = re.compile(
+    r"^ *(?:from [\w.]+ import (?:\([^)]*\)|[\w, *]+)|import [\w.]+(?: as \w+)?(?:, [\w.]+)*)(?=\s*(?:#.*)?$)",
+    re.MULTILINE,
+)
 
 
 def module_name(path: Path) -> str:
-    """Return the dotted name of a module."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -80,15 +90,17 @@ def room(name: str) -> str:
 def imported(path: Path) -> list[tuple[str, int]]:
     """Return the modules that a file imports, anywhere in it (also for types only), as names with lines."""
     result = list[tuple[str, int]]()
-    for node in ast.walk(tree(path)):
+    text = path.read_text()
+    for statement in IMPORT.finditer(text):
+        line = line_at(text, statement.start())
+        [node] = ast.parse(statement[0].strip()).body
         if isinstance(node, ast.Import):
-            result += [(alias.name, node.lineno) for alias in node.names]
+            result += [(alias.name, line) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{named(path)}:{node.lineno}: write the whole name instead of dots"
-            assert node.module is not None
+            assert node.level == 0, f"{named(path)}:{line}: write the whole name instead of dots"
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
-                result.append((whole if whole in MODULES else node.module, node.lineno))
+                result.append((whole if whole in MODULES else str(node.module), line))
     return result
 
 
@@ -106,51 +118,35 @@ def of_others(path: Path) -> Iterator[tuple[str, int]]:
             yield first, line
 
 
-def strings(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield every string of a file that is not a docstring."""
-    module = tree(path)
-    docs = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)}
-    for node in ast.walk(module):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
-            yield node.value, node.lineno
+def found(paths: Iterable[Path], pattern: str, kind: type[ast.Attribute | ast.Constant]) -> list[str]:
+    """Return the attributes or strings with this pattern in them, of the files whose text has it; no docstrings."""
+    faults = []
+    for path in paths:
+        if not re.search(pattern, text := path.read_text()):
+            continue
+        tree = ast.parse(text, filename=named(path))
+        docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, kind) and id(node) not in docs:
+                what = str(node.value) if isinstance(node, ast.Constant) else ast.unparse(node)
+                if re.search(pattern, what):
+                    faults.append(f"{named(path)}:{node.lineno}: {what}")
+    return faults
 
 
-def none(faults: list[str]) -> None:
-    assert not faults, "\n".join(faults)
+def none(faults: Iterable[str]) -> None:
+    every = list(faults)
+    assert not every, "\n".join(every)
 
 
 def test_imports_point_downwards() -> None:
     """No module imports upwards, and `measure` and `analysis` do not import each other."""
     none(
-        [
-            f"{named(path)}:{line}: {name} imports {other}, which is not in a layer below"
-            for name, path in MODULES.items()
-            for other, line in of_labkit(path)
-            if folder(name) != folder(other) and LAYER.get(folder(other), 99) >= LAYER.get(folder(name), 0)
-        ]
+        f"{named(path)}:{line}: {name} imports {other}, which is not in a layer below"
+        for name, path in MODULES.items()
+        for other, line in of_labkit(path)
+        if folder(name) != folder(other) and LAYER.get(folder(other), 99) >= LAYER.get(folder(name), 0)
     )
-
-
-def circles(edges: dict[str, set[str]]) -> list[str]:
-    """Return the edges that lead back to their start, directly or through others."""
-
-    def reaches(start: str, target: str) -> bool:
-        seen: set[str] = set()
-        waiting = [start]
-        while waiting:
-            if (here := waiting.pop()) == target:
-                return True
-            if here not in seen:
-                seen.add(here)
-                waiting += edges.get(here, ())
-        return False
-
-    return [
-        f"{one} imports {other}, which leads back"
-        for one in edges
-        for other in edges[one]
-        if reaches(other, one)
-    ]
 
 
 @pytest.mark.parametrize("level", [str, room], ids=["modules", "folders"])
@@ -160,13 +156,15 @@ def test_no_import_circles(level: Callable[[str], str]) -> None:
         for other, _line in of_labkit(path):
             if level(name) != level(other):
                 edges.setdefault(level(name), set()).add(level(other))
-    none(circles(edges))
+    try:
+        graphlib.TopologicalSorter(edges).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
 
 
 def with_experiments() -> set[str]:
     """Return the modules of studies that experiments import, which start with every run of them."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    waiting = [value.partition(":")[0] for value in project["entry-points"]["labkit.experiments"].values()]
+    waiting = [value.partition(":")[0] for value in PROJECT["entry-points"]["labkit.experiments"].values()]
     seen: set[str] = set()
     while waiting:
         if (name := waiting.pop()) not in seen:
@@ -177,49 +175,36 @@ def with_experiments() -> set[str]:
 
 def test_experiments_of_studies_do_not_analyse() -> None:
     none(
-        [
-            f"{name} imports {other}"
-            for name in with_experiments()
-            for other, _ in of_labkit(MODULES[name])
-            if folder(other) not in {"measure", "system", "common", "studies"}
-        ]
+        f"{name} imports {other}"
+        for name in with_experiments()
+        for other, _ in of_labkit(MODULES[name])
+        if folder(other) not in {"measure", "system", "common", "studies"}
     )
 
 
 def test_studies_share_through_labkit_alone() -> None:
     """No study imports another one; what several need is in labkit, or directly in the folder `studies`."""
     none(
-        [
-            f"{named(path)}:{line}: {other}"
-            for path in OF_STUDIES
-            for other, line in of_labkit(path)
-            if folder(other) == "studies" and room(other) != room(module_name(path)) and other.count(".") > 1
-        ]
+        f"{named(path)}:{line}: {other}"
+        for path in OF_STUDIES
+        for other, line in of_labkit(path)
+        if folder(other) == "studies" and room(other) != room(module_name(path)) and other.count(".") > 1
     )
 
 
 def test_labkit_names_no_study() -> None:
     """What is beside labkit can be taken away: labkit names none of its experiments, neither in code nor in words."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    names = {
-        name
-        for group, points in project["entry-points"].items()
-        if group.startswith("labkit.")
-        for name in points
-    }
+    groups = (points for group, points in PROJECT["entry-points"].items() if group.startswith("labkit."))
+    names = {name for points in groups for name in points}
     # Words of everyday are not names: an overlay is a network as well, and every program has documents and requests.
     pattern = re.compile(rf"\b(studies\.|{'|'.join(sorted(names - {'overlay', 'documents', 'requests'}))})")
-    texts = [
-        *OF_LABKIT,
-        *(path for path in (ROOT / "labkit").rglob("*") if path.suffix in {".j2", ".js", ".css"}),
-    ]
+    kinds = {".py", ".j2", ".js", ".css"}
     none(
-        [
-            f"{named(path)}:{number}: {place[0]}"
-            for path in texts
-            for number, line in enumerate(path.read_text().splitlines(), 1)
-            if (place := pattern.search(line))
-        ]
+        f"{named(path)}:{line_at(text, place.start())}: {place[0]}"
+        for path in (ROOT / "labkit").rglob("*")
+        if path.suffix in kinds
+        for text in [path.read_text()]
+        for place in pattern.finditer(text)
     )
 
 
@@ -229,12 +214,54 @@ def test_measuring_wing_is_light() -> None:
     ]
     measuring += [MODULES[name] for name in with_experiments()]
     none(
-        [
-            f"{named(path)}:{line}: {name}"
-            for path in measuring
-            for name, line in of_others(path)
-            if name not in LIGHT | APART.get(module_name(path), set())
-        ]
+        f"{named(path)}:{line}: {name}"
+        for path in measuring
+        for name, line in of_others(path)
+        if name not in LIGHT | APART.get(module_name(path), set())
+    )
+
+
+# Packages whose import name differs from their own.
+IMPORTED_AS = {
+    "ipython": "IPython", "jupyter-client": "jupyter_client", "pytest-xdist": "xdist", "pyyaml": "yaml",
+    "mlrsearch": "MLRsearch", "hdrhistogram": "hdrh", "lbr-trex-client": "lbr_trex_client",
+}  # fmt: skip
+# lbr-trex-client also brings trex; jupyter-client brings zmq; ipykernel brings psutil
+BROUGHT = {"trex", "zmq", "psutil"}
+# Packages that no line imports: for the build, programs, types, and what other packages load.
+BY_OTHERS = {"ipykernel", "pandas-stubs", "scipy-stubs", "types-pyyaml", "sphinx", "myst-nb", "aiohttp"}
+BY_OTHERS |= {"pydata-sphinx-theme", "voila", "setuptools", "jupyterlab", "ruff", "mypy", "nbstripout"}
+
+
+def modules_of(requirements: Iterable[str]) -> set[str]:
+    own = {canonicalize_name(Requirement(one).name) for one in requirements}
+    return {IMPORTED_AS.get(name, name) for name in own}
+
+
+EXTRAS = {name: modules_of(extra) for name, extra in PROJECT["optional-dependencies"].items()}
+DEV = EXTRAS.pop("dev")
+OPTIONAL = set().union(*EXTRAS.values())  # only one command needs these
+RUN = modules_of(PROJECT["dependencies"])
+
+
+def others(*groups: list[Path]) -> set[str]:
+    own = {"benchmarks", *(path.stem for path in OF_TESTS)}
+    return {name for paths in groups for path in paths for name, _ in of_others(path)} - own
+
+
+def test_imports_are_declared_and_what_is_declared_is_used() -> None:
+    of_package, of_tests = others(SOURCES), others(OF_TESTS, OF_BENCHMARKS)
+    assert of_package - BROUGHT <= RUN | OPTIONAL
+    assert of_tests - BROUGHT <= RUN | OPTIONAL | DEV
+    assert of_package >= (RUN | OPTIONAL) - BY_OTHERS
+    assert of_tests >= DEV - BY_OTHERS
+
+
+def test_extras_are_imported_by_their_command_only() -> None:
+    """Everything else works without the extras. Only the modules of `--dask` import them at module level."""
+    at_top = re.compile(rf"^(?:import|from) ({'|'.join(OPTIONAL)})\b", re.MULTILINE)
+    none(
+        named(path) for path in OF_LABKIT if path.parent.name != "cluster" and at_top.search(path.read_text())
     )
 
 
@@ -243,12 +270,10 @@ def test_measuring_wing_is_light() -> None:
 )
 def test_one_module_alone_imports(module: str, user: str) -> None:
     none(
-        [
-            f"{named(path)}:{line}: only labkit.{user} imports {module}"
-            for path in SOURCES
-            for name, line in imported(path)
-            if name.split(".")[0] == module and room(module_name(path)) != user
-        ]
+        f"{named(path)}:{line}: only labkit.{user} imports {module}"
+        for path in SOURCES
+        for name, line in imported(path)
+        if name.split(".")[0] == module and room(module_name(path)) != user
     )
 
 
@@ -257,16 +282,10 @@ FORKING = {"labkit.measure.endpoints.exec_server", "labkit.measure.traffic.socke
 
 
 def test_one_package_alone_forks_and_executes() -> None:
-    faults = []
-    for path in SOURCES:
-        if (name := module_name(path)) in FORKING or room(name) == "system.process":
-            continue
-        for node in ast.walk(tree(path)):
-            if isinstance(node, ast.Attribute) and re.fullmatch(
-                r"os\.(fork\w*|exec\w+|spawn\w+|posix_spawn\w*)", ast.unparse(node)
-            ):
-                faults.append(f"{named(path)}:{node.lineno}: {ast.unparse(node)}")
-    none(faults)
+    elsewhere = (
+        path for name, path in MODULES.items() if name not in FORKING and room(name) != "system.process"
+    )
+    none(found(elsewhere, r"\bos\.(fork|exec|spawn|posix_spawn)", ast.Attribute))
 
 
 def test_python_runs_without_the_current_folder() -> None:
@@ -274,26 +293,16 @@ def test_python_runs_without_the_current_folder() -> None:
     # `python()` of endpoints/guest/initramfs.py is the path of this Python without its virtual environment.
     interpreter = r"(?:sys\.executable|(?<=\[)(?:initramfs\.)?python\(\))"
     starts = re.compile(rf'{interpreter}(?!,\s+"-[PI]"|, \*light|\)| +#)')
-    programs = [path for path in PYTHON if "tests" not in path.parts and path.name != "ssh_bootstrap.py"]
     none(
-        [
-            f"{named(path)}: {place[0]} at character {place.start()}"
-            for path in programs
-            for place in starts.finditer(path.read_text())
-        ]
+        f"{named(path)}: {place[0]} at character {place.start()}"
+        for path in (*SOURCES, *OF_BENCHMARKS)
+        if path.name != "ssh_bootstrap.py"
+        for place in starts.finditer(path.read_text())
     )
 
 
 def test_no_kill_by_name() -> None:
-    by_name = re.compile(r"\b(pkill|killall|pgrep|pidof)\b")
-    none(
-        [
-            f"{named(path)}:{line}: {text!r}"
-            for path in SOURCES
-            for text, line in strings(path)
-            if by_name.search(text)
-        ]
-    )
+    none(found(SOURCES, r"\b(pkill|killall|pgrep|pidof)\b", ast.Constant))
 
 
 def test_tests_skip_in_one_way() -> None:
@@ -301,17 +310,8 @@ def test_tests_skip_in_one_way() -> None:
 
     ci_summary.py leaves out what CI has no time for, and names it.
     """
-    faults = []
-    for path in sorted((ROOT / "tests").rglob("*.py")):
-        for node in ast.walk(tree(path)):
-            if isinstance(node, ast.Attribute) and node.attr in {
-                "skip",
-                "skipif",
-                "importorskip",
-                "skipTest",
-            }:
-                faults.append(f"{named(path)}:{node.lineno}: {ast.unparse(node)}")
-    none([fault for fault in faults if not fault.startswith(("tests/conftest.py:", "tests/ci_summary.py:"))])
+    paths = [path for path in OF_TESTS if path.name not in ("conftest.py", "ci_summary.py")]
+    none(found(paths, r"\.(skip|skipif|importorskip|skipTest)\b", ast.Attribute))
 
 
 def test_notebooks_are_thin_and_clean() -> None:
@@ -351,12 +351,17 @@ def texts() -> Iterator[tuple[str, str]]:
             yield name, content.decode(errors="replace")
 
 
+def unwanted(text: str) -> Iterator[int]:
+    lowered = text.lower()
+    yield from (lowered.index(host) for host in HOSTS if host in lowered)
+    if any(f"/{name}/" in text for name in ("root", "work", "home")):  # the pattern alone is slow
+        yield from (place.start() for place in A_PLACE_OF_ONE_MACHINE.finditer(text))
+
+
 def test_no_registry_or_machine_path_is_named(need: Need) -> None:
     need("git")
-    faults = []
-    for name, text in texts():
-        for number, line in enumerate(text.splitlines(), 1):
-            faults += [f"{name}:{number}: names {host}" for host in HOSTS if host in line.lower()]
-            if place := A_PLACE_OF_ONE_MACHINE.search(line):
-                faults.append(f"{name}:{number}: {line[place.start() :][:60]}")
-    none(faults)
+    none(
+        f"{name}:{line_at(text, place)}: {text[place:][:60]!r}"
+        for name, text in texts()
+        for place in unwanted(text)
+    )

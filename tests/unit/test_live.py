@@ -12,8 +12,6 @@ from labkit.common.topology_state import State
 
 
 class Recorder:
-    """A fake topology that records its requests."""
-
     def __init__(self) -> None:
         self.requests: list[list[str]] = []
 
@@ -35,8 +33,6 @@ def test_commands_that_no_program_can_have(words: tuple[Any, ...]) -> None:
 
 
 class Drawn(live.LiveTopology):
-    """A live topology without a process."""
-
     def __init__(self) -> None:
         self._open = True
 

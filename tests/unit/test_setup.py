@@ -1,8 +1,6 @@
 """pyproject.toml, environment.yml, requirements.lock, packages.debian and .ci/run agree with each other and the
 source."""
 
-import ast
-import functools
 import os
 import re
 import shutil
@@ -11,6 +9,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import plotly.graph_objects as go
 import pytest
 import yaml
 from conftest import NEEDS, ROOT
@@ -18,94 +17,21 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from labkit import cli
-from labkit.analysis.report.images import _why
+from labkit.analysis.report.images import svgs
+from labkit.common.errors import Failed
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-RUN = PROJECT["project"]["dependencies"]
-EXTRAS = PROJECT["project"]["optional-dependencies"]
-DEV = EXTRAS["dev"]
-OPTIONAL = [
-    one for name, extra in EXTRAS.items() if name != "dev" for one in extra
-]  # only one command needs these
-BUILD = PROJECT["build-system"]["requires"]
-LOCK = (ROOT / "requirements.lock").read_text()
-
-# Packages whose import name differs from their own.
-IMPORTED_AS = {
-    "ipython": "IPython", "jupyter-client": "jupyter_client", "pytest-xdist": "xdist", "pyyaml": "yaml",
-    "mlrsearch": "MLRsearch", "hdrhistogram": "hdrh", "lbr-trex-client": "lbr_trex_client",
-}  # fmt: skip
-# lbr-trex-client also brings trex; jupyter-client brings zmq; ipykernel brings psutil
-BROUGHT = {"trex", "zmq", "psutil"}
-# Packages that no line imports: for the build, programs, types, and what other packages load.
-BY_OTHERS = {
-    "ipykernel",
-    "pandas-stubs",
-    "scipy-stubs",
-    "types-pyyaml",
-    "sphinx",
-    "myst-nb",
-    "pydata-sphinx-theme",
-    "voila",
-    "aiohttp",
-}
-NOT_IMPORTED = {"setuptools", "jupyterlab", "ruff", "mypy", "nbstripout"} | BY_OTHERS
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT, BUILD = PYPROJECT["project"], PYPROJECT["build-system"]["requires"]
+DECLARED = [
+    *PROJECT["dependencies"],
+    *(one for extra in PROJECT["optional-dependencies"].values() for one in extra),
+]
+HOOKS = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
 
 
 def bounds(requirements: list[str]) -> dict[str, str]:
     """Return the version bounds by name, both normalised."""
     return {canonicalize_name(r.name): str(r.specifier) for r in map(Requirement, requirements)}
-
-
-def locked() -> dict[str, tuple[str, int]]:
-    """Return the exact version and the number of sha256 hashes by name."""
-    entries = re.split(
-        r"^(?=[a-z0-9])", re.sub(r"^ *#.*\n", "", LOCK, flags=re.MULTILINE), flags=re.MULTILINE
-    )
-    pinned = {}
-    for entry in filter(str.strip, entries):
-        words = entry.replace("\\\n", " ").split()
-        name, version = words[0].split("==")
-        assert all(re.fullmatch("--hash=sha256:[0-9a-f]{64}", word) for word in words[1:]), entry
-        pinned[name] = (version, len(words) - 1)
-    return pinned
-
-
-@functools.cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
-@functools.cache
-def imports(folder: str) -> set[str]:
-    names = set()
-    for path in (ROOT / folder).rglob("*.py"):
-        for node in ast.walk(tree(path)):
-            if isinstance(node, ast.Import):
-                names |= {alias.name.split(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                names.add(node.module.split(".")[0])
-    own = {"labkit", "studies", "benchmarks"} | {path.stem for path in (ROOT / "tests").rglob("*.py")}
-    return names - set(sys.stdlib_module_names) - own
-
-
-def names(requirements: list[str]) -> set[str]:
-    return {IMPORTED_AS.get(name, name) for name in bounds(requirements)}
-
-
-def test_imports_are_declared() -> None:
-    assert (imports("labkit") | imports("studies")) - BROUGHT <= names(RUN) | names(OPTIONAL)
-    assert (imports("tests") | imports("benchmarks")) - BROUGHT <= names(RUN) | names(OPTIONAL) | names(DEV)
-
-
-def test_extras_are_imported_by_their_command_only() -> None:
-    """Everything else works without the extras. Only the modules of `--dask` import them at module level."""
-    for path in sorted((ROOT / "labkit").rglob("*.py")):
-        module = tree(path)
-        at_top = {alias.name for node in module.body if isinstance(node, ast.Import) for alias in node.names}
-        at_top |= {node.module or "" for node in module.body if isinstance(node, ast.ImportFrom)}
-        if at_top & names(OPTIONAL):
-            assert path.parent.name == "cluster", path
 
 
 def test_missing_extra_is_one_sentence(
@@ -119,6 +45,11 @@ def test_missing_extra_is_one_sentence(
     assert capsys.readouterr().err.splitlines()[-1] == (
         "labkit: --dask needs the Python package distributed, which is not installed: pip install 'labkit[dask]'"
     )
+    monkeypatch.setitem(sys.modules, "kaleido", None)
+    with pytest.raises(
+        Failed, match=r"the Python package kaleido is not installed: pip install 'labkit\[images]'"
+    ):
+        svgs({"a": go.Figure()})
 
 
 def test_verdicts_and_reports_import_nothing_heavy() -> None:
@@ -130,20 +61,9 @@ def test_verdicts_and_reports_import_nothing_heavy() -> None:
     assert imported.isdisjoint({"scipy.stats", "nbconvert", "kaleido", "distributed"})
 
 
-def test_images_without_kaleido() -> None:
-    assert _why(ModuleNotFoundError("kaleido"), 1) == (
-        "the Python package kaleido is not installed: pip install 'labkit[images]'"
-    )
-
-
-def test_declared_is_used() -> None:
-    assert (names(RUN) | names(OPTIONAL)) - NOT_IMPORTED <= imports("labkit")
-    assert names(DEV) - NOT_IMPORTED <= imports("tests") | imports("benchmarks")
-
-
 def test_dependencies_say_why() -> None:
     lines = (ROOT / "pyproject.toml").read_text().splitlines()
-    for requirement in [*RUN, *OPTIONAL, *DEV]:
+    for requirement in DECLARED:
         explained = re.compile(rf' *"{re.escape(requirement)}", +# \S.*')
         assert any(map(explained.fullmatch, lines)), f"{requirement} has no comment that says why"
     for line in (ROOT / "packages.debian").read_text().splitlines():
@@ -151,7 +71,6 @@ def test_dependencies_say_why() -> None:
 
 
 def test_conda_gives_the_same(tmp_path: Path) -> None:
-    """environment.yml is made of pyproject.toml, and a package that is added there is in it."""
     made = tmp_path / "environment.yml"
     make = ["make", "--silent", "environment", f"ENVIRONMENT={made}"]
     subprocess.run(make, cwd=ROOT, check=True, capture_output=True)
@@ -159,19 +78,22 @@ def test_conda_gives_the_same(tmp_path: Path) -> None:
     entries = yaml.safe_load(made.read_text())["dependencies"]
     [by_pip] = [entry["pip"] for entry in entries if isinstance(entry, dict)]
     by_conda = [entry for entry in entries if isinstance(entry, str)]
-    assert bounds([*by_conda[2:], *by_pip[:-1]]) == bounds([*RUN, *OPTIONAL, *DEV])
+    assert bounds([*by_conda[2:], *by_pip[:-1]]) == bounds(DECLARED)
 
 
 def test_lock_is_within_bounds_hashed_and_without_addresses() -> None:
-    pinned = locked()
-    assert all(hashes_count for _, hashes_count in pinned.values())
-    for requirement in map(Requirement, [*RUN, *OPTIONAL, *DEV, *BUILD]):
-        version, _ = pinned[canonicalize_name(requirement.name)]
-        assert version in requirement.specifier, (
-            f"{requirement} against {version} in the lock: run `make lock`"
-        )
-    assert "://" not in LOCK
-    assert not re.search(r"^-", LOCK, flags=re.MULTILINE), "an option is in the lock"
+    lock = (ROOT / "requirements.lock").read_text()
+    entry = re.compile(
+        r"^([a-z0-9.-]+)==(\S+) \\\n(?: {4}--hash=sha256:[0-9a-f]{64}(?: \\)?\n)+", re.MULTILINE
+    )
+    assert not entry.sub("", re.sub(r"^ *#.*\n", "", lock, flags=re.MULTILINE)), (
+        "an option, an address or no hash"
+    )
+    assert "://" not in lock
+    pinned = dict(entry.findall(lock))
+    for requirement in map(Requirement, [*DECLARED, *BUILD]):
+        version = pinned[canonicalize_name(requirement.name)]
+        assert version in requirement.specifier, f"{requirement} against {version}: run `make lock`"
 
 
 def test_packages_that_apt_lacks_do_not_stop_the_others(tmp_path: Path) -> None:
@@ -218,8 +140,7 @@ def test_ci_asks_for_every_need() -> None:
 
 def test_pre_commit_leaves_the_notebooks_as_they_are(tmp_path: Path) -> None:
     """The hook's own command line is run on copies. Without --keep-id it numbers the cells anew."""
-    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
-    [entry] = [hook["entry"] for hook in hooks if hook["id"] == "nbstripout"]
+    [entry] = [hook["entry"] for hook in HOOKS if hook["id"] == "nbstripout"]
     program, *options = entry.split()
     copies = [Path(shutil.copy(path, tmp_path)) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
     stripped = [sys.executable, "-P", "-m", Path(program).name, *options, *map(str, copies)]
@@ -230,8 +151,7 @@ def test_pre_commit_leaves_the_notebooks_as_they_are(tmp_path: Path) -> None:
 
 
 def test_subject_of_a_commit_names_its_area() -> None:
-    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
-    [wanted] = [hook["entry"] for hook in hooks if hook["id"] == "subject"]
+    [wanted] = [hook["entry"] for hook in HOOKS if hook["id"] == "subject"]
     assert re.search(wanted, "why: a cause has an interval\n\nThe reason, in as many words as it takes.\n")
     for subject in ("A cause has an interval\n", "why:\n", f"why: {'x' * 68}\n", "\nwhy: a cause\n"):
         assert not re.search(wanted, subject)

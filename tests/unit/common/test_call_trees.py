@@ -2,7 +2,6 @@
 
 from conftest import ROOT
 
-from labkit.common import call_trees
 from labkit.common.call_trees import Reader, Tree
 
 SAMPLES = ROOT / "tests/samples"
@@ -10,8 +9,8 @@ ROOTS = ("udp_sendmsg", "udpv6_sendmsg", "tcp_sendmsg", "net_rx_action")
 HEAD = " 0)   iperf3-7     "
 
 
-def read(name: str, roots: tuple[str, ...] = ROOTS) -> tuple[list[Tree], Reader]:
-    reader = Reader(roots)
+def read(name: str) -> tuple[list[Tree], Reader]:
+    reader = Reader(ROOTS)
     with open(SAMPLES / f"function_graph-{name}.txt") as lines:
         return list(reader.read(lines)), reader
 
@@ -34,7 +33,6 @@ def test_datagram_over_a_bridge() -> None:
     assert not sender.disturbed
     assert sender.lines[0].endswith("|  udp_sendmsg() {")
     assert sender.lines[-1].endswith("|  } /* udp_sendmsg */")
-    trees, _ = read("6.1-bridge")
     again = list(Reader().read(line for tree in trees for line in [*tree.lines, "# between"]))
     assert [tree.calls for tree in again] == [tree.calls for tree in trees]
 
@@ -68,9 +66,8 @@ def test_processes_and_interrupts() -> None:
     ]
     assert reader.broken_count == 0
     assert all("finish_task_switch" not in line for tree in trees for line in tree.lines)
-    # In the second call, an interrupt came after the tracer had ended a call and before it left it.
-    #
-    # The kernel prints the interrupt's functions as if they were inside the call, deeper than any open one.
+    # In the second call, an interrupt came after the tracer had ended a call and before it left it: the kernel prints
+    # the interrupt's functions as if they were inside the call, deeper than any open one.
     trees, reader = read("6.12-interrupted")
     assert [(tree.disturbed, len(tree.calls)) for tree in trees] == [(True, 269)]
     assert reader.broken_count == 1
@@ -125,7 +122,6 @@ def test_lost_events_arrows_and_invalid_lines() -> None:
     assert len(tree.lines) == len(lines)
     lines = [
         "",
-        "\n",
         "|||\n",
         "CPU 3 went\n",
         " 0)   |   |\n",
@@ -133,11 +129,3 @@ def test_lost_events_arrows_and_invalid_lines() -> None:
         f"{HEAD}| 1 us |      f();\n",
     ]
     assert list(Reader(["f"]).read(lines)) == []
-
-
-def test_median_tree() -> None:
-    trees, _ = read("6.12-processes", ())
-    middle = call_trees.median(trees)
-    assert sorted(tree.root.total_ns for tree in trees) == [15803, 52317, 138395, 256730, 300735]
-    assert middle.root.total_ns == 138395
-    assert call_trees.median([]) is None

@@ -23,36 +23,31 @@ def point(name: str, value: str, group: str = "labkit.topologies") -> str:
     return f'[project.entry-points."{group}"]\n{name} = "{value}"'
 
 
-def labkit(python: Path, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    argv = [str(python), "-c", "import sys; from labkit.start import main; sys.exit(main())", *words]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd=folder, check=False)
+def refused(python: Path, name: str, folder: Path) -> str:
+    code = "import sys; from labkit.start import main; sys.exit(main())"
+    argv = [str(python), "-c", code, "draw", name]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd=folder, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    return done.stderr
 
 
 @pytest.mark.parametrize(
-    ("points", "code", "sentence"),
+    ("names", "name", "code", "sentence"),
     [
-        (point("veth", "one:KIND"), TOPOLOGY, "veth (labkit.topologies) of the package one has a name that"),
-        (point("new", "one:KIND"), "import nowhere", "cannot be imported (ModuleNotFoundError: "),
-        (point("new", "one:KIND"), "KIND = 1", "is of type int: labkit needs a TopologyKind"),
+        (("one",), "veth", TOPOLOGY, "veth (labkit.topologies) of the package one has a name that"),
+        (("one",), "new", "import nowhere", "cannot be imported (ModuleNotFoundError: "),
+        (("one",), "new", "KIND = 1", "is of type int: labkit needs a TopologyKind"),
+        (("one", "other"), "new", TOPOLOGY, "are both installed: remove one"),
     ],
-    ids=["a name of labkit", "a broken module", "another type"],
-)  # fmt: skip
-def test_faulty_packages_are_named(tmp_path: Path, points: str, code: str, sentence: str) -> None:
+    ids=["a name of labkit", "a broken module", "another type", "one name twice"],
+)
+def test_faulty_packages_are_named(
+    tmp_path: Path, names: tuple[str, ...], name: str, code: str, sentence: str
+) -> None:
     python = environment(tmp_path / "environment", [ROOT])
-    install(package(tmp_path, "one", points, code), tmp_path / "environment")
-    done = labkit(python, "draw", "nothing", folder=tmp_path)
-    assert done.returncode == 2
-    assert sentence in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
-def test_two_packages_with_one_name(tmp_path: Path) -> None:
-    python = environment(tmp_path / "environment", [ROOT])
-    for name in ("one", "other"):
-        install(package(tmp_path, name, point("new", f"{name}:KIND")), tmp_path / "environment")
-    done = labkit(python, "draw", "nothing", folder=tmp_path)
-    assert done.returncode == 2
-    assert "are both installed: remove one" in done.stderr
+    for one in names:
+        install(package(tmp_path, one, point(name, f"{one}:KIND"), code), tmp_path / "environment")
+    assert sentence in refused(python, "nothing", tmp_path)
 
 
 def test_current_folder_and_pythonpath_add_nothing(tmp_path: Path) -> None:
@@ -63,9 +58,7 @@ def test_current_folder_and_pythonpath_add_nothing(tmp_path: Path) -> None:
     install(source, folder)
     python = environment(tmp_path / "environment", [ROOT, folder / "lib/python3/site-packages"])
     for place in (folder / "lib/python3/site-packages", tmp_path):
-        done = labkit(python, "draw", "new", folder=place)
-        assert done.returncode == 2
-        assert "new is not a topology" in done.stderr
+        assert "new is not a topology" in refused(python, "new", place)
 
 
 def test_experiments_are_imported_when_they_run(tmp_path: Path) -> None:

@@ -24,8 +24,6 @@ from labkit.analysis.flame import folded_stacks, load_profiles, packet_calls
 from labkit.analysis.report import notebook_cells
 from labkit.common import run_folder, safe_files
 from labkit.common.errors import BadInput
-from labkit.common.packets import pcapng
-from labkit.common.packets.pcapng import Counts
 
 ROW = {"topology": "veth", "protocol": "tcp", "status": "ok", "run": "one"}
 READERS = {
@@ -79,12 +77,9 @@ def test_a_size_that_a_file_claims_takes_no_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a\ud800"])
-def test_a_name_that_no_file_can_have_is_bad_input(name: str, tmp_path: Path) -> None:
+def test_a_name_that_no_file_can_have_and_a_large_limit(name: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be the name of a file"):
         safe_files.read_regular(tmp_path / name, 10)
-
-
-def test_a_large_limit_takes_no_memory_either(tmp_path: Path) -> None:
     (tmp_path / "small").write_bytes(b"1")
     assert safe_files.read_regular(tmp_path / "small", 1 << 50) == b"1"
 
@@ -144,7 +139,6 @@ WRONG = (None, 1, 1.5, -1, "", "x", [], [1], {}, {"a": 1}, True, "\ud800", 1e308
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return the path of every value in a JSON document."""
     keys = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [at, *(place for key, one in keys for place in places(one, (*at, key)))]
 
@@ -172,30 +166,19 @@ def no_log() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+def rendered(folder: Path) -> object:
+    return report.rendered([notebook_cells.read(folder / "notebook.ipynb")], [folder], "x")
+
+
 @pytest.mark.usefixtures("no_log")
-@pytest.mark.parametrize("count", [20, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.long)])
 def test_no_mutated_file_of_a_run_is_a_fault(count: int, tmp_path: Path) -> None:
-    """Foreign notebooks, run.json and captures are read, or refused in one sentence; so many of each."""
+    """Foreign notebooks and run.json are read, or refused in one sentence; so many of each."""
     rng = random.Random(0)
-    header = pcapng.header([("client0:eth0", 1)], 64)
-    whole = header + pcapng.statistics(0, 5, Counts(1, 0, 0))
     for _ in range(count):
         (tmp_path / "notebook.ipynb").write_bytes(mutated(NOTEBOOK, rng))
         (tmp_path / "run.json").write_bytes(mutated(RUN, rng))
-        capture = bytearray(whole)
-        for _byte in range(rng.randint(1, 4)):
-            capture[rng.randrange(len(capture))] = rng.randrange(256)
-        for read, content in (
-            (
-                lambda _: report.rendered(
-                    [notebook_cells.read(tmp_path / "notebook.ipynb")], [tmp_path], "x"
-                ),
-                b"",
-            ),
-            (lambda _: run_folder.read_run(tmp_path), b""),
-            (pcapng.in_order, bytes(capture)),
-            (pcapng.read, bytes(capture)),
-        ):
+        for read in (rendered, run_folder.read_run):
             with contextlib.suppress(BadInput), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # nbformat warns of cells without an id
-                read(content)
+                read(tmp_path)

@@ -18,10 +18,12 @@ def without_apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("without_apt")
 def test_without_apt_two_package_managers_are_named() -> None:
-    assert packages.missing("/usr/bin/perf") == (
-        "the program /usr/bin/perf is not installed (without it: no profiles (observe=perf_record, perf_stat), so"
-        " `labkit why` names no cause): dnf install perf or pacman -S perf"
-    )
+    missing = packages.missing("/usr/bin/perf")
+    assert missing.startswith("the program /usr/bin/perf is not installed (without it: no profiles (observe=")
+    assert missing.endswith("): dnf install perf or pacman -S perf")
+    shown = {one.name: one for one in tools.tools(dict.fromkeys(tools.TOOLS))}  # as the doctor shows them
+    assert shown["ping"].remedy == "dnf install iputils or pacman -S iputils"
+    assert all(shown[name].lost == packages.PROGRAMS[name].without_it for name in tools.TOOLS)
     assert packages.install("ping", "ip", "nft") == (
         "dnf install iputils iproute nftables or pacman -S iputils iproute2 nftables"
     )
@@ -41,10 +43,8 @@ def test_with_apt_its_command_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     ("system", "package"),
     [
         ({"ID": "debian", "VERSION_ID": "12"}, "qemu-system-common"),
-        ({"ID": "debian", "VERSION_ID": "13"}, "virtiofsd"),
         ({"ID": "debian"}, "virtiofsd"),  # testing has no number
         ({"ID": "ubuntu", "VERSION_ID": "22.04"}, "qemu-system-common"),
-        ({"ID": "ubuntu", "VERSION_ID": "24.04"}, "virtiofsd"),
         (None, "virtiofsd"),
     ],
 )
@@ -72,14 +72,6 @@ def test_names_are_those_of_debian_and_of_shells() -> None:
     # optional, or brought by tshark and qemu-system-x86
     ours |= {"wireshark-common", "docker.io", "podman", "crun", "virtiofsd"}
     assert {program.apt for program in packages.PROGRAMS.values()} <= ours
-
-
-@pytest.mark.usefixtures("without_apt")
-def test_doctor_uses_the_table() -> None:
-    shown = {one.name: one for one in tools.tools(dict.fromkeys(tools.TOOLS))}
-    assert shown["ping"].remedy == "dnf install iputils or pacman -S iputils"
-    for name in tools.TOOLS:
-        assert shown[name].lost == packages.PROGRAMS[name].without_it
 
 
 @pytest.mark.parametrize("manager", ["dnf", "pacman"])

@@ -34,11 +34,6 @@ FRAMES = {
         "Ethernet / IP 10.0.0.1 > 10.0.0.2 / TCP 5201",
         [14, 28, 32],
     ),
-    "vlan": (
-        ethernet(struct.pack("!HH", 0xE02A, 0x0800) + ip(echo(0), "10.0.0.1 > 10.0.0.2", 1), 0x8100),
-        "Ethernet / 802.1Q 42 / IP 10.0.0.1 > 10.0.0.2 / ICMP echo reply",
-        [14, 4, 20, 8],
-    ),
     "old qinq": (
         ethernet(struct.pack("!HHHH", 7, 0x8100, 42, 0x0800) + ip(echo(0), "10.0.0.1 > 10.0.0.2", 1), 0x9100),
         "Ethernet / 802.1Q 7 / 802.1Q 42 / IP 10.0.0.1 > 10.0.0.2 / ICMP echo reply",
@@ -76,11 +71,6 @@ FRAMES = {
         ethernet(ip(gre(INNER, 0x6558, checksum=5, key=7, sequence=9), "1.0.0.1 > 1.0.0.2", 47)),
         "Ethernet / IP 1.0.0.1 > 1.0.0.2 / GRE key 7 / Ethernet / IP 20.0.0.1 > 20.0.0.3 / ICMP echo request",
         [14, 20, 16, 14, 20, 8],
-    ),
-    "gre of ipv6": (
-        ethernet(ip(gre(ip6(echo(128), V6, 58), 0x86DD), "1.0.0.1 > 1.0.0.2", 47)),
-        "Ethernet / IP 1.0.0.1 > 1.0.0.2 / GRE / IP6 fd00::1 > fd00::2 / ICMPv6 echo request",
-        [14, 20, 4, 40, 8],
     ),
     "geneve": (
         ethernet(ip6(udp(geneve(INNER, options=bytes(8)), 6081), V6, 17), 0x86DD),

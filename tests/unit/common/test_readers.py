@@ -1,8 +1,9 @@
 """Readers of external texts and files return an answer or raise labkit's own error, whatever the content.
 
-The mutants come from a fixed seed. All readers together have a budget of 0.6 seconds, and of 30 in the long tests.
+The mutants come from a fixed seed. All readers together have a budget of 0.6 seconds, and of 9 in the long test.
 """
 
+import contextlib
 import functools
 import json
 import random
@@ -34,12 +35,14 @@ from labkit.system.machine import interfaces, mibs, provenance
 from studies.monitor_cost import readers
 
 SAMPLES = Path(__file__).parents[2] / "samples"
-BUDGETS = [0.02, pytest.param(0.9, marks=pytest.mark.long)]  # seconds for each of the 31 readers
+BUDGETS = [0.02, pytest.param(0.3, marks=pytest.mark.long)]  # seconds for each of the 31 readers
 SEED = 12
 
 
-def sample(name: str) -> str:
-    """Return the text of a sample; a text of several lines is its own sample."""
+def sample(name: str | Callable[[], str]) -> str:
+    """Return the text of a sample, or what makes it; a text of several lines is its own sample."""
+    if not isinstance(name, str):
+        return name()
     return name if "\n" in name else (SAMPLES / name).read_text()
 
 
@@ -82,20 +85,11 @@ def words(content: Any) -> str:
 
 def trex_session() -> str:
     """Return four readings of the ports of a real server, the last with latencies, as the client process returns."""
-    answers = list(calls("stl_latency_loss_hdrh"))
-    ports = [
-        [
-            result
-            for _, method, given, result in answers
-            if method == "get_port_stats" and given["port_id"] == port
-        ]
-        for port in (0, 1)
-    ]
-    [*_, latencies] = (
-        result
-        for _, method, _, result in answers
-        if method == "get_pgid_stats" and result.get("latency", {}).get("5")
-    )
+    answers: dict[tuple[str, Any], list[Any]] = {}
+    for _, method, given, result in calls("stl_latency_loss_hdrh"):
+        answers.setdefault((method, given.get("port_id")), []).append(result)
+    ports = [answers["get_port_stats", port] for port in (0, 1)]
+    latencies = [one for one in answers["get_pgid_stats", None] if one.get("latency", {}).get("5")][-1]
     times = [
         {"time": float(at), "ports": {str(port): ports[port][at] for port in (0, 1)}} for at in (0, 1, -2, -1)
     ]
@@ -133,7 +127,7 @@ MIRRORS = {
 LAST_WORDS = """Packets captured: 199000
 Packets received/dropped on interface 'eth0': 199000/1000 (pcap:900/dumpcap:100/flushed:0/ps_ifdrop:0) (99.5%)
 """
-TEXTS: dict[str, tuple[Callable[[str], Any], str]] = {
+TEXTS: dict[str, tuple[Callable[[str], Any], str | Callable[[], str]]] = {
     "perf stat": (stat.parse, "perf-stat-6.1-no-counters.txt"),
     "net/dev": (mibs.interfaces, "proc-net-dev-6.18.txt"),
     "net/snmp": (mibs.mibs, "proc-net-snmp-6.18.txt"),
@@ -160,33 +154,14 @@ TEXTS: dict[str, tuple[Callable[[str], Any], str]] = {
     "dpctl/dump-flows": (switch.flows, "ovs-3.1-dpctl-dump-flows.txt"),
     "pmd-stats-show": (switch.caches, "ovs-3.1-pmd-stats-show.txt"),
     "OVSDB": (of_json(rpc.read_rows), words(MIRRORS)),
-    "TRex": (of_json(trex), trex_session()),
+    "TRex": (of_json(trex), trex_session),
     "last words of dumpcap": (lambda text: readers.parse_counts("dumpcap", text), LAST_WORDS),
     "apt-cache": (debian_kernels.read_show, "apt-cache-show-2.6.1-image.txt"),
 }  # fmt: skip
-WORDS = [
-    "",
-    "\x00",
-    "-1",
-    "1e999",
-    "nan",
-    "9" * 30,
-    "ÿ",
-    "²",
-    "null",
-    "[]",
-    "{}",
-    "\n",
-    ":",
-    "|",
-    "\ud7ff",
-    "0x",
-    "<not counted>",
-]
+WORDS = [*"\0ÿ²\n:|\ud7ff", "", "-1", "1e999", "nan", "9" * 30, "null", "[]", "{}", "0x", "<not counted>"]
 
 
 def mutant(text: str, rng: random.Random) -> str:
-    """Return the text with a few random faults."""
     for _ in range(rng.randrange(1, 4)):
         at = rng.randrange(len(text) + 1)
         to = min(len(text), at + rng.choice([0, 1, 2, 8, 40]))
@@ -208,17 +183,6 @@ def survives(read: Callable[[], Any], what: Any) -> None:
         raise AssertionError(f"{type(error).__name__}: {error} over {what!r:.2000}") from error
 
 
-@pytest.mark.parametrize("budget_s", BUDGETS)
-def test_texts_are_read_or_refused(budget_s: float) -> None:
-    for name, (read, source) in TEXTS.items():
-        text, rng = sample(source), random.Random(SEED)
-        read(text.splitlines()[0] if name == "stat" else text)
-        end = time.monotonic() + budget_s
-        while time.monotonic() < end:
-            changed = mutant(text, rng)
-            survives(functools.partial(read, changed), (name, changed))
-
-
 def bytes_of(content: bytes, rng: random.Random) -> bytes:
     """Return the bytes with a few of them changed."""
     changed = bytearray(content)
@@ -227,52 +191,49 @@ def bytes_of(content: bytes, rng: random.Random) -> bytes:
     return bytes(changed[: rng.randrange(len(changed))] if rng.random() < 0.1 else changed)
 
 
+def capture(content: bytes) -> None:
+    with contextlib.suppress(LabkitError):
+        pcapng.in_order(content)
+    for frame in pcapng.read(content).frames:
+        packets.layers(frame.data, frame.link_type, length_bytes=frame.length_bytes)
+
+
+def of_run(folder: Path, content: bytes) -> None:
+    """Read a run folder with this run.json and these rows, which are behind its first line."""
+    described, _, rows = content.partition(b"\n")
+    (folder / "rows").mkdir(exist_ok=True)
+    (folder / "run.json").write_bytes(described)
+    (folder / "rows" / "1-r0.jsonl").write_bytes(rows)
+    for read in (run_folder.read_rows, run_folder.failed_points):
+        with contextlib.suppress(LabkitError):
+            read(folder)
+    run_folder.is_finished(folder, run_folder.read_run(folder))
+
+
+RUN = b"""{"created": "x", "experiment": "a", "run": "a", "parameters": {}, "seed": 1, "why_stopped": {}, "points": []}
+{"arm": "veth", "status": "ok"}
+{"arm": "veth", "status": "ok"}
+"""
+
+
 @pytest.mark.parametrize("budget_s", BUDGETS)
-def test_captures_are_read_or_refused(budget_s: float) -> None:
-    rng, end = random.Random(SEED), time.monotonic() + budget_s
-    assert len(pcapng.read(CAPTURE).frames) == 1
-    while time.monotonic() < end:
-        changed = bytes_of(CAPTURE, rng)
-
-        def read(content: bytes = changed) -> None:
-            for frame in pcapng.read(content).frames:
-                packets.layers(frame.data, frame.link_type, length_bytes=frame.length_bytes)
-
-        survives(read, changed)
-
-
-RUN = {
-    "experiment": "datapaths",
-    "run": "a",
-    "parameters": {},
-    "seed": 1,
-    "why_stopped": {},
-    "points": ["1-r0"],
-}
-
-
-@pytest.mark.parametrize("budget_s", BUDGETS)
-def test_run_folders_are_read_or_refused(tmp_path: Path, budget_s: float) -> None:
-    rng, end = random.Random(SEED), time.monotonic() + budget_s
-    files = {
-        tmp_path / "run.json": json.dumps(RUN).encode(),
-        tmp_path / "rows" / "1-r0.jsonl": b'{"arm": "veth", "status": "ok"}\n' * 3,
+def test_texts_and_files_are_read_or_refused(budget_s: float, tmp_path: Path) -> None:
+    files: dict[str, tuple[Callable[[Any], Any], bytes]] = {
+        "capture": (capture, CAPTURE),
+        "run folder": (functools.partial(of_run, tmp_path), RUN),
     }
-    while time.monotonic() < end:
-        for path, content in files.items():
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(bytes_of(content, rng))
-
-        def read() -> None:
-            for reader in (run_folder.read_rows, run_folder.failed_points):
-                survives(lambda reader=reader: reader(tmp_path), files)  # type: ignore[misc]
-            run_folder.is_finished(tmp_path, run_folder.read_run(tmp_path))
-
-        survives(read, [path.read_bytes() for path in files])
+    texts = {name: (read, sample(source)) for name, (read, source) in TEXTS.items()}
+    for name, (read, source) in {**files, **texts}.items():
+        rng, mutated = random.Random(SEED), bytes_of if isinstance(source, bytes) else mutant
+        read(source.splitlines()[0] if name == "stat" else source)
+        end = time.monotonic() + budget_s
+        while time.monotonic() < end:
+            changed = mutated(source, rng)
+            survives(functools.partial(read, changed), (name, changed))
 
 
 @pytest.mark.parametrize(
-    "text", ['a: "\\ud800"', "a: 2001-99-99", "&a [*a]", "\x00", "a: " + "9" * 5000, "{" * 2000]
+    "text", ['a: "\\ud800"', "a: 2001-99-99", "&a [*a]", "\x00", "a: " + "9" * 5000, "{" * 500]
 )
 def test_yaml_is_read_or_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(text, errors="surrogatepass")
@@ -284,7 +245,7 @@ def test_errors_have_a_position_and_a_bound() -> None:
         mibs.interfaces("a\nb\neth0: 1 2\neth1: 1 x\n")
     with pytest.raises(BadInput, match="the capture, byte 44 cannot be read"):
         pcapng.read(CAPTURE.replace(b"client0", b"\xff\xff\xff\xff\xff\xff\xff"))
-    assert len(str(errors.BadInput("x" * 52_000_000))) < 2100
+    assert len(str(errors.BadInput("x" * 1_000_000))) < 2100
 
 
 @pytest.mark.parametrize("answer", [b"\xff\n", b"[]\n", b'{"error": 1}\n'])

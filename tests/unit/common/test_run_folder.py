@@ -34,22 +34,10 @@ def test_rows_of_an_unfinished_point_are_kept_and_replaced(tmp_path: Path) -> No
     assert sorted(os.listdir(tmp_path / "rows")) == ["64b-r0.jsonl", "64b-r1.jsonl"]
 
 
-def test_unfinished_rows_follow_no_link(tmp_path: Path) -> None:
-    (tmp_path / "rows").mkdir()
-    (tmp_path / "foreign").write_text("")
-    (tmp_path / "rows" / "1-r0.unfinished").symlink_to(tmp_path / "foreign")
-    with pytest.raises(Failed, match="cannot write"):
-        run_folder.keep_unfinished(tmp_path, "1-r0", ROWS, first=False)
-    assert (tmp_path / "foreign").read_text() == ""
-
-
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        (
-            errno.ENOSPC,
-            "the disk of .* is full: free some space and repeat the command; finished rows are kept",
-        ),
+        (errno.ENOSPC, "the disk of .* is full: free some space and repeat the command"),
         (errno.EDQUOT, "is full"),
         (errno.EIO, "cannot write .*run.json: Input/output error"),
     ],
@@ -71,49 +59,49 @@ def test_failed_write_keeps_the_old_file(
     assert os.listdir(tmp_path) == ["run.json"]
 
 
-def test_missing_or_invalid_json(tmp_path: Path) -> None:
+def test_what_cannot_be_read_names_its_file(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"there is no file .*run.json"):
         run_folder.read_json(tmp_path / "run.json")
     (tmp_path / "run.json").write_text('{"half": ')
-    with pytest.raises(BadInput, match=r"run.json cannot be read: "):
-        run_folder.read_json(tmp_path / "run.json")
-    with pytest.raises(BadInput, match="cannot be read"):
-        run_folder.read_json(tmp_path)
-
-
-@pytest.mark.parametrize("line", [b'{"half": 1', b"[1]", b"5", b"\xff\xfe"])
-def test_invalid_row_names_its_file(line: bytes, tmp_path: Path) -> None:
-    run_folder.write_rows(tmp_path, "1-r0", ROWS)
-    with open(tmp_path / "rows" / "1-r0.jsonl", "ab") as file:
-        file.write(line)
-    with pytest.raises(BadInput, match=r"1-r0\.jsonl contains a line that is not a row .*: delete the file"):
-        run_folder.read_rows(tmp_path)
+    for path in (tmp_path / "run.json", tmp_path):
+        with pytest.raises(BadInput, match=f"{path} cannot be read: "):
+            run_folder.read_json(path)
+    for line in (b'{"half": 1', b"[1]", b"5", b"\xff\xfe"):
+        run_folder.write_rows(tmp_path, "1-r0", ROWS)
+        with open(tmp_path / "rows" / "1-r0.jsonl", "ab") as file:
+            file.write(line)
+        with pytest.raises(
+            BadInput, match=r"1-r0\.jsonl contains a line that is not a row .*: delete the file"
+        ):
+            run_folder.read_rows(tmp_path)
 
 
 def test_data_folder_selection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LABKIT_DATA", raising=False)
-    for name in ("project/notebooks/deep", "project/params", "elsewhere"):
+    monkeypatch.delenv(run_folder.PROJECT, raising=False)
+    for name in (
+        "project/notebooks/data/both",
+        "project/params",
+        "project/data/both",
+        "project/data/one",
+        "elsewhere",
+    ):
         (tmp_path / name).mkdir(parents=True)
-    monkeypatch.chdir(tmp_path / "project/notebooks/deep")
-    assert run_folder.data_root() == tmp_path / "project/data"
+    monkeypatch.chdir(tmp_path / "project/notebooks")
+    data = tmp_path / "project/data"
+    assert run_folder.data_root() == data
+    # The cells of a notebook run in its folder; its runs are in `data` of the project.
+    for given, named in (
+        ("one", data / "one"),
+        ("both", Path("data/both")),
+        ("neither", Path("data/neither")),
+    ):
+        assert run_folder.named(f"data/{given}") == named
+    assert run_folder.named(tmp_path / "data/neither") == tmp_path / "data/neither"
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert run_folder.data_root() == tmp_path / "elsewhere/data"
     monkeypatch.setenv("LABKIT_DATA", "there")
     assert run_folder.data_root() == tmp_path / "elsewhere/there"
-
-
-def test_folder_is_named_from_here_or_from_the_project(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The cells of a notebook run in the folder of the notebook; its runs are in `data` of the project."""
-    for name in ("notebooks/data/both", "params", "data/both", "data/one"):
-        (tmp_path / name).mkdir(parents=True)
-    monkeypatch.delenv(run_folder.PROJECT, raising=False)
-    monkeypatch.chdir(tmp_path / "notebooks")
-    assert run_folder.named("data/one") == tmp_path / "data/one"
-    assert run_folder.named("data/both") == Path("data/both")
-    assert run_folder.named("data/neither") == Path("data/neither")
-    assert run_folder.named(tmp_path / "data/neither") == tmp_path / "data/neither"
 
 
 def test_concurrent_runs_have_different_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

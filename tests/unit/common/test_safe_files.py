@@ -1,6 +1,5 @@
 """Links, folders with labkit's names, and projects that other users of a machine prepare have no effect."""
 
-import contextlib
 import json
 import os
 import re
@@ -32,7 +31,6 @@ NOBODY = 65534
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Path:
-    """Return a file that somebody else wants to have overwritten."""
     path = tmp_path / "victim"
     path.write_text("precious")
     path.chmod(0o600)
@@ -44,7 +42,7 @@ def killed(top: Path) -> Path:
     before = {*top.iterdir()}
     with warnings.catch_warnings(
         action="ignore", category=DeprecationWarning
-    ):  # of other threads, from Python 3.12 on
+    ):  # of other threads, Python 3.12
         pid = os.fork()
     if pid:
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
@@ -67,18 +65,19 @@ def test_write_follows_no_planted_link(tmp_path: Path, victim: Path) -> None:
     run_folder.write(path, b"new")
     assert not path.is_symlink()
     assert path.read_bytes() == b"new"
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "1-r0.unfinished").symlink_to(victim)
+    with pytest.raises(Failed, match="cannot write"):
+        run_folder.keep_unfinished(tmp_path, "1-r0", [{}], first=False)
     assert victim.read_text() == "precious"
 
 
+@pytest.mark.parametrize("link", [os.symlink, os.link])
 def test_write_follows_no_link_with_a_guessed_name(
-    tmp_path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch
+    link: Callable[[Path, Path], None], tmp_path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(safe_files.secrets, "token_hex", lambda _: "guessed")
-    (tmp_path / ".guessed").symlink_to(victim)
-    with pytest.raises(Failed, match="cannot write"):
-        run_folder.write(tmp_path / "run.json", b"new")
-    (tmp_path / ".guessed").unlink()
-    os.link(victim, tmp_path / ".guessed")
+    link(victim, tmp_path / ".guessed")
     with pytest.raises(Failed, match="cannot write"):
         run_folder.write(tmp_path / "run.json", b"new")
     assert victim.read_text() == "precious"
@@ -104,13 +103,6 @@ def test_devices_and_pipes_are_not_replaced(
         with write(tmp_path / name) as file:
             file.write(b"content")
         assert (tmp_path / name).read_bytes() == b"content"
-
-
-def test_failed_write_leaves_nothing(tmp_path: Path) -> None:
-    with contextlib.suppress(ZeroDivisionError), safe_files.replacing(tmp_path / "a") as file:
-        file.write(b"half")
-        raise ZeroDivisionError
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_stale_folder_of_a_killed_owner_is_removed(tmp_path: Path) -> None:
@@ -168,10 +160,6 @@ def _linked_marker(top: Path) -> None:
     (left / safe_files.MARKER).symlink_to(top / "marker")
 
 
-def _twice_linked_marker(top: Path) -> None:
-    os.link(killed(top) / safe_files.MARKER, top / "marker")
-
-
 def _pipe(top: Path) -> None:
     (top / f"{PREFIX}pipe").mkdir()
     os.mkfifo(top / f"{PREFIX}pipe" / safe_files.MARKER)
@@ -179,16 +167,15 @@ def _pipe(top: Path) -> None:
 
 FOREIGN: dict[str, Callable[[Path], object]] = {
     "notes": lambda top: (top / f"{PREFIX}my-notes").mkdir(),
-    "empty marker": lambda top: (
-        (top / f"{PREFIX}x").mkdir(),
-        (top / f"{PREFIX}x" / safe_files.MARKER).touch(),
-    ),
+    "an empty marker": lambda top: (killed(top) / safe_files.MARKER).write_text(""),
     "a file": lambda top: (top / f"{PREFIX}file").write_text("mine"),
     "a copy": _copy,
     "a link to what is left": _link_to_left,
     "a linked marker": _linked_marker,
-    "a marker with two names": _twice_linked_marker,
+    "a marker with two names": lambda top: os.link(killed(top) / safe_files.MARKER, top / "marker"),
     "a pipe as marker": _pipe,
+    "another user's folder": lambda top: os.chown(killed(top), NOBODY, NOBODY),  # with our marker in it
+    "another user's marker": lambda top: os.chown(killed(top) / safe_files.MARKER, NOBODY, NOBODY),
     "another user's number": lambda top: _forged(top, {"user": NOBODY}),
     "another inode": lambda top: _forged(top, {"inode": 1}),
     "another boot": lambda top: _forged(top, {"boot": "00000000-0000-0000-0000-000000000000"}),
@@ -197,7 +184,8 @@ FOREIGN: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_unproven_folder_is_kept(kind: str, tmp_path: Path) -> None:
+def test_unproven_folder_is_kept(kind: str, tmp_path: Path, need: Need) -> None:
+    need(*["root"] * kind.startswith("another user's "))
     FOREIGN[kind](tmp_path)
     for path in tmp_path.iterdir():  # of any age, except with a marker of another boot
         os.utime(path, (0, 0), follow_symlinks=False)
@@ -213,18 +201,6 @@ def test_old_folder_of_an_earlier_boot_is_removed(tmp_path: Path) -> None:
     os.utime(marker, (0, 0))
     safe_files.remove_leftovers(tmp_path, PREFIX)
     assert [*tmp_path.iterdir()] == []
-
-
-def test_folder_of_another_user_is_kept(tmp_path: Path, need: Need) -> None:
-    need("root")
-    left = killed(tmp_path)
-    os.chown(left, NOBODY, NOBODY)  # as if another user had created the folder with our marker in it
-    safe_files.remove_leftovers(tmp_path, PREFIX)
-    assert (left / "a").is_dir()
-    os.chown(left, 0, 0)
-    os.chown(left / safe_files.MARKER, NOBODY, NOBODY)
-    safe_files.remove_leftovers(tmp_path, PREFIX)
-    assert (left / "a").is_dir()
 
 
 def test_mounted_content_is_not_removed(tmp_path: Path, need: Need) -> None:
@@ -274,7 +250,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("bits", [0o777, 0o1777, 0o1757])
+@pytest.mark.parametrize("bits", [0o777, 0o1757])
 @pytest.mark.parametrize("place", ["", "notebooks", "params", "notebooks/01_datapaths.ipynb", ".."])
 def test_shared_writable_project_is_refused(place: str, bits: int, project: Path) -> None:
     (project / place).chmod(bits)
@@ -307,9 +283,7 @@ def test_links_in_the_path_are_checked(project: Path, tmp_path: Path) -> None:
     open_to_all = tmp_path / "open"
     open_to_all.mkdir()
     open_to_all.chmod(0o777)
-    (open_to_all / "there").symlink_to(project / "notebooks")
     (project / "notebooks").rename(project / "real")
-    (open_to_all / "there").unlink()
     (open_to_all / "there").symlink_to(project / "real")
     (project / "notebooks").symlink_to(open_to_all / "there")
     with pytest.raises(BadInput, match=f"other users can write {open_to_all}"):
@@ -323,13 +297,8 @@ def test_links_of_others_are_found(tmp_path: Path, need: Need) -> None:
     for name, target in (("own", "real"), ("other", "real"), ("through", "other/x"), ("loop", "loop")):
         (tmp_path / name).symlink_to(target)
     os.chown(tmp_path / "other", NOBODY, NOBODY, follow_symlinks=False)
-    for name, path in (
-        ("real/x", "real/x"),
-        ("own/x", "real/x"),
-        ("nothing/x", "nothing/x"),
-        ("own", "real"),
-    ):
-        assert safe_files.make_folder(tmp_path / name) == tmp_path / path
+    for name in ("real/x", "own/x", "nothing/x", "own"):
+        assert safe_files.make_folder(tmp_path / name) == tmp_path / name.replace("own", "real")
     with pytest.raises(OSError, match="Too many levels of symbolic links"):
         safe_files.make_folder(tmp_path / "loop")
     reason = f"{tmp_path / 'other'} is a link of another user, who can change its target"
@@ -389,6 +358,15 @@ def let_others_in(path: Path) -> None:
             folder.chmod(0o755)
 
 
+AS_NOBODY = """
+import contextlib, ctypes, os, sys, time
+from pathlib import Path
+from labkit.common import run_folder, safe_files
+from labkit.common.errors import Failed
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+"""
 EXCHANGER = """
 import ctypes, os, sys
 os.setresuid(65533, 65533, 65533)
@@ -396,14 +374,7 @@ libc = ctypes.CDLL(None)
 while True:
     libc.renameat2(-100, b"theirs/run", -100, b"theirs/link", 2)  # RENAME_EXCHANGE
 """
-WRITER = """
-import contextlib, os, sys, time
-from pathlib import Path
-from labkit.common import run_folder, safe_files
-from labkit.common.errors import Failed
-os.setgroups([])
-os.setresgid(65534, 65534, 65534)
-os.setresuid(65534, 65534, 65534)
+WRITER = f"""{AS_NOBODY}
 end, path = time.monotonic() + 1, Path("theirs/run/rows/1-r0")
 while time.monotonic() < end:
     with contextlib.suppress(Failed, OSError):
@@ -411,7 +382,7 @@ while time.monotonic() < end:
     with contextlib.suppress(Failed, OSError):
         safe_files.create_new(path).close()
     with contextlib.suppress(Failed, OSError):
-        run_folder.keep_unfinished(path.parents[1], "1-r1", [{}], first=False)
+        run_folder.keep_unfinished(path.parents[1], "1-r1", [{{}}], first=False)
     with contextlib.suppress(Failed, OSError):
         assert safe_files.make_folder(path.parents[1]).parent.name == "theirs"
 """
@@ -445,13 +416,7 @@ def test_links_that_others_exchange_meanwhile_are_not_followed(tmp_path: Path, n
     assert {one.stat().st_uid for one in (tmp_path / "theirs").rglob("1-r0")} == {NOBODY}
 
 
-IN_A_USER_NAMESPACE = """
-import ctypes, os, sys
-from pathlib import Path
-from labkit.common import run_folder
-os.setgroups([])
-os.setresgid(65534, 65534, 65534)
-os.setresuid(65534, 65534, 65534)
+IN_A_USER_NAMESPACE = f"""{AS_NOBODY}
 libc = ctypes.CDLL(None)
 libc.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, to write the maps
 if libc.unshare(0x10000000):  # CLONE_NEWUSER
@@ -520,22 +485,13 @@ def test_run_is_not_written_through_a_link(part: str, tmp_path: Path) -> None:
     assert not [*(tmp_path / "elsewhere").iterdir()]
 
 
-@pytest.mark.parametrize(
-    ("part", "words"),
-    [
-        ("", "run belongs to nobody"),
-        ("rows", "rows belongs to another user"),
-        ("artefacts", "artefacts belongs to another user"),
-    ],
-)
-def test_run_is_not_written_into_a_folder_of_others(
-    part: str, words: str, tmp_path: Path, need: Need
-) -> None:
+@pytest.mark.parametrize("part", ["", "rows", "artefacts"])
+def test_run_is_not_written_into_a_folder_of_others(part: str, tmp_path: Path, need: Need) -> None:
     """They may put links into it later."""
     need("root")
     theirs = tmp_path / "run" / part
     theirs.mkdir(parents=True)
     os.chown(theirs, NOBODY, NOBODY)
-    with pytest.raises(BadInput, match=words):
+    with pytest.raises(BadInput, match=f"{part or 'run'} belongs to (nobody|another user)"):
         run.measure("datapaths", {"topology": "veth"}, tmp_path / "run")
     assert not [*theirs.iterdir()]

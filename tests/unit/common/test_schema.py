@@ -11,49 +11,30 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
-from synthetic_report import rows as simulated_rows
 
 from labkit import cli
 from labkit.commands import rows as rows_command
-from labkit.common import schema
+from labkit.common import run_folder, schema
 
 # Rows of all experiments that run without guests: labkit run EXPERIMENT on Linux 6.18, long lists cut.
 RECORDED = [json.loads(line) for line in (ROOT / "tests/samples/rows.jsonl").read_text().splitlines()]
 PAGE = (ROOT / "docs/ROWS.md").read_text()
-KINDS: dict[str, tuple[type, ...]] = {
-    "text": (str,),
-    "number": (int, float),
-    "integer": (int,),
-    "flag": (bool,),
-    "list": (list,),
-    "object": (dict,),
-}
-UNITS = {
-    "_s": "s",
-    "_bytes": "byte",
-    "_bps": "bit/s",
-    "_pps": "1/s",
-    "_count": "1",
-    "_ratio": "1",
-    "_share": "1",
-}
+KINDS = {"text": str, "number": (int, float), "integer": int, "flag": bool, "list": list, "object": dict}
+UNITS = {"s": "s", "bytes": "byte", "bps": "bit/s", "pps": "1/s", "count": "1", "ratio": "1", "share": "1"}
 
 
-def test_units_and_simulated_rows_agree_with_the_schema() -> None:
+def test_names_of_columns_end_with_their_units() -> None:
     for one in schema.COLUMNS:
-        suffix = next((suffix for suffix in UNITS if one.name.endswith(suffix)), None)
-        assert suffix is None or one.unit == UNITS[suffix], one
+        assert one.unit == UNITS.get(one.name.rpartition("_")[2], one.unit), one
         assert (one.type in ("number", "integer")) or not one.unit, one
-    added = {"folder", "built_topology", "metric"}  # by load.complete
-    assert set(simulated_rows().columns) - added <= set(schema.BY_NAME)
 
 
 def test_recorded_rows_have_no_other_column_and_no_other_type() -> None:
     for row in RECORDED:
         assert set(row) <= set(schema.BY_NAME), row["experiment"]
         for name, value in row.items():
-            kinds = KINDS[schema.BY_NAME[name].type]
-            right = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+            kind: Any = KINDS[schema.BY_NAME[name].type]
+            right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
             assert value is None or right, (row["experiment"], name, value)
 
 
@@ -70,17 +51,19 @@ def test_columns_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """Write a run with the throughputs 1 to 4 of arm a, 7 and 9 of arm b, and rows that must be left out."""
-    (tmp_path / "rows").mkdir()
-    known = {"status": "ok", "method": "slice"}
-    lines: list[dict[str, Any]] = [known | {"arm": "a", "throughput_bps": value} for value in (4, 1, 2, 3)]
-    lines += [known | {"arm": "a", "status": "failed", "reason": "no"}]
-    (tmp_path / "rows/1.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    lines = [
-        known | {"arm": "b", "throughput_bps": 7},
-        known | {"arm": "b", "method": "whole", "throughput_bps": 9},
-        known | {"arm": "b", "method": "profile", "throughput_bps": 5},
-    ]
-    (tmp_path / "rows/2.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    a, b = ({"status": "ok", "method": "slice", "arm": arm} for arm in "ab")
+    points = (
+        [
+            *(a | {"throughput_bps": value} for value in (4, 1, 2, 3)),
+            a | {"status": "failed", "reason": "no"},
+        ],
+        [
+            b | {"method": method, "throughput_bps": value}
+            for method, value in (("slice", 7), ("whole", 9), ("profile", 5))
+        ],
+    )
+    for name, rows in enumerate(points):
+        run_folder.write_rows(tmp_path, str(name), rows)
     return tmp_path
 
 
@@ -121,8 +104,7 @@ def test_duckdb_example(run: Path) -> None:
 def test_duckdb_reads_parquet_of_runs(run: Path, tmp_path: Path) -> None:
     """The page's query also reads an export, and DuckDB the published rows."""
     out = tmp_path / "rows.parquet"
-    out.write_bytes(rows_command.parquet([json.loads(line) for path in sorted((run / "rows").iterdir())
-                                          for line in path.read_text().splitlines()]))  # fmt: skip
+    out.write_bytes(rows_command.parquet(run_folder.read_rows(run)))
     start, rest = re.split(r"read_json_auto\(.*\)\n", _example("sql"))
     assert _queried(run, f"{start}'{out}'\n{rest}") == EXPECTED
     for path in sorted((ROOT / "data/results").glob("*/rows.parquet")):
