@@ -103,13 +103,7 @@ def test_several_hosts_side_by_side(machine: Sandbox) -> None:
         < prose.index("\n## Local")
     )
     assert prose.index("\n## Local: one node") < prose.index("\n## Switched: two nodes")
-    kernels, throughput = "Ratios to the baseline within each kernel", "Throughput of each arm"
-    in_part, emulated = "(in part on an emulated CPU)", "(emulated CPU)"
-    assert titles[:3] == [
-        f"{kernels} {in_part}",
-        f"Ratios to the baseline {in_part}",
-        f"{throughput} {in_part}",
-    ]
-    switched = titles[titles.index(f"Ratios to the baseline {emulated}") :]
-    assert switched[1] == f"{throughput} {emulated}"
+    kernels = "Ratios to the baseline within each kernel"
+    assert titles[0] == f"{kernels} (in part on an emulated CPU)"
+    switched = titles[titles.index("Ratios to the baseline (emulated CPU)") :]
     assert not any(title.startswith((kernels, "Every slice")) for title in switched), "one kernel, no slices"

@@ -18,7 +18,6 @@ RESULTS = ROOT / "data/results"
 FEW = ("container_vs_vm", "mtu", "tenants")  # to judge the claims by all takes minutes
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("names", [FEW, *also("exhaustive", ([path.name for path in RESULTS.iterdir()],))])
 def test_findings(names: Sequence[str], tmp_path: Path) -> None:
     out, published = tmp_path / "out.ipynb", tmp_path / "published"

@@ -14,7 +14,7 @@ from nbformat import v4
 
 from labkit.analysis import flame
 
-pytestmark = [pytest.mark.long, pytest.mark.needs("chromium", "set-up")]
+pytestmark = pytest.mark.needs("chromium", "set-up")
 
 EVIL = "<script>document.title = 'run'</script><img src=x onerror=\"document.title = 'run'\">"
 

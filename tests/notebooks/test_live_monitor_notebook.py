@@ -45,15 +45,12 @@ def test_notebook_executes(tmp_path: Path) -> None:
         one["application/vnd.plotly.v1+json"] for one in shown if "application/vnd.plotly.v1+json" in one
     ]
     titles = [figure["layout"]["title"]["text"] for figure in drawn if "title" in figure["layout"]]
-    assert "the live monitor of " in text
-    assert "UDP" in tables  # the last packets, decoded
-    assert "samples, Senanayake 2024" in tables
-    assert "99.98 %" in tables
-    assert "dropped" in tables
+    for words in ("the live monitor of ", "**monitor**, 5 kpps:"):
+        assert words in text
+    for words in ("UDP", "samples, Senanayake 2024", "99.98 %", "dropped"):  # UDP: the last packets, decoded
+        assert words in tables
     assert any("application/vnd.jupyter.widget-view+json" in one for one in shown)
-    assert "What the monitor selects" in titles
-    assert "What it costs to watch an interface" in titles
-    assert "**monitor**, 5 kpps:" in text
+    assert {"What the monitor selects", "What it costs to watch an interface"} <= set(titles)
     [selected] = [
         figure for figure in drawn if figure["layout"]["title"]["text"] == "What the monitor selects"
     ]

@@ -26,7 +26,7 @@ from labkit.common.packets import pcapng
 from labkit.jupyter import monitor_hub, monitor_page
 from labkit.system import machine
 
-pytestmark = [pytest.mark.needs("chromium", "namespaces", "veth", "bridge", "ping"), pytest.mark.long]
+pytestmark = pytest.mark.needs("chromium", "namespaces", "veth", "bridge", "ping")
 PAGE_S = 60_000  # ms, for a loaded machine
 
 
@@ -163,24 +163,27 @@ def test_charts_name_the_classes_that_share_a_colour(tmp_path: Path) -> None:
     assert legends == [*(f"class {at}" for at in (8, 7, 6, 5, 4, 3)), "3 other classes"]
 
 
+NOHUP = ("env", "--ignore-signal=HUP")
+
+
 @pytest.mark.parametrize(
-    "numbers",
-    [(signal.SIGHUP,), (signal.SIGINT,), (signal.SIGHUP, signal.SIGTERM)],
-    ids=lambda numbers: "+".join(signal.Signals(each).name for each in numbers),
+    ("prefix", "numbers"),
+    [((), (signal.SIGINT,)), ((), (signal.SIGHUP, signal.SIGTERM)), (NOHUP, (signal.SIGHUP, signal.SIGTERM))],
 )
-def test_page_leaves_no_file(numbers: Sequence[int], tmp_path: Path) -> None:
+def test_page_leaves_no_file(prefix: Sequence[str], numbers: Sequence[int], tmp_path: Path) -> None:
     """Connection files, the notebook and the hub's socket go with the command, however it is asked to end.
 
     A closing terminal sends a second signal while the first one is obeyed. The kernel of the page has just been
-    started: it would make the folder of its connection file again.
+    started: it would make the folder of its connection file again. Under nohup(1), the page survives its terminal.
     """
-    with serving(tmp_path) as running:
+    with serving(tmp_path, *prefix) as running:
         assert running.stdout is not None
-        line = running.stdout.readline().decode()
-        urllib.request.urlopen(line.removeprefix("page: ").strip(), timeout=60).close()  # it answers at once
+        address = running.stdout.readline().decode().removeprefix("page: ").strip()
+        urllib.request.urlopen(address, timeout=60).close()  # it answers at once
         for number in numbers:
             running.send_signal(number)
             time.sleep(0.002)
+            assert not prefix or number != signal.SIGHUP or answers(address)
         running.wait(30)
         assert (left(tmp_path), marked(str(tmp_path))) == ([], {})
 
@@ -189,18 +192,6 @@ def test_page_that_ends_before_it_answers_leaves_no_file(tmp_path: Path) -> None
     with serving(tmp_path) as running:
         while not left(tmp_path):
             assert running.poll() is None
-        running.send_signal(signal.SIGTERM)
-        running.wait(30)
-    assert left(tmp_path) == []
-
-
-def test_page_survives_the_terminal_if_told_so(tmp_path: Path) -> None:
-    """As under nohup(1)."""
-    with serving(tmp_path, "env", "--ignore-signal=HUP") as running:
-        assert running.stdout is not None
-        line = running.stdout.readline().decode()
-        running.send_signal(signal.SIGHUP)
-        assert answers(line.removeprefix("page: ").strip())
         running.send_signal(signal.SIGTERM)
         running.wait(30)
     assert left(tmp_path) == []
@@ -232,15 +223,13 @@ class NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-@pytest.mark.parametrize(
-    "path", ["", "api/kernels", "api/contents", "voila/render/monitor.ipynb", "voila/files/hub"]
-)
-def test_without_the_token_nothing_answers(address: str, path: str) -> None:
+def test_without_the_token_nothing_answers(address: str) -> None:
     opener = urllib.request.build_opener(NoRedirect)
-    with pytest.raises(urllib.error.HTTPError) as raised:
-        opener.open(f"{address.partition('?')[0]}{path}", timeout=60)
-    assert raised.value.code in (302, 403, 404)
-    raised.value.close()
+    for path in ("", "api/kernels", "api/contents", "voila/render/monitor.ipynb", "voila/files/hub"):
+        with pytest.raises(urllib.error.HTTPError) as raised:
+            opener.open(f"{address.partition('?')[0]}{path}", timeout=60)
+        assert raised.value.code in (302, 403, 404), path
+        raised.value.close()
 
 
 def test_no_other_page_may_frame_it(address: str) -> None:
@@ -265,10 +254,6 @@ def test_used_in_a_browser(address: str, tmp_path: Path) -> None:
         counts = page.locator(".labkit-monitor .counts")
         page.wait_for_selector(".labkit-monitor .packets tbody tr")
         assert "dropped 0" in counts.inner_text()
-        heads = [one for one in page.locator(".labkit-monitor h4").all_inner_texts() if one]
-        assert heads[:4] == ["Watch", "Select", "Keep", "Sample"]
-        assert heads[4].startswith("Packets per second")
-        assert heads[5].startswith("Bits per second")
         first = page.locator(".labkit-monitor .packets tbody tr").first
         assert "ICMP echo" in first.inner_text()
         page.wait_for_function(f"({DRAWN})().every((count) => count > 20)")
@@ -334,13 +319,8 @@ def test_used_in_a_browser(address: str, tmp_path: Path) -> None:
         assert {packets.stack(packets.layers(frame.data)) for frame in frames} == {
             "Ethernet / IP 10.1.0.1 > 10.2.0.1 / ICMP echo request"
         }
-        background = "getComputedStyle(document.querySelector('.labkit-monitor')).backgroundColor"
-        for scheme, colour in (("light", "rgb(255, 255, 255)"), ("dark", "rgb(17, 17, 17)")):
-            page.emulate_media(color_scheme=scheme)
-            assert page.evaluate(background) == colour
         page.set_viewport_size({"width": 700, "height": 900})
         assert page.evaluate("document.documentElement.scrollWidth") <= 700
-        page.screenshot(path=str(tmp_path / "page.png"))
         page.close()
     assert not dialogs
     assert [url for url in urls if not url.startswith((here, "data:", "blob:"))] == []

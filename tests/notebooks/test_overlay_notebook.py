@@ -1,8 +1,6 @@
-"""A small sweep like params/overlay.yaml on this kernel: one report of all parts in a real browser, and the report of
-one run with its images."""
+"""A small sweep like params/overlay.yaml on this kernel: one report of all parts in a real browser."""
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,12 +36,6 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     with sandbox(tmp_path_factory.mktemp("machine")) as made:
         made.project(overlay=SMALL)
         yield made
-
-
-def labkit(machine: Sandbox, *words: str) -> str:
-    done = machine.labkit(*words, cwd=machine.folder / "project", timeout=400)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -97,21 +89,3 @@ def test_report_covers_every_part(page: Any) -> None:
         assert words in text
     assert "Not measured: add" not in text
     assert "Traceback" not in text
-
-
-@pytest.mark.exhaustive  # test_report.py draws the images of a smaller page
-def test_report_with_images(folder: Path, machine: Sandbox) -> None:
-    """The run belongs to no sweep, and one of its parts was not measured."""
-    [point] = [path.parent for path in folder.glob("*/run.json") if "path" in path.parent.name]
-    run = machine.data / "overlay" / "alone"
-    shutil.copytree(point, run, ignore=shutil.ignore_patterns("*.ipynb"))
-    lines = labkit(machine, "report", str(run), "--images").splitlines()
-    assert lines[0].startswith("report: ")
-    assert "Not measured: add" in (run / "report.html").read_text()
-    images = [machine.folder / "project" / line.removeprefix("figure: ") for line in lines[1:]]
-    endings = [path.suffix for path in images]
-    assert endings.count(".html") == endings.count(".png") == endings.count(".svg") >= len(SEEN)
-    for path in images:
-        assert path.stat().st_size > 2_000
-    for words, count in (("one-packet", 2), ("who-reaches", 1), ("a-spine-fails", 1)):
-        assert len({path for path in images if words in path.name and path.suffix == ".png"}) == count

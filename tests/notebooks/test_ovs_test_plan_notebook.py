@@ -11,10 +11,7 @@ from sandbox import sandbox
 from labkit.analysis import load
 from studies.ovs_test_plan import finding as ovs_test_plan
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.needs("namespaces", "ip", "ping", "nft", "veth", "openvswitch", "ethtool"),
-]
+pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "nft", "veth", "openvswitch", "ethtool")
 
 SMALL = """
 notebook: 08_ovs_test_plan

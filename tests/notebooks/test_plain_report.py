@@ -36,11 +36,7 @@ def test_report_of_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     folder = synthetic_rows.save(tmp_path / "run", [*searches, *trials], points=points, **described)
     before = run_folder.read_rows(folder)
     text = sweep.show(folder, Bar()).read_text()
-    for words in (
-        "frames 64, 1000 flows: NDR",
-        "Loss against load",
-        "All rows" if len(rows) < 10 else "The first",
-    ):
-        assert words in text, words
+    assert "frames 64, 1000 flows: NDR" in text
+    assert "Loss against load" in text
     assert run_folder.read_rows(folder) == before
     assert not list(folder.glob("*.tmp"))

@@ -129,29 +129,10 @@ def test_finished_sweep_measures_nothing(done: str, machine: Sandbox) -> None:
     assert time.monotonic() - begin < 20
 
 
-def test_report_and_compare_take_a_sweep(done: str, machine: Sandbox) -> None:
+def test_report_takes_a_sweep(done: str, machine: Sandbox) -> None:
     report = machine.labkit("report", str(folder(machine)), cwd=project(machine))
     assert report.returncode == 0, report.stderr
     assert report.stdout == done.splitlines()[-1] + "\n"
-    point = machine.labkit("report", str(folder(machine) / "tcp"), cwd=project(machine))
-    assert point.returncode == 0, point.stderr
-
-
-def test_a_sweep_grows_and_shrinks(done: str, machine: Sandbox) -> None:
-    """A value that is taken out leaves the report, and its rows stay; only the new point is measured."""
-    before = points(machine)
-    path = project(machine) / "params" / "small.yaml"
-    path.write_text(SMALL.replace("[tcp, udp]", "[udp]\n  - {protocol: [udp], length_bytes: [200]}"))
-    grown = machine.run(*SWEEP, cwd=project(machine))
-    path.write_text(SMALL)
-    assert grown.returncode == 0, grown.stderr
-    assert "1 of 2 points were measured before; continuing in " in grown.stderr
-    assert "but not in the report: 1 point of earlier values" in grown.stderr
-    assert points(machine).items() > before.items()
-    table = verdicts.load(folder(machine))
-    assert set(zip(table["protocol"], table["length_bytes"], strict=True)) == {("udp", 1472), ("udp", 200)}
-    again = machine.run(*SWEEP, cwd=project(machine))
-    assert set(verdicts.load(folder(machine))["protocol"]) == {"tcp", "udp"}, again.stderr
 
 
 def test_finished_points_of_another_sweep_are_reused(done: str, machine: Sandbox) -> None:

@@ -4,14 +4,12 @@ import json
 import subprocess
 from pathlib import Path
 
-import pytest
 from executed_notebook import PLOTLY, Shown, copied, papermill
 from synthetic_rows import rows, save
 
 from labkit.analysis import history
 
 
-@pytest.mark.long
 def test_trend(tmp_path: Path) -> None:
     for number in range(10):
         name, speed = f"r{number}", 0.9 if number > 4 else 1.0

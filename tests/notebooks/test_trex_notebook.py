@@ -9,10 +9,7 @@ import pytest
 from sandbox import sandbox
 from trex_server import release
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.needs("namespaces", "ip", "ping", "nft", "veth", "bridge", "ethtool", "trex client"),
-]
+pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "nft", "veth", "bridge", "ethtool", "trex client")
 
 SMALL = """
 notebook: 07_trex

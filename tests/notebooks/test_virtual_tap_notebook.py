@@ -11,10 +11,7 @@ from sandbox import sandbox
 from labkit.analysis import load
 from studies.virtual_tap import finding as virtual_tap
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.needs("namespaces", "ip", "ping", "iperf3", "veth", "openvswitch", "ethtool"),
-]
+pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "iperf3", "veth", "openvswitch", "ethtool")
 
 SMALL = """
 notebook: 05_virtual_tap
