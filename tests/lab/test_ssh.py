@@ -35,13 +35,6 @@ def machine(tmp_path: Path) -> Iterator[Lab]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """Provide one for tests that break nothing, so that labkit is copied to it once."""
-    with lab(tmp_path_factory.mktemp("shared")) as made:
-        yield made
-
-
 def nothing_runs_there(machine: Lab, within_s: float = 20) -> None:
     assert until(lambda: not machine.over_there() and not machine.sessions(), within_s), machine.over_there()
     assert list((machine.cache / "run").iterdir()) == []
@@ -68,20 +61,22 @@ def test_run_through_ssh(machine: Lab) -> None:
     brought = machine.digests()
     assert ["labkit", "studies"] in brought.values()
     again = machine.labkit("run", "datapaths", *SHORT, "--json", code=0)
-    assert "bringing" not in again.stderr
+    assert "copying" not in again.stderr
     assert machine.digests() == brought
     nothing_runs_there(machine)
     assert sorted(path.name for path in machine.home.iterdir()) == [".bashrc", ".cache", "random.py"]
 
 
-def test_unused_files_are_removed(machine: Lab) -> None:
+def test_doctor_through_ssh_removes_unused_files(machine: Lab) -> None:
     """This includes the rest of an interrupted removal, but no files of others."""
     old = {"0" * 16: False, ".new-abc": False, "no-kvm-6.1": True, ".old-" + "1" * 16: False, "2" * 16: True}
     for name in old:
         (machine.cache / name / "labkit").mkdir(parents=True)
         if name[0] != "2" and not name.startswith(".old-"):
             os.utime(machine.cache / name, (0, 0))
-    assert machine.labkit("doctor", "--where", "ssh:lab").returncode == 0
+    answer = json.loads(machine.labkit("doctor", "--where", "ssh:lab", "--json", code=0).stdout)
+    assert answer["machine"]["kernel"] == os.uname().release
+    assert any(one["name"] == "veth" and one["available"] for one in answer["capabilities"])
     assert {name: (machine.cache / name).exists() for name in old} == old
     assert not (machine.cache / (".old-" + "0" * 16)).exists()
 
@@ -118,16 +113,6 @@ def test_remote_without_root(machine: Lab) -> None:
     nothing_runs_there(machine)
 
 
-def test_doctor_through_ssh(shared: Lab) -> None:
-    done = shared.labkit("doctor", "--where", "ssh:lab", "--json", code=0)
-    answer = json.loads(done.stdout)
-    assert answer["machine"]["kernel"] == os.uname().release
-    assert any(one["name"] == "veth" and one["available"] for one in answer["capabilities"])
-    text = shared.labkit("doctor", "--where", "ssh:lab")
-    assert text.stdout.startswith(f"Linux {os.uname().release}")
-    nothing_runs_there(shared)
-
-
 REFUSED = {
     "stranger": "Host key verification failed",
     "denied": "Permission denied (publickey)",
@@ -135,31 +120,18 @@ REFUSED = {
 }
 
 
-def test_live_topology_through_ssh(shared: Lab) -> None:
+def test_live_topology_through_ssh(machine: Lab) -> None:
     code = """
 from labkit import live
-from labkit.common.errors import Failed
 with live.build("veth", where="ssh:lab") as net:
-    print(net.client0.run("ping", "-c1", net.server0.address))
-    try:
-        net.client0.run("sleep", "300", timeout_s=0.2)
-    except Failed as error:
-        print(error)
-    print(net)
+    with net.monitor("server0:eth0", protocol="icmp") as seen:
+        print(net.client0.run("ping", "-c1", net.server0.address))
+    print(net, [one.stack for one in seen.packets])
 """
-    done = shared.run(sys.executable, "-c", code, code=0)
-    for words in ("1 received, 0% packet loss", "sleep did not end in time", "peer server0/eth0"):
+    done = machine.run(sys.executable, "-c", code, code=0)
+    for words in ("1 received, 0% packet loss", "ICMP echo reply", "peer server0/eth0"):
         assert words in done.stdout
-    nothing_runs_there(shared)
-
-
-def test_monitor_through_ssh(shared: Lab) -> None:
-    words = ["veth", "interface=server0:eth0", "where=ssh:lab", "protocol=icmp", "--ping", "--seconds", "0.5"]
-    done = shared.labkit("monitor", *words, "--json", code=0)
-    shown = json.loads(done.stdout)
-    assert (shown["hop"], shown["dropped_count"]) == ("server0:eth0", 0)
-    assert "ICMP echo" in shown["packets"][0]
-    nothing_runs_there(shared)
+    nothing_runs_there(machine)
 
 
 def test_connection_failure(machine: Lab) -> None:
@@ -279,30 +251,23 @@ def test_silent_connection(machine: Lab) -> None:
     nothing_runs_there(machine)
 
 
-def test_killed_local_side(machine: Lab) -> None:
+def test_killed_programs(machine: Lab) -> None:
     folder = machine.data / "datapaths" / "killed"
-    for which in ("labkit", "ssh"):
+    for which, says in (
+        ("labkit", ""),
+        ("ssh", "lost its connection to lab: ssh was killed by signal 9"),
+        ("the experiment", "the experiment's process on lab was killed by signal 9; "),
+    ):
         process = begun(machine, folder, len(rows_on_disk(folder)) + 1)
         if which == "labkit":
             process.kill()
             process.communicate()
         else:
-            [pid] = machine.pids(lambda words: words[1:2] == ["-F"])
-            os.kill(pid, signal.SIGKILL)
-            assert "lost its connection to lab: ssh was killed by signal 9" in lost(
-                machine, process, folder, 20
-            )
+            ssh = machine.pids(lambda words: words[1:2] == ["-F"])
+            agents = machine.pids(lambda words: words[1:] == ["-P", "-m", "labkit.measure.agent.main"])
+            os.kill((ssh if which == "ssh" else agents)[0], signal.SIGKILL)
+            assert says in lost(machine, process, folder, 20)
         nothing_runs_there(machine)
-
-
-def test_killed_remote_experiment(machine: Lab) -> None:
-    folder = machine.data / "datapaths" / "agent"
-    process = begun(machine, folder)
-    agents = machine.pids(lambda words: words[1:] == ["-P", "-m", "labkit.measure.agent.main"])
-    os.kill(agents[0], signal.SIGKILL)
-    sentence = lost(machine, process, folder, 20)
-    assert sentence.startswith("the experiment's process on lab was killed by signal 9; ")
-    nothing_runs_there(machine)
 
 
 TWO_ENDS = """
@@ -314,31 +279,31 @@ ip netns exec web ethtool -K eth0 tso off gso off
 
 
 @pytest.mark.needs("ethtool")
-def test_ends_on_another_machine(shared: Lab) -> None:
+def test_ends_on_another_machine(machine: Lab) -> None:
     """`check`, `draw`, `clone` and a run between ends that only the other machine sees, and sentences for mistakes."""
-    shared.run("ssh", "lab", TWO_ENDS, code=0)
+    machine.run("ssh", "lab", TWO_ENDS, code=0)
     ends = ("ssh:lab/netns:web", "ssh:lab/netns:cli")
-    done = shared.labkit("check", *ends, "--json", code=0)
+    done = machine.labkit("check", *ends, "--json", code=0)
     report = json.loads(done.stdout)
     assert report["findings"][0]["cause"] == "offload off"
     assert report["paths"][0]["tcp"]
-    done = shared.labkit("draw", *ends, "--json", code=0)
+    done = machine.labkit("draw", *ends, "--json", code=0)
     assert [step["namespace"] for step in json.loads(done.stdout)["forward"]] == ["netns:web", "netns:cli"]
-    done = shared.labkit("clone", *ends, code=0)
-    (shared.folder / "copy.yaml").write_text(done.stdout)
-    done = shared.labkit("draw", str(shared.folder / "copy.yaml"), code=0)
+    done = machine.labkit("clone", *ends, code=0)
+    (machine.folder / "copy.yaml").write_text(done.stdout)
+    done = machine.labkit("draw", str(machine.folder / "copy.yaml"), code=0)
     network = "topology=existing:netns:web+netns:cli"
-    [row] = shared.rows(network, "where=ssh:lab", *SHORT[2:], "rounds=1", "--yes")
+    [row] = machine.rows(network, "where=ssh:lab", *SHORT[2:], "rounds=1", "--yes")
     assert (row["status"], row["where"]) == ("ok", "ssh:lab")
     assert row["throughput_bps"] > 1e6
-    nothing_runs_there(shared)
+    nothing_runs_there(machine)
     refused = {
         f"check {ends[0]} ssh:lab/netns:none": "on lab: netns:none does not exist",
         "draw ssh:lab ssh:lab": "names a machine only",
         f"check {' '.join(ends)} --load": "add --yes",
         "check ssh:-x/host ssh:-x/netns:a": "a machine has the form",
     }
-    for line, done in shared.commands(*refused).items():
+    for line, done in machine.commands(*refused).items():
         assert refused[line] in one_sentence(done), line
 
 
