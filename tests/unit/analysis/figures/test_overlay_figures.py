@@ -1,24 +1,33 @@
-"""Figures and tables of the experiment `overlay`, read back from what is drawn."""
+"""Figures and tables of the experiment `overlay`, of its published run, read back from what is drawn."""
 
+import functools
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
-import synthetic_overlay_rows
+from conftest import ROOT
 
+from labkit.analysis import load
 from studies.overlay import finding as findings
 from studies.overlay.figure_packet_path import flows, hops
 from studies.overlay.figure_reachability import matrix, matrix_table
 from studies.overlay.figure_spine_failure import failure, failure_table
 
-DRAWN: list[tuple[Callable[[pd.DataFrame], go.Figure], str, Callable[..., pd.DataFrame]]] = [
-    (hops, "path", synthetic_overlay_rows.path),
-    (matrix, "reachability", synthetic_overlay_rows.reachability),
-    (failure, "failure", synthetic_overlay_rows.failure),
-]
-each_figure = pytest.mark.parametrize(("draw", "part", "made"), DRAWN, ids=[part for _, part, _ in DRAWN])
+DRAWN = {"path": hops, "reachability": matrix, "failure": failure}
+REAL = {"where": "here", "accelerator": "none", "kernel": "6.18.5", "folder": "other", "run": "other"}
+
+
+@functools.cache
+def published(part: str) -> pd.DataFrame:
+    return load.load(ROOT / "data/results/overlay", part)
+
+
+def recorded(part: str, **columns: Any) -> pd.DataFrame:
+    """Return the published rows of a part, with other values in these columns."""
+    return published(part).assign(**columns)
 
 
 def words(figure: go.Figure) -> str:
@@ -26,153 +35,142 @@ def words(figure: go.Figure) -> str:
 
 
 def test_headers_in_frame_order() -> None:
-    rows = synthetic_overlay_rows.path()
+    rows = recorded("path")
     figure = hops(rows[rows["packet"].eq(0)])
-    [row] = [y for y, name in zip(figure.layout.yaxis.tickvals, figure.layout.yaxis.ticktext, strict=True)
-             if name == "lc1_sc2 out"]  # fmt: skip
-    bars = [
+    row = figure.layout.yaxis.tickvals[figure.layout.yaxis.ticktext.index("lc1_sc2 out")]
+    bars = sorted(
         (base, base + x, bar.name)
         for bar in figure.data
         for base, x, y in zip(bar.base, bar.x, bar.y, strict=True)
         if y == row
-    ]
-    bars.sort()
+    )
     assert [name for *_, name in bars] == [
         "Ethernet", "IP", "GRE", "IP", "UDP", "VXLAN", "Ethernet", "IP", "ICMP", "payload",
     ]  # fmt: skip
     assert all(one[1] == other[0] for one, other in itertools.pairwise(bars)), "no gap, no overlap"
     assert bars[-1][1] == 0
     assert bars[0][0] == -(172 - 56 + 16), "of the payload's 56 bytes 16 are drawn"
-    figure = hops(synthetic_overlay_rows.path())
+    figure = hops(rows)
     assert all(text.startswith(bar.name) for bar in figure.data for text in bar.text)
     fills = {bar.name: bar.marker.color for bar in figure.data}
     assert len(set(fills.values())) == len(fills) == 7
 
 
 def test_hop_bytes_times_and_drops() -> None:
-    figure = hops(synthetic_overlay_rows.path())
+    rows = recorded("path")
+    figure = hops(rows)
     names = list(figure.layout.yaxis.ticktext)
+    assert len(names) == 32
     assert names[:2] == ["cs1_br1 out", "br1_cs1 in"]
     assert names[16] == "cs5_br3 out", "the reply begins where the request ended"
-    assert len(names) == 32
-    lines = words(figure)
-    assert lines.count("172 B") == 8
-    assert lines.count("148 B") == 8
-    assert lines.count("134 B") == 4
-    assert lines.count("60.0 µs") == 2 + 2, "in the head, and at the last hop"
-    assert lines.count("<b>sc2</b>") == 2
-    hover = {text for bar in figure.data for text in bar.hovertext}
-    assert any("<b>VXLAN 30</b><br>8 bytes, 106 with what is inside" in text for text in hover)
-    rows = synthetic_overlay_rows.path()
+    shown = {
+        "172 B": 8,
+        "148 B": 8,
+        "134 B": 4,
+        "16 hops in 1\u202f478 µs": 1,
+        "16 hops in 288 µs": 1,
+        "<b>sc2</b>": 2,
+    }
+    assert {text: words(figure).count(text) for text in shown} == shown
+    hover = "\n".join(text for bar in figure.data for text in bar.hovertext)
+    assert "<b>VXLAN 30</b><br>8 bytes, 106 with what is inside" in hover
     rows.loc[rows["hop"].eq("sc2:sc2_lc1"), "dropped_count"] = 7
     assert "capture at sc2:sc2_lc1 dropped 7 packets" in words(hops(rows)).replace("<br>", " ")
 
 
 def test_each_flow_has_a_figure() -> None:
-    rows = synthetic_overlay_rows.path()
-    other = rows.assign(packet=rows["packet"] + 2, what=rows["what"].str.replace("cs5", "cs4"))
-    drawn = flows(pd.concat([rows, other], ignore_index=True))
-    heads = [[one.text for one in figure.layout.annotations if ": 16 hops" in one.text] for figure in drawn]
-    ends = [("cs1", "cs5"), ("cs1", "cs4")]
-    assert [[head.split("<")[1].removeprefix("b>") for head in both] for both in heads] == [
-        [f"{one} &gt; {two} echo request", f"{two} &gt; {one} echo reply"] for one, two in ends
+    rows = recorded("path")
+    heads = [[text for text in words(figure).splitlines() if " hops in " in text] for figure in flows(rows)]
+    assert [[head.partition("</b>")[0] for head in both] for both in heads] == [
+        [f"<b>cs1 &gt; {end} echo request", f"<b>{end} &gt; cs1 echo reply"] for end in ("cs5", "cs4")
     ]
     [empty] = flows(rows.iloc[:0])
     assert "the table is empty" in words(empty)
 
 
 def test_unexpected_cell_stands_out() -> None:
-    rows = synthetic_overlay_rows.reachability()
-    lossy = rows["source"].eq("cs2") & rows["target"].eq("cs1")
-    rows.loc[lossy, ["received_count", "as_expected"]] = [3, False]
-    wrong_ttl = rows["source"].eq("cs2") & rows["target"].eq("cs3")
-    rows.loc[wrong_ttl, ["ttl", "as_expected"]] = [60, False]
-    figure = matrix(rows)
-    lines = words(figure)
-    assert lines.count("≠ another path") == 2
-    assert lines.count("≠ 2 lost") == 1
-    assert lines.count("≠ TTL 60, not 62") == 1
-    widths = [shape.line.width for shape in figure.layout.shapes]
-    assert len(widths) == 20
-    assert sum(width > 2 for width in widths) == 4
-    [hover] = [point.hovertext[0] for point in figure.data if point.hovertext[0].startswith("cs1 to cs4")]
-    assert "seen: cs1 → con_ns1 → lc1 → sc1 → lc2 → con_ns2 → cs4" in hover
-    assert "expected: cs1 → con_ns1 → lc1 → sc2 → lc2 → con_ns2 → cs4" in hover
-    table = matrix_table(rows)
-    assert list(table["not as expected"]) == ["another path", "2 lost", "TTL 60, not 62", "another path"]
-    rows = synthetic_overlay_rows.reachability()
-    rows = rows.assign(received_count=0, ttl=None, rtt_min_s=None, rtt_p50_s=None, rtt_max_s=None)
-    rows["as_expected"] = True
-    assert matrix_table(rows).empty
-    assert "≠" not in words(matrix(rows))
-    rows = pd.concat(
-        [synthetic_overlay_rows.reachability().assign(routes=routes) for routes in ("ecmp", "static")]
+    rows = recorded("reachability")
+    usual = matrix(rows)
+    assert "≠" not in words(usual)
+    assert len(usual.layout.shapes) == 3 * 20
+    assert words(usual).index("<b>static</b>") < words(usual).index("<b>ecmp</b>")
+    assert matrix_table(rows.assign(received_count=0, ttl=None, rtt_p50_s=None)).empty, (
+        "no answer was expected"
     )
+    rows = rows[rows["routes"].eq("static")].copy()
+    [at] = rows.index[rows["source"].eq("cs1") & rows["target"].eq("cs4")]
+    rows.at[at, "path"] = ["cs1", "con_ns1", "lc1", "sc1", "lc2", "con_ns2", "cs4"]
+    rows.at[at, "as_expected"] = False
+    for target, column, value in (("cs1", "received_count", 1), ("cs3", "ttl", 60)):
+        rows.loc[rows["source"].eq("cs2") & rows["target"].eq(target), [column, "as_expected"]] = [
+            value,
+            False,
+        ]
     figure = matrix(rows)
-    assert len(figure.layout.shapes) == 40
-    lines = words(figure)
-    assert lines.index("<b>static</b>") < lines.index("<b>ecmp</b>")
+    shown = {"≠ another path": 1, "≠ 2 lost": 1, "≠ TTL 60, not 62": 1}
+    assert {text: words(figure).count(text) for text in shown} == shown
+    assert sorted(shape.line.width > 2 for shape in figure.layout.shapes) == [False] * 17 + [True] * 3
+    [hover] = [point.hovertext[0] for point in figure.data if point.hovertext[0].startswith("cs1 to cs4")]
+    for kind, spine in (("seen", "sc1"), ("expected", "sc2")):
+        assert f"{kind}: cs1 → con_ns1 → lc1 → {spine} → lc2 → con_ns2 → cs4" in hover
+    assert sorted(matrix_table(rows)["not as expected"]) == ["2 lost", "TTL 60, not 62", "another path"]
 
 
 def test_failure_probes_by_send_time() -> None:
-    figure = failure(synthetic_overlay_rows.failure())
-    assert sum(len(trace.x) for trace in figure.data) == 6 * 150
+    rows = recorded("failure")
+    figure = failure(rows)
+    assert sum(len(trace.x) for trace in figure.data) == rows["sent_count"].sum()
     lost = [trace for trace in figure.data if "lost" in trace.hovertext[0]]
-    assert [len(trace.x) for trace in lost] == [50, 50, 50]
+    not_answered = rows["sent_count"] - rows["received_count"]
+    assert sorted(len(trace.x) for trace in lost) == sorted(not_answered[not_answered > 0])
     assert len({y for trace in lost for y in trace.y}) == 1, "in one line"
     late = max(y for trace in figure.data if trace not in lost for y in trace.y)
-    assert late == pytest.approx(1.0, abs=0.01)
-    assert late < lost[0].y[0], "above all that was answered"
-    bands = [shape for shape in figure.layout.shapes if (shape.x0, shape.x1) == (1.1, 2.1)]
-    assert len(bands) == 6
-    titles = [one.text for one in figure.layout.annotations if one.text.startswith("<b>")]
-    assert "<b>static: carrier</b><br>linkdown ignored<br>no answer for 1 s<br>50 of 150 lost" in titles
-    assert "<b>metric: carrier</b><br>linkdown ignored<br>no outage, 0 of 150 lost" in titles
-    assert "<b>static: carrier</b><br>no answer for 1 s<br>0 of 150 lost" in titles
+    assert 1 < late < lost[0].y[0], "above all that was answered"
+    bands = {(shape.x0, shape.x1) for shape in figure.layout.shapes}
+    assert bands == set(zip(rows["down_s"], rows["up_s"], strict=True))
+    assert {
+        "<b>static: carrier</b><br>linkdown ignored<br>no answer for 5.02 s<br>209 of 360 lost",
+        "<b>metric: carrier</b><br>linkdown ignored<br>no outage, 0 of 385 lost",
+        "<b>static: carrier</b><br>no answer for 5.12 s<br>128 of 355 lost",
+    } <= {one.text for one in figure.layout.annotations}
 
 
 def test_failure_table_expected_and_measured() -> None:
-    table = failure_table(synthetic_overlay_rows.failure())
+    """The flow with equal-cost routes stops if the spine is silent, although another one is expected to carry it."""
+    rows = recorded("failure")
+    table = failure_table(rows)
     [metric] = table[table["routes"].eq("metric") & table["linkdown ignored"]].to_dict("records")
     assert (metric["before"], metric["during"], metric["expected during"]) == ("sc2", "sc1", "sc1")
     [static] = table[table["routes"].eq("static") & table["failure"].eq("silent")].to_dict("records")
-    assert (static["during"], static["expected during"], static["lost"]) == ("none", "none", 50)
+    assert (static["during"], static["expected during"], static["lost"]) == ("none", "none", 209)
     assert "host" not in table
-    # The synthetic flow with equal-cost routes stops, although another spine is expected to carry it.
-    rows = synthetic_overlay_rows.failure()
-    table = failure_table(rows)
-    marks = dict(
-        zip(zip(table["routes"], table["failure"], strict=True), table["not as expected"], strict=True)
+    silent = table["routes"].eq("ecmp") & table["failure"].eq("silent")
+    assert (
+        table["not as expected"].tolist()
+        == silent.map({True: "≠ no spine instead of sc1", False: ""}).tolist()
     )
-    assert marks["ecmp", "silent"] == "≠ no spine instead of sc1"
-    assert not any(mark for key, mark in marks.items() if key != ("ecmp", "silent"))
     titles = [one.text for one in failure(rows).layout.annotations if one.text.startswith("<b>")]
-    assert [title for title in titles if "≠" in title] == [title for title in titles if "ecmp" in title]
-    assert [line for line in findings.failure(rows) if "≠" in line] == [
-        line for line in findings.failure(rows) if "ecmp" in line
-    ]
-    usual = rows[rows["routes"].ne("ecmp")]
-    assert "not as expected" not in failure_table(usual)
+    for said in (titles, findings.failure(rows)):
+        [wrong] = [text for text in said if "≠" in text]
+        assert "ecmp" in wrong
+    assert "not as expected" not in failure_table(rows[rows["routes"].ne("ecmp")])
 
 
-@each_figure
-def test_emulation_gaps_and_hosts_are_shown(
-    draw: Callable[[pd.DataFrame], go.Figure], part: str, made: Callable[..., pd.DataFrame]
-) -> None:
-    assert "emulated CPU" in draw(made(**synthetic_overlay_rows.EMULATED)).layout.title.text
-    one = draw(made())
+@pytest.mark.parametrize(("part", "draw"), DRAWN.items())
+def test_emulation_gaps_and_hosts_are_shown(part: str, draw: Callable[[pd.DataFrame], go.Figure]) -> None:
+    emulated, real = recorded(part), recorded(part, **REAL)
+    one = draw(real)
     assert "emulated" not in one.layout.title.text
-    assert "this kernel has no gre" in words(draw(synthetic_overlay_rows.unsupported(part)))
-    assert "the table is empty" in words(draw(made().iloc[:0]))
-    both = pd.concat([made(), synthetic_overlay_rows.unsupported(part)], ignore_index=True)
-    figure = draw(both)
-    assert "this kernel has no gre" in words(figure)
-    assert figure.data
-    rows = pd.concat([made(run="a"), made(run="b", **synthetic_overlay_rows.EMULATED)], ignore_index=True)
-    two = draw(rows)
+    assert "emulated CPU" in draw(emulated).layout.title.text
+    gap = real.iloc[:1].assign(status="unsupported", reason="this kernel has no gre")
+    for rows in (gap, pd.concat([real, gap], ignore_index=True)):
+        assert "this kernel has no gre" in words(draw(rows))
+    assert draw(rows).data
+    assert "the table is empty" in words(draw(real.iloc[:0]))
+    two = draw(pd.concat([real, emulated], ignore_index=True))
     if part == "path":
         assert "first of 2 runs" in words(two)
         assert len(two.data) == len(one.data)
     else:
         assert two.layout.height > 1.7 * one.layout.height
-        assert "Linux 6.12.9-amd64, emulated" in words(two)
+        assert "Linux 6.1.0-56-amd64, emulated" in words(two)
