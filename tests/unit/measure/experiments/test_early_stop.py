@@ -24,8 +24,7 @@ def made(
     arms: dict[str, float] = ARMS,
     metric: str = "throughput_bps",
 ) -> list[Row]:
-    """Return rows whose log-ratios vary this much between slices and between rounds. The seed fixes the noise of each
-    row."""
+    """Return rows whose log-ratios vary this much between slices and between rounds."""
     noise = random.Random(1)
     rows = []
     for number in range(rounds):
@@ -41,13 +40,8 @@ def made(
 
 
 def history(rows: list[Row], latency: str | None = None, **parameters: Any) -> History:
-    datapath_parameters = {
-        "topology": "veth_bridge,macvlan_bridge",
-        "rounds": "20",
-        "slices": "12",
-        "half_width": "0.02",
-    }
-    return History(DatapathParameters.of(datapath_parameters | parameters), rows, latency)
+    usual = {"topology": "veth_bridge,macvlan_bridge", "rounds": "20", "slices": "12", "half_width": "0.02"}
+    return History(DatapathParameters.of(usual | parameters), rows, latency)
 
 
 def test_quiet_rounds_stop_early() -> None:
@@ -64,14 +58,12 @@ def test_quiet_rounds_stop_early() -> None:
     noisy = made(MORE, 0.2, slices=0, metric="latency_p50_s")
     both = [row | {"ends_on": on} for on, some in (("one_cpu", rows), ("two_cpus", noisy)) for row in some]
     assert history(both, protocol="udp_rr", slices="0").enough(1) is None
-    known = history(made(MORE, 0.01))
-    assert known.enough(1)
-    assert known.enough(8) is None
     rows = made(MORE, 0.01)
     known = history([])
     for row in rows:
         known.add([row])
     assert known.enough(1) == history(rows).enough(1) is not None
+    assert known.enough(8) is None
 
 
 @pytest.mark.parametrize("protocol", ["ping", "http"])
@@ -88,14 +80,12 @@ def test_the_judged_percentile_decides(protocol: str) -> None:
 
 def test_slices_that_were_not_placed_need_a_narrower_spread() -> None:
     rows = made(MIN_ROUNDS, 0.001, between=0.0, slices=12)
-    unplaced = history(rows)._half_width(
-        history(rows)._seen[1, None], "macvlan_bridge", tuple(list(ARMS)[:2])
-    )
     placed = [row | {"placement": "0,1"} for row in rows]
-    bound = history(placed)._half_width(
-        history(placed)._seen[1, None], "macvlan_bridge", tuple(list(ARMS)[:2])
+    unplaced_bound, placed_bound = (
+        one._half_width(one._seen[1, None], "macvlan_bridge", tuple(list(ARMS)[:2]))
+        for one in (history(rows), history(placed))
     )
-    assert unplaced / bound == pytest.approx(2.571 / 2.365)
+    assert unplaced_bound / placed_bound == pytest.approx(2.571 / 2.365)
 
 
 def test_noise_and_differences_continue() -> None:
@@ -105,10 +95,7 @@ def test_noise_and_differences_continue() -> None:
     assert counts
     assert counts[0] > MIN_ROUNDS
     assert history(made(MORE, 0.005, between=0.1)).enough(1) is None
-    rows = made(MORE, 0.01) + [
-        row | {"arm": "vxlan"} for row in made(MORE, 0.5, arms={"vxlan": 5e9})
-    ]  # fmt: skip
-    assert history(made(MORE, 0.01)).enough(1)
+    rows = made(MORE, 0.01) + made(MORE, 0.5, arms={"vxlan": 5e9})
     assert history(rows).enough(1) is None
     rows = made(20, 0.001, arms={"veth_bridge": 10e9})
     assert history(rows, topology="veth_bridge").enough(1) is None

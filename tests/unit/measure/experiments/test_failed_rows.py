@@ -41,11 +41,8 @@ def sent_requests(monkeypatch: pytest.MonkeyPatch) -> list[Row]:
         points = request.get("again", ["1-r0", "1-r1"])
         status = "ok" if "again" in request else "failed"
         for point in points:
-            yield {
-                "event": "rows",
-                "point": point,
-                "rows": [row("veth", status if point == "1-r1" else "ok")],
-            }
+            rows = [row("veth", status if point == "1-r1" else "ok")]
+            yield {"event": "rows", "point": point, "rows": rows}
 
     monkeypatch.setattr(run, "ask", ask)
     return sent
@@ -54,16 +51,6 @@ def sent_requests(monkeypatch: pytest.MonkeyPatch) -> list[Row]:
 def measure(folder: Path, **given: Any) -> list[Row]:
     run.measure("datapaths", {"topology": "veth"}, folder, lambda _event: None, **given)
     return run_folder.read_rows(folder)
-
-
-def test_failed_point_is_measured_again(sent_requests: list[Row], tmp_path: Path) -> None:
-    first = measure(tmp_path / "run")
-    assert [one["status"] for one in first] == ["ok", "failed"]
-    second = measure(tmp_path / "run")
-    assert [request.get("again") for request in sent_requests] == [None, ["1-r1"]]
-    assert [one["status"] for one in second] == ["ok", "ok"]
-    measure(tmp_path / "run")
-    assert len(sent_requests) == 2, "a run without failed rows is not measured again"
 
 
 def test_rows_of_the_point_that_a_run_measured_when_it_ended(
@@ -99,26 +86,20 @@ def test_recovered_arm_is_measured_everywhere(tmp_path: Path) -> None:
     usable = [Arm("veth", "baseline"), Arm("vxlan", "variant")]
     run_folder.write_rows(tmp_path, "1-refused", [row("vxlan", "failed")])
     run_folder.write_rows(tmp_path, "1-r0", [row("veth", point="1-r0")])
-    run_folder.write_rows(
-        tmp_path, "1-r1", [row(arm, point="1-r1") for arm in ("veth", "veth (again)", "vxlan")]
-    )
+    of_all = [row(arm, point="1-r1") for arm in ("veth", "veth (again)", "vxlan")]
+    run_folder.write_rows(tmp_path, "1-r1", of_all)
     assert run_folder.failed_points(tmp_path) == ["1-refused"]
-    assert run_context(tmp_path, "1-r1").done() == {"1-refused", "1-r0"}, (
-        "a point that is measured again is not done"
-    )
+    assert run_context(tmp_path, "1-r1").done() == {"1-refused", "1-r0"}  # what is measured again is not done
     there = run_context(tmp_path, "1-refused")
     assert survey.incomplete_points(there, usable, {}) == {"1-r0"}
     assert survey.incomplete_points(there, usable, {"1-r0": usable[:1]}) == set(), "a point of one arm"
-    assert survey.incomplete_points(run_context(tmp_path), usable, {}) == set(), (
-        "an arm that did not fail is no reason"
-    )
+    assert survey.incomplete_points(run_context(tmp_path), usable, {}) == set()  # no arm has failed
     [event] = survey.refused_rows([DatapathParameters()], there, [], there.done())
     assert (event["point"], event["rows"]) == ("1-refused", [])
     run_folder.write_rows(tmp_path, event["point"], event["rows"])
     assert run_folder.failed_points(tmp_path) == []
-    assert not list(
-        survey.refused_rows([DatapathParameters()], run_context(tmp_path), [], run_context(tmp_path).done())
-    )
+    plain = run_context(tmp_path)
+    assert not list(survey.refused_rows([DatapathParameters()], plain, [], plain.done()))
 
 
 def made_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[str]]:
@@ -127,15 +108,8 @@ def made_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, li
     points = [sweep.SweepPoint(name, {}) for name in ("one", "two")]
     notebook = tmp_path / "01_x.ipynb"
     notebook.write_bytes(b"{}")
-    made = SimpleNamespace(
-        name="sweep",
-        about="",
-        folder=folder,
-        points=points,
-        notebook=notebook,
-        planned_s=lambda _: 1.0,
-        experiment="datapaths",
-    )
+    names = {"name": "sweep", "about": "", "experiment": "datapaths", "folder": folder, "notebook": notebook}
+    made = SimpleNamespace(**names, points=points, planned_s=lambda _: 1.0)
     known = {
         "sweep": "sweep", "notebook": "01_x.ipynb", "seed": 1, "created": run_folder.now(), "about": "",
         "source": hashlib.sha256(b"{}").hexdigest()[:8], "percentile": None, "points": ["one", "two"],
@@ -183,9 +157,8 @@ def test_unbootable_kernel_fails_its_point_only(
     def execute(_notebook: Path, folder: Path, given: Row, _bar: Any, name: str, **_: Any) -> None:
         executed.append(name)
         if measures and name == "old":
-            run.measure(
-                "datapaths", {"topology": "veth", "where": given["where"]}, folder, lambda _event: None
-            )
+            parameters = {"topology": "veth", "where": given["where"]}
+            run.measure("datapaths", parameters, folder, lambda _event: None)
 
     monkeypatch.setattr(papermill_run, "execute", execute)
     monkeypatch.setattr(run, "ask", ask)
@@ -216,10 +189,8 @@ def test_unbootable_kernel_fails_its_point_only(
     assert run_folder.read_run(made.folder / "old")["parameters"]["where"] == "vm:old"
     assert list(load.load(made.folder)["status"]) == ["failed"]
     assert sweep_command.judge_sweep(made.folder) == 2
-    assert (
-        capsys.readouterr().err
-        == "labkit: point old could not be measured: vm:old: the lab VM did not boot\n"
-    )
+    said = capsys.readouterr().err
+    assert said == "labkit: point old could not be measured: vm:old: the lab VM did not boot\n"
     broken.clear()
     measures.append(True)
     sweep.run(cast(Any, made), bar, bar.say)
@@ -278,7 +249,7 @@ def test_exit_code_of_failed_rows_that_are_measured_again_or_kept(
     monkeypatch.setenv(run.KEEP_FAILED, variable)
     for _again in range(2):
         assert cli.main(command + options) == code
-    assert len(sent_requests) == (1 if code else 2)
+    assert [request.get("again") for request in sent_requests] == [None, ["1-r1"]][: 1 if code else 2]
     there = [one["status"] for one in run_folder.read_rows(tmp_path / "run")]
     assert there == ["ok", "failed" if code else "ok"]
 

@@ -73,12 +73,8 @@ def test_what_points_share_is_opened_once_and_left_out_when_it_fails(tmp_path: P
     assert Toy.log == [
         "open good", "close good", "open broken", "close broken", "open good", "close good"
     ]  # fmt: skip
-    assert [event["point"] for event in events if event["event"] == "rows"] == [
-        "1-r0",
-        "1-r1",
-        "1-r2",
-        "1-r4",
-    ]
+    done = [event["point"] for event in events if event["event"] == "rows"]
+    assert done == ["1-r0", "1-r1", "1-r2", "1-r4"]
     assert [event["done_s"] for event in events if event["event"] == "progress"] == [0.0, 2.0, 4.0, 8.0]
     assert events[-1]["why"] == "it is broken"
 

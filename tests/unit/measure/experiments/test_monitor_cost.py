@@ -42,13 +42,10 @@ def test_nobody_is_the_baseline_and_its_own_control() -> None:
 
 
 def test_last_words_of_readers() -> None:
+    singular = "1 packet captured\n1 packet received by filter\n0 packets dropped by kernel\n"
     for name, text, counted in (
         ("tcpdump", TCPDUMP, ReaderCounts(200_000, 321)),
-        (
-            "tcpdump",
-            "1 packet captured\n1 packet received by filter\n0 packets dropped by kernel\n",
-            ReaderCounts(1, 0),
-        ),
+        ("tcpdump", singular, ReaderCounts(1, 0)),
         ("dumpcap", DUMPCAP, ReaderCounts(199_000, 1000)),
         ("tshark", "100 packets captured\n17 packets dropped from eth0\n", ReaderCounts(None, 17)),
         ("dumpcap", "something else\n", ReaderCounts(None, None)),
@@ -77,9 +74,8 @@ def test_missing_reader_is_an_unsupported_row(tmp_path: Path, monkeypatch: pytes
         raise Unsupported("there is no tshark here")
         yield
 
-    topology: Any = SimpleNamespace(
-        pairs=[SimpleNamespace(server=SimpleNamespace(namespace=None, interface="eth0"))]
-    )
+    pair = SimpleNamespace(server=SimpleNamespace(namespace=None, interface="eth0"))
+    topology: Any = SimpleNamespace(pairs=[pair])
     arm, nothing = Arm("veth", "variant"), cast(Any, None)
     live = experiment.WatchedArm(
         arm=arm, pairs=topology.pairs, namespaces=[], topology=topology, offloads={}, server_offloads={}, qdisc="",

@@ -12,11 +12,6 @@ def test_parameters_of_the_plan() -> None:
     assert len(made.arms) == 10  # three cases; VXLAN for all but vm_to_vm: five, each with two rule sets
     assert made.arms[0] == "ovs_netdev+case=net_to_vm"
     assert "ovs_netdev+case=vm_to_net+rules=l3+tunnel=vxlan" in made.arms
-    assert (made.frame_bytes, made.flows, made.pairs) == (
-        ("64", "128", "256", "512", "1024", "1514"),
-        (64000,),
-        (4,),
-    )
     assert "vary" not in made.asdict()
     assert ovs_test_plan.EXPERIMENT.planned_s(made) > 3600
     made = OvsTestPlanParameters.of({"endpoint": "namespace,guest", "guest": "debian,offloads=off"})
@@ -26,18 +21,10 @@ def test_parameters_of_the_plan() -> None:
     l2, l3 = (arms.mix_of(f"ovs+case=vm_to_vm{words}", "128", 64000) for words in ("", "+rules=l3"))
     assert l2 == Mix((128,), 64000, ("target_mac",), 2000, 10)
     assert l3 == Mix((128,), 64000, ("target_ip",), 2000, 10)
-    made = OvsTestPlanParameters.of(
-        {"topology": "ovs", "case": "vm_to_net", "tunnel": "vxlan", "rules": "l3"}
-    )
-    [arm] = made.arms
-    of = {
-        "datapath": "system",
-        "use_case": "vm_to_net",
-        "rules": "l3",
-        "rules_count": 1000,
-        "tunnel": "vxlan",
-    }
-    assert of.items() <= switch_options.columns(arm).items()
+    given = {"case": "vm_to_net", "tunnel": "vxlan", "rules": "l3"}
+    [arm] = OvsTestPlanParameters.of({"topology": "ovs", **given}).arms
+    of = {"datapath": "system", "use_case": "vm_to_net", "rules_count": 1000, "rules": "l3"}
+    assert (of | {"tunnel": "vxlan"}).items() <= switch_options.columns(arm).items()
 
 
 DUMP = """flow-dump from the main thread:

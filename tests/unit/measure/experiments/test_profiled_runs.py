@@ -23,18 +23,11 @@ ONE, OTHER = Arm("veth", "baseline"), Arm("veth_bridge", "variant")
 
 
 def ran(observer: str | None, speed: float, status: str = "ok", **more: Any) -> dict[str, Any]:
-    """Return the result of a run with datagrams or with pings."""
-    return {
-        "observer": observer,
-        "status": status,
-        "throughput_bps": speed,
-        "latency_p50_s": speed and 1 / speed,
-        **more,
-    }
+    measured = {"throughput_bps": speed, "latency_p50_s": speed and 1 / speed}
+    return {"observer": observer, "status": status, **measured, **more}
 
 
 def report(protocol: str) -> list[dict[str, Any]]:
-    """Return the runs of two arms with the observer's overhead added."""
     result = [
         (ONE, ran("function_times", 50, doubts="loaded")),
         (ONE, ran(None, 100)),
@@ -71,7 +64,6 @@ def local(arm: Arm, topology: Any) -> LocalArm:
 
 
 def built(arm: Arm) -> LocalArm:
-    """Return an arm whose ends are namespaces."""
     end = SimpleNamespace(runtime=None)
     pair = SimpleNamespace(client=end, server=end)
     return local(arm, SimpleNamespace(pairs=[pair], ends=[end, end], namespaces=[]))
@@ -182,31 +174,21 @@ def test_pairs_are_spread_over_the_cpus() -> None:
             assert sorted(side) == [0, 0, 2, 2, 4, 4, 6, 6]
 
 
-@pytest.mark.parametrize(
-    ("live", "given", "cpus"),
-    [
+def test_the_scheduler_places_what_cannot_be_placed_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    for live, given, cpus in (
         (arms(1), {"placement": "scheduler"}, 4),
         (arms(1, affinity="0,0"), {}, 4),
         (arms(1, streams=2), {}, 4),
         (arms(1, runtime=object()), {}, 4),
         (arms(1), {}, 1),  # one CPU leaves no choice
-    ],
-)
-def test_the_scheduler_places_what_cannot_be_placed_alike(
-    live: Any, given: dict[str, Any], cpus: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(cpus)))
-    assert placed(2, live, **given) == [None, None]
+    ):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _pid, cpus=cpus: set(range(cpus)))
+        assert placed(2, live, **given) == [None, None]
 
 
-@pytest.mark.parametrize(
-    "given",
-    [{"placement": "scheduler"}, {"affinity": "0,0"}, {"streams": 2}, {"protocol": "ping", "slices": 0}],
-)
-def test_the_scheduler_places_profiled_runs_like_slices(
-    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_scheduler_places_profiled_runs_like_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
-    parameters = DatapathParameters.of({"topology": "veth,veth_bridge", **given})
-    live = profiled_runs._with_moving_ends(parameters, [built(ONE), built(OTHER)], "1 1-p0", None)
-    assert [one.placements for one in live] == [None, None]
+    for given in ({"affinity": "0,0"}, {"protocol": "ping", "slices": 0}):
+        parameters = DatapathParameters.of({"topology": "veth,veth_bridge", **given})
+        live = profiled_runs._with_moving_ends(parameters, [built(ONE), built(OTHER)], "1 1-p0", None)
+        assert [one.placements for one in live] == [None, None]

@@ -9,6 +9,7 @@ from labkit.common.errors import BadInput
 from labkit.measure.experiments.throughput_search import experiment
 from labkit.measure.experiments.throughput_search.mlrsearch import FoundRate, Result
 from labkit.measure.experiments.throughput_search.parameters import Throughput
+from labkit.measure.traffic import registry
 from labkit.measure.traffic.packet_sender import Mix
 
 
@@ -41,9 +42,13 @@ def test_percentages_refer_to_the_line_of_a_server_elsewhere() -> None:
 
 def test_server_elsewhere() -> None:
     parameters = Throughput.of({"server": "host:5000", "ports": "2,3", "min_rate": "10kpps"})
-    assert parameters.load_generator.name == parameters.companion == "trex"
-    assert (str(parameters.address), parameters.settings.trial_s) == ("host:5000", 0.5)
-    assert Throughput.of({}).companion is None
+    assert parameters.load_generator is registry.GENERATORS["trex"]
+    assert (parameters.companion, Throughput.of({}).companion) == ("trex", None)
+    default = Throughput.of({"server": "trex.example", "ports": "2,3"}).address
+    assert (str(parameters.address), str(default)) == ("host:5000", "trex.example:4501")
+    assert (parameters.settings.trial_s, parameters.settings.sum_s) == (0.5, 2.1)
+    with pytest.raises(BadInput, match="works with `labkit run throughput` and load tests only"):
+        registry.GENERATORS["trex"].check(parameters)
     assert 0 < experiment.EXPERIMENT.planned_s(parameters) < 3 * 80
 
 
@@ -65,36 +70,15 @@ def test_frames_lines_and_guests() -> None:
     ]
 
 
-def result(outcome: FoundRate, problem: str | None = None) -> Result:
-    return Result([outcome], 300e3, 40, 0, 0, 5.0, problem)
-
-
 def test_search_summary() -> None:
+    limited = "generator-limited: loss of at most 0 % up to 300 kpps"
     for outcome, problem, line_pps, status, words in (
-        (FoundRate(0, 1e5, 1e5, 1.05e5), None, None, None, None),
-        (
-            FoundRate(0, 3e5, 3e5, None),
-            None,
-            None,
-            "invalid",
-            "generator-limited: loss of at most 0 % up to 300 kpps",
-        ),
-        (
-            FoundRate(0, 3e5, 3e5, None),
-            None,
-            300e3,
-            None,
-            None,
-        ),  # 300 kpps was requested, or is the line rate
-        (FoundRate(0, None, None, 1e3), None, None, "invalid", "the lowest load, 1 kpps, already lost more"),
-        (
-            FoundRate(0, None, 9e4, None),
-            "out of time",
-            None,
-            "invalid",
-            "out of time; by then the rate with loss of",
-        ),
+        (FoundRate(0, 1e5, 1e5, 1.05e5), None, None, None, ""),
+        (FoundRate(0, 3e5, 3e5, None), None, None, "invalid", limited),
+        (FoundRate(0, 3e5, 3e5, None), None, 300e3, None, ""),  # 300 kpps was requested, or is the line rate
+        (FoundRate(0, None, None, 1e3), None, None, "invalid", "the lowest load, 1 kpps, already lost"),
+        (FoundRate(0, None, 9e4, None), "out of time", None, "invalid", "out of time; by then the rate with"),
     ):
-        assert experiment._verdict(outcome, result(outcome, problem), line_pps)[0] == status
-        if words is not None:
-            assert words in str(experiment._verdict(outcome, result(outcome, problem), line_pps)[1])
+        result = Result([outcome], 300e3, 40, 0, 0, 5.0, problem)
+        found, sentence = experiment._verdict(outcome, result, line_pps)[:2]
+        assert (found, words in str(sentence)) == (status, True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,35 +55,11 @@ class DyingArm:
         return self.arm, {"status": "ok", **metrics}
 
 
-def test_each_row_is_sent_as_soon_as_its_trial_has_ended(
+@pytest.fixture
+def searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A killed labkit loses only the trial that runs; the round's event has the same rows again."""
-    sent: list[dict[str, Any]] = []
-
-    @contextmanager
-    def built(*_: object) -> Iterator[tuple[list[DyingArm], list[Measured]]]:
-        yield [DyingArm()], []
-
-    monkeypatch.setattr(conditions.ConditionsMonitor, "give_priority", lambda *_: None)
-    monkeypatch.setattr(survey, "survey", lambda *_: ([DyingArm.arm], []))
-    monkeypatch.setattr(survey, "built", built)
-    run_context = RunContext("throughput", tmp_path, 1, {}, send=sent.append)
-    events = list(experiment.EXPERIMENT.run(Throughput(rounds=1), run_context))
-    [finished] = [event for event in events if event["event"] == "rows"]
-    assert [event["event"] for event in sent] == ["unfinished"] * (TRIALS + 1)
-    assert [row for event in sent for row in event["rows"]] == finished["rows"]
-    assert {event["point"] for event in sent} == {finished["point"]}
-    *kept, last = finished["rows"]
-    assert [row["method"] for row in kept] == [experiment.TRIAL] * TRIALS
-    assert [row["phase"] for row in kept[-2:]] == ["search"] * 2
-    assert (last["method"], last["status"], last["reason"]) == (experiment.METHOD, "failed", DEATH)
-
-
-def test_recovered_arm_is_searched_at_finished_points(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An arm that failed in the survey has no rows at the points that were measured without it."""
+) -> Callable[..., tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
+    """Return a function that searches arms; it returns the events that were sent meanwhile, and those of its end."""
 
     @contextmanager
     def built(
@@ -94,21 +70,37 @@ def test_recovered_arm_is_searched_at_finished_points(
             one.arm = arm
         yield built_arms, []
 
-    def searched(usable: list[Arm], *again: str) -> list[dict[str, Any]]:
+    def search(usable: list[Arm], *again: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        sent: list[dict[str, Any]] = []
         monkeypatch.setattr(survey, "survey", lambda *_: (usable, []))
-        run_context = RunContext(
-            "throughput", tmp_path, 1, {}, again=frozenset(again), send=lambda _event: None
-        )
+        run_context = RunContext("throughput", tmp_path, 1, {}, again=frozenset(again), send=sent.append)
         events = list(experiment.EXPERIMENT.run(Throughput(rounds=1), run_context))
-        return [event for event in events if event["event"] == "rows" and event["rows"]]
+        return sent, [event for event in events if event["event"] == "rows" and event["rows"]]
 
     monkeypatch.setattr(conditions.ConditionsMonitor, "give_priority", lambda *_: None)
     monkeypatch.setattr(survey, "built", built)
-    alone, both = [DyingArm.arm], [DyingArm.arm, Arm("vxlan", "variant")]
-    [first] = searched(alone)
+    return search
+
+
+def test_each_row_is_sent_as_soon_as_its_trial_has_ended(searched: Callable[..., Any]) -> None:
+    """A killed labkit loses only the trial that runs; the round's event has the same rows again."""
+    sent, [finished] = searched([DyingArm.arm])
+    assert [event["event"] for event in sent] == ["unfinished"] * (TRIALS + 1)
+    assert [row for event in sent for row in event["rows"]] == finished["rows"]
+    assert {event["point"] for event in sent} == {finished["point"]}
+    *kept, last = finished["rows"]
+    assert [row["method"] for row in kept] == [experiment.TRIAL] * TRIALS
+    assert [row["phase"] for row in kept[-2:]] == ["search"] * 2
+    assert (last["method"], last["status"], last["reason"]) == (experiment.METHOD, "failed", DEATH)
+
+
+def test_recovered_arm_is_searched_at_finished_points(searched: Callable[..., Any], tmp_path: Path) -> None:
+    """An arm that failed in the survey has no rows at the points that were measured without it."""
+    both = [DyingArm.arm, Arm("vxlan", "variant")]
+    _sent, [first] = searched(both[:1])
     run_folder.write_rows(tmp_path, first["point"], first["rows"])
-    assert searched(both) == [], "an arm that did not fail is no reason"
-    [second] = searched(both, "1-refused")
+    assert searched(both)[1] == [], "an arm that did not fail is no reason"
+    _sent, [second] = searched(both, "1-refused")
     assert second["point"] == first["point"]
     assert {row["arm"] for row in second["rows"]} == {"veth", "vxlan"}
 
@@ -138,7 +130,6 @@ PARAMETERS = Throughput.of(
 
 
 def row(arm: str, pps: float | None, lower_pps: float | None = None, **more: Any) -> dict[str, Any]:
-    """Return the row of a search."""
     return {
         "arm": arm, "pairs": 1, "frame": "64", "flows_count": 1000, "loss_goal_ratio": 0.0,
         "throughput_pps": pps, "lower_bound_pps": lower_pps, **more,
@@ -150,9 +141,6 @@ def test_arms_are_observed_at_half_of_the_lowest_rate() -> None:
     assert profiles.common_pps(PARAMETERS, rows, 1, "64", 1000) == 55e3
     rows = [row("a", None, 80e3), row("b", 200e3), row("c", None, None)]
     assert profiles.common_pps(PARAMETERS, rows, 1, "64", 1000) == 40e3
-
-
-def test_other_searches_do_not_count() -> None:
     for other in ({"frame": "512"}, {"loss_goal_ratio": 0.005}, {"pairs": 2}, {"flows_count": 1}):
         assert profiles.common_pps(PARAMETERS, [row("a", 1e3, **other)], 1, "64", 1000) is None
 

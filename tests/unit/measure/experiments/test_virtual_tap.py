@@ -1,10 +1,9 @@
 """Parameters of the experiment `virtual_tap`, and its arms and loads."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-from labkit.measure.experiments import rows, survey
+from labkit.measure.experiments import RunContext, rows, survey
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm
 from studies.virtual_tap.experiment import VirtualTapParameters, plan
@@ -29,19 +28,13 @@ def test_arms_of_mirrors_readers_and_cores() -> None:
 
 def test_loads() -> None:
     """A load with a rate is a whole run. Slices measure senders at full speed."""
-    for load, protocol, length, rate, slices in (
-        ("tcp", "tcp", None, None, 4),
-        ("udp:512", "udp", 512, None, 4),
-        ("udp:1472@5e7", "udp", 1472, 5e7, 0),
-        ("tcp@1000000", "tcp", None, 1e6, 0),
+    for load, expected in (
+        ("tcp", ("tcp", None, None, 4)),
+        ("udp:512", ("udp", 512, None, 4)),
+        ("udp:1472@5e7", ("udp", 1472, 5e7, 0)),
     ):
         result = VirtualTapParameters.of({"loads": load}).for_load(load)
-        assert (result.protocol, result.length_bytes, result.rate_bps, result.slices) == (
-            protocol,
-            length,
-            rate,
-            slices,
-        )
+        assert (result.protocol, result.length_bytes, result.rate_bps, result.slices) == expected
         assert result.topology == VirtualTapParameters().arms
 
 
@@ -58,18 +51,14 @@ def test_monitor_on_a_second_host() -> None:
 
 def test_flow_beside_a_monitor_does_not_cross_the_link() -> None:
     """The monitored flow stays on the first host, so its rate may exceed that of the link."""
-    run_context: Any = SimpleNamespace(
-        peer=None, machine={}, folder=Path("run"), seed=1, experiment="virtual_tap"
-    )
+    run_context: Any = RunContext("virtual_tap", Path("run"), 1, {})
     fast = {"status": "ok", "throughput_bps": 3e7, "window_s": 1.0}
 
     def status(parameters: DatapathParameters) -> Any:
         return rows.row_of(parameters, run_context, Arm("ovs_netdev", "baseline"), 1, fast)["status"]
 
-    monitored = VirtualTapParameters.of({**TWO, "loads": "udp:64@3e7", "link_rate_bps": "1e7"}).for_load(
-        "udp:64@3e7"
-    )
-    assert status(monitored) == "ok"
+    monitored = VirtualTapParameters.of({**TWO, "loads": "udp:64@3e7", "link_rate_bps": "1e7"})
+    assert status(monitored.for_load("udp:64@3e7")) == "ok"
     across = DatapathParameters(protocol="udp", nodes="two", where="vm:debian", slices=0, link_rate_bps=1e7)
     assert status(across) == "invalid"
 
@@ -80,11 +69,8 @@ def test_arm_that_uses_the_cable_has_no_control() -> None:
     parameters = DatapathParameters.of(words | {"topology": "veth_bridge,ovs+mirrors=1+output=gre,veth"})
     good = [Arm(str(name), "variant") for name in parameters.topology[1:]]
     assert [arm.role for arm in survey._with_roles(good, parameters)] == ["baseline", "variant"]
-    assert [arm.role for arm in survey._with_roles(good[::-1], parameters)] == [
-        "baseline",
-        "control",
-        "variant",
-    ]
+    roles = [arm.role for arm in survey._with_roles(good[::-1], parameters)]
+    assert roles == ["baseline", "control", "variant"]
 
 
 def test_paced_loads_are_whole_runs() -> None:
