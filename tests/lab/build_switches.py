@@ -6,12 +6,14 @@ The first argument is a JSON list of requests. Standard output gets a JSON list 
 from __future__ import annotations
 
 import json
+import re
 import socket
 import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,11 +21,12 @@ from unittest import mock
 from labkit.common.errors import LabkitError
 from labkit.measure import topologies
 from labkit.measure.endpoints import Endpoint
-from labkit.measure.topologies.open_vswitch import mirrors
+from labkit.measure.topologies.open_vswitch import mirrors, rules
 from labkit.measure.topologies.open_vswitch.configuration import COLLECTOR
 from labkit.measure.topologies.open_vswitch.copies import COUNTER
 from labkit.measure.topologies.open_vswitch.switch import Switch
-from labkit.measure.traffic import ping
+from labkit.measure.traffic import ping, registry
+from labkit.measure.traffic.packet_sender import Mix
 from labkit.system import netlink, process
 
 PINGS = 20
@@ -77,7 +80,6 @@ def seen(topology: topologies.Topology, stray: bool) -> dict[str, Any]:
         "read_bytes": written_bytes(),
         "sampled": sampled,
         "offloads": process.output([*topology.pairs[0].client.prefix, "ethtool", "-k", "eth0"]),
-        "words": switch.warnings(),
     }
 
 
@@ -179,14 +181,58 @@ def unbalanced_first() -> Iterator[None]:
         yield
 
 
+def loaded(topology: topologies.Topology, vary: str) -> dict[str, Any]:
+    """Send a load through a use case of the OVS test plan. Return how often each rule matched, and what arrived."""
+    words = ping.reachable(topology.pairs, 1500, 4)
+    mix = Mix((64,), 64_000, (vary,), 2000, 10)
+    with registry.find_trial("packets").trials(topology.pairs, mix) as ready:
+        ready.trial(10_000, 0.3)  # the switch learns the flows
+        for _ in range(5):
+            trial = ready.trial(20_000, 0.5, latency=True)
+            if trial.received_count > 0.1 * trial.offered_count:  # else the switch got no CPU time
+                break
+    return asdict(trial) | {"reachable": words, "used": used(topology)}
+
+
+def used(topology: topologies.Topology) -> list[int]:
+    """Return the number of packets that each rule matched."""
+    switch = topology.switch
+    assert switch is not None
+    switch.command("revalidator/purge")  # updates the counters from the datapath first
+    flows = report(topology, "ovs-ofctl", "dump-flows", f"unix:{switch.folder / 'switch.mgmt'}")
+    return [int(count) for count in re.findall(r"n_packets=(\d+),.*priority=1\d\d", flows)]
+
+
+def overfilled(topology: topologies.Topology) -> dict[str, Any]:
+    """Add more rules than a table takes. Return the error and the number of rules after it."""
+    assert topology.switch is not None
+    bridge: dict[str, Any] = {"op": "update", "table": "Bridge", "where": [["name", "==", "switch"]]}
+    topology.switch.configure(
+        {
+            "op": "insert", "table": "Flow_Table", "uuid-name": "small",
+            "row": {"flow_limit": 1500, "overflow_policy": "refuse"},
+        },
+        bridge | {"row": {"flow_tables": ["map", [[0, ["named-uuid", "small"]]]]}},
+    )  # fmt: skip
+    towards = rules.directions("net_to_vm", rules.Port(1, ""), [rules.Port(10, "02:00:00:00:00:01")])
+    try:
+        rules.install(topology.switch, "switch", rules.rules("l3", 1000, 4, towards, "02:00:00:00:00:02"))
+    except LabkitError as error:
+        return {"words": str(error), "rules": len(used(topology))}
+    raise AssertionError("all rules fitted")
+
+
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Build the requested switch and inspect it. `unbalanced`: when its mirrors lose balance, first or later."""
-    when = request.pop("unbalanced", None)
+    """Build the requested switch and inspect it. `unbalanced`: when its mirrors lose balance, first or later. `vary`:
+    it is loaded, with flows that differ in this field. `overfilled`: its table of rules is filled."""
+    when, vary, full = (request.pop(name, None) for name in ("unbalanced", "vary", "overfilled"))
     try:
         with (
             unbalanced_first() if when == "first" else nullcontext(),
             topologies.build(request.pop("name"), topologies.Spec(**request)) as topology,
         ):
+            if vary or full:
+                return loaded(topology, vary) if vary else overfilled(topology)
             if when == "later":
                 assert topology.switch is not None
                 unbalance(topology.switch)
