@@ -83,21 +83,19 @@ def test_page_tells_nobody_anything(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("root")
-def test_notebook_of_a_sweep_tells_nobody_anything(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [("-c", SWEEP, "PAGES/10_findings.ipynb", "PAGES/run"), ("docs/executed.py", "PAGES", "10_findings")],
+)
+def test_notebook_of_a_sweep_or_of_the_documentation_tells_nobody_anything(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
     cells = [nbformat.v4.new_code_cell("import time\ntime.sleep(600)")]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "in.ipynb")
-    argv = [sys.executable, "-P", "-c", SWEEP, str(tmp_path / "in.ipynb"), str(tmp_path / "run")]
-    with running(tmp_path, argv) as started:
-        assert heard(listening(started), tmp_path) == (0, False)
-
-
-@pytest.mark.needs("root")
-def test_notebook_of_the_documentation_tells_nobody_anything(tmp_path: Path) -> None:
-    cells = [nbformat.v4.new_code_cell("import time\ntime.sleep(600)")]
-    (tmp_path / "pages").mkdir()
-    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "pages/10_findings.ipynb")
-    argv = [sys.executable, "-P", "docs/executed.py", str(tmp_path / "pages"), "10_findings"]
-    with running(tmp_path, argv) as started:
+    (pages := tmp_path / "pages").mkdir()
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), pages / "10_findings.ipynb")
+    with running(
+        tmp_path, [sys.executable, "-P", *(word.replace("PAGES", str(pages)) for word in words)]
+    ) as started:
         assert heard(listening(started), tmp_path) == (0, False)
 
 
