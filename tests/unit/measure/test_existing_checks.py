@@ -63,7 +63,6 @@ IFACE = {"meta": {"key": "iifname"}}
 
 def test_matches() -> None:
     for expected, packet, expr in (
-        (True, UDP, []),
         (True, UDP, [of("saddr", CLIENT), of("daddr", SERVER)]),
         (False, UDP, [of("saddr", SERVER)]),
         (False, UDP, [of("saddr", SUBNET, "!=")]),
@@ -79,21 +78,17 @@ def test_matches() -> None:
         (None, UDP, [match(IFACE, "eth0")]),  # it passes eth1, too
         (False, UDP, [match(IFACE, "lan")]),
         (False, UDP, [match({"meta": {"key": "nfproto"}}, "ipv6")]),
-        (True, UDP, [match({"meta": {"key": "nfproto"}}, "ipv4")]),
         (False, UDP, [match({"meta": {"key": "protocol"}}, "ip6")]),
         (None, UDP, [of("type", "arp", protocol="ether")]),  # a neighbour has to be found first
-        (None, UDP, [of("type", "arp", "!=", "ether")]),
         (True, UDP, [of("type", {"set": ["ip", "arp"]}, protocol="ether")]),
         (False, UDP, [match({"ct": {"key": "state"}}, "invalid")]),
         (None, SYN, [match({"ct": {"key": "state"}}, "invalid")]),
-        (True, TO_PORT_80, [of("dport", 80, protocol="tcp")]),
         (True, TO_PORT_80, [of("dport", {"set": [22, ports(79, 81)]}, protocol="th")]),
         (False, TO_PORT_80, [of("dport", 443, protocol="tcp")]),
         # The kernel chooses the port of a probe, from 32768 to 60999.
         (False, SYN, [of("dport", 49152, protocol="tcp")]),
         (False, SYN, [of("dport", ports(1, 1023), protocol="tcp")]),
         (None, SYN, [of("dport", ports(49152, 65535), protocol="tcp")]),
-        (None, SYN, [of("dport", ports(49152, 65535), "!=", "tcp")]),
         (None, SYN, [of("dport", {"set": [22, ports(50000, 50100)]}, protocol="tcp")]),
         (True, SYN, [of("dport", ports(1024, 65535), protocol="tcp")]),
     ):
@@ -247,18 +242,26 @@ def test_rules_for_arp_alone_take_no_packets_of_ip(ether_type: str) -> None:
     assert [one.cause for one in rules.dropping(seen)] == ["drop policy"]
 
 
-@pytest.mark.parametrize(("asked", "causes"), [(SERVER, ["drop rule"]), ("192.0.2.9", [])])
+@pytest.mark.parametrize(
+    ("missing", "expr", "count"),
+    [
+        (SERVER, [], 1),
+        ("192.0.2.9", [], 0),
+        (SERVER, [of("daddr ip", SERVER, protocol="arp")], 1),
+        (SERVER, [of("daddr ip", "192.0.2.9", protocol="arp")], 0),
+    ],
+)
 def test_rules_of_arp_of_a_router_count_where_a_neighbour_of_the_path_is_missing(
-    asked: str, causes: list[str]
+    missing: str, expr: list[dict[str, Any]], count: int
 ) -> None:
-    seen = routed(rule({"drop": None}, family="arp"), hook="input")
+    seen = routed(rule(*expr, {"drop": None}, family="arp"), hook="input")
     [client, router, server] = seen.spaces
     seen.rulesets[router.name][0]["chain"]["family"] = "arp"
     out = Place(router, 4)
-    vars(router)["neighbours"] = [{"dst": asked, "dev": out.name, "state": ["FAILED"]}]
+    vars(router)["neighbours"] = [{"dst": missing, "dev": out.name, "state": ["FAILED"]}]
     vars(client)["neighbours"] = [{"dst": "192.0.2.9", "dev": "eth0", "state": ["FAILED"]}]
     seen.forward.hops.append((out, SERVER, Place(server, 2)))
-    assert [one.cause for one in rules.dropping(seen)] == causes
+    assert [one.cause for one in rules.dropping(seen)] == ["drop rule"] * count
 
 
 @pytest.mark.parametrize(("first", "hidden"), [(49152, False), (1024, True)])
@@ -292,14 +295,12 @@ def test_outer_packets_of_a_tunnel_without_a_source_match_nothing() -> None:
     assert not reach._selects(seen, "0.0.0.0/0", "192.0.2.2/32")
 
 
-@pytest.mark.parametrize(("certain", "probe"), [("possible", ARRIVES), (SEEN, LOST)])
-def test_programs_of_bpf_are_likely_where_something_is_lost(
-    certain: str, probe: OneWay, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_of_bpf_are_likely_where_something_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Place, "programs", ["tc"])
-    seen = routed(probe=probe)
-    seen.connection = None
-    assert {(one.cause, one.certainty) for one in processing.captures(seen)} == {("tc program", certain)}
+    for certain, probe in (("possible", ARRIVES), (SEEN, LOST)):
+        seen = routed(probe=probe)
+        seen.connection = None
+        assert {(one.cause, one.certainty) for one in processing.captures(seen)} == {("tc program", certain)}
 
 
 SNAT = rule(of("saddr", SUBNET), {"snat": {"addr": {"range": ["10.2.0.77", "10.2.0.79"]}}})
@@ -313,32 +314,23 @@ MARKS_DSCP = rule({"mangle": {"key": {"payload": {"protocol": "ip", "field": "ds
 
 @pytest.mark.parametrize(("of", "count"), [(REWRITES, 1), (MARKS_DSCP, 0), (NO_CHECKSUM, 0)])
 def test_rules_that_replace_addresses_without_connections(of: dict[str, Any], count: int) -> None:
-    for probe, certain in (
-        (LOST, SEEN),
-        (ARRIVES, "possible"),
-    ):  # the second way, another port may be blocked
+    for probe, certain in ((LOST, SEEN), (ARRIVES, "possible")):  # another port may be blocked
         found = list(rules.translated(routed(of, probe=probe)))
         assert [(one.cause, one.certainty) for one in found] == [("address translation", certain)] * count
 
 
-@pytest.mark.parametrize("of_iptables", [False, True])
-@pytest.mark.parametrize(
-    ("certain", "back", "said"),
-    [
+def test_answers_to_a_translated_address_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = iptables.merged([], "iptables-nft-save", SAVED)
+    for certain, back, said in (
         (SEEN, [(None, 2)], "nobody on the path has 10.2.0.77"),
         (SEEN, 101, "netns:server has no route back to 10.2.0.77"),
         (SEEN, [("10.2.0.99", 2)], "nobody on the path has 10.2.0.99"),
         ("possible", [("10.2.0.254", 2)], "do not arrive: "),
-    ],
-)
-def test_answers_to_a_translated_address_come_back(
-    certain: str, back: Any, said: str, of_iptables: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    listed = iptables.merged([], "iptables-nft-save", SAVED)
-    seen = routed(listed[-1]["rule"] if of_iptables else SNAT, probe=ARRIVES)
-    routes(monkeypatch, lambda _kernel, _to, _mark: back)
-    found = only(rules.translated(seen))
-    assert (found.certainty, said in found.what) == (certain, True), found.what
+    ):
+        routes(monkeypatch, lambda _kernel, _to, _mark, back=back: back)
+        for translates in (SNAT, listed[-1]["rule"]):
+            found = only(rules.translated(routed(translates, probe=ARRIVES)))
+            assert (found.certainty, said in found.what) == (certain, True), found.what
 
 
 def test_an_address_that_rules_put_into_packets_may_be_of_ipv6() -> None:
@@ -373,9 +365,8 @@ def test_rules_of_routing_for_a_protocol(listed: str, ways: dict[int, str], name
 
     def run(*words: str) -> process.Ended:
         asked.append(text := " ".join(words))
-        out = (
-            listed if words[2] == "rule" else ways.get(int(text.partition("ipproto ")[2].split()[0]), "usual")
-        )
+        number = text.partition("ipproto ")[2].partition(" ")[0]
+        out = listed if words[2] == "rule" else ways.get(int(number), "usual")
         return process.Ended(words, 0, out, "", 0.0)
 
     vars(seen.spaces[1])["namespace"].run = run
@@ -387,8 +378,19 @@ def test_rules_of_routing_for_a_protocol(listed: str, ways: dict[int, str], name
 
 MARK = {"key": {"meta": {"key": "mark"}}, "value": 7}
 ORED = {**MARK, "value": {"|": [{"&": [{"meta": {"key": "mark"}}, 240]}, 7]}}
-XMARK = "*mangle\n:PREROUTING ACCEPT [0:0]\n[1:60] -A PREROUTING -d 10.2.0.0/24 -j %s --set-xmark 0x7/0xff\n"
 CT_MARK = {**MARK, "key": {"ct": {"key": "mark"}}}
+
+
+def mark_of_a_map(of_server: int) -> dict[str, Any]:
+    """Return a rule whose map gives the server's packets this mark, and others 7 or 8."""
+    elements = {"set": [["192.0.2.9", 15 - of_server], [SUBNET, 9], [SERVER, of_server]]}
+    daddr = {"payload": {"protocol": "ip", "field": "daddr"}}
+    return rule({"mangle": {**MARK, "value": {"map": {"key": daddr, "data": elements}}}})
+
+
+def of_iptables(target: str) -> dict[str, Any]:
+    saved = f"*mangle\n[1:60] -A PREROUTING -d 10.2.0.0/24 -j {target} --set-xmark 0x7/0xff\n"
+    return iptables.merged([], "iptables-legacy-save", saved)[-1]["rule"] | {"table": "f", "chain": "w"}
 
 
 @pytest.mark.parametrize(
@@ -396,12 +398,10 @@ CT_MARK = {**MARK, "key": {"ct": {"key": "mark"}}}
     [
         (True, rule(of("daddr", SERVER), {"mangle": MARK})),
         (True, rule({"mangle": ORED})),
-        (
-            True,
-            iptables.merged([], "iptables-legacy-save", XMARK % "MARK")[-1]["rule"]
-            | {"table": "f", "chain": "w"},
-        ),
-        (False, iptables.merged([], "iptables-legacy-save", XMARK % "CONNMARK")[-1]["rule"]),
+        (True, mark_of_a_map(7)),
+        (False, mark_of_a_map(8)),
+        (True, of_iptables("MARK")),
+        (False, of_iptables("CONNMARK")),
         (False, rule({"mangle": CT_MARK})),
         (False, rule(of("daddr", SERVER), {"mangle": {**MARK, "value": 8}})),
         (False, rule(of("daddr", "10.9.9.9"), {"mangle": MARK})),
@@ -421,25 +421,20 @@ def test_marks_for_which_routing_refuses(
     assert not [*rules.marks(routed(marking, hook="prerouting"))]
 
 
-@pytest.mark.parametrize(
-    ("certain", "state", "also", "hop"),
-    [
+def test_next_hops_that_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that the kernel asked for in vain, or that nobody on the link has."""
+    for certain, state, also, hop in (
         (SEEN, ["FAILED"], "10.1.0.253", None),
         (PRESENT, [], "10.1.0.253", None),
         ("", [], "10.1.0.253", "dead linkdown"),  # the kernel does not choose it
         ("", [], "10.1.0.254", None),
-    ],
-)
-def test_next_hops_that_do_not_answer(
-    certain: str, state: list[str], also: str, hop: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that the kernel asked for in vain, or that nobody on the link has."""
-    seen = routed()
-    hops = {"netns:client": [("10.1.0.254", 2, None), (also, 2, hop)]}
-    routes(monkeypatch, lambda kernel, _to, _mark: hops.get(kernel, [(None, 2)]))
-    vars(seen.client.space)["neighbours"] = [{"dst": also, "dev": "eth0", "state": state}]
-    found = [(one.cause, one.certainty, also in one.what) for one in reach.next_hops(seen)]
-    assert found == [("dead next hop", certain, True)] * bool(certain)
+    ):
+        seen = routed()
+        hops = {"netns:client": [("10.1.0.254", 2, None), (also, 2, hop)]}
+        routes(monkeypatch, lambda kernel, _to, _mark, hops=hops: hops.get(kernel, [(None, 2)]))
+        vars(seen.client.space)["neighbours"] = [{"dst": also, "dev": "eth0", "state": state}]
+        found = [(one.cause, one.certainty, also in one.what) for one in reach.next_hops(seen)]
+        assert found == [("dead next hop", certain, True)] * bool(certain)
 
 
 def bridged(fdb: list[dict[str, Any]], kind: str = "bridge", **bridge: Any) -> Evidence:
@@ -496,34 +491,39 @@ def test_a_port_of_a_bridge_answers_for_nobody(
     assert only(reach.neighbours(seen)).what.endswith("although netns:mid port answers for it")
 
 
-@pytest.mark.parametrize(("probe", "count"), [(LOST, 1), (ARRIVES, 0)])
-def test_a_locked_port_that_lets_packets_pass_is_no_cause(probe: OneWay, count: int) -> None:
-    """The address of the end may be entered for the port, and TCP be blocked elsewhere."""
-    seen = bridged([])
-    seen.forward_probe, seen.connection = probe, Connection(False, 0, 1.0, "timed out")
-    port = {"info_slave_kind": "bridge", "info_slave_data": {"locked": True}}
-    seen.spaces[1].details["port-3"] = {"linkinfo": port}
-    found = list(reach.bridges(seen))
-    assert [(one.cause, one.certainty) for one in found] == [("bridge port", SEEN)] * count
+def test_bridges_and_their_ports() -> None:
+    four, six = (CLIENT, SERVER), ("fd00::1", "fd00::2")
+    for port, bridge, probe, ends, causes in (
+        ({"locked": True}, {}, LOST, four, ["bridge port"]),
+        ({"locked": True}, {}, ARRIVES, four, []),  # the end's address may be entered for it
+        ({"bcast_flood": False}, {}, LOST, four, ["bridge port"]),  # ARP needs it, and IPv6 multicasts
+        ({"bcast_flood": False}, {}, LOST, six, []),
+        ({"mcast_flood": False}, {}, LOST, four, []),
+        ({"mcast_flood": False}, {}, LOST, six, ["bridge port"]),
+        ({}, {"ageing_time": 0}, LOST, four, ["bridge floods"]),
+        ({}, {"ageing_time": 30000}, LOST, four, []),
+    ):
+        seen = bridged([], **bridge)
+        seen.forward_probe, seen.connection = probe, Connection(False, 0, 1.0, "timed out")
+        seen.forward.source, seen.forward.destination = ends
+        seen.back.source, seen.back.destination = ends[::-1]
+        own = {"info_slave_kind": "bridge", "info_slave_data": port}
+        seen.spaces[1].details["port-3"] = {"linkinfo": own}
+        found = list(reach.bridges(seen))
+        assert [one.cause for one in found] == causes, (port, bridge)
+        assert all(one.certainty == SEEN or "its 3 ports" in one.what for one in found)
 
 
-@pytest.mark.parametrize(("ageing", "count"), [(0, 1), (30000, 0)])
-def test_a_bridge_that_forgets_at_once_floods(ageing: int, count: int) -> None:
-    found = [one for one in reach.bridges(bridged([], ageing_time=ageing)) if one.cause == "bridge floods"]
-    assert len(found) == count
-    assert all("its 3 ports" in one.what for one in found)
+def htb(own: str, rate: str, sent: int, of: str = "root") -> str:
+    head = f"class htb {own} {of} prio 0 rate 1Mbit ceil {rate} burst 1600b cburst 1600b\n"
+    return f"{head} Sent {sent} bytes 9 pkt (dropped 0, overlimits 0 requeues 0)\n"
 
 
-@pytest.mark.parametrize("major", ["1", "a", "ffe"])
+@pytest.mark.parametrize("major", ["1", "ffe"])
 def test_classes_of_any_handle_limit_what_passes_them(major: str) -> None:
     """Of two classes, the slower one limits; tc prints handles in hexadecimal."""
-    rates = [
-        f"class htb {own} {of} prio 0 rate 1Mbit ceil {rate} burst 1600b cburst 1600b\n Sent 90 bytes 1 pkt\n"
-        for own, of, rate in (
-            (f"{major}:1", "root", "50Mbit"), (f"{major}:10", f"parent {major}:1 leaf b:", "20Mbit"),
-        )
-    ]  # fmt: skip
-    assert queues._class_rates("".join(rates)) == [50e6, 20e6]
+    rates = htb(f"{major}:1", "50Mbit", 90) + htb(f"{major}:10", "20Mbit", 90, f"parent {major}:1 leaf b:")
+    assert queues._class_rates(rates) == [50e6, 20e6]
 
 
 HFSC = """class hfsc 1: root
@@ -554,15 +554,13 @@ def test_upper_limits_of_hfsc_are_rate_limits() -> None:
     assert list(queues._limits("hfsc", {}, [20e6])) == ["limits the rate to 20 Mbit/s"]
 
 
-@pytest.mark.parametrize("complete", [True, False])
-def test_offloads_of_a_path_through_a_program_may_be_off(
-    complete: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_offloads_of_a_path_through_a_program_may_be_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """A switch in user space takes frames by packet sockets: the kernel shows no way, and packets arrive."""
     monkeypatch.setattr(Evidence, "features", lambda _seen, _place: {"tx-checksumming": False})
-    seen = routed(probe=ARRIVES)
-    seen.forward.complete = seen.back.complete = complete
-    assert {one.cause for one in processing.offloads(seen)} == ({"offload off"} if complete else set())
+    for complete, causes in ((True, {"offload off"}), (False, set())):
+        seen = routed(probe=ARRIVES)
+        seen.forward.complete = seen.back.complete = complete
+        assert {one.cause for one in processing.offloads(seen)} == causes
 
 
 def test_probes_that_arrived_in_time_count_however_late_they_are_read(
@@ -593,6 +591,12 @@ def test_a_load_ends_with_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert time.monotonic() - begun_s < 10
 
 
+def ends_of(client: across._Side, server: across._Side) -> Any:
+    ends: Any = object.__new__(across._Ends)
+    ends.client, ends.server = ends.sides = [client, server]
+    return ends
+
+
 def test_a_load_between_two_machines_ends_with_the_servers_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client's machine sees its own end only: meanwhile the server's one is asked, too."""
     monkeypatch.setattr(load, "_iperf3", lambda *_words: process.Running(["sleep", "60"]))
@@ -611,21 +615,19 @@ def test_a_load_between_two_machines_ends_with_the_servers_end(monkeypatch: pyte
         across._Side("ssh:a", "netns:client", lambda ask, given: lambda: half.answer(ask, given)),
         across._Side("ssh:b", "container:web", server),
     ]
-    ends: Any = object.__new__(across._Ends)
-    ends.sides, begun_s = sides, time.monotonic()
-    ends.client, ends.server = sides
+    ends, begun_s = ends_of(*sides), time.monotonic()
     with half._serving, pytest.raises(Failed, match="container:web has ended"):
         across._load(ends, 30, "TCP")
     assert asked == ["serve", "listening", "listening", "served"]
     assert time.monotonic() - begun_s < 10
 
 
-@pytest.mark.parametrize("name", ["answer", "described", "close", "_own"])
-def test_what_is_no_question_is_not_answered(name: str) -> None:
+def test_what_is_no_question_is_not_answered() -> None:
     half: Any = object.__new__(Half)
     half._named, half.close, half._own = ExistingEndpoint("netns:client", -1, None, None), list, list
-    with pytest.raises(KeyError):
-        half.answer(name, {})
+    for name in ("answer", "described", "close", "_own"):
+        with pytest.raises(KeyError):
+            half.answer(name, {})
 
 
 def test_the_server_of_a_load_ends_where_the_load_does_not_start() -> None:
@@ -638,8 +640,7 @@ def test_the_server_of_a_load_ends_where_the_load_does_not_start() -> None:
 
         return across._Side("ssh:a", name, begin)
 
-    ends: Any = object.__new__(across._Ends)
-    ends.client, ends.server = ends.sides = [side("client", load="there is no iperf3"), side("server")]
+    ends = ends_of(side("client", load="there is no iperf3"), side("server"))
     with pytest.raises(Failed, match=r"^there is no iperf3$"):
         across._load(ends, 30, "TCP")
     assert sorted(asked[2:]) == [("client", "served"), ("server", "served")]
@@ -650,7 +651,6 @@ FIB = {"fib": {"result": "type", "flags": ["daddr"]}}
 
 
 def test_conditions_that_no_packet_of_a_check_fulfils() -> None:
-    """Rules for messages of ICMP, kinds of addresses and neighbours that have nothing to do with the path."""
     arp = {**UDP, "asked": f"{SERVER} {CLIENT}"}
     for expected, packet, family, expr in (
         (False, ICMP, "ip", of("type", "redirect", protocol="icmp")),
@@ -669,45 +669,20 @@ def test_conditions_that_no_packet_of_a_check_fulfils() -> None:
         assert found is expected, expr
     for number, expected in (("8", None), ("5/1", False)):
         saved = f"*filter\n[1:60] -A FORWARD -p icmp -m icmp --icmp-type {number} -j DROP\n"
-        assert (
-            rules.matches(iptables.merged([], "iptables-nft-save", saved)[-1]["rule"], ICMP, set())
-            is expected
-        )
-
-
-def test_a_rule_for_other_icmp_stands_behind_a_policy() -> None:
-    seen = routed(rule(of("type", "redirect", protocol="icmp"), {"drop": None}))
-    seen.rulesets["netns:mid"][0]["chain"] |= {"policy": "drop"}
-    assert [one.cause for one in rules.dropping(seen)] == ["drop policy"]
-
-
-@pytest.mark.parametrize(("asked", "count"), [(SERVER, 1), ("192.0.2.9", 0)])
-def test_rules_of_arp_are_compared_with_the_hop(asked: str, count: int) -> None:
-    seen = routed(rule(of("daddr ip", asked, protocol="arp"), {"drop": None}, family="arp"), hook="input")
-    router = seen.spaces[1]
-    seen.rulesets[router.name][0]["chain"]["family"] = "arp"
-    vars(router)["neighbours"] = [{"dst": SERVER, "dev": "to-server", "state": ["FAILED"]}]
-    seen.forward.hops.append((Place(router, 4), SERVER, Place(seen.server.space, 2)))
-    assert len(list(rules.dropping(seen))) == count
+        [*_, listed] = iptables.merged([], "iptables-nft-save", saved)
+        assert rules.matches(listed["rule"], ICMP, set()) is expected
 
 
 def test_a_tenth_is_lost_where_an_interface_counted_less() -> None:
     seen = routed(probe=OneWay(Sent(300, 270), Sent(300, 270)))
     seen.connection = None
     router = seen.spaces[1]
-    ways = [
-        (Place(router, 3), "in", 600),
-        (Place(router, 4), "out", 540),
-        (Place(seen.server.space, 2), "in", 540),
-    ]
-    seen.forward.steps = [(place, way) for place, way, _count in ways]
-    for place, way, count in ways:
-        of = (
-            seen.changed.setdefault("namespaces", {})
-            .setdefault(place.space.name, {})
-            .setdefault("interfaces", {})
-        )
-        of[place.name] = {{"in": "rx_packets", "out": "tx_packets"}[way]: count}
+    server = seen.server.space
+    seen.forward.steps = [(Place(router, 3), "in"), (Place(router, 4), "out"), (Place(server, 2), "in")]
+    seen.changed["namespaces"] = {
+        router.name: {"interfaces": {"to-client": {"rx_packets": 600}, "to-server": {"tx_packets": 540}}},
+        server.name: {"interfaces": {"eth0": {"rx_packets": 540}}},
+    }
     found = only(registry.unexplained(seen))
     assert found.cause == "loss"
     assert found.what.startswith("10 % of small packets from 10.1.0.1 to 10.2.0.1 are lost: ")
@@ -722,23 +697,18 @@ def test_a_tenth_is_lost_where_an_interface_counted_less() -> None:
     assert only(registry.unexplained(seen)).what.startswith("1.7 % of small packets of UDP from 10.1.0.1 to ")
 
 
-@pytest.mark.parametrize(
-    ("mtus", "passes_bytes", "count"),
-    [
-        ((1500, 1458), 1458, 0),
-        ((9000, 1458), 1458, 0),  # without IPsec, packets would leave by another interface
-        ((1500, 1458), 1358, 1),
-        ((1500, 65536), 1400, 1),  # a policy without keys
-        ((1400, 1400), 1400, 1),  # what the probes' errors told
-        ((0, 0), 1400, 1),
-    ],
-)
-def test_what_ipsec_takes_is_no_black_hole(
-    mtus: tuple[int, int], passes_bytes: int, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mtu.encryption, "mtus", lambda *_of: mtus)
-    probe = OneWay(Sent(31, 31), Sent(31, 31), probes.Mtu(max(mtus[0], 1500), passes_bytes, None))
-    assert [one.cause for one in mtu.measured(routed(probe=probe))] == ["MTU black hole"] * count
+def test_what_ipsec_takes_is_no_black_hole(monkeypatch: pytest.MonkeyPatch) -> None:
+    for mtus, passes_bytes, causes in (
+        ((1500, 1458), 1458, []),
+        ((9000, 1458), 1458, []),  # without IPsec, packets would leave by another interface
+        ((1500, 1458), 1358, ["MTU black hole"]),
+        ((1500, 65536), 1400, ["MTU black hole"]),  # a policy without keys
+        ((1400, 1400), 1400, ["MTU black hole"]),  # what the probes' errors told
+        ((0, 0), 1400, ["MTU black hole"]),
+    ):
+        monkeypatch.setattr(mtu.encryption, "mtus", lambda *_of, mtus=mtus: mtus)
+        probe = OneWay(Sent(31, 31), Sent(31, 31), probes.Mtu(max(mtus[0], 1500), passes_bytes, None))
+        assert [one.cause for one in mtu.measured(routed(probe=probe))] == causes
 
 
 def vlan(index: int, number: int, lower: int) -> Link:
@@ -749,11 +719,9 @@ def switched(
     filters: bool, numbers: tuple[int | None, ...], own: dict[str, list[tuple[int, bool, bool]]],
     kind: str = "bridge", protocol: int = 0x8100, tc: str = "", programs: Sequence[str] = (),
 ) -> tuple[Path, list[str]]:  # fmt: skip
-    """Follow frames of a client to a server at a bridge; a third end has the same address as the server. Return the
-    path, and who of the two is asked for.
+    """Return the path of a client's frames at a bridge, and who is asked for: the server, a third end with its address.
 
-    numbers: the VLAN of the device that has the address of each end; None: its cable. own: the VLANs of ports. kind,
-    protocol: of the bridge. tc: what it prints of filters.
+    numbers: the VLAN of the device that has the address of each end; None: its cable. own: the VLANs of ports.
     """
     names = ("client", "server", "third")
     ends = [
@@ -790,7 +758,6 @@ BOTH, ONE = ["netns:server", "netns:third"], ["netns:server"]
     ("filters", "numbers", "ports", "asked"),
     [
         (False, (None, None, None), (), BOTH),
-        (False, (10, 10, 10), (), BOTH),
         (False, (10, 10, 20), (), ONE),
         (False, (10, 10, None), (), ONE),
         (False, (None, None, 10), (), BOTH),  # it answers for each of its addresses (arp_ignore)
@@ -821,9 +788,8 @@ def test_vlans_of_a_namespace_are_read_once() -> None:
 
     def run(*words: str) -> process.Ended:
         asked.append(words)
-        return process.Ended(
-            words, 0, '[{"ifname": "p", "vlans": [{"vlan": 7, "flags": ["PVID"]}]}]', "", 0.0
-        )
+        listed = '[{"ifname": "p", "vlans": [{"vlan": 7, "flags": ["PVID"]}]}]'
+        return process.Ended(words, 0, listed, "", 0.0)
 
     mid = space("netns:mid", [link(3, "p")], {}, namespace=SimpleNamespace(run=run))
     assert [Place(mid, 3).untagged, Place(mid, 3).untagged, len(asked)] == [7, 7, 1]
@@ -834,14 +800,9 @@ def test_ports_of_a_bridge_in_different_vlans() -> None:
     along, _found = switched(True, (None, None, None), own)
     [one] = along.problems
     assert one.cause == "VLANs differ"
-    assert one.what == (
-        "netns:client eth0 and netns:server eth0 are in different VLANs: netns:mid port-client 10,"
-        " netns:mid port-server 20"
-    )
+    assert one.what.endswith("are in different VLANs: netns:mid port-client 10, netns:mid port-server 20")
     along, _found = switched(True, (None, None, None), {name: [(10, False, True)] for name in own})
-    assert [one.what for one in along.problems] == [
-        "netns:client eth0 and netns:server eth0 are in different VLANs"
-    ]
+    assert [one.what.endswith("are in different VLANs") for one in along.problems] == [True]
 
 
 @pytest.mark.parametrize("of", [
@@ -859,80 +820,47 @@ def test_a_vlan_on_a_bond_has_the_address_of_its_ports() -> None:
     """Those of one namespace are upon each other; two cables with one address are a fault."""
     seen = routed()
     [client, router, _server] = seen.spaces
-    bond = replace(link(8, "bond0", "bond"), mac=MAC % 1)
-    upper = replace(vlan(7, 10, 8), mac=MAC % 1)
-    ports = [
-        replace(link(number, f"nic{number}", kind, master=8), mac=MAC % 1)
-        for number, kind in ((5, ""), (6, ""))
-    ]
-    client.links.update({one.index: one for one in (bond, upper, *ports)})
+
+    def add(*links: Link) -> list[Place]:
+        """Add links with one MAC address."""
+        client.links.update({one.index: replace(one, mac=MAC % 1) for one in links})
+        return [Place(client, one.index) for one in links]
+
+    nics = (link(number, f"nic{number}", "", master=8) for number in (5, 6))
+    places = add(vlan(7, 10, 8), link(8, "bond0", "bond"), *nics)
     client.addresses["10.5.0.1"] = 7
-    places = [Place(client, number) for number in (7, 8, 5, 6)]
     seen.forward.places = [*places[:1], Place(router, 3)]
     assert not list(reach._same_macs(seen, places))
-    lan, vlan_20 = (
-        replace(link(9, "lan", "bridge"), mac=MAC % 1),
-        replace(vlan(10, 20, 8), mac=MAC % 1, master=9),
-    )
-    client.links |= {9: lan, 10: vlan_20}
+    lan = add(link(9, "lan", "bridge"), replace(vlan(10, 20, 8), master=9))
     client.addresses["10.6.0.1"] = 9
-    seen.forward.places.append(Place(client, 9))
-    assert not list(reach._same_macs(seen, [*places, Place(client, 9), Place(client, 10)]))
-    twin = Place(client, 11)  # a NIC of a virtual machine that was cloned
-    client.links[11] = replace(link(11, "nic11", ""), mac=MAC % 1)
+    seen.forward.places.append(lan[0])
+    assert not list(reach._same_macs(seen, [*places, *lan]))
+    [twin] = add(link(11, "nic11", ""))  # a NIC of a virtual machine that was cloned
     assert list(reach._same_macs(seen, [*places, twin])) == [(places[0], twin)]
+    at = [Place(router, number) for number in (3, 4)]
     router.links[3] = replace(router.links[3], mac=MAC % 1)
-    assert list(reach._same_macs(seen, [*places[:1], Place(router, 3)])) == [(places[0], Place(router, 3))]
+    assert list(reach._same_macs(seen, [places[0], at[0]])) == [(places[0], at[0])]
     router.links[4] = replace(router.links[4], mac=MAC % 1)
-    assert list(reach._same_macs(seen, [Place(router, 3), Place(router, 4)])) == [
-        (Place(router, 3), Place(router, 4))
-    ]
+    assert list(reach._same_macs(seen, at)) == [(at[0], at[1])]
 
 
-def test_marks_that_a_map_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the element of the packet's address counts."""
-    routes(monkeypatch, lambda _kernel, _to, mark: 22 if mark == 7 else [(None, 2)])
-    daddr = {"payload": {"protocol": "ip", "field": "daddr"}}
-    for mine, count in ((7, 1), (8, 0)):
-        elements = {"set": [["192.0.2.9", 15 - mine], [SUBNET, 9], [SERVER, mine]]}
-        value = {"map": {"key": daddr, "data": elements}}
-        found = list(rules.marks(routed(rule({"mangle": {**MARK, "value": value}}), hook="prerouting")))
-        assert ["mark 0x7" in one.what for one in found] == [True] * count
-
-
-@pytest.mark.parametrize(
-    ("number", "modes", "back", "cause", "has_undo"),
-    [
+def test_what_a_router_refuses_at_its_entrance(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, modes, back, cause, has_undo in (
         (errno.EXDEV, ("1", "0"), [(None, 4)], "reverse path filter", True),  # until Linux 6.12
         (errno.EINVAL, ("0", "1"), [(None, 4)], "reverse path filter", True),  # since Linux 6.13
-        (
-            errno.EINVAL,
-            ("2", "1"),
-            errno.ENETUNREACH,
-            "reverse path filter",
-            False,
-        ),  # a loose one does not help
+        (errno.EINVAL, ("2", "1"), errno.ENETUNREACH, "reverse path filter", False),  # a loose one is no help
         (errno.EINVAL, ("2", "0"), [(None, 4)], "route refuses", False),
         (errno.EINVAL, ("1", "0"), [(None, 3)], "route refuses", False),  # a blackhole
         (errno.EINVAL, ("0", "0"), [(None, 4)], "route refuses", False),
-    ],
-)
-def test_what_a_router_refuses_at_its_entrance(
-    number: int,
-    modes: tuple[str, str],
-    back: Any,
-    cause: str,
-    has_undo: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    values = dict(zip(("all", "to-client"), modes, strict=True))
-    seen = routed(sysctl=lambda name: values[name.split("/")[3]] if "rp_filter" in name else "1")
-    routes(monkeypatch, lambda _kernel, _to, _mark: back)
-    router, arrived = seen.spaces[1], seen.forward.arrivals[0]
-    found = path._refused(router, seen.forward, arrived, number)
-    assert (found.cause, found.undo is not None) == (cause, has_undo)
-    router.addresses[CLIENT] = 3
-    assert path._refused(router, seen.forward, arrived, errno.EINVAL).cause == "duplicate address"
+    ):
+        values = dict(zip(("all", "to-client"), modes, strict=True))
+        seen = routed(sysctl=lambda name, of=values: of[name.split("/")[3]] if "rp_filter" in name else "1")
+        routes(monkeypatch, lambda _kernel, _to, _mark, back=back: back)
+        router, arrived = seen.spaces[1], seen.forward.arrivals[0]
+        found = path._refused(router, seen.forward, arrived, number)
+        assert (found.cause, found.undo is not None) == (cause, has_undo)
+        router.addresses[CLIENT] = 3
+        assert path._refused(router, seen.forward, arrived, errno.EINVAL).cause == "duplicate address"
 
 
 def test_a_tunnel_from_an_address_that_nobody_has() -> None:
@@ -953,25 +881,20 @@ def test_hop_limits_of_ipv6_are_those_of_an_interface(name: str, count: int) -> 
     assert all("sysctl -w net/ipv6/conf/eth0/hop_limit=64" in str(one.undo) for one in found)
 
 
-@pytest.mark.parametrize(
-    ("address", "on", "dev", "answers"),
-    [
-        ("10.9.0.9", (), "port", True),
-        ("10.9.0.9", (), "other", False),
-        ("10.9.0.9", ("proxy_arp",), "other", True),
-        ("fd00::9", ("proxy_ndp",), "port", True),
-        ("fd00::9", ("proxy_ndp",), "other", False),
-        ("fd00::9", (), "port", False),
-    ],
-)
-def test_an_interface_may_answer_for_one_address(
-    address: str, on: tuple[str, ...], dev: str, answers: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    values = lambda name: str(int(name.endswith("forwarding") or name.rpartition("/")[2] in on))  # noqa: E731
-    listed = [{"dst": address, "dev": dev, "proxy": None}]
-    mid = space("netns:mid", [link(3, "port")], {}, sysctl=values, json=lambda *_words: listed)
+def test_an_interface_may_answer_for_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
     routes(monkeypatch, lambda _kernel, _to, _mark: [(None, 4)])
-    assert _is_proxy(Place(mid, 3), address) is answers
+    for address, on, dev, answers in (
+        ("10.9.0.9", "", "port", True),
+        ("10.9.0.9", "", "other", False),
+        ("10.9.0.9", "proxy_arp", "other", True),
+        ("fd00::9", "proxy_ndp", "port", True),
+        ("fd00::9", "proxy_ndp", "other", False),
+        ("fd00::9", "", "port", False),
+    ):
+        values = lambda name, on=on: str(int(name.rpartition("/")[2] in ("forwarding", on)))  # noqa: E731
+        listed = [{"dst": address, "dev": dev, "proxy": None}]
+        mid = space("netns:mid", [link(3, "port")], {}, sysctl=values, json=lambda *_words, of=listed: of)
+        assert _is_proxy(Place(mid, 3), address) is answers
 
 
 def test_one_interface_may_forward_ipv6() -> None:
@@ -1034,38 +957,29 @@ def test_who_asks_for_no_neighbour(asks: str, state: str, weights: list[float]) 
     assert [one.weight for one in reach.neighbours(seen)] == weights
 
 
-def htb(number: int, rate: str, sent: int) -> str:
-    head = f"class htb 1:{number} root prio 0 rate 1Mbit ceil {rate} burst 1600b cburst 1600b\n"
-    return f"{head} Sent {sent} bytes 9 pkt (dropped 0, overlimits 0 requeues 0)\n"
-
-
 def test_classes_and_filters_count_what_passes_meanwhile() -> None:
     """Another host's class may have sent, and another filter have dropped, before."""
-    before, now = htb(1, "1Mbit", 90) + htb(2, "50Mbit", 90), htb(1, "1Mbit", 90) + htb(2, "50Mbit", 500)
+    before, now = (htb("1:1", "1Mbit", 90) + htb("1:2", "50Mbit", sent) for sent in (90, 500))
     assert queues._class_rates(now, before) == [50e6]
     assert queues._class_rates(now) == [1e6, 50e6]
     assert not queues._class_rates(before, before)
-    # Of two filters, the other one may have dropped as many before.
-    for earlier, then, count in (((7, 0), (7, 0), 0), ((5, 0), (7, 0), 1), ((7, 0), (7, 7), 1)):
+    # Of two filters, the other one may have dropped as many before; a policer may be one for others.
+    drops = "filter protocol ip u32 order 1 action drop Sent 900 bytes 9 pkt (dropped %d, overlimits 0)\n" * 2
+    polices = "filter protocol ip u32 order 1 police 0x1 rate 1Mbit Sent %d bytes 9 pkt (dropped 0)\n"
+    for text, earlier, then, causes in (
+        (drops, (7, 0), (7, 0), []),
+        (drops, (5, 0), (7, 0), ["drops"]),
+        (drops, (7, 0), (7, 7), ["drops"]),
+        (polices, 900, 900, []),
+        (polices, 800, 900, ["polices the rate"]),
+    ):
         seen = routed()
-        router = seen.spaces[1]
-        text = (
-            "filter protocol ip u32 order 1 action drop Sent 900 bytes 9 pkt (dropped %d, overlimits 0)\n" * 2
-        )
-        at, name = router, "to-client"
+        at, name = seen.spaces[1], "to-client"
         vars(seen)["queued"] = [Queued(at, name, "", {"ingress": text % then}, "")]
         seen.queued_before = {(at, name): Queued(at, name, "", {"ingress": text % earlier}, "")}
-        assert len(list(queues.filters(seen))) == count
-
-
-@pytest.mark.parametrize(("earlier", "count"), [(900, 0), (800, 1)])
-def test_a_policer_of_others_is_no_cause(earlier: int, count: int) -> None:
-    seen = routed()
-    at, name = seen.spaces[1], "to-client"
-    text = "filter protocol ip u32 order 1 police 0x1 rate 1Mbit burst 10Kb Sent %d bytes 9 pkt (dropped 0)\n"
-    vars(seen)["queued"] = [Queued(at, name, "", {"ingress": text % 900}, "")]
-    seen.queued_before = {(at, name): Queued(at, name, "", {"ingress": text % earlier}, "")}
-    assert ["polices the rate" in one.what for one in queues.filters(seen)] == [True] * count
+        found = [one.what for one in queues.filters(seen)]
+        assert len(found) == len(causes)
+        assert all(word in what for word, what in zip(causes, found, strict=True)), found
 
 
 def test_the_load_has_the_addresses_and_the_segments_of_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1136,19 +1050,6 @@ def test_an_address_that_is_kept_from_arp_is_no_second_one(mode: str, index: int
     third = space("netns:third", [link(2, "eth0")], {SERVER: index}, sysctl=lambda _name: mode)
     seen.forward.hops += [(there, SERVER, here), (there, SERVER, Place(third, 2))]
     assert [one.cause for one in reach.duplicates(seen)] == ["duplicate address"] * count
-
-
-@pytest.mark.parametrize(("option", "ends", "count"), [
-    ("bcast_flood", (CLIENT, SERVER), 1), ("bcast_flood", ("fd00::1", "fd00::2"), 0),
-    ("mcast_flood", (CLIENT, SERVER), 0), ("mcast_flood", ("fd00::1", "fd00::2"), 1),
-])  # fmt: skip
-def test_a_port_needs_what_finds_its_neighbours(option: str, ends: tuple[str, str], count: int) -> None:
-    seen = bridged([])
-    seen.forward.source, seen.forward.destination = ends
-    seen.back.source, seen.back.destination = ends[::-1]
-    port = {"info_slave_kind": "bridge", "info_slave_data": {option: False}}
-    seen.spaces[1].details["port-3"] = {"linkinfo": port}
-    assert len(list(reach.bridges(seen))) == count
 
 
 @pytest.mark.parametrize(("call", "count"), [(1, 1), (0, 0)])
