@@ -5,8 +5,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -46,37 +44,31 @@ class Asker:
             time.sleep(0.005)
         return self.answers[number]
 
-    def close(self) -> None:
+    def __enter__(self) -> "Asker":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
         os.close(self._writes)
         self._thread.join(10)
         self._requests.close()
         assert not self._thread.is_alive()
 
 
-@contextmanager
-def asker() -> Iterator[Asker]:
-    made = Asker()
-    try:
-        yield made
-    finally:
-        made.close()
-
-
 def test_programs_run_at_the_same_time_and_end_in_time() -> None:
-    with asker() as parameters:
+    with Asker() as parameters:
         parameters.run(1, "sleep", "30")
         parameters.run(2, "echo", "hello")
         assert parameters.answer(2)["stdout"] == "hello\n"
         assert 1 not in parameters.answers
     begun = time.monotonic()
-    with asker() as parameters:
+    with Asker() as parameters:
         parameters.run(1, "sleep", "30", timeout_s=0.4)
         parameters.run(2, "sleep", "30", timeout_s=0.2)
         for number in (1, 2):
             report = parameters.answer(number)
             assert (report["timed_out"], report["returncode"]) == (True, -signal.SIGKILL)
     assert time.monotonic() - begun < SLACK_S
-    with asker() as parameters:
+    with Asker() as parameters:
         parameters.run(1, "sleep", "30")
         parameters.run(2, "sh", "-c", "sleep 0.3; echo done")
         parameters.ask(3, "stop", program=1)
@@ -93,7 +85,7 @@ def test_programs_run_at_the_same_time_and_end_in_time() -> None:
     ],
 )
 def test_invalid_requests_are_refused(request_: dict[str, Any], says: str) -> None:
-    with asker() as parameters:
+    with Asker() as parameters:
         parameters.ask(1, **request_)
         assert parameters.answer(1)["event"] == "refused"
         assert says in parameters.answer(1)["text"]
