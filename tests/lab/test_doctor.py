@@ -236,18 +236,6 @@ with tracing.instance(pathlib.Path({str(tracefs)!r})) as own:
     assert ours(tracefs) == []
 
 
-@pytest.mark.long
-def test_concurrent_doctors(need: Need) -> None:
-    need("namespaces")
-    running = [
-        subprocess.Popen([*local.prefix(), sys.executable, "-c", PROGRAM], cwd=ROOT, stdout=subprocess.PIPE)
-        for _ in range(3)
-    ]
-    answers = [json.loads(one.communicate(timeout=60)[0]) for one in running]
-    assert all(one.returncode == 0 for one in running)
-    assert available(answers[0]) == available(answers[1]) == available(answers[2])
-
-
 def test_every_topology_is_built(need: Need) -> None:
     need("root", "ip", "veth", "bridge")
     argv = [sys.executable, "-P", "-m", "labkit.cli", "doctor", "--datapaths", "--json"]

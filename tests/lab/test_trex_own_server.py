@@ -88,14 +88,6 @@ def test_own_server_that_dies_is_named(box: Sandbox) -> None:
 
 
 @pytest.mark.long
-def test_large_frames_have_larger_places_in_the_ring(box: Sandbox) -> None:
-    where = f"trex={box.folder}/v3.08"
-    _, logged, _ = own(box, "large", "load_test", "topology=veth", "mtu_bytes=9000", where, *SHORT.split())
-    start = logged[0][1]
-    assert "blocksz=1032192,framesz=9216,framecnt=3584" in start["config"]["interfaces"][0]
-
-
-@pytest.mark.long
 def test_server_that_does_not_start(box: Sandbox) -> None:
     rows, _, _ = own(
         box, "broken", "load_test", *SHORT.split(), code=2, ends="ERROR: You don't have enough physical cores"
@@ -152,16 +144,3 @@ def test_search_finds_what_the_device_carries(box: Sandbox) -> None:
     assert {row["latency_clock"] for row in latency} == {"trex"}
     assert latency[0]["probes_sent_count"] > 0
     assert no_server_left(box)
-
-
-@pytest.mark.long
-def test_search_whose_ring_drops_is_invalid(box: Sandbox) -> None:
-    """TRex's own ring drops half of the frames, which is no loss of the device and says nothing about it."""
-    rows, _, _ = own(box, "ring", *SEARCH.split(), "topology=veth_bridge", max_pps=30_000, ring_pps=15_000)
-    row = results(rows)["veth_bridge"]
-    assert row["status"] == "invalid"
-    trials = [row for row in rows if row["method"] == "trial"]
-    assert max(row["loss_ratio"] for row in trials) == 0
-    dropped = [row for row in trials if row["phase"] == "search" and row["requested_pps"] > 16_000]
-    assert dropped
-    assert all("own receive ring dropped " in row["reason"] for row in dropped)
