@@ -5,7 +5,7 @@ import math
 import random
 import statistics
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -19,19 +19,11 @@ FAST = dataclasses.replace(PRESET, passes=1)
 
 
 def trial(rate_pps: float, duration_s: float, received: float, offered: float | None = None) -> Trial:
-    """Return a trial whose device forwarded this many packets per second."""
-    offered_count = round((rate_pps if offered is None else offered) * duration_s)
-    return Trial(
-        rate_pps=rate_pps,
-        duration_s=duration_s,
-        offered_count=offered_count,
-        sent_count=offered_count,
-        received_count=min(offered_count, round(received * duration_s)),
-        hops={},
-        elapsed_s=duration_s,
-        slip_s=0.0,
-        generator_cpu_s=0.0,
-    )
+    count = round((rate_pps if offered is None else offered) * duration_s)
+    arrived = min(count, round(received * duration_s))
+    counts = {"offered_count": count, "sent_count": count, "received_count": arrived}
+    usual: dict[str, Any] = {"hops": {}, "slip_s": 0.0, "generator_cpu_s": 0.0}
+    return Trial(rate_pps=rate_pps, duration_s=duration_s, elapsed_s=duration_s, **counts, **usual)
 
 
 def searched(
@@ -79,7 +71,6 @@ def timed(
     limit_s: float = 600,
     measure: mlrsearch.Measure | None = None,
 ) -> mlrsearch.Result:
-    """Return the result of a search by the device's clock."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "monotonic", lambda: device.now_s)
         return mlrsearch.search(measure or device.measure, settings, losses, 1e3, max_pps, limit_s)
@@ -122,13 +113,8 @@ def searched_lossy(
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        PRESET,
-        FAST,
-        dataclasses.replace(FAST, sum_s=0.4),
-        dataclasses.replace(FAST, trial_s=1.0, exceed_ratio=0.0),
-    ],
-    ids=["preset", "one pass", "two trials a load", "strict"],
+    [PRESET, dataclasses.replace(FAST, sum_s=0.4), dataclasses.replace(FAST, trial_s=1.0, exceed_ratio=0.0)],
+    ids=["preset", "two trials a load", "strict"],
 )
 @pytest.mark.parametrize("loss", [0.002, 0.01])
 def test_loss_at_every_load_alike_has_no_rate(loss: float, settings: mlrsearch.Settings) -> None:
@@ -136,7 +122,7 @@ def test_loss_at_every_load_alike_has_no_rate(loss: float, settings: mlrsearch.S
 
     0.2 % is above the NDR's goal at every load and below the PDR's. 1 % is above both.
     """
-    for seed in range(10):
+    for seed in range(4):
         ndr, pdr = searched_lossy(LossyDevice(seed, loss), settings)
         for one in (ndr, pdr) if loss > 0.005 else (ndr,):
             assert (one.rate_pps, one.lower_pps) == (None, None), (seed, one)
@@ -152,7 +138,7 @@ def test_loss_at_every_load_alike_has_no_rate(loss: float, settings: mlrsearch.S
 def test_capacity_is_a_rate_although_few_frames_are_lost_below_it() -> None:
     """Few frames are lost at random, too: at most one in half of the trials, which the exceed ratio allows."""
     for capacity, noise in ((1_500, 1e-5), (20_000, 0.0), (123_000, 1e-5), (390_000, 1e-6)):
-        for seed in range(10):
+        for seed in range(4):
             for one in searched_lossy(LossyDevice(seed, noise, capacity)):
                 assert one.constant_loss is None, (seed, one)
                 if one.loss_ratio or noise * capacity < 1:
@@ -190,11 +176,7 @@ def test_a_lost_frame_of_a_load_that_was_not_offered_is_no_loss_of_the_device() 
 
 
 class SlowDevice:
-    """A device of 50 kpps whose trials take longer than their load.
-
-    The generator offers `reach` packets per second, and `disturbed` is the share of the attempts that the machine
-    disturbs.
-    """
+    """A device of 50 kpps whose trials take longer than their load; a share of them is `disturbed` by the machine."""
 
     def __init__(self, besides_s: float, reach: float = 1e6, disturbed: float = 0.0) -> None:
         self.now_s = 0.0
@@ -209,7 +191,7 @@ class SlowDevice:
         return one, "a thread waited" if self._rng.random() < self._disturbed else None
 
 
-@pytest.mark.parametrize("limit_s", [2.0, 5.0, 20.0])
+@pytest.mark.parametrize("limit_s", [2.0, 20.0])
 @pytest.mark.parametrize(
     "device",
     [
@@ -241,15 +223,15 @@ def test_time_limit_keeps_the_bounds() -> None:
     assert one.lower_pps or one.upper_pps
 
 
-@pytest.mark.parametrize("capacity", [5_000, 123_000, 400_000])
-def test_the_preset_rfc2544_ends_in_its_own_time(capacity: int) -> None:
+def test_the_preset_rfc2544_ends_in_its_own_time() -> None:
     """Each trial takes 60 s."""
     parameters = Throughput.of({"preset": "rfc2544"})
-    device = LossyDevice(1, 0.0, capacity)
-    result = timed(device, parameters.settings, parameters.loss, limit_s=parameters.search_limit_s)
-    assert result.problem is None
-    assert result.took_s > 60
-    assert result.bounds[0].rate_pps == pytest.approx(capacity, rel=0.02)
+    for capacity in (5_000, 400_000):
+        device = LossyDevice(1, 0.0, capacity)
+        result = timed(device, parameters.settings, parameters.loss, limit_s=parameters.search_limit_s)
+        assert result.problem is None
+        assert result.took_s > 60
+        assert result.bounds[0].rate_pps == pytest.approx(capacity, rel=0.02)
 
 
 class SteppingDevice:
@@ -367,14 +349,8 @@ def test_generator_that_reaches_no_or_little_load() -> None:
 
 
 def conditions(**given: float) -> Conditions:
-    usual = {
-        "slip_s": 0.0,
-        "datapath_wait_s": 0.0,
-        "steal_s": 0.0,
-        "cpu_s": 0.0,
-        "softirq_s": 0.0,
-        "datapath_cpu_s": 0.0,
-    }
+    names = ("slip_s", "datapath_wait_s", "steal_s", "cpu_s", "softirq_s", "datapath_cpu_s")
+    usual = dict.fromkeys(names, 0.0)
     return Conditions(**usual | given, softnet_drops_count=0, socket_drops_count=0, drops={})  # type: ignore[arg-type]
 
 
@@ -383,11 +359,7 @@ def test_scheduling_loss_against_datapath_loss() -> None:
         ({}, 900, None),
         ({"datapath_wait_s": 0.003}, 900, "a thread of the datapath waited 3.0 ms for a CPU"),
         ({"slip_s": 0.003}, 900, "the sender was late by 3.0 ms"),
-        (
-            {"datapath_wait_s": 0.003, "slip_s": 0.003},
-            1000,
-            None,
-        ),  # a trial without loss was not disturbed enough
+        ({"datapath_wait_s": 0.003, "slip_s": 0.003}, 1000, None),  # nothing was lost
         ({"datapath_wait_s": 0.001, "slip_s": 0.001}, 900, None),
     ):
         assert conditions(**given).disturbance(trial(1000, 0.2, received)) == words
@@ -414,7 +386,7 @@ def test_late_trials_and_drops() -> None:
 def test_no_rate_is_loss_free_and_the_pdr_is_one(
     given: dict[str, float], loss: tuple[float, float], max_pps: tuple[float, float], pdr_pps: float
 ) -> None:
-    for seed in range(10):
+    for seed in range(4):
         ndr, pdr = searched_lossy(LossyDevice(seed, 0.002, **given))
         assert ndr.rate_pps is None
         assert loss[0] <= ndr.constant_loss.loss_ratio <= loss[1]
