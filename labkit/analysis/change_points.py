@@ -19,9 +19,9 @@ CONFIDENCE = 0.999  # higher than of one comparison, because every place of a se
 # they leave less by chance as well: a share of exp(-DRIFT / N) is a likelihood ratio of e^2.
 STEP, DRIFT = 0.9, 4.2
 # Noise whose neighbours resemble each other wanders, which looks like levels. Levels must explain it better than that
-# alone by a likelihood ratio of e^5.5. In simulated series of 40 points with an autocorrelation of 0.6, 6 % have a false
-# mark then, instead of 20 %, and of steps by three standard deviations 70 % are found, instead of 80 % (98 % in white
-# noise, as before).
+# alone by a likelihood ratio of e^5.5. In simulated series of 40 points with an autocorrelation of 0.6, 6 % have a
+# false mark then, instead of 20 %, and of steps by three standard deviations 70 % are found, instead of 80 % (98 % in
+# white noise, as before).
 WANDERS = 11.0
 FLAPS = 3  # changes that undo each other, from which on a series flaps
 

@@ -75,11 +75,12 @@ def sentence(difference: Difference, total: Estimate | None = None) -> str:
     if not len(outstanding):
         return f"{result}; no single function stands out{_with_callees(difference)}"
     share = outstanding["difference_s"].sum() / whole["difference_s"]
-    if not 0 < share <= 1:  # others take less where these take more, or the other way round
-        return f"{result}; of single functions, {_names(outstanding)} differ{_with_callees(difference)}"
-    return (
-        f"{result}; {_names(outstanding)} explain{'s' * (len(outstanding) == 1)} {units.percent(share)} of it"
-    )
+    s = "s" * (len(outstanding) == 1)
+    if share <= 0:  # it is the functions that do not stand out
+        return f"{result}; {_names(outstanding)} stand{s} out"
+    # Others may take less where these take more.
+    part = "all" if share > 1 else units.percent(share)
+    return f"{result}; {_names(outstanding)} explain{s} {part} of it"
 
 
 def _again(difference: Difference) -> str:

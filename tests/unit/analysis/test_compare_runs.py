@@ -4,7 +4,7 @@ import functools
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +170,13 @@ def test_doubts_of_both_runs(tmp_path: Path) -> None:
         assert doubt in doubts()
 
 
+@pytest.mark.parametrize("name", ["throttled_share", "steal_s"])
+def test_what_one_run_did_not_record_explains_nothing(name: str, tmp_path: Path) -> None:
+    left = taken(rows(ALONE, rounds=9), name, [None])
+    right = taken(drifted(rows(ALONE, rounds=9, seed=4), 0.88), name, [0.1])
+    assert compared(tmp_path, left, right)[0].loc["veth_bridge", "word"] == "slower"
+
+
 def test_a_quota_at_one_of_many_points_explains_that_point_alone(tmp_path: Path) -> None:
     """Throttled for 30 % of the time, one point of eight is slower: a mean of 4 % would not explain it."""
     both = []
@@ -224,7 +231,7 @@ def test_sweeps(tmp_path: Path) -> None:
     assert not itself["word"].isin(["faster", "slower"]).any()
 
 
-def taken(some: list[Row], name: str, values: list[float]) -> list[Row]:
+def taken(some: list[Row], name: str, values: Sequence[float | None]) -> list[Row]:
     """Return the same rows with these values of a column, one for each round in turn."""
     return [row | {name: values[row["round"] % len(values)]} for row in some]
 

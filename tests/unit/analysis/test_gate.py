@@ -269,3 +269,5 @@ def test_a_gate_of_arms_measures_until_it_can_tell(tmp_path: Path, monkeypatch: 
     assert udp == {"topology": None, "protocol": "udp", "rounds": 30, "half_width": 0.0}, (
         "slices count no loss"
     )
+    both = [gate.condition(text) for text in ("slower>3%", "cpu>3%")]
+    assert gate.enough(both) == 0, "the width of throughput says nothing about CPU time"

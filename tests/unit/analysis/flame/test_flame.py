@@ -150,6 +150,10 @@ def test_summary_sentence() -> None:
     assert flame.sentence(dear).startswith("rules takes ")
     assert "more CPU per packet that arrived than no rules" in flame.sentence(dear)
     assert "nft_do_chain explains" in flame.sentence(dear)
+    less = arm("less", *[{"p;a": 100, "p;b": 10}] * 4)
+    more = arm("more", *[{"p;a": 150, "p;c": 1}, {"p;a": 151, "p;c": 1}] * 2)
+    saved = flame.difference(less, more)
+    assert flame.sentence(saved).endswith("; a explains all of it"), "it takes more than the difference"
     back = flame.difference(dear.right, left)
     assert " less CPU " in flame.sentence(back)
     assert "no evidence" in flame.sentence(flame.difference(left, made.arm("no rules (again)", 3)))
