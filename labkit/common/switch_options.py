@@ -275,13 +275,27 @@ def copies_leave(name: str) -> bool:
     return wanted.mirrors > 0 and wanted.output in TUNNELS
 
 
-def check_load(name: str, _pairs: int, mtu_bytes: int, _family: int) -> None:
-    """Raise BadInput for an MTU whose frames do not fit into the buffers of the switch with this name."""
+def check_load(name: str, pairs: int, mtu_bytes: int, _family: int) -> None:
+    """Raise BadInput for an MTU whose frames do not fit into the buffers of the switch with this name, and for a mirror
+    of an end that does not exist."""
+    mirrored_end(options(name), pairs)
     what, most = LARGEST_MTUS.get(options(name).datapath, ("", mtu_bytes))
     if mtu_bytes > most:
         raise BadInput(
             f"mtu_bytes={mtu_bytes}: {what} takes an MTU of at most {most}: choose a smaller one, or ovs_netdev"
         )
+
+
+def mirrored_end(wanted: SwitchOptions, pairs: int) -> tuple[str, int] | None:
+    """Return the role and the number of the end that mirrors select, or None if it is no single end. Raises BadInput if
+    there is no such end."""
+    found = re.match(r"(client|server)(\d+)", wanted.select)
+    if found is None:
+        return None
+    role, number = found[1], int(found[2])
+    if number >= pairs:
+        raise BadInput(f"select={wanted.select}: there is no {found[0]}; the last one is {role}{pairs - 1}")
+    return role, number
 
 
 def shares_ends(name: str) -> bool:

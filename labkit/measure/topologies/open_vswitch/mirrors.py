@@ -5,7 +5,6 @@ the ports that the mirrors select.
 """
 
 import os
-import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ import msgspec
 
 from labkit.common import units
 from labkit.common.errors import BadInput, Failed
-from labkit.common.switch_options import TUNNELS, Datapath, SwitchOptions
+from labkit.common.switch_options import TUNNELS, Datapath, SwitchOptions, mirrored_end
 from labkit.measure.endpoints import Endpoint, Namespace, Pair, RemoteEnd, RemotePair
 from labkit.measure.topologies.base import BETWEEN, MONITOR, Copies, Meter, Spec, end_name, mac, numbers
 from labkit.measure.topologies.network import kinds
@@ -420,7 +419,8 @@ def selected(parameters: SwitchOptions, spec: Spec) -> tuple[list[int], list[int
         return [], []
     kind, _, direction = parameters.select.partition(":")
     everybody = list(numbers(spec))
-    if kind in ("all", "vlan"):
+    mirrored = mirrored_end(parameters, spec.pairs)
+    if mirrored is None:
         some = [
             one
             for one in everybody
@@ -428,12 +428,8 @@ def selected(parameters: SwitchOptions, spec: Spec) -> tuple[list[int], list[int
         ]
         # On one side of two hosts a packet passes one end's port, on one host two.
         return some, some if spec.side is not None else []
-    role, number = re.fullmatch(r"(client|server)(\d+)", kind).groups()  # type: ignore[union-attr]
-    if int(number) >= spec.pairs:
-        raise BadInput(
-            f"select={parameters.select}: there is no {kind}; the last one is {role}{spec.pairs - 1}"
-        )
-    one = [2 * int(number) + (role == "server")]
+    role, number = mirrored
+    one = [2 * number + (role == "server")]
     if one[0] not in everybody:
         raise BadInput(
             f"select={parameters.select}: {kind} is on the other host, and mirrors are on the clients' host: choose"
