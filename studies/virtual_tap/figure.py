@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from labkit.analysis import theme
 from labkit.analysis.figures.panels import Panel, finish, grid, panels, titled_grid
 from labkit.analysis.load import GROUP, HOST, complete, host_text
+from labkit.common.switch_options import TUNNELS
 from studies.virtual_tap.mirror_tax import COSTS, CPU_TIME_OF, Tax, load_words
 
 TAX_PX, BETWEEN_PX, TOP_PX = 210, 100, 125
@@ -146,7 +147,8 @@ def uplink(rows: pd.DataFrame, table: pd.DataFrame, published: pd.DataFrame) -> 
     if not len(table):
         return go.Figure()
     load = [table[name] for name in GROUP if name in table]
-    leaves = table["topology"].str.contains("output=").groupby(load, dropna=False).transform("any")
+    tunnelled = table["topology"].str.contains(f"output=(?:{'|'.join(TUNNELS)})")
+    leaves = tunnelled.groupby(load, dropna=False).transform("any")
     parts = panels(table[leaves], columns_count=2)
     figure = grid(parts, COUNT_PX)
     for panel in parts:
@@ -165,12 +167,12 @@ def uplink(rows: pd.DataFrame, table: pd.DataFrame, published: pd.DataFrame) -> 
                         legendgroup=str(topology), showlegend=True, line={"color": style.color, "dash": dash},
                         marker={"symbol": style.symbol, "size": 8}, **panel.place,
                     )  # fmt: skip
-        of_link = topologies.str.contains(f"uplink_bps={THESIS_BPS}")
-        if (of_link | panel.table["link_rate_bps"].eq(THESIS_BPS)).any():
+        of_uplink = topologies.str.extract(r"uplink_bps=([^+]+)", expand=False).astype(float)
+        if (panel.table["link_rate_bps"].eq(THESIS_BPS) | of_uplink.eq(THESIS_BPS)).any():
             share = published["captured_bps"] / published["sent_bps"]
             figure.add_scatter(
                 x=published["offered_bps"] / 1e6, y=share, mode="lines+markers", legendgroup="thesis", showlegend=True,
-                name="Senanayake 2024: bytes that Wireshark captured, divided by those that iperf3 sent",
+                name="Senanayake 2024: captured / sent",
                 line={"color": theme.GREY}, marker={"symbol": "x", "size": 7}, **panel.place,
             )  # fmt: skip
     figure.update_xaxes(title_text="offered (Mbit/s)")

@@ -18,6 +18,7 @@ from labkit.analysis.displays import show
 from labkit.analysis.flame.load_profiles import observed
 from labkit.analysis.run_figures import of_part
 from labkit.common import units
+from labkit.common.switch_options import TUNNELS
 from labkit.common.units import counted
 from studies import reference_tables
 from studies.linear_fit import interval, mean, with_interval
@@ -27,7 +28,6 @@ from studies.virtual_tap.mirror_tax import COSTS, Tax
 MISSING = 0.02  # of the copies: tolerated difference of the two counts, which are not read at the same time
 # Senanayake 2024, figure 4.11 in words: the drop of unlimited TCP with one mirror, at this length of a write
 THESIS_DROP, THESIS_DROP_BYTES = "up to 20 %", 1024
-TUNNELS = ("gre", "erspan", "vxlan")
 CYCLES = ("cycles", "instructions")  # of perf_stat
 NO_CYCLES = "No run counted cycles and instructions of ovs-vswitchd: set observe to perf_stat and events_of to switch."
 

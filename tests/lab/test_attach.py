@@ -3,6 +3,7 @@
 The containers are namespaces of sleeping programs. A fake docker reports their processes.
 """
 
+import dataclasses
 import json
 import shlex
 import subprocess
@@ -185,6 +186,20 @@ def test_failed_attach_leaves_nothing(machine: Machine) -> None:
 def link(index: int, name: str, kind: str | None = None, **more: object) -> netlink.Link:
     data = {f"IFLA_VLAN_{key.upper()}": value for key, value in more.items() if key in ("id", "protocol")}
     return netlink.Link(index, name, kind, True, True, 1500, None, None, more.get("link"), None, data)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("default", "left"), [(1, "1"), (30, "30"), (None, "1")])
+def test_a_port_leaves_the_vlan_that_its_bridge_gives(
+    default: int | None, left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr(netlink, "index_of", lambda _name: 20)
+    monkeypatch.setattr(attach.process, "output", ran.append)
+    data = {"IFLA_BR_VLAN_FILTERING": 1, "IFLA_BR_VLAN_DEFAULT_PVID": default}
+    bridge = dataclasses.replace(link(7, "br0", "bridge"), data=data)
+    wanted = AttachRequest("veth", "br0", vlan=20)
+    attach._veth(Mock(), Mock(fd=3), wanted, bridge, ExitStack())
+    assert [(argv[2], argv[argv.index("vid") + 1]) for argv in ran] == [("del", left), ("add", "20")]
 
 
 LONG = "enx001122334455"  # 15 characters, the maximum length of a name

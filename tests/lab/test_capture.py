@@ -225,7 +225,8 @@ def test_bad_input_is_one_sentence(pair: Pair, tmp_path: Path) -> None:
         (hops, {"snap_bytes": 60}, "snap_bytes=60 is outside 192 to 262144"),
         (hops, {"settle_s": math.inf}, "settle_s=inf is outside"),
         (hops, {"settle_s": math.nan}, "settle_s=nan is outside"),
-        (hops, {"total_bytes": 1 << 63}, "total_bytes=.* is outside"),
+        (hops, {"total_bytes": 96 << 20}, "total_bytes=.* is outside"),
+        (hops, {"rate_pps": 0}, "rate_pps=0 is outside"),
     ):
         parameters: dict[str, Any] = more
         with pytest.raises(BadInput, match=words), capture(points, tmp_path, **parameters):

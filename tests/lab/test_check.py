@@ -211,6 +211,11 @@ BROKEN = {
         + nft("mid", "output", "icmp type destination-unreachable drop"),
     ),
     "an address twice": ("duplicate address", BRIDGE + THIRD + "ip -n third address add 10.1.0.2/24 dev eth0"),
+    "a MAC twice": (
+        "duplicate MAC address",
+        BRIDGE + "ip -n client link set eth0 address 02:00:00:00:00:05;"
+        " ip -n server link set eth0 address 02:00:00:00:00:05",
+    ),
     "asymmetric routes": ("asymmetric routes", ASYMMETRIC),
     "asymmetric routes and a filter": (
         "reverse path filter", ASYMMETRIC + "ip netns exec server sysctl -qw net.ipv4.conf.all.rp_filter=1",
@@ -373,10 +378,22 @@ BROKEN = {
     "no answer to ping": (
         "no answer to ping", BRIDGE + "ip netns exec server sysctl -qw net.ipv4.icmp_echo_ignore_all=1",
     ),
+    "a rule that sends elsewhere": (
+        "drop rule",
+        BRIDGE + THIRD + "ip netns exec mid nft 'add table netdev f;"
+        " add chain netdev f a { type filter hook ingress device port-client priority 0; };"
+        " add rule netdev f a fwd to port-third'",
+    ),
+    "a policy for ARP": (
+        "drop policy: the chain arp f i",
+        BRIDGE + "ip netns exec server nft 'add table arp f;"
+        " add chain arp f i { type filter hook input priority 0; policy drop; }'",
+    ),
 }  # fmt: skip
 # Ways to a cause that no other network and no unit test has.
 ALONE = (
-    "a tunnel that ends at a router", "macvlans that name no source", "a redirect to an interface that is down",
+    "a rule that sends elsewhere", "a policy for ARP", "a tunnel that ends at a router", "macvlans that name no source",
+    "a redirect to an interface that is down",
     "a server that is stopped",
 )  # fmt: skip
 assert not {*ALONE} - BROKEN.keys()

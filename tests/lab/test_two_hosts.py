@@ -124,7 +124,9 @@ def test_copies_arrive_on_the_other_host(machine: Sandbox) -> None:
     assert min(copied["copies_of_mirrors"]) > 0
     assert copied["unread_of_mirrors"] is None
     assert 0.2 < copied["copies_count"] / copied["copies_expected_count"] < 0.8
-    assert copied["copies_dropped_count"] > 0
+    lost_count = copied["copies_expected_count"] - copied["copies_count"]
+    # The queue may count 1.3 times as many drops as copies are lost (docs/method/virtual_tap.md).
+    assert copied["copies_dropped_count"] == pytest.approx(lost_count, rel=0.4, abs=200)
     assert copied["copies_unread_count"] == 0
     assert until(lambda: returned(machine) == before, 20), machine.interfaces()
     assert until(lambda: not machine.processes(), 5), machine.processes()
@@ -219,7 +221,13 @@ def test_interrupt_returns_the_nics(machine: Sandbox) -> None:
 def test_one_machine_by_two_names_does_not_deadlock(tmp_path: Path) -> None:
     with lab(tmp_path, nics=["nic0"]) as machine:
         before = machine.interfaces()
-        for where, peer in (("here", "ssh:lab"), ("ssh:lab", "ssh:lab"), ("ssh:lab", "ssh:root@lab")):
+        names = (
+            ("here", "ssh:lab"),
+            ("ssh:lab", "here"),
+            ("ssh:lab", "ssh:lab"),
+            ("ssh:lab", "ssh:root@lab"),
+        )
+        for where, peer in names:
             words = (f"where={where}", f"peer={peer}", "nodes=two", CABLE, "topology=macvlan_bridge")
             [row] = machine.rows(*words, *SHORT)
             assert row["status"] in MEASURED, row["reason"]

@@ -164,10 +164,11 @@ def test_failed_point_is_one_sentence(killed: Done, machine: Sandbox, cluster: C
 def test_dead_scheduler(killed: Done, machine: Sandbox, cluster: Cluster) -> None:
     """test_sweep.py resumes sweeps."""
     sweep = Sweep(machine, "scheduler", cluster.address)
-    sweep.waits(r"point (\S+) is measured by")
+    sweep.waits(r"point (\S+) is back from \S+ \(1 of 2\)")
     cluster.scheduler.kill()
     sentence = one_sentence(sweep.done(90))
     assert sentence.startswith(f"the Dask scheduler at {cluster.address} went away; finished points")
+    assert len(list(machine.data.glob("datapaths/scheduler-*/*/notebook.ipynb"))) == 1
     assert until(lambda: not measuring(machine), PATIENCE_S), machine.processes()
 
 

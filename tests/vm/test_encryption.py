@@ -1,11 +1,12 @@
 """Encrypted links in a kernel that has them: nothing readable leaves, the kernel's tools agree, and wrong keys are
 said."""
 
+import sys
 from pathlib import Path
 
 import example_networks
 import pytest
-from conftest import SharedVm, printed_at
+from conftest import ROOT, SharedVm, printed_at
 
 from labkit import live
 from labkit.common import packets
@@ -16,6 +17,11 @@ from labkit.measure.topologies.state import packet_path
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "wg", "qemu", "full kernel")
 
 PATTERN = "5ca1ab1e"
+ADDED = """
+import os, sys
+from labkit.system.netlink import encryption
+print(encryption.added_bytes(os.open("/proc/self/ns/net", os.O_RDONLY), *sys.argv[1:]))
+"""
 OUTSIDE = {
     "wireguard": "udp wireguard", "esp_transport": "ip esp", "esp_tunnel": "ip esp", "macsec": "ethernet macsec",
 }  # fmt: skip
@@ -42,6 +48,9 @@ def test_nothing_readable_leaves(kind: str, shared_vm: SharedVm, tmp_path: Path)
         words, expected = TOOLS[kind]
         assert expected in net.client0.run(*words)
         [path] = packet_path.packet_paths(net.state)
+        if kind == "esp_transport":  # header, IV, trailer and ICV of AES-GCM (RFC 4106): 8 + 8 + 2 + 16 bytes
+            ends = [str(net.endpoints[name].address) for name in ("client0", "server0")]
+            assert int(net.client0.run("env", f"PYTHONPATH={ROOT}", sys.executable, "-c", ADDED, *ends)) == 34
     seen.save(file := tmp_path / "seen.pcapng")
     sent = [frame for frame in pcapng.read(file.read_bytes()).frames if frame.direction == "out"]
     outside = [frame for frame in sent if frame.hop == f"client0:{cable}"]

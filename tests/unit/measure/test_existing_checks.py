@@ -79,6 +79,8 @@ def test_matches() -> None:
         (False, UDP, [match(IFACE, "lan")]),
         (False, UDP, [match({"meta": {"key": "nfproto"}}, "ipv6")]),
         (False, UDP, [match({"meta": {"key": "protocol"}}, "ip6")]),
+        (True, UDP, [match({"meta": {"key": "pkttype"}}, "host")]),
+        (False, UDP, [match({"meta": {"key": "pkttype"}}, {"set": ["broadcast", "multicast"]})]),
         (None, UDP, [of("type", "arp", protocol="ether")]),  # a neighbour has to be found first
         (True, UDP, [of("type", {"set": ["ip", "arp"]}, protocol="ether")]),
         (False, UDP, [match({"ct": {"key": "state"}}, "invalid")]),

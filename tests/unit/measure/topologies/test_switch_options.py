@@ -46,7 +46,7 @@ def test_mirror_of_an_endpoint_that_is_not_here() -> None:
     with pytest.raises(BadInput, match=r"select=server1: server1 is on the other host.* choose client0"):
         selected(SwitchOptions(mirrors=1, select="server1"), spec)
     with pytest.raises(BadInput, match="select=client2: there is no client2; the last one is client1"):
-        selected(SwitchOptions(mirrors=1, select="client2"), topologies.Spec(pairs=2))
+        topologies.check("ovs+mirrors=1+select=client2", (2, 1500, 4), "iperf3")
 
 
 @pytest.mark.parametrize(("output", "size"), [("gre", 42), ("erspan", 50), ("vxlan", 50)])
