@@ -38,7 +38,6 @@ def test_killed_at_random_moments(lab_kernel: str, tmp_path: Path) -> None:
             assert until(lambda: not machine.processes(), 20), machine.processes()
 
 
-@pytest.mark.smoke
 def test_without_root(lab_kernel: str, tmp_path: Path) -> None:
     """In a user namespace this user owns nothing but their own files. Modules in the current folder are not
     imported, neither here nor in the guest."""
