@@ -415,8 +415,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         at |= {path: number / len(files) for number, path in enumerate(files)}
 
     def place(item: pytest.Item) -> tuple[int, bool, float]:
-        alone = "shared_vm" not in getattr(item, "fixturenames", ())
-        return order.get(str(paths[item]), order.get(folders[item], 4)), alone, at[paths[item]]
+        has_own_vm = "shared_vm" not in getattr(item, "fixturenames", ())
+        return order.get(str(paths[item]), order.get(folders[item], 4)), has_own_vm, at[paths[item]]
 
     items.sort(key=place)
     for item, folder in folders.items():

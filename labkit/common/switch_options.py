@@ -276,10 +276,11 @@ def copies_leave(name: str) -> bool:
 
 
 def check_load(name: str, pairs: int, mtu_bytes: int, _family: int) -> None:
-    """Raise BadInput for an MTU whose frames do not fit into the buffers of the switch with this name, and for a mirror
+    """Raise BadInput for an MTU whose frames do not fit into the buffers of the switch with this name, or for a mirror
     of an end that does not exist."""
-    mirrored_end(options(name), pairs)
-    what, most = LARGEST_MTUS.get(options(name).datapath, ("", mtu_bytes))
+    wanted = options(name)
+    mirrored_end(wanted, pairs)
+    what, most = LARGEST_MTUS.get(wanted.datapath, ("", mtu_bytes))
     if mtu_bytes > most:
         raise BadInput(
             f"mtu_bytes={mtu_bytes}: {what} takes an MTU of at most {most}: choose a smaller one, or ovs_netdev"
@@ -287,8 +288,10 @@ def check_load(name: str, pairs: int, mtu_bytes: int, _family: int) -> None:
 
 
 def mirrored_end(wanted: SwitchOptions, pairs: int) -> tuple[str, int] | None:
-    """Return the role and the number of the end that mirrors select, or None if it is no single end. Raises BadInput if
-    there is no such end."""
+    """Return the role and the number of the end whose packets are mirrored, or None if `select` names no end.
+
+    Raises BadInput if there is no such end.
+    """
     found = re.match(r"(client|server)(\d+)", wanted.select)
     if found is None:
         return None

@@ -77,7 +77,7 @@ def findings(rows: pd.DataFrame, _profiles: pd.DataFrame | None = None) -> list[
             f" load ({rates}) and {one['after']} after it: an increase of {one['increase']}."
         )
     lines += [
-        f"{arm}: the {what} did not increase in every measurement, so there is no ratio of its increase."
+        f"{arm}: in some measurement the {what} did not increase, so there is no ratio of its increase."
         for arm in without_increase(rows)
     ]
     compared = increase_verdicts(rows)

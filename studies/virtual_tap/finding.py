@@ -247,8 +247,7 @@ def uplink(rows: pd.DataFrame) -> pd.DataFrame:
     tunnels.
     """
     paced = rows[rows["status"].eq("ok") & rows["rate_bps"].notna() & rows["window_s"].gt(0)]
-    tunnelled = [f"output={kind}" in name for name in paced["topology"] for kind in TUNNELS]
-    if not any(tunnelled):
+    if not paced["output"].isin(TUNNELS).any():
         return pd.DataFrame()
     result = paced.assign(
         offered_bps=paced["rate_bps"] * paced["streams"] * paced["pairs"],
@@ -256,7 +255,7 @@ def uplink(rows: pd.DataFrame) -> pd.DataFrame:
         copies_arrived=paced["copies_count"] / paced["window_s"],
         copies_dropped=paced["copies_dropped_count"] / paced["window_s"],
     )
-    by = ["topology", "link_rate_bps", "protocol", "length_bytes", "offered_bps"]
+    by = ["topology", "output", "uplink_bps", "link_rate_bps", "protocol", "length_bytes", "offered_bps"]
     by += [name for name in load.varying(paced, load.GROUP) if name not in (*by, "rate_bps")]
     table = result.groupby(by, dropna=False, sort=False)[
         ["throughput_bps", "copies_made", "copies_arrived", "copies_dropped"]

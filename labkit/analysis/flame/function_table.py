@@ -75,12 +75,12 @@ def sentence(difference: Difference, total: Estimate | None = None) -> str:
     if not len(outstanding):
         return f"{result}; no single function stands out{_with_callees(difference)}"
     share = outstanding["difference_s"].sum() / whole["difference_s"]
-    s = "s" * (len(outstanding) == 1)
-    if share <= 0:  # it is the functions that do not stand out
-        return f"{result}; {_names(outstanding)} stand{s} out"
-    # Others may take less where these take more.
+    ending = "s" * (len(outstanding) == 1)
+    if share <= 0:  # functions that do not stand out make the difference
+        return f"{result}; {_names(outstanding)} stand{ending} out"
+    # The others together may take less time.
     part = "all" if share > 1 else units.percent(share)
-    return f"{result}; {_names(outstanding)} explain{s} {part} of it"
+    return f"{result}; {_names(outstanding)} explain{ending} {part} of it"
 
 
 def _again(difference: Difference) -> str:

@@ -63,7 +63,7 @@ def test_a_drift_has_no_change_and_unknown_intervals_are_no_certainty() -> None:
     assert sum(map(bool, marked)) <= 1
 
 
-def test_noise_that_wanders_has_few_changes() -> None:
+def test_autocorrelated_noise_has_few_changes() -> None:
     """Without the comparison with such noise alone, five of these series have a false mark."""
     unknown, marked = np.full(40, np.nan), 0
     for seed in range(36):
