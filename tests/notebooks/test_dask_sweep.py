@@ -162,7 +162,7 @@ def test_failed_point_is_one_sentence(killed: Done, machine: Sandbox, cluster: C
 
 
 def test_dead_scheduler(killed: Done, machine: Sandbox, cluster: Cluster) -> None:
-    """test_sweep.py resumes sweeps."""
+    """Finished points stay. test_sweep.py continues sweeps."""
     sweep = Sweep(machine, "scheduler", cluster.address)
     sweep.waits(r"point (\S+) is back from \S+ \(1 of 2\)")
     cluster.scheduler.kill()
