@@ -18,7 +18,7 @@ notebook: 05_virtual_tap
 parameters: {readers: [none, record], rounds: 2, slices: 2, duration_s: 1, omit_s: 0}
 grid:
   - output: [veth]
-    parameters: {mirrors: [0, 1, 2], loads: ["udp:1024"]}
+    parameters: {mirrors: [0, 1, 2], loads: ["tcp:64"]}
   - output: [gre]
     parameters: {mirrors: [0, 1], readers: [], uplink_bps: 1.0e+7, loads: ["udp:1024@2e7"]}
 """
