@@ -349,6 +349,7 @@ def _template() -> go.layout.Template:
         "gridcolor": "rgba(118,118,118,0.22)", "linecolor": GREY, "tickcolor": GREY, "zeroline": False,
         "showline": True, "ticks": "outside", "ticklen": 4, "automargin": True,
         "title": {"standoff": 8, "font": {"size": 13}},
+        "exponentformat": "SI",  # By default plotly writes 1e9 as 1B.
     }  # fmt: skip
     layout = {
         "autosize": True,

@@ -142,7 +142,7 @@ def probe_latency(rows: pd.DataFrame, own: pd.DataFrame, published: pd.DataFrame
             mode="lines+markers", name=theme.plain(name), line={"color": color, "dash": dash, "shape": "hv"},
             marker={"size": 5}, hovertemplate="from %{x:.3s}s: %{y:.2%} of the probes<extra></extra>",
         )  # fmt: skip
-    figure.update_xaxes(type="log", title_text="lower edge of the bucket (s)", exponentformat="SI")
+    figure.update_xaxes(type="log", title_text="lower edge of the bucket (s)")
     figure.update_yaxes(type="log", title_text="share of the probes", tickformat=".2~p")
     figure.update_layout(height=EDGES_PX + 330, legend=theme.legend_below())
     subtitle = "probes beside the load, by direction; grey: published, of another machine at 975 Mbit/s"

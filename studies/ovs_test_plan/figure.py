@@ -45,7 +45,7 @@ def use_cases(rows: pd.DataFrame, rates: pd.DataFrame, published: pd.DataFrame) 
     frames = sorted(set(table.get("frame_bytes", [])))
     labels = ticks({frame: f"{frame:g}" for frame in frames}, COLUMN_SHARE) if frames else {}
     figure.update_xaxes(type="log", title_text="frame (bytes, with FCS)", **labels)
-    figure.update_yaxes(type="log", exponentformat="SI")
+    figure.update_yaxes(type="log")
     figure.update_yaxes(dtick="D2", col=2)  # labels at 1, 2 and 5; each digit of a short axis would overlap
     figure.update_layout(height=EDGES_PX + PANEL_PX * count, legend=theme.legend_below())
     kinds = sorted(set(table["endpoint"])) if len(table) else []

@@ -17,7 +17,7 @@ TITLE_LETTERS = 88
 # The vertical axis of each quantity, and what its values are multiplied with
 QUANTITIES: dict[str, tuple[dict[str, Any], float]] = {
     "throughput": ({"title_text": "Mbit/s", "rangemode": "tozero"}, 1e-6),
-    "frames": ({"title_text": "frames/s", "rangemode": "tozero", "exponentformat": "SI"}, 1.0),
+    "frames": ({"title_text": "frames/s", "rangemode": "tozero"}, 1.0),
     "loss": ({"title_text": "loss ratio", "type": "log", "dtick": 1, "exponentformat": "power"}, 1.0),
     "latency": ({"title_text": "ms", "type": "log"}, 1e3),
 }
