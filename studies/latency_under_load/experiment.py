@@ -41,6 +41,7 @@ COLUMNS = schema.names(writer=("load",))
 START_S = 5.0  # until every flow carries data
 PROBE_BYTES = 128  # of a frame with a probe, or with its answer
 MANY_LATE = 0.01  # of the probes: their times then leave out what the stalled sender did not see
+WHEN = {"idle": "before the load", "loaded": "under load", "after": "after the load"}
 SETTLE_S = 0.3  # for the probes to begin
 OFFERED = 0.98  # below this share of what was requested, the sender was the limit
 # Of iperf3's report: what does not describe the probes.
@@ -330,12 +331,17 @@ def measure(parameters: LatencyUnderLoad, built_arm: BuiltArm, artefact: Path) -
         **round_trips(probes, phases),
     }
     doubts = [*machine.stolen(used.steal_s, window_s), *_doubts(parameters, row, reported, len(pairs))]
-    if (late := probes.late_share(*phases["loaded"])) > MANY_LATE:
-        doubts.append(
-            f"{units.percent(late)} of the probes under load were sent late: their sender waited for a CPU"
-            + ", which the round-trip times include" * udp
-        )
-    return built_arm.measured(row, doubts)
+    return built_arm.measured(row, [*doubts, *late_probes(probes, phases, udp)])
+
+
+def late_probes(probes: Probing, phases: Mapping[str, tuple[float, float]], udp: bool) -> Iterator[str]:
+    """Yield a doubt for each phase in which the sender was late: the increase compares two of them."""
+    for name, window in phases.items():
+        if (late := probes.late_share(*window)) > MANY_LATE:
+            yield (
+                f"{units.percent(late)} of the probes {WHEN[name]} were sent late: their sender waited for a CPU"
+                + ", which the round-trip times include" * udp
+            )
 
 
 def round_trips(probes: Probing, phases: Mapping[str, tuple[float, float]]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import pytest
 from labkit.common.errors import Failed
 from labkit.system import netlink
 from studies import probes
+from studies.latency_under_load.experiment import late_probes
 from studies.overlay import reachability
 from studies.overlay.reachability import PingPair
 from studies.overlay.spine_failure import outage
@@ -164,3 +165,16 @@ def test_outage_of_late_answers() -> None:
     assert outage(late) == pytest.approx((1.3 - 0.201 - 0.1, 0.201, True))
     assert outage(late, since_s=1.35).length_s == pytest.approx(0, abs=1e-6)
     assert outage([Probe(5.0, 0.001)]) == (0.0, 5.001, False)
+
+
+@pytest.mark.parametrize(
+    ("stalled", "words"), [("idle", "before the load"), ("loaded", "under load"), ("after", "after the load")]
+)
+def test_late_probes_of_any_phase_are_a_doubt(stalled: str, words: str) -> None:
+    """A stall before the load makes the increase too small."""
+    phases = {"idle": (0.0, 10.0), "loaded": (10.0, 20.0), "after": (20.0, 30.0)}
+    begin_s, _ = phases[stalled]
+    sent = [Probe(at, 0.001, 0.3 if begin_s <= at < begin_s + 2 else 0.0) for at in range(30)]
+    [doubt] = late_probes(probes.Probing(probes=sent), phases, udp=True)
+    assert doubt.startswith(f"20 % of the probes {words} were sent late")
+    assert doubt.endswith("times include")
