@@ -53,13 +53,13 @@ check: setup  ## ruff and mypy
 	$(MYPY) --num-workers auto
 
 # mypy runs beside the tests, without workers of its own, which a busy machine does not start in the 3 s that they have.
-test: setup  ## ruff, mypy, and the tests that take about five minutes on two quiet CPUs
+test: setup  ## ruff, mypy, and the tests that take about four minutes on two quiet CPUs
 	@$(ruff)
 	mkdir -p .pytest_cache
 	$(MYPY) >.pytest_cache/types 2>&1 & types=$$!
 	$(call run-pytest,$(PARALLEL) -m "not long and not alone and not exhaustive")
 
-test-long: setup  ## the tests that take longer: lab VMs, notebooks, browsers
+test-long: setup  ## the tests that take longer: lab VMs, notebooks, browsers, faults
 	@$(call run-pytest,$(PARALLEL) -m "long and not alone and not exhaustive")
 
 test-alone: setup  ## the tests that measure: they need a machine on which nothing else runs

@@ -403,8 +403,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark long tests by their folder, and start the longest first so that none of them runs alone at the end.
 
     Tests in tests/lab wait for half of their time. Those in tests/unit stand between them and use the CPUs meanwhile.
-    In tests/vm, those that share a lab VM come before those that boot one of their own: more of them fit into the time
-    that CI has.
+    In tests/vm, those that share a lab VM come before those that boot one of their own, and long tests in tests/unit
+    before those in tests/notebooks: more of them fit into the time that CI has.
     """
     paths = {item: item.path.relative_to(ROOT / "tests") for item in items}
     folders = {item: path.parts[0] for item, path in paths.items()}
@@ -416,7 +416,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     def place(item: pytest.Item) -> tuple[int, bool, float]:
         has_own_vm = "shared_vm" not in getattr(item, "fixturenames", ())
-        return order.get(str(paths[item]), order.get(folders[item], 4)), has_own_vm, at[paths[item]]
+        otherwise = 1 if folders[item] == "unit" and item.get_closest_marker("long") else 4
+        return order.get(str(paths[item]), order.get(folders[item], otherwise)), has_own_vm, at[paths[item]]
 
     items.sort(key=place)
     for item, folder in folders.items():

@@ -20,6 +20,8 @@ from labkit.commands.attach import AttachRequest
 from labkit.common.errors import BadInput
 from labkit.system import netlink
 
+pytestmark = pytest.mark.long
+
 ENGINE = """
 for last; do :; done
 [ -s "$0.$last" ] && exec cat "$0.$last"

@@ -17,6 +17,8 @@ from labkit.measure import topologies
 from labkit.measure.endpoints import oci_container
 from labkit.system import process
 
+pytestmark = pytest.mark.long
+
 GROUPS = Path("/sys/fs/cgroup")
 
 

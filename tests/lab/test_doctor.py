@@ -236,6 +236,7 @@ with tracing.instance(pathlib.Path({str(tracefs)!r})) as own:
     assert ours(tracefs) == []
 
 
+@pytest.mark.long
 def test_every_topology_is_built(need: Need) -> None:
     need("root", "ip", "veth", "bridge")
     argv = [sys.executable, "-P", "-m", "labkit.cli", "doctor", "--datapaths", "--json"]

@@ -8,7 +8,7 @@ from conftest import Need
 from sandbox import Done, Sandbox, one_sentence, until
 from topology_kinds import require_kind
 
-pytestmark = pytest.mark.needs("user namespaces", "ip", "veth", "bridge")
+pytestmark = [pytest.mark.long, pytest.mark.needs("user namespaces", "ip", "veth", "bridge")]
 
 
 def drawn(machine: Sandbox, *words: str) -> str:

@@ -333,6 +333,7 @@ def test_bpf_program_that_decides_is_named(machine: Machine) -> None:
     assert "# It lacks the BPF program at tc of v-cli of host." in copy.stdout
 
 
+@pytest.mark.long
 def test_what_cannot_be_is_one_sentence(bridged: Machine, tmp_path: Path) -> None:
     engine = tmp_path / "bin/docker"
     engine.parent.mkdir()

@@ -26,7 +26,10 @@ from sandbox import (
 
 from labkit.analysis import verdicts
 
-pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "veth", "bridge")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "veth", "bridge"),
+]
 
 REAL = shutil.which("iperf3")
 SHORT = ("topology=veth", "duration_s=1", "omit_s=0")

@@ -11,7 +11,7 @@ from sandbox import IMPORTED, Done, Sandbox, Trap, sandbox
 
 from benchmarks import promise
 
-pytestmark = pytest.mark.needs("user namespaces", "ip", "veth")
+pytestmark = [pytest.mark.long, pytest.mark.needs("user namespaces", "ip", "veth")]
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ with sysctl_journal.changed({sys.argv[2]: "131072"}, os.open("/proc/self/ns/net"
     time.sleep(60)
 """
 
-pytestmark = pytest.mark.needs("root", "iperf3", "ip", "ping", "veth", "bridge")
+pytestmark = [pytest.mark.long, pytest.mark.needs("root", "iperf3", "ip", "ping", "veth", "bridge")]
 
 
 @pytest.fixture(scope="module")

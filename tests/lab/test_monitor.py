@@ -326,6 +326,7 @@ BAD = {
 }
 
 
+@pytest.mark.long
 def test_bad_input_of_the_command() -> None:
     argvs = json.dumps([shlex.split(f"monitor {words}") for words in BAD])
     argv = [sys.executable, "-P", "-c", TOGETHER, argvs]

@@ -114,6 +114,7 @@ def test_spine_failure_rows(rows: Rows) -> None:
             assert not any(rtt_s is not None and rtt_s < 0.1 for rtt_s in meanwhile)
 
 
+@pytest.mark.long
 def test_provider_depends_on_gre(machine: Sandbox) -> None:
     """A part that this kernel does not support gives a row with the reason, and the command says so."""
     folder = machine.folder / "gre"

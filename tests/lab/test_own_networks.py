@@ -17,7 +17,10 @@ from labkit.measure.topologies import Network
 from labkit.measure.topologies.network import settings as network_settings
 from labkit.measure.topologies.network.parts import Cable, CableEnd, Node, Route
 
-pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "bridge", "vxlan", "iperf3")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.needs("namespaces", "ip", "ping", "veth", "bridge", "vxlan", "iperf3"),
+]
 
 
 def ping(net: live.LiveTopology, source: str, target: str, payload_bytes: int) -> str:

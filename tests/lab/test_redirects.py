@@ -13,7 +13,7 @@ from labkit.measure.topologies.linux_datapaths import REDIRECTS
 from labkit.measure.topologies.network.parts import Cable, CableEnd, Network, Node, Redirect
 from labkit.measure.topologies.state import packet_path
 
-pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "clsact")
+pytestmark = [pytest.mark.long, pytest.mark.needs("namespaces", "ip", "ping", "veth", "clsact")]
 PINGS = 20
 SKIPPED = {
     "veth_redirect_peer": "between:port1 out",

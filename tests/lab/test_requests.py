@@ -307,6 +307,7 @@ def test_lost_request_is_counted() -> None:
     )
 
 
+@pytest.mark.long
 def test_http_server_has_no_rights() -> None:
     seen: list[str] = []
     see = lambda *pids: seen.extend(Path(f"/proc/{one}/status").read_text() for one in pids)  # noqa: E731

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from sandbox import ORDINARY, Sandbox, also, one_sentence, sandbox
 
-pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "veth", "bridge")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "veth", "bridge"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -116,6 +116,7 @@ def result_of(rows: list[Row]) -> Row:
     return row
 
 
+@pytest.mark.long
 def test_ramp_ends_where_the_device_begins_to_lose(box: Sandbox) -> None:
     """Each port sends 10, 20 and 30 kpps with 997 probes a second to a device that forwards 22 kpps."""
     rows, out = load_test(box, "limited", capacity_pps=22_000, line_bps=1e9)

@@ -10,7 +10,10 @@ from labkit import live
 from labkit.measure.topologies.base import CLIENTS, SERVERS, address
 from labkit.measure.topologies.user_mode import PROGRAMS
 
-pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "iperf3", "user-mode networks")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.needs("namespaces", "ip", "ping", "veth", "iperf3", "user-mode networks"),
+]
 
 
 def listens(server: live.Endpoint) -> bool:

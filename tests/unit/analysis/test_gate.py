@@ -142,6 +142,7 @@ def test_cpu_time_and_loss_of_changed_arms_are_compared_with_their_own_unchanged
         assert judged[-1].sentence.endswith(("with a (8 rounds)", "with b (8 rounds)"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("of", "word"), [("a+gro", "not worse"), ("b+gro", "worse")])
 def test_a_change_that_helps_one_topology_more_than_before_is_not_worse(
     of: str, word: str, tmp_path: Path
@@ -209,6 +210,7 @@ def test_a_load_that_counts_packets_is_enough_for_loss() -> None:
     gate.check([gate.condition("loss>1%")], parameters)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "cost", "lost", "code"),
     [("cpu>5%", 1.2, 0, 3), ("cpu>5%", 1.0, 900, 0), ("loss>0.1%", 1.5, 30, 3), ("loss>1%", 1.5, 30, 0)],

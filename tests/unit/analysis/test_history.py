@@ -93,6 +93,7 @@ def add(words: tuple[Path, Path]) -> int:
     return len(history.add(*words))
 
 
+@pytest.mark.long
 def test_runs_are_added_by_several_writers_and_a_change_is_marked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,6 +12,8 @@ from benchmarks import __main__ as benchmarks
 from benchmarks import control, gate, intervals
 from benchmarks.promise import NotMeasuredError, Promise
 
+pytestmark = pytest.mark.long
+
 WAS = {"veth_bridge": 1.0, "veth_bridge (again)": 1.0, "macvlan_bridge": 1.2}
 BECAME = {"veth_bridge": 1.0, "veth_bridge (again)": 1.3, "macvlan_bridge": 0.9}
 

@@ -48,6 +48,7 @@ def compared(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     return compare
 
 
+@pytest.mark.long
 def test_delay_of_few_requests_is_at_p99_and_not_at_p50(tmp_path: Path, compared: Compared) -> None:
     """Few of 2,500 round trips are above p99.9, so that rests on too few."""
     old, new = run(tmp_path / "old", 1.0), run(tmp_path / "new", 1.5)

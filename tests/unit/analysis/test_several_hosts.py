@@ -21,6 +21,8 @@ from labkit.common.errors import BadInput
 from labkit.notebook import Part, Run
 from labkit.runner import unmeasured_point
 
+pytestmark = pytest.mark.long
+
 NAMES = [
     "Linux 6.1.0-37-amd64, emulated",
     "Linux 6.12.9-amd64, emulated",

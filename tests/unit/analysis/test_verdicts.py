@@ -351,6 +351,7 @@ def wandering(some: list[Row]) -> list[str]:
     return [one for one in verdicts.doubts(pd.DataFrame(some)) if "varies between set-ups" in one]
 
 
+@pytest.mark.long
 def test_wandering_ratio_is_explained_by_the_busy_cpus() -> None:
     one_pair = recorded_regimes(range(75))
     [sentence] = wandering(one_pair)

@@ -47,6 +47,7 @@ def test_full_standard_output(words: str) -> None:
     assert "standard output cannot be written: No space left on device" in lines
 
 
+@pytest.mark.long
 def test_standard_streams_may_be_full_closed_or_ascii() -> None:
     """Nothing can be written, but the exit code still tells."""
     with open("/dev/full", "w") as full:

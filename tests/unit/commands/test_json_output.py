@@ -19,6 +19,8 @@ from labkit import cli, commands
 from labkit.commands import arguments, compare, draw, json_output, kernels, monitor, report, sweep, why
 from labkit.measure.observers.monitor.live_monitor import MonitorCounts, MonitorReport
 
+pytestmark = pytest.mark.long
+
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     capsys.readouterr()

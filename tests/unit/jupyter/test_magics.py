@@ -17,6 +17,8 @@ from labkit.measure import topologies
 from labkit.notebook import Run
 from labkit.runner import permissions
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def shell() -> Iterator[InteractiveShell]:

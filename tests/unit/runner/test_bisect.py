@@ -13,6 +13,8 @@ from labkit.common import run_folder
 from labkit.common.errors import BadInput, Failed
 from labkit.runner import bisect
 
+pytestmark = pytest.mark.long
+
 Speeds = Callable[[int, int], float]
 
 

@@ -12,6 +12,8 @@ from conftest import ROOT
 from labkit import cli
 from labkit.analysis import load, verdicts
 
+pytestmark = pytest.mark.long
+
 # Written by iperf3 3.12; without its intervals.
 SAMPLES = {
     name: json.loads((ROOT / f"tests/samples/iperf3_client_{name}.json").read_text())

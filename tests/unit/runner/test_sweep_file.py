@@ -253,6 +253,7 @@ def test_missing_kernel_is_refused_early(project: Path) -> None:
     assert {path.name for path in result.folder.iterdir()} == {"sweep.json"}
 
 
+@pytest.mark.long
 def test_project_sweep_files(project: Path) -> None:
     for name in sorted(path.name for path in (ROOT / "params").glob("*.yaml")):
         result = sweep.load(ROOT / "params" / name)

@@ -17,6 +17,8 @@ from studies.packet_size import figure_fit as packet_size_figure_fit
 from studies.packet_size import finding as packet_size
 from studies.packet_size.cost_model import Curve
 
+pytestmark = pytest.mark.long
+
 
 def of(result: list[Curve], arm: str, cost: str = "time_per_packet_s") -> Curve:
     [one] = [curve for curve in result if (curve.arm, curve.cost) == (arm, cost)]

@@ -11,6 +11,8 @@ from studies.virtual_tap import figure as virtual_tap_figure
 from studies.virtual_tap import finding as virtual_tap
 from studies.virtual_tap import mirror_tax
 
+pytestmark = pytest.mark.long
+
 MIRRORS = (0, 1, 2, 4, 8)
 FIXED_S, COPY_S = 5e-6, 2e-6
 PACKETS = 1000

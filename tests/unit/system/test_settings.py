@@ -14,6 +14,8 @@ from sandbox import until
 from labkit.analysis.why import code_paths
 from labkit.system.machine import bpf, load_programs, netfilter, settings
 
+pytestmark = pytest.mark.long
+
 
 def test_settings_of_files(tmp_path: Path) -> None:
     for name, text in {"net/core/rmem_max": "212992\n", "kernel/random/boot_id": "x", "kernel/ns_last_pid": "7",

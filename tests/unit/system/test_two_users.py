@@ -15,6 +15,8 @@ from labkit.common.errors import Failed
 from labkit.measure.hosts import local
 from labkit.system.machine import sysctl_journal, tracing_journal
 
+pytestmark = pytest.mark.long
+
 # It reads root's Python and this test's folder, and writes into neither.
 SOMEBODY = ["setpriv", "--reuid", "65533", "--regid", "65533", "--clear-groups",
             "--bounding-set", "-all,+dac_read_search", "--inh-caps", "-all,+dac_read_search",

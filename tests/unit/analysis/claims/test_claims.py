@@ -643,6 +643,7 @@ def test_remark_about_published_ports_is_what_the_run_says(judgements: list[Judg
     assert 1 < bridge < nat < proxy
 
 
+@pytest.mark.long
 def test_figures_of_a_run_replace_earlier_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(PUBLISHED.folder / "uplink", tmp_path / "uplink")
     folder = tmp_path / "figures/uplink"

@@ -14,6 +14,8 @@ from labkit.analysis import verdicts as verdict_tables
 from labkit.common.errors import BadInput
 from studies.overlay import figure_header_overhead as overlay_figure_header_overhead
 
+pytestmark = pytest.mark.long
+
 ARMS = {"veth": 1.0, "veth (again)": 1.0, "vxlan": 0.6, "vxlan_gre": 0.3}
 SIZES = (64, 512, 1400)
 LAYERS = {

@@ -16,6 +16,8 @@ from studies.overlay.figure_packet_path import flows, hops
 from studies.overlay.figure_reachability import matrix, matrix_table
 from studies.overlay.figure_spine_failure import failure, failure_table
 
+pytestmark = pytest.mark.long
+
 DRAWN = {"path": hops, "reachability": matrix, "failure": failure}
 REAL = {"where": "here", "accelerator": "none", "kernel": "6.18.5", "folder": "other", "run": "other"}
 

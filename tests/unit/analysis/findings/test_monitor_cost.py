@@ -12,6 +12,8 @@ from labkit.analysis.findings import registry
 from studies.monitor_cost import figure as monitor_cost_figure
 from studies.monitor_cost import finding as monitor_cost
 
+pytestmark = pytest.mark.long
+
 PACKET_S = 2e-6
 ADDED_S = {"socket": 1e-7, "monitor": 1.1e-7, "tshark": 25e-6, "tcpdump": 4e-7}
 LOADS = (10_000.0, 50_000.0, None)

@@ -13,6 +13,8 @@ from labkit.common import call_trees
 from labkit.common.call_trees import Tree
 from labkit.common.errors import BadInput
 
+pytestmark = pytest.mark.long
+
 SAMPLE = ROOT / "tests/samples/function_graph-6.1-bridge.txt"
 
 

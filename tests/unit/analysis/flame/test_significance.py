@@ -10,6 +10,8 @@ import synthetic_profiles as made
 from labkit.analysis import flame, stats
 from labkit.analysis.flame import significance
 
+pytestmark = pytest.mark.long
+
 BEFORE = made.PERIOD_S * 20_000 / made.PACKETS  # cost of a packet in the simulation, in seconds
 PLACE = "process1;function3_[k];planted_[k]"
 AGAIN = 20

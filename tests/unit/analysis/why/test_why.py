@@ -141,6 +141,7 @@ def test_the_other_way_round(folder: Path, tmp_path: Path) -> None:
     assert "A/A" not in words(back), "the control is that of the baseline"
 
 
+@pytest.mark.long
 def test_two_runs(folder: Path, tmp_path: Path) -> None:
     other = run(tmp_path / "a_*b*_<i>", {"veth_bridge": "baseline"})
     written, [sentence, *_] = page(f"{folder}:veth_bridge", str(other), tmp_path / "page.html")

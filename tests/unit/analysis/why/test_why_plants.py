@@ -32,6 +32,8 @@ from labkit.analysis.why import counter_tables, environment, selection, work
 from labkit.analysis.why.environment import Setting
 from labkit.measure.observers.perf import record
 
+pytestmark = pytest.mark.long
+
 THREAD = "kernel;ret_from_fork_asm_[k];ret_from_fork_[k];kthread_[k];worker_thread_[k];process_one_work_[k]"
 
 

@@ -132,6 +132,7 @@ def test_invalid_profile() -> None:
         folded(*endless)
 
 
+@pytest.mark.long
 def test_memory_is_bounded(tmp_path: Path) -> None:
     path = tmp_path / "perf.txt"
     benchmark.text(path, 12)

@@ -60,6 +60,7 @@ def test_missing_tshark_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Monk
         display_filter.check("ip")
 
 
+@pytest.mark.long
 @pytest.mark.needs("tshark")
 def test_parentheses_within_quotes() -> None:
     """Only those outside of a string have to match, and only tshark knows which these are."""
