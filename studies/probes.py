@@ -48,6 +48,11 @@ class Probing:
     probers: list[Prober] = field(default_factory=list)
     probes: list[Probe] = field(default_factory=list)
 
+    @property
+    def sent_counts(self) -> list[int]:
+        """How many probes each client has sent so far."""
+        return [one.sent_count for one in self.probers]
+
     def so_far(self) -> list[Probe]:
         """Return the probes up to now. Some of them may still get an answer. Raises as `Prober.probes`."""
         return [probe for one in self.probers for probe in one.probes()]
@@ -135,6 +140,10 @@ class Prober(threading.Thread):
                 number = len(self._sent) - (len(self._sent) - sequence) % SEQUENCES
                 self._rtts_s.setdefault(number, (received_ns - self._sent[number - 1][1]) / 1e9)
 
+    @property
+    def sent_count(self) -> int:
+        return len(self._sent)
+
     def stop(self) -> None:
         """End when the last answers may have come."""
         self._until_s = time.monotonic() + LINGER_S
@@ -158,7 +167,7 @@ class Prober(threading.Thread):
 def probing(pairs: Sequence[Pair | RemotePair], rate_rps: float, udp: bool = False) -> Iterator[Probing]:
     """Send probes from all clients at a rate until the block ends, and wait for the last answers.
 
-    `udp`: requests to the servers' PORT, at which a program answers; otherwise echo requests.
+    `udp`: requests to the servers' port (PORT and `port_offset`), at which a program answers; otherwise echo requests.
     Raises Failed if the machine's clock is set meanwhile, and whatever error ended a thread early.
     """
     result = Probing()

@@ -19,6 +19,7 @@ from labkit.common import run_folder, schema, units
 from labkit.common.errors import BadInput, Failed
 from labkit.common.limits import OneOf, Within
 from labkit.common.schema import LATENCIES
+from labkit.measure import topologies
 from labkit.measure.endpoints import Endpoint, Pair, RemotePair
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments import measuring_loop, server_counters
@@ -29,6 +30,7 @@ from labkit.measure.experiments.measurement_point import Built, Load, Measuremen
 from labkit.measure.experiments.measuring_loop import Plan, Running, shuffled
 from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.observers.counters.receive_counters import receivers
+from labkit.measure.topologies.registry import ON_ONE_PORT
 from labkit.measure.traffic import sockets
 from labkit.measure.traffic.base import LatencyGenerator, latency_columns
 from labkit.measure.traffic.iperf3 import IPERF3
@@ -39,6 +41,7 @@ from studies.probes import LENGTH_BYTES, LINGER_S, MOST_RPS, Probe, Probing, pro
 
 COLUMNS = schema.names(writer=("load",))
 START_S = 5.0  # until every flow carries data
+PROBE_PORTS = 1000  # from the load's port to that of probes, beyond those of arms that share an end
 PROBE_BYTES = 128  # of a frame with a probe, or with its answer
 MANY_LATE = 0.01  # of the probes: their times then leave out what the stalled sender did not see
 WHEN = {"idle": "before the load", "loaded": "under load", "after": "after the load"}
@@ -124,8 +127,11 @@ class LatencyUnderLoad(DatapathParameters, frozen=True, kw_only=True):
             raise BadInput(
                 "load=udp needs rate_bps: without a rate UDP fills every queue, and its sender a CPU"
             )
-        if (self.protocol, self.load) == ("udp_rr", "udp"):
-            raise BadInput("protocol=udp_rr: with load=udp the load has the servers' port; use protocol=ping")
+        published = [one for one in self.topology_names if topologies.kind_of(one).generators == ON_ONE_PORT]
+        if self.has_own_port and published:
+            raise BadInput(
+                f"protocol=udp_rr: {published[0]} publishes one port, which load=udp has; use load=tcp"
+            )
         if self.rate_rps is None:
             raise BadInput("rate_rps=none: probes run at a rate")
         if self.baseline not in (None, *(one.name for one in self.change)):
@@ -150,6 +156,11 @@ class LatencyUnderLoad(DatapathParameters, frozen=True, kw_only=True):
     def load_generator(self) -> LatencyGenerator:
         """What makes the probes, as rows name it."""
         return sockets.REQUESTS if self.protocol == "udp_rr" else PING
+
+    @property
+    def has_own_port(self) -> bool:
+        """Whether probes go to another port of UDP than that of the load."""
+        return (self.protocol, self.load) == ("udp_rr", "udp")
 
     @property
     def load_parameters(self) -> DatapathParameters:
@@ -276,6 +287,25 @@ class Recording:
                 yield Interval(now_s - begun_s, forward, reverse)
 
 
+class WithProbes:
+    """What counters of receivers had at first, and `of_probe` for each probe since, which does not begin a flow."""
+
+    def __init__(self, counts: list[int], probes: Probing, of_probe: int) -> None:
+        self._counts, self._probes, self._of_probe = counts, probes, of_probe
+        self._sent_before = probes.sent_counts
+
+    def __iter__(self) -> Iterator[int]:
+        sent = [now - then for now, then in zip(self._probes.sent_counts, self._sent_before, strict=True)]
+        # With direction=both, clients and servers receive.
+        return (count + self._of_probe * one for count, one in zip(self._counts, itertools.cycle(sent)))
+
+
+def _at_another_port(pair: Pair | RemotePair) -> Pair | RemotePair:
+    offset = pair.server.port_offset + PROBE_PORTS
+    assert isinstance(pair, Pair)
+    return dataclasses.replace(pair, server=dataclasses.replace(pair.server, port_offset=offset))
+
+
 def measure(parameters: LatencyUnderLoad, built_arm: BuiltArm, artefact: Path) -> Measured:
     """Measure round trips before, during and after the load of one arm. Raises Failed if load or probes fail.
 
@@ -284,10 +314,11 @@ def measure(parameters: LatencyUnderLoad, built_arm: BuiltArm, artefact: Path) -
     load, pairs, phases = parameters.load_parameters, built_arm.pairs, {}
     recording, udp = Recording(pairs, parameters.interval_s), parameters.protocol == "udp_rr"
     assert parameters.rate_rps is not None
+    probed = list(map(_at_another_port, pairs)) if parameters.has_own_port else pairs
     with (
         built_arm.serving(load, IPERF3) as (flows, there),
-        sockets.serving(pairs, parameters.probe_parameters) if udp else nullcontext(),
-        probing(pairs, parameters.rate_rps, udp) as probes,
+        sockets.serving(probed, parameters.probe_parameters) if udp else nullcontext(),
+        probing(probed, parameters.rate_rps, udp) as probes,
     ):
         idle_s = time.monotonic() + SETTLE_S
         recording.until(idle_s + parameters.idle_s)
@@ -298,9 +329,10 @@ def measure(parameters: LatencyUnderLoad, built_arm: BuiltArm, artefact: Path) -
             load.datagram_bytes,
             load.direction,
         )
-        # An interface counts the probes, too: what they send until every flow must carry does not begin a flow of TCP.
-        of_probes = 0 if load.protocol == "udp" else int(PROBE_BYTES * START_S * parameters.rate_rps)
-        before = [count + of_probes for count in counters.per_server()]
+        # An interface counts the probes, too, and the kernel those of UDP.
+        of_probe = PROBE_BYTES if load.protocol == "tcp" else int(udp)
+        of_probe *= 1 + (pairs[0].client.kernel is getattr(pairs[0].server, "kernel", None))  # both ways
+        before = WithProbes(counters.per_server(), probes, of_probe)
         flows.stage()
         flows.go()
         if not there.carrying(START_S) or not server_counters.carrying(

@@ -19,6 +19,7 @@ from studies.probes import probing
 
 pytestmark = [pytest.mark.long, pytest.mark.needs("namespaces", "iperf3", "ip", "ping", "veth", "bridge")]
 QUEUE_S, RATE_BPS = 0.02, 20e6
+SHORT = ("duration_s=1", "idle_s=1", "omit_s=1")
 STALL_S, RATE_RPS = 0.3, 200
 PLANTED = "planted: qdisc tbf rate 20mbit burst 10kb latency 20ms at between:port1"
 
@@ -63,6 +64,18 @@ def test_requests_of_udp_see_the_queue_beside_a_published_port(machine: Sandbox)
     for row in rows:
         assert 0.5 * QUEUE_S < row["increase_p50_s"] < 1.5 * QUEUE_S
         assert row["sent_count"] == row["received_count"] + row["lost_count"] == pytest.approx(200, abs=5)
+
+
+def test_requests_of_udp_beside_a_load_of_udp(machine: Sandbox) -> None:
+    """They have a port of their own, and the load has begun only when more arrives than they are."""
+    words = ["protocol=udp_rr", "rate_rps=500", "load=udp", "rate_bps=1e6", "direction=both", "rounds=1"]
+    done = machine.labkit("run", "latency_under_load", *words, "topology=loopback,veth", *SHORT, "--json")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(row["status"], row["reason"]) for row in rows] == [("ok", None)] * 3
+    for row in rows:
+        assert row["sent_count"] == pytest.approx(500, rel=0.1)
+        assert row["received_count"] == row["sent_count"]
+        assert row["forward_bps"] == pytest.approx(1e6, rel=0.1)
 
 
 def test_requests_of_udp_count_from_when_they_were_due() -> None:

@@ -4,7 +4,7 @@ The servers may be on this host or on another one; `ServerSide` is the interface
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -165,7 +165,7 @@ def _moment(guest: Kernel) -> tuple[float, machine.CpuTimes]:
     return (before + time.monotonic()) / 2, machine.cpu_times_of(text.splitlines()[0])
 
 
-def carrying(counters: Receivers, before: list[int], within_s: float, ended: Callable[[], bool]) -> bool:
+def carrying(counters: Receivers, before: Iterable[int], within_s: float, ended: Callable[[], bool]) -> bool:
     """Wait until data has arrived on every flow since `before`; False if not in time, or when one has ended."""
     deadline = time.monotonic() + within_s
     while not all(counters.carrying(before)):

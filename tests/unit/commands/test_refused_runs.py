@@ -101,7 +101,7 @@ datapaths protocol=udp length_bytes=8 -> length_bytes=8 is outside 16 to 65507: 
 datapaths direction=both slices=2 -> direction=both needs whole runs on one host
 datapaths protocol=udp_rr direction=reverse -> direction=reverse: with sockperf only clients send; leave it out
 latency_under_load load=udp -> load=udp needs rate_bps
-latency_under_load protocol=udp_rr load=udp rate_bps=1000000 -> protocol=udp_rr: with load=udp the load has
+latency_under_load protocol=udp_rr load=udp rate_bps=1000000 topology=veth,veth_published_nat -> publishes one port
 latency_under_load baseline=tbf -> baseline=tbf: name one of the changes, or none
 datapaths rate_rps=9 -> rate_rps=9: iperf3 keeps no rate of requests; leave it out
 datapaths protocol=udp_rr affinity=0 -> affinity=0: udp_rr with sockperf has no affinity; leave it out

@@ -8,13 +8,15 @@ import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from labkit.common.errors import Failed
+from labkit.measure.observers.counters.receive_counters import Receivers
 from labkit.system import netlink
 from studies import probes
-from studies.latency_under_load.experiment import late_probes
+from studies.latency_under_load.experiment import WithProbes, late_probes
 from studies.overlay import reachability
 from studies.overlay.reachability import PingPair
 from studies.overlay.spine_failure import outage
@@ -178,3 +180,17 @@ def test_late_probes_of_any_phase_are_a_doubt(stalled: str, words: str) -> None:
     [doubt] = late_probes(probes.Probing(probes=sent), phases, udp=True)
     assert doubt.startswith(f"20 % of the probes {words} were sent late")
     assert doubt.endswith("times include")
+
+
+@pytest.mark.parametrize(("load", "carries"), [(0, False), (1, False), (2, True)])
+def test_probes_that_counters_have_do_not_begin_a_flow(load: int, carries: bool) -> None:
+    """Some arrive just before the counters are read."""
+    sending = Mock(sent_counts=[100, 300])
+    before = WithProbes([7, 7, 9, 9], sending, 1)
+
+    def received() -> list[int]:
+        sending.sent_counts = [140, 350]
+        return [47, 57, 49 + load, 59 + load]
+
+    counters = Mock(_protocol="udp", per_server=received)
+    assert Receivers.carrying(counters, before) == [False, False, carries, carries]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from labkit.common import errors
@@ -102,8 +102,11 @@ class Receivers:
             return [_received_datagrams(server, self._mibs, outside) for server, outside in ends]
         return [server.counters().received_bytes for server in self._servers]
 
-    def carrying(self, before: list[int]) -> list[bool]:
-        """Return, per server, whether more arrived since `before` (from `per_server`) than a flow's start takes."""
+    def carrying(self, before: Iterable[int]) -> list[bool]:
+        """Return, per server, whether more arrived since `before` (from `per_server`) than a flow's start takes.
+
+        `before` is iterated when the counters have been read.
+        """
         enough = 2 if self._protocol == "udp" else 4096
         return [now >= then + enough for now, then in zip(self.per_server(), before, strict=True)]
 
