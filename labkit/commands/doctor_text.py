@@ -19,7 +19,9 @@ from labkit.measure.capabilities import Capability
 MARKS = {True: "✓", False: "✗", None: "?"}
 ASCII = str.maketrans({"✓": "+", "✗": "x", "—": "-", "’": "'", "…": "..."})
 INSTALLED = re.compile(rf"({'|'.join(packages.MANAGERS.values())}) ([\w.+-]+)")
-OTHER_KERNEL = re.compile(r"boot (a|another) kernel|labkit kernels get")
+OTHER_KERNEL = re.compile(r"boot (a|another) kernel|labkit kernels get|in a lab VM")
+NEWER_KERNEL = re.compile(r"use (Linux [\d.]+ or later), here or in a lab VM \((.+)\)")
+DEBIAN = "another kernel (labkit kernels get, then where=vm:debian)"
 RUNS_ON = {"none": "bare metal", "tcg": "an emulated CPU (tcg)", "uml": "User-mode Linux (uml)"}
 
 
@@ -62,8 +64,12 @@ def _summary(capabilities: list[Capability]) -> Iterable[str]:
     programs = [each for each in missing if INSTALLED.search(each.remedy or "")]
     other = [each for each in missing if each not in by_kernel and each not in programs]
     if by_kernel:
-        way = "with another kernel (labkit kernels get, then where=vm:debian)"
-        yield f"{MARKS[False]} {way}: {_named(by_kernel)}"
+        ways: dict[str, list[Capability]] = {}
+        for each in by_kernel:
+            newer = NEWER_KERNEL.fullmatch(each.remedy or "")
+            way = f"{newer[1]} ({newer[2]})" if newer else DEBIAN
+            ways.setdefault(way, []).append(each)
+        yield f"{MARKS[False]} with {'; with '.join(f'{way}: {_named(some)}' for way, some in ways.items())}"
     if other:
         yield f"{MARKS[False]} with other settings or hardware (--all says which): {_named(other)}"
     if programs:

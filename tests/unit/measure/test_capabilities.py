@@ -10,6 +10,7 @@ from labkit.commands import doctor_text
 from labkit.measure import capabilities
 from labkit.measure.capabilities import platforms
 from labkit.measure.capabilities.base import LOAD, Capability
+from labkit.measure.topologies.network import kinds
 from labkit.system.qemu import boot
 
 
@@ -60,3 +61,16 @@ def test_doctor_shows_why_kvm_is_not_tried() -> None:
     assert f"remove {boot.kvm_failure_file()}; the next lab VM then tries again" in line
     boot.kvm_failure_file().unlink()
     assert platforms.kvm().available
+
+
+def test_a_kernel_that_is_new_enough_is_advised() -> None:
+    """Debian's usual kernel is 6.1, and netkit came with 6.7."""
+    seen = [
+        Capability("link kinds", name, False, "", "", remedy)
+        for name, remedy in (("netkit", kinds.remedy("netkit")), ("vlan", "boot another kernel"))
+    ]
+    _, line = doctor_text._summary(seen)
+    newer, usual = line.split("; with ")
+    assert newer.startswith("✗ with Linux 6.7 or later (")
+    assert newer.endswith("): link kinds netkit")
+    assert usual == "another kernel (labkit kernels get, then where=vm:debian): link kinds vlan"

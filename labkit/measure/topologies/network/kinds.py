@@ -235,14 +235,15 @@ def option(kind: str) -> str:
 def remedy(kind: str) -> str:
     """Return what to do on a kernel without a kind of link, with the newest other one here that is late enough.
 
-    `labkit kernels get RELEASE` knows newer ones than Debian's usual one.
+    Debian 12's backports have Linux 6.12; its usual kernel is 6.1.
     """
     if kind in KINDS and (since := KINDS[kind].since):
         from labkit.system.qemu import kernels  # needed only where a kernel lacks a kind
 
         others = (one.release for one in kernels.installed() if one.release != os.uname().release)
         late = [one for one in others if kernels.order(one) >= kernels.order(since)]
-        how = f"where=vm:{late[-1]}" if late else "labkit kernels get RELEASE, then where=vm:RELEASE"
+        fetched = "labkit kernels get 6.12-cloud-amd64, then where=vm:6.12-cloud-amd64"
+        how = f"where=vm:{late[-1]}" if late else fetched
         return f"use Linux {since} or later, here or in a lab VM ({how})"
     return "use a kernel that has it (where=vm:debian boots one in a lab VM)"
 
