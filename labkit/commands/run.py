@@ -227,7 +227,7 @@ def _with_gate_defaults(
 ) -> dict[str, Any]:
     """Return the parameters; those of a gate of arms measure until it can tell, up to a limit of rounds.
 
-    Raises BadInput for a load that counts nothing that a condition is about.
+    Raises BadInput for a load that counts nothing that a condition is about, and if there is nothing to compare.
     """
     from labkit.analysis import gate
 
@@ -239,7 +239,13 @@ def _with_gate_defaults(
             kind.of(every)
             parameters = every
             break
-    gate.check(conditions, kind.of(parameters))
+    requested = kind.of(parameters)
+    gate.check(conditions, requested)
+    if given.against is None and isinstance(requested, experiments.DatapathParameters) and requested.has_one_arm:
+        raise BadInput(
+            "--fail-if compares arms, and this run has one: name another topology, endpoint or change to compare,"
+            " or an earlier run with --against"
+        )
     return parameters
 
 

@@ -50,6 +50,7 @@ COLUMNS = schema.names(writer=("throughput", "reader"))
 class MonitorCost(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment."""
 
+    HAS_OTHER_ARMS: ClassVar[bool] = True
     ABSENT: ClassVar[tuple[str, ...]] = (
         *usual.LOAD, *usual.REPETITION, *usual.OBSERVATION, *usual.TWO_HOSTS, "change", "without_effect", "generator",
         "pairs",

@@ -37,6 +37,7 @@ SIZES = ("64", "128", "256", "512", "1024", "1514")
 class OvsTestPlanParameters(Throughput, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `throughput`, and the plan's."""
 
+    HAS_OTHER_ARMS: ClassVar[bool] = True
     ABSENT: ClassVar[tuple[str, ...]] = (*Throughput.ABSENT, "vary", *TWO_HOSTS, "server", "ports", "force")
 
     topology: Annotated[

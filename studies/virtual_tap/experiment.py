@@ -35,6 +35,7 @@ CORES: dict[str, tuple[int | None, str | None]] = {"any": (None, None), "thesis"
 class VirtualTapParameters(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths`, the mirrors, and the loads."""
 
+    HAS_OTHER_ARMS: ClassVar[bool] = True
     ABSENT: ClassVar[tuple[str, ...]] = (
         "generator", "protocol", "length_bytes", "rate_bps", "whole_runs", "half_width"
     )  # fmt: skip

@@ -273,3 +273,10 @@ def test_a_gate_of_arms_measures_until_it_can_tell(tmp_path: Path, monkeypatch: 
     )
     both = [gate.condition(text) for text in ("slower>3%", "cpu>3%")]
     assert gate.enough(both) == 0, "the width of throughput says nothing about CPU time"
+
+
+@pytest.mark.parametrize(
+    "name", ["virtual_tap", "ovs_test_plan", "monitor_cost", "overlay", "container_vs_vm"]
+)
+def test_studies_that_compare_on_one_topology_can_be_gated(name: str) -> None:
+    assert not experiments.find(name).parameters().has_one_arm

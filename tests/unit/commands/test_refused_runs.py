@@ -319,6 +319,8 @@ run datapaths_of_today loads=tcp --fail-if 'loss>1%' -> choose a load of UDP
 bisect datapaths --over pairs=1,2 --good 3 -> is none of the values
 bisect datapaths --over kernels 6.1.0-none 6.1.0-other -> labkit kernels get
 run datapaths topology=veth --fail-if 'loss>3%' -> choose a load of UDP
+run datapaths topology=veth --fail-if 'slower>3%' -> and this run has one: name another topology, endpoint or change
+run packet_size --fail-if 'slower>3%' -> or an earlier run with --against
 run datapaths topology=veth --junit a.xml -> --junit does nothing without --fail-if
 run datapaths topology=veth --against data/results/mtu --json -> --json does nothing with --against
 run datapaths topology=veth --against data/results/mtu --fail-if 'slow>3%' -> write 'slower>3%'
