@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,7 +54,8 @@ that both share is not seen: `labkit bisect --over kernels`, over images, sees i
 """
 
 JSON = {
-    "lines": "a list, a line for each topology and point of both runs: the columns by which points differ,"
+    "lines": "a list (empty if the arms of one run are judged), a line for each topology and point of both runs: the"
+    " columns by which points differ,"
     " `topology`, `baseline`, `change` (whose effects on two topologies are compared), `left_host`, `right_host`,"
     " `method`, `metric`, `left_median` and `right_median` in the metric's unit, `left_setups_count`,"
     " `right_setups_count`, `ratio` right to left with `low` and `high`, `relative_…` of the ratios to the baseline,"
@@ -109,10 +109,7 @@ def show(left: Path, right: Path, given: argparse.Namespace) -> int:
             table, sentences = pd.DataFrame(), [f"speeds are not compared: {error}"]
         judged = gate.judge_runs(left, right, table, conditions)
     if given.json:
-        content = json_output.compared(table, sentences, claims)
-        points = list(map(dataclasses.asdict, judged))
-        content["gate"] = {"word": gate.overall(judged), "points": points} if conditions else None
-        print(json_output.text(content))
+        print(json_output.text(json_output.compared(table, sentences, claims, judged)))
     else:
         terminal_tables.show_comparison(table, sentences)
         terminal_tables.show_claims(claims, left, right)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pandas as pd
 
-from labkit.analysis import load, protocols, verdicts
+from labkit.analysis import gate, load, protocols, verdicts
 from labkit.analysis.change_effects import all_verdicts
 from labkit.analysis.claims import JudgedClaim
 from labkit.common.printable import printable_json
@@ -39,11 +39,16 @@ def judged(table: pd.DataFrame) -> list[dict[str, Any]]:
     return result
 
 
-def compared(table: pd.DataFrame, doubts: Sequence[str], claims: Sequence[JudgedClaim]) -> dict[str, Any]:
-    """Return the result of `labkit compare`."""
+def compared(
+    table: pd.DataFrame, doubts: Sequence[str], claims: Sequence[JudgedClaim], points: Sequence[gate.Judged]
+) -> dict[str, Any]:
+    """Return the result of `labkit compare`, or of a gate of arms. points: what a gate judged; none without a gate."""
     return {
         "lines": judged(table),
         "doubts": list(doubts),
+        "gate": {"word": gate.overall(points), "points": list(map(dataclasses.asdict, points))}
+        if points
+        else None,
         "claims": [dataclasses.asdict(one) for one in claims],
     }
 

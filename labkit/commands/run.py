@@ -80,7 +80,8 @@ def add_arguments(parser: arguments.CommandParser) -> None:
     parser.add_argument("experiment", action=_Chosen, metavar="EXPERIMENT", help=text)
     arguments.add_parameters(parser, "its parameters; lists with commas: pairs=1,2,8")
     arguments.add_percentile(parser)
-    arguments.add_json(parser, "print each row as soon as it is measured, one JSON object per line")
+    text = "print each row as soon as it is measured, one JSON object per line; of a gate, what labkit compare prints"
+    arguments.add_json(parser, text)
     parser.add_argument(
         "--folder", action=arguments.Folder, help="the run's folder; an unfinished run in it is resumed"
     )
@@ -135,17 +136,14 @@ def check_options(given: argparse.Namespace) -> None:
     """Raise BadInput for an option that nothing uses beside the others."""
     if given.folder is None:
         arguments.refuse(given, ("keep_failed",), "without --folder")
-    if given.against is not None or given.fail_if is not None:
-        arguments.refuse(given, ("json",), "with --against or --fail-if")
     if given.fail_if is None:
         arguments.refuse(given, ("markdown", "junit", "git_bisect"), "without --fail-if")
 
 
 def _run(given: argparse.Namespace) -> int:
     check_options(given)
-    conditions: Sequence[Condition] = ()
-    if given.against is not None or given.fail_if is not None:
-        conditions = _gate_conditions(given)
+    is_judged = given.against is not None or given.fail_if is not None
+    conditions = _gate_conditions(given) if is_judged else ()
     # A user who types a command may name any file; a YAML file may only name files in its own folder.
     parameters = yaml_files.with_files(arguments.name_value_pairs(given.parameters), None)
     if conditions:
@@ -157,7 +155,7 @@ def _run(given: argparse.Namespace) -> int:
 
     def watch(event: dict[str, Any]) -> None:
         bar.see(event)
-        if event["event"] == "rows" and given.json:
+        if event["event"] == "rows" and given.json and not is_judged:
             for row in event["rows"]:
                 print(printable_json(msgspec.json.encode(row).decode()))
             sys.stdout.flush()
@@ -176,17 +174,21 @@ def _run(given: argparse.Namespace) -> int:
         terminal_tables.show_findings(result, profiles)
         terminal_tables.show_profiles(profiles)
     code = judge(run_folder.read_rows(folder))
-    if code or (given.against is None and given.fail_if is None):
+    if code or not is_judged:
         return code
-    from labkit.analysis import gate
-    from labkit.commands import compare
+    import pandas as pd
+
+    from labkit.analysis import gate, load, verdicts
+    from labkit.commands import compare, json_output
 
     try:
         if given.against is not None:
             return compare.show(given.against, folder, given)
-        return compare.written(
-            gate.judge_arms(folder, conditions), conditions, given, ("its baseline", folder.name)
-        )
+        judged = gate.judge_arms(folder, conditions)
+        if given.json:
+            doubts = verdicts.doubts(load.load(folder))
+            print(json_output.text(json_output.compared(pd.DataFrame(), doubts, (), judged)))
+        return compare.written(judged, conditions, given, ("its baseline", folder.name))
     except BadInput as error:
         if not given.git_bisect:
             raise
@@ -241,7 +243,11 @@ def _with_gate_defaults(
             break
     requested = kind.of(parameters)
     gate.check(conditions, requested)
-    if given.against is None and isinstance(requested, experiments.DatapathParameters) and requested.has_one_arm:
+    if (
+        given.against is None
+        and isinstance(requested, experiments.DatapathParameters)
+        and requested.has_one_arm
+    ):
         raise BadInput(
             "--fail-if compares arms, and this run has one: name another topology, endpoint or change to compare,"
             " or an earlier run with --against"

@@ -82,7 +82,9 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
     """Parameters of the experiment, with those of all observers."""
 
     PARSERS: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"change": changes.parse, "topology": _topologies}
-    HAS_OTHER_ARMS: ClassVar[bool] = False  # whether other parameters than topology, endpoint and change make arms
+    HAS_OTHER_ARMS: ClassVar[bool] = (
+        False  # whether other parameters than topology, endpoint and change make arms
+    )
 
     where: Annotated[
         str,
@@ -326,7 +328,9 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
     @property
     def has_one_arm(self) -> bool:
         """Whether there is nothing to compare it with."""
-        return not self.HAS_OTHER_ARMS and len(self.topology) * len(self.endpoint) * (1 + len(self.change)) == 1
+        return (
+            not self.HAS_OTHER_ARMS and len(self.topology) * len(self.endpoint) * (1 + len(self.change)) == 1
+        )
 
     def described_network(self, name: str) -> str | Network:
         """Return what to build for the topology of this name: the name itself, or a network's description."""

@@ -251,7 +251,9 @@ def test_other_conditions_are_refused() -> None:
             gate.condition(text)
 
 
-def test_a_gate_of_arms_measures_until_it_can_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gate_of_arms_measures_until_it_can_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Ten minutes at most, of slices if the load has them; what is given stays."""
     asked = list[dict[str, object]]()
 
@@ -271,6 +273,17 @@ def test_a_gate_of_arms_measures_until_it_can_tell(tmp_path: Path, monkeypatch: 
     assert udp == {"topology": None, "protocol": "udp", "rounds": 30, "half_width": 0.0}, (
         "slices count no loss"
     )
+    capsys.readouterr()
+    assert cli.main([*words, "--json"]) == 3
+    printed = json.loads(capsys.readouterr().out)
+    assert [point["arm"] for point in printed["gate"]["points"]] == ["vxlan"]
+    about = {"created": "then", "experiment": "datapaths", "parameters": {}, "seed": 0, "why_stopped": {}}
+    old = save(tmp_path / "old", rows(ARMS, 8, 12, noise=0.01, seed=7), **about)
+    for more in ([], ["--fail-if", "slower>3%"]):
+        assert cli.main([*words[:3], "--against", str(old), "--json", *more]) == 0
+        against = json.loads(capsys.readouterr().out)
+        assert against.keys() == printed.keys()
+        assert (against["gate"] is None) == (not more)
     both = [gate.condition(text) for text in ("slower>3%", "cpu>3%")]
     assert gate.enough(both) == 0, "the width of throughput says nothing about CPU time"
 

@@ -322,7 +322,6 @@ run datapaths topology=veth --fail-if 'loss>3%' -> choose a load of UDP
 run datapaths topology=veth --fail-if 'slower>3%' -> and this run has one: name another topology, endpoint or change
 run packet_size --fail-if 'slower>3%' -> or an earlier run with --against
 run datapaths topology=veth --junit a.xml -> --junit does nothing without --fail-if
-run datapaths topology=veth --against data/results/mtu --json -> --json does nothing with --against
 run datapaths topology=veth --against data/results/mtu --fail-if 'slow>3%' -> write 'slower>3%'
 run datapaths topology=veth --against nowhere -> there is no file
 compare data/results/mtu data/results/uplink --fail-if 'slower>3' -> write 'slower>3%'
