@@ -29,6 +29,11 @@ from labkit.common.printable import markdown_table, printable
 
 WORSE, NOT_WORSE, UNCLEAR = "worse", "not worse", "cannot tell"
 EXIT_CODES = {NOT_WORSE: 0, WORSE: 3, UNCLEAR: 4}
+VERBS = {
+    WORSE: ("is", "are"),
+    UNCLEAR: ("may be", "may be"),
+    NOT_WORSE: ("is not", "are not"),
+}  # of one, of several
 NO_MEASUREMENT = "the old run measured it, and the new one has no valid measurement of it"
 SUMMARY_LINES = 6
 SHARE = (1 - stats.CONFIDENCE) / 2  # of equal points that are worse by chance
@@ -78,7 +83,8 @@ class Judged:
         """How much slower it is, in words: `+3.1 % [+1.2 %, +5.0 %]`."""
         if self.low == self.high == 1.0 and self.word == UNCLEAR:
             return "unknown"
-        one, low, high = (f"{(value - 1) * 100:+.3g} %" for value in (self.slower, self.low, self.high))
+        ends = (self.slower, self.low, self.high)
+        one, low, high = (f"{units.digits((value - 1) * 100, sign=True)} %" for value in ends)
         return f"{one} [{low}, {high}]"
 
 
@@ -365,10 +371,11 @@ def sentences(judged: Sequence[Judged], conditions: Sequence[Condition]) -> list
     for by in conditions:
         own = [one for one in judged if one.condition == by.text]
         words = [one.word for one in own]
-        many = ", ".join(f"{words.count(each)} {each}" for each in EXIT_CODES if each in words) or "none"
+        counts = {each: words.count(each) for each in VERBS if each in words}
+        many = units.listed([f"{count} {VERBS[each][count > 1]}" for each, count in counts.items()])
         how = "" if by.what == "slower" else f" ({CONDITIONS[by.what]})"
         points, beyond = units.counted(len(own), "point"), units.percent(by.beyond)
-        result.append(f"{overall(own)}: of {points} {many} by more than {beyond}{how}")
+        result.append(f"{overall(own)}: of {points} {many} worse by more than {beyond}{how}")
     return result
 
 

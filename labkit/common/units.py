@@ -47,9 +47,9 @@ def listed(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
 
 
-def digits(value: float) -> str:
+def digits(value: float, sign: bool = False) -> str:
     """Format a number with three significant digits and no exponent: 20234 gives `20,200`, 0.7684 gives `0.768`."""
-    return f"{float(f'{value:.3g}'):,.15g}"
+    return f"{float(f'{value:.3g}'):{'+' if sign else ''},.15g}"
 
 
 def percent(share: float) -> str:

@@ -40,7 +40,8 @@ def test_exit_code_is_the_answer(
     old, new = runs(tmp_path, slower, noise)
     files = ["--markdown", str(tmp_path / "a.md"), "--junit", str(tmp_path / "a.xml")]
     words = ["compare", str(old), str(new), "--fail-if", "slower>3%"]
-    last = f"{word}: of 1 point 1 {word} by more than 3 %"
+    verb = {"worse": "is", "not worse": "is not", "cannot tell": "may be"}[word]
+    last = f"{word}: of 1 point 1 {verb} worse by more than 3 %"
     assert cli.main([*words, "--json", *files]) == code
     point = json.loads(capsys.readouterr().out)["gate"]
     assert (point["word"], point["points"][0]["word"]) == (word, word)
@@ -69,6 +70,15 @@ def test_of_many_points_the_worst_must_stand_out() -> None:
     assert one.word == gate.UNCLEAR
     assert one.sentence.endswith("; of 2 comparisons, one may be as much worse by chance")
     assert {one.word for one in gate.holm_corrected([far] * 60, 0.03)} == {gate.WORSE}
+
+
+def test_sizes_and_answers_are_plain_english() -> None:
+    point = gate.Judged("a", gate.WORSE, 20.6, 0.9876, 41.234, "", condition=SLOWER.text)
+    assert point.size == "+1,960 % [-1.24 %, +4,020 %]"
+    words = (gate.NOT_WORSE, gate.UNCLEAR, gate.WORSE, gate.NOT_WORSE)
+    assert gate.sentences([replace(point, word=word) for word in words], [SLOWER]) == [
+        "worse: of 4 points 1 is, 1 may be and 2 are not worse by more than 3 %"
+    ]
 
 
 def test_few_set_ups_are_more_often_far_beyond_the_margin() -> None:
