@@ -551,6 +551,7 @@ def non_defaults(of: Mapping[str, Any]) -> list[str]:
         of["family"], 0
     )
     words += [f"{of['length_bytes']:g} bytes each"] if of["length_bytes"] is not None and not fits else []
+    words += [f"responses of {of['response_bytes']:g} bytes"] if of["response_bytes"] is not None else []
     words += [f"{of['rate_bps'] / 1e6:g} Mbit/s"] if of["rate_bps"] is not None else []
     words += [f"{of['rate_rps']:,.0f} requests/s"] if of["rate_rps"] is not None else []
     words += [schema.ENDS_ON[of["ends_on"]]] if of["ends_on"] is not None else []

@@ -141,6 +141,7 @@ COLUMNS: tuple[Column, ...] = (
         ("family", "", "integer", "the version of IP: 4 or 6"),
         ("pairs", "1", "integer", "pairs of endpoints that are loaded at the same time"),
         ("length_bytes", "byte", "integer", "a write (TCP), datagram (UDP), request or ping payload; path: the packet"),
+        ("response_bytes", "byte", "integer", "a response of labkit's own sockets; null: as long as its request"),
         ("rate_bps", "bit/s", "number", "the rate of each stream as requested; null: as fast as possible"),
         ("rate_rps", "1/s", "integer", "requests per second of each pair; null: each waits for the last response"),
         ("streams", "1", "integer", "parallel streams of each pair"),

@@ -19,7 +19,9 @@ USUAL = DatapathParameters.help()
 class ContainerVsVmParameters(several_loads.SeveralLoads, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths`, and the loads."""
 
-    ABSENT: ClassVar[tuple[str, ...]] = ("generator", "protocol", "length_bytes", *REPETITION, *TWO_HOSTS)
+    ABSENT: ClassVar[tuple[str, ...]] = (
+        "generator", "protocol", "length_bytes", "response_bytes", *REPETITION, *TWO_HOSTS,
+    )  # fmt: skip
 
     topology: Annotated[tuple[str | Network, ...], "the topology between the endpoints, exactly one"] = (
         "veth_bridge",

@@ -39,8 +39,9 @@ NETWORK_FILE = "FILE.yaml"  # the file of a network of one's own, because a row 
 # The parameters that say what is measured, in the order of a command. A command does not repeat the usual values, which
 # are those of the experiment.
 PARAMETERS = (
-    "where", "endpoint", "guest", "generator", "protocol", "pairs", "mtu_bytes", "length_bytes", "rate_bps", "rate_rps",
-    "streams", "direction", "family", "mss_bytes", "congestion", "socket", "zerocopy", "affinity", "parent",
+    "where", "endpoint", "guest", "generator", "protocol", "pairs", "mtu_bytes", "length_bytes", "response_bytes",
+    "rate_bps", "rate_rps", "streams", "direction", "family", "mss_bytes", "congestion", "socket", "zerocopy",
+    "affinity", "parent",
 )  # fmt: skip
 USUAL = {
     "where": "here", "endpoint": "namespace", "pairs": "1", "mtu_bytes": "1500", "streams": "1", "family": "4",

@@ -34,8 +34,8 @@ MIN_MTU = {4: 68, 6: 1280}  # RFC 791, RFC 8200
 
 # Groups of parameters, for experiments that do not have them (`Parameters.ABSENT`)
 LOAD = (
-    "protocol", "length_bytes", "rate_bps", "rate_rps", "streams", "direction", "omit_s", "placement", "mss_bytes",
-    "congestion", "socket", "zerocopy", "affinity",
+    "protocol", "length_bytes", "response_bytes", "rate_bps", "rate_rps", "streams", "direction", "omit_s", "placement",
+    "mss_bytes", "congestion", "socket", "zerocopy", "affinity",
 )  # fmt: skip
 REPETITION = ("slices", "whole_runs", "half_width")
 OBSERVATION = (
@@ -142,6 +142,11 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         int | None,
         "length of a write (TCP), datagram (UDP), request and response (none: 14), HTTP response (none: 1024) or ping"
         " payload; none: iperf3's, or what fits the MTU",
+    ] = None
+    response_bytes: Annotated[
+        int | None,
+        "length of a response by labkit's own sockets (tcp_crr; tcp_rr and udp_rr with generator=sockets); none: as the"
+        " request",
     ] = None
     rate_bps: Annotated[float | None, "rate of each stream; none: as fast as possible", Within(1e3, 1e12)] = (
         None

@@ -17,7 +17,9 @@ Compared = Annotated[tuple[str | Network, ...], "topologies to compare; the firs
 class SeveralLoads(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths`, and the loads."""
 
-    ABSENT: ClassVar[tuple[str, ...]] = ("generator", "protocol", "length_bytes", "half_width", *TWO_HOSTS)
+    ABSENT: ClassVar[tuple[str, ...]] = (
+        "generator", "protocol", "length_bytes", "response_bytes", "half_width", *TWO_HOSTS,
+    )  # fmt: skip
 
     loads: Annotated[
         tuple[str, ...],

@@ -54,7 +54,8 @@ def skew(duration_s: float) -> float:
 class Capabilities:
     """What a generator can do.
 
-    `length_bytes`: for each protocol the smallest and the largest length of a write, datagram or payload. `paced`: it
+    `length_bytes`: for each protocol the smallest and the largest length of a write, datagram or payload. `responds`:
+    the protocols whose responses may have another length than requests, in the same limits. `paced`: it
     can keep a given rate. `sliced`: its senders can be held and continued, so slices of several arms can alternate.
     `streams`: the maximum number of parallel streams of a pair. `requests`: it can keep a rate of requests. `turns`:
     servers can send, too. `connects`: it opens so many connections that ports could run out. `sockets`: the options of
@@ -62,6 +63,7 @@ class Capabilities:
     """
 
     length_bytes: Mapping[str, tuple[int, int]]
+    responds: tuple[str, ...] = ()
     metric: str
     higher_is_better: bool = True
     paced: bool = False
@@ -85,6 +87,8 @@ class LoadParameters(Protocol):
     def protocol(self) -> str: ...
     @property
     def length_bytes(self) -> int | None: ...
+    @property
+    def response_bytes(self) -> int | None: ...
     @property
     def datagram_bytes(self) -> int: ...
     @property
@@ -149,6 +153,12 @@ class Generator(abc.ABC):
         minimum, maximum = can.length_bytes[parameters.protocol]
         what = f"the range of {parameters.protocol} with {self.name}"
         Within(minimum, maximum, what).check("length_bytes", parameters.length_bytes)
+        if parameters.response_bytes is not None and parameters.protocol not in can.responds:
+            raise BadInput(
+                f"response_bytes={parameters.response_bytes}: {parameters.protocol} with {self.name} has no length for"
+                " responses alone; leave it out, or use generator=sockets"
+            )
+        Within(minimum, maximum, what).check("response_bytes", parameters.response_bytes)
         if parameters.slices and (not can.sliced or parameters.rate_bps is not None):
             raise BadInput(
                 "slices need senders without a rate limit: with round trips or rate_bps use slices=0"

@@ -159,10 +159,12 @@ def serve(request: dict[str, Any]) -> None:
     if protocol != "udp_rr":
         one.listen(BACKLOG)
     _copies(request["count"])
-    response, (begin, read) = bytes(length), _reader(request)
-    if protocol == "udp_rr":
-        while True:
-            one.sendto(*one.recvfrom(length))
+    response, (begin, read) = bytes(request["response_bytes"]), _reader(request)
+    while protocol == "udp_rr" and len(response) == length:
+        one.sendto(*one.recvfrom(length))
+    while protocol == "udp_rr":  # the number of a request is at its end
+        data, client = one.recvfrom(length)
+        one.sendto(data[-len(response) :].rjust(len(response), b"\0"), client)
     while True:
         connection = one._accept()[0]  # type: ignore[attr-defined]
         try:
@@ -185,7 +187,7 @@ def _read(connection: int, length: int, read: Callable[[int, int], bytes]) -> bo
 
 def _transaction(request: dict[str, Any]) -> Callable[[], None]:
     """Return a function that does one transaction. It raises OSError or ClosedEarlyError."""
-    protocol, length = request["protocol"], request["length_bytes"]
+    protocol, length, writes = request["protocol"], request["response_bytes"], request["length_bytes"]
     (family, address), parts, settings = _address(request), _parts(request), _settings(request, serves=False)
     new, kind, (begin, read) = _socket.socket, _socket.SOCK_STREAM, _reader(request)
 
@@ -215,7 +217,7 @@ def _transaction(request: dict[str, Any]) -> Callable[[], None]:
     one.connect(address)
     begin(number := one.detach())
     write, [payload, *rest] = os.write, parts
-    sent, numbers = 0, 256 ** min(length, 4)
+    sent, numbers = 0, 256 ** min(length, writes, 4)
 
     def on_connection() -> None:
         write(number, payload)
@@ -228,7 +230,8 @@ def _transaction(request: dict[str, Any]) -> Callable[[], None]:
     def with_datagram() -> None:
         nonlocal sent
         sent = (sent + 1) % numbers
-        write(number, datagram := sent.to_bytes(length))
+        write(number, sent.to_bytes(writes))
+        datagram = sent.to_bytes(length)
         while read(number, length) != datagram:  # a response that came late, or twice
             pass
 
@@ -270,6 +273,7 @@ def _open_loop(request: dict[str, Any], times: array.array[int]) -> tuple[float,
     """
     ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1)
     rate, length, numbered = request["rate_rps"], request["length_bytes"], request["protocol"] == "udp_rr"
+    response_bytes = request["response_bytes"]
     warm = rate * request["omit_s"]
     count = warm + rate * request["duration_s"]
     one = _new(request, _settings(request, serves=False))
@@ -296,14 +300,14 @@ def _open_loop(request: dict[str, Any], times: array.array[int]) -> tuple[float,
         arrived = select.select([number], [number] if unsent else [], [], sleep_s)[0]
         data = None
         with contextlib.suppress(BlockingIOError):  # the checksum of a datagram is verified when it is read
-            data = read(number, length) if arrived else None
+            data = read(number, response_bytes) if arrived else None
         now = clock()
         if data is None:
             continue
         if not data:
             raise ClosedEarlyError
         received_bytes += len(data)
-        complete = [int.from_bytes(data)] if numbered else range(answered, received_bytes // length)
+        complete = [int.from_bytes(data)] if numbered else range(answered, received_bytes // response_bytes)
         answered += len(complete)
         times.extend(now - waiting[each] for each in complete if each >= warm and each in waiting)
         for each in complete:

@@ -60,7 +60,8 @@ class Sockets(RequestGenerator):
             )
         if rate_rps is not None and parameters.protocol == "udp_rr":
             what = "with rate_rps a request of udp_rr carries its number"
-            Within(4, LARGEST_DATAGRAM, what).check("length_bytes", parameters.length_bytes)
+            for name in ("length_bytes", "response_bytes"):
+                Within(4, LARGEST_DATAGRAM, what).check(name, getattr(parameters, name))
 
     def ignored_parameters(self, protocol: str) -> Sequence[str]:
         return (*super().ignored_parameters(protocol), *["length_bytes"] * (protocol == "tcp_cc"))
@@ -134,13 +135,15 @@ def _reports(text: str) -> list[dict[str, Any]]:
 def _argv(
     parameters: LoadParameters, address: str, server: Endpoint, count: int, *, serves: bool
 ) -> list[str]:
+    length_bytes = parameters.length_bytes or USUAL_BYTES
     request = {
         "serves": serves,
         "protocol": parameters.protocol,
         "address": address,
         "port": PORT + server.port_offset,
         "count": count,
-        "length_bytes": parameters.length_bytes or USUAL_BYTES,
+        "length_bytes": length_bytes,
+        "response_bytes": parameters.response_bytes or length_bytes,
         "socket": socket_options.parse(parameters.socket),
         "congestion": parameters.congestion,
         "rate_rps": parameters.rate_rps,
@@ -165,6 +168,7 @@ class Requests(Sockets):
     name = "sockets"
     capabilities = Capabilities(
         length_bytes={"udp_rr": (1, LARGEST_DATAGRAM), "tcp_rr": (1, LONGEST)},
+        responds=("udp_rr", "tcp_rr"),
         metric="latency_p50_s",
         higher_is_better=False,
         streams=128,
@@ -179,6 +183,7 @@ class Connections(Sockets):
     name = "connections"
     capabilities = Capabilities(
         length_bytes=dict.fromkeys(("tcp_crr", "tcp_cc"), (1, LONGEST)),
+        responds=("tcp_crr",),
         metric="transaction_rate",
         streams=128,
         connects=True,

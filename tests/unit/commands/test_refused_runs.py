@@ -115,6 +115,10 @@ datapaths protocol=http mss_bytes=900 -> mss_bytes=900: http with wrk has no mss
 datapaths protocol=tcp_crr rate_rps=9 -> rate_rps=9: connections keeps no rate of requests
 datapaths protocol=udp_rr generator=sockets rate_rps=9 streams=2 -> rate_rps=9: sockets keeps a rate on one connection
 datapaths protocol=udp_rr generator=sockets rate_rps=9 length_bytes=3 -> length_bytes=3 is outside 4 to 65507
+datapaths protocol=udp_rr response_bytes=9 -> response_bytes=9: udp_rr with sockperf has no length for responses
+datapaths protocol=http response_bytes=9 -> response_bytes=9: http with wrk has no length for responses
+datapaths protocol=tcp_rr generator=sockets response_bytes=0 -> response_bytes=0 is outside 1 to 1048576
+datapaths protocol=udp_rr generator=sockets rate_rps=9 response_bytes=3 -> response_bytes=3 is outside 4 to 65507
 datapaths protocol=tcp_rr endpoint=guest -> endpoint=guest: sockperf does not run in guests
 datapaths topology=veth_published_proxy protocol=ping -> veth_published_proxy takes the load of iperf3, sockperf
 throughput topology=veth_published_proxy -> veth_published_proxy takes the load of iperf3, sockperf
