@@ -554,6 +554,7 @@ COPIED = """
 tc -n server qdisc add dev eth0 root tbf rate 5mbit burst 10kb latency 50ms; tc -n server qdisc add dev eth0 ingress
 ip -n mid neigh add 10.2.0.7 lladdr 02:00:00:00:00:99 nud permanent dev to-server
 ip -n client route add 10.12.0.0/16 via 10.1.0.254 mtu 1300 advmss 1200 window 9000 initcwnd 4 initrwnd 5 quickack 1
+ip -n client route replace 10.1.0.0/24 dev eth0 src 10.1.0.1 window 2000
 """
 
 
@@ -570,6 +571,8 @@ def test_a_clone_lists_what_it_lacks(tmp_path: Path) -> None:
     [client, *_] = json.loads(run([*LABKIT, "draw", str(file), "--json"]))["namespaces"]
     limits = {"mtu": 1300, "advmss": 1200, "window": 9000, "initcwnd": 4, "initrwnd": 5, "quickack": 1}
     assert limits in [route["limits"] for route in client["routes"]]
+    subnet = {"to": "10.1.0.0/24", "source": "10.1.0.1", "limits": {"window": 2000}}
+    assert [one | subnet == one for one in client["routes"] if one["to"] == subnet["to"]] == [True]
     with untouched(SOUND["gateways of no subnet"]) as words:
         file.write_text(text := clone(words))
     assert "# It lacks" not in text

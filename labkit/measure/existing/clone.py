@@ -277,13 +277,14 @@ class _Copy:
             vias = tuple(one for one in hops if route.to == "default" or (":" in one) == (":" in route.to))
             version = ip_interface((*vias, route.to)[0].replace("default", "::")).version
             if not route.connected and version == family:
-                copied = filter(None, map(self._copied_address, space.interfaces))
-                subnets = [ip_interface(each).network for each in copied]
-                known = all(any(ip_address(via) in subnet for subnet in subnets) for via in vias)
+                copied = [*map(ip_interface, filter(None, map(self._copied_address, space.interfaces)))]
+                known = all(any(ip_address(via) in each.network for each in copied) for via in vias)
                 out = route.hops[0].interface if not vias or (not known and len(vias) == 1) else None
                 every = ((field, route.limits.get(name)) for field, name in parts.ROUTE_LIMITS.items())
-                limits = {field: value for field, value in every if value}
+                limits: dict[str, Any] = {field: value for field, value in every if value}
                 via = vias[0] if len(vias) == 1 else vias
+                if route.source in (str(each.ip) for each in copied):
+                    limits["source"] = route.source
                 yield parts.Route(self.nodes[space.name], route.to, via, out, route.metric, **limits)
 
     def differences(self, at: str, was: Facts, made: Namespace) -> Iterator[parts.Part]:

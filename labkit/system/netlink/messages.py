@@ -206,14 +206,17 @@ def new_route(
     limits: Mapping[str, int] = MappingProxyType({}),
     onlink: bool = False,
     family: int = 4,
+    source: str | None = None,
     before_others: bool = False,
+    replaces: bool = False,
 ) -> Message:
     """Return a request that adds a route to a prefix, or to `default` of this family.
 
     `hops` are (interface index, gateway or None); several hops have equal cost (ECMP). The kernel uses the route with
     the smallest `metric`. `limits`: by ip-route(8)'s names (mtu, advmss, window). `onlink`: the
-    gateways are there, whatever the addresses say. `before_others`: the kernel uses it before IPv4 routes of the same
-    metric, which stay; else there may be none.
+    gateways are there, whatever the addresses say. `source`: the preferred address of packets. `before_others`: the
+    kernel uses it before IPv4 routes of the same metric, which stay; `replaces`: in the place of one; else there may be
+    none.
     """
     flags = RTNH_F_ONLINK if onlink else 0
     fields: dict[str, Any] = {
@@ -230,7 +233,7 @@ def new_route(
     behind = any(gateway for _, gateway in hops)
     fields["family"] = _family(family)
     fields["scope"] = RT_SCOPE_UNIVERSE if behind or family == 6 else RT_SCOPE_LINK
-    attributes["RTA_PRIORITY"] = metric
+    attributes |= {"RTA_PRIORITY": metric, "RTA_PREFSRC": source}
     attributes["RTA_METRICS"] = (
         nested({f"RTAX_{name.upper()}": value for name, value in limits.items()}) if limits else None
     )
@@ -244,7 +247,8 @@ def new_route(
             for index, gateway in hops
         ]
     by = ", ".join(gateway or f"interface {index}" for index, gateway in hops)
-    how = NLM_F_ACK | NLM_F_CREATE if before_others else CREATE
+    how = NLM_F_ACK | NLM_F_CREATE if before_others or replaces else CREATE
+    how |= NLM_F_REPLACE if replaces else 0
     return encoded(rtmsg, RTM_NEWROUTE, how, f"add route to {to} via {by}", fields, attributes)
 
 

@@ -347,6 +347,7 @@ class BuiltNetwork:
             onlink = any(
                 self.described.connected(route.at, ip_address(one)) is None for one in route.gateways
             )
+            out = self.described.interfaces.get((route.at, route.out or ""))
             message = netlink.new_route(
                 route.to,
                 hops,
@@ -354,6 +355,9 @@ class BuiltNetwork:
                 limits=route.limits,
                 onlink=onlink,
                 family=target(route).version,
+                source=route.source,
+                replaces=not route.gateways
+                and bool(out and out.address and out.address.network == target(route)),
             )
             messages[route.at].append(message)
         self._do(messages)

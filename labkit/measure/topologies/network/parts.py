@@ -272,7 +272,8 @@ class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="route"
     an interface, or through both if no subnet of the node has the gateway.
 
     It can limit packets to `mtu_bytes`, and of TCP the segments (`mss_bytes`) and the window that the node offers, and
-    set its first window and the one that it first offers, in segments (ROUTE_LIMITS; ip-route(8)).
+    set its first window and the one that it first offers, in segments (ROUTE_LIMITS; ip-route(8)). source: the address
+    of the node that its packets have. A route to a subnet of its interface takes the place of the kernel's own one.
     """
 
     at: str
@@ -286,6 +287,7 @@ class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="route"
     first_window: RouteLimit | None = None
     first_offered_window: RouteLimit | None = None
     quick_acks: RouteLimit | None = None
+    source: str | None = None
 
     @property
     def limits(self) -> dict[str, int]:

@@ -274,6 +274,11 @@ def _routes(described: NetworkIndex) -> None:
         subject = f"the route of {route.at} to {route.to}"
         if not route.gateways and route.out is None:
             raise BadInput(f"{subject} has no next hop: give it a gateway (via) or an interface (out)")
+        own = [one.address.ip for one in described.interfaces_with_address(route.at) if one.address]
+        if route.source not in (None, *(str(one) for one in own if one.version == target(route).version)):
+            raise BadInput(
+                f"{subject} has the source {route.source}, but {described.addresses_text(route.at)}"
+            )
         for gateway in map(ip_address, route.gateways):
             _gateway(described, route, gateway, subject)
 

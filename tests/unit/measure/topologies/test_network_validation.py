@@ -195,6 +195,8 @@ ADDED: list[tuple[list[Any], str]] = [
     ([Route("n1", "10.9.0.0/24", via="fd00::1")], "the route of n1 to 10.9.0.0/24 has the gateway fd00::1 of another"),
     ([Route("n1", "10.9.0.0/24", out="eth7")], "the route of n1 to 10.9.0.0/24 uses the interface eth7, but n1 has"),
     ([Route("n1", "10.9.0.0/24")], "the route of n1 to 10.9.0.0/24 has no next hop"),
+    ([Route("n1", "10.9.0.0/24", via="192.168.1.254", source="192.168.2.1")],
+     "the route of n1 to 10.9.0.0/24 has the source 192.168.2.1, but it has 192.168.1.1/24"),
     ([Route("n1", "10.9.0.0/24", via="192.168.1.254", metric=-1)], "the metric -1 of the route of n1"),
     ([Bridge("n1", "b2", "fe80::1%up/64")], "fe80::1%up/64 has a scope (%)"),
     ([Bridge("n1", "b2", "127.0.0.1/8")], "the address 127.0.0.1/8 of b2 (n1) is a loopback address: choose another"),
