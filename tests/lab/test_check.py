@@ -540,8 +540,10 @@ LACKED = {
         "ip -n client route add blackhole 10.7.0.0/16; ip -n client route add unreachable 10.8.0.0/16;"
         " ip -n client route add 10.13.0.0/16 via 10.1.0.254 mtu lock 1300;"
         " ip -n client route add 10.55.9.0/24 via 10.55.0.9",
-    "routes of netns:mid: 10.15.0.0/16 via 10.2.0.1 dev to-server table 100; prohibit 10.9.0.0/16":
-        "ip -n mid route add 10.15.0.0/16 via 10.2.0.1 table 100; ip -n mid route add prohibit 10.9.0.0/16",
+    "routes of netns:mid: 10.15.0.0/16 via 10.2.0.1 dev to-server table 100;"
+    " 10.2.0.0/24 dev to-server scope link src 10.2.0.254 rto_min lock 5ms; prohibit 10.9.0.0/16":
+        "ip -n mid route add 10.15.0.0/16 via 10.2.0.1 table 100; ip -n mid route add prohibit 10.9.0.0/16;"
+        " ip -n mid route change 10.2.0.0/24 dev to-server proto kernel scope link src 10.2.0.254 rto_min 5ms",
     "rules of routing of netns:mid: 32765: from 10.1.0.0/24 lookup 100":
         "ip -n mid rule add from 10.1.0.0/24 table 100",
     "settings of eth0 of netns:server: txqlen 50; flags NOARP": "ip -n server link set eth0 arp off txqueuelen 50",
@@ -555,6 +557,7 @@ tc -n server qdisc add dev eth0 root tbf rate 5mbit burst 10kb latency 50ms; tc 
 ip -n mid neigh add 10.2.0.7 lladdr 02:00:00:00:00:99 nud permanent dev to-server
 ip -n client route add 10.12.0.0/16 via 10.1.0.254 mtu 1300 advmss 1200 window 9000 initcwnd 4 initrwnd 5 quickack 1
 ip -n client route replace 10.1.0.0/24 dev eth0 src 10.1.0.1 window 2000
+ip -n server route change 10.2.0.0/24 dev eth0 proto kernel scope link src 10.2.0.1 mtu 1400
 """
 
 
@@ -568,11 +571,12 @@ def test_a_clone_lists_what_it_lacks(tmp_path: Path) -> None:
     assert sorted(found) == sorted(f"{one}." for one in LACKED)
     assert "{type: neighbour, at: mid, out: to-server, address: 10.2.0.7, mac: '02:00:00:00:00:99'}" in text
     assert "rate_bps: 5000000.0" in text
-    [client, *_] = json.loads(run([*LABKIT, "draw", str(file), "--json"]))["namespaces"]
+    [client, *_, server] = json.loads(run([*LABKIT, "draw", str(file), "--json"]))["namespaces"]
     limits = {"mtu": 1300, "advmss": 1200, "window": 9000, "initcwnd": 4, "initrwnd": 5, "quickack": 1}
     assert limits in [route["limits"] for route in client["routes"]]
-    subnet = {"to": "10.1.0.0/24", "source": "10.1.0.1", "limits": {"window": 2000}}
-    assert [one | subnet == one for one in client["routes"] if one["to"] == subnet["to"]] == [True]
+    for n, end, limits in ((1, client, {"window": 2000}), (2, server, {"mtu": 1400})):
+        of = {"to": f"10.{n}.0.0/24", "source": f"10.{n}.0.1"}
+        assert [one["limits"] for one in end["routes"] if of.items() <= one.items()] == [limits]
     with untouched(SOUND["gateways of no subnet"]) as words:
         file.write_text(text := clone(words))
     assert "# It lacks" not in text

@@ -51,7 +51,8 @@ CHOSEN = re.compile(
     r" (proto (?!esp|ah|comp|tcp|udp|sctp|icmp|ipv6)\w+|pref medium|onlink|nhid \d+|linkdown|dead|expires \w+"
     r"|(reqid|spi) \w+(\(\w+\))?)(?= |$)"
 )
-DERIVED = re.compile(r" proto kernel|^local fe80:")
+# Routes that the kernel derived from addresses, and nobody gave a limit.
+DERIVED = re.compile(r" proto kernel( (scope|src|metric|pref|expires) \S+| linkdown| dead)*$|^local fe80:")
 FLAGS = ("NOARP", "PROMISC", "ALLMULTI")
 # Fields of `ip -d link` that are not the interface's own, are copied, or depend on who looks.
 OTHER_FIELDS = STATES | {
@@ -276,14 +277,14 @@ class _Copy:
             # A copy resolves the address itself where a route of IPv4 has a gateway of IPv6 (RFC 5549).
             vias = tuple(one for one in hops if route.to == "default" or (":" in one) == (":" in route.to))
             version = ip_interface((*vias, route.to)[0].replace("default", "::")).version
-            if not route.connected and version == family:
+            every = ((field, route.limits.get(name)) for field, name in parts.ROUTE_LIMITS.items())
+            limits: dict[str, Any] = {field: value for field, value in every if value}
+            if version == family and (limits or not route.connected):
                 copied = [*map(ip_interface, filter(None, map(self._copied_address, space.interfaces)))]
                 known = all(any(ip_address(via) in each.network for each in copied) for via in vias)
                 out = route.hops[0].interface if not vias or (not known and len(vias) == 1) else None
-                every = ((field, route.limits.get(name)) for field, name in parts.ROUTE_LIMITS.items())
-                limits: dict[str, Any] = {field: value for field, value in every if value}
                 via = vias[0] if len(vias) == 1 else vias
-                if route.source in (str(each.ip) for each in copied):
+                if route.source in [str(each.ip) for each in copied]:
                     limits["source"] = route.source
                 yield parts.Route(self.nodes[space.name], route.to, via, out, route.metric, **limits)
 
