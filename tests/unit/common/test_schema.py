@@ -15,6 +15,7 @@ from conftest import ROOT
 from labkit import cli
 from labkit.commands import rows as rows_command
 from labkit.common import run_folder, schema
+from studies.latency_under_load.course import Course, Interval
 
 # Rows of all experiments that run without guests: labkit run EXPERIMENT on Linux 6.18, long lists cut.
 RECORDED = [json.loads(line) for line in (ROOT / "tests/samples/rows.jsonl").read_text().splitlines()]
@@ -67,8 +68,8 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _example(kind: str) -> str:
-    return re.findall(rf"```{kind}\n(.*?)```", PAGE, flags=re.DOTALL)[0]
+def _example(kind: str, number: int = 0) -> str:
+    return re.findall(rf"```{kind}\n(.*?)```", PAGE, flags=re.DOTALL)[number]
 
 
 def _medians(printed: str) -> dict[tuple[str, ...], float]:
@@ -84,6 +85,20 @@ def test_pandas_example(
     monkeypatch.setenv("RUN", str(run))
     exec(_example("python"), {})
     assert _medians(capsys.readouterr().out) == EXPECTED
+
+
+def test_course_example(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    probes = [(-1.0, 9.0), (2.0, 3.0), (2.5, None), (3.0, 5.0), (5.0, 9.0)]
+    phases = {"idle": (-2.0, 0.0), "loaded": (2.0, 4.0), "after": (4.5, 6.0)}
+    path = tmp_path / "artefacts/1-r0/a-course.json.gz"
+    run_folder.write_artefact(path, Course([Interval(0.1, 1e6, 1e4)], probes, phases))
+    names = {"status": "ok", "method": "whole", "arm": "a", "throughput_bps": None}
+    run_folder.write_rows(tmp_path, "1-r0", [names | {"artefact": str(path.relative_to(tmp_path))}])
+    monkeypatch.setenv("RUN", str(tmp_path))
+    exec(_example("python") + _example("python", 1), {})
+    assert float(capsys.readouterr().out.split()[-1]) == 4.0
 
 
 def _queried(run: Path, query: str) -> dict[tuple[str, ...], float]:
