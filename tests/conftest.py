@@ -143,6 +143,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         "there is no duckdb (pip install 'labkit[dev]')",
     ),
     "nft": program("nft", "--version", package="nftables"),
+    "iptables": program("iptables-nft", "--version", package="iptables"),
     "perf": (
         lambda: works("perf", "stat", "--all-cpus", "-e", "cpu-clock", "true"),
         "there is no perf (Debian package linux-perf), or this user may not watch the whole machine",

@@ -5,6 +5,7 @@ Each network is in namespaces of its own, with names that only it sees (its own 
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -696,8 +697,65 @@ def test_a_port_that_is_asked_for() -> None:
     both = LISTENS.replace("; time", "; t=socket.create_server(('', 443)); time")
     [first, *_] = checked(script.replace(LISTENS, both))["findings"]
     assert (first["cause"], first["certainty"]) == ("port without answer", "possible")
-    [first, second, *_] = checked(ROUTED + snat("masquerade"), "--port", "81")["findings"]
-    assert (first["cause"], second["certainty"]) == ("nothing listens", "possible")
+    [only] = checked(ROUTED + snat("masquerade"), "--port", "81")["findings"]
+    assert only["cause"] == "nothing listens"
+
+
+# This machine publishes port 9090 of the server by rules as those of CNI: answers to a client of the same network come
+# back to its own address.
+PUBLISHED = """
+for n in client:2 server:3; do
+  ip netns add ${n%:*}; ip link add v-${n%:*} up type veth peer name eth0 netns ${n%:*}
+  ip -n ${n%:*} link set lo up; ip -n ${n%:*} link set eth0 up; ip -n ${n%:*} address add 10.1.0.${n#*:}/24 dev eth0
+  ip -n ${n%:*} route add default via 10.1.0.1
+done
+ip link add br0 up type bridge; ip link set v-client master br0; ip link set v-server master br0
+ip address add 10.1.0.1/24 dev br0; echo 1 >/proc/sys/net/ipv4/ip_forward
+iptables-nft-restore <<'END'
+*nat
+:PORT -
+:MARKED -
+:MASQUERADED -
+-A PREROUTING -m addrtype --dst-type LOCAL -m comment --comment "a comment" -j PORT
+-A OUTPUT -m addrtype --dst-type LOCAL -j PORT
+-A PORT -s 10.1.0.0/24 -p tcp -m tcp --dport 9090 -j MARKED
+-A PORT -p tcp -m tcp --dport 9090 -j DNAT --to-destination 10.1.0.3:90
+-A MARKED -j MARK --set-xmark 0x2000/0x2000
+-A POSTROUTING -m comment --comment "a comment" -j MASQUERADED
+-A POSTROUTING -s 10.1.0.2/32 -d 10.1.0.0/24 -j ACCEPT
+-A POSTROUTING -s 10.1.0.2/32 -j MASQUERADE
+-A MASQUERADED -m mark ! --mark 0x2000/0x2000 -j RETURN
+-A MASQUERADED -j MASQUERADE
+COMMIT
+END
+"""
+
+
+def listening(at: str) -> str:
+    return f'{PYTHON} "{LISTENS.replace("::ffff:10.2.0.1", at)}" >/dev/null 2>&1 & sleep 0.5\n'
+
+
+@pytest.mark.long
+@pytest.mark.needs("iptables")
+def test_nothing_listens_where_rules_lead_a_connection() -> None:
+    """The port behind a rule is the one that counts, and a program that listens at another address is named."""
+    script = PUBLISHED + listening("::ffff:127.0.0.1").replace("80", "90")
+    with untouched(script) as words:
+        end = ("netns:server", "--json", "--port", "9090")
+        reports = [json.loads(run([*words, *LABKIT, "check", one, *end])) for one in ("host", "netns:client")]
+    for only in (one for report in reports for one in report["findings"]):
+        what = r"nothing listens at port 90 of 10\.1\.0\.3; python\S* \(pid \d+\) listens at \S*127\.0\.0\.1\]?:90"
+        assert re.match(f"{what} only; a rule of host leads port 9090 there: PORT .*DNAT", only["what"]), only
+        assert (only["cause"], only["certainty"]) == ("nothing listens", "seen")
+        assert only["undo"] == "let the program listen at 10.1.0.3"
+    redirected = nft(
+        "server", "prerouting", "tcp dport 80 counter redirect to :9999", kind="nat", priority=-100
+    )
+    [only] = checked(ROUTED + listening("::ffff:10.2.0.1") + redirected, "--port", "80")["findings"]
+    assert only["what"].startswith(
+        "nothing listens at port 9999 of 10.2.0.1; a rule of netns:server leads port 80 there"
+    )
+    assert only["undo"].startswith("ip netns exec server nft delete rule ip f c handle ")
 
 
 @pytest.mark.long

@@ -16,8 +16,10 @@ _META = {"-i": "iifname", "-o": "oifname", "-p": "l4proto"}
 _ADDRESSES = {"-s": "saddr", "-d": "daddr"}
 _PORTS = {"--sport": "sport", "--dport": "dport", "--sports": "sport", "--dports": "dport"}
 _TARGETS = {"DROP": "drop", "REJECT": "reject", "ACCEPT": "accept", "NFQUEUE": "queue", "REDIRECT": "redirect",
-            "DNAT": "dnat", "SNAT": "snat", "MASQUERADE": "masquerade", "TPROXY": "tproxy"}  # fmt: skip
-_SOURCE = {"ip": re.compile(r"--to-source ([0-9.]+)"), "ip6": re.compile(r"--to-source \[?([0-9a-f:]+)")}
+            "DNAT": "dnat", "SNAT": "snat", "MASQUERADE": "masquerade", "TPROXY": "tproxy",
+            "RETURN": "return"}  # fmt: skip
+_GIVEN = {family: re.compile(rf"--to-(?:(?:source|destination) {address}|ports)(?::? ?(\d+)(?= |$))?")
+          for family, address in (("ip", r"([0-9.]+)"), ("ip6", r"\[?([0-9a-f:]+)\]?"))}  # fmt: skip
 _NUMBER = re.compile(r"0x[0-9a-f]+|[0-9]+")
 _MANGLED = {"--set-mss": {"tcp option": {"name": "maxseg"}}, "--ttl-set": {"payload": {"field": "ttl"}},
             "--hl-set": {"payload": {"field": "hoplimit"}}, "--set-xmark": {"meta": {"key": "mark"}}}  # fmt: skip
@@ -89,8 +91,10 @@ def _expressions(family: str, rule: str) -> Iterator[dict[str, Any]]:
         elif word in _MANGLED and (number := _NUMBER.match(value)) and "CONNMARK" not in words:
             yield {"mangle": {"key": _MANGLED[word], "value": int(number[0], 0)}}
         elif word in ("-j", "-g"):
-            options = {"flags": "bypass"} if "--queue-bypass" in words else None
-            options = {"addr": given[1]} if (given := _SOURCE[family].search(rule)) else options
+            options: dict[str, Any] | None = {"flags": "bypass"} if "--queue-bypass" in words else None
+            if given := _GIVEN[family].search(rule):
+                options = {"addr": given[1]} if given[1] else {}
+                options |= {"port": int(given[2])} if given[2] else {}
             yield {_TARGETS[value]: options} if value in _TARGETS else {"jump": {"target": value}}
         op = "!=" if word == "!" else "=="
 

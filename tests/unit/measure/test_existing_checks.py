@@ -340,6 +340,12 @@ def test_an_address_that_rules_put_into_packets_may_be_of_ipv6() -> None:
     for given in ("2001:db8::9", "[2001:db8::9]:1-9", "2001:db8::9-2001:db8::a"):
         [counted, snat] = iptables.merged([], "ip6tables-nft-save", saved % given)[-1]["rule"]["expr"]
         assert (counted, snat) == ({"counter": {"packets": 1}}, {"snat": {"addr": "2001:db8::9"}})
+    for words, statement in (
+        ("DNAT --to-destination [fd00::1]:80", {"dnat": {"addr": "fd00::1", "port": 80}}),
+        ("REDIRECT --to-ports 9999", {"redirect": {"port": 9999}}),
+    ):
+        saved = f"*nat\n[1:60] -A PREROUTING -p tcp -j {words}\n"
+        assert iptables.merged([], "ip6tables-nft-save", saved)[-1]["rule"]["expr"][-1] == statement
 
 
 def test_rules_of_the_way_out_of_the_server_need_no_way_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,7 +124,7 @@ class Evidence(Probed):
     meanwhile anywhere on the machine. queued_before: `queued` at its beginning. far: `client` or `server`, which then
     is on another machine; its namespace here is the one that routes packets there. beyond: whether the other machine
     counted the packets where they leave it or enter it, by direction; narrow: its interface with the smallest MTU, and
-    this MTU.
+    this MTU. asked: the address to whose ports the client connected; "": the server's.
     """
 
     forward: Path
@@ -141,6 +141,7 @@ class Evidence(Probed):
     far: str | None = None
     beyond: dict[str, bool] = field(default_factory=dict)
     narrow: tuple[str, int] | None = None
+    asked: str = ""
 
     @property
     def ends(self) -> dict[Space, str]:
@@ -325,6 +326,7 @@ def gather(
     with observed(forward, back) as result:
         one, other = result.client, result.server
         address, port = asked or (other.address, None)
+        result.asked = address
 
         def one_way(here: End, there: End, along: Path) -> OneWay:
             return probes.one_way(lambda kind: probes.channel(kind, here, there), mtu_of(along))

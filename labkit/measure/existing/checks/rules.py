@@ -462,7 +462,8 @@ def _targets(value: Any) -> Iterator[str]:
 def translated(seen: Evidence) -> Iterator[Finding]:
     """Rules that replace addresses or ports of packets that do not arrive."""
     arrives = all(probe.arrives for _path, probe in seen.directions)
-    for space, names, rule in _rules(seen) if seen.blocked else ():
+    explained = arrives and seen.ports and seen.ports.keys() == closed(seen).keys()
+    for space, names, rule in _rules(seen) if seen.blocked and not explained else ():
         every = rule.get("expr", ())
         replaces = any(word in one for one in every for word in TRANSLATIONS)
         replaces = replaces or any(
@@ -479,6 +480,57 @@ def translated(seen: Evidence) -> Iterator[Finding]:
                 what=f"a rule replaces addresses or ports of packets like those that do not arrive{lost}:"
                 f" {_text(space, rule)}",
             )  # fmt: skip
+
+
+def closed(seen: Evidence) -> dict[int, tuple[int, str, str | None]]:
+    """Return the ports that take no connection because nothing listens where it arrives: each with the port there, and,
+    if a rule leads to it, this in words, and what deletes the rule if something listens without it."""
+    result, own = dict[int, tuple[int, str, str | None]](), seen.server.address
+    packet = {"saddr": seen.client.address, "daddr": seen.asked or own, "protocol": "tcp"}
+    for port in (port for port, said in seen.ports.items() if said and seen.far != "server"):
+        to, address, listening, why, undo = port, packet["daddr"], seen.listening(), "", None
+        for space in seen.spaces:
+            hook, of_port = "output" if space is seen.client.space else "prerouting", {"dport": str(port)}
+            found = translation(seen.rulesets[space.name], hook, packet | of_port, seen.names(space))
+            if found:
+                address, to = found[1].get("addr", address), found[1].get("port", port)
+                why = f"; a rule of {space.name} leads port {port} there: {_text(space, found[0])}"
+                undo = _deletion(space, found[0]) if port in listening else None
+                break
+        if address == own and to not in listening:
+            result[port] = to, why, undo
+    return result
+
+
+def translation(
+    listed: list[dict[str, Any]], hook: str, packet: dict[str, str], names: set[str]
+) -> tuple[Rule, Rule] | None:
+    """Return the rule, and what its statement gives, by which chains of NAT at a hook replace addresses or ports of a
+    packet; None without one. The packet gets the marks that they set. A condition that is not understood holds."""
+    maps, every = maps_of.named(listed), entries(listed, "rule")
+    packet.setdefault("mark", "0")
+
+    def said(chain: Chain) -> Iterator[tuple[Rule, str, Any]]:
+        for rule in every:
+            if chain_of(rule) != chain or not may_match(rule, packet, names):
+                continue
+            for what, mark in _written(rule, maps[chain[:2]], packet, names):
+                packet["mark"] = str(int(packet["mark"]) | (mark if what == MARK else 0))
+            verdicts = _verdicts(rule, maps[chain[:2]], packet, names)
+            for word, given in (next(iter(one.items())) for one in verdicts if isinstance(one, dict)):
+                if word in ("jump", "goto"):
+                    yield from said((*chain[:2], given["target"]))
+                yield rule, word, given
+                if word in ("goto", "return"):
+                    return
+
+    bases = [one for one in entries(listed, "chain") if one.get("hook") == hook]
+    for base in sorted(bases, key=lambda one: int(one.get("prio", 0))):
+        ends = (one for one in said(chain_of(base)) if one[1] in ("accept", "drop", *TRANSLATIONS))
+        rule, word, given = next(ends, ({}, "", None))
+        if word in TRANSLATIONS:
+            return rule, given or {}
+    return None
 
 
 def _no_way_back(seen: Evidence, space: Space, rule: Rule) -> str:

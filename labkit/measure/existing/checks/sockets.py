@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import shutil
 import socket
 import time
 from collections import Counter
@@ -12,7 +14,7 @@ from contextlib import suppress
 
 from labkit.common import units
 from labkit.common.errors import LabkitError
-from labkit.measure.existing.checks import probes
+from labkit.measure.existing.checks import probes, rules
 from labkit.measure.existing.checks.evidence import Evidence
 from labkit.measure.existing.checks.findings import ALL, MOST, MUCH, POSSIBLE, PRESENT, SEEN, SOME, Finding
 from labkit.measure.existing.spaces import Space
@@ -23,6 +25,7 @@ NEAR = 0.8
 IN_USE = os.strerror(errno.EADDRINUSE)
 SOME_DROPS, DROP_SHARE = 50, 0.01
 SLOW_MS = 2.0
+LISTENER = re.compile(r'^LISTEN +\d+ +\d+ +(\S+) +\S+(?: +users:\(\("(.*?)",pid=(\d+))?', re.M)
 UNREAD_BYTES, AGAIN_S = 1 << 16, 0.2
 # Switches of TCP whose other value costs, with what it does.
 TCP_SWITCHES = {
@@ -188,12 +191,17 @@ def connection(seen: Evidence) -> Iterator[Finding]:
                 cause="retransmissions" if one.protocol == "TCP" else "loss", certainty=SEEN, weight=SOME, where="path",
                 what=f"{units.percent(share)} of {one.protocol}'s packets were {words} during the load",
             )  # fmt: skip
-    listening = seen.listening() if any(seen.ports.values()) else []
+    closed, at, address = rules.closed(seen), seen.server.space, seen.server.address
     for port, said in seen.ports.items():
-        if said and port not in listening and seen.forward.published is None and seen.far != "server":
+        if port in closed:
+            to, why, undo = closed[port]
+            listed = at.namespace.run("ss", "-Htlnp", f"sport = :{to}").stdout if shutil.which("ss") else ""
+            for own, name, pid in LISTENER.findall(listed):
+                why = f"; {f'{name} (pid {pid})' if name else 'a program'} listens at {own} only{why}"
+                undo = f"let the program listen at {address}"
             yield Finding(
-                cause="nothing listens", what=f"nothing listens at port {port} of {seen.server.address}", weight=ALL,
-                where=seen.server.space.name,
+                cause="nothing listens", what=f"nothing listens at port {to} of {address}{why}", weight=ALL,
+                where=at.name, undo=undo,
                 certainty=SEEN if said == os.strerror(errno.ECONNREFUSED) else PRESENT,
             )  # fmt: skip
         elif said and seen.connects:
