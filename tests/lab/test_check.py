@@ -793,6 +793,38 @@ sleep 1
     assert "# It lacks the CPU quota of the programs of netns:server: 0.2 CPUs." in copy.splitlines()
 
 
+# Of cgroup v1, and of v2 beside it or alone: the file that pauses, and what it takes.
+FREEZERS = {
+    "freezer": ("freezer.state", "FROZEN", "THAWED"), "unified": ("cgroup.freeze", "1", "0"),
+    "": ("cgroup.freeze", "1", "0"),
+}  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.needs("cpu cgroup")
+def test_a_paused_program_is_stopped() -> None:
+    """The freezer of cgroup v1 leaves a program that sleeps where it waits in the kernel."""
+    found = dict[str, list[str]]()
+    for top, (switch, on, off) in FREEZERS.items():
+        own = Path("/sys/fs/cgroup", top, "labkit-paused")
+        if not (own.parent / "cgroup.procs").exists():
+            continue
+        own.mkdir()
+        try:
+            with network(
+                f"{BRIDGE}{SLEEPS} echo $! > {own}/cgroup.procs; echo {on} > {own}/{switch}"
+            ) as words:
+                found[top] = sentences(json.loads(run([*words, *CHECK])))
+                (own / switch).write_text(off)
+        finally:
+            (own / switch).write_text(off)
+            assert until(lambda own=own: not (own / "cgroup.procs").read_text(), 10)
+            own.rmdir()
+    causes = {"stopped program: a program of netns:server"}
+    assert found
+    assert all({one.partition(" (")[0] for one in each} == causes for each in found.values()), found
+
+
 def test_what_cannot_be_checked_is_one_sentence() -> None:
     with network(ENDS) as words:
         server = "netns:client netns:server"

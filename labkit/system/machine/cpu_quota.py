@@ -17,7 +17,7 @@ LIMIT = 0.01  # the share of the time above which a row gets a doubt
 def quota_cpus(process: int | str = "self") -> float | None:
     """Return how many CPUs' time the smallest quota allows; None without one."""
     allowed = []
-    for folder in _cgroups(process):
+    for folder in cgroups(process):
         with suppress(OSError, ValueError):
             if (folder / "cpu.max").exists():
                 quota, period = (folder / "cpu.max").read_text().split()
@@ -31,7 +31,7 @@ def quota_cpus(process: int | str = "self") -> float | None:
 def throttled_s(process: int | str = "self") -> float:
     """Return for how many seconds, since the cgroups exist, a quota has kept runnable threads from running."""
     result = 0.0
-    for folder in _cgroups(process):
+    for folder in cgroups(process):
         with suppress(OSError, ValueError):
             pairs = (line.split() for line in (folder / "cpu.stat").read_text().splitlines())
             values = {name: int(value) for name, value in pairs}
@@ -43,26 +43,26 @@ def throttled_s(process: int | str = "self") -> float:
 def throttled_share(process: int | str) -> float:
     """Return the share of periods, since the cgroups exist, in which a quota stopped threads of a process's cgroup."""
     shares = [0.0]
-    for folder in _cgroups(process):
+    for folder in cgroups(process):
         with suppress(OSError, ValueError, ZeroDivisionError, KeyError):
             values = dict(line.split() for line in (folder / "cpu.stat").read_text().splitlines())
             shares.append(int(values["nr_throttled"]) / int(values["nr_periods"]))
     return max(shares)
 
 
-def _cgroups(process: int | str) -> Iterator[Path]:
-    """Yield the cgroup of a process that has the CPU controller, and those above it (proc(5), cgroups(7))."""
+def cgroups(process: int | str, controller: str = "cpu") -> Iterator[Path]:
+    """Yield the cgroups of a process that have a controller (v1) or any (v2), and those above (proc(5), cgroups(7))."""
     mounts = {}
     # A mount point may have any bytes, and the source of a mount may be empty.
     for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
         before, _, after = line.partition(" - ")
         kind, *_, options = after.split(" ")
-        if kind == "cgroup2" or (kind == "cgroup" and "cpu" in options.split(",")):
+        if kind == "cgroup2" or (kind == "cgroup" and controller in options.split(",")):
             mounts[kind] = (before.split()[3], Path(before.split()[4]))
     for line in Path(f"/proc/{process}/cgroup").read_text(errors="surrogateescape").splitlines():
         number, controllers, path = line.split(":", 2)
         kind = "cgroup2" if number == "0" else "cgroup"
-        if kind not in mounts or (kind == "cgroup" and "cpu" not in controllers.split(",")):
+        if kind not in mounts or (kind == "cgroup" and controller not in controllers.split(",")):
             continue
         root, at = mounts[kind]
         own = at / path.removeprefix(root).lstrip("/")

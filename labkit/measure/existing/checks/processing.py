@@ -25,7 +25,7 @@ WANTED = {
 KINDS = {"veth", "macvlan", "ipvlan", "vxlan", "vlan", "geneve"}
 SMALL_GSO_BYTES, FEW_SEGMENTS = 1 << 15, 8
 BUSY = 0.8
-FROZEN = ("__refrigerator", "do_freezer_trap")  # where the programs of a paused container wait in the kernel
+FROZEN = {"freezer.state": "FROZEN", "cgroup.events": "frozen 1"}  # of a paused container's cgroup, v1 and v2
 # As what the kernel counts packets that programs drop; others' drops have no reason of their own.
 DROPPED_AS = {
     f"{name}{side}": f"TC_{reason}"
@@ -139,12 +139,11 @@ def _holders(seen: Evidence) -> list[list[int]]:
 
 def _is_stopped(pid: int) -> bool:
     """Return whether a program is stopped, or frozen with its container."""
-    state = waits = b""
     with suppress(OSError):  # it has just ended
-        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2]
-    with suppress(OSError):  # another user's
-        waits = Path(f"/proc/{pid}/wchan").read_bytes()
-    return state.split()[:1] == [b"T"] or waits.decode() in FROZEN
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+        files = (at / name for at in cpu_quota.cgroups(pid, "freezer") for name in FROZEN)
+        return state == b"T" or any(one.exists() and FROZEN[one.name] in one.read_text() for one in files)
+    return False
 
 
 def captures(seen: Evidence) -> Iterator[Finding]:
