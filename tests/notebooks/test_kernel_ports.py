@@ -85,9 +85,10 @@ def test_page_tells_nobody_anything(tmp_path: Path) -> None:
 @pytest.mark.needs("root")
 @pytest.mark.parametrize(
     "words",
-    [("-c", SWEEP, "PAGES/10_findings.ipynb", "PAGES/run"), ("docs/executed.py", "PAGES", "10_findings")],
-)
-def test_notebook_of_a_sweep_or_of_the_documentation_tells_nobody_anything(
+    [("-c", SWEEP, "PAGES/10_findings.ipynb", "PAGES/run"), ("docs/executed.py", "PAGES", "10_findings"),
+     ("-m", "nbconvert", "--execute", "--to=notebook", "PAGES/10_findings.ipynb")],
+)  # fmt: skip
+def test_notebook_of_a_sweep_or_of_the_documentation_or_of_nbconvert_tells_nobody_anything(
     words: tuple[str, ...], tmp_path: Path
 ) -> None:
     cells = [nbformat.v4.new_code_cell("import time\ntime.sleep(600)")]
