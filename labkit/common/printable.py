@@ -11,8 +11,9 @@ _CONTROLS = re.compile(
 
 
 def printable(text: str) -> str:
-    """Return the text with every control character escaped, as `\\x1b`."""
-    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    """Return the text with every control character escaped, as `\\x1b`, and bytes that Python took for no character."""
+    escaped = _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    return re.sub(r"\\udc([89a-f][0-9a-f])", r"\\x\1", escaped)
 
 
 def say(text: str) -> None:

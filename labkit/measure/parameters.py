@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
@@ -151,7 +152,10 @@ def _value(name: str, given: Any, kind: Any) -> Any:
         shown = ",".join(map(str, given)) if isinstance(given, (list, tuple)) else given
         if str(error).startswith("Number out of range"):
             raise BadInput(f"{name}={str(shown)[:30]}… is too large for any parameter") from None
-        raise BadInput(f"{name}={shown}: {wrong_type(error).split(': ')[-1]}") from None
+        words = wrong_type(error).split(": ")[-1]
+        if words.startswith("a number") and (match := re.fullmatch(r"([\d.]+)([kMG])\S*", str(value))):
+            words += f": write {match[1]}e{' kMG'.index(match[2]) * 3}"
+        raise BadInput(f"{name}={shown}: {words}") from None
 
 
 def _is_fraction(value: Any) -> bool:

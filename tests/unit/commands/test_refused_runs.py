@@ -29,6 +29,7 @@ datapaths protocol=sctp -> protocol=sctp: choose tcp, udp, ping, udp_rr, tcp_rr,
 datapaths congestion=cubic,bbr -> for example cubic; a run takes one, and the grid of a sweep takes several
 datapaths 'congestion=cubic; ls' -> is not valid: write an algorithm of the kernel
 datapaths rate_bps=nan -> rate_bps=nan
+datapaths rate_bps=50M -> rate_bps=50M: a number or none is needed, not a text: write 50e6
 datapaths seed=2147483648 -> seed=2147483648 is outside
 datapaths zerocopy=perhaps -> zerocopy=perhaps
 datapaths topology=existing:ssh:a/host+ssh:b/host observe=counters slices=4 -> leave observe and slices out

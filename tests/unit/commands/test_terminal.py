@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +34,8 @@ def test_control_characters_of_others_are_escaped_everywhere(
         printable("a\tb\nµ – ✓ 日本\x1b[31m\x9b\u202e\ud800")
         == "a\tb\nµ – ✓ 日本\\x1b[31m\\x9b\\u202e\\ud800"
     )
+    path = os.fsdecode(b"a\xff")
+    assert (printable(path), printable(repr(path))) == ("a\\xff", "'a\\xff'")  # as its user typed it
     text = json.dumps({"a": ATTACK + "é\u202e"}, ensure_ascii=False)
     assert json.loads(printable_json(text)) == json.loads(text)
     assert not OBEYED.search(printable_json(text))
