@@ -17,7 +17,10 @@ from sandbox import LABKIT, TOGETHER, ended_together, one_sentence, until
 from labkit import live
 from labkit.common.errors import BadInput, LabkitError
 from labkit.common.packets import pcapng
+from labkit.measure.endpoints import namespaces
 from labkit.measure.observers.monitor.live_monitor import LiveMonitor
+from labkit.measure.topologies import MACHINE, Spec, Topology
+from labkit.measure.topologies.state import read
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "bridge", "tcpdump")
 
@@ -186,6 +189,18 @@ def test_ports_of_the_tunnels_of_a_topology_are_known(tmp_path: Path) -> None:
             other.a.run("ping", "-q", "-c", "3", "-i", "0.01", "10.9.0.2")
     assert one.counts.selected_count == 3
     assert "VXLAN 1 / Ethernet / IP 10.9.0.1 > 10.9.0.2 / ICMP" in one.packets[0].stack
+
+
+@pytest.mark.needs("vxlan")
+def test_ports_of_the_tunnels_of_the_machine_are_known() -> None:
+    """The machine is a namespace of its own."""
+    with namespaces(["machine"], family=4) as [space]:
+        done = space.run(
+            "ip", "link", "add", "vx", "type", "vxlan", "id", "1", "dstport", "8999", "dev", "lo"
+        )
+        assert done.returncode == 0, done.message()
+        found = read.state(Topology(MACHINE, Spec(), [], [space]))
+    assert found.ports() == {4789: "vxlan", 6081: "geneve", 8999: "vxlan"}
 
 
 def test_interface_that_goes_away(net: live.LiveTopology) -> None:

@@ -70,7 +70,7 @@ def state(topology: Topology) -> State:
             if (place := _linked_interface(one, link)) is not None
         }
         for one in seen:
-            if one.name == MACHINE:
+            if one.name == MACHINE and len(seen) > 1:  # alone, it is what is looked at
                 one.shown = {place.interface for place in used if place.namespace == MACHINE}
         result = [_namespace(one) for one in seen]
     ends = [(_end(pair.client), _end(pair.server)) for pair in topology.pairs]
