@@ -240,7 +240,7 @@ def summary(hop: str, report: MonitorReport) -> dict[str, Any]:
         "conversations": report.conversations,
         "talkers": report.talkers,
         "problem": report.problem,
-        "hint": report.counts.hint,
+        "hint": live_monitor.hint(report),
         "packets": [one.stack for one in report.packets],
         "fields": [one.fields for one in report.packets],
     }
@@ -260,7 +260,7 @@ def tables(hop: str, report: MonitorReport, before: tuple[float, MonitorReport |
         if value or name in ALWAYS_SHOWN:
             rate = units.si((value - counts_before.get(name, 0)) / seconds, "pps")
             counters.add_row(name.removesuffix("_count"), f"{value:,}", rate)
-    hints = [f"- {text}" for text in (report.problem, report.counts.hint) if text]
+    hints = [f"- {text}" for text in (report.problem, live_monitor.hint(report)) if text]
     by_class = new_table("\nClasses", [("class", False), ("packets", True), ("bytes", True), ("rate", True)])
     for name, (count, length_bytes) in report.classes.items():
         count_before = earlier.classes.get(name, (0, 0))[0] if earlier else 0
@@ -338,7 +338,7 @@ JSON = {
     "conversations": "a list of lists: class, source, destination, packets, bytes",
     "talkers": "a list of lists, by bytes: address, packets and bytes sent, packets and bytes received",
     "problem": "what went wrong, for example that tshark was killed; empty: nothing",
-    "hint": "what to change if packets passed and none was selected; empty: nothing",
+    "hint": "what to change if no packet was selected, or only first fragments; empty: nothing",
     "packets": "the headers of the last packets, a line of text each",
     "fields": "for each of these packets, the list of its values of `fields=`",
 }

@@ -18,6 +18,7 @@ from labkit import live
 from labkit.common.errors import BadInput, LabkitError
 from labkit.common.packets import pcapng
 from labkit.measure.endpoints import namespaces
+from labkit.measure.observers.monitor import live_monitor
 from labkit.measure.observers.monitor.live_monitor import LiveMonitor
 from labkit.measure.topologies import MACHINE, Spec, Topology
 from labkit.measure.topologies.state import read
@@ -189,6 +190,25 @@ def test_ports_of_the_tunnels_of_a_topology_are_known(tmp_path: Path) -> None:
             other.a.run("ping", "-q", "-c", "3", "-i", "0.01", "10.9.0.2")
     assert one.counts.selected_count == 3
     assert "VXLAN 1 / Ethernet / IP 10.9.0.1 > 10.9.0.2 / ICMP" in one.packets[0].stack
+
+
+SEND_FRAGMENTED = """
+import socket, sys, time
+end = socket.socket(socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET, socket.SOCK_DGRAM)
+for _ in range(20):
+    end.sendto(bytes(4000), (sys.argv[1], 9))
+    time.sleep(0.001)
+"""
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_first_fragments_have_ports_and_the_others_a_hint(family: int) -> None:
+    with live.build("veth", family=family) as cable:
+        with cable.monitor("server0:eth0", port=9, protocol="udp") as one:
+            cable.client0.run(sys.executable, "-P", "-c", SEND_FRAGMENTED, cable.server0.address)
+    last = one.read(limit=5)
+    assert last.counts.selected_count == 20
+    assert "later ones have no ports" in str(live_monitor.hint(last))
 
 
 @pytest.mark.needs("vxlan")

@@ -1,5 +1,6 @@
 """A monitor of an interface for users: counts, classes, conversations, and the last packets decoded."""
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -54,6 +55,14 @@ class MonitoredPacket:
 
 
 MonitorReport = Report[MonitoredPacket]
+
+
+def hint(report: MonitorReport) -> str | None:
+    """Return one sentence if the filter selected nothing, or of datagrams only the first fragments; else None."""
+    places = [place for one in report.packets for place in re.findall(r" fragment at (\d+)", one.stack)]
+    if places and not any(map(int, places)):
+        return "only first fragments are here: later ones have no ports, so port= cannot select them; leave it out"
+    return report.counts.hint
 
 
 class LiveMonitor:

@@ -8,7 +8,7 @@ import msgspec
 from labkit.common.errors import BadInput, choose
 from labkit.common.limits import Within
 from labkit.common.packets import PORTS
-from labkit.measure.observers.monitor.inner_headers import inner_filter
+from labkit.measure.observers.monitor import inner_headers
 from labkit.system import libpcap
 
 PROTOCOLS = ("arp", "gre", "icmp", "icmp6", "ip", "ip6", "sctp", "tcp", "udp")
@@ -18,8 +18,9 @@ MAX_VLAN, MAX_PORT = 4095, 65535
 
 class Selection(msgspec.Struct, frozen=True):
     """Which packets are seen. All that is given must hold. Addresses may be prefixes. `port` is the source's or the
-    destination's, a number or a range 5000-5010. With a tunnel `inside`, `source`, `destination`, `port` and `protocol`
-    are those of the inner packet. `expression` is in libpcap's syntax (pcap-filter(7))."""
+    destination's, a number or a range 5000-5010; later fragments have none. With a tunnel `inside`, `source`,
+    `destination`, `port` and `protocol` are those of the inner packet. `expression` is in libpcap's syntax
+    (pcap-filter(7))."""
 
     source: str | None = None
     destination: str | None = None
@@ -41,15 +42,19 @@ class Selection(msgspec.Struct, frozen=True):
         source, destination = _network("source", self.source), _network("destination", self.destination)
         ports = None if self.port is None else _ports(self.port)
         if self.inside is not None:
-            parts = [inner_filter(self.inside, source, destination, self.protocol, ports, tunnel_ports)]
+            parts = [
+                inner_headers.inner_filter(
+                    self.inside, source, destination, self.protocol, ports, tunnel_ports
+                )
+            ]
         else:
-            parts = [] if self.protocol is None else [PROTOCOL_FILTERS.get(self.protocol, self.protocol)]
+            parts = [] if self.protocol is None else [_protocol_filter(self.protocol)]
             parts += [
                 f"{word} net {network}"
                 for word, network in (("src", source), ("dst", destination))
                 if network is not None
             ]
-            parts += [] if ports is None else [f"portrange {ports[0]}-{ports[1]}"]
+            parts += [] if ports is None else [_ports_filter(*ports)]
         if self.expression:
             libpcap.check(self.expression)
             _check_parentheses(self.expression)
@@ -58,6 +63,22 @@ class Selection(msgspec.Struct, frozen=True):
             Within(0, MAX_VLAN).check("vlan", self.vlan)
             parts.insert(0, f"vlan {self.vlan}")  # libpcap looks for what follows it behind the tag
         return " and ".join(parts)
+
+
+def _protocol_filter(protocol: str) -> str:
+    """Return libpcap's own word, with what is behind an extension header, where libpcap looks in fragments only."""
+    word, number = PROTOCOL_FILTERS.get(protocol, protocol), inner_headers.PROTOCOLS.get(protocol)
+    if number is None or protocol == "icmp":
+        return word
+    return f"({word} or ({inner_headers.EXTENDED} and ip6[40] = {number}))"
+
+
+def _ports_filter(first: int, last: int) -> str:
+    """Return libpcap's own word, with ports behind an extension header of 8 bytes, where libpcap does not look."""
+    kinds = (f"ip6[40:2] = {inner_headers.PROTOCOLS[one] << 8}" for one in inner_headers.WITH_PORTS)
+    ports = (f"(ip6[{at}:2] >= {first} and ip6[{at}:2] <= {last})" for at in (48, 50))
+    behind = f"{inner_headers.EXTENDED_OR_FIRST} and ({' or '.join(kinds)}) and ({' or '.join(ports)})"
+    return f"(portrange {first}-{last} or ({behind}))"
 
 
 def _network(name: str, value: str | None) -> IPv4Network | IPv6Network | None:

@@ -104,9 +104,38 @@ def test_destination_options_outside(kind: str, version: int) -> None:
     protocol, content = (47, gre(inner, TYPES[version])) if kind == "gre" else ({4: 4, 6: 41}[version], inner)
     limit, more = bytes((protocol, 0, 4, 1, 4, 1, 0, 0)), bytes((protocol, 1, 4, 1, 4, 1, 8)) + bytes(9)
     wanted, longer = (outside(6, options + content, 60) for options in (limit, more))
+    wanted_too = outside(6, bytes((protocol, 0, 0, 1, 0, 0, 0, 7)) + content, 44)  # a first fragment
     other = outside(6, bytes((17, *limit[1:])) + content, 60)
     selection = Selection(inside=kind, source=ENDS[version].split(" > ")[0], port=40000)
-    assert selected(selection, [wanted, longer, other]) == [wanted]
+    assert selected(selection, [wanted, longer, other, wanted_too]) == [wanted, wanted_too]
+
+
+@pytest.mark.parametrize(("protocol", "content"), [("udp", udp(b"x", 53)), ("tcp", tcp(b"x"))])
+def test_ports_behind_an_extension_header(protocol: str, content: bytes) -> None:
+    """Later fragments have none; a longer header is in the way of ports, not of the protocol."""
+    number, port = (17, 53) if protocol == "udp" else (6, 5201)
+
+    def behind(kind: int, *header: int) -> bytes:
+        return outside(6, bytes((number, *header)) + bytes(8 * header[0]) + content, kind)
+
+    options, longer = (
+        [behind(kind, 0, 1, 4, 0, 0, 0, 0) for kind in (0, 43, 60)],
+        behind(60, 1, 1, 12, 0, 0, 0, 0),
+    )
+    first, later = behind(44, 0, 0, 1, 0, 0, 0, 7), behind(44, 0, 5, 0x98, 0, 0, 0, 7)
+    plain, other = outside(6, content, number), outside(6, bytes((58, 0, 1, 4, 0, 0, 0, 0)) + content, 60)
+    sent = [*options, longer, first, later, plain, other, outside(4, content, number)]
+    having = [*options, first, plain, sent[-1]]
+    for selection in (Selection(port=port), Selection(port=f"{port - 1}-{port + 1}", protocol=protocol)):
+        assert selected(selection, sent) == having
+    assert selected(Selection(port=port + 1), sent) == []
+    assert selected(Selection(protocol=protocol), sent) == [one for one in sent if one != other]
+
+
+def test_vxlan_behind_an_extension_header() -> None:
+    content = udp(vxlan(ethernet(packet(4, udp(b"x", 53), 17), TYPES[4])), 4789)
+    sent = [outside(6, bytes((17, 0, 0, 1, 0, 0, 0, 7)) + content, kind) for kind in (60, 44)]
+    assert selected(Selection(inside="vxlan", port=53, protocol="udp"), sent) == sent
 
 
 def test_ports_of_fragments() -> None:

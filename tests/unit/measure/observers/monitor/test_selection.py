@@ -20,10 +20,10 @@ def test_expression_of_a_selection() -> None:
     for selection, expression in (
         (Selection(), ""),
         (Selection(source="10.0.0.1", destination="10.0.0.0/8"), "src net 10.0.0.1/32 and dst net 10.0.0.0/8"),
-        (Selection(port=53, protocol="udp"), "udp and portrange 53-53"),
-        (Selection(protocol="gre"), "proto gre"),
+        (Selection(protocol="icmp", source="10.0.0.1"), "icmp and src net 10.0.0.1/32"),
+        (Selection(protocol="arp", vlan=7), "vlan 7 and arp"),
         (Selection(vlan=7, source="10.0.0.1"), "vlan 7 and src net 10.0.0.1/32"),
-        (Selection(expression="tcp or arp", port=1), "portrange 1-1 and (tcp or arp)"),
+        (Selection(expression="tcp or arp", protocol="ip"), "ip and (tcp or arp)"),
     ):  # fmt: skip
         assert selection.filter() == expression
         program = libpcap.compiled(expression, ETHERNET, 256)
