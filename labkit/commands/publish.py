@@ -1,16 +1,19 @@
-"""`labkit publish`: write a run or a sweep as two files that others can read, draw and compare with."""
+"""`labkit publish`: write a run or a sweep as a few files that others can read, draw, compare with and explain."""
 
 import argparse
+import gzip
 import hashlib
 import json
 import re
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from labkit import __version__
-from labkit.analysis import parquet_rows, published_runs
+from labkit.analysis import flame, parquet_rows, published_runs
+from labkit.analysis.flame import folded_stacks, load_profiles
 from labkit.commands import arguments
 from labkit.commands import rows as exported
 from labkit.commands.messages import note
@@ -28,7 +31,8 @@ ACCOUNT = re.compile(r"\bssh:[^\s@,:;/\"']+@")  # in where=ssh:user@machine
 NOTES = """\
 FOLDER gets rows.parquet, with the unit and meaning of each column, and run.json: the command, the
 versions of labkit and the kernels, which of them were emulated, CPUs and memory, when it was
-measured, and the SHA-256 digest of the rows. Artefacts (stacks, captures) stay where they are.
+measured, and the SHA-256 digest of the rows. Stacks of perf_record come along for labkit why, with
+the names of the experiment's own programs alone; other artefacts (captures) stay where they are.
 labkit refuses rows and parameters that quote a path of this machine, and leaves out the user of
 where=ssh:user@machine. labkit rows, compare and `labkit.open` read FOLDER as any run.
 
@@ -54,7 +58,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def publish(folder: Path, out: Path) -> int:
-    """Write the rows of a finished run or sweep and their description to the folder `out`; return their number.
+    """Write the rows of a finished run or sweep, their description and profiles to `out`; return the number of rows.
 
     It leaves out the user of where=ssh:user@machine. Raises BadInput if the run is not finished, or if a row or
     run.json quotes a path of this machine.
@@ -88,9 +92,35 @@ def publish(folder: Path, out: Path) -> int:
     }
     description = _without_accounts(description)
     _check_private(description, "run.json:")
+    for own, source in zip(runs, _folders(folder), strict=True):
+        _publish_profiles(source, out, [row for row in rows if row["run"] == own["run"]])
     run_folder.write(out / published_runs.ROWS, content)
     run_folder.write_json(out / "run.json", description)
     return len(rows)
+
+
+def _publish_profiles(folder: Path, out: Path, rows: Sequence[Row]) -> None:
+    """Write the stacks of perf_record. Of processes outside the experiment they keep the kernel's frames alone.
+
+    Interrupts of the experiment run there, too. Other frames name the functions of somebody's programs.
+    """
+    profiles = {
+        (row["run"], row["artefact"])
+        for row in rows
+        if row.get("observer") == load_profiles.OBSERVER and row.get("artefact")
+    }
+    for run_name, name in sorted(profiles):
+        stacks: Counter[str] = Counter()
+        for stack, count in flame.read(run_folder.artefact(folder, name)).items():
+            process, *frames = stack.split(";")
+            if process == load_profiles.OUTSIDE:
+                frames = [
+                    one for one in frames if one.endswith(folded_stacks.KERNEL) or one.startswith("bpf_")
+                ]
+            stacks[";".join((process, *frames))] += count
+        path = run_folder.artefact(out, f"{run_name}/{name}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        run_folder.write(path, gzip.compress(flame.text(stacks).encode(), mtime=0))
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -14,7 +14,7 @@ COMMANDS = {
     "report": "write the executed notebook of a run or a sweep as one HTML file that works offline",
     "import": "make a run of files that iperf3 -J wrote, and judge it",
     "rows": "write the rows of a run or a sweep as Parquet, CSV or JSON for other programs",
-    "publish": "write a run or a sweep as two files for others, in data/results for example",
+    "publish": "write a run or a sweep as a few files for others, in data/results for example",
     "compare": "compare two runs or sweeps point by point",
     "track": "keep a history of runs, and mark where it changes",
     "bisect": "find the first kernel, change or value with which a benchmark is worse",

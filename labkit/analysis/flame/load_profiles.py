@@ -19,9 +19,8 @@ from labkit.common.errors import BadInput
 
 OBSERVER = "perf_record"
 COUNTER = "cycles"  # perf_record's event if the CPU has this counter
-# Matches all processes but "elsewhere", the name of those outside the experiment
-# (labkit.measure.observers.perf.fold_stacks).
-WITHIN = r"(?!elsewhere$).*"
+OUTSIDE = "elsewhere"  # processes outside the experiment (labkit.measure.observers.perf.fold_stacks)
+WITHIN = rf"(?!{OUTSIDE}$).*"
 USED = ["folder", "artefact", "received_count", "received_bytes", "cpu_s", "transaction_rate", "window_s"]
 
 # perf names no object of the kernel for code that the kernel made for BPF, so that these frames have no mark. The

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis import conditions, protocols
+from labkit.analysis.flame import load_profiles
 from labkit.analysis.flame.significance import (
     TESTS_COUNT,
     Estimate,
@@ -104,7 +105,7 @@ class Evidence:
             (stack.count(";"), samples)
             for each in self.rounds[at]
             for stack, samples in each.stacks.items()
-            if not stack.startswith(f"{work.OUTSIDE};")
+            if not stack.startswith(f"{load_profiles.OUTSIDE};")
         ]
         at_limit = sum(samples for depth, samples in own if depth >= limit)
         return one if at_limit > CUT_SHARE * sum(samples for _, samples in own) else None

@@ -17,10 +17,11 @@ import numpy as np
 from labkit.analysis import protocols
 from labkit.analysis.flame import folded_stacks
 from labkit.analysis.flame.frame_tree import is_idle
+from labkit.analysis.flame.load_profiles import OUTSIDE
 from labkit.analysis.flame.processes import FORWARDING, HANDLING, READER
 from labkit.analysis.flame.significance import Estimate, RunVariation, estimate
 from labkit.analysis.why.selection import ProfiledPoint
-from labkit.analysis.why.work import MIN_SHARE, OUTSIDE, SOFTIRQ, Round
+from labkit.analysis.why.work import MIN_SHARE, SOFTIRQ, Round
 
 POLLING = "dpdk"  # the datapath whose threads never pause
 ENDPOINTS = "the endpoints and everything else"

@@ -19,7 +19,7 @@ import pandas as pd
 from labkit.analysis import protocols
 from labkit.analysis.flame import folded_stacks
 from labkit.analysis.flame.frame_tree import is_idle
-from labkit.analysis.flame.load_profiles import OBSERVER, WITHIN, arm, observed
+from labkit.analysis.flame.load_profiles import OBSERVER, OUTSIDE, WITHIN, arm, observed
 from labkit.analysis.flame.profile import process_pattern
 from labkit.analysis.flame.significance import Estimate, Floats, RunVariation, beyond_control, estimate
 from labkit.analysis.protocols import CostUnit
@@ -30,7 +30,6 @@ SEND, RECEIVE, READ, REST = "sending", "receiving in the kernel", "reading by th
 STAGES = (SEND, RECEIVE, READ, REST)
 MIN_SHARE = 0.02  # of a side's cost: a smaller part is not named as a cause
 LOSS_SHARE = 0.05  # relative standard deviation between runs of packets sent per packet that arrived
-OUTSIDE = "elsewhere"  # processes outside the experiment (labkit.measure.observers.perf.fold_stacks)
 # Functions where the kernel starts to receive from a queue, whichever process the interrupt hit.
 SOFTIRQ = r"net_rx_action|process_backlog|napi_threaded_poll\w*|net_tx_action"
 _SOFTIRQ = re.compile(SOFTIRQ)

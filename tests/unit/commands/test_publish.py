@@ -1,5 +1,6 @@
-"""`labkit publish` writes a run or a sweep as two files, which labkit reads as any run."""
+"""`labkit publish` writes a run or a sweep as a few files, which labkit reads as any run."""
 
+import gzip
 import json
 import shlex
 from pathlib import Path
@@ -7,11 +8,12 @@ from typing import Any
 
 import pytest
 import synthetic_rows
+import synthetic_why_run
 from conftest import ROOT
 
 import labkit
 from labkit import cli
-from labkit.analysis import compare_runs, load, published_runs, verdicts
+from labkit.analysis import compare_runs, flame, load, published_runs, verdicts, why
 from labkit.commands import arguments
 from labkit.commands.publish import PRIVATE, publish
 from labkit.common import run_folder
@@ -84,6 +86,23 @@ def test_published_run_has_the_same_verdicts(run: Path, tmp_path: Path) -> None:
     assert (there["ratio"], there["low"], there["sentence"]) == (here["ratio"], here["low"], here["sentence"])
     opened = labkit.open(out)
     assert opened.figures.forest.data
+
+
+def test_published_run_is_explained_alike(tmp_path: Path) -> None:
+    """Frames of other programs' own code are left out, and what the kernel did in them stays."""
+    run = synthetic_why_run.run(tmp_path / "run", run="run", seed=7)
+    described = run_folder.read_json(run / "run.json") | DESCRIBED | {"run": "run"}
+    run_folder.write_json(run / "run.json", described)
+    stacks = run / "artefacts/1-p0/0.folded.gz"
+    secret = "elsewhere;[secret];net_rx_action_[k];bpf_prog_0123456789abcdef_x 5\n"
+    stacks.write_bytes(gzip.compress(gzip.decompress(stacks.read_bytes()) + secret.encode()))
+    publish(run, tmp_path / "mine")
+    published = flame.read(tmp_path / "mine/run/artefacts/1-p0/0.folded.gz")
+    assert published["elsewhere"] == 99
+    assert published["elsewhere;net_rx_action_[k];bpf_prog_0123456789abcdef_x"] == 5
+    said = [why.explain(str(one), None).sentences() for one in (run, tmp_path / "mine")]
+    assert said[1] == [sentence.replace(str(run), str(tmp_path / "mine")) for sentence in said[0]]
+    assert "planted" in said[1][0]
 
 
 def test_published_command_is_that_of_the_run(tmp_path: Path) -> None:
