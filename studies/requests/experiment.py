@@ -16,7 +16,7 @@ class Requests(several_loads.SeveralLoads, frozen=True, kw_only=True):
 
     topology: several_loads.Compared = (
         "veth_bridge", "veth", "veth_routed", "veth_published_proxy", "veth_published_nat", "macvlan_bridge",
-        "vxlan",
+        "vxlan", "ovs_netdev",
     )  # fmt: skip
     loads: tuple[str, ...] = ("tcp_rr", "tcp_crr", "http", "http_close")
     streams: Annotated[int, "open connections of each pair", Within(1, 128)] = 4
