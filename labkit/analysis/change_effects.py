@@ -118,7 +118,7 @@ def change_verdicts(df: pd.DataFrame, pairs: pd.DataFrame | None = None) -> pd.D
             else:
                 line = verdicts.verdict_line(mine, control, *names, MARGIN, higher)
             if change is not None and line["word"] in ("faster", "slower"):
-                line["sentence"] = _interaction(line, change, *ends)
+                line["sentence"] = interaction(line, change, *ends)
             arms = {"topology": topology, "baseline": baseline, "change": change}
             lines.append({**of, **arms, "metric": metric, **line})
     return verdicts.verdict_table(lines)
@@ -132,7 +132,7 @@ def two_modes(rows: pd.DataFrame, topology: str, baseline: str | None, change: s
     return next(filter(None, modes), None)
 
 
-def _interaction(line: Mapping[str, Any], change: str, one: str, other: str) -> str:
+def interaction(line: Mapping[str, Any], change: str, one: str, other: str) -> str:
     """Return the sentence of a verdict that the change speeds up one topology more than another, or slows it down
     more."""
     does, undoes = (

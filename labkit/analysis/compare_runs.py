@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis import conditions, load, protocols, stats, verdicts
-from labkit.analysis.change_effects import change_ratios, two_modes
+from labkit.analysis.change_effects import change_ratios, interaction, two_modes
 from labkit.analysis.load import (
     GROUP,
     GUEST_COLUMNS,
@@ -43,8 +43,9 @@ from labkit.common import units
 from labkit.common.errors import BadInput
 
 DRIFT = 0.05  # drift between two runs without any change (METHOD rule 11)
+UNCHANGED = "unchanged arm"
 # Properties of an arm's rows, beside verdicts.DOUBTFUL. A name of a change or of a network does not say what it is.
-OF_ARMS = ["placement", "offloads", "qdisc", "network", "changed"]
+OF_ARMS = ["placement", UNCHANGED, "offloads", "qdisc", "network", "changed"]
 COLUMNS = [
     "topology", "baseline", "change", "left_host", "right_host", "method", "metric", "left_median", "right_median",
     "left_setups_count", "right_setups_count", "ratio", "low", "high", "relative_ratio", "relative_low",
@@ -101,6 +102,18 @@ class Common:
         """The change whose effects on two topologies are compared, if no speeds are."""
         own = (rows[rows["topology"].eq(self.topology)] for rows in self.tables("ratios") if len(rows))
         return next((str(name) for rows in own for name in rows["change"].dropna()), None)
+
+    @property
+    def changed(self) -> list[str]:
+        """The names of the unchanged arm on both sides, if the arm is named by its change alone and they differ."""
+        arms = [rows.loc[rows["topology"].eq(self.topology), UNCHANGED] for rows in self.tables("points")]
+        names = [" and ".join(arm.dropna().astype(str).unique()) for arm in arms]
+        return names if names[0] != names[1] else []
+
+    @property
+    def arms(self) -> list[str]:
+        """The names of the arm on both sides: `tso on vxlan` if it is named by its change alone, which others have."""
+        return [f"{self.topology} on {name}" for name in self.changed] or [self.topology, self.topology]
 
     @property
     def one_host(self) -> bool:
@@ -196,6 +209,8 @@ def _side(paths: Sequence[Path], name: str, run_numbers: Mapping[str, int], rows
     placement = ok["placement"].notna().map({True: "by labkit", False: "by the scheduler"})
     ok["placement"] = placement.where(ok["method"].eq("slice"))
     ok["changed"] = ok["changed"].map(_after, na_action="ignore") if "changed" in ok else None
+    arm = (ok["built_topology"] + "/" + ok["endpoint"].fillna("namespace")).str.removesuffix("/namespace")
+    ok[UNCHANGED] = arm.where(ok["change"].notna())
     points = ok[[
         *GROUP, *verdicts.JUDGED, "method", "setup", "folder", "value", "log", "starved", *verdicts.DOUBTFUL, *OF_ARMS,
     ]]  # fmt: skip
@@ -299,7 +314,7 @@ def _line(one: Common, margin: float) -> dict[str, Any] | None:
     method = next((m for m in ("slice", "whole") if all(arm["method"].eq(m).any() for arm in arms)), None)
     if method is None:
         return None
-    baseline, relative = (None, None) if one.in_turn else _relative(one, method)
+    baselines, relative = (None, None) if one.in_turn else _relative(one, method)
     if relative is None and not (one.one_host or one.in_turn):
         return None
     arms = [arm[arm["method"].eq(method) & arm["log"].notna()] for arm in arms]
@@ -315,13 +330,16 @@ def _line(one: Common, margin: float) -> dict[str, Any] | None:
         plain = effect = in_turn_effect(runs)
     else:
         effect = with_drift(plain) if relative is None else relative
-    effect, verdict, why = _verdict(one, baseline, method, effect, margin)
+    effect, verdict, why = _verdict(one, baselines, method, effect, margin)
+    names = [one.topology, baselines and baselines[1], one.change]
+    if one.changed:  # as in a run that has both
+        names = [one.arms[1], baselines and one.arms[0], baselines and one.topology]
     absolute = {
         "left_median": arms[0]["value"].median(), "right_median": arms[1]["value"].median(),
         "ratio": plain.ratio, "low": plain.low, "high": plain.high,
     }  # fmt: skip
     return {
-        **one.group, "topology": one.topology, "baseline": baseline, "change": one.change,
+        **one.group, **dict(zip(("topology", "baseline", "change"), names, strict=True)),
         "left_host": one.hosts[0], "right_host": one.hosts[1], "method": method, "metric": one.metric,
         "left_setups_count": arms[0]["setup"].nunique(), "right_setups_count": arms[1]["setup"].nunique(),
         **(absolute if (one.one_host or one.in_turn) and arms[0]["value"].notna().all() else {}),
@@ -370,18 +388,21 @@ def in_turn_effect(sides: Sequence[Mapping[str, float]]) -> stats.Effect:
     return replace(effect, low=effect.wide_low, high=effect.wide_high, how=how)
 
 
-def _relative(one: Common, method: str) -> tuple[str | None, stats.Effect | None]:
-    """Return the common baseline and the effect on the ratio to it, or (None, None)."""
+def _relative(one: Common, method: str) -> tuple[list[str] | None, stats.Effect | None]:
+    """Return the baseline of each side and the effect on the ratio to it, or (None, None).
+
+    The baselines are the same, or each is the unchanged arm of its side.
+    """
     parts = []
     for table in one.tables("ratios"):
         if table.empty:
             return None, None
         parts.append(table[table["topology"].eq(one.topology) & table["method"].eq(method)])
-    baselines = {str(name) for part in parts for name in part["baseline"]}
-    if len(baselines) != 1 or any(part.empty for part in parts):
+    baselines = [" and ".join(part["baseline"].astype(str).unique()) for part in parts]
+    if any(part.empty for part in parts) or (baselines[0] != baselines[1] and baselines != one.changed):
         return None, None
     placed = method != "slice" or all(part["placed"].all() for part in parts)
-    return baselines.pop(), _difference(one, parts, "log_ratio", placed)
+    return baselines, _difference(one, parts, "log_ratio", placed)
 
 
 def _lines(one: Common, method: str) -> Iterator[pd.DataFrame]:
@@ -392,9 +413,9 @@ def _lines(one: Common, method: str) -> Iterator[pd.DataFrame]:
                 yield rows[rows["topology"].eq(one.topology) & rows["method"].eq(method)]
 
 
-def _modes(one: Common, baseline: str | None) -> Iterator[str]:
+def _modes(one: Common, baselines: Sequence[str | None]) -> Iterator[str]:
     """Yield why the mean of an arm's requests in one of the runs describes nothing."""
-    for name, rows in zip(one.names, one.tables("points"), strict=True):
+    for name, rows, baseline in zip(one.names, one.tables("points"), baselines, strict=True):
         if why := two_modes(rows, one.topology, baseline, one.change):
             yield f"in {name} {why}"
 
@@ -408,13 +429,16 @@ def with_drift(plain: stats.Effect) -> stats.Effect:
 
 
 def _verdict(
-    one: Common, baseline: str | None, method: str, effect: stats.Effect, margin: float
+    one: Common, baselines: list[str] | None, method: str, effect: stats.Effect, margin: float
 ) -> tuple[stats.Effect, stats.Verdict, str | None]:
     """Return the effect, with an interval that the controls may have widened, the verdict about it, and why there is
     no evidence whatever the interval says, or None."""
     left, right = one.names
-    arm = f"{one.topology} in {right}" if baseline is None else f"{one.topology} to {baseline} in {right}"
-    arm = arm if one.change is None else f"the effect of {arm}"
+    to = f" to {baselines[1]}" if baselines and not one.changed else ""
+    effect_of = "the effect of " if one.change else ""
+    arm, against, reference = f"{effect_of}{one.arms[1]}{to} in {right}", left, f"in {left}"
+    if one.changed:
+        against = reference = f"{one.arms[0]} in {left}"
     controls = {
         name: verdicts.column_effect(lines, "log_control", method == "slice") if len(lines) else None
         for name, lines in zip(one.names, one.tables("ratios"), strict=True)
@@ -424,23 +448,27 @@ def _verdict(
     starved = (verdicts.starved(lines, method == "slice") for lines in _lines(one, method))
     if (
         why := next(filter(None, starved), None)
-        or next(_modes(one, baseline), None)
-        or _taken(one, effect, one.higher_is_better if baseline is None else None)
-        or _no_evidence(effect, controls, baseline)
+        or next(_modes(one, baselines or (None, None)), None)
+        or _taken(one, effect, one.higher_is_better if baselines is None else None)
+        or _no_evidence(effect, controls, baselines)
     ):
         shown = stats.ratio_text(effect.ratio, effect.low, effect.high)
-        sentence = f"no evidence about {arm} against {left}: {why}; measured {shown} ({effect.how})"
+        sentence = f"no evidence about {arm} against {against}: {why}; measured {shown} ({effect.how})"
         return effect, stats.Verdict("no evidence", sentence), why
     if not one.in_turn and (word := _within_drift(effect, margin)):
         shown = f"{stats.ratio_text(effect.ratio, effect.low, effect.high)} ({effect.how})"
         if word == "no evidence":
             drift = f"two runs drift by up to {units.percent(DRIFT)} without any change"
-            sentence = f"no evidence about {arm} against {left}: {drift}; measured {shown}"
+            sentence = f"no evidence about {arm} against {against}: {drift}; measured {shown}"
             return effect, stats.Verdict(word, sentence), None
-        return effect, stats.Verdict(word, f"{word} between {arm} and in {left}: {shown}"), None
+        return effect, stats.Verdict(word, f"{word} between {arm} and {reference}: {shown}"), None
     # The controls of both runs have been checked, so none is left that could exclude a verdict.
     none = stats.Effect(1.0, 1.0, 1.0, 2, "")
-    verdict = stats.verdict(effect, none, margin, one.higher_is_better, arm=arm, baseline=f"in {left}")
+    verdict = stats.verdict(effect, none, margin, one.higher_is_better, arm=arm, baseline=reference)
+    if one.changed and baselines and verdict.word in ("faster", "slower"):
+        size = {"ratio": effect.ratio, "low": effect.low, "high": effect.high, "how": effect.how}
+        ends = (f"{name} in {run}" for name, run in zip(baselines[::-1], (right, left), strict=True))
+        verdict = replace(verdict, sentence=interaction(size | {"word": verdict.word}, one.topology, *ends))
     return effect, verdict, None
 
 
@@ -472,10 +500,10 @@ def _within_drift(effect: stats.Effect, margin: float) -> str | None:
 
 
 def _no_evidence(
-    effect: stats.Effect, controls: dict[str, stats.Effect | None], baseline: str | None
+    effect: stats.Effect, controls: dict[str, stats.Effect | None], baselines: list[str] | None
 ) -> str | None:
-    for name, control in controls.items():
-        if baseline is not None and (control is None or control.low is None):
+    for (name, control), baseline in zip(controls.items(), baselines or [], strict=False):
+        if control is None or control.low is None:
             return (
                 f"in {name} {baseline} was not measured twice, or in one round only, so the noise is unknown"
             )

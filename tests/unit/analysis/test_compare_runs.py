@@ -215,6 +215,30 @@ def test_arms_of_one_name_that_are_not_the_same_are_doubts(name: str, shown: str
     assert f"monday and tuesday differ in {shown}" in compared(tmp_path, *both)[1]()
 
 
+@pytest.mark.parametrize(("speed", "word"), [(0.075, "slower"), (0.15, "no difference beyond 5 %")])
+def test_a_change_of_two_topologies_is_compared_by_its_effects(
+    speed: float, word: str, tmp_path: Path
+) -> None:
+    """Both runs call the changed arm `tso`: it halves the bridge's speed, and leaves a quarter or a half of VXLAN's."""
+    both = []
+    for seed, (topology, usual, changed) in enumerate((("veth_bridge", 1.0, 0.5), ("vxlan", 0.3, speed))):
+        arms = {topology: usual, f"{topology} (again)": usual, f"{topology}+tso": changed}
+        made = rows(arms, rounds=8, seed=seed)
+        changes = {"change": "tso", "topology": topology}
+        both.append([row | changes if "+" in row["arm"] else row for row in made])
+    table, doubts = compared(tmp_path, *both)
+    [arm] = table.reset_index().to_dict("records")
+    assert (arm["topology"], arm["baseline"], arm["change"]) == ("tso on vxlan", "tso on veth_bridge", "tso")
+    assert arm["word"] == word
+    assert arm["judged_ratio"] == pytest.approx(speed / 0.3 / 0.5, rel=0.02)
+    said = {
+        "slower": "tso slows down vxlan in tuesday more than veth_bridge in monday, or speeds it up less: both",
+        "no difference beyond 5 %": f"{word} between tso on vxlan in tuesday and tso on veth_bridge in monday: ",
+    }
+    assert f"MTU 1500: {said[word]}" in arm["sentence"]
+    assert "monday and tuesday differ in unchanged arm of tso: veth_bridge and vxlan" in doubts()
+
+
 def test_sweeps(tmp_path: Path) -> None:
     """Two points of a sweep may differ in nothing that is compared; they are no runs of their own."""
     points = {"1500": 1500, "again": 1500, "9000": 9000}
