@@ -39,6 +39,7 @@ ENDPOINT_NAMES = {
     "guest": "a guest each",
     "shared_guest": "namespaces of one guest",
 }
+TURN = ("run", "point", "round", "method", "slice")  # in it each arm is measured once
 STARVED = 0.01  # share of the arm's median; a slice with less is starved
 HEADERS = {4: 28, 6: 48}  # IP and UDP headers: the MTU minus these is the largest unfragmented payload
 # The columns of every table. Columns of the other parts of `overlay` keep their types.
@@ -112,7 +113,7 @@ def _tables(top: Path, *wanted: Callable[[dict[str, Any]], bool]) -> list[pd.Dat
         if not run.get("finished"):
             unfinished.append(f"the run {folder.name} is not finished")
         asked.append(run.get("percentile"))
-        own, name, published = _rows(folder), str(folder), published_runs.is_published(folder)
+        own, name, published = _in_turns(_rows(folder), run), str(folder), published_runs.is_published(folder)
         for rows, is_wanted in zip(selected, wanted, strict=True):
             wanted_rows = filter(is_wanted, own)
             rows += [{**row, "folder": _of_sweep(folder, row) if published else name} for row in wanted_rows]
@@ -125,6 +126,24 @@ def _tables(top: Path, *wanted: Callable[[dict[str, Any]], bool]) -> list[pd.Dat
     for table in tables if unfinished else ():  # pandas copies attrs with each column that is read
         table.attrs["unfinished"] = list(unfinished)
     return tables
+
+
+def _in_turns(rows: list[dict[str, Any]], run: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of a run with the arms of each turn in the order of its parameters: they ran in a random one."""
+    parameters, turns = run.get("parameters"), dict[str, int]()
+    planned = {
+        name: [str(one.get("name") if isinstance(one, dict) else one) for one in values]
+        for name in ("topology", "endpoint", "change")
+        if isinstance(parameters, dict) and isinstance(values := parameters.get(name), list)
+    }
+
+    def place(row: dict[str, Any]) -> list[int]:
+        turn = turns.setdefault(str([row.get(name) for name in TURN]), len(turns))
+        arm = ((str(row.get(name)), names) for name, names in planned.items())
+        places = [names.index(one) if one in names else -1 for one, names in arm]
+        return [turn, *places, int(row.get("role") == "control")]
+
+    return sorted(rows, key=place)
 
 
 def _of_sweep(folder: Path, row: dict[str, Any]) -> str:

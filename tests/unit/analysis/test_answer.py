@@ -132,3 +132,24 @@ def test_requests_on_one_cpu_and_on_two_are_judged_apart(
     [pooled] = verdicts.verdicts(load.load(third)).to_dict("records")
     assert (pooled["word"], pooled["ratio"] == pooled["ratio"]) == ("no evidence", False)
     assert "took 4 µs in 6 of 12 runs and 84.4 µs in the others, as between ends on" in pooled["sentence"]
+
+
+def test_arms_are_named_in_the_order_of_the_parameters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each turn runs in a random order."""
+    arms = {"veth": 1.0, "veth (again)": 1.0, "veth+tso": 0.5, "gre": 0.8, "gre+tso": 0.4, "bridge": 0.9}
+    changed = {"change": "tso", "topology": "veth"}
+    made = [
+        row | (changed | {"topology": row["arm"].split("+")[0]} if "+" in row["arm"] else {})
+        for row in synthetic_rows.rows(arms, slices=2, whole=1)
+    ]
+    shuffled = sorted(made, key=lambda row: (row["round"], str(row["slice"]), -len(row["arm"])))
+    parameters = {"topology": ["veth", "gre", "bridge"], "change": [{"name": "tso", "steps": []}]}
+    run = synthetic_rows.save(tmp_path / "run", shuffled, parameters=parameters)
+    rows = load.load(run)
+    assert list(rows["arm"][: len(arms)]) == list(arms)
+    assert question(verdicts.verdicts(rows)).startswith("Which of 5 arms")
+    terminal_tables.show_rows(rows)
+    shown = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert [name for name in shown if name in arms][: len(arms)] == list(arms)
