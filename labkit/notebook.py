@@ -25,8 +25,8 @@ from labkit.analysis import (
     protocols,
     published_runs,
     run_figures,
-    stats,
     theme,
+    verdict_cells,
 )
 from labkit.analysis import verdicts as verdict_tables
 from labkit.analysis import why as why_page
@@ -36,6 +36,7 @@ from labkit.analysis.findings import registry as findings_of
 from labkit.analysis.flame import load_profiles, source_lines
 from labkit.common import run_folder, units
 from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported, did_you_mean
+from labkit.common.printable import markdown_table
 from labkit.common.topology_state import State
 from labkit.jupyter import progress_bar
 from labkit.measure import experiments
@@ -45,7 +46,6 @@ from labkit.runner import run as running
 
 theme.configure_renderers()
 
-LARGE = 3.0  # from this ratio on, a change is written as a factor instead of in per cent
 PARTS = {"one": "Local: one node", "two": "Switched: two nodes"}
 
 
@@ -295,14 +295,11 @@ class Run:
         ]
 
     def ratios(self) -> None:
-        """Show the verdicts in sentences and in a figure."""
+        """Show the verdicts in a table and in a figure."""
         display(self.findings(self.verdicts), figures.forest(self.verdicts))
 
     def findings(self, verdicts: pd.DataFrame) -> Markdown:
-        """Return the verdicts as sentences, then what could not be measured.
-
-        For each host, protocol and MTU they tell what is faster, by how much, and for which numbers of pairs.
-        """
+        """Return a table of the verdicts for each host, then what could not be measured."""
         if not len(verdicts):
             return displays.markdown("Only one topology was measured, so nothing can be compared.")
         lines = []
@@ -489,20 +486,12 @@ def _host(row: pd.Series[Any], is_elsewhere: bool) -> str:
 
 
 def _findings(verdicts: pd.DataFrame) -> list[str]:
-    """Return a line for each topology and each combination of the other parameters, for one host.
-
-    All numbers of pairs are in the same line.
-    """
-    lines = []
-    known = verdicts[verdicts["ratio"].notna()]
-    names = [name for name in load.GROUP if name not in (*load.HOST, "pairs")]
-    for key, group in load.groups(known, names):
-        values = dict(zip(names, key, strict=True))
-        mtu = [] if values["mtu_bytes"] is None else [f"MTU {values['mtu_bytes']:g}"]
-        labels = [protocols.find(str(values["protocol"])).label, *mtu, *load.non_defaults(values)]
-        for (topology, _), rows in group.groupby(["topology", "baseline"], sort=False):
-            lines.append(f"- **{', '.join(labels)}:** {_claims(str(topology), rows)}")
-    return [*lines, *_without_ratio(verdicts)]
+    """Return the table of one host, what is the same in all its lines, and what it does not show."""
+    if not len(known := verdicts[verdicts["ratio"].notna()]):
+        return _without_ratio(verdicts)
+    names, cells, same, reasons = verdict_cells.table(known)
+    table = markdown_table(names, cells)
+    return [f"Ratios{same}:\n", table, *(f"- {reason}" for reason in reasons), *_without_ratio(verdicts)]
 
 
 def _without_ratio(verdicts: pd.DataFrame) -> list[str]:
@@ -538,53 +527,3 @@ def _name_compared(rows: pd.DataFrame) -> str:
 
 def _accelerator(name: str) -> str:
     return {"none": "bare metal", "tcg": "emulated by QEMU"}.get(name, f"a virtual machine under {name}")
-
-
-def _claims(topology: str, lines: pd.DataFrame) -> str:
-    """Return the verdicts about a topology at one protocol and MTU.
-
-    Numbers of pairs with the same verdict, or with the same reason for no evidence, are grouped.
-    """
-    claims, reasons = [], dict[str, list[str]]()
-    for word, same in lines.sort_values("pairs").groupby("word", sort=False):
-        if word == "no evidence":
-            for _, line in same.iterrows():
-                # The sentence begins with "no evidence about ARM against BASELINE: ", which the head already says.
-                reasons.setdefault(line["sentence"].split(": ", 1)[-1], []).append(f"{line['pairs']:g}")
-            continue
-        each = []
-        for _, line in same.iterrows():
-            size = "" if pd.isna(line["low"]) else f" ({_interval(line)})"
-            each.append(f"{line['pairs']:g}{' pair' * bool(line['pairs'] == 1 == len(same))}{size}")
-        claims.append(f"{word} for {units.listed(each)}{' pairs' * bool(same['pairs'].max() > 1)}")
-    head = f"{topology} against {lines['baseline'].iloc[0]}"
-    unclear = [
-        f"no evidence for {units.listed(pairs)} pair{'s' * (pairs != ['1'])}: {reason}."
-        for reason, pairs in reasons.items()
-    ]
-    if claims:
-        head += f": {'; '.join(claims)}."
-    elif len(unclear) == 1:
-        return f"{head}: {unclear[0]}"
-    else:
-        head += ":"
-    return "\n".join([head, *(f"    - {sentence[0].upper()}{sentence[1:]}" for sentence in unclear)])
-
-
-def _interval(line: pd.Series[Any]) -> str:
-    """Format `-5.0 % [-8.1 %, -2.0 %]`; if one of the three is large, all are factors: `39.6 times [0.994, 1580]`."""
-    three = [float(line[name]) for name in ("ratio", "low", "high")]
-    if three[2] > stats.WIDE * three[1]:
-        return f"{three[0]:.4g} times [{stats.interval_text(three[1], three[2])}]"
-    if max(three) < LARGE:
-        one, low, high = map(_change, three)
-    else:
-        one, low, high = (f"{value:.4g}" if value < 1e6 else f"{value:.0e}" for value in three)
-        one += " times"
-    return f"{one} [{low}, {high}]"
-
-
-def _change(ratio: float) -> str:
-    if ratio >= LARGE:
-        return f"{ratio:.3g} times"
-    return f"{(ratio - 1) * 100:+.1f} %"

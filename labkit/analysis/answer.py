@@ -18,14 +18,15 @@ PLURALS = {"is": "are", "was": "were", "shows": "show", "makes": "make"}
 
 
 def question(verdicts: pd.DataFrame) -> str:
-    """Return what the verdicts answer: `Which is faster for ping (median round-trip time): veth or vxlan?`; an empty
-    text if there are none."""
+    """Return what the verdicts answer: `Which is faster for ping (median round-trip time): veth or vxlan?`, or `Where
+    does gro matter more for TCP (throughput): on veth or on vxlan?`; an empty text if there are none."""
     if not len(verdicts):
         return ""
     # The baseline of an arm whose change has no effect is its own unchanged arm.
     others = verdicts[~verdicts["word"].eq("equal")]
     usual = (others if len(others) else verdicts)["baseline"].iloc[0]
     own = verdicts[verdicts["baseline"].eq(usual)]  # not those of changes
+    effects = verdicts[verdicts["change"].notna()]
     arms = list(dict.fromkeys([*own["baseline"].astype(str), *own["topology"].astype(str)]))
     named = " or ".join([", ".join(arms[:-1]), arms[-1]]) if 1 < len(arms) <= NAMED_COUNT else ""
     about = protocols.all_of(verdicts)
@@ -34,6 +35,15 @@ def question(verdicts: pd.DataFrame) -> str:
         f"{units.listed([one.label for one in about if one.average == metric])} ({metric})"
         for metric in metrics
     ]
+    if len(effects):
+        changes = list(effects["change"].unique())
+        on = [
+            str(one).removeprefix(changes[0] + " ")
+            for name in ("baseline", "topology")
+            for one in effects[name]
+        ]
+        ends = " or ".join(one for one in dict.fromkeys(on) if one.startswith("on "))
+        return f"Where does {' or '.join(changes)} matter more for {units.listed(measured)}: {ends}?"
     which = "Which" if named else f"Which of {len(arms)} arms"
     return f"{which} is faster for {units.listed(measured)}{f': {named}' if named else ''}?"
 
@@ -42,12 +52,15 @@ def answer(verdicts: pd.DataFrame) -> list[str]:
     """Return the verdicts (`verdicts.verdicts`) as sentences without a full stop; none if there are none.
 
     Each host and protocol has one (requests on one CPU and on two have one each); it begins with the largest
-    difference. An arm that was measured at several points has one phrase for each kind of verdict, with the number of
-    its points and the range of its sizes.
+    difference. If several topologies have the same change, it is about where the change matters more. An arm that was
+    measured at several points has one phrase for each kind of verdict, with the number of its points and the range of
+    its sizes.
     """
     hosts = load.hosts(verdicts)
     sentences = []
-    for host, rows in hosts:
+    for host, every in hosts:
+        effects = every.groupby(["protocol", "ends_on"], dropna=False)["change"].transform("count")
+        rows = every[every["change"].notna() | effects.eq(0)]
         by = ["protocol", "ends_on", "baseline"]
         for (_, ends_on, baseline), own in rows.groupby(by, sort=False, dropna=False):
             what = protocols.of(own)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from rich.table import Table
 
-from labkit.analysis import load, profile_doubts, protocols, stats, verdicts
+from labkit.analysis import load, profile_doubts, protocols, verdict_cells, verdicts
 from labkit.analysis.answer import answer
 from labkit.analysis.change_effects import all_verdicts
 from labkit.analysis.claims import JudgedClaim
@@ -17,7 +16,6 @@ from labkit.analysis.findings import registry
 from labkit.commands.console import new_console, new_table
 from labkit.common import units
 
-POINT = ("protocol", "pairs", "MTU")
 TEXTS = ("protocol", "topology", "against", "verdict")  # columns without numbers
 ROLES = {"baseline": 0, "control": 1}  # the arms that come first
 
@@ -37,10 +35,15 @@ def _print_list(sentences: Iterable[str]) -> None:
 
 
 def show_rows(df: pd.DataFrame) -> None:
-    """Print the measurements, a table for each host, and the verdicts if there was a comparison.
+    """Print the verdicts if there was a comparison, and the measurements, a table for each host.
 
     A table has a row for each topology and number of pairs.
     """
+    show_verdicts(df, _show_medians)
+    _print_list(verdicts.contradicting_medians(df))
+
+
+def _show_medians(df: pd.DataFrame) -> None:
     console = new_console()
     order = load.complete(df)
     order = order.assign(_rank=order["role"].map(ROLES).fillna(len(ROLES)))
@@ -55,8 +58,6 @@ def show_rows(df: pd.DataFrame) -> None:
         lost = lost[lost["role"].ne("variant") & lost["reason"].notna()]
         for sentence in dict.fromkeys(lost["arm"] + ": " + lost["reason"]):
             console.print(f"- {sentence}\n")
-    show_verdicts(df)
-    _print_list(verdicts.contradicting_medians(df))
 
 
 def show_findings(df: pd.DataFrame, profiles: pd.DataFrame) -> None:
@@ -91,11 +92,11 @@ def _hosts(df: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 def _medians(title: str, df: pd.DataFrame) -> Table:
     groups = [
-        (str(arm), _of(pd.Series(dict(zip(load.GROUP, values, strict=True)))), rows)
+        (str(arm), verdict_cells.of(pd.Series(dict(zip(load.GROUP, values, strict=True)))), rows)
         for (arm, *values), rows in df.groupby(["arm", *load.GROUP], sort=False, dropna=False)
     ]
-    varying, title = _varying([_point(of) for _, of, _ in groups], title)
-    table = _table(title, (*varying, "topology", "measured", "rate", "CPU", "n"))
+    varying, same = verdict_cells.alike([verdict_cells.point(of) for _, of, _ in groups])
+    table = _table(title + same, (*varying, "topology", "measured", "rate", "CPU", "n"))
     for arm, of, rows in groups:
         protocol = protocols.of(rows)
         ok = rows[rows["status"].eq("ok")]
@@ -109,34 +110,18 @@ def _medians(title: str, df: pd.DataFrame) -> Table:
             if ok["window_s"].sum() > 0 and ok["cpu_s"].notna().any()
             else "–"
         )
-        table.add_row(*(_point(of)[name] for name in varying), arm, measured, rate, busy, str(len(ok)))
+        table.add_row(
+            *(verdict_cells.point(of)[name] for name in varying), arm, measured, rate, busy, str(len(ok))
+        )
     return table
-
-
-def _varying(points: list[dict[str, str]], title: str) -> tuple[list[str], str]:
-    """Return the columns in which points differ, and a table's title with what is the same in all of them."""
-    varying = [name for name in POINT if len({point[name] for point in points}) > 1]
-    same = [f"{name} {points[0][name]}" for name in POINT if points and name not in varying]
-    return varying, title + (f" ({', '.join(same)})" if same else "")
 
 
 def _table(title: str, names: Sequence[str]) -> Table:
     return new_table(title, [(name, name not in TEXTS) for name in names])
 
 
-def _of(line: pd.Series[Any]) -> dict[str, Any]:
-    """Return the group of a row, with None for null."""
-    return {name: None if pd.isna(line[name]) else line[name] for name in load.GROUP}
-
-
-def _point(of: dict[str, Any]) -> dict[str, str]:
-    """Return the cells of a group: the protocol with parameters that are not defaults, the number of pairs, the MTU."""
-    numbers = ["–" if of[name] is None else f"{of[name]:g}" for name in ("pairs", "mtu_bytes")]
-    return dict(zip(POINT, [", ".join([str(of["protocol"]), *load.non_defaults(of)]), *numbers], strict=True))
-
-
-def show_verdicts(df: pd.DataFrame) -> None:
-    """Print the answer, a table of verdicts for each host with its reasons, then all doubts."""
+def show_verdicts(df: pd.DataFrame, more: Callable[[pd.DataFrame], None] = lambda _df: None) -> None:
+    """Print the answer, a table of verdicts for each host with its reasons, what `more` prints, then all doubts."""
     console = new_console()
     every = all_verdicts(df)
     for sentence in answer(every):
@@ -148,6 +133,7 @@ def show_verdicts(df: pd.DataFrame) -> None:
         _print_list(reasons)
         if reasons:
             console.print()
+    more(df)
     first, rest = verdicts.weightiest(verdicts.doubts(df, table=every))
     _print_list(first)
     if rest:
@@ -159,35 +145,20 @@ def _verdicts(suffix: str, result: pd.DataFrame) -> tuple[Table, list[str]]:
 
     What is the same in all lines stands in its title. The last interval is that of the baseline measured twice.
     """
-    varying, title = _varying([_point(_of(line)) for _, line in result.iterrows()], f"Verdicts{suffix}")
-    names = (*varying, "topology", "against", "ratio", "95 % interval", "baseline with itself", "verdict")
-    table = _table(title, names)
-    known = result["ratio"].notna()
-    for _, line in result[known].sort_values(["protocol", "mtu_bytes", "pairs"], kind="stable").iterrows():
-        table.add_row(*(_point(_of(line))[name] for name in varying), *_cells(line))
-    unclear = result[known & result["word"].eq("no evidence")]
-    reasons = dict[str, None]()
-    for _, line in unclear.iterrows():
-        point = _point(_of(line))
-        reasons[f"{point['protocol']}, pairs {point['pairs']}: {line['sentence']}"] = None
-    for key, lines in result[~known].groupby(
+    names, cells, same, sentences = verdict_cells.table(result)
+    table = _table(f"Verdicts{suffix}{same}", names)
+    for line in cells:
+        table.add_row(*line)
+    reasons = dict.fromkeys(sentences)
+    for key, lines in result[result["ratio"].isna()].groupby(
         ["protocol", "mtu_bytes", "topology", "word"], sort=False, dropna=False
     ):
         topology, word = map(str, key[2:])
-        each = [_point(_of(line)) for _, line in lines.iterrows()]
-        own = [", ".join(dict.fromkeys(point[name] for point in each)) for name in varying]
+        each = [verdict_cells.point(verdict_cells.of(line)) for _, line in lines.iterrows()]
+        own = [", ".join(dict.fromkeys(point[name] for point in each)) for name in names if name in each[0]]
         table.add_row(*own, topology, str(lines["baseline"].iloc[0]), "–", "–", "–", word)
         reasons |= {f"{topology}: {sentence}": None for sentence in lines["sentence"].unique()}
     return table, list(reasons)
-
-
-def _cells(line: pd.Series[Any]) -> list[str]:
-    def between(low: float, high: float) -> str:
-        return stats.interval_text(low, high, ".3f", " – ") if low == low else "–"
-
-    size = f"{line['ratio']:.3f}", between(line["low"], line["high"])
-    control = between(line["control_low"], line["control_high"])
-    return [str(line["topology"]), str(line["baseline"]), *size, control, str(line["word"])]
 
 
 def show_comparison(df: pd.DataFrame, sentences: Sequence[str]) -> None:

@@ -58,7 +58,7 @@ def test_prose_matches_the_rows(executed: Shown, machine: Sandbox) -> None:
     assert f"{len(ok)} valid measurements of {len({row['topology'] for row in ok})} topologies" in prose
     assert "1 pair: all 1 round were measured" in prose
     # On a busy machine almost nothing may arrive in one of the two slices, which is too many for a ratio.
-    assert re.search(r"(\*\*TCP, MTU 1500:\*\* |No evidence about )veth_bridge against veth: ", prose)
+    assert re.search(r"(\| veth_bridge \| veth \| |No evidence about veth_bridge against veth: )", prose)
     refused = [row for row in rows if row["status"] == "unsupported"]
     for row in refused:
         assert f"**ipvlan_l2** was not measured: {row['reason']}" in prose

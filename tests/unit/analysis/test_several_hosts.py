@@ -11,7 +11,6 @@ import plotly.graph_objects as go
 import pytest
 from synthetic_rows import HOSTS, PREPARED, Row, on_hosts, rows, save
 
-from labkit import notebook
 from labkit.analysis import figures, load, verdicts
 from labkit.analysis import verdicts as verdict_tables
 from labkit.analysis.compare_runs import compare
@@ -112,12 +111,15 @@ def test_full_size_datagrams_are_the_default() -> None:
 
 def test_terminal_table_by_host(capsys: pytest.CaptureFixture[str]) -> None:
     terminal_tables.show_rows(report())
-    medians, verdicts = capsys.readouterr().out.split("Verdicts", 1)
+    verdicts, medians = capsys.readouterr().out.split("Medians", 1)
     for part, name, unit in zip(
-        medians.split("Medians: ")[1:], NAMES, ("Mbit/s", "kbit/s", "Gbit/s", "Tbit/s"), strict=True
+        f"Medians{medians}".split("Medians: ")[1:],
+        NAMES,
+        ("Mbit/s", "kbit/s", "Gbit/s", "Tbit/s"),
+        strict=True,
     ):
         assert part.startswith(name)
-        assert f"Verdicts: {name}" in f"Verdicts{verdicts}"
+        assert f"Verdicts: {name}" in verdicts
         assert {word for word in part.split() if word.endswith("bit/s")} == {unit}
     terminal_tables.show_rows(pd.DataFrame(rows(accelerator="tcg")))
     assert capsys.readouterr().out.count("Linux 6.1.0, emulated") == 2
@@ -263,7 +265,7 @@ def test_headline_names_every_host(tmp_path: Path) -> None:
         assert words in lines
     result = str(shown.findings(verdict_tables.verdicts(shown.rows)).data)
     here, emulated = (result.index(f"**{name}**") for name in ("Linux 6.18.5", NAMES[0]))
-    assert emulated < result.index("- **TCP, MTU 1500:** macvlan_bridge against veth_bridge: faster") < here
+    assert emulated < result.index("| macvlan_bridge | veth_bridge | ") < here
     two = rows(nodes="two", peer="vm:6.1", peer_kernel="6.1.0-37-amd64", peer_accelerator="tcg")
     lines = str(Run(save(tmp_path / "two", two)).headline().data)
     assert "the other node `vm:6.1`: Linux 6.1.0-37-amd64 (emulated by QEMU). **Emulated CPU" in lines
@@ -314,38 +316,28 @@ def test_local_and_switched_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (heading, drawn) == ("## Switched: two nodes", figure.data)
     assert explained.startswith("Each small mark is a round ")
     result = str(Run(tmp_path / "two").findings(switched.verdicts).data)
-    assert (
-        "### Switched: two nodes\n\n- **TCP, MTU 1500, two nodes, link 1 Gbit/s:** macvlan_bridge" in result
-    )
+    about = "protocol tcp, two nodes, link 1 Gbit/s, pairs 1, MTU 1500"
+    assert f"### Switched: two nodes\n\nRatios ({about}):\n\n| topology |" in result
 
 
-def test_each_finding_is_listed_once() -> None:
-    """For a comparison without evidence, the only line has the reason. Equal reasons share a line."""
-    about = "no evidence about macvlan against veth: "
-    lines = pd.DataFrame(
-        {
-            "pairs": [1.0, 2.0, 8.0],
-            "baseline": "veth",
-            "ratio": [1.1, 1.0, 1.0],
-            "low": [1.05, 0.9, 0.9],
-            "high": [1.15, 1.1, 1.1],
-            "word": ["faster", "no evidence", "no evidence"],
-            "sentence": ["macvlan is faster", f"{about}too noisy: see there", f"{about}too noisy: see there"],
-        }
+def test_findings_are_a_table_with_the_control(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The table alone says that an interval contains 1; a sentence says what it does not show."""
+    arms = {"veth": 1.0, "veth (again)": 1.0, "slow": 0.8, "noisy": 1.0}
+    run = Run(save(tmp_path / "run", rows(arms, noise=0.2)))
+    lines = str(run.findings(run.verdicts).data).splitlines()
+    assert lines[0] == "Ratios (protocol tcp, pairs 1, MTU 1500):"
+    assert lines[2] == "| topology | against | ratio | 95 % interval | baseline with itself | verdict |"
+    slow, noisy = (line.strip("| ").split(" | ") for line in lines[4:6])
+    assert [slow[0], slow[-1], noisy[0], noisy[-1]] == ["slow", "slower", "noisy", "no evidence"]
+    low, high = map(float, slow[4].split(" – "))
+    assert low < 1 < high
+    assert len(lines) == 6
+    terminal_tables.show_verdicts(run.rows)
+    assert "no evidence of a difference between noisy and veth" not in " ".join(
+        capsys.readouterr().out.split()
     )
-    assert notebook._claims("macvlan", lines).splitlines() == [
-        "macvlan against veth: faster for 1 pair (+10.0 % [+5.0 %, +15.0 %]).",
-        "    - No evidence for 2 and 8 pairs: too noisy: see there.",
-    ]
-    assert notebook._claims("macvlan", lines[1:2]) == (
-        "macvlan against veth: no evidence for 2 pairs: too noisy: see there."
-    )
-    lines["sentence"] = ["macvlan is faster", f"{about}too noisy", f"{about}lost"]
-    assert notebook._claims("macvlan", lines[1:]).splitlines() == [
-        "macvlan against veth:",
-        "    - No evidence for 2 pairs: too noisy.",
-        "    - No evidence for 8 pairs: lost.",
-    ]
+    alone = Run(save(tmp_path / "alone", [row for row in rows(arms) if row["role"] != "control"]))
+    assert "veth was not measured twice" in str(alone.findings(alone.verdicts).data)
 
 
 def test_finding_without_a_ratio(tmp_path: Path) -> None:
@@ -360,7 +352,8 @@ def test_finding_without_a_ratio(tmp_path: Path) -> None:
     base = [row for row in eight if row["role"] != "variant"]
     absent = rows(pairs=8, status="failed", reason="the guest did not boot")
     absent = [row for row in absent if row["role"] == "variant"]
-    assert len(findings(measured, absent)) == 1  # without a baseline there is nothing to tell
+    # Without a baseline there is nothing to tell.
+    assert not [line for line in findings(measured, absent) if line.startswith("-")]
     line = findings(measured, absent, base)[-1]
     assert line == "- **macvlan_bridge** was not measured (tcp, 8 pairs, MTU 1500): the guest did not boot."
     [line] = findings(absent, base)

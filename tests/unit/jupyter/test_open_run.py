@@ -78,7 +78,7 @@ def test_verdicts_are_displayed_and_printed_alike(run: Run) -> None:
     html = run.verdicts._repr_html_()
     assert f"{line['ratio']:.4g}" in html
     assert "faster" in html
-    assert "+19.9 %" in run._repr_mimebundle_()["text/markdown"]
+    assert f"| {line['ratio']:.3f} |" in run._repr_mimebundle_()["text/markdown"]
     lines = str(run.verdicts).splitlines()
     heads = "topology baseline protocol pairs mtu_bytes ratio 95 % interval verdict"
     assert lines[1].split() == heads.split()
