@@ -491,7 +491,7 @@ def _by_sentence(sentences: pd.Series[str], topology: pd.Series[str], df: pd.Dat
 
 def _mixed(ok: pd.DataFrame) -> list[Weighted]:
     """Return a doubt for each property that is unknown or differs among compared rows."""
-    lines = []
+    absent: dict[int, list[str]] = {}
     generators, is_two = {*ok["generator"], "iperf3"}, ok["nodes"].eq("two")
     for name in [*RAN_ON, *PEER_RAN_ON, *PROVENANCE]:
         unknown = ok[name].isna()
@@ -500,8 +500,15 @@ def _mixed(ok: pd.DataFrame) -> list[Weighted]:
         if name in PEER_RAN_ON:
             unknown &= is_two
         if unknown.any():
-            text = f"{name} is not recorded in {unknown.sum()} of {counted(len(ok), 'row')}: it may have differed"
-            lines.append((0.1 * float(unknown.mean()), text))
+            absent.setdefault(int(unknown.sum()), []).append(name)
+    lines = [
+        (
+            0.1 * count / len(ok),
+            f"{units.listed(names)} {'are' if names[1:] else 'is'} not recorded in {count} of"
+            f" {counted(len(ok), 'row')}: {'they' if names[1:] else 'it'} may have differed",
+        )
+        for count, names in absent.items()
+    ]
     doubtful, of_arms = varying(ok, DOUBTFUL), varying(ok, ["offloads", "qdisc"])
     narrow = ok[list(dict.fromkeys([*GROUP, "topology", *doubtful, *of_arms]))]
     by_group = groups(narrow) if doubtful else ()

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pandas as pd
 
+from labkit.analysis import load
 from labkit.common import run_folder
 from labkit.common.errors import BadInput, Failed
 from labkit.common.plain_types import wrong_type
@@ -50,7 +52,8 @@ def write(files: Mapping[str, Sequence[Path]], again: Sequence[Path], folder: Pa
     """Write a finished run of these arms, each with its files in order, and return the number of its rows.
 
     The first arm is the baseline, and `again` has the files of its second measurement (the control). A file is one
-    whole run. Raises BadInput if a file is not the JSON of an iperf3 client, or has another direction than the others.
+    whole run. Raises BadInput if a file is not the JSON of an iperf3 client, or has another direction than the others,
+    and for an arm whose load is another one than the baseline's.
     """
     if (folder / "run.json").exists():
         raise BadInput(f"{folder} holds a run: name another folder")
@@ -69,6 +72,13 @@ def write(files: Mapping[str, Sequence[Path]], again: Sequence[Path], folder: Pa
         raise BadInput(
             "some of these files were measured with iperf3 -R or --bidir and others not: import them apart"
         )
+    table = pd.DataFrame(rows)
+    for arm, own in table.groupby("topology"):
+        base = table[table["topology"].eq(baseline)]
+        if differ := load.differing_columns(base, own, [one for one in load.GROUP if one in table]):
+            raise BadInput(
+                f"{baseline} and {arm} have nothing to compare: they differ in {', '.join(differ)}"
+            )
     if doubt := _doubt_of_order(rows):
         rows = [row | {"doubts": doubt} for row in rows]
     described = run_folder.describe_run(folder, EXPERIMENT, {"topology": list(files)})

@@ -66,7 +66,9 @@ def test_files_become_verdicts(run: Path) -> None:
 def test_what_is_unknown_stays_unknown(run: Path) -> None:
     table = load.load(run)
     assert table[["cpu_s", "mtu_bytes", "placement", "cpu"]].isna().all().all()
-    assert any(doubt.startswith("cpu is not recorded") for doubt in verdicts.doubts(table))
+    [doubt] = [one for one in verdicts.doubts(table) if "not recorded" in one]
+    assert doubt.startswith("accelerator, cpu, kernel_config_digest and sysctl_digest")
+    assert doubt.endswith(" are not recorded in 24 of 24 rows: they may have differed")
 
 
 @pytest.mark.parametrize(
@@ -90,6 +92,18 @@ def test_udp(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert set(table["protocol"]) == {"udp"}
     assert set(zip(table["length_bytes"], table["rate_bps"], strict=True)) == {(32768, 1e8)}
     assert table["sent_count"].gt(0).all()
+
+
+def test_arms_of_other_loads_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both loads in both arms are two comparisons."""
+    tcp, udp = (written(tmp_path, name, 1.0, 1, protocol=name) for name in ("tcp", "udp"))
+    code, _, err = imported(capsys, tmp_path / "run", [tcp, udp])
+    assert code == 2
+    assert "tcp and udp have nothing to compare: they differ in protocol (tcp and udp), length_bytes (" in err
+    assert not (tmp_path / "run").exists()
+    others = (written(tmp_path, name, 1.0, 2, "udp" if name == "tcp" else "tcp") for name in ("tcp", "udp"))
+    both = [f"{one},{other.partition('=')[2]}" for one, other in zip((tcp, udp), others, strict=True)]
+    assert imported(capsys, tmp_path / "both", both)[0] == 0
 
 
 def page(**start: Any) -> str:
