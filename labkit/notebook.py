@@ -224,6 +224,9 @@ class Run:
             ]
         measured_s = float(ok["window_s"].sum())
         lasted = f", {units.duration(measured_s)} of pure measuring time" if measured_s else ""
+        kinds = {"slice": "slices of 100 ms", "whole": "whole runs"}
+        how = [text for kind, text in kinds.items() if ok["method"].eq(kind).any()]
+        lasted = f", in {units.listed(how)}{lasted}" if how else lasted
         words = [
             f"{units.counted(len(ok), 'valid measurement')} of {_name_compared(ok)}",
             f"between {rows['time'].min()} and {rows['time'].max()}{lasted}.",

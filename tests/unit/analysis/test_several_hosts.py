@@ -364,6 +364,15 @@ def test_finding_without_a_ratio(tmp_path: Path) -> None:
     assert "not measured" not in line
 
 
+@pytest.mark.parametrize(
+    ("slices", "whole", "how"),
+    [(0, 2, "whole runs"), (2, 0, "slices of 100 ms"), (2, 1, "slices of 100 ms and whole")],
+)
+def test_headline_says_how_its_run_measured(slices: int, whole: int, how: str, tmp_path: Path) -> None:
+    folder = save(tmp_path / "run", rows(rounds=2, slices=slices, whole=whole, protocol="ping"))
+    assert f"Z, in {how}" in str(Run(folder).headline().data)
+
+
 def test_headline_counts_topologies_without_their_ends(tmp_path: Path) -> None:
     some = rows({"veth_bridge": 1.0, "veth_bridge (again)": 1.0, "veth_bridge/guest": 0.2})
     for row in some:
