@@ -52,7 +52,7 @@ def github_action_benchmark(rows: Sequence[dict[str, Any]]) -> bytes:
         | ({} if mean.low is None else {"range": f"{mean.low:.4g} to {mean.high:.4g}"})
         for name, metric, _, mean in each
     ]
-    return msgspec.json.format(msgspec.json.encode(points))
+    return msgspec.json.format(msgspec.json.encode(points)) + b"\n"
 
 
 def bencher_metric_format(rows: Sequence[dict[str, Any]]) -> bytes:
@@ -67,4 +67,4 @@ def bencher_metric_format(rows: Sequence[dict[str, Any]]) -> bytes:
                 key: value * scale for key, value in bounds if value is not None and math.isfinite(value)
             }
         }
-    return msgspec.json.format(msgspec.json.encode(result))
+    return msgspec.json.format(msgspec.json.encode(result)) + b"\n"

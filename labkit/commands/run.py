@@ -76,8 +76,7 @@ JSON_ROWS = True
 
 def add_arguments(parser: arguments.CommandParser) -> None:
     parser.late_notes = lambda: f"{NOTES}\n{_summaries(experiments.TABLE)}"
-    text = f"one of {', '.join(experiments.TABLE)}"
-    parser.add_argument("experiment", action=_Chosen, metavar="EXPERIMENT", help=text)
+    parser.add_argument("experiment", action=_Chosen, metavar="EXPERIMENT", help="one of those listed below")
     arguments.add_parameters(parser, "its parameters; lists with commas: pairs=1,2,8")
     arguments.add_percentile(parser)
     text = "print each row as soon as it is measured, one JSON object per line; of a gate, what labkit compare prints"

@@ -55,6 +55,7 @@ def test_standard_streams_may_be_full_closed_or_ascii() -> None:
     ended = labkit("kernels", script='exec "$@" >&-')
     assert (ended.returncode, ended.stderr) == (0, "")
     ended = labkit("run", "--help", stdout=subprocess.PIPE, environment={"PYTHONIOENCODING": "ascii"})
+    assert sum("container_vs_vm" in line for line in ended.stdout.splitlines()) == 1
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "usage: labkit run" in ended.stdout
 

@@ -161,7 +161,9 @@ def test_both_directions_count_and_are_not_mixed(tmp_path: Path, capsys: pytest.
         assert "with iperf3 -R or --bidir and others not" in imported(capsys, tmp_path / "other", words)[2]
 
 
-def test_trackers_get_a_mean_for_each_arm(run: Path, tmp_path: Path) -> None:
+def test_trackers_get_a_mean_for_each_arm(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     paths = [tmp_path / name for name in ("github.json", "bencher.json")]
     assert cli.main(["rows", str(run), "--github", str(paths[0]), "--bencher", str(paths[1])]) == 0
     github, bencher = (json.loads(path.read_text()) for path in paths)
@@ -171,3 +173,6 @@ def test_trackers_get_a_mean_for_each_arm(run: Path, tmp_path: Path) -> None:
     assert github[1]["value"] == pytest.approx(8e9, rel=0.03)
     measured = bencher["vxlan (tcp, 1 pair)"]["throughput"]
     assert measured["lower_value"] < measured["value"] == github[1]["value"] < measured["upper_value"]
+    for form in ("github", "bencher"):
+        assert cli.main(["rows", str(run), f"--{form}", "-"]) == 0
+        assert capsys.readouterr().out.endswith("\n")
