@@ -37,6 +37,11 @@ ARM = "candidate"  # the name of a change that is exchanged for others, so that 
 FILE = "bisect.json"
 OBSERVED = {"observe": "perf_record,counters", "profile_rounds": 3}
 SIDES = ("good", "bad")
+# What may confirm an only candidate that was not, by the word about it
+HELP = {
+    gate.UNCLEAR: "; more pairs of runs (--most-pairs), more rounds in each, or a quieter machine narrow the interval",
+    gate.NOT_WORSE: "; a smaller margin (--fail-if) may tell them apart",
+}
 FOUND = ("skipped", "words")  # what the state has beside the question
 
 Say = Callable[[str], None]
@@ -166,7 +171,8 @@ class Search:
                 f"{end.value} is not worse than {values[0]}, so there is nothing to find: {end.sentence}"
             )
         if end.word != gate.WORSE:
-            return self._unclear(values[0], values[1:], f"the last value cannot be judged: {end.sentence}")
+            why = end.sentence if len(values) == 2 else f"the last value cannot be judged: {end.sentence}"
+            return self._unclear(values[0], values[1:], why, end.word)
         while open_ := [value for value in values[good + 1 : bad] if value not in self._steps]:
             # As in `git bisect`: where the middle cannot be judged, the value next to it is tried.
             middle = min(open_, key=lambda value: abs(2 * values.index(value) - good - bad))
@@ -176,7 +182,7 @@ class Search:
         left = values[good + 1 : bad + 1]
         if len(left) > 1:
             whys = "; ".join(f"{one}: {self._steps[one].sentence}" for one in left[:-1])
-            return self._unclear(values[good], left, whys)
+            return self._unclear(values[good], left, whys, gate.UNCLEAR)
         return self._answer(values[good], values[bad])
 
     def ends(self) -> Answer:
@@ -189,8 +195,13 @@ class Search:
         sentence = f"{last} against {first}: {step.word}; {step.sentence}"
         return Answer([step], first, bad, [last], sentence, [])
 
-    def _unclear(self, last_good: str, left: list[str], why: str) -> Answer:
-        sentence = f"cannot tell the first bad one: it is after {last_good}, one of {', '.join(left)}; {why}"
+    def _unclear(self, last_good: str, left: list[str], why: str, word: str) -> Answer:
+        """Say which values are left, and why; with one of them, what would help by the word about it."""
+        sentence = (
+            f"{left[0]} is the only candidate after {last_good}, and could not be confirmed: {why}{HELP.get(word, '')}"
+            if len(left) == 1
+            else f"cannot tell the first bad one: it is after {last_good}, one of {', '.join(left)}; {why}"
+        )
         return Answer(list(self._steps.values()), last_good, None, left, sentence, [])
 
     def _answer(self, good: str, bad: str) -> Answer:
@@ -207,7 +218,7 @@ class Search:
                     else f"{bad} is worse than {first}, and {good} is not, but {good} and {bad} beside each other:"
                     f" {step.word} ({step.sentence})"
                 )
-                return self._unclear(good, [bad], why)
+                return self._unclear(good, [bad], why, step.word)
         sentence = f"the first bad one is {bad}, the last good one {good}: {step.sentence}"
         return Answer(list(self._steps.values()), good, bad, [bad], sentence, self._why(good, bad, step.arm))
 

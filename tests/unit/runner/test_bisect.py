@@ -1,6 +1,7 @@
 """A bisect: what it decides, and that it never guesses. Runs are made up."""
 
 import itertools
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,17 @@ def test_noise_is_no_answer_and_no_difference_is_an_error(tmp_path: Path, measur
         search(tmp_path / "equal")
 
 
+def test_an_only_candidate_is_named(tmp_path: Path, measured: Any) -> None:
+    measured(lambda number, _: 0.96 if number >= 150 else 1.0, 0.15)
+    answer = search(tmp_path / "b", values=("100", "150"), most_pairs=5)
+    assert (answer.first_bad, answer.left) == (None, ["150"])
+    assert answer.sentence.startswith(
+        "150 is the only candidate after 100, and could not be confirmed: tcp, 1 pair"
+    )
+    assert re.search(r"ratio 0\.9\d+ \[0\.\d+, 1\.\d+\] \(Student's t over 5 pairs", answer.sentence)
+    assert answer.sentence.endswith(bisect.HELP["cannot tell"])
+
+
 def test_more_pairs_are_measured_where_it_cannot_tell(tmp_path: Path, measured: Any) -> None:
     measured(lambda number, _: 0.95 if number >= 107 else 1.0, 0.01)
     answer = search(tmp_path / "b", most_pairs=30, **FEW)
@@ -140,6 +152,10 @@ def test_a_gradual_change_has_no_first_bad_value(tmp_path: Path, measured: Any) 
     answer = search(tmp_path / "b", most_pairs=10)
     assert answer.first_bad is None
     assert "gradual, or the verdicts contradict each other" in answer.sentence
+    assert answer.sentence.startswith(
+        "104 is the only candidate after 103, and could not be confirmed: 104 is worse"
+    )
+    assert answer.sentence.endswith(bisect.HELP["not worse"])
 
 
 def test_a_gate_judges_both_ends_alone_and_a_folder_has_one_bisect(
