@@ -759,6 +759,30 @@ def test_nothing_listens_where_rules_lead_a_connection() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.needs("iptables")
+def test_answers_come_back_to_the_address_that_rules_put_into_packets() -> None:
+    """Both directions of a published port pass this machine where a mark makes it replace the client's address."""
+    client, server, ends = (
+        "netns:client/eth0",
+        "netns:server/eth0",
+        ["netns:client", "netns:server", "--port", "9090"],
+    )
+    script, drawn = PUBLISHED + listening("::").replace("80", "90"), list[str]()
+    for made in (script, script.replace("-s 10.1.0.0/24 -p", "-s 192.0.2.0/24 -p")):
+        with untouched(made) as words:
+            drawn += run([*words, *LABKIT, "draw", *ends]).splitlines()[-3::2]
+            if made == script:
+                assert not json.loads(run([*words, *LABKIT, "check", *ends, "--json"]))["findings"]
+    rule = "host/br0 > host/nftables dnat 9090 to 10.1.0.3"
+    assert drawn == [
+        f"forward: {client} > host/v-client > {rule}, from 10.1.0.1 > host/br0 > host/v-server > {server}",
+        f"back: {server} > host/v-server > {rule}, from 10.1.0.1 > host/br0 > host/v-client > {client}",
+        f"forward: {client} > host/v-client > {rule} > host/br0 > host/v-server > {server}",
+        f"back: {server} > host/v-server > host/v-client > {client}",
+    ]
+
+
+@pytest.mark.long
 def test_marks_that_nobody_sees_are_said_once() -> None:
     """Programs of an end may mark their packets (SO_MARK) and tc those of others, where routes ask for marks."""
     said = checked(BRIDGE + "for n in client server; do ip -n $n rule add fwmark 7 table 100; done")[

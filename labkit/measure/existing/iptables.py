@@ -86,6 +86,10 @@ def _expressions(family: str, rule: str) -> Iterator[dict[str, Any]]:
         elif word in ("--icmp-type", "--icmpv6-type"):
             kind = {"payload": {"protocol": word[2:].removesuffix("-type"), "field": "type"}}
             yield _match(op, kind, _ports(value.partition("/")[0]))
+        elif word == "--mark" and "connmark" not in words:
+            right, _, mask = value.partition("/")
+            mark = {"&": [{"meta": {"key": "mark"}}, int(mask or "0xffffffff", 0)]}
+            yield _match(op, mark, int(right, 0))
         elif word == "--ctstate":
             yield _match(op, {"ct": {"key": "state"}}, value.lower())
         elif word in _MANGLED and (number := _NUMBER.match(value)) and "CONNMARK" not in words:

@@ -12,6 +12,7 @@ from pathlib import Path as Folder
 
 from labkit.common.errors import LabkitError
 from labkit.measure.existing import iptables, maps
+from labkit.measure.existing.checks.rules import translation
 from labkit.measure.existing.path import Path, PublishedPort, followed, source_for
 from labkit.measure.existing.spaces import Place, Space, Spaces
 from labkit.measure.topologies.state.packet_path import IN, OUT
@@ -158,6 +159,19 @@ def through(spaces: Spaces, number: int | None = None, family: int | None = None
     return None
 
 
+def _given(at: Space, sent: dict[str, str], to: str, arrived: Place | None, onwards: Path) -> str:
+    """Return the address that rules put in the place of the sender's before a packet leaves a namespace for an end;
+    "" if none does, or if that is unknown."""
+    if arrived is None or not onwards.places:
+        return ""
+    listed = at.ruleset
+    _rule, given = translation(listed, "prerouting", sent, {arrived.name}) or ({}, {})
+    sent |= {"daddr": to, "dport": str(given.get("port", sent["dport"]))}  # and what marks it has now
+    found = translation(listed, "postrouting", sent, {onwards.places[0].name})
+    address = found and found[1].get("addr", source_for(at, to, at.usable()))
+    return address if isinstance(address, str) else ""
+
+
 def _through(spaces: Spaces, port: PublishedPort, address: str) -> Through | None:
     """Return how the client reaches a published port at an address; None if it does not."""
     at, client, server = port.space, spaces.client, spaces.server
@@ -178,10 +192,15 @@ def _through(spaces: Spaces, port: PublishedPort, address: str) -> Through | Non
         if not (source := forward.source if arrived else source_for(at, to, at.usable())):
             return None
         onwards = followed(spaces, Path(at, source, to, server), arrived)
-        whole = (
-            replace(forward, source=source).then(port, onwards),
-            followed(spaces, Path(server, to, source, client)).past(port),
-        )
+        sent = {"saddr": source, "daddr": address, "protocol": "tcp", "dport": str(port.port)}
+        if given := _given(at, sent, to, arrived, onwards):  # answers come back to this machine's own address
+            port = replace(port, name=f"{port.name}, from {given}")
+            back = followed(spaces, Path(server, to, given, at, translated=True))
+            last = back.arrivals[-1:]
+            back = back.then(port, followed(spaces, Path(at, to, source, client), last[0])) if last else back
+        else:
+            back = followed(spaces, Path(server, to, source, client)).past(port)
+        whole = replace(forward, source=source).then(port, onwards), back
         return Through(port, address, *whole, [whole])
     source = source_for(at, to, at.usable())
     ways = Path(at, source, to, server), Path(server, to, source, at)

@@ -104,7 +104,8 @@ def matches(rule: Rule, packet: Mapping[str, str], interfaces: set[str]) -> bool
         if protocol in PROTOCOLS and protocol != packet["protocol"]:
             return False
         holds = _compared(match["left"], match["right"], packet, interfaces)
-        if (flags := _flags(payload.get("field"), mask, match["right"], op, packet)) is not None:
+        name = payload.get("field") or (field.get("meta", {}).get("key") if isinstance(field, dict) else None)
+        if (flags := _flags(name, mask, match["right"], op, packet)) is not None:
             holds = flags
         elif op not in ("==", "!=", "in"):
             holds = None
@@ -117,8 +118,9 @@ def matches(rule: Rule, packet: Mapping[str, str], interfaces: set[str]) -> bool
 
 
 def _flags(field: Any, mask: Any, right: Any, op: str, packet: Mapping[str, str]) -> bool | None:
-    """Return whether a condition on bits of a packet's header holds; None if that is unknown."""
-    own = {"flags": packet.get("flags"), "frag-off": DONT_FRAGMENT}.get(str(field))
+    """Return whether a condition on bits of a packet's header or of its mark holds; None if that is unknown."""
+    known = {"flags": packet.get("flags"), "frag-off": DONT_FRAGMENT, "mark": packet.get("mark")}
+    own = known.get(str(field))
     masked, wanted = (_bits(one) for one in (mask, right))
     if own is None or wanted is None or (mask is not None and masked is None):
         return None
