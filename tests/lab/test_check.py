@@ -451,6 +451,9 @@ SOUND = {
     .replace(".254; ip -n s", ".254 dev eth0 onlink; ip -n s")
     .replace("via 10.2.0.254", "via 10.2.0.254 dev eth0 onlink")
     + "ip -n mid route add 10.1.0.1 dev to-client; ip -n mid route add 10.2.0.1 dev to-server",
+    "rules that frames of a bridge do not pass": BRIDGE + RULES % ("input", "mid")
+    + (RULES % ("postrouting", "mid")).replace("filter", "nat")
+    + "ip netns exec mid sysctl -qw net.bridge.bridge-nf-call-iptables=1",
     "translated addresses": ROUTED + snat("oifname to-server masquerade"),
     "the bridge's own address": ENDS + "ip -n server link add name lan up type bridge;"
     " ip -n server link add port up master lan type veth peer name eth0 netns client; ip -n client link set eth0 up;"

@@ -48,7 +48,7 @@ def merged(listed: Listed, program: str, saved: str) -> Listed:
             table = line[1:].strip()
         elif line.startswith(":") and variant == "legacy":
             chain, policy, *_ = line[1:].split()
-            base = {} if policy == "-" else {"hook": chain.lower(), "policy": policy.lower()}
+            base = {} if policy == "-" else {"hook": chain.lower(), "policy": policy.lower(), "type": table}
             found.append({"chain": {**of, "name": chain, **base}})
         elif rule := _LINE.match(line):
             text = rule["rule"]

@@ -266,6 +266,21 @@ def test_rules_of_arp_of_a_router_count_where_a_neighbour_of_the_path_is_missing
     assert [one.cause for one in rules.dropping(seen)] == ["drop rule"] * count
 
 
+def test_long_sets_are_those_of_the_hooks_that_each_packet_passes() -> None:
+    """A router passes packets on, an end receives or sends each; rules of nat see only the first of a connection."""
+    saved = "*nat\n:POSTROUTING ACCEPT [0:0]\n" + "[1:60] -A POSTROUTING -j ACCEPT\n" * 99
+    nat = iptables.merged([], "iptables-legacy-save", saved)
+    ways = {"prerouting": 30, "input": 40, "forward": 70, "output": 20, "postrouting": 25}
+    for at, count in ((1, 30 + 70 + 25), (2, 30 + 40)):
+        seen = routed()
+        seen.rulesets = {one.name: list(nat) for one in seen.spaces}
+        for hook, own in ways.items():
+            chain = {"family": "ip", "table": "f", "name": hook, "hook": hook, "type": "filter"}
+            each = ({"rule": rule({"accept": None}, number=number, chain=hook)} for number in range(own))
+            seen.rulesets[seen.spaces[at].name] += [{"chain": chain}, *each]
+        assert only(rules.long_sets(seen)).what.startswith(f"up to {count} rules see each packet, ")
+
+
 @pytest.mark.parametrize(("first", "hidden"), [(49152, False), (1024, True)])
 def test_a_port_that_was_guessed_hides_no_drop(first: int, hidden: bool) -> None:
     """Only an accept rule that takes every port that a probe may have hides the rule behind it."""

@@ -18,6 +18,7 @@ from labkit.measure.existing.spaces import PLAIN, Place, Space
 from labkit.system import netlink
 
 MANY_RULES, FEW_HOPS = 50, 16
+LEAVING = ("output", "postrouting", "egress")  # hooks of what an end sends; others are of what it receives
 UNANSWERED = {"FAILED", "INCOMPLETE"}  # states of a neighbour that does not answer
 RULE_NS = 22  # what a rule that does not match costs a packet: 100 rules take 2.2 µs (README)
 CHOSEN = "32768-60999"  # the usual ports of which the kernel chooses those of probes (ip_local_port_range)
@@ -415,20 +416,24 @@ def _text(space: Space, rule: Rule) -> str:
 
 
 def long_sets(seen: Evidence) -> Iterator[Finding]:
-    """Base chains whose rules and those of the chains that they call are many."""
+    """Base chains that each packet passes, whose rules and those of the chains that they call are many. Those of type
+    nat see only the first packet of a connection."""
     for space in seen.spaces:
         rules = entries(seen.rulesets[space.name], "rule")
         counts, calls = Counter(map(chain_of, rules)), defaultdict[Chain, set[str]](set)
         for rule in rules:
             calls[chain_of(rule)].update(_targets(rule.get("expr", ())))
-        total, longest = 0, ("", 0)
+        passed, longest = [0, 0], ("", 0)
         for chain in entries(seen.rulesets[space.name], "chain"):
             family = chain["family"]
-            if "hook" not in chain or not applied(seen, space, family) or _other_family(seen, family):
+            if "hook" not in chain or chain.get("type") == "nat" or _other_family(seen, family):
+                continue
+            if not applied(seen, space, family) or not _passed(seen, space, chain, seen.names(space)):
                 continue
             count = sum(counts[one] for one in _reached([chain_of(chain)], calls.__getitem__))
-            total += count
+            passed[chain["hook"] in LEAVING] += count
             longest = max(longest, (" ".join(chain_of(chain)), count), key=lambda one: one[1])
+        total = max(passed) if space in seen.ends else sum(passed)
         if total < MANY_RULES:
             continue
         hit = sum(bool(seen.hits.get(rule_key(space.name, rule))) for rule in rules)
