@@ -97,7 +97,7 @@ def test_applied_changes_are_read_back_from_the_kernel(rows: list[Row]) -> None:
     assert effects(rows, "six") == [("load", "family", "4", "6")]
     [(at, setting, before, after)] = effects(rows, "rules")
     assert (at, setting, before) == ("server", "nftables ruleset", "none")
-    assert after.startswith("1 lines of rules, sha256:")
+    assert after.startswith("1 line of rules, sha256:")
     assert effects(rows, "hundred")[0][3].startswith("100 lines of rules")
     assert {at for at, _, _, _ in effects(rows, "tracked")} == {"server"}
     [(_, _, before, after)] = effects(rows, "tbf")

@@ -116,7 +116,7 @@ SET_UP = (
     _path("segmentation in software", r"skb_segment.*|__skb_gso_segment|skb_gso_segment|skb_mac_gso_segment"
           r"|(inet|ipv6)_gso_segment|tcp[46]?_gso_segment|__udp_gso_segment|udp[46]_ufo_fragment|validate_xmit_skb.*"
           r"|skb_udp_segment|__udp(v[46])?_gso_segment_list_csum",
-          r"offload .*(segmentation|scatter-gather)|gso_max|tso_max|gso_min"),
+          r"segmentation-offload|offload .*(segmentation|scatter-gather)|gso_max|tso_max|gso_min"),
     _path("polling in a thread (threaded NAPI)", r"napi_thread.*", r"\bthreaded\b"),
     _path("merging received segments (GRO)", r".*_gro_receive|napi_gro_.*|dev_gro_.*|gro_.*|skb_gro_.*"
           r"|.*_gro_complete|inet_gro_.*", r"receive-offload|(?<![a-z])gro(?!up)"),

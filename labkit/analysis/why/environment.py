@@ -202,17 +202,24 @@ def differences(point: ProfiledPoint) -> list[Setting]:
 
 
 def _follows(one: Setting, requested: Setting) -> bool:
-    """Return whether a setting is the changed one as recorded, or an offload that follows it (netdev_fix_features)."""
+    """Return whether a setting is the changed one as recorded, or an offload that follows it."""
     if not set(one.places) <= set(requested.places):
         return False
     name = _KIND.sub("", requested.name)
+    if name.endswith("nftables ruleset") and one.name.startswith("nftables "):
+        return True  # a ruleset has all chains and sets of its place
     if f" {one.name}".endswith(f" {_CONF.sub('.conf.*.', generic(_RECORDED.get(name, name)))}"):
         values = [text.split() for side in (one, requested) for text in (side.left, side.right)]
         # Another interface of the place may have another value; long texts are recorded in another form.
         return values[:2] == values[2:] or not all(_PLAIN.fullmatch(word) for each in values for word in each)
-    own, cause = (re.search(r"offload (\S+)", setting.name) for setting in (one, requested))
-    pattern = FOLLOWING.get(cause[1]) if cause is not None else None
-    return own is not None and pattern is not None and pattern.fullmatch(own[1]) is not None
+    return _is_switched_with(one, requested)
+
+
+def _is_switched_with(one: Setting, cause: Setting) -> bool:
+    """Return whether a setting is an offload that the kernel switches with another one (netdev_fix_features)."""
+    own, feature = (setting.name.rpartition(" ")[2] for setting in (one, cause))
+    pattern = FOLLOWING.get(feature)
+    return pattern is not None and set(one.places) <= set(cause.places) and bool(pattern.fullmatch(own))
 
 
 def _order(name: str) -> tuple[int, bool]:
@@ -239,7 +246,8 @@ def _requested_settings(point: ProfiledPoint) -> list[Setting]:
         after = [before if one is None else one[1] for one in sides]
         if after[0] != after[1]:
             places.setdefault((name, after[0], after[1]), []).extend([at] if at else [])
-    return result + [Setting(*key, tuple(sorted(at)), requested=True) for key, at in places.items()]
+    result += [Setting(*key, tuple(sorted(at)), requested=True) for key, at in places.items()]
+    return [one for one in result if not any(_is_switched_with(one, cause) for cause in result)]
 
 
 def _topology(point: ProfiledPoint, left: str, right: str) -> list[Setting]:

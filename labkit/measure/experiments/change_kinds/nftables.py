@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from labkit.common.errors import BadInput, Unsupported
+from labkit.common.units import counted
 from labkit.measure.endpoints import nftables
 from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State, digest
 
@@ -19,8 +20,8 @@ class _Ruleset(Kind):
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         listed = place.run("nftables", "nft", "list", "ruleset")
         rules = sum(bool(re.match(r"\t\t(?!type |\})\S", line)) for line in listed.splitlines())
-        text = f"{rules} lines of rules, {digest(listed.encode())[:19]}" if listed.strip() else "none"
-        return {"nftables ruleset": text}
+        text = f"{counted(rules, 'line')} of rules, {digest(listed.encode())[:19]}"
+        return {"nftables ruleset": text if listed.strip() else "none"}
 
     def _load(self, place: Place, rules: str, what: str) -> None:
         with place.kernel.file("rules.nft", rules.encode()) as path:

@@ -235,6 +235,11 @@ def test_settings_that_follow_from_the_change_are_no_settings_of_their_own() -> 
         ("big_tcp gso_max_size", "eth0 gso_ipv4_max_size", False),
         ("tc_filter filters ingress", "eth0 filter egress", False),
         ("function eth0 offload rx-gro-list", "eth0 offload rx-gro-list", True),
+        ("tcp-segmentation-offload", "eth0 offload tx-tcp6-segmentation", True),
+        ("nftables ruleset", "nftables inet f c", True),
+        ("nftables ruleset", "nftables inet f set s", True),
+        ("conntrack nftables ruleset", "nftables inet labkit_conntrack in", True),
+        ("nftables ruleset", "iptables filter", False),
     ):
         cause = Setting(requested, "on", "off", ("client",), requested=True)
         assert environment._follows(Setting(name, "on", "off", ("client",)), cause) == follows
@@ -243,6 +248,18 @@ def test_settings_that_follow_from_the_change_are_no_settings_of_their_own() -> 
     for right, follows in (("4096 8192 32768", True), ("4096 8192 65536", False), ("absent", True)):
         one = Setting("sysctl net.ipv4.tcp_rmem", "4096 8192 16384", right, ("client",))
         assert environment._follows(one, changed) == follows
+
+
+def test_offloads_that_the_kernel_switches_with_the_changed_one_are_no_changes_of_their_own(
+    tmp_path: Path,
+) -> None:
+    features = ("tcp-segmentation-offload", "tx-tcp-segmentation", "tx-tcp6-segmentation", "rx-checksumming")
+    steps = [effect("offload", name, "on", "off", at) for name in features for at in ("client", "server")]
+    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": MadeArm(effects=steps)}, 3)
+    [point] = selection.points(selection.select_sides(f"{folder}:{BASELINE}", "x"))
+    both = environment.differences(point)
+    assert [one.name for one in both] == ["tcp-segmentation-offload", "offload rx-checksumming"]
+    assert "segmentation in software" in [path.name for path in both[0].paths]
 
 
 @pytest.mark.parametrize(("recorded", "names"), [("0", []), ("2", ["sysctl net.ipv4.tcp_sack"])])
