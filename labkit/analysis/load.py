@@ -533,11 +533,11 @@ def each_doubt(rows: pd.DataFrame) -> pd.Series[str]:
 
 
 def group_similar(reasons: pd.Series[str]) -> pd.Series[str]:
-    """Replace reasons that differ only in numbers by the first of them, marked as an example."""
+    """Replace reasons that differ only in numbers by the first of them, marked as an example by its first words."""
     same = without_numbers(reasons)
     first = reasons.groupby(same).transform("first")
     several = reasons.groupby(same).transform("nunique").gt(1)
-    return first.mask(several, first + ", for example")
+    return first.mask(several, "for example, " + first)
 
 
 def group_text(key: Key, host: str = "") -> str:

@@ -42,8 +42,8 @@ def doubts(rows: pd.DataFrame, observer: str) -> list[str]:
     if not len(own):
         return lines  # none of its results is shown, and the reason appears in their place
     left = observed_rows.drop(own.index)
-    reasons = left["status"] + ": " + left["reason"].fillna("no reason was recorded").astype("str")
-    for reason, count in load.group_similar(reasons).value_counts(sort=False).items():
+    reasons = load.group_similar(left["reason"].fillna("no reason was recorded").astype("str"))
+    for reason, count in (left["status"] + ": " + reasons).value_counts(sort=False).items():
         lines.append(f"{count} of {units.counted(len(observed_rows), 'row')} left out as {reason}")
     return lines
 

@@ -39,14 +39,16 @@ def test_notebook_shows_doubts_by_observer(tmp_path: Path) -> None:
         seen.append(profile(number, "perf_record", f"perf lost {number}00 samples, of 1,{number}00,000"))
         seen.append(profile(number, "function_times", "datagrams were lost"))
     seen[2]["doubts"] = "datagrams were lost"
-    seen.append(profile(3, "perf_record", "one clock is wrong", status="invalid", reason="too short"))
+    for number in (3, 4):
+        reason = f"ran for 0.{number} s"
+        seen.append(profile(number, "perf_record", "one clock is wrong", status="invalid", reason=reason))
     seen.append(profile(3, "perf_stat", status="failed", reason="perf ended"))
     lines = notebook.Run(save(tmp_path / "run", [*measured, *seen])).doubts().data.splitlines()
     report = [line for line in lines if "perf_" in line or "function_times" in line]
     assert report == [
         "- perf_stat recorded nothing: perf ended",
-        "- perf_record, veth_bridge: perf lost 000 samples, of 1,000,000, for example (in 3 of 3 rows)",
-        "- perf_record, veth_bridge: 1 of 4 rows left out as invalid: too short",
+        "- perf_record, veth_bridge: for example, perf lost 000 samples, of 1,000,000 (in 3 of 3 rows)",
+        "- perf_record, veth_bridge: 2 of 5 rows left out as invalid: for example, ran for 0.3 s",
     ]
 
 

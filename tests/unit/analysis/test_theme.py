@@ -115,7 +115,7 @@ def test_reasons_are_counted_merged_and_shortened() -> None:
     rows.loc[mine, "status"] = "invalid"
     rows.loc[mine, "reason"] = [f"ran for 0.{number} s" for number in range(mine.sum())]
     lines = synthetic_report.notes(FIGURES["throughput"](rows))
-    assert lines == f"ipvlan_l2: {NO_IPVLAN} macvlan_bridge: ran for 0.0 s, for example"
+    assert lines == f"ipvlan_l2: {NO_IPVLAN} macvlan_bridge: for example, ran for 0.0 s"
     rows = synthetic_report.rows(**ONE_PANEL)
     other = rows[rows["arm"] == "ipvlan_l2"].assign(arm="ipvlan_l3", topology="ipvlan_l3")
     assert (

@@ -445,7 +445,7 @@ def test_doubts_differing_in_numbers_are_merged() -> None:
     for place, share in ((2, "21 %"), (5, "5.6 %"), (8, "21 %")):
         some[place]["doubts"] = words % share
     report = [doubt for doubt in verdicts.doubts(pd.DataFrame(some)) if "took away" in doubt]
-    assert report == [f"macvlan_bridge: {words % '21 %'}, for example (in 3 of 60 rows)"]
+    assert report == [f"macvlan_bridge: for example, {words % '21 %'} (in 3 of 60 rows)"]
 
 
 CLASSES = {
