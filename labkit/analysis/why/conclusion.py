@@ -166,7 +166,7 @@ def _conclude(evidence: Evidence, all_candidates: list[Candidate]) -> Conclusion
         round_trips=evidence.round_trips,
         candidates=order,
         settings=evidence.settings,
-        notes=tuple(_notes(evidence)),
+        notes=tuple(_notes(evidence, result.sentence)),
         next=tuple(_next_steps(evidence, result.claims, order)),
         split=evidence.split,
         p=min([evidence.p, *(p for one in order[:1] for p in _further_p_values(evidence, one))]),
@@ -455,7 +455,7 @@ def _what_is_known(evidence: Evidence, order: list[Candidate]) -> str:
     return f"The setting {phrases.setting(setting)}{more} {verb}, but {seen} {phrases.per_unit(evidence)}"
 
 
-def _notes(evidence: Evidence) -> Iterator[str]:
+def _notes(evidence: Evidence, sentence: str) -> Iterator[str]:
     if evidence.run_variation is not None and evidence.run_variation.is_measured:
         yield (
             "Each side has several runs at different times. The intervals are over runs and include the differences"
@@ -479,8 +479,8 @@ def _notes(evidence: Evidence) -> Iterator[str]:
             "A thread of Open vSwitch with DPDK polls without a pause, so CPU time per packet is only the inverse of"
             " the packet rate. labkit does not compare it."
         )
-    if evidence.is_disturbed:
-        yield f"Disturbed: {phrases.disturbance(evidence)}."
+    if (disturbed := phrases.disturbance(evidence)) and disturbed.casefold() not in sentence.casefold():
+        yield f"Disturbed: {disturbed}."
 
 
 def _next_steps(evidence: Evidence, claims: bool, order: Sequence[Candidate]) -> Iterator[str]:

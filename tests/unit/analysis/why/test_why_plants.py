@@ -800,6 +800,7 @@ def test_bpf_program_on_a_tracepoint(tmp_path: Path) -> None:
     other = MadeArm({TRACED: 2e-6}, foreign=0.4)
     result = concluded(*two_runs(tmp_path / "busy", MadeArm(), other, **{PROGRAM: "tag f09f"}))
     assert result.cause == "a BPF program on a tracepoint"
+    assert not any("Other processes" in note or "other processes" in note for note in result.notes)
     assert re.match(
         r"Other processes had 40 % .* so the size is less certain", result.sentence.split(". ")[-1]
     )
