@@ -12,6 +12,16 @@ from labkit.analysis import report
 
 pytestmark = pytest.mark.needs("chromium")
 VISIBLE = "it => it.checkVisibility()"
+# how much wider than its place a table of many long cells is
+TABLE = """() => {
+    const place = document.createElement("div");
+    place.className = "table";
+    place.innerHTML = `<table><tr>${"<td>a queueing discipline, dropping packets</td>".repeat(6)}</tr></table>`;
+    document.querySelector("main").append(place);
+    const more = place.scrollWidth - place.clientWidth;
+    place.remove();
+    return more;
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +94,8 @@ def test_texts_can_be_read_on_every_page(page: Any) -> None:
 
     assert brightness(background) < 60
     assert brightness(words) > 180
+    page.set_viewport_size({"width": 1400, "height": 800})
+    assert page.evaluate(TABLE) == 0, "words of a table break before the page scrolls it"
     page.set_viewport_size({"width": 400, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 400, "it scrolls the figures"
 
