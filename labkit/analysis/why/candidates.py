@@ -109,11 +109,8 @@ def _change_candidate(evidence: Evidence, relevant: Sequence[Setting]) -> Candid
     Return None for different topologies or endpoint kinds: there the question is which code differs.
     """
     requested = [one for one in relevant if one.requested]
-    if (
-        evidence.run_variation is not None
-        or not requested
-        or any(one.name in ("topology", "endpoint") for one in requested)
-    ):
+    asks_for_code = any(one.name in ("topology", "endpoint") for one in requested)
+    if evidence.run_variation is not None or not requested or asks_for_code:
         return None
     requested = _explaining_first(evidence, requested)
     settings = (*requested, *(one for one in relevant if not one.requested))

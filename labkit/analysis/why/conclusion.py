@@ -17,18 +17,11 @@ from labkit.analysis import load
 from labkit.analysis.flame.function_table import seconds
 from labkit.analysis.flame.load_profiles import WITHIN
 from labkit.analysis.flame.significance import BETWEEN_SHARE, TESTS_COUNT
-from labkit.analysis.why import (
-    candidates,
-    environment,
-    phrases,
-    sections,
-    switch_work,
-    verdict,
-    work,
-)
+from labkit.analysis.why import candidates, environment, phrases, sections, switch_work, verdict, work
 from labkit.analysis.why.candidates import FOREIGN_LOAD, Candidate
 from labkit.analysis.why.environment import ABSENT, Setting
 from labkit.analysis.why.evidence import Evidence, gather
+from labkit.analysis.why.sections import CountedLoss
 from labkit.analysis.why.selection import ProfiledPoint
 from labkit.analysis.why.work import Split
 from labkit.common import units
@@ -93,10 +86,8 @@ def conclude(point: ProfiledPoint, processes: str = WITHIN) -> Conclusion:
     except BadInput as error:
         return _conclude_without_profiles(point, settings, str(error))
     if min(map(len, rounds)) < 2:
-        few = (
-            "one side has a single profiled round, so the spread between rounds is unknown; measure both with"
-        )
-        return _conclude_without_profiles(point, settings, f"{few} profile_rounds=5 or more")
+        few = "a side has a single profiled round: measure both with profile_rounds=5 or more"
+        return _conclude_without_profiles(point, settings, few)
     control = work.rounds(point, 2, processes) if len(point.profiled_sides()) > 2 else ()
     evidence = gather(point, names, rounds, control, settings)
     if evidence.cut is not None:
@@ -106,20 +97,48 @@ def conclude(point: ProfiledPoint, processes: str = WITHIN) -> Conclusion:
 
 def _conclude_without_profiles(point: ProfiledPoint, settings: Sequence[Setting], why: str) -> Conclusion:
     """Return the conclusion from the counters if the loss differs: no profile is needed to know where packets go."""
+    loss = _counted_loss(point, settings, sections.loss_answer(point))
+    if loss is not None and loss.is_certain:
+        return _conclude_from_loss(loss, settings)
+    text = f"No conclusion about {' against '.join(side.name for side in point.sides[1::-1])}: {why}"
+    if (measured := verdict.of_point(point)) is not None and measured.is_certain:
+        text = f"No cause is named: {measured.sentence}, but {why}"
+    text = phrases.join_sentences([text, loss.sentence if loss is not None else ""])
     differ = [one for one in settings if one.relevant]
-    text = f"; {differ[0].description} differs" if differ else ""
-    measured, loss = verdict.of_point(point), sections.loss_answer(point)
-    if measured is not None and not measured.is_certain:
-        measured = None
-    if loss is not None and (measured is None or loss[0].startswith("more") == measured.is_right_slower):
-        cause, sentence, p = loss
-        return Conclusion(f"{sentence}{text}", cause, True, settings=settings, p=p, has_effect=True)
-    names = [side.name for side in point.sides[1::-1]]
-    if measured is not None:
-        text = f"No cause is named: {measured.sentence}, but there are no profiles to explain it: {why}{text}"
-    else:
-        text = f"No conclusion about {' against '.join(names)}: {why}{text}"
+    text += f"; {phrases.settings(differ)} differs" if differ else ""
     return Conclusion(text, None, False, settings=settings)
+
+
+def _counted_loss(
+    point: ProfiledPoint, settings: Sequence[Setting], of_all: CountedLoss | None = None
+) -> CountedLoss | None:
+    """Return the loss of all hops, or else at one where settings act, unless the verdict says otherwise.
+
+    At a socket all programs that read too slowly lose packets.
+    """
+    hops = work.loss_by_hop(point.rows[0]) | work.loss_by_hop(point.rows[1])
+    places = [hop for hop in hops if _acting(hop, settings) and not hop.endswith(candidates.AT_SOCKET)]
+    if (loss := of_all or sections.loss_answer(point, places)) is None:
+        return None
+    measured = verdict.of_point(point)
+    agrees = measured is None or not measured.is_certain or measured.is_right_slower == loss.is_more
+    return loss if agrees else None
+
+
+def _acting(hop: str, settings: Sequence[Setting]) -> list[Setting]:
+    """Return the settings that act at the place of a hop; without a hop, all that are relevant."""
+    at = re.split(r"\W", hop)[0]
+    at = at if at in ("", "client", "server") else "between"
+    return [one for one in settings if one.relevant and (not at or at in one.places)]
+
+
+def _conclude_from_loss(loss: CountedLoss, settings: Sequence[Setting]) -> Conclusion:
+    name = f"{'more' if loss.is_more else 'fewer'} packets are lost"
+    differ = _acting(loss.place, settings)
+    known = [("counters", loss.sentence), *(("environment", one.description) for one in differ[:4])]
+    found = Candidate(name, 3, tuple(known), settings=tuple(differ))
+    text = f"{loss.sentence}; {phrases.settings(differ)} differs" if differ else loss.sentence
+    return Conclusion(text, name, True, [found], settings, p=TESTS_COUNT * loss.p, has_effect=True)
 
 
 def _conclude_with_cut_stacks(evidence: Evidence, cut: Setting) -> Conclusion:
@@ -143,12 +162,14 @@ def _conclude(evidence: Evidence, all_candidates: list[Candidate]) -> Conclusion
         ),
     )
     disturbance = next((one for one in order if one.name == FOREIGN_LOAD), None)
-    best = next(
-        (one for one in order if one is not disturbance and _names(evidence, one, disturbance is not None)),
-        None,
-    )
+    is_disturbed = disturbance is not None
+    may_be = (one for one in order if one is not disturbance and _names(evidence, one, is_disturbed))
+    best = next(may_be, None)
+    lost = _counted_loss(evidence.point, evidence.settings)
+    lost = lost if lost is not None and lost.is_certain else None
     if best is not None:
-        claim = [*_claim(evidence, best), _measured(evidence), phrases.caveat(evidence)]
+        counted = lost.sentence if lost is not None and candidates.effect_of_loss(evidence) is None else ""
+        claim = [*_claim(evidence, best), counted, _measured(evidence), phrases.caveat(evidence)]
         sentence = phrases.join_sentences(claim)
         named = best.cause is not None and best.cause.path is None  # the name of a function keeps its case
         result = Conclusion(sentence if named else phrases.capitalised(sentence), best.name, True)
@@ -158,6 +179,14 @@ def _conclude(evidence: Evidence, all_candidates: list[Candidate]) -> Conclusion
         sentence = phrases.join_sentences([text, _besides(evidence), _measured(evidence)])
         result = Conclusion(sentence, FOREIGN_LOAD, False)
         order = [other, *(one for one in order if one is not other)]
+    elif lost is not None:
+        result = _conclude_from_loss(lost, evidence.settings)
+        whole = phrases.total_difference(phrases.difference(evidence)) or phrases.bounds(evidence)
+        disturbed = phrases.capitalised(phrases.disturbance(evidence))
+        claim = [result.sentence, whole, _measured(evidence), disturbed]
+        result = replace(result, sentence=phrases.join_sentences(claim))
+        [found] = result.candidates
+        order = [found, *(one for one in order if one.strength or one.settings != found.settings)]
     else:
         result = _withheld(evidence, order)
     return replace(
@@ -169,9 +198,9 @@ def _conclude(evidence: Evidence, all_candidates: list[Candidate]) -> Conclusion
         notes=tuple(_notes(evidence, result.sentence)),
         next=tuple(_next_steps(evidence, result.claims, order)),
         split=evidence.split,
-        p=min([evidence.p, *(p for one in order[:1] for p in _further_p_values(evidence, one))]),
+        p=min([evidence.p, result.p, *(p for one in order[:1] for p in _further_p_values(evidence, one))]),
         parts=evidence.parts,
-        has_effect=evidence.has_effect,
+        has_effect=evidence.has_effect or result.has_effect,
     )
 
 
@@ -237,13 +266,8 @@ def _plausibility(evidence: Evidence, one: Candidate) -> int:
 
 def _is_change(evidence: Evidence, one: Candidate) -> bool:
     """Return whether a candidate is the parameters in which two arms or two points of one run differ."""
-    is_parameter = bool(one.settings) and one.settings[0].requested
-    return (
-        evidence.run_variation is None
-        and is_parameter
-        and one.size is None
-        and one.name == one.settings[0].name
-    )
+    is_parameter = bool(one.settings) and one.settings[0].requested and one.name == one.settings[0].name
+    return evidence.run_variation is None and is_parameter and one.size is None
 
 
 def _is_run_difference(evidence: Evidence, one: Candidate) -> bool:
@@ -280,9 +304,8 @@ def _names(evidence: Evidence, one: Candidate, disturbed: bool) -> bool:
             return code.is_set_up or (code.change != "changed" and one.strength >= 3)
         if one.settings or code.is_set_up or not evidence.is_disturbed:
             return True
-        return (
-            evidence.run_variation is None and code.change != "changed"
-        )  # their packets are on both sides alike
+        # Within a run their packets are on both sides alike.
+        return evidence.run_variation is None and code.change != "changed"
     if disturbed:
         return False
     if one.settings:
@@ -315,11 +338,8 @@ def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
             or not explaining.paths
             or ABSENT not in (explaining.left, explaining.right)
         )
-        yield (
-            f"{opening} is {named}: {phrases.cost(evidence, code)}"
-            if by_name
-            else phrases.cost(evidence, code)
-        )
+        cost = phrases.cost(evidence, code)
+        yield f"{opening} is {named}: {cost}" if by_name else cost
         yield phrases.place(code)
         if setting is None and code.path is not None and code.path.observes:
             yield "Any program on the machine can switch this code on for all packets, and no recorded setting says so"
@@ -392,11 +412,8 @@ def _besides(evidence: Evidence) -> str:
 
 def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
     """Return a conclusion that names no cause but states what is known."""
-    claims = (
-        evidence.has_effect
-        and not (evidence.contradicts_verdict or evidence.is_disturbed or evidence.is_repetition)
-        and evidence.run_variation is None
-    )
+    is_doubtful = evidence.contradicts_verdict or evidence.is_disturbed or evidence.is_repetition
+    claims = evidence.has_effect and not is_doubtful and evidence.run_variation is None
     weak = phrases.capitalised(phrases.disturbance(evidence))
     return Conclusion(phrases.join_sentences([_what_is_known(evidence, order), weak]), None, claims)
 
@@ -543,9 +560,7 @@ def _command(evidence: Evidence, sides: Sequence[int]) -> str:
         if text and text != USUAL.get(name) and not (name == "generator" and text in USUAL_GENERATORS):
             values[name] = text
     words = " ".join(f"{name}={text}" for name, text in values.items())
-    return (
-        f"labkit run throughput {words}" if search else f"labkit run datapaths {words} rounds=1 whole_runs=1"
-    )
+    return f"labkit run {f'throughput {words}' if search else f'datapaths {words} rounds=1 whole_runs=1'}"
 
 
 def _as_arms(evidence: Evidence) -> str:
@@ -578,11 +593,8 @@ def _topology(evidence: Evidence, side: int) -> str:
 
 def _as_change(setting: Setting) -> str:
     """Return a setting as an arm's change, or an empty text if no arm can have it as a change."""
-    if (
-        ABSENT in (setting.left, setting.right)
-        or " or " in setting.right
-        or not re.fullmatch(VALUE, setting.right)
-    ):
+    lacks = ABSENT in (setting.left, setting.right)
+    if lacks or " or " in setting.right or not re.fullmatch(VALUE, setting.right):
         return ""
     at = "both" if {"client", "server"} <= set(setting.places) else next(
         (one for one in setting.places if one in ("client", "server", "between")), ""

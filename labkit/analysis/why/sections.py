@@ -7,7 +7,7 @@ an observer without a section are shown unchanged (`counter_tables.others`).
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 from labkit.analysis import figures, flame, protocols
 from labkit.analysis.flame import load_profiles
 from labkit.analysis.flame.load_profiles import observed
-from labkit.analysis.flame.significance import compared, estimate, half_interval, run_variation
+from labkit.analysis.flame.significance import CLAIM_SHARE, compared, estimate, half_interval, run_variation
 from labkit.analysis.protocols import CostUnit
 from labkit.analysis.why import counter_tables, work
 from labkit.analysis.why.counter_tables import (
@@ -148,30 +148,47 @@ def loss_table(point: ProfiledPoint) -> Table:
     return title, text + in_guests(seen), shown
 
 
-def loss_answer(point: ProfiledPoint) -> tuple[str, str, float] | None:
-    """Return what happens, the sentence and its p value if the counters show that the sides certainly lose differently.
+class CountedLoss(NamedTuple):
+    """The loss by the counters: whether the right side's is the larger one, a sentence, whether that is certain, and
+    the p value. place: the hop that was judged, or an empty text for all hops together."""
 
-    None if they do not differ, or if a side has fewer than two rounds in which datagrams were followed.
+    is_more: bool
+    sentence: str
+    is_certain: bool
+    p: float
+    place: str
+
+
+def loss_answer(point: ProfiledPoint, places: Sequence[str] = ("",)) -> CountedLoss | None:
+    """Return the loss that differs most of those at these places, by default of that at all hops together.
+
+    It is uncertain if a side has a single round in which datagrams were followed. None if the sides do not certainly
+    differ otherwise, or if a side has no such round.
     """
     rounds = [work.followed_datagrams(rows) for rows in point.rows if rows is not None]
-    if min(map(len, rounds[:2])) < 2:
+    if not (places and all(rounds[:2])):
         return None
     losses = [[pairs for _, pairs in side] for side in rounds]
-    # Of what arrives, because the variation between runs is proportional to it (`work.split`).
-    left, right, *again = (np.array([1 - _lost_share(pairs) for pairs in side]) for side in losses)
     variation = run_variation(*([run for run, _ in side] for side in rounds[:2]))
     variation = variation and replace(variation, share=work.LOSS_SHARE)
-    floors = [_sampling_variance(side) for side in losses if side]
-    size = estimate(left, right, variation, floors, again[0] if again else None)
-    if not (size.certain and abs(size.difference) > work.MIN_SHARE):
+    sizes = []
+    for place in places:
+        # Of what arrives, because the variation between runs is proportional to it (`work.split`).
+        left, right, *again = (np.array([1 - _lost_share(pairs, place) for pairs in side]) for side in losses)
+        floors = [_sampling_variance(side, place) for side in losses if side]
+        sizes.append((place, estimate(left, right, variation, floors, again[0] if again else None)))
+    place, size = min(sizes, key=lambda one: one[1].p)
+    p = min(size.p * len({"", *places}), 1.0)  # Bonferroni, also for the test of all hops
+    is_certain, more = min(map(len, rounds[:2])) > 1, size.difference < 0
+    if abs(size.difference) <= work.MIN_SHARE or (is_certain and p >= CLAIM_SHARE):
         return None
-    more = size.difference < 0
-    shares = (units.percent(max(1 - arrived, 0.0)) for arrived in (size.right, size.left))
-    place = loss_places.where(pair for pairs in losses[int(more)] for pair in pairs)
+    lost, instead = (units.percent(max(1 - arrived, 0.0)) for arrived in (size.right, size.left))
     name, other = (side.name for side in point.sides[1::-1])
-    text = "{} loses {} of the datagrams instead of {}".format(name, *shares)
-    where = f", {place}{'' if more else f' of {other}'}" if place else ""
-    return f"{'more' if more else 'fewer'} packets are lost", f"{text}{where}", size.p
+    text = f"{name} loses {lost} of the datagrams{place and f' at {place}'} instead of {instead}"
+    if not place and (where := loss_places.where(pair for pairs in losses[int(more)] for pair in pairs)):
+        text += f", {where}{'' if more else f' of {other}'}"
+    text += "" if is_certain else ", too few rounds to be certain"
+    return CountedLoss(more, text, is_certain, p, place)
 
 
 def _copies_of_mirrors(point: ProfiledPoint) -> Iterator[Table]:
@@ -240,15 +257,17 @@ def _hops(report: dict[str, Any]) -> dict[str, float]:
     )
 
 
-def _lost_share(pairs: Sequence[Mapping[str, Any]]) -> float:
+def _lost_share(pairs: Sequence[Mapping[str, Any]], place: str = "") -> float:
+    if place:
+        return _shares(pairs).get(place, 0.0)
     return float(sum(one.get("lost_count") or 0 for one in pairs) / sum(one["sent_count"] for one in pairs))
 
 
-def _sampling_variance(rounds: Sequence[Sequence[Mapping[str, Any]]]) -> float:
+def _sampling_variance(rounds: Sequence[Sequence[Mapping[str, Any]]], place: str) -> float:
     """Return the variance of a share of lost datagrams by chance alone, also if all rounds have the same share."""
     pairs = [pair for each in rounds for pair in each]
     sent = sum(pair["sent_count"] for pair in pairs)
-    share = (min(max(_lost_share(pairs), 0.0), 1.0) * sent + 1) / (sent + 2)
+    share = (min(max(_lost_share(pairs, place), 0.0), 1.0) * sent + 1) / (sent + 2)
     return float(share * (1 - share) / sent)
 
 

@@ -1,5 +1,6 @@
 """`labkit why` about counters, about loss, and about rounds in which nothing arrived."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,19 @@ def test_loss_is_the_answer_without_profiles(way: str, tmp_path: Path) -> None:
         "fewer": f"veth_bridge (open) loses 0 % of the datagrams instead of 90 %, {place} of veth_bridge (narrow)",
     }[way])  # fmt: skip
     assert "observe=perf_record" not in sentence
+    text = words(page(*(sides[name] for name in order))[0])
+    assert "None: no recorded setting differs" not in text
+    assert re.search(rf"{way} packets are lost\s+strong\s+counters: veth_bridge", text)
+
+
+def test_loss_in_a_single_round_is_told_as_uncertain(tmp_path: Path) -> None:
+    sides = losing(tmp_path, {"open": 0, "narrow": 22_569})
+    rows = [row for row in run_folder.read_rows(Path(sides["narrow"])) if not row["round"]]
+    single = str(synthetic_rows.save(tmp_path / "single", rows))
+    [sentence, *_] = explain(sides["open"], single).sentences()
+    assert sentence.startswith("No conclusion about veth_bridge (single) against veth_bridge (open): ")
+    told = "veth_bridge (single) loses 90 % of the datagrams instead of 0 %, 100 % of these at client: IP to eth0"
+    assert f"{told} (qdisc tbf dropped), too few rounds to be certain" in sentence
 
 
 @pytest.mark.parametrize("share", [0.5, 0.01])

@@ -262,6 +262,22 @@ def test_offloads_that_the_kernel_switches_with_the_changed_one_are_no_changes_o
     assert "segmentation in software" in [path.name for path in both[0].paths]
 
 
+@pytest.mark.parametrize("at", ["server", "client"])
+def test_loss_where_the_changed_setting_acts_is_named_though_the_whole_is_alike(
+    at: str, tmp_path: Path
+) -> None:
+    ruleset = effect("nftables", "nftables ruleset", "none", "1 line of rules, sha256:c6d962827cf3", at)
+    one = within(tmp_path, MadeArm(lost_at="IP", effects=[ruleset]))
+    named = (
+        "x loses 20 % of the datagrams at server: IP instead of 0 %; nftables ruleset (server: none → 1 line of rules)"
+        " differs. CPU per packet that arrived differs by less than "
+    )
+    assert one.sentence.startswith(named) == (at == "server")
+    first = "more packets are lost" if at == "server" else "nftables ruleset"
+    assert one.cause == (first if at == "server" else None)
+    assert [each.name for each in one.candidates] == [first]
+
+
 @pytest.mark.parametrize(("recorded", "names"), [("0", []), ("2", ["sysctl net.ipv4.tcp_sack"])])
 def test_recorded_value_that_a_change_did_not_set_is_a_setting_of_its_own(
     tmp_path: Path, recorded: str, names: list[str]
