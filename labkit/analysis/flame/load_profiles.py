@@ -18,6 +18,7 @@ from labkit.common import run_folder
 from labkit.common.errors import BadInput
 
 OBSERVER = "perf_record"
+MADE_BY = f" (observe={OBSERVER} makes them)"
 COUNTER = "cycles"  # perf_record's event if the CPU has this counter
 OUTSIDE = "elsewhere"  # processes outside the experiment (labkit.measure.observers.perf.fold_stacks)
 WITHIN = rf"(?!{OUTSIDE}$).*"
@@ -40,6 +41,9 @@ def arm(rows: pd.DataFrame, name: str, processes: str = WITHIN) -> Arm:
         raise BadInput(f"{name} was profiled, but none of its profiles can be used: {why_not(observed_rows)}")
     if rows.empty:
         raise BadInput(f"{name} was not profiled: run it with observe=perf_record")
+    files = (run_folder.artefact(*one) for one in zip(rows["folder"], rows["artefact"], strict=True))
+    if not any(file.exists() for file in files):  # of a published run, for example
+        raise BadInput(f"there are no profiles of {name}{MADE_BY}")
     observations = [observed(value) for value in rows["observed"]]
     used = rows.filter(USED).to_dict("records")
     rounds = [_round(row, one) for row, one in zip(used, observations, strict=True)]

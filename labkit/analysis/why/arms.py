@@ -14,6 +14,7 @@ import pandas as pd
 
 from labkit.analysis import flame, load, stats
 from labkit.analysis.flame import load_profiles
+from labkit.analysis.flame.load_profiles import MADE_BY
 from labkit.analysis.why import conclusion, page, selection
 from labkit.analysis.why.conclusion import Conclusion
 from labkit.common import run_folder
@@ -53,7 +54,9 @@ class Arms:
             for one in self.arms
         ]
         command = f"labkit why {run_folder.display_path(self.folder)}:{self.baseline} {self.arms[0].arm}"
-        return [*lines, f"next: {command} writes the page about one of them"]
+        made_by = [f"next: repeat the run to have profiles{MADE_BY}"] * any(MADE_BY in line for line in lines)
+        lines = [line.replace(MADE_BY, "") for line in lines]
+        return [*lines, *made_by, f"next: {command} writes the page about one of them"]
 
     def as_json(self) -> dict[str, Any]:
         """Return the conclusions as plain values (`labkit why --help` lists the fields)."""

@@ -183,7 +183,8 @@ def _cells(one: ExplainedPoint, headed: bool) -> Iterator[Cell]:
     """Yield the cells of a point's profiles, and of what its observers saw."""
     heading = f"## Where the time goes{f': {plain(one.point.label)}' if headed else ''}"
     if (difference := one.difference) is None:
-        yield prose_cell(heading, f"{plain(one.why_not)}.")
+        if one.why_not not in one.conclusion.sentence:
+            yield prose_cell(heading, f"{plain(one.why_not)}.")
     else:
         split = one.conclusion.split
         text = f"{flame.sentence(difference, None if split is None else split.total)}."

@@ -12,7 +12,7 @@ from synthetic_why_run import page, run, section, words
 
 from labkit.analysis import flame, load, why
 from labkit.analysis.flame import load_profiles
-from labkit.analysis.why import sections, selection, verdict
+from labkit.analysis.why import explain_run, sections, selection, verdict
 from labkit.cli import main
 from labkit.common.errors import BadInput
 
@@ -239,6 +239,20 @@ def test_profile_doubts_are_shown(tmp_path: Path) -> None:
     begins = [text.index(f" {heading} ") for heading in heads]
     at = [text.index(f"Of macvlan_bridge: {doubt} (in 5 of 5 rows).") for doubt in own.values()]
     assert sorted([*begins, *at]) == [place for both in zip(begins, at, strict=True) for place in both]
+
+
+def test_published_run_says_once_that_it_has_no_profiles(tmp_path: Path) -> None:
+    one = run(tmp_path / "one")
+    shutil.rmtree(one / "artefacts")
+    written, [sentence, *_] = page(str(one), None)
+    told = "there are no profiles of veth_bridge (observe=perf_record makes them)"
+    assert told in sentence
+    assert words(written).count(told) == 1
+    assert str(one) not in sentence
+    lines = explain_run(one).sentences()
+    assert [line for line in lines if "observe=perf_record" in line] == [
+        "next: repeat the run to have profiles (observe=perf_record makes them)"
+    ]
 
 
 def test_lost_profile_is_reported(tmp_path: Path) -> None:
