@@ -210,7 +210,12 @@ def candidates_table(of: Conclusion) -> Table:
     """Return the table of all candidates, strongest first."""
     title = "Candidate causes"
     if not of.candidates:
-        return title, "None: no recorded setting differs, and nothing stands out.", None
+        if any(one.relevant for one in of.settings):
+            return title, "None is judged: no profiles of both sides say what the settings below cost.", None
+        differs = (
+            "no recorded setting that may matter differs" if of.settings else "no recorded setting differs"
+        )
+        return title, f"None: {differs}{', and nothing stands out' if of.split is not None else ''}.", None
     lines = [
         {
             "candidate": one.name,

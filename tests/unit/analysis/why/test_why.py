@@ -249,6 +249,7 @@ def test_published_run_says_once_that_it_has_no_profiles(tmp_path: Path) -> None
     assert told in sentence
     assert words(written).count(told) == 1
     assert str(one) not in sentence
+    assert "None is judged: no profiles of both sides say what the settings below cost." in words(written)
     lines = explain_run(one).sentences()
     assert [line for line in lines if "observe=perf_record" in line] == [
         "next: repeat the run to have profiles (observe=perf_record makes them)"
