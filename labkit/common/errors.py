@@ -58,15 +58,18 @@ def choose(given: object, known: Iterable[object]) -> str:
     return f"choose {choice}{meant}"
 
 
-def did_you_mean(given: object, known: Iterable[str], count: int = 1) -> str:
-    """Return ` (did you mean A or B?)` with at most `count` known names that are close to the given one, or nothing."""
+def did_you_mean(given: object, known: Iterable[str], count: int = 1, least: float = 0.6) -> str:
+    """Return ` (did you mean A or B?)` with at most `count` known names that are close to the given one, or nothing.
+
+    least: how close, of 1; with 0.85 the given name is most likely misspelt.
+    """
     known = list(known)
     if str(given).isdecimal() or given in known:  # numbers with the same digits are not close
         return ""
     import difflib  # most processes never need it
 
     names = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(str(given).lower(), names, count)
+    close = difflib.get_close_matches(str(given).lower(), names, count, least)
     return f" (did you mean {' or '.join(names[one] for one in close)}?)" if close else ""
 
 

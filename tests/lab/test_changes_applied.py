@@ -249,6 +249,29 @@ def test_bad_change_is_one_sentence(machine: Sandbox) -> None:
         assert "Traceback" not in done.stderr
 
 
+def test_misspelt_names_of_a_built_topology_are_refused_before_measuring(machine: Sandbox) -> None:
+    says = {
+        "mtu 1400 at router0:tob": "veth_bridge has nothing at 'router0:tob': choose ",
+        "mtu 1400 at client0:eht0": "(did you mean client0:eth0?)",
+        "offload generic-receive-offlod off at both": "(did you mean generic-receive-offload?)",
+        "sysctl net.ipv4.tcp_sackk=0 at client": "(did you mean tcp_sack?)",
+    }
+    lines = {
+        f"run datapaths 'change=x: {change}' duration_s=1 omit_s=0": words for change, words in says.items()
+    }
+    for line, done in machine.commands(*lines).items():
+        assert done.returncode == 2
+        assert lines[line] in " ".join((done.stderr + done.stdout).split())
+
+
+def test_place_of_one_of_several_topologies_is_a_row_of_the_others(machine: Sandbox) -> None:
+    result = machine.rows(
+        "topology=veth,veth_bridge", "change=x: txqueuelen 500 at between:port0", "slices=1", "whole_runs=0"
+    )
+    statuses = {row["topology"]: row["status"] for row in result if row["change"] == "x"}
+    assert statuses == {"veth": "unsupported", "veth_bridge": "ok"}
+
+
 FUNCTION = """
 from pathlib import Path
 import re

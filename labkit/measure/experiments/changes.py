@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from labkit.common.errors import BadInput, Failed, LabkitError, NoEffect, Unsupported
+from labkit.common.errors import BadInput, Failed, LabkitError, NoEffect, Unsupported, choose, did_you_mean
 from labkit.common.plain_types import wrong_type
 from labkit.measure.experiments.change_kinds import registry
 from labkit.measure.experiments.change_kinds.base import Files, Place, digest
@@ -40,6 +40,10 @@ PLACE_WORDS = {
 PLACES = f"{', '.join(ROLES)}, or NAMESPACE:INTERFACE as `labkit draw` shows them"
 FORM = "NAME: KIND OPTIONS at PLACE [and KIND OPTIONS at PLACE ...]"
 MAX_CHANGES, MAX_STEPS = 64, 32
+
+
+class NoPlace(Unsupported):
+    """A topology has no such interface; another one may."""
 
 
 # The source code of functions that are changes, by digest. They come from Python in this process or with the request.
@@ -278,7 +282,7 @@ def _check(change: Change) -> None:
 def check_place(at: str) -> None:
     """Raise BadInput if `at` is not a place (one of ROLES or NAMESPACE:INTERFACE)."""
     if at not in ROLES and not re.fullmatch(rf"{NAMESPACE}:{INTERFACE}", at):
-        raise BadInput(f"at={at!r}: a change is applied at {PLACES}")
+        raise BadInput(f"at={at!r}: a change is applied at {PLACES}{did_you_mean(at, ROLES)}")
 
 
 def apply(change: Change, topology: Topology) -> list[dict[str, Any]]:
@@ -384,8 +388,13 @@ def _places(at: str, topology: Topology, per_interface: bool) -> list[Place]:
     result = list(_all_places(at, topology))
     once = {(id(one.kernel), one.interface if per_interface else ""): one for one in result}
     if not once:
-        spaces = ", ".join(f"{space.name}" for space in topology.namespaces)
-        raise Unsupported(f"{topology.name} has nothing at {at!r}; its namespaces are {spaces}")
+        there = (
+            f"{space.name}:{one.name}"
+            for space in topology.namespaces
+            for one in netlink.links(space.netlink)
+        )
+        kind = Unsupported if at in ROLES else NoPlace
+        raise kind(f"{topology.name} has nothing at {at!r}: {choose(at, there)}")
     return list(once.values())
 
 

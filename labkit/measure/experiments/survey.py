@@ -113,6 +113,10 @@ def _why_not(arm: Arm, parameters: DatapathParameters, run_context: RunContext) 
             apply_change(arm, topology, parameters)
             registry.check_topology(parameters, topology)
             return None
+    except changes.NoPlace as error:
+        if len(parameters.topology) == len(parameters.endpoint) == 1:  # no other arm can have it
+            raise BadInput(f"{arm.name}: {error}") from None
+        return not_measured(error)
     except (Unsupported, Isolated, Failed) as error:
         return not_measured(error)
 

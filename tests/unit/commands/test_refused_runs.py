@@ -91,6 +91,8 @@ datapaths probe=-F -> is not valid: write NAME or NAME:return
 datapaths observe=perf_stat events= -> events is empty, but observe=perf_stat needs events
 datapaths {VMS} topology=veth_bridge,ovs+mirrors=1+output=gre -> large TCP packets are divided
 datapaths 'change=x: parameter streams=4000' -> change x: streams=4000 is outside
+datapaths 'change=x: offload grro off at both' -> tso off at server` (did you mean gro?)
+datapaths 'change=x: offload gro off at bth' -> shows them (did you mean both?)
 """
 GENERATORS = """
 datapaths generator=hping3 -> generator=hping3 is unknown: choose iperf3, ping, sockperf, sockets, connections, wrk

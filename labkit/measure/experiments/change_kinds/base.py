@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from labkit.common import safe_files
-from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
+from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported, did_you_mean
 from labkit.measure.endpoints import Kernel
 from labkit.system import process
 
@@ -176,7 +176,8 @@ class Kind:
         for name, value in options.items():
             allowed = self._allowed(name)
             if allowed is None:
-                raise BadInput(f"{self.name} {name!r} is not valid: {self._way_out(*self.takes)}")
+                near = did_you_mean(name, "|".join(self.takes).split("|"))
+                raise BadInput(f"{self.name} {name!r} is not valid: {self._way_out(*self.takes)}{near}")
             if isinstance(allowed, range):
                 number = int(value) if re.fullmatch(r"\d{1,12}", str(value)) else -1
                 if number not in allowed:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from labkit.common import packages
-from labkit.common.errors import Failed, Unsupported
+from labkit.common.errors import BadInput, Failed, Unsupported, choose, did_you_mean
 from labkit.measure.endpoints import Namespace
 from labkit.measure.experiments.change_kinds.base import NAMES, Kind, Place, State
 from labkit.system import netlink
@@ -18,7 +18,11 @@ class Offload(Kind):
 
     example = "offload gro off tso off at server"
     form = NAMES
-    takes: ClassVar = {r"[a-z][a-z0-9_-]{1,40}": "on|off"}
+    # The short names, the kernel's two names without a hyphen, and those that a kernel may have or not.
+    takes: ClassVar = dict.fromkeys(
+        ("|".join(ethtool.SHORT_NAMES), "highdma|loopback", r"(?=.{2,41}$)[a-z][a-z0-9_]*-[a-z0-9_-]+"),
+        "on|off",
+    )
 
     def setting(self, option: str) -> str:
         return ethtool.SHORT_NAMES.get(option, option)
@@ -29,7 +33,8 @@ class Offload(Kind):
             raise Unsupported(packages.missing("ethtool"))
         for name in options:
             if self.setting(name) not in result:
-                raise Unsupported(f"{place} has no offload {name}; it has {', '.join(sorted(result))}")
+                kind = BadInput if did_you_mean(name, result, least=0.85) else Unsupported
+                raise kind(f"{place} has no offload {name}: {choose(name, sorted(result))}")
         return {name: "on" if on else "off" for name, on in result.items()}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
+from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported, did_you_mean
 from labkit.measure.experiments.change_kinds.base import ASSIGNMENT, Files, Kind, Place, State, refused
 from labkit.system.machine import sysctl_journal
 
@@ -83,7 +83,9 @@ def _read(place: Place, name: str) -> str:
     try:
         return " ".join(place.kernel.read(str(_path(name))).split())
     except (OSError, LabkitError) as error:
-        words = getattr(error, "strerror", None) or error
+        words, path = getattr(error, "strerror", None) or error, _path(name)
+        if near := did_you_mean(path.name, [one.name for one in path.parent.glob("*")], least=0.85):
+            raise BadInput(f"this kernel has no sysctl {name}{near}") from None
         raise Unsupported(
             f"this kernel has no sysctl {name} in a network namespace of its own ({words}); a sysctl of the whole"
             f" machine is changed by machine_sysctl {name}=VALUE, with LABKIT_ALLOW=machine_sysctl in the environment"
