@@ -59,6 +59,13 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises BadInput for an unknown name, with the known ones, and for an invalid value.
         """
+        made = cls(**cls.values_of(given))
+        made.check()
+        return made
+
+    @classmethod
+    def values_of(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values with the types of their parameters, as `of` does, whatever the others are."""
         hints = _hints(cls)
         types = {name: hints[name] for name in cls.help()}
         values = {}
@@ -69,9 +76,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
                 raise BadInput(f"there is no parameter {name}{near}; there are: {there}")
             parse = cls.PARSERS.get(name)
             values[name] = parse(value) if parse else _value(name, value, types[name])
-        made = cls(**values)
-        made.check()
-        return made
+        return values
 
     @classmethod
     def like(cls, other: Parameters, **changed: Any) -> Self:

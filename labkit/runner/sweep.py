@@ -133,7 +133,7 @@ def load(path: Path) -> Sweep:
 class RecordedPoints:
     """All points that a sweep ever had, as its sweep.json says; none if there is no such file. `names`: theirs."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, experiment: str) -> None:
         state = run_folder.read_object(path) if path.exists() else {}
         identities = state.get("identities", {})
         if not isinstance(identities, dict) or not all(
@@ -141,19 +141,35 @@ class RecordedPoints:
         ):
             raise BadInput(f"{path} is invalid: its identities are not texts by the names of points")
         self.names = identities.keys()
-        self._by_identity = {identity: name for name, identity in identities.items()}
-        self._has_source = "source" in state
+        self._by_identity: dict[str, str] = {identity: name for name, identity in identities.items()}
+        self._has_source, self._experiment = "source" in state, experiment
+        self._written: dict[bytes, list[dict[str, Any]]] = {}
+        with reading(str(path), BadInput):
+            for written in state.get("parameters", {}).values():
+                self._written.setdefault(_meant(experiment, written), []).append(written)
 
     def name_of(self, point: SweepPoint) -> str | None:
-        """Return the name that a point has there. An earlier labkit wrote no source, and identities without
-        `others`."""
+        """Return the name that a point has there, also if its parameters are written in another way. An earlier labkit
+        wrote no source, and identities without `others`."""
         known = point if self._has_source else replace(point, others={})
-        return self._by_identity.get(known.identity)
+        for written in [point.parameters, *self._written.get(_meant(self._experiment, point.parameters), ())]:
+            if name := self._by_identity.get(replace(known, parameters=written).identity):
+                return name
+        return None
+
+
+def _meant(experiment: str, written: dict[str, Any]) -> bytes:
+    """Return parameters in one form: `pairs: 1` is `pairs: [1]` if the experiment has a list there."""
+    with contextlib.suppress(BadInput):  # an earlier labkit may have had other parameters
+        kind = experiments.find(experiment).parameters
+        own = {name: value for name, value in written.items() if name in kind.__struct_fields__}
+        written = written | kind.values_of(own)
+    return msgspec.json.encode(written, order="deterministic")
 
 
 def _named_as_before(sweep: Sweep) -> list[SweepPoint]:
     """Return the points with the names that they had in the folder; another point of that name gets its identity."""
-    before, result = RecordedPoints(sweep.folder / "sweep.json"), []
+    before, result = RecordedPoints(sweep.folder / "sweep.json", sweep.experiment), []
     for point in sweep.points:
         other = f"{point.name}-{point.identity}" if point.name in before.names else point.name
         result.append(replace(point, name=before.name_of(point) or other))
@@ -469,7 +485,7 @@ def _without_reused(
     """Copy the points that another sweep has finished on this kernel, and return those that are left."""
     if not (other / "sweep.json").exists():
         raise BadInput(f"{other} is not the folder of a sweep: it has no sweep.json")
-    there = RecordedPoints(other / "sweep.json")
+    there = RecordedPoints(other / "sweep.json", sweep.experiment)
     here = machine.describe()
     reused = []
     for point in points:

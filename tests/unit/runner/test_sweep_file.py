@@ -173,9 +173,9 @@ def test_changed_constant_of_a_notebook_makes_other_points(project: Path) -> Non
     assert [one.identity for one in third] == [one.identity for one in first]
 
 
-def reused(project: Path, other: Path) -> list[str]:
+def reused(project: Path, other: Path, content: Any = GOOD) -> list[str]:
     """Return the names of the points that a sweep with the same points takes from the folder of another one."""
-    path = written(project, GOOD).rename(project / "params" / "second.yaml")
+    path = written(project, content).rename(project / "params" / "second.yaml")
     result, left = sweep.load(path), set[str]()
 
     def measure(_plan: sweep.Sweep, points: list[sweep.SweepPoint], _bar: Bar) -> None:
@@ -191,6 +191,18 @@ def measured(project: Path) -> Path:
     here = {name: machine.describe()[name] for name in sweep.HERE}
     run_folder.write_rows(other / "tcp-1500", "1-r0", [{**here, "status": "ok"}])
     return other
+
+
+def test_points_are_the_same_however_their_lists_are_written(project: Path) -> None:
+    """Identities are of the parameters as they were written, in older folders, too."""
+    other = measured(project)
+    plain = GOOD | {"parameters": {"topology": "veth, veth_bridge", "pairs": 1, "rounds": "1"}}
+    first, again = (sweep.load(written(project, content)).points for content in (GOOD, plain))
+    assert not {one.identity for one in first} & {one.identity for one in again}
+    assert [one.name for one in again] == [one.name for one in first]
+    assert reused(project, other, plain) == ["tcp-1500"]
+    more = GOOD | {"parameters": {**GOOD["parameters"], "pairs": [1, 2]}}
+    assert not {one.name for one in sweep.load(written(project, more)).points} & {one.name for one in first}
 
 
 def test_reuse_takes_no_pipe(project: Path) -> None:
