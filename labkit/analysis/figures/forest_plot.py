@@ -97,7 +97,8 @@ def forest(
     marks.add()
     first = (next(iter(panel.table["baseline"].dropna()), "the baseline") for panel in parts)
     baselines = ", ".join(theme.plain(name) for name in dict.fromkeys(first))
-    text = f"ratio to {baselines or 'the baseline'} (log scale)"
+    has_several = any(panel.table.dropna(subset="ratio")["baseline"].nunique() > 1 for panel in parts)
+    text = f"ratio{'' if has_several else ' to ' + (baselines or 'the baseline')} (log scale)"
     figure.update_xaxes(title_text=text, row=max(len(parts), 1), col=1)
     figure.update_layout(margin={"l": texts.left_px, "r": texts.right_px, "b": 0}, showlegend=False)
     subtitle = "ratio and 95 % interval, open where it includes 1; shaded: the baseline against itself (A/A)"

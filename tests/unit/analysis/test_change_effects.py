@@ -146,7 +146,9 @@ def test_answer_and_figure_name_both_arms(tmp_path: Path) -> None:
     assert "effect of gro against gro on veth_bridge: gro on vxlan makes it" in "; ".join(
         answer.answer(every)
     )
-    labels = figures.forest(every).layout.yaxis.ticktext
+    figure = figures.forest(every)
+    assert figure.layout.xaxis.title.text == "ratio (log scale)"  # not all are to veth_bridge
+    labels = figure.layout.yaxis.ticktext
     assert {label.split("<br>")[0] for label in labels} == {
         "vxlan", "veth_bridge+gro", "vxlan+gro", "vxlan+gro to vxlan", "gro on vxlan to veth_bridge",
     }  # fmt: skip
