@@ -41,7 +41,8 @@ HEADS: Sequence[Sequence[float]] = (  # the first digits of labels
 FEW_LABELS = 3
 MANY_DECADES = 5
 NARROW = 1 / 25  # share of the axis: least distance of two places for shifting arms
-WIDEST = 1.5  # octaves, likewise: an arm stands at most 30 % beside its value
+WIDEST = 1.5  # octaves, likewise
+BESIDE = 0.03  # share of an axis of counts: arms farther apart would look like other counts
 AXIS_PX, GAP_PX = 415, 4  # least width of all x axes side by side (figure: 700 px); between labels
 FAINT = "faint: rounds (open: whole runs, arrow: beyond)"
 
@@ -257,9 +258,12 @@ def draw(figure: go.Figure, panel: Panel, quantity: Quantity, axis: Axis, names:
     if names:
         styles = {arm: theme.nth_style(place) for place, arm in enumerate(names) if arm in styles}
     # The arms of a place stand side by side, so that their intervals do not overlap.
+    spread = gap * 0.5
+    if not axis.words and len(places) > 1:
+        spread = min(spread, BESIDE * (math.log2(places[-1] / places[0]) + gap))
     numbers = table["arm"].map(list(styles).index).groupby(table["x"])
     side = (numbers.rank("dense") - 0.5) / numbers.transform("nunique") - 0.5
-    table = table.assign(shift=2 ** (gap * 0.5 * side))
+    table = table.assign(shift=2 ** (spread * side))
     rounds: dict[str, list[dict[Any, Any]]] = {arm: [] for arm in styles}
     for one in table.to_dict("records"):  # dicts are faster than tables for the few rounds of an arm
         rounds[one["arm"]].append(one)

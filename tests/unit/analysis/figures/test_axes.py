@@ -55,6 +55,15 @@ def test_swept_parameter_is_the_axis() -> None:
         assert len(panels) == 1
 
 
+def test_marks_of_arms_stand_at_their_count() -> None:
+    """They look like no other length, but do not hide each other."""
+    figure = figures.throughput(swept("length_bytes", (512, 1400), protocol="udp"))
+    means = [one.x for one in figure.data if one.error_y.array is not None]
+    assert len({first for first, _ in means}) == len(means) > 1
+    for first, last in means:
+        assert (first, last) == (pytest.approx(512, rel=0.03), pytest.approx(1400, rel=0.03))
+
+
 def test_each_parameter_that_varies_alone_has_a_panel_with_the_common_point() -> None:
     table = pd.concat([swept("length_bytes", (64, 1400)), swept("pairs", (1, 2), length_bytes=512)])
     figure = figures.throughput(table)
