@@ -154,7 +154,7 @@ def _value(name: str, given: Any, kind: Any) -> Any:
         if not isinstance(given, bool) and kind in (int, int | None) and _is_fraction(value):
             unit = " of seconds" if name.endswith("_s") else ""
             raise BadInput(f"{name}={given}: write a whole number{unit}, for example 1") from None
-        shown = ",".join(map(str, given)) if isinstance(given, (list, tuple)) else given
+        shown = f"[{','.join(map(str, given))}]" if isinstance(given, (list, tuple)) else given
         if str(error).startswith("Number out of range"):
             raise BadInput(f"{name}={str(shown)[:30]}… is too large for any parameter") from None
         words = wrong_type(error).split(": ")[-1]

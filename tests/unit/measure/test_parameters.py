@@ -36,6 +36,8 @@ def test_texts_and_values_are_equivalent() -> None:
     for wrong in ({"topology": 5}, {"pairs": [1, [2]]}, {"pairs": {"a": 1}}):
         with pytest.raises(BadInput, match=next(iter(wrong))):
             DatapathParameters.of(wrong)
+    with pytest.raises(BadInput, match=r"protocol=\[udp\]: a text is needed, not a list"):
+        DatapathParameters.of({"protocol": ["udp"]})
 
 
 def test_valid_two_node_parameters() -> None:
