@@ -61,7 +61,7 @@ CONTROL = ArmStyle(GREY, "square-open", "dot")
 
 # A topology has the same style in all figures. Families of topologies share a colour as far as possible. No symbol is
 # an arrow: plotly draws those with their tips, not their middles, at the value.
-_ARMS = {
+ARMS = {
     "loopback": ArmStyle(_OLIVE, "star", "dot"),
     "veth": ArmStyle(_SKY, "triangle-up", "dash"),
     "veth_bridge": ArmStyle(_BROWN, "pentagon", "solid"),
@@ -196,8 +196,8 @@ def arm_style(name: str, role: str = "variant") -> ArmStyle:
         return CONTROL
     if role == "baseline":
         return BASELINE
-    if name in _ARMS:
-        return _ARMS[name]
+    if name in ARMS:
+        return ARMS[name]
     # Quotients instead of three remainders of one number: 9 colours and 6 symbols would otherwise give 18 pairs only.
     rest, color = divmod(zlib.crc32(name.encode()), len(PALETTE))
     rest, symbol = divmod(rest, len(_SYMBOLS))
@@ -213,7 +213,7 @@ def nth_style(place: int) -> ArmStyle:
 
 def arm_order(name: str) -> tuple[int, str]:
     """Return a sort key for arms: the order of the table of styles, then unknown arms by name."""
-    known = list(_ARMS)
+    known = list(ARMS)
     return (known.index(name) if name in known else len(known), name)
 
 

@@ -69,7 +69,10 @@ def _printed(
     # Whole names, not parts of others.
     whole = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, own)) or '(?!)'})(?!\w)")
 
+    found = set[str]()
+
     def named(text: str | None) -> str | None:
+        found.update(whole.findall(text or ""))
         return text and whole.sub(lambda match: own[match[0]], text)
 
     result = theme.on_paper(figure, "black").update_layout(font_family=font)
@@ -86,12 +89,16 @@ def _printed(
         )
     if width_px < NARROW_PX:
         _narrow(result, width_px)
+    arms = list(dict.fromkeys(str(trace.name) for trace in result.data if trace.name))
     for trace in result.data:
         color = colors.get(str(trace.name))
         if color is not None:
-            trace.update(marker_color=color)
-            if getattr(trace, "line", None) is not None:
-                trace.update(line_color=color)
+            try:
+                trace.update(marker_color=color)
+                if getattr(trace, "line", None) is not None:
+                    trace.update(line_color=color)
+            except ValueError:
+                raise BadInput(f"colors: {color} of {trace.name} is no CSS color, such as red") from None
         trace.name = named(trace.name)
     for one in result.layout.annotations:
         one.update(text=named(one.text), font_color="black")
@@ -99,6 +106,10 @@ def _printed(
         if axis.ticktext is not None:
             axis.ticktext = [named(str(text)) for text in axis.ticktext]
         axis.title.text = named(axis.title.text)
+    # One dictionary may serve several figures, so an arm that labkit knows need not be in this one.
+    for what, given, there in (("names", own, found), ("colors", colors, set(arms))):
+        for name in given.keys() - there - theme.ARMS.keys():
+            raise BadInput(f"{what}: there is no {name} in the figure: {choose(name, arms)}")
     return result
 
 

@@ -23,7 +23,7 @@ def forest() -> go.Figure:
 
 def test_column_of_a_paper(forest: go.Figure, tmp_path: Path) -> None:
     before = json.loads(str(forest.to_json()))
-    names, colors = {"macvlan": "M", "macvlan_bridge": "MACVLAN"}, {"macvlan_bridge": "#123456"}
+    names, colors = {"veth": "M", "macvlan_bridge": "MACVLAN"}, {"macvlan_bridge": "#123456"}
     path = labkit.paper(
         forest, tmp_path / "ratios.svg", width_cm=8.5, font="Courier", names=names, colors=colors
     )
@@ -53,3 +53,16 @@ def test_other_files_and_sizes_are_refused(forest: go.Figure, tmp_path: Path) ->
         labkit.paper(forest, tmp_path / "ratios.doc")
     with pytest.raises(BadInput, match="width_cm is 2 to 100"):
         labkit.paper(forest, tmp_path / "ratios.pdf", width_cm=8500)
+
+
+def test_names_and_colors_that_change_nothing_are_refused(forest: go.Figure, tmp_path: Path) -> None:
+    for given, words in (
+        ({"colors": {"macvlan_bridge": "nocolour"}}, "nocolour of macvlan_bridge is no CSS color"),
+        ({"colors": {"macvlan_brigde": "red"}}, r"did you mean macvlan_bridge\?"),
+        (
+            {"names": {"macvlan_brigde": "M"}},
+            r"no macvlan_brigde in the figure: .*did you mean macvlan_bridge\?",
+        ),
+    ):
+        with pytest.raises(BadInput, match=words):
+            labkit.paper(forest, tmp_path / "ratios.pdf", **given)
