@@ -11,6 +11,7 @@ from labkit.analysis import theme
 from labkit.analysis.report.images import drawn
 from labkit.common import run_folder
 from labkit.common.errors import BadInput, choose
+from labkit.common.printable import say
 
 FORMATS = ("pdf", "svg", "png")
 CM_PX, POINT_PX = 96 / 2.54, 96 / 72  # CSS pixels
@@ -52,6 +53,10 @@ def paper(
     scales = {ending: scale * (3 if ending == "png" else 1)}  # about 300 dots per inch
     [content] = drawn({path: printed}, DEADLINE_S, scales, width_px).values()
     run_folder.write(path, content)
+    height_cm = (printed.layout.height or 450) * scale / CM_PX
+    if height_cm > 29.7:  # A4
+        fewer = "labkit.analysis.figures.forest(run.verdicts.query(\"protocol == 'tcp'\"))"
+        say(f"{path} is {height_cm:.1f} cm high, more than a page: draw fewer rows, as {fewer} does")
     return path
 
 

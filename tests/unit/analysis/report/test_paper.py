@@ -41,10 +41,15 @@ def test_column_of_a_paper(forest: go.Figure, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_pdf_has_the_width_in_points_and_a_title_on_request(forest: go.Figure, tmp_path: Path) -> None:
+def test_pdf_has_the_width_in_points_and_a_title_on_request(
+    forest: go.Figure, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert "Ratios to the baseline" in labkit.paper(forest, tmp_path / "titled.svg", title=True).read_text()
-    content = labkit.paper(forest, tmp_path / "ratios.pdf", width_cm=17.5).read_bytes()
-    [width] = re.findall(rb"/MediaBox \[0 0 ([0-9.]+) [0-9.]+\]", content)
+    assert not capsys.readouterr().err
+    tall = go.Figure(forest).update_layout(height=2000)
+    content = labkit.paper(tall, tmp_path / "ratios.pdf", width_cm=17.5).read_bytes()
+    [(width, height)] = re.findall(rb"/MediaBox \[0 0 ([0-9.]+) ([0-9.]+)\]", content)
+    assert f"is {float(height) / 72 * 2.54:.1f} cm high, more than a page: draw" in capsys.readouterr().err
     assert float(width) == pytest.approx(17.5 / 2.54 * 72, abs=1)
 
 
