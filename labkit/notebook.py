@@ -108,15 +108,14 @@ class Run:
         return displays.Verdicts.of(all_verdicts(self.rows))
 
     @functools.cached_property
-    def figures(self) -> displays.Figures:
+    def figures(self) -> run_figures.Figures:
         """Return the figures of the run's experiment, drawn on first use: `run.figures.forest`.
 
         They are those of run_figures.BY_EXPERIMENT, and of each part the verdicts and, where rows can share a chart,
-        throughput, CPU time and slices. `run.figures.along("length_bytes")` draws them against any parameter that
-        varies (`run_figures.along`).
+        throughput, CPU time and slices. `run.figures.along("length_bytes")` draws against any parameter that varies.
         """
         made = run_figures.of_run(self.all, lambda: self.profiles)
-        return displays.Figures(made, functools.partial(run_figures.along, self.rows))
+        return run_figures.Figures(made, self.rows)
 
     def why(
         self, arm: str = "", against: str | None = None, processes: str = load_profiles.WITHIN

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import pandas as pd
@@ -15,7 +15,6 @@ from pandas.io.formats.style import Styler
 
 from labkit.analysis import load, stats, verdicts
 from labkit.common import schema, units
-from labkit.common.errors import choose
 
 if TYPE_CHECKING:
     from IPython.display import Markdown  # the command line imports this module and needs no IPython
@@ -227,52 +226,3 @@ def _number(value: float) -> str:
 
 def _head(column: schema.Column) -> str:
     return f"{column.name} [{column.unit}]" if column.unit not in ("", "1") else column.name
-
-
-class Figures:
-    """The figures of a run by name: `run.figures.forest`, `list(run.figures)`. The display shows all of them.
-
-    made maps each name to the function that draws the figure. A figure is drawn on first use. `along` draws against any
-    parameter that varies: `run.figures.along("length_bytes", panel="pairs", colour="arm", of="cpu_per_gigabyte")`.
-    """
-
-    def __init__(self, made: dict[str, Any], along: Callable[..., Any]) -> None:
-        self._made, self.along = made, along
-        self._drawn: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._made:
-            raise KeyError(f"there is no figure {name}: {choose(name, self._made)}")
-        if name not in self._drawn:
-            self._drawn[name] = self._made[name]()
-        return self._drawn[name]
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        try:
-            return self[name]
-        except KeyError as error:
-            raise AttributeError(error.args[0]) from None
-
-    def __iter__(self) -> Any:
-        return iter(self._made)
-
-    def __len__(self) -> int:
-        return len(self._made)
-
-    def __dir__(self) -> list[str]:
-        return [*self._made, "along"]
-
-    def _ipython_key_completions_(self) -> list[str]:
-        return list(self._made)
-
-    def __repr__(self) -> str:
-        return f"figures: {', '.join(self._made)}"
-
-    def _ipython_display_(self) -> None:
-        from IPython.display import display
-
-        for name in self:
-            if self[name].data:
-                display(self[name])

@@ -5,13 +5,14 @@ An experiment that shows more than verdicts and throughput is in BY_EXPERIMENT, 
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.analysis import figures, load
 from labkit.analysis.change_effects import all_verdicts
+from labkit.analysis.figures.line_chart import varying_column
 from labkit.analysis.findings import loss_rates
 from labkit.analysis.load import part
 from labkit.common import extensions
@@ -22,6 +23,74 @@ Profiles = Callable[[], pd.DataFrame]
 Draw = Callable[[pd.DataFrame, Profiles], go.Figure]
 
 ALONG = {"throughput": figures.throughput, "cpu_per_gigabyte": figures.cpu_per_gigabyte}
+
+
+class Figures:
+    """The figures of a run by name: `run.figures.forest`, `list(run.figures)`. The display shows all of them.
+
+    made maps each name to the function that draws the figure. A figure is drawn on first use. rows: those of `along`.
+    """
+
+    def __init__(self, made: dict[str, Callable[[], go.Figure]], rows: pd.DataFrame) -> None:
+        self._made, self._rows = made, rows
+        self._drawn: dict[str, go.Figure] = {}
+
+    def along(
+        self,
+        name: str,
+        of: str = "throughput",
+        panel: str | None = None,
+        colour: str | None = None,
+        **more: str,
+    ) -> go.Figure:
+        """Draw the metric (or `of="cpu_per_gigabyte"`) against any parameter that varies, or against `"arm"`.
+
+        panel: the parameter whose values stand side by side. colour: the one with a line for each value, usually `arm`.
+        `run.figures.along("length_bytes", panel="pairs", colour="arm")`. Raises BadInput for what does not vary.
+        """
+        for one in more:
+            raise BadInput(f"a figure has no choice {one}=: {choose(one, ('of', 'panel', 'colour'))}")
+        if of not in ALONG:
+            raise BadInput(f"of={of}: {choose(of, ALONG)}")
+        varying_column(self._rows, "along", name)
+        return ALONG[of](self._rows, name, panel, colour)
+
+    def __getitem__(self, name: str) -> go.Figure:
+        if name not in self._made:
+            raise KeyError(f"there is no figure {name}: {choose(name, self._made)}")
+        if name not in self._drawn:
+            self._drawn[name] = self._made[name]()
+        return self._drawn[name]
+
+    def __getattr__(self, name: str) -> go.Figure:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        try:
+            return self[name]
+        except KeyError as error:
+            raise AttributeError(error.args[0]) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def __dir__(self) -> list[str]:
+        return [*self._made, "along"]
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self._made)
+
+    def __repr__(self) -> str:
+        return f"figures: {', '.join(self._made)}"
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        for name in self:
+            if self[name].data:
+                display(self[name])
 
 
 def of_run(table: pd.DataFrame, profiles: Profiles) -> dict[str, Callable[[], go.Figure]]:
@@ -55,18 +124,6 @@ def usual(rows: pd.DataFrame, compared: pd.DataFrame) -> dict[str, Callable[[], 
     if rows["transaction_rate"].notna().any():
         made["requests"] = lambda: figures.requests(rows)
     return made
-
-
-def along(rows: pd.DataFrame, name: str, of: str = "throughput", **chosen: str | None) -> go.Figure:
-    """Draw the metric, or what else ALONG has, against any parameter that varies; `chosen` as of `figures.throughput`.
-
-    Raises BadInput for another parameter.
-    """
-    for one in chosen.keys() - {"panel", "colour"}:
-        raise BadInput(f"a figure has no choice {one}=: {choose(one, ('of', 'panel', 'colour'))}")
-    if of not in ALONG:
-        raise BadInput(f"of={of}: {choose(of, ALONG)}")
-    return ALONG[of](rows, name, **chosen)
 
 
 def of_part(name: str, draw: Callable[[pd.DataFrame], go.Figure]) -> Draw:

@@ -1,5 +1,6 @@
 """`labkit.open` returns a run as an object that displays its tables and figures."""
 
+import pydoc
 import re
 import subprocess
 import sys
@@ -41,6 +42,15 @@ def test_rows_display_what_varies(run: Run) -> None:
     assert "mtu_bytes</th>" not in html
     assert "mtu_bytes=1500" in html
     assert type(run.rows[run.rows["status"].eq("ok")]) is pd.DataFrame
+
+
+def test_help_of_along_names_its_choices(run: Run) -> None:
+    text = pydoc.plain(pydoc.render_doc(run.figures.along))
+    assert "along(name: str, of: str = 'throughput', panel: str | None = None" in " ".join(text.split())
+    assert "panel: the parameter whose values stand side by side. colour: the one with a line" in text
+    with pytest.raises(BadInput, match="along=pairs does not vary in these rows: choose arm"):
+        run.figures.along("pairs")
+    assert run.figures.along("arm").layout.xaxis.ticktext == ("veth_bridge", "macvlan_bridge")
 
 
 HOSTILE = (

@@ -132,7 +132,7 @@ def test_parameter_that_is_no_axis_is_refused() -> None:
     with pytest.raises(
         BadInput, match=r"no choice color=: choose of, panel, colour \(did you mean colour\?\)"
     ):
-        run_figures.along(swept("pairs", (1, 2)), "pairs", color="mtu_bytes")
+        run_figures.Figures({}, swept("pairs", (1, 2))).along("pairs", color="mtu_bytes")
 
 
 def test_any_parameter_that_varies_is_an_axis_a_panel_or_a_colour() -> None:
