@@ -423,24 +423,26 @@ def run_experiment(
 ) -> Run:
     """Measure, or resume the run in `folder`, and return the run. In a notebook, a bar shows the progress.
 
-    Raises like `runner.run.measure`, and Failed if a person interrupts the cell.
+    Raises like `runner.run.measure`, and Failed if a person interrupts the cell, in IPython in a terminal, too.
     """
     shell = get_ipython()
-    if shell is None or not hasattr(shell, "kernel") or permissions.is_of_a_sweep():
+    if shell is None or permissions.is_of_a_sweep():
         return Run(running.measure(experiment, parameters, folder, None, keep_failed))
-    bar = progress_bar.NotebookBar()
+    bar = progress_bar.NotebookBar() if hasattr(shell, "kernel") else None
     folder = run_folder.new_run(experiment) if folder is None else folder
     try:
-        return Run(running.measure(experiment, parameters, folder, bar.see, keep_failed))
+        return Run(running.measure(experiment, parameters, folder, bar.see if bar else None, keep_failed))
     except KeyboardInterrupt:
-        bar.end("interrupted: finished rows are kept")
+        if bar:
+            bar.end("interrupted: finished rows are kept")
         shown = run_folder.display_path(folder)
         raise Failed(
             f"interrupted: finished rows are in {shown}; repeat the same with this folder to resume (--folder {shown},"
             f" or folder={str(shown)!r})"
         ) from None
     except LabkitError:
-        bar.end("ended early")
+        if bar:
+            bar.end("ended early")
         raise
 
 

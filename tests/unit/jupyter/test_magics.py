@@ -121,8 +121,12 @@ def test_commands_print_and_complete_in_cells(
     assert "abs" in completed(shell, "a")
 
 
+@pytest.mark.parametrize("has_kernel", [True, False], ids=["jupyter", "terminal"])
 def test_interrupted_run_says_how_to_resume(
-    shell: InteractiveShell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    has_kernel: bool,
+    shell: InteractiveShell,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folders: list[Path] = []
 
@@ -131,7 +135,8 @@ def test_interrupted_run_says_how_to_resume(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(notebook.running, "measure", measure)
-    monkeypatch.setattr(shell, "kernel", object(), raising=False)
+    if has_kernel:
+        monkeypatch.setattr(shell, "kernel", object(), raising=False)
     assert not shell.run_cell("%labkit run datapaths").success
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("UsageError: interrupted: finished rows are in ")
