@@ -242,6 +242,15 @@ BROKEN = {
     "small buffers": (
         "small TCP buffers", BRIDGE + "ip netns exec server sysctl -qw net.ipv4.tcp_rmem='4096 8192 16384'",
     ),
+    "no fragments": (
+        "small reassembly buffer: netns:server keeps no fragments",
+        BRIDGE + "ip netns exec server sysctl -qw net.ipv4.ipfrag_low_thresh=0 net.ipv4.ipfrag_high_thresh=0",
+    ),
+    "no fragments of IPv6": (
+        "small reassembly buffer: netns:client keeps at most 9,000 bytes of fragments",
+        BRIDGE + "for n in client server; do ip -n $n address flush dev eth0; done;" + SIX
+        + "ip netns exec client sysctl -qw net.ipv6.ip6frag_low_thresh=9000 net.ipv6.ip6frag_high_thresh=9000",
+    ),
     "no forwarding": ("forwarding off", ROUTED + "ip netns exec mid sysctl -qw net.ipv4.ip_forward=0"),
     "no way back": ("missing route", ROUTED + "ip -n server route del default"),
     "a wrong neighbour": (

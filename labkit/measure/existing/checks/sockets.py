@@ -21,6 +21,9 @@ from labkit.measure.existing.spaces import Space
 from labkit.system import netlink
 
 SMALL_BYTES = 1 << 18
+DATAGRAM_BYTES = (
+    1 << 17
+)  # what the kernel takes for the fragments of 64 KB: 100,000 bytes with an MTU of 1500
 NEAR = 0.8
 IN_USE = os.strerror(errno.EADDRINUSE)
 SOME_DROPS, DROP_SHARE = 50, 0.01
@@ -35,8 +38,20 @@ TCP_SWITCHES = {
 
 
 def buffers(seen: Evidence) -> Iterator[Finding]:
-    """Small limits of TCP's and UDP's buffers."""
+    """Small limits of TCP's and UDP's buffers, and of those for fragments."""
+    fragments = f"net/{'ipv6/ip6' if seen.client.version == 6 else 'ipv4/ip'}frag_high_thresh"
     for space in seen.ends:
+        if (held := space.number(fragments, default=DATAGRAM_BYTES)) < DATAGRAM_BYTES:
+            few = (
+                f"at most {held:,} bytes of fragments, less than one datagram may take"
+                if held
+                else "no fragments"
+            )
+            yield Finding(
+                cause="small reassembly buffer", weight=MUCH if held else MOST, where=space.name,
+                what=f"{space.name} keeps {few}: it drops what is more ({fragments.rpartition('/')[2]})",
+                undo=space.command(f"sysctl -w {fragments.replace('/', '.')}=4194304"),
+            )  # fmt: skip
         for name in ("tcp_rmem", "tcp_wmem"):
             most = space.number(f"net/ipv4/{name}", 2, SMALL_BYTES)
             if most < SMALL_BYTES:
