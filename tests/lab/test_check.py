@@ -21,6 +21,10 @@ import pytest
 from conftest import ROOT, Need, cpu_cgroups
 from sandbox import LABKIT, MARK, TOGETHER, also, ended_together, marked, until
 
+from labkit.measure import topologies
+from labkit.measure.experiments import changes
+from labkit.runner import yaml_files
+
 pytestmark = pytest.mark.needs("root", "namespaces", "ip", "nft", "ethtool", "veth", "bridge")
 
 
@@ -768,6 +772,25 @@ def test_nothing_listens_where_rules_lead_a_connection() -> None:
         "nothing listens at port 9999 of 10.2.0.1; a rule of netns:server leads port 80 there"
     )
     assert only["undo"].startswith("ip netns exec server nft delete rule ip f c handle ")
+
+
+UNDONE = {
+    "a shaper": "qdisc: qdisc noqueue at mid:port-server",
+    "small buffers": "sysctl: sysctl net.ipv4.tcp_rmem=4096 131072 6291456 at server:eth0",
+    "no forwarding": "sysctl: sysctl net.ipv4.ip_forward=1 at mid:to-client",
+}
+
+
+@pytest.mark.long
+def test_what_undoes_a_cause_is_a_change_of_the_copy(tmp_path: Path) -> None:
+    """Applied to a copy of the network, each change that a finding names has an effect."""
+    for number, name in enumerate(UNDONE):
+        with untouched(BROKEN[name][1]) as words:
+            [first, *_] = json.loads(run([*words, *CHECK]))["findings"]
+            (file := tmp_path / f"{number}.yaml").write_text(clone(words))
+        assert first["change"] == UNDONE[name]
+        with topologies.build_network(yaml_files.network(file)) as built:
+            assert changes.apply(*changes.parse(first["change"]), built)
 
 
 @pytest.mark.long

@@ -161,7 +161,7 @@ class _Copy:
         self._state, self._ports = state, ports
         self.lacks: list[str] = []
         names = ShortNames()
-        self.nodes = {space.name: names.new(_short(space.name)) for space in state.namespaces}
+        self.nodes = {space.name: node_name(space.name, names) for space in state.namespaces}
         self.interfaces = {
             (space.name, one.name): one for space in state.namespaces for one in space.interfaces
         }
@@ -415,12 +415,12 @@ class _Copy:
             yield parts.Rules(made.name, "".join(texts))
 
 
-def _short(name: str) -> str:
+def node_name(name: str, names: ShortNames | None = None) -> str:
     """Return the name of a namespace as a node has it: without its kind; `ssh:a/host` is `a`."""
     machine, _, own = name.rpartition("/")
     if machine and own == existing_names.HOST:
-        return machine.removeprefix("ssh:")
-    return re.sub(r"^(container|netns):", "", own)
+        own = machine.removeprefix("ssh:")
+    return (names or ShortNames()).new(re.sub(r"^(container|netns):", "", own))
 
 
 def _others(space: Namespace, names: Collection[str]) -> dict[str, list[str]]:

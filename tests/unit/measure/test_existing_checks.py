@@ -1082,3 +1082,20 @@ def test_one_bridge_may_call_rules(call: int, count: int) -> None:
     listed = [{"chain": chain}, {"rule": rule({"drop": None})}]
     seen.rulesets = {one.name: listed if one is seen.spaces[1] else [] for one in seen.spaces}
     assert [one.cause for one in rules.dropping(seen)] == ["drop rule"] * count
+
+
+@pytest.mark.parametrize(
+    ("command", "change"),
+    [
+        ("ip link set eth0 mtu 1450", "mtu: mtu 1450 at client:eth0"),
+        ("ethtool -K eth0 tso on gso on", "offload: offload tso on gso on at client:eth0"),
+        ("sysctl -w net.ipv4.tcp_rmem='1 2 3'", "sysctl: sysctl net.ipv4.tcp_rmem=1 2 3 at client:eth0"),
+        ("sysctl -w net.ipv4.neigh.default.gc_thresh3=9", None),  # of the whole machine
+        ("sysctl -w net.core.somaxconn=4096, and a larger backlog in the program", None),
+        ("nft delete rule ip f c handle 3", None),
+    ],
+)
+def test_commands_that_a_change_of_the_copy_repeats(command: str, change: str | None) -> None:
+    seen = routed()
+    finding = Finding(cause="", what="", where="", undo=seen.client.space.command(command))
+    assert registry.tried(seen, finding).change == change

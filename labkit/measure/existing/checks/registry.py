@@ -23,6 +23,7 @@ from labkit.measure.existing.checks.findings import (
     Finding,
     ordered,
 )
+from labkit.measure.existing.clone import node_name
 from labkit.measure.existing.path import Path
 from labkit.system import machine, netlink
 
@@ -36,6 +37,12 @@ CHECKS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
     sockets.tables, sockets.connection, sockets.echo_requests,
 )  # fmt: skip
 
+# Commands that undo a cause in a namespace, by the kind of change that does the same.
+TRIED = {
+    "sysctl": r"sysctl -w (?P<options>net[./](?:ipv[46]|bridge)[./](?!neigh[./]default)[^ =]+=(?:\S+|'.*'))",
+    "mtu": r"ip link set (?P<dev>\S+) mtu (?P<options>\d+)", "offload": r"ethtool -K (?P<dev>\S+) (?P<options>.+)",
+    "qdisc": r"tc qdisc del dev (?P<dev>\S+) root(?P<options>)",
+}  # fmt: skip
 MAX_SHOWN = 4
 _OF_INTERFACE = re.compile(r"(?<=\.conf)\.(?!all\.|default\.)[^ ]+\.(\w+)$")
 # What routers have, what follows from interfaces, and what is not of the network.
@@ -44,7 +51,19 @@ _NORMAL = re.compile(r"forward|\.conf\.(default|lo)\.|\.mtu$|^(?!sysctl net\.)")
 
 def explained(seen: Evidence) -> list[Finding]:
     """Return what the checks find."""
-    return [one for check in CHECKS for one in check(seen)]
+    return [tried(seen, one) for check in CHECKS for one in check(seen)]
+
+
+def tried(seen: Evidence, one: Finding) -> Finding:
+    """Return a finding with the change that does in a copy of the path what undoes the cause, if there is one."""
+    for space in seen.spaces if one.undo and not one.change else ():
+        command = str(one.undo).removeprefix(space.command(""))
+        for kind, pattern in TRIED.items():
+            if found := re.fullmatch(pattern, command):
+                at = f"{node_name(space.name)}:{found.groupdict().get('dev') or min(seen.names(space))}"
+                options = found["options"].replace("'", "")
+                return replace(one, change=f"{kind}: {kind} {options or 'noqueue'} at {at}")
+    return one
 
 
 def judged(found: list[Finding], others: Iterable[Finding]) -> list[Finding]:

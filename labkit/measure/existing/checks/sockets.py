@@ -60,14 +60,12 @@ def buffers(seen: Evidence) -> Iterator[Finding]:
                     what=f"{name} lets a TCP connection have at most {most:,} bytes of buffer",
                     cost=f"at most {units.si(8 * most / 1e-3, 'bit/s')} at a round trip of 1 ms",
                     undo=space.command(f"sysctl -w net.ipv4.{name}='4096 131072 6291456'"),
-                    change=f"buffers: sysctl net.ipv4.{name}=4096 131072 6291456 at both",
                 )  # fmt: skip
         for name, (usual, why) in TCP_SWITCHES.items():
             if (value := space.number(f"net/ipv4/{name}", default=usual)) != usual:
                 yield Finding(
                     cause="TCP option off", what=f"{name} is {value}: {why}", where=space.name, weight=SOME,
                     undo=space.command(f"sysctl -w net.ipv4.{name}={usual}"),
-                    change=f"tcp: sysctl net.ipv4.{name}={usual} at both",
                 )  # fmt: skip
         if 0 < (size := space.number("net/core/rmem_max", default=0)) < 1 << 16:
             yield Finding(
