@@ -127,7 +127,7 @@ class LatencyUnderLoad(DatapathParameters, frozen=True, kw_only=True):
             raise BadInput(
                 "load=udp needs rate_bps: without a rate UDP fills every queue, and its sender a CPU"
             )
-        published = [one for one in self.topology_names if topologies.kind_of(one).generators == ON_ONE_PORT]
+        published = [one for one in self.topology if topologies.kind_of(one).generators == ON_ONE_PORT]
         if self.has_own_port and published:
             raise BadInput(
                 f"protocol=udp_rr: {published[0]} publishes one port, which load=udp has; use load=tcp"

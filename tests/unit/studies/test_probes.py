@@ -11,12 +11,13 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from example_networks import switched
 
 from labkit.common.errors import Failed
 from labkit.measure.observers.counters.receive_counters import Receivers
 from labkit.system import netlink
 from studies import probes
-from studies.latency_under_load.experiment import WithProbes, late_probes
+from studies.latency_under_load.experiment import LatencyUnderLoad, WithProbes, late_probes
 from studies.overlay import reachability
 from studies.overlay.reachability import PingPair
 from studies.overlay.spine_failure import outage
@@ -194,3 +195,9 @@ def test_probes_that_counters_have_do_not_begin_a_flow(load: int, carries: bool)
 
     counters = Mock(_protocol="udp", per_server=received)
     assert Receivers.carrying(counters, before) == [False, False, carries, carries]
+
+
+def test_requests_beside_datagrams_cross_a_network_of_ones_own() -> None:
+    """It publishes no port."""
+    given = {"topology": [switched()], "protocol": "udp_rr", "load": "udp", "rate_bps": 1e6}
+    LatencyUnderLoad.of(given).check()
