@@ -56,7 +56,7 @@ def test_figures_offer_no_upload() -> None:
 
 
 def test_arm_styles_are_stable_and_apart() -> None:
-    styles = {name: theme.arm_style(name) for name in theme._ARMS}
+    styles = {name: theme.arm_style(name) for name in theme.ARMS}
     styles |= {"the baseline": theme.BASELINE, "the control": theme.CONTROL}
     assert len({style.symbol for style in styles.values()}) == len(styles)
     assert theme.arm_style("macvlan_bridge") == theme.arm_style("macvlan_bridge", "variant")
@@ -67,7 +67,7 @@ def test_arm_styles_are_stable_and_apart() -> None:
     )
     assert theme.arm_style("veth_bridge (again)", "control") == theme.CONTROL
     assert theme.arm_style("a new one") == theme.arm_style("a new one")
-    assert theme.arm_style("a new one").symbol not in {style.symbol for style in theme._ARMS.values()}
+    assert theme.arm_style("a new one").symbol not in {style.symbol for style in theme.ARMS.values()}
 
 
 ONE_PANEL: dict[str, Any] = {"protocols": ("tcp",), "pairs": (1,)}
