@@ -60,7 +60,7 @@ def answer(verdicts: pd.DataFrame) -> list[str]:
     sentences = []
     for host, every in hosts:
         effects = every.groupby(["protocol", "ends_on"], dropna=False)["change"].transform("count")
-        rows = every[every["change"].notna() | effects.eq(0)]
+        rows = every[every["change"].notna() | every["word"].eq("equal") | effects.eq(0)]
         by = ["protocol", "ends_on", "baseline"]
         for (_, ends_on, baseline), own in rows.groupby(by, sort=False, dropna=False):
             what = protocols.of(own)
