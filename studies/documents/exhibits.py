@@ -5,7 +5,8 @@ They are in the order of the documents, and read from exhibits.toml. To add one,
 Keys of an exhibit are the fields of `Exhibit`. `printed` is a table of `data/reference`, and `ours` are tables of
 published runs: `down` is the column whose values are the lines, `across` those whose values are columns (none, one or
 several), `values` the columns that are shown, with their names, and `where` the values that other columns must have.
-`draw` is a figure of a run: one of its own by `name`, or one of `labkit.analysis.figures` with `where`.
+`draw` is a figure of a run: one of its own by `name`, or one of `labkit.analysis.figures` with `where`. `why` are two
+arms of a run with profiles: the conclusion of `labkit why` and its flame graph.
 """
 
 import tomllib
@@ -18,7 +19,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from IPython.display import HTML
 
-from labkit.analysis import displays, figures, load
+from labkit.analysis import displays, figures, load, why
 from labkit.common import schema, units
 from studies import reference_tables
 from studies.documents import document
@@ -49,6 +50,7 @@ class Exhibit:
     printed: Table | None = None
     ours: Sequence[Table] = ()
     draw: Sequence[Table] = ()
+    why: Sequence[Table] = ()
     nothing: str = ""
 
 
@@ -66,6 +68,7 @@ def show(results: Results, judgements: Sequence[Judgement], name: str) -> None:
             if len(table := beside(one, results)):
                 displays.show(HTML(f'<div style="overflow-x: auto">{table.to_html(border=0)}</div>'))
             displays.show(*drawn(one, results))
+            displays.show(*explanations(one, results))
 
 
 def _text(one: Exhibit, results: Results, judgements: Sequence[Judgement]) -> str:
@@ -75,7 +78,7 @@ def _text(one: Exhibit, results: Results, judgements: Sequence[Judgement]) -> st
         f"- {judged.claim.sentence} *{judged.word}*, {document.ratio_summary(judged)}"
         for judged in judgements if judged.claim.name in one.claims
     ]  # fmt: skip
-    used = dict.fromkeys(table["run"] for table in (*one.ours, *one.draw))
+    used = dict.fromkeys(table["run"] for table in (*one.ours, *one.draw, *one.why))
     lines += [
         f"- {how_to_measure(run)} measures the run {run}, which is not published."
         for run in used if not results.has(run)
@@ -150,3 +153,11 @@ def drawn(one: Exhibit, results: Results) -> list[go.Figure]:
         else:
             made.append(results.figures(given["run"])[given["name"]]())
     return [figure for figure in made if figure.data]
+
+
+def explanations(one: Exhibit, results: Results) -> list[why.Explanation]:
+    """Return why the arms of an exhibit differ, of runs that are published."""
+    return [
+        why.explain(f"{results.folder / given['run']}:{given['left']}", given["right"])
+        for given in one.why if results.has(given["run"])
+    ]  # fmt: skip

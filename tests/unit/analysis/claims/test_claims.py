@@ -497,7 +497,7 @@ def test_own_numbers_that_exclude_each_other(judgements: list[Judgement]) -> Non
 
 def test_a_missing_run_is_measured_by_a_sweep_that_exists() -> None:
     given = [source.get("run", []) for entry in TABLE["claims"] for source in entry.get("sources", ())]
-    given += [table["run"] for one in exhibits.EXHIBITS for table in (*one.ours, *one.draw)]
+    given += [table["run"] for one in exhibits.EXHIBITS for table in (*one.ours, *one.draw, *one.why)]
     runs = {name for names in given for name in ([names] if isinstance(names, str) else names)}
     assert "published_ports" in runs
     for name in runs:
@@ -531,12 +531,19 @@ def test_exhibits_are_beside_ours() -> None:
     assert "–" not in ends.loc["guest"].tolist()
     for one in exhibits.EXHIBITS:
         assert one.document in DOCUMENTS
-        assert one.nothing or one.claims, one.name
+        assert one.nothing or one.claims or one.why, one.name
         for ours in one.ours:  # a median is of rows that differ in nothing else
             rows = evidence.rows_with(exhibits._measured(ours, PUBLISHED), where_of(ours))
             names, by = [name for name in load.GROUP if name in rows], [ours["down"], *ours.get("across", ())]
             cells = rows.dropna(subset=list(ours["values"])).groupby(by, dropna=False)
             assert not [of for _, cell in cells for of in load.varying(cell, names)], one.name
+
+
+def test_exhibits_without_numbers_are_explained() -> None:
+    [explained] = [one for exhibit in exhibits.EXHIBITS for one in exhibits.explanations(exhibit, PUBLISHED)]
+    assert explained.title == "ovs_netdev+mirrors=1 against ovs_netdev"
+    assert "sending packets through packet sockets costs" in explained.sentences()[0]
+    assert len(explained.flames) == 1
 
 
 @pytest.mark.parametrize(("name", "figures"), [("paper", {3: 3, 4: 3, 5: 4}), ("thesis", {3: 2, 4: 27})])
