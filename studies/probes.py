@@ -51,7 +51,7 @@ class Probing:
     @property
     def sent_counts(self) -> list[int]:
         """How many probes each client has sent so far."""
-        return [one.sent_count for one in self.probers]
+        return [len(one.sent) for one in self.probers]
 
     def so_far(self) -> list[Probe]:
         """Return the probes up to now. Some of them may still get an answer. Raises as `Prober.probes`."""
@@ -98,17 +98,16 @@ class Prober(threading.Thread):
 
     def __init__(self, pair: Pair | RemotePair, rate_rps: float, udp: bool) -> None:
         super().__init__(daemon=True)
+        end, port = pair.server, PORT + pair.server.port_offset
         try:
             with netlink.inside(pair.client.namespace.fd):
                 self._socket = (
-                    Datagrams(pair.server_address, PORT + pair.server.port_offset)
-                    if udp
-                    else Echo(pair.server.address, LENGTH_BYTES)
+                    Datagrams(pair.server_address, port) if udp else Echo(end.address, LENGTH_BYTES)
                 )
         except OSError as error:
-            raise Failed(f"{pair.client.name} cannot probe {pair.server.name}: {error.strerror}") from None
+            raise Failed(f"{pair.client.name} cannot probe {end.name}: {error.strerror}") from None
         self._rate_rps, self._counts_delay = rate_rps, udp
-        self._sent: list[tuple[float, int]] = []  # time.monotonic(), and nanoseconds since 1970
+        self.sent: list[tuple[float, int]] = []  # time.monotonic(), and nanoseconds since 1970
         self._rtts_s: dict[int, float] = {}
         self._begin_s, self._until_s = 0.0, float("inf")
         self._error: Exception | None = None  # what ended the thread early
@@ -125,9 +124,9 @@ class Prober(threading.Thread):
             ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1)  # of this thread
         self._begin_s = time.monotonic()
         while (now_s := time.monotonic()) < self._until_s:
-            due_s = self._begin_s + len(self._sent) / self._rate_rps
+            due_s = self._begin_s + len(self.sent) / self._rate_rps
             if due_s <= now_s:
-                self._sent.append((now_s, time.time_ns()))
+                self.sent.append((now_s, time.time_ns()))
                 with suppress(OSError):  # an error of an earlier request: that one got no answer
                     self._socket.send()
             elif select.select([self._socket], [], [], due_s - now_s)[0]:
@@ -137,12 +136,8 @@ class Prober(threading.Thread):
         with suppress(OSError):
             while answer := self._socket.answer():
                 sequence, received_ns = answer
-                number = len(self._sent) - (len(self._sent) - sequence) % SEQUENCES
-                self._rtts_s.setdefault(number, (received_ns - self._sent[number - 1][1]) / 1e9)
-
-    @property
-    def sent_count(self) -> int:
-        return len(self._sent)
+                number = len(self.sent) - (len(self.sent) - sequence) % SEQUENCES
+                self._rtts_s.setdefault(number, (received_ns - self.sent[number - 1][1]) / 1e9)
 
     def stop(self) -> None:
         """End when the last answers may have come."""
@@ -152,7 +147,7 @@ class Prober(threading.Thread):
         """Yield the probes so far. Raises the error that ended the thread, after which nothing was sent."""
         if self._error is not None:
             raise self._error
-        for number, (sent_s, _) in enumerate(self._sent[:]):
+        for number, (sent_s, _) in enumerate(self.sent[:]):
             late_s, rtt_s = sent_s - self._begin_s - number / self._rate_rps, self._rtts_s.get(number + 1)
             counted_s = late_s if self._counts_delay else 0.0
             yield Probe(sent_s - counted_s, None if rtt_s is None else rtt_s + counted_s, late_s)

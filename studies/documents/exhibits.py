@@ -67,8 +67,7 @@ def show(results: Results, judgements: Sequence[Judgement], name: str) -> None:
             displays.show(displays.markdown(_text(one, results, judgements)))
             if len(table := beside(one, results)):
                 displays.show(HTML(f'<div style="overflow-x: auto">{table.to_html(border=0)}</div>'))
-            displays.show(*drawn(one, results))
-            displays.show(*explanations(one, results))
+            displays.show(*drawn(one, results), *explanations(one, results))
 
 
 def _text(one: Exhibit, results: Results, judgements: Sequence[Judgement]) -> str:
@@ -83,8 +82,7 @@ def _text(one: Exhibit, results: Results, judgements: Sequence[Judgement]) -> st
         f"- {how_to_measure(run)} measures the run {run}, which is not published."
         for run in used if not results.has(run)
     ]  # fmt: skip
-    if one.nothing:
-        lines.append(f"- {one.nothing[0].upper()}{one.nothing[1:]}.")
+    lines += [f"- {one.nothing[0].upper()}{one.nothing[1:]}."] if one.nothing else []
     return "\n".join(lines) + "\n"
 
 
@@ -157,7 +155,5 @@ def drawn(one: Exhibit, results: Results) -> list[go.Figure]:
 
 def explanations(one: Exhibit, results: Results) -> list[why.Explanation]:
     """Return why the arms of an exhibit differ, of runs that are published."""
-    return [
-        why.explain(f"{results.folder / given['run']}:{given['left']}", given["right"])
-        for given in one.why if results.has(given["run"])
-    ]  # fmt: skip
+    given = [each for each in one.why if results.has(each["run"])]
+    return [why.explain(f"{results.folder / each['run']}:{each['left']}", each["right"]) for each in given]

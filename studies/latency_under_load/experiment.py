@@ -129,9 +129,7 @@ class LatencyUnderLoad(DatapathParameters, frozen=True, kw_only=True):
             )
         published = [one for one in self.topology if topologies.kind_of(one).generators == ON_ONE_PORT]
         if self.has_own_port and published:
-            raise BadInput(
-                f"protocol=udp_rr: {published[0]} publishes one port, which load=udp has; use load=tcp"
-            )
+            raise BadInput(f"protocol=udp_rr: {published[0]} publishes one port, the load's: use load=tcp")
         if self.rate_rps is None:
             raise BadInput("rate_rps=none: probes run at a rate")
         if self.baseline not in (None, *(one.name for one in self.change)):
@@ -323,12 +321,8 @@ def measure(parameters: LatencyUnderLoad, built_arm: BuiltArm, artefact: Path) -
         idle_s = time.monotonic() + SETTLE_S
         recording.until(idle_s + parameters.idle_s)
         phases["idle"] = idle_s, time.monotonic()
-        counters = receivers(
-            [pair for pair in pairs if isinstance(pair, Pair)],
-            load.protocol,
-            load.datagram_bytes,
-            load.direction,
-        )
+        own = [pair for pair in pairs if isinstance(pair, Pair)]
+        counters = receivers(own, load.protocol, load.datagram_bytes, load.direction)
         # An interface counts the probes, too, and the kernel those of UDP.
         of_probe = PROBE_BYTES if load.protocol == "tcp" else int(udp)
         of_probe *= 1 + (pairs[0].client.kernel is getattr(pairs[0].server, "kernel", None))  # both ways
@@ -355,13 +349,9 @@ def measure(parameters: LatencyUnderLoad, built_arm: BuiltArm, artefact: Path) -
     window_s = phases["loaded"][1] - phases["loaded"][0]
     reported = IPERF3.metrics(reports, load.protocol)
     row = {
-        "artefact": str(artefact.relative_to(artefact.parents[2])),
-        "window_s": window_s,
-        **used.columns,
-        **joined,
-        **{name: reported[name] for name in REPORTED if name in reported},
-        **round_trips(probes, phases),
-    }
+        "artefact": str(artefact.relative_to(artefact.parents[2])), "window_s": window_s, **used.columns, **joined,
+        **{name: reported[name] for name in REPORTED if name in reported}, **round_trips(probes, phases),
+    }  # fmt: skip
     doubts = [*machine.stolen(used.steal_s, window_s), *_doubts(parameters, row, reported, len(pairs))]
     return built_arm.measured(row, [*doubts, *late_probes(probes, phases, udp)])
 
