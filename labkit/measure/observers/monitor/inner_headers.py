@@ -3,8 +3,9 @@
 A tunnel's packets have several forms: the outer header is IPv4 or IPv6, the inner one too, and GRE carries IP or
 Ethernet. A form says which bytes of the packet distinguish it, and where its inner IP header begins, which the packet
 itself may say (options of Geneve, key and sequence number of GRE). Linux puts 8 bytes of destination options before GRE
-and IP in IPv6 by default (encaplimit, RFC 2473); one outer extension header of 8 bytes is recognized. Not recognized
-are more and longer ones, two VLAN tags inside, and ports behind inner options or extension headers.
+and IP in IPv6 by default (encaplimit, RFC 2473); these are recognized. Not recognized are other outer extension headers
+and options (with them the programs would be larger than net.core.optmem_max, 20 kB before Linux 6.12, allows), two VLAN
+tags inside, and ports behind inner options or extension headers.
 
 Arithmetic is used for the length of Geneve's options only: the optimizer of libpcap 1.10.3 makes programs of longer
 arithmetic that the kernel refuses.
@@ -28,6 +29,7 @@ VERSIONS = {"ip": 4, "ip6": 6}  # words for a protocol that say the version of I
 WITH_PORTS = ("tcp", "udp", "sctp")
 # RFC 8200: hop-by-hop options, routing, destination options; each begins with the next header, then the length beyond
 # 8 bytes in units of 8. A fragment header (44) has a zero there, and its place in the packet in the next 13 bits.
+DESTINATION_OPTIONS = 60
 EXTENDED = "(ip6[6] = 0 or ip6[6] = 43 or ip6[6] = 60)"
 EXTENDED_OR_FIRST = f"({EXTENDED} or (ip6[6] = 44 and ip6[42:2] < 8))"
 # In an IP header, by its version.
@@ -60,8 +62,7 @@ def _udp_forms(port: int, tunnel: Callable[[str, int], tuple[str, str]]) -> Iter
 
     `tunnel` returns a condition and the tunnel's payload, by the outer header and where the tunnel begins in it.
     """
-    outer = [("udp", 0, f"udp[2:2] = {port}")]
-    outer += [("ip6", at, f"{condition} and ip6[{at + 2}:2] = {port}") for condition, at in _outer_ip6(17)]
+    outer = (("udp", 0, f"udp[2:2] = {port}"), ("ip6", 40, f"ip6[6] = 17 and ip6[42:2] = {port}"))
     for header, udp_at, condition in outer:
         more, payload = tunnel(header, udp_at + UDP_BYTES)
         yield from _ethernet_forms(f"{condition}{more}", header, payload)
@@ -102,10 +103,10 @@ def _gre_forms() -> Iterator[Form]:
 
 
 def _outer_ip6(protocol: int) -> Iterator[tuple[str, int]]:
-    """Yield the condition that an outer IPv6 header carries the begin of this protocol, and where that is: without and
-    with an extension header of 8 bytes, of which a first fragment's is one."""
+    """Yield the condition that an outer IPv6 header carries this protocol, and where that begins: without and with
+    8 bytes of destination options."""
     yield f"ip6[6] = {protocol}", 40
-    yield f"{EXTENDED_OR_FIRST} and ip6[40:2] = {protocol << 8}", 48
+    yield f"ip6[6] = {DESTINATION_OPTIONS} and ip6[40:2] = {protocol << 8}", 48
 
 
 def _ipip_forms() -> Iterator[Form]:

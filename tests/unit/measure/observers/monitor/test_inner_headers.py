@@ -104,10 +104,9 @@ def test_destination_options_outside(kind: str, version: int) -> None:
     protocol, content = (47, gre(inner, TYPES[version])) if kind == "gre" else ({4: 4, 6: 41}[version], inner)
     limit, more = bytes((protocol, 0, 4, 1, 4, 1, 0, 0)), bytes((protocol, 1, 4, 1, 4, 1, 8)) + bytes(9)
     wanted, longer = (outside(6, options + content, 60) for options in (limit, more))
-    wanted_too = outside(6, bytes((protocol, 0, 0, 1, 0, 0, 0, 7)) + content, 44)  # a first fragment
     other = outside(6, bytes((17, *limit[1:])) + content, 60)
     selection = Selection(inside=kind, source=ENDS[version].split(" > ")[0], port=40000)
-    assert selected(selection, [wanted, longer, other, wanted_too]) == [wanted, wanted_too]
+    assert selected(selection, [wanted, longer, other]) == [wanted]
 
 
 @pytest.mark.parametrize(("protocol", "content"), [("udp", udp(b"x", 53)), ("tcp", tcp(b"x"))])
@@ -132,10 +131,11 @@ def test_ports_behind_an_extension_header(protocol: str, content: bytes) -> None
     assert selected(Selection(protocol=protocol), sent) == [one for one in sent if one != other]
 
 
-def test_vxlan_behind_an_extension_header() -> None:
-    content = udp(vxlan(ethernet(packet(4, udp(b"x", 53), 17), TYPES[4])), 4789)
-    sent = [outside(6, bytes((17, 0, 0, 1, 0, 0, 0, 7)) + content, kind) for kind in (60, 44)]
-    assert selected(Selection(inside="vxlan", port=53, protocol="udp"), sent) == sent
+@pytest.mark.parametrize("kind", ["gre", "geneve", "vxlan", "ipip"])
+def test_programs_are_small_enough_for_a_socket(kind: str) -> None:
+    """Linux 6.1 refused one of 938 instructions: a socket has 20 kB there for what the kernel makes of them."""
+    given = Selection(inside=kind, source="fd99::1", protocol="icmp6")
+    assert len(libpcap.compiled(given.filter(), ETHERNET, 256)) < 700 * 8
 
 
 def test_ports_of_fragments() -> None:
