@@ -1,5 +1,7 @@
 """Answer the question of a run in a sentence for each metric: which arm is faster than the baseline, by how much."""
 
+from __future__ import annotations
+
 import math
 import re
 
@@ -35,17 +37,29 @@ def question(verdicts: pd.DataFrame) -> str:
         f"{units.listed([one.label for one in about if one.average == metric])} ({metric})"
         for metric in metrics
     ]
-    if len(effects):
-        changes = list(effects["change"].unique())
-        on = [
-            str(one).removeprefix(changes[0] + " ")
+    if len(effects) and not _says_more(verdicts)[verdicts["change"].isna()].any():
+        on = (
+            str(one[name]).removeprefix(f"{one['change']} ")
             for name in ("baseline", "topology")
-            for one in effects[name]
-        ]
-        ends = " or ".join(one for one in dict.fromkeys(on) if one.startswith("on "))
-        return f"Where does {' or '.join(changes)} matter more for {units.listed(measured)}: {ends}?"
+            for one in effects.to_dict("records")
+        )
+        ends, changes = (" or ".join(dict.fromkeys(names)) for names in (on, effects["change"]))
+        return f"Where does {changes} matter more for {units.listed(measured)}: {ends}?"
     which = "Which" if named else f"Which of {len(arms)} arms"
     return f"{which} is faster for {units.listed(measured)}{f': {named}' if named else ''}?"
+
+
+def _says_more(verdicts: pd.DataFrame) -> pd.Series[bool]:
+    """Return whether a verdict is about an effect of a change, or about an arm of which no effect says more."""
+    covered = {
+        (one["protocol"], str(one["ends_on"]), arm)
+        for one in verdicts[verdicts["change"].notna()].to_dict("records")
+        for name in ("topology", "baseline")
+        for end in [str(one[name]).removeprefix(f"{one['change']} on ")]
+        for arm in (end, f"{end}+{one['change']}")
+    }
+    arms = zip(verdicts["protocol"], verdicts["ends_on"].map(str), verdicts["topology"], strict=True)
+    return pd.Series([arm not in covered for arm in arms], verdicts.index) | verdicts["change"].notna()
 
 
 def answer(verdicts: pd.DataFrame) -> list[str]:
@@ -59,8 +73,7 @@ def answer(verdicts: pd.DataFrame) -> list[str]:
     hosts = load.hosts(verdicts)
     sentences = []
     for host, every in hosts:
-        effects = every.groupby(["protocol", "ends_on"], dropna=False)["change"].transform("count")
-        rows = every[every["change"].notna() | every["word"].eq("equal") | effects.eq(0)]
+        rows = every[_says_more(every) | every["word"].isin(ABSENT)]
         by = ["protocol", "ends_on", "baseline"]
         for (_, ends_on, baseline), own in rows.groupby(by, sort=False, dropna=False):
             what = protocols.of(own)

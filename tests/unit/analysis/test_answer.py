@@ -156,3 +156,20 @@ def test_arms_are_named_in_the_order_of_the_parameters(
     medians = capsys.readouterr().out.split("Medians")[1]
     shown = [line.split("  ")[0] for line in medians.splitlines()]
     assert [name for name in shown if name in arms][: len(arms)] == list(arms)
+
+
+def test_arms_of_which_an_effect_says_nothing_keep_their_answer() -> None:
+    """A change on two topologies beside another arm: the effect says more of four arms, and nothing of the fifth."""
+    words = {"m": (None, "a", "slower"), "b": (None, "a", "faster"), "a+gro": (None, "a", "faster")}
+    rows = [
+        {"topology": name, "baseline": of, "word": word, "change": change}
+        for name, (change, of, word) in (words | {"gro on b": ("gro", "gro on a", "faster")}).items()
+    ]
+    one = pd.DataFrame(rows).assign(protocol="tcp", ends_on=None, ratio=0.5, low=0.4, high=0.6, metric=None)
+    one = one.assign(**dict.fromkeys(load.HOST, "here"))
+    assert not question(one).startswith("Where does")
+    assert question(one[one["topology"].ne("m")]).startswith(
+        "Where does gro matter more for TCP (throughput): on a or on b?"
+    )
+    assert any("m is" in sentence for sentence in answer(one))
+    assert not any("b is 50" in sentence for sentence in answer(one) if "effect" not in sentence)
