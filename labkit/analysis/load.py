@@ -140,7 +140,10 @@ def _in_turns(rows: list[dict[str, Any]], run: dict[str, Any]) -> list[dict[str,
     def place(row: dict[str, Any]) -> list[int]:
         turn = turns.setdefault(str([row.get(name) for name in TURN]), len(turns))
         arm = ((str(row.get(name)), names) for name, names in planned.items())
-        places = [names.index(one) if one in names else -1 for one, names in arm]
+        # The arm without a change, "None", comes first, and arms of other parameters last.
+        places = [
+            names.index(one) if one in names else -1 if one == "None" else len(names) for one, names in arm
+        ]
         return [turn, *places, int(row.get("role") == "control")]
 
     return sorted(rows, key=place)
