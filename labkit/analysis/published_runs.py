@@ -1,4 +1,5 @@
-"""A published run (`labkit publish`): a folder with run.json and one file of rows, whose digest run.json has."""
+"""A published run (`labkit publish`): a folder with run.json, one file of rows, whose digest run.json has, and perhaps
+stacks of profiles."""
 
 import hashlib
 from pathlib import Path

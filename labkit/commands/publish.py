@@ -26,6 +26,9 @@ HOST = ("where", "kernel", "accelerator", "cpu", "cpus_count", "labkit", "git_re
 PRIVATE = re.compile(
     r"(?<![\w.])/(?:[\w.+-]+/)*(?:home|root|srv|tmp|work|mnt|media|opt|nfs|folders)/|(?<![\w.])/(?:data|export|scratch)/"
 )
+BPF = re.compile(
+    r"bpf_prog_[0-9a-f]{16}|bpf_dispatcher_|bpf_trampoline(_|$)"
+)  # the kernel's, without its mark
 ACCOUNT = re.compile(r"\bssh:[^\s@,:;/\"']+@")  # in where=ssh:user@machine
 
 NOTES = """\
@@ -93,13 +96,14 @@ def publish(folder: Path, out: Path) -> int:
     description = _without_accounts(description)
     _check_private(description, "run.json:")
     for own, source in zip(runs, _folders(folder), strict=True):
-        _publish_profiles(source, out, [row for row in rows if row["run"] == own["run"]])
+        again = published_runs.is_published(source)  # of a published sweep, rows name the runs
+        _publish_profiles(source, out, [row for row in rows if again or row["run"] == own["run"]], again)
     run_folder.write(out / published_runs.ROWS, content)
     run_folder.write_json(out / "run.json", description)
     return len(rows)
 
 
-def _publish_profiles(folder: Path, out: Path, rows: Sequence[Row]) -> None:
+def _publish_profiles(folder: Path, out: Path, rows: Sequence[Row], again: bool) -> None:
     """Write the stacks of perf_record. Of processes outside the experiment they keep the kernel's frames alone.
 
     Interrupts of the experiment run there, too. Other frames name the functions of somebody's programs.
@@ -110,13 +114,14 @@ def _publish_profiles(folder: Path, out: Path, rows: Sequence[Row]) -> None:
         if row.get("observer") == load_profiles.OBSERVER and row.get("artefact")
     }
     for run_name, name in sorted(profiles):
+        source = run_folder.artefact(folder, f"{run_name}/{name}" if again else name)
+        if not source.exists():
+            continue  # `labkit why` says that it is lost
         stacks: Counter[str] = Counter()
-        for stack, count in flame.read(run_folder.artefact(folder, name)).items():
+        for stack, count in flame.read(source).items():
             process, *frames = stack.split(";")
             if process == load_profiles.OUTSIDE:
-                frames = [
-                    one for one in frames if one.endswith(folded_stacks.KERNEL) or one.startswith("bpf_")
-                ]
+                frames = [one for one in frames if one.endswith(folded_stacks.KERNEL) or BPF.match(one)]
             stacks[";".join((process, *frames))] += count
         path = run_folder.artefact(out, f"{run_name}/{name}")
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -94,7 +94,7 @@ def test_published_run_is_explained_alike(tmp_path: Path) -> None:
     described = run_folder.read_json(run / "run.json") | DESCRIBED | {"run": "run"}
     run_folder.write_json(run / "run.json", described)
     stacks = run / "artefacts/1-p0/0.folded.gz"
-    secret = "elsewhere;[secret];net_rx_action_[k];bpf_prog_0123456789abcdef_x 5\n"
+    secret = "elsewhere;[secret];net_rx_action_[k];bpf_secret_flush;bpf_prog_0123456789abcdef_x 5\n"
     stacks.write_bytes(gzip.compress(gzip.decompress(stacks.read_bytes()) + secret.encode()))
     publish(run, tmp_path / "mine")
     published = flame.read(tmp_path / "mine/run/artefacts/1-p0/0.folded.gz")
