@@ -56,7 +56,7 @@ def paper(
     height_cm = (printed.layout.height or 450) * scale / CM_PX
     if height_cm > 29.7:  # A4
         fewer = "labkit.analysis.figures.forest(run.verdicts.query(\"protocol == 'tcp'\"))"
-        say(f"{path} is {height_cm:.1f} cm high, more than a page: draw fewer rows, as {fewer} does")
+        say(f"{path} is {height_cm:.1f} cm high, more than a page: draw fewer rows, for example with {fewer}")
     return path
 
 
@@ -72,7 +72,8 @@ def _printed(
 
     own = {theme.plain(name): theme.plain(new) for name, new in names.items()}
     # Whole names, not parts of others.
-    whole = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, own)) or '(?!)'})(?!\w)")
+    longest_first = sorted(own, key=len, reverse=True)
+    whole = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, longest_first)) or '(?!)'})(?!\w)")
 
     found = set[str]()
 
@@ -99,7 +100,8 @@ def _printed(
         color = colors.get(str(trace.name))
         if color is not None:
             try:
-                trace.update(marker_color=color)
+                if "marker" in trace:
+                    trace.update(marker_color=color)
                 if getattr(trace, "line", None) is not None:
                     trace.update(line_color=color)
             except ValueError:
