@@ -330,9 +330,11 @@ def _line(one: Common, margin: float) -> dict[str, Any] | None:
         plain = effect = in_turn_effect(runs)
     else:
         effect = with_drift(plain) if relative is None else relative
-    effect, verdict, why = _verdict(one, baselines, method, effect, margin)
+    # Of two runs whose baseline is that change itself, ratios to it are compared.
+    changed = one.changed if baselines is None or baselines == one.changed else []
+    effect, verdict, why = _verdict(one, baselines, changed, method, effect, margin)
     names = [one.topology, baselines and baselines[1], one.change]
-    if one.changed:  # as in a run that has both
+    if changed:  # as in a run that has both
         names = [one.arms[1], baselines and one.arms[0], baselines and one.topology]
     absolute = {
         "left_median": arms[0]["value"].median(), "right_median": arms[1]["value"].median(),
@@ -429,16 +431,22 @@ def with_drift(plain: stats.Effect) -> stats.Effect:
 
 
 def _verdict(
-    one: Common, baselines: list[str] | None, method: str, effect: stats.Effect, margin: float
+    one: Common,
+    baselines: list[str] | None,
+    changed: list[str],
+    method: str,
+    effect: stats.Effect,
+    margin: float,
 ) -> tuple[stats.Effect, stats.Verdict, str | None]:
     """Return the effect, with an interval that the controls may have widened, the verdict about it, and why there is
     no evidence whatever the interval says, or None."""
     left, right = one.names
-    to = f" to {baselines[1]}" if baselines and not one.changed else ""
+    to = f" to {baselines[1]}" if baselines and not changed else ""
+    arms = one.arms if changed or baselines is None else [one.topology] * 2
     effect_of = "the effect of " if one.change else ""
-    arm, against, reference = f"{effect_of}{one.arms[1]}{to} in {right}", left, f"in {left}"
-    if one.changed:
-        against = reference = f"{one.arms[0]} in {left}"
+    arm, against, reference = f"{effect_of}{arms[1]}{to} in {right}", left, f"in {left}"
+    if changed:
+        against = reference = f"{arms[0]} in {left}"
     controls = {
         name: verdicts.column_effect(lines, "log_control", method == "slice") if len(lines) else None
         for name, lines in zip(one.names, one.tables("ratios"), strict=True)
@@ -465,7 +473,7 @@ def _verdict(
     # The controls of both runs have been checked, so none is left that could exclude a verdict.
     none = stats.Effect(1.0, 1.0, 1.0, 2, "")
     verdict = stats.verdict(effect, none, margin, one.higher_is_better, arm=arm, baseline=reference)
-    if one.changed and baselines and verdict.word in ("faster", "slower"):
+    if changed and baselines and verdict.word in ("faster", "slower"):
         size = {"ratio": effect.ratio, "low": effect.low, "high": effect.high, "how": effect.how}
         ends = (f"{name} in {run}" for name, run in zip(baselines[::-1], (right, left), strict=True))
         verdict = replace(verdict, sentence=interaction(size | {"word": verdict.word}, one.topology, *ends))
