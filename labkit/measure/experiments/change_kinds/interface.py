@@ -33,7 +33,7 @@ class Offload(Kind):
             raise Unsupported(packages.missing("ethtool"))
         for name in options:
             if self.setting(name) not in result:
-                kind = BadInput if did_you_mean(name, result, least=0.85) else Unsupported
+                kind = BadInput if did_you_mean(name, result, least=0.95) else Unsupported
                 raise kind(f"{place} has no offload {name}: {choose(name, sorted(result))}")
         return {name: "on" if on else "off" for name, on in result.items()}
 
