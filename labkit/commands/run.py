@@ -79,7 +79,8 @@ def add_arguments(parser: arguments.CommandParser) -> None:
     parser.add_argument("experiment", action=_Chosen, metavar="EXPERIMENT", help="one of those listed below")
     arguments.add_parameters(parser, "its parameters; lists with commas: pairs=1,2,8")
     arguments.add_percentile(parser)
-    text = "print each row as soon as it is measured, one JSON object per line; of a gate, what labkit compare prints"
+    text = "print each row as soon as it is measured, one JSON object per line; with --against or --fail-if, what"
+    text += " labkit compare prints"
     arguments.add_json(parser, text)
     parser.add_argument(
         "--folder", action=arguments.Folder, help="the run's folder; an unfinished run in it is resumed"

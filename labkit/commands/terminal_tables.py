@@ -76,7 +76,8 @@ def _plain(sentence: str) -> str:
 def show_profiles(profiles: pd.DataFrame) -> None:
     """Print a sentence for each failure under observers, and for each observer that this machine cannot use."""
     failed = profiles[profiles["status"].eq("failed") & profiles["observer"].notna()]
-    reasons = load.group_similar(failed["reason"].fillna("no reason was recorded").astype("str"))
+    reasons = failed["reason"].fillna("no reason was recorded").astype("str")
+    reasons = reasons.groupby(failed["topology"], group_keys=False).transform(load.group_similar)
     seen = (failed["topology"] + ": " + reasons).value_counts(sort=False).items()
     _print_list(profile_doubts.not_set_up(profiles))
     _print_list(f"{words} ({units.counted(count, 'profile')} failed)" for words, count in seen)

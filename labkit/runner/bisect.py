@@ -39,8 +39,8 @@ OBSERVED = {"observe": "perf_record,counters", "profile_rounds": 3}
 SIDES = ("good", "bad")
 # What may confirm an only candidate that was not, by the word about it
 HELP = {
-    gate.UNCLEAR: "; more pairs of runs (--most-pairs), more rounds in each, or a quieter machine narrow the interval",
-    gate.NOT_WORSE: "; a smaller margin (--fail-if) may tell them apart",
+    gate.UNCLEAR: "; more pairs (--most-pairs), a quieter machine, or more rounds in another folder may tell",
+    gate.NOT_WORSE: "; a smaller margin (--fail-if, in another folder) may tell them apart",
 }
 FOUND = ("skipped", "words")  # what the state has beside the question
 
@@ -152,7 +152,7 @@ class Search:
         for name, value in asked.items():
             recorded = there.get(name)
             if (tuple(recorded) if isinstance(recorded, list) else recorded) != value:
-                raise BadInput(f"{folder} holds a bisect with another {name}: name another folder")
+                raise BadInput(f"{folder} holds another bisect, by its {name}: name another folder")
         if not all(isinstance(there.get(name), dict) for name in FOUND):
             raise BadInput(f"{path} is not complete: remove it, and finished runs beside it are used again")
         self._state = {**there, "most_pairs": question.most_pairs}

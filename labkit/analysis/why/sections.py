@@ -177,7 +177,7 @@ def loss_answer(point: ProfiledPoint, places: Sequence[str] = ("",)) -> CountedL
         left, right, *again = (np.array([1 - _lost_share(pairs, place) for pairs in side]) for side in losses)
         floors = [_sampling_variance(side, place) for side in losses if side]
         sizes.append((place, estimate(left, right, variation, floors, again[0] if again else None)))
-    place, size = min(sizes, key=lambda one: one[1].p)
+    place, size = min(sizes, key=lambda one: (one[1].p, -abs(one[1].difference)))
     p = min(size.p * len({"", *places}), 1.0)  # Bonferroni, also for the test of all hops
     is_certain, more = min(map(len, rounds[:2])) > 1, size.difference < 0
     if abs(size.difference) <= work.MIN_SHARE or (is_certain and p >= CLAIM_SHARE):

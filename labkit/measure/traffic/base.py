@@ -154,9 +154,10 @@ class Generator(abc.ABC):
         what = f"the range of {parameters.protocol} with {self.name}"
         Within(minimum, maximum, what).check("length_bytes", parameters.length_bytes)
         if parameters.response_bytes is not None and parameters.protocol not in can.responds:
+            way = ", or use generator=sockets" if parameters.protocol in ("udp_rr", "tcp_rr") else ""
             raise BadInput(
                 f"response_bytes={parameters.response_bytes}: {parameters.protocol} with {self.name} has no length for"
-                " responses alone; leave it out, or use generator=sockets"
+                f" responses alone; leave it out{way}"
             )
         Within(minimum, maximum, what).check("response_bytes", parameters.response_bytes)
         if parameters.slices and (not can.sliced or parameters.rate_bps is not None):

@@ -72,7 +72,7 @@ def test_the_first_bad_of_twelve_is_found_and_what_is_there_is_used_again(
     count = len(done)
     assert search(tmp_path / "b").sentence == answer.sentence
     assert len(done) == count
-    with pytest.raises(BadInput, match="holds a bisect with another conditions"):
+    with pytest.raises(BadInput, match="holds another bisect, by its conditions"):
         search(tmp_path / "b", conditions=("slower>5%",))
 
 
