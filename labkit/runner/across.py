@@ -24,7 +24,7 @@ from labkit.measure import hosts
 from labkit.measure.existing.checks import check, evidence, load, probes, registry
 from labkit.measure.existing.checks.findings import ALL, BETWEEN, SEEN, Finding
 from labkit.measure.existing.checks.probes import Connection, OneWay, Sent
-from labkit.measure.existing.clone import OUTSIDE
+from labkit.measure.existing.clone import OUTSIDE, node_name
 from labkit.measure.existing.path import chosen, others_than
 from labkit.runner.two_hosts import PATIENCE_S
 
@@ -322,8 +322,11 @@ def _tunnels(ends: _Ends, found: _Found, probed: evidence.Probed) -> Iterator[Fi
 
 
 def _placed(side: _Side, far: _Side, given: list[dict[str, Any]]) -> Iterator[Finding]:
-    """Yield the findings of a machine, with its name before their places."""
+    """Yield the findings of a machine, with its name before their places, and its node in their changes."""
+    host = existing_names.HOST
+    node = f" at {node_name(_end(side, host))}:"
     for one in msgspec.convert(given, list[Finding]):
+        one = replace(one, change=one.change and one.change.replace(f" at {host}:", node))
         known = one.where in ("path", BETWEEN) or f" of {_shown(far)} (MTU " in one.where
         yield one if known else replace(one, where=_end(side, one.where))
 

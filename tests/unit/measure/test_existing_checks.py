@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from ipaddress import ip_network
 from pathlib import Path as FilePath
 from socket import AF_UNIX, SOCK_DGRAM, socketpair
@@ -1099,3 +1099,18 @@ def test_commands_that_a_change_of_the_copy_repeats(command: str, change: str | 
     seen = routed()
     finding = Finding(cause="", what="", where="", undo=seen.client.space.command(command))
     assert registry.tried(seen, finding).change == change
+
+
+def test_changes_are_of_the_namespace_of_their_command() -> None:
+    seen, command = routed(), "sysctl -w net.ipv4.ip_forward=1"
+    seen.spaces.append(space("host", [link(5, "docker0")], {}))
+    finding = Finding(cause="", what="", where="host", undo=command)
+    assert registry.tried(seen, finding).change is None  # no interface of the path is there
+    seen.places.append(Place(seen.spaces[-1], 5))
+    made = registry.tried(seen, finding)
+    assert made.change == "sysctl: sysctl net.ipv4.ip_forward=1 at host:docker0"
+    far, here = (across._Side(where, "host", lambda *_: dict) for where in ("ssh:a", "here"))
+    [placed] = across._placed(far, here, [asdict(made)])
+    assert (placed.change, placed.where) == (str(made.change).replace("host", "a"), "ssh:a/host")
+    seen.spaces.append(space("container:host", [], {}))
+    assert registry.tried(seen, finding).change is None  # two nodes of this name

@@ -56,11 +56,13 @@ def explained(seen: Evidence) -> list[Finding]:
 
 def tried(seen: Evidence, one: Finding) -> Finding:
     """Return a finding with the change that does in a copy of the path what undoes the cause, if there is one."""
-    for space in seen.spaces if one.undo and not one.change else ():
-        command = str(one.undo).removeprefix(space.command(""))
-        for kind, pattern in TRIED.items():
-            if found := re.fullmatch(pattern, command):
-                at = f"{node_name(space.name)}:{found.groupdict().get('dev') or min(seen.names(space))}"
+    nodes = [node_name(space.name) for space in seen.spaces]
+    for space, node in zip(seen.spaces, nodes, strict=True) if one.undo and not one.change else ():
+        prefix, names = space.command(""), seen.names(space)
+        is_own = bool(names) and nodes.count(node) == 1 and str(one.undo).startswith(prefix)
+        for kind, pattern in TRIED.items() if is_own else ():
+            if found := re.fullmatch(pattern, str(one.undo).removeprefix(prefix)):
+                at = f"{node}:{found.groupdict().get('dev') or min(names)}"
                 options = found["options"].replace("'", "")
                 return replace(one, change=f"{kind}: {kind} {options or 'noqueue'} at {at}")
     return one
