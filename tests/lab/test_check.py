@@ -759,7 +759,7 @@ def test_nothing_listens_where_rules_lead_a_connection() -> None:
     with untouched(script) as words:
         end = ("netns:server", "--json", "--port", "9090")
         reports = [json.loads(run([*words, *LABKIT, "check", one, *end])) for one in ("host", "netns:client")]
-    for only in (one for report in reports for one in report["findings"]):
+    for [only] in (report["findings"] for report in reports):
         what = r"nothing listens at port 90 of 10\.1\.0\.3; python\S* \(pid \d+\) listens at \S*127\.0\.0\.1\]?:90"
         assert re.match(f"{what} only; a rule of host leads port 9090 there: PORT .*DNAT", only["what"]), only
         assert (only["cause"], only["certainty"]) == ("nothing listens", "seen")

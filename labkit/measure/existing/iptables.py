@@ -13,12 +13,12 @@ from typing import Any
 PROGRAMS = {"iptables": "ip", "ip6tables": "ip6"}
 _LINE = re.compile(r"\[(?P<packets>\d+):\d+\] -A (?P<rule>(?P<chain>\S+).*)")
 _META = {"-i": "iifname", "-o": "oifname", "-p": "l4proto"}
-_ADDRESSES = {"-s": "saddr", "-d": "daddr"}
 _PORTS = {"--sport": "sport", "--dport": "dport", "--sports": "sport", "--dports": "dport"}
 _TARGETS = {"DROP": "drop", "REJECT": "reject", "ACCEPT": "accept", "NFQUEUE": "queue", "REDIRECT": "redirect",
             "DNAT": "dnat", "SNAT": "snat", "MASQUERADE": "masquerade", "TPROXY": "tproxy",
             "RETURN": "return"}  # fmt: skip
-_GIVEN = {family: re.compile(rf"--to-(?:(?:source|destination) {address}|ports)(?::? ?(\d+)(?= |$))?")
+_TEXTS = ("--comment", "--log-prefix", "--nflog-prefix", "--string")  # their values may look like options
+_GIVEN = {family: re.compile(rf"--to-(?:(?:source|destination) {address}|ports)(?::? ?(\d+)(?:-(\d+))?(?=[ /]|$))?")
           for family, address in (("ip", r"([0-9.]+)"), ("ip6", r"\[?([0-9a-f:]+)\]?"))}  # fmt: skip
 _NUMBER = re.compile(r"0x[0-9a-f]+|[0-9]+")
 _MANGLED = {"--set-mss": {"tcp option": {"name": "maxseg"}}, "--ttl-set": {"payload": {"field": "ttl"}},
@@ -48,8 +48,10 @@ def merged(listed: Listed, program: str, saved: str) -> Listed:
             table = line[1:].strip()
         elif line.startswith(":") and variant == "legacy":
             chain, policy, *_ = line[1:].split()
-            base = {} if policy == "-" else {"hook": chain.lower(), "policy": policy.lower(), "type": table}
-            found.append({"chain": {**of, "name": chain, **base}})
+            nat = 100 if chain in ("INPUT", "POSTROUTING") else -100
+            prio = {"raw": -300, "mangle": -150, "nat": nat, "security": 50}.get(table, 0)
+            base = {"hook": chain.lower(), "policy": policy.lower(), "type": table, "prio": prio}
+            found.append({"chain": {**of, "name": chain, **(base if policy != "-" else {})}})
         elif rule := _LINE.match(line):
             text = rule["rule"]
             undo = f"{command} -t {table} -D {shlex.join(shlex.split(text))}"
@@ -57,35 +59,35 @@ def merged(listed: Listed, program: str, saved: str) -> Listed:
             own = {**of, "chain": rule["chain"], "handle": text, "text": text, "undo": undo}
             found.append({"rule": {**own, "expr": [counter, *_expressions(of["family"], text)]}})
     tables = {(one["rule"]["family"], one["rule"]["table"]) for one in found if "rule" in one}
-    kept = [
-        one
-        for one in listed
-        if (rule := one.get("rule")) is None or (rule["family"], rule["table"]) not in tables
-    ]
+    known = ((one, one.get("rule")) for one in listed)
+    kept = (one for one, rule in known if not rule or (rule["family"], rule["table"]) not in tables)
     return [*kept, *found]
 
 
 def _expressions(family: str, rule: str) -> Iterator[dict[str, Any]]:
     right: Any
-    op, words = "==", shlex.split(rule)[1:]
+    op, each = "==", iter(shlex.split(rule)[1:])
+    words = [word for word in each if word not in _TEXTS or next(each, None) is None]
     for word, value in zip(words, [*words[1:], ""], strict=True):
         if word == "-m" and value in ("limit", "hashlimit"):
             yield {"limit": {}}
         elif word in _META:
-            yield _match(
-                op, {"meta": {"key": _META[word]}}, f"{value[:-1]}*" if value.endswith("+") else value
-            )
-        elif word in _ADDRESSES:
+            right = f"{value[:-1]}*" if value.endswith("+") else value
+            yield _match(op, {"meta": {"key": _META[word]}}, right)
+        elif word in ("-s", "-d"):
             address, _, length = value.partition("/")
             prefix = {"addr": address, "len": int(length)} if length.isdigit() else None
             right = {"prefix": prefix} if prefix else "@"  # another mask
-            yield _match(op, {"payload": {"protocol": family, "field": _ADDRESSES[word]}}, right)
+            yield _match(op, {"payload": {"protocol": family, "field": f"{word[1]}addr"}}, right)
         elif word in _PORTS:
             right = {"set": [_ports(one) for one in value.split(",")]}
             yield _match(op, {"payload": {"protocol": "th", "field": _PORTS[word]}}, right)
         elif word in ("--icmp-type", "--icmpv6-type"):
             kind = {"payload": {"protocol": word[2:].removesuffix("-type"), "field": "type"}}
             yield _match(op, kind, _ports(value.partition("/")[0]))
+        elif word in ("--src-type", "--dst-type"):
+            right = {"set": value.lower().split(",")}
+            yield _match(op, {"fib": {"result": "type", "flags": [f"{word[2]}addr"]}}, right)
         elif word == "--mark" and "connmark" not in words:
             right, _, mask = value.partition("/")
             mark = {"&": [{"meta": {"key": "mark"}}, int(mask or "0xffffffff", 0)]}
@@ -93,13 +95,17 @@ def _expressions(family: str, rule: str) -> Iterator[dict[str, Any]]:
         elif word == "--ctstate":
             yield _match(op, {"ct": {"key": "state"}}, value.lower())
         elif word in _MANGLED and (number := _NUMBER.match(value)) and "CONNMARK" not in words:
-            yield {"mangle": {"key": _MANGLED[word], "value": int(number[0], 0)}}
+            kept = 0xFFFFFFFF & ~int(value.partition("/")[2] or "0xffffffff", 0)
+            right = int(number[0], 0)
+            right = {"^": [{"&": [_MANGLED[word], kept]}, right]} if kept else right
+            yield {"mangle": {"key": _MANGLED[word], "value": right}}
         elif word in ("-j", "-g"):
             options: dict[str, Any] | None = {"flags": "bypass"} if "--queue-bypass" in words else None
-            if given := _GIVEN[family].search(rule):
+            if given := _GIVEN[family].search(" ".join(words)):
                 options = {"addr": given[1]} if given[1] else {}
-                options |= {"port": int(given[2])} if given[2] else {}
-            yield {_TARGETS[value]: options} if value in _TARGETS else {"jump": {"target": value}}
+                options |= {"port": _ports(":".join(filter(None, given.groups()[1:])))} if given[2] else {}
+            called = {"jump" if word == "-j" else "goto": {"target": value}}
+            yield {_TARGETS[value]: options} if value in _TARGETS else called
         op = "!=" if word == "!" else "=="
 
 

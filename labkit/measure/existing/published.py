@@ -68,15 +68,10 @@ def ports(at: Space, server: Space) -> list[PublishedPort]:
         for port in one.ports if one.to in server.addresses else ():
             others = f"; or, chosen at random, to {', '.join(one.others)}" if one.others else ""
             chains = f" through {', '.join(one.chains)}" if one.chains else ""
-            what = (
-                f"nftables: a map leads port {port} of {one.address or at.name}{chains} to {one.to}{others}"
-            )
-            result.append(
-                PublishedPort(
-                    at, port, f"nftables dnat {port} to {one.to}", what, one.to, one.address, one.not_from,
-                    others=one.others,
-                )
-            )  # fmt: skip
+            name, own = f"nftables dnat {port} to {one.to}", one.address or at.name
+            what = f"nftables: a map leads port {port} of {own}{chains} to {one.to}{others}"
+            given = (one.to, one.address, one.not_from)
+            result.append(PublishedPort(at, port, name, what, *given, others=one.others))
     ruled = {one.port for one in result}  # podman's conmon only holds such a port
     return [*result, *(one for one in _by_programs(at, server) if one.port not in ruled or one.address)]
 
@@ -98,10 +93,8 @@ def _by_programs(at: Space, server: Space) -> Iterator[PublishedPort]:
         with suppress(OSError, ValueError):
             if os.stat(folder / "ns/net").st_ino != own:
                 continue
-            argv, pid = (
-                (folder / "cmdline").read_bytes().decode(errors="replace").split("\0"),
-                int(folder.name),
-            )
+            argv = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            pid = int(folder.name)
             name = os.path.basename(argv[0])
             children = (folder / f"task/{pid}/children").read_text().split() if name in PARENTS else ()
             program = f"{name} (pid {pid})"
@@ -164,7 +157,7 @@ def _given(at: Space, sent: dict[str, str], to: str, arrived: Place | None, onwa
     "" if none does, or if that is unknown."""
     if arrived is None or not onwards.places:
         return ""
-    listed = at.ruleset
+    listed, sent["local"] = at.ruleset, " ".join(at.addresses)
     _rule, given = translation(listed, "prerouting", sent, {arrived.name}) or ({}, {})
     sent |= {"daddr": to, "dport": str(given.get("port", sent["dport"]))}  # and what marks it has now
     found = translation(listed, "postrouting", sent, {onwards.places[0].name})

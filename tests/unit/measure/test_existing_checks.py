@@ -19,7 +19,17 @@ import pytest
 from labkit.common.errors import BadInput, Failed
 from labkit.common.topology_state import TunnelState
 from labkit.measure.existing import iptables, maps, path, published, spaces
-from labkit.measure.existing.checks import load, mtu, probes, processing, queues, reach, registry, rules
+from labkit.measure.existing.checks import (
+    load,
+    mtu,
+    probes,
+    processing,
+    queues,
+    reach,
+    registry,
+    rules,
+    sockets,
+)
 from labkit.measure.existing.checks.evidence import Evidence, Queued
 from labkit.measure.existing.checks.findings import LITTLE, MUCH, PRESENT, SEEN, Finding
 from labkit.measure.existing.checks.probes import Connection, End, OneWay, Sent
@@ -270,15 +280,18 @@ def test_long_sets_are_those_of_the_hooks_that_each_packet_passes() -> None:
     """A router passes packets on, an end receives or sends each; rules of nat see only the first of a connection."""
     saved = "*nat\n:POSTROUTING ACCEPT [0:0]\n" + "[1:60] -A POSTROUTING -j ACCEPT\n" * 99
     nat = iptables.merged([], "iptables-legacy-save", saved)
-    ways = {"prerouting": 30, "input": 40, "forward": 70, "output": 20, "postrouting": 25}
-    for at, count in ((1, 30 + 70 + 25), (2, 30 + 40)):
+    ways = {"prerouting": 30, "input": 40, "forward": 70, "output": 60, "postrouting": 5}
+    for at, count, most in (
+        (1, 30 + 70 + 5, "70 of them from ip f forward"),
+        (2, 30 + 40, "40 of them from ip f input"),
+    ):
         seen = routed()
         seen.rulesets = {one.name: list(nat) for one in seen.spaces}
         for hook, own in ways.items():
             chain = {"family": "ip", "table": "f", "name": hook, "hook": hook, "type": "filter"}
             each = ({"rule": rule({"accept": None}, number=number, chain=hook)} for number in range(own))
             seen.rulesets[seen.spaces[at].name] += [{"chain": chain}, *each]
-        assert only(rules.long_sets(seen)).what.startswith(f"up to {count} rules see each packet, ")
+        assert only(rules.long_sets(seen)).what.startswith(f"up to {count} rules see each packet, {most}; ")
 
 
 @pytest.mark.parametrize(("first", "hidden"), [(49152, False), (1024, True)])
@@ -354,10 +367,12 @@ def test_an_address_that_rules_put_into_packets_may_be_of_ipv6() -> None:
     saved = "*nat\n[1:60] -A POSTROUTING -j SNAT --to-source %s\n"
     for given in ("2001:db8::9", "[2001:db8::9]:1-9", "2001:db8::9-2001:db8::a"):
         [counted, snat] = iptables.merged([], "ip6tables-nft-save", saved % given)[-1]["rule"]["expr"]
-        assert (counted, snat) == ({"counter": {"packets": 1}}, {"snat": {"addr": "2001:db8::9"}})
+        of_port = {"port": ports(1, 9)} if given.endswith(":1-9") else {}
+        assert (counted, snat) == ({"counter": {"packets": 1}}, {"snat": {"addr": "2001:db8::9"} | of_port})
     for words, statement in (
         ("DNAT --to-destination [fd00::1]:80", {"dnat": {"addr": "fd00::1", "port": 80}}),
         ("REDIRECT --to-ports 9999", {"redirect": {"port": 9999}}),
+        ('REDIRECT -m comment --comment "--to-ports 99 x" --to-ports 80', {"redirect": {"port": 80}}),
     ):
         saved = f"*nat\n[1:60] -A PREROUTING -p tcp -j {words}\n"
         assert iptables.merged([], "ip6tables-nft-save", saved)[-1]["rule"]["expr"][-1] == statement
@@ -1063,6 +1078,76 @@ def test_fragments_of_a_tunnel_with_a_key(monkeypatch: pytest.MonkeyPatch) -> No
     seen.forward.outer.append(Path(client, CLIENT, SERVER, places=[Place(client, 2)]))
     seen.changed = {"namespaces": {client.name: {"mibs": {"Ip": {"FragCreates": 9}}}}}
     assert str(only(mtu.fragmented(seen)).undo).endswith(" mtu 1472")  # 1500 - 20 (IPv4) - 4 (GRE) - 4 (key)
+
+
+TO_81 = "-p tcp --dport 80 -j DNAT --to-destination 10.2.0.1:81"
+LEADS = f"-A PREROUTING {TO_81}"
+
+
+def refused(*nat: str, asked: str = "", mangle: Sequence[str] = (), server: Sequence[str] = ()) -> Evidence:
+    """Return what is known where port 80 refuses connections, and a router, or also the server, has rules of NAT."""
+    seen = routed(probe=ARRIVES)
+    seen.spaces = [seen.spaces[at] for at in (0, 2, 1)]  # as they are read: both ends first
+    for at, of_nat in ((2, nat), (1, server)):
+        lines = ["*nat", ":PREROUTING ACCEPT [0:0]", ":A - [0:0]", *(f"[1:60] {one}" for one in of_nat)]
+        lines += ["*mangle", ":PREROUTING ACCEPT [0:0]", *(f"[1:60] {one}" for one in mangle)]
+        seen.rulesets[seen.spaces[at].name] = iptables.merged([], "iptables-legacy-save", "\n".join(lines))
+    seen.ports, seen.asked = {80: "Connection refused", 81: ""}, asked
+    seen.server.space.namespace.listening = list  # type: ignore[method-assign]
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("seen", "port"),
+    [
+        (refused(), 80),
+        (refused(LEADS), 81),
+        (refused(LEADS.replace("1:81", "1:81-89")), None),  # any of them
+        (refused(LEADS.replace("1:81", "9:81")), None),
+        # What Docker writes: packets to its own address, which did not come from its bridge.
+        (refused("-A PREROUTING -m addrtype --dst-type LOCAL -j A", f"-A A {TO_81}"), 80),
+        (refused("-A PREROUTING -m addrtype --dst-type LOCAL -j A", f"-A A {TO_81}", asked="10.1.0.254"), 81),
+        (refused("-A PREROUTING -i to-server -j RETURN", LEADS, asked="10.1.0.254"), 81),
+        (refused("-A PREROUTING -i to-client -j RETURN", LEADS, asked="10.1.0.254"), None),
+        # A packet that a router redirects ends there.
+        (refused("-A PREROUTING -p tcp --dport 80 -j REDIRECT --to-ports 99"), None),
+        (refused(server=["-A PREROUTING -p tcp --dport 80 -j REDIRECT --to-ports 99"]), 99),
+        (refused(LEADS, server=[LEADS.replace("81", "99")]), 81),
+        (refused("-A PREROUTING -g A", LEADS), 80),
+        (refused("-A PREROUTING -j A", LEADS), 81),
+        (refused(LEADS.replace("-p tcp", "-m comment --comment --mark -p tcp")), 81),
+        *(
+            (refused(LEADS.replace("-j", "-m mark --mark 0x2 -j"), mangle=[f"-A PREROUTING -j MARK --set-xmark {one}"
+              for one in ("0x1/0xffffffff", f"0x2/{mask}")]), port)
+            for mask, port in (("0xffffffff", 81), ("0x2", 80))
+        ),
+    ],
+)  # fmt: skip
+def test_ports_that_are_closed_where_rules_lead(seen: Evidence, port: int | None) -> None:
+    assert [to for to, _why, _undo in rules.closed(seen).values()] == ([] if port is None else [port])
+
+
+def test_rules_of_nat_of_a_namespace_that_only_bridges_take_no_connection() -> None:
+    seen = refused(LEADS)
+    for one in (seen.forward, seen.back):
+        del one.arrivals[0]
+    assert rules.closed(seen) == {80: (80, "", None)}
+    seen.server.space.namespace.listening = lambda: [SimpleNamespace(address=SERVER, port=80)]  # type: ignore[method-assign, list-item, return-value]
+    assert only(sockets.connection(seen)).what == "port 80 of 10.2.0.1 does not answer: Connection refused"
+
+
+def test_what_is_sent_on_keeps_its_source_unless_the_rule_is_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(published, "source_for", lambda *_: "10.2.0.254")
+    saved = (
+        "*nat\n:POSTROUTING ACCEPT [0:0]\n[1:60] -A POSTROUTING -m addrtype --src-type LOCAL -j MASQUERADE\n"
+    )
+    listed, out = iptables.merged([], "iptables-legacy-save", saved), SimpleNamespace(name="to-server")
+    at: Any = SimpleNamespace(ruleset=listed, addresses={"10.1.0.254": 3}, usable=list)
+    onwards: Any = SimpleNamespace(places=[out])
+    for source, given in ((CLIENT, ""), ("10.1.0.254", "10.2.0.254")):
+        assert (
+            published._given(at, {**TO_PORT_80, "saddr": source}, SERVER, onwards.places[0], onwards) == given
+        )
 
 
 @pytest.mark.parametrize(("mode", "index", "count"), [("0", 9, 1), ("1", 9, 0), ("1", 2, 1)])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import reduce
 from ipaddress import ip_address, ip_network
+from operator import and_, or_, xor
 from typing import Any
 
 from labkit.common import units
@@ -36,6 +38,7 @@ TYPES = {
     "icmp": ("echo-request", "8", "destination-unreachable", "3"),
     "icmpv6": ("echo-request", "128", "packet-too-big", "2", "nd-neighbor-solicit", "135", "nd-neighbor-advert", "136"),
 }  # fmt: skip
+BITWISE: dict[str, Callable[[int, int], int]] = {"|": or_, "&": and_, "^": xor}
 INVALID, NEW = ("state", "invalid"), ("state", "new")
 MARK = ("meta", "mark")
 FLAGS = {name: 1 << bit for bit, name in enumerate(("fin", "syn", "rst", "psh", "ack", "urg", "ecn", "cwr"))}
@@ -155,6 +158,9 @@ def _compared(left: Any, right: Any, packet: Mapping[str, str], interfaces: set[
     if field == "type" and (types := TYPES.get(left["payload"].get("protocol"))):
         return None if any(_holds(name, right) is not False for name in types) else False
     if left.get("fib", {}).get("result") == "type":
+        if own := packet.get("local"):
+            address = packet["saddr" if "saddr" in left["fib"]["flags"] else "daddr"]
+            return _holds("local" if address in own.split() else "unicast", right)
         return None if any(_holds(name, right) is not False for name in ("local", "unicast")) else False
     if "asked" in packet and field in ("saddr ip", "daddr ip"):
         return None if any(_holds(one, right) is not False for one in packet["asked"].split()) else False
@@ -423,7 +429,7 @@ def long_sets(seen: Evidence) -> Iterator[Finding]:
         counts, calls = Counter(map(chain_of, rules)), defaultdict[Chain, set[str]](set)
         for rule in rules:
             calls[chain_of(rule)].update(_targets(rule.get("expr", ())))
-        passed, longest = [0, 0], ("", 0)
+        passed = [[(0, "")], [(0, "")]]
         for chain in entries(seen.rulesets[space.name], "chain"):
             family = chain["family"]
             if "hook" not in chain or chain.get("type") == "nat" or _other_family(seen, family):
@@ -431,9 +437,9 @@ def long_sets(seen: Evidence) -> Iterator[Finding]:
             if not applied(seen, space, family) or not _passed(seen, space, chain, seen.names(space)):
                 continue
             count = sum(counts[one] for one in _reached([chain_of(chain)], calls.__getitem__))
-            passed[chain["hook"] in LEAVING] += count
-            longest = max(longest, (" ".join(chain_of(chain)), count), key=lambda one: one[1])
-        total = max(passed) if space in seen.ends else sum(passed)
+            passed[chain["hook"] in LEAVING].append((count, " ".join(chain_of(chain))))
+        ways = passed if space in seen.ends else [passed[0] + passed[1]]
+        total, (most, where) = max((sum(count for count, _chain in one), max(one)) for one in ways)
         if total < MANY_RULES:
             continue
         hit = sum(bool(seen.hits.get(rule_key(space.name, rule))) for rule in rules)
@@ -443,7 +449,7 @@ def long_sets(seen: Evidence) -> Iterator[Finding]:
         hits = f"; {hit} of {counted} with a counter counted packets during the check" if counted else ""
         yield Finding(
             cause="bridge calls long rule sets" if bridged else "long rule set",
-            what=f"up to {total} rules see each packet{by}, {longest[1]} of them from {longest[0]}{hits}",
+            what=f"up to {total} rules see each packet{by}, {most} of them from {where}{hits}",
             where=space.name, weight=min(SOME + total / 5000, MUCH),
             cost=f"up to {units.si(total * RULE_NS * 1e-9, 's')} for each packet",
             undo=space.command("sysctl -w net.bridge.bridge-nf-call-iptables=0") if bridged else None,
@@ -496,15 +502,20 @@ def closed(seen: Evidence) -> dict[int, tuple[int, str, str | None]]:
     packet = {"saddr": seen.client.address, "daddr": seen.asked or own, "protocol": "tcp"}
     for port in (port for port, said in seen.ports.items() if said and seen.far != "server"):
         to, address, listening, why, undo = port, packet["daddr"], seen.listening(), "", None
-        for space in seen.spaces:
-            hook, of_port = "output" if space is seen.client.space else "prerouting", {"dport": str(port)}
-            found = translation(seen.rulesets[space.name], hook, packet | of_port, seen.names(space))
+        ways = (seen.client.space, *(one.space for one in seen.forward.places), seen.server.space)
+        for space in (one for one in dict.fromkeys(ways) if applied(seen, one, "ip")):
+            names = {one.name for one in seen.forward.arrivals if one.space is space} or seen.names(space)
+            hook = "output" if seen.ends.get(space) == "client" else "prerouting"
+            own_packet = {**packet, "dport": str(port), "local": " ".join(space.addresses)}
+            found = translation(seen.rulesets[space.name], hook, own_packet, names)
             if found:
-                address, to = found[1].get("addr", address), found[1].get("port", port)
+                # Any other than DNAT gives the packet to a program of this namespace.
+                stays = space is seen.server.space or any("dnat" in one for one in found[0]["expr"])
+                address, to = found[1].get("addr", address if stays else ""), found[1].get("port", port)
                 why = f"; a rule of {space.name} leads port {port} there: {_text(space, found[0])}"
                 undo = _deletion(space, found[0]) if port in listening else None
                 break
-        if address == own and to not in listening:
+        if address == own and isinstance(to, int) and to not in listening:  # not a range of ports
             result[port] = to, why, undo
     return result
 
@@ -522,7 +533,7 @@ def translation(
             if chain_of(rule) != chain or not may_match(rule, packet, names):
                 continue
             for what, mark in _written(rule, maps[chain[:2]], packet, names):
-                packet["mark"] = str(int(packet["mark"]) | (mark if what == MARK else 0))
+                packet["mark"] = str(mark) if what == MARK else packet["mark"]
             verdicts = _verdicts(rule, maps[chain[:2]], packet, names)
             for word, given in (next(iter(one.items())) for one in verdicts if isinstance(one, dict)):
                 if word in ("jump", "goto"):
@@ -646,13 +657,20 @@ def _refusal(space: Space, path: Path, mark: int = 0) -> netlink.LinkError | Non
     return None
 
 
+def _number(value: Any, mark: int) -> Any:
+    """Return the number that an expression gives with a packet's mark; the expression itself if that is unknown."""
+    for word in BITWISE.keys() & value if isinstance(value, dict) else ():
+        each = [_number(one, mark) for one in value[word]]
+        return reduce(BITWISE[word], each) if all(isinstance(one, int) for one in each) else value
+    return mark if value == {"meta": {"key": "mark"}} else value
+
+
 def _written(
     rule: Rule, maps: maps_of.Maps, packet: Mapping[str, str], interfaces: set[str]
 ) -> Iterator[tuple[tuple[str, str], int]]:
     """Yield each field that a rule sets to a number in a packet, for example MARK or ("payload", "ttl"), and this."""
     for mangle in (one["mangle"] for one in rule.get("expr", ()) if isinstance(one.get("mangle"), dict)):
-        value = mangle.get("value")
-        value = value["|"][-1] if isinstance(value, dict) and "|" in value else value
+        value = _number(mangle.get("value"), int(packet.get("mark", 0)))
         of_map = value.get("map") if isinstance(value, dict) else None
         values = _mapped(of_map, maps, packet, interfaces) if isinstance(of_map, dict) else [value]
         for header, of in dict(mangle["key"]).items():

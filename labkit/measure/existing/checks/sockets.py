@@ -206,6 +206,7 @@ def connection(seen: Evidence) -> Iterator[Finding]:
             )  # fmt: skip
     closed, at, address = rules.closed(seen), seen.server.space, seen.server.address
     for port, said in seen.ports.items():
+        is_refused = said == os.strerror(errno.ECONNREFUSED)
         if port in closed:
             to, why, undo = closed[port]
             listed = at.namespace.run("ss", "-Htlnp", f"sport = :{to}").stdout if shutil.which("ss") else ""
@@ -215,12 +216,12 @@ def connection(seen: Evidence) -> Iterator[Finding]:
             yield Finding(
                 cause="nothing listens", what=f"nothing listens at port {to} of {address}{why}", weight=ALL,
                 where=at.name, undo=undo,
-                certainty=SEEN if said == os.strerror(errno.ECONNREFUSED) else PRESENT,
+                certainty=SEEN if is_refused else PRESENT,
             )  # fmt: skip
         elif said and seen.connects:
             yield Finding(
                 cause="port without answer", certainty=POSSIBLE, weight=MUCH, where="path",
-                what=f"port {port} of {seen.server.address} listens but does not answer: {said}",
+                what=f"port {port} of {address}{'' if is_refused else ' listens but'} does not answer: {said}",
             )  # fmt: skip
     own = seen.connection
     if own and own.connected and own.carried_bytes < probes.TCP_BYTES:
