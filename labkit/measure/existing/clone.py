@@ -286,7 +286,11 @@ class _Copy:
                 via = vias[0] if len(vias) == 1 else vias
                 if route.source in [str(each.ip) for each in copied]:
                     limits["source"] = route.source
-                yield parts.Route(self.nodes[space.name], route.to, via, out, route.metric, **limits)
+                # The copy's kernel makes a route to its subnet, without a metric: that one gets the limits.
+                is_only = not vias and [one.to for one in space.routes].count(route.to) == 1
+                own = is_only and route.to in [str(each.network) for each in copied]
+                metric = None if own else route.metric
+                yield parts.Route(self.nodes[space.name], route.to, via, out, metric, **limits)
 
     def differences(self, at: str, was: Facts, made: Namespace) -> Iterator[parts.Part]:
         """Yield what makes a node of the built copy like a namespace of the original, as far as it can be made."""

@@ -103,18 +103,15 @@ def _by_programs(at: Space, server: Space) -> Iterator[PublishedPort]:
                 if (address := given.get("-container-ip", "")) not in server.addresses:
                     continue
                 to = f"{address}:{given.get('-container-port')}"
-            elif pid in holders or any(
-                os.stat(f"/proc/{child}/ns/net").st_ino == others for child in children
-            ):
+            elif pid in holders or others in (os.stat(f"/proc/{one}/ns/net").st_ino for one in children):
                 address, to = "", server.name
             else:
                 continue
             inodes = {os.readlink(file) for file in (folder / "fd").iterdir()}
             for inode, one in listening.items():
                 if f"socket:[{inode}]" in inodes:
-                    what = (
-                        f"{program} copies what arrives at port {one.port} of {at.name} to {to} in user space"
-                    )
+                    arrives = f"arrives at port {one.port} of {at.name}"
+                    what = f"{program} copies what {arrives} to {to} in user space"
                     listens = None if one.address in ("0.0.0.0", "::") else one.address
                     yield PublishedPort(
                         at, one.port, program, what, address, listens, copies=True, enters=holders.get(pid)

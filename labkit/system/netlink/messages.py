@@ -21,7 +21,7 @@ IFF_UP, IFF_PROMISC = 1, 0x100
 NUD_NOARP, NUD_PERMANENT, NTF_SELF = 0x40, 0x80, 2  # linux/neighbour.h
 NO_MAC = "00:00:00:00:00:00"
 RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RT_SCOPE_LINK, RTN_UNICAST = 254, 4, 0, 253, 1
-RTNH_F_ONLINK = 4
+RTNH_F_ONLINK, IP6_RT_PRIO_ADDRCONF = 4, 256
 
 # labkit's indexes start high, because tunnel modules add fall-back devices (tunl0, sit0) at 2, 3 … in every namespace.
 FIRST_INDEX = 100
@@ -233,6 +233,7 @@ def new_route(
     behind = any(gateway for _, gateway in hops)
     fields["family"] = _family(family)
     fields["scope"] = RT_SCOPE_UNIVERSE if behind or family == 6 else RT_SCOPE_LINK
+    metric = IP6_RT_PRIO_ADDRCONF if metric is None and replaces and family == 6 else metric
     attributes |= {"RTA_PRIORITY": metric, "RTA_PREFSRC": source}
     attributes["RTA_METRICS"] = (
         nested({f"RTAX_{name.upper()}": value for name, value in limits.items()}) if limits else None

@@ -1093,38 +1093,42 @@ def refused(*nat: str, asked: str = "", mangle: Sequence[str] = (), server: Sequ
         lines += ["*mangle", ":PREROUTING ACCEPT [0:0]", *(f"[1:60] {one}" for one in mangle)]
         seen.rulesets[seen.spaces[at].name] = iptables.merged([], "iptables-legacy-save", "\n".join(lines))
     seen.ports, seen.asked = {80: "Connection refused", 81: ""}, asked
-    seen.server.space.namespace.listening = list  # type: ignore[method-assign]
+    vars(seen.server.space.namespace)["listening"] = list
     return seen
 
 
+LOCAL = ("-A PREROUTING -m addrtype --dst-type LOCAL -j A", f"-A A {TO_81}")  # as Docker writes it
+REDIRECTS = "-A PREROUTING -p tcp --dport 80 -j REDIRECT --to-ports 99"
+OF_MARK = LEADS.replace("-j", "-m mark --mark 0x2 -j")
+GIVES_MARK = "-A PREROUTING -j MARK --set-xmark"
+
+
 @pytest.mark.parametrize(
-    ("seen", "port"),
+    ("port", "nat", "more"),
     [
-        (refused(), 80),
-        (refused(LEADS), 81),
-        (refused(LEADS.replace("1:81", "1:81-89")), None),  # any of them
-        (refused(LEADS.replace("1:81", "9:81")), None),
-        # What Docker writes: packets to its own address, which did not come from its bridge.
-        (refused("-A PREROUTING -m addrtype --dst-type LOCAL -j A", f"-A A {TO_81}"), 80),
-        (refused("-A PREROUTING -m addrtype --dst-type LOCAL -j A", f"-A A {TO_81}", asked="10.1.0.254"), 81),
-        (refused("-A PREROUTING -i to-server -j RETURN", LEADS, asked="10.1.0.254"), 81),
-        (refused("-A PREROUTING -i to-client -j RETURN", LEADS, asked="10.1.0.254"), None),
-        # A packet that a router redirects ends there.
-        (refused("-A PREROUTING -p tcp --dport 80 -j REDIRECT --to-ports 99"), None),
-        (refused(server=["-A PREROUTING -p tcp --dport 80 -j REDIRECT --to-ports 99"]), 99),
-        (refused(LEADS, server=[LEADS.replace("81", "99")]), 81),
-        (refused("-A PREROUTING -g A", LEADS), 80),
-        (refused("-A PREROUTING -j A", LEADS), 81),
-        (refused(LEADS.replace("-p tcp", "-m comment --comment --mark -p tcp")), 81),
-        *(
-            (refused(LEADS.replace("-j", "-m mark --mark 0x2 -j"), mangle=[f"-A PREROUTING -j MARK --set-xmark {one}"
-              for one in ("0x1/0xffffffff", f"0x2/{mask}")]), port)
-            for mask, port in (("0xffffffff", 81), ("0x2", 80))
-        ),
+        (80, [], {}),
+        (81, [LEADS], {}),
+        (None, [LEADS.replace("1:81", "1:81-89")], {}),  # any of them
+        (None, [LEADS.replace("1:81", "9:81")], {}),
+        (80, LOCAL, {}),
+        (81, LOCAL, {"asked": "10.1.0.254"}),
+        (81, ["-A PREROUTING -i to-server -j RETURN", LEADS], {"asked": "10.1.0.254"}),
+        (None, ["-A PREROUTING -i to-client -j RETURN", LEADS], {"asked": "10.1.0.254"}),
+        (None, [REDIRECTS], {}),  # such a packet ends at the router
+        (99, [], {"server": [REDIRECTS]}),
+        (81, [LEADS], {"server": [REDIRECTS]}),
+        (80, ["-A PREROUTING -g A", LEADS], {}),
+        (81, ["-A PREROUTING -j A", LEADS], {}),
+        (81, [LEADS.replace("-p tcp", "-m comment --comment --mark -p tcp")], {}),
+        (81, [OF_MARK], {"mangle": [f"{GIVES_MARK} 0x1/0xffffffff", f"{GIVES_MARK} 0x2/0xffffffff"]}),
+        (80, [OF_MARK], {"mangle": [f"{GIVES_MARK} 0x1/0xffffffff", f"{GIVES_MARK} 0x2/0x2"]}),
     ],
-)  # fmt: skip
-def test_ports_that_are_closed_where_rules_lead(seen: Evidence, port: int | None) -> None:
-    assert [to for to, _why, _undo in rules.closed(seen).values()] == ([] if port is None else [port])
+)
+def test_ports_that_are_closed_where_rules_lead(
+    port: int | None, nat: Sequence[str], more: dict[str, Any]
+) -> None:
+    found = rules.closed(refused(*nat, **more))
+    assert [to for to, _why, _undo in found.values()] == ([] if port is None else [port])
 
 
 def test_rules_of_nat_of_a_namespace_that_only_bridges_take_no_connection() -> None:
@@ -1132,7 +1136,15 @@ def test_rules_of_nat_of_a_namespace_that_only_bridges_take_no_connection() -> N
     for one in (seen.forward, seen.back):
         del one.arrivals[0]
     assert rules.closed(seen) == {80: (80, "", None)}
-    seen.server.space.namespace.listening = lambda: [SimpleNamespace(address=SERVER, port=80)]  # type: ignore[method-assign, list-item, return-value]
+    client = seen.client.space  # routes what another machine sends
+    seen.rulesets = {
+        one.name: seen.rulesets["netns:mid" if one is client else client.name] for one in seen.spaces
+    }
+    assert rules.closed(seen) == {80: (80, "", None)}
+    seen.far = "client"
+    assert [to for to, *_why in rules.closed(seen).values()] == [81]
+    seen.far = None
+    vars(seen.server.space.namespace)["listening"] = lambda: [SimpleNamespace(address=SERVER, port=80)]
     assert only(sockets.connection(seen)).what == "port 80 of 10.2.0.1 does not answer: Connection refused"
 
 

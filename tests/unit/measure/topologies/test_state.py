@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from example_states import LO, bridged, tunnelled, veth
 
-from labkit.common.topology_state import Namespace, PairEnd, Place
+from labkit.common.topology_state import Namespace, NextHop, PairEnd, Place, Route
 from labkit.measure.existing import clone
 from labkit.measure.topologies.base import Spec, Topology
-from labkit.measure.topologies.network.parts import Tunnel
+from labkit.measure.topologies.network import parts
 from labkit.measure.topologies.state import packet_path, read
 from labkit.system import netlink
 
@@ -88,8 +88,26 @@ def test_the_hop_limit_of_a_tunnel_is_copied() -> None:
     state = tunnelled()
     for space in state.namespaces:
         space.interfaces[1] = msgspec.structs.replace(space.interfaces[1], tunnel=tunnel)
-    parts = clone._Copy(state, {}).as_parts(set())
-    assert [one.ttl for one in parts if isinstance(one, Tunnel)] == [5, 5]
+    made = clone._Copy(state, {}).as_parts(set())
+    assert [one.ttl for one in made if isinstance(one, parts.Tunnel)] == [5, 5]
+
+
+@pytest.mark.parametrize(("metrics", "copied"), [((100,), [None]), ((0, 100), [0, 100])])
+def test_limits_of_the_only_route_to_a_subnet_are_those_of_the_copys_own(
+    metrics: tuple[int, ...], copied: list[int | None]
+) -> None:
+    """NetworkManager gives it a metric: the copy's kernel has one without, which would go before it."""
+    state, hops = tunnelled(), [NextHop("eth0")]
+    state.namespaces[0].routes[:] = [
+        Route(to="10.0.0.0/8", hops=hops, metric=one, connected=True, limits={"mtu": 1400}) for one in metrics
+    ]
+    made = [one for one in clone._Copy(state, {}).as_parts(set()) if isinstance(one, parts.Route)]
+    assert [(one.metric, one.mtu_bytes) for one in made] == [(one, 1400) for one in copied]
+    other, same = (
+        netlink.new_route("fd00::/64", [(2, None)], metric=metric, family=6, replaces=True)
+        for metric in (256, None)
+    )
+    assert same.body == other.body
 
 
 def test_the_mark_of_a_tunnel_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
