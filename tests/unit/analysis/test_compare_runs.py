@@ -239,6 +239,25 @@ def test_a_change_of_two_topologies_is_compared_by_its_effects(
     assert "monday and tuesday differ in unchanged arm of tso: veth_bridge and vxlan" in doubts()
 
 
+def test_a_changed_baseline_that_two_runs_share_is_a_baseline(tmp_path: Path) -> None:
+    """As in latency_under_load preset=bloat, whose arms are queueing disciplines. The topologies differ."""
+    both = []
+    for seed, topology in enumerate(("veth_bridge", "veth")):
+        arms = {
+            f"{topology}+pfifo": 1.0,
+            f"{topology}+pfifo (again)": 1.0,
+            f"{topology}+fq": 0.5 / (1 + seed),
+        }
+        made = rows(arms, rounds=8, seed=seed)
+        both.append(
+            [row | {"change": row["arm"].split("+")[1].split()[0], "topology": topology} for row in made]
+        )
+    table, _ = compared(tmp_path, *both)
+    fq = table.reset_index().set_index("topology").loc["fq"]
+    assert (fq["baseline"], fq["change"], fq["word"]) == ("pfifo", None, "slower")
+    assert "fq to pfifo in tuesday is 50 % slower than in monday" in fq["sentence"]
+
+
 def test_sweeps(tmp_path: Path) -> None:
     """Two points of a sweep may differ in nothing that is compared; they are no runs of their own."""
     points = {"1500": 1500, "again": 1500, "9000": 9000}

@@ -100,9 +100,13 @@ def test_published_run_is_explained_alike(tmp_path: Path) -> None:
     published = flame.read(tmp_path / "mine/run/artefacts/1-p0/0.folded.gz")
     assert published["elsewhere"] == 99
     assert published["elsewhere;net_rx_action_[k];bpf_prog_0123456789abcdef_x"] == 5
-    said = [why.explain(str(one), None).sentences() for one in (run, tmp_path / "mine")]
-    assert said[1] == [sentence.replace(str(run), str(tmp_path / "mine")) for sentence in said[0]]
-    assert "planted" in said[1][0]
+    publish(tmp_path / "mine", tmp_path / "again")
+    said = [why.explain(str(one), None).sentences() for one in (run, tmp_path / "mine", tmp_path / "again")]
+    for name, sentences in zip(("mine", "again"), said[1:], strict=True):
+        assert sentences == [sentence.replace(str(run), str(tmp_path / name)) for sentence in said[0]]
+    assert "planted" in said[0][0]
+    stacks.unlink()
+    assert publish(run, tmp_path / "without") == publish(run, tmp_path / "mine")
 
 
 def test_published_command_is_that_of_the_run(tmp_path: Path) -> None:
