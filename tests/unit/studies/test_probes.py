@@ -28,7 +28,7 @@ NO_ROUTE = OSError(errno.ENETUNREACH, "Network is unreachable")
 ONE, TWO, LATE = (64, 0.001), (64, 0.002), (64, 0.9)  # the TTL of a reply, and its round-trip time
 PAIR: Any = SimpleNamespace(
     client=SimpleNamespace(name="one", namespace=SimpleNamespace(fd=-1)),
-    server=SimpleNamespace(name="two", address="10.0.0.2"),
+    server=SimpleNamespace(name="two", address="10.0.0.2", port_offset=0),
 )
 ENDS = PingPair("one", "two", "10.0.0.1", "10.0.0.2")
 
