@@ -317,7 +317,8 @@ def _verdict(one: FoundRate, result: Result, line_pps: float | None) -> tuple[st
         return "invalid", f"generator-limited: {goal} up to {most} in a trial; {result.problem}"
     if result.problem is not None:
         known = f"between {one.lower_pps or 0:.0f} and {one.upper_pps or result.max_pps:.0f} pps"
-        return "invalid", f"{result.problem}; by then the rate with {goal} lay {known}"
+        needs = "" if result.limited else ": it needs a longer limit_s, a larger width or a quieter machine"
+        return "invalid", f"{result.problem}; by then the rate with {goal} lay {known}{needs}"
     if one.rate_pps is None:
         return (
             "invalid",
