@@ -77,7 +77,13 @@ def test_search_summary() -> None:
         (FoundRate(0, 3e5, 3e5, None), None, None, "invalid", limited),
         (FoundRate(0, 3e5, 3e5, None), None, 300e3, None, ""),  # 300 kpps was requested, or is the line rate
         (FoundRate(0, None, None, 1e3), None, None, "invalid", "the lowest load, 1 kpps, already lost"),
-        (FoundRate(0, None, 9e4, None), "out of time", None, "invalid", "0 and 90000 pps: it needs a longer"),
+        (
+            FoundRate(0, None, 9e4, None),
+            "out of time",
+            None,
+            "invalid",
+            "300000 pps: it needs a longer limit_s",
+        ),
     ):
         result = Result([outcome], 300e3, 40, 0, 0, 5.0, problem)
         found, sentence = experiment._verdict(outcome, result, line_pps)[:2]
