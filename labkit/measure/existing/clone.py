@@ -288,7 +288,9 @@ class _Copy:
                     limits["source"] = route.source
                 # The copy's kernel makes a route to its subnet, without a metric: that one gets the limits.
                 is_only = not vias and [one.to for one in space.routes].count(route.to) == 1
-                own = is_only and route.to in [str(each.network) for each in copied]
+                at = (one for one in space.interfaces if one.name == route.hops[0].interface)
+                addresses = [*map(ip_interface, filter(None, map(self._copied_address, at)))]
+                own = is_only and route.to in [str(each.network) for each in addresses]
                 metric = None if own else route.metric
                 yield parts.Route(self.nodes[space.name], route.to, via, out, metric, **limits)
 

@@ -19,7 +19,8 @@ _TARGETS = {"DROP": "drop", "REJECT": "reject", "ACCEPT": "accept", "NFQUEUE": "
             "RETURN": "return"}  # fmt: skip
 _TEXTS = ("--comment", "--log-prefix", "--nflog-prefix", "--string")  # their values may look like options
 _GIVEN = {family: re.compile(rf"--to-(?:(?:source|destination) {address}|ports)(?::? ?(\d+)(?:-(\d+))?(?=[ /]|$))?")
-          for family, address in (("ip", r"([0-9.]+)"), ("ip6", r"\[?([0-9a-f:]+)\]?"))}  # fmt: skip
+          for family, address in (("ip", r"([0-9.]+)?"),
+                                  ("ip6", r"\[?([0-9a-f]*:[0-9a-f]*:[0-9a-f:]*)?\]?"))}  # fmt: skip
 _NUMBER = re.compile(r"0x[0-9a-f]+|[0-9]+")
 _MANGLED = {"--set-mss": {"tcp option": {"name": "maxseg"}}, "--ttl-set": {"payload": {"field": "ttl"}},
             "--hl-set": {"payload": {"field": "hoplimit"}}, "--set-xmark": {"meta": {"key": "mark"}}}  # fmt: skip
@@ -68,7 +69,7 @@ def _expressions(family: str, rule: str) -> Iterator[dict[str, Any]]:
     right: Any
     op, each = "==", iter(shlex.split(rule)[1:])
     words = [word for word in each if word not in _TEXTS or next(each, None) is None]
-    for word, value in zip(words, [*words[1:], ""], strict=True):
+    for word, value in zip(words, [*words[1:], ""], strict=False):  # a rule that only counts has no words
         if word == "-m" and value in ("limit", "hashlimit"):
             yield {"limit": {}}
         elif word in _META:

@@ -156,7 +156,8 @@ def _given(at: Space, sent: dict[str, str], to: str, arrived: Place | None, onwa
         return ""
     listed, sent["local"] = at.ruleset, " ".join(at.addresses)
     _rule, given = translation(listed, "prerouting", sent, {arrived.name}) or ({}, {})
-    sent |= {"daddr": to, "dport": str(given.get("port", sent["dport"]))}  # and what marks it has now
+    port = given.get("port", sent["dport"])  # of a range, the one that was asked for
+    sent |= {"daddr": to, "dport": sent["dport"] if isinstance(port, dict) else str(port)}
     found = translation(listed, "postrouting", sent, {onwards.places[0].name})
     address = found and found[1].get("addr", source_for(at, to, at.usable()))
     return address if isinstance(address, str) else ""

@@ -371,11 +371,14 @@ def test_an_address_that_rules_put_into_packets_may_be_of_ipv6() -> None:
         assert (counted, snat) == ({"counter": {"packets": 1}}, {"snat": {"addr": "2001:db8::9"} | of_port})
     for words, statement in (
         ("DNAT --to-destination [fd00::1]:80", {"dnat": {"addr": "fd00::1", "port": 80}}),
+        ("DNAT --to-destination :8080", {"dnat": {"port": 8080}}),
         ("REDIRECT --to-ports 9999", {"redirect": {"port": 9999}}),
         ('REDIRECT -m comment --comment "--to-ports 99 x" --to-ports 80', {"redirect": {"port": 80}}),
     ):
         saved = f"*nat\n[1:60] -A PREROUTING -p tcp -j {words}\n"
         assert iptables.merged([], "ip6tables-nft-save", saved)[-1]["rule"]["expr"][-1] == statement
+    counting = "*filter\n[2:9] -A INPUT\n"
+    assert iptables.merged([], "iptables-save", counting)[-1]["rule"]["expr"] == [{"counter": {"packets": 2}}]
 
 
 def test_rules_of_the_way_out_of_the_server_need_no_way_back(monkeypatch: pytest.MonkeyPatch) -> None:

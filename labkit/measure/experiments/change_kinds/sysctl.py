@@ -84,9 +84,9 @@ def _read(place: Place, name: str) -> str:
         return " ".join(place.kernel.read(str(_path(name))).split())
     except (OSError, LabkitError) as error:
         words, path = getattr(error, "strerror", None) or error, _path(name)
+        known = [one.name for one in path.parent.glob("*")]
         # tcp_mem is the machine's, and is not in a namespace beside tcp_wmem.
-        known = ["tcp_mem", *(one.name for one in path.parent.glob("*"))]
-        if near := did_you_mean(path.name, known, least=0.85):
+        if path.name != "tcp_mem" and (near := did_you_mean(path.name, known, least=0.85)):
             raise BadInput(f"this kernel has no sysctl {name}{near}") from None
         raise Unsupported(
             f"this kernel has no sysctl {name} in a network namespace of its own ({words}); a sysctl of the whole"
