@@ -84,7 +84,7 @@ def test_report_covers_every_part(page: Any) -> None:
         assert size["height"] > 150
     text = page.evaluate("document.body.innerText")
     for words in (
-        "An overlay network, packet by packet", "UDP 4900 with 106 bytes", "vxlan against veth", "lc1:lc1_sc2",
+        "An overlay network, packet by packet", "UDP 4900 with 106 bytes", "against veth: vxlan", "lc1:lc1_sc2",
     ):  # fmt: skip
         assert words in text
     assert "Not measured: add" not in text
