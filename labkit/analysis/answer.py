@@ -37,7 +37,7 @@ def question(verdicts: pd.DataFrame) -> str:
         f"{units.listed([one.label for one in about if one.average == metric])} ({metric})"
         for metric in metrics
     ]
-    if len(effects) and not _says_more(verdicts)[verdicts["change"].isna()].any():
+    if len(effects) and not _are_answers(verdicts)[verdicts["change"].isna()].any():
         on = (
             str(one[name]).removeprefix(f"{one['change']} ")
             for name in ("baseline", "topology")
@@ -49,8 +49,8 @@ def question(verdicts: pd.DataFrame) -> str:
     return f"{which} is faster for {units.listed(measured)}{f': {named}' if named else ''}?"
 
 
-def _says_more(verdicts: pd.DataFrame) -> pd.Series[bool]:
-    """Return whether a verdict is about an effect of a change, or about an arm of which no effect says more."""
+def _are_answers(verdicts: pd.DataFrame) -> pd.Series[bool]:
+    """Return for each verdict whether it is an answer: an effect of a change, or an arm that no effect is about."""
     covered = {
         (one["protocol"], str(one["ends_on"]), arm)
         for one in verdicts[verdicts["change"].notna()].to_dict("records")
@@ -73,7 +73,7 @@ def answer(verdicts: pd.DataFrame) -> list[str]:
     hosts = load.hosts(verdicts)
     sentences = []
     for host, every in hosts:
-        rows = every[_says_more(every) | every["word"].isin(ABSENT)]
+        rows = every[_are_answers(every) | every["word"].isin(ABSENT)]
         by = ["protocol", "ends_on", "baseline"]
         for (_, ends_on, baseline), own in rows.groupby(by, sort=False, dropna=False):
             what = protocols.of(own)

@@ -104,7 +104,7 @@ class Common:
         return next((str(name) for rows in own for name in rows["change"].dropna()), None)
 
     @property
-    def changed(self) -> list[str]:
+    def unchanged_arms(self) -> list[str]:
         """The names of the unchanged arm on both sides, if the arm is named by its change alone and they differ."""
         arms = [rows.loc[rows["topology"].eq(self.topology), UNCHANGED] for rows in self.tables("points")]
         names = [" and ".join(arm.dropna().astype(str).unique()) for arm in arms]
@@ -113,7 +113,10 @@ class Common:
     @property
     def arms(self) -> list[str]:
         """The names of the arm on both sides: `tso on vxlan` if it is named by its change alone, which others have."""
-        return [f"{self.topology} on {name}" for name in self.changed] or [self.topology, self.topology]
+        return [f"{self.topology} on {name}" for name in self.unchanged_arms] or [
+            self.topology,
+            self.topology,
+        ]
 
     @property
     def one_host(self) -> bool:
@@ -331,10 +334,10 @@ def _line(one: Common, margin: float) -> dict[str, Any] | None:
     else:
         effect = with_drift(plain) if relative is None else relative
     # Of two runs whose baseline is that change itself, ratios to it are compared.
-    changed = one.changed if baselines is None or baselines == one.changed else []
-    effect, verdict, why = _verdict(one, baselines, changed, method, effect, margin)
+    unchanged = one.unchanged_arms if baselines is None or baselines == one.unchanged_arms else []
+    effect, verdict, why = _verdict(one, baselines, unchanged, method, effect, margin)
     names = [one.topology, baselines and baselines[1], one.change]
-    if changed:  # as in a run that has both
+    if unchanged:  # as in a run that has both
         names = [one.arms[1], baselines and one.arms[0], baselines and one.topology]
     absolute = {
         "left_median": arms[0]["value"].median(), "right_median": arms[1]["value"].median(),
@@ -401,7 +404,9 @@ def _relative(one: Common, method: str) -> tuple[list[str] | None, stats.Effect 
             return None, None
         parts.append(table[table["topology"].eq(one.topology) & table["method"].eq(method)])
     baselines = [" and ".join(part["baseline"].astype(str).unique()) for part in parts]
-    if any(part.empty for part in parts) or (baselines[0] != baselines[1] and baselines != one.changed):
+    if any(part.empty for part in parts) or (
+        baselines[0] != baselines[1] and baselines != one.unchanged_arms
+    ):
         return None, None
     placed = method != "slice" or all(part["placed"].all() for part in parts)
     return baselines, _difference(one, parts, "log_ratio", placed)
@@ -433,7 +438,7 @@ def with_drift(plain: stats.Effect) -> stats.Effect:
 def _verdict(
     one: Common,
     baselines: list[str] | None,
-    changed: list[str],
+    unchanged: list[str],
     method: str,
     effect: stats.Effect,
     margin: float,
@@ -441,11 +446,11 @@ def _verdict(
     """Return the effect, with an interval that the controls may have widened, the verdict about it, and why there is
     no evidence whatever the interval says, or None."""
     left, right = one.names
-    to = f" to {baselines[1]}" if baselines and not changed else ""
-    arms = one.arms if changed or baselines is None else [one.topology] * 2
+    to = f" to {baselines[1]}" if baselines and not unchanged else ""
+    arms = one.arms if unchanged or baselines is None else [one.topology] * 2
     effect_of = "the effect of " if one.change else ""
     arm, against, reference = f"{effect_of}{arms[1]}{to} in {right}", left, f"in {left}"
-    if changed:
+    if unchanged:
         against = reference = f"{arms[0]} in {left}"
     controls = {
         name: verdicts.column_effect(lines, "log_control", method == "slice") if len(lines) else None
@@ -473,7 +478,7 @@ def _verdict(
     # The controls of both runs have been checked, so none is left that could exclude a verdict.
     none = stats.Effect(1.0, 1.0, 1.0, 2, "")
     verdict = stats.verdict(effect, none, margin, one.higher_is_better, arm=arm, baseline=reference)
-    if changed and baselines and verdict.word in ("faster", "slower"):
+    if unchanged and baselines and verdict.word in ("faster", "slower"):
         size = {"ratio": effect.ratio, "low": effect.low, "high": effect.high, "how": effect.how}
         ends = (f"{name} in {run}" for name, run in zip(baselines[::-1], (right, left), strict=True))
         verdict = replace(verdict, sentence=interaction(size | {"word": verdict.word}, one.topology, *ends))

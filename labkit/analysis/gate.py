@@ -29,11 +29,8 @@ from labkit.common.printable import markdown_table, printable
 
 WORSE, NOT_WORSE, UNCLEAR = "worse", "not worse", "cannot tell"
 EXIT_CODES = {NOT_WORSE: 0, WORSE: 3, UNCLEAR: 4}
-VERBS = {
-    WORSE: ("is", "are"),
-    UNCLEAR: ("may be", "may be"),
-    NOT_WORSE: ("is not", "are not"),
-}  # of one, of several
+# Of one, of several
+VERBS = {WORSE: ("is", "are"), UNCLEAR: ("may be", "may be"), NOT_WORSE: ("is not", "are not")}
 NO_MEASUREMENT = "the old run measured it, and the new one has no valid measurement of it"
 SUMMARY_LINES = 6
 SHARE = (1 - stats.CONFIDENCE) / 2  # of equal points that are worse by chance

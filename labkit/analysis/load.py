@@ -113,7 +113,11 @@ def _tables(top: Path, *wanted: Callable[[dict[str, Any]], bool]) -> list[pd.Dat
         if not run.get("finished"):
             unfinished.append(f"the run {folder.name} is not finished")
         asked.append(run.get("percentile"))
-        own, name, published = _in_turns(_rows(folder), run), str(folder), published_runs.is_published(folder)
+        own, name, published = (
+            _with_arms_in_order(_rows(folder), run),
+            str(folder),
+            published_runs.is_published(folder),
+        )
         for rows, is_wanted in zip(selected, wanted, strict=True):
             wanted_rows = filter(is_wanted, own)
             rows += [{**row, "folder": _of_sweep(folder, row) if published else name} for row in wanted_rows]
@@ -128,7 +132,7 @@ def _tables(top: Path, *wanted: Callable[[dict[str, Any]], bool]) -> list[pd.Dat
     return tables
 
 
-def _in_turns(rows: list[dict[str, Any]], run: dict[str, Any]) -> list[dict[str, Any]]:
+def _with_arms_in_order(rows: list[dict[str, Any]], run: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of a run with the arms of each turn in the order of its parameters: they ran in a random one."""
     parameters, turns = run.get("parameters"), dict[str, int]()
     planned = {

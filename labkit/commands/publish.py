@@ -26,9 +26,6 @@ HOST = ("where", "kernel", "accelerator", "cpu", "cpus_count", "labkit", "git_re
 PRIVATE = re.compile(
     r"(?<![\w.])/(?:[\w.+-]+/)*(?:home|root|srv|tmp|work|mnt|media|opt|nfs|folders)/|(?<![\w.])/(?:data|export|scratch)/"
 )
-BPF = re.compile(
-    r"bpf_prog_[0-9a-f]{16}|bpf_dispatcher_|bpf_trampoline(_|$)"
-)  # the kernel's, without its mark
 ACCOUNT = re.compile(r"\bssh:[^\s@,:;/\"']+@")  # in where=ssh:user@machine
 
 NOTES = """\
@@ -96,34 +93,32 @@ def publish(folder: Path, out: Path) -> int:
     description = _without_accounts(description)
     _check_private(description, "run.json:")
     for own, source in zip(runs, _folders(folder), strict=True):
-        again = published_runs.is_published(source)  # of a published sweep, rows name the runs
-        _publish_profiles(source, out, [row for row in rows if again or row["run"] == own["run"]], again)
+        _publish_profiles(source, own["run"], rows, out)
     run_folder.write(out / published_runs.ROWS, content)
     run_folder.write_json(out / "run.json", description)
     return len(rows)
 
 
-def _publish_profiles(folder: Path, out: Path, rows: Sequence[Row], again: bool) -> None:
-    """Write the stacks of perf_record. Of processes outside the experiment they keep the kernel's frames alone.
+def _publish_profiles(folder: Path, run: str, rows: Sequence[Row], out: Path) -> None:
+    """Write the stacks of perf_record of a run. Of other programs' processes only the kernel's frames are kept.
 
     Interrupts of the experiment run there, too. Other frames name the functions of somebody's programs.
     """
-    profiles = {
-        (row["run"], row["artefact"])
-        for row in rows
-        if row.get("observer") == load_profiles.OBSERVER and row.get("artefact")
-    }
-    for run_name, name in sorted(profiles):
-        source = run_folder.artefact(folder, f"{run_name}/{name}" if again else name)
+    profiled = [row for row in rows if row.get("observer") == load_profiles.OBSERVER and row.get("artefact")]
+    of_kernel = re.compile(rf".*{re.escape(folded_stacks.KERNEL)}|{load_profiles.BPF}")
+    is_published = published_runs.is_published(folder)  # it may have several runs, each with its own folder
+    names = {f"{row['run']}/{row['artefact']}" for row in profiled if is_published or row["run"] == run}
+    for name in sorted(names):
+        source = run_folder.artefact(folder, name if is_published else name.partition("/")[2])
         if not source.exists():
             continue  # `labkit why` says that it is lost
-        stacks: Counter[str] = Counter()
+        stacks = Counter[str]()
         for stack, count in flame.read(source).items():
             process, *frames = stack.split(";")
             if process == load_profiles.OUTSIDE:
-                frames = [one for one in frames if one.endswith(folded_stacks.KERNEL) or BPF.match(one)]
+                frames = [one for one in frames if of_kernel.fullmatch(one)]
             stacks[";".join((process, *frames))] += count
-        path = run_folder.artefact(out, f"{run_name}/{name}")
+        path = run_folder.artefact(out, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         run_folder.write(path, gzip.compress(flame.text(stacks).encode(), mtime=0))
 

@@ -93,10 +93,10 @@ def _hosts(df: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 def _medians(title: str, df: pd.DataFrame) -> Table:
     groups = [
-        (str(arm), verdict_cells.of(pd.Series(dict(zip(load.GROUP, values, strict=True)))), rows)
+        (str(arm), verdict_cells.group_of(pd.Series(dict(zip(load.GROUP, values, strict=True)))), rows)
         for (arm, *values), rows in df.groupby(["arm", *load.GROUP], sort=False, dropna=False)
     ]
-    varying, same = verdict_cells.alike([verdict_cells.point(of) for _, of, _ in groups])
+    varying, same = verdict_cells.varying_and_same([verdict_cells.point_cells(of) for _, of, _ in groups])
     table = _table(title + same, (*varying, "topology", "measured", "rate", "CPU", "n"))
     for arm, of, rows in groups:
         protocol = protocols.of(rows)
@@ -112,7 +112,12 @@ def _medians(title: str, df: pd.DataFrame) -> Table:
             else "–"
         )
         table.add_row(
-            *(verdict_cells.point(of)[name] for name in varying), arm, measured, rate, busy, str(len(ok))
+            *(verdict_cells.point_cells(of)[name] for name in varying),
+            arm,
+            measured,
+            rate,
+            busy,
+            str(len(ok)),
         )
     return table
 
@@ -155,7 +160,7 @@ def _verdicts(suffix: str, result: pd.DataFrame) -> tuple[Table, list[str]]:
         ["protocol", "mtu_bytes", "topology", "word"], sort=False, dropna=False
     ):
         topology, word = map(str, key[2:])
-        each = [verdict_cells.point(verdict_cells.of(line)) for _, line in lines.iterrows()]
+        each = [verdict_cells.point_cells(verdict_cells.group_of(line)) for _, line in lines.iterrows()]
         own = [", ".join(dict.fromkeys(point[name] for point in each)) for name in names if name in each[0]]
         table.add_row(*own, topology, str(lines["baseline"].iloc[0]), "–", "–", "–", word)
         reasons |= {f"{topology}: {sentence}": None for sentence in lines["sentence"].unique()}

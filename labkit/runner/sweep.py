@@ -146,19 +146,22 @@ class RecordedPoints:
         self._written: dict[bytes, list[dict[str, Any]]] = {}
         with reading(str(path), BadInput):
             for written in state.get("parameters", {}).values():
-                self._written.setdefault(_meant(experiment, written), []).append(written)
+                self._written.setdefault(_canonical(experiment, written), []).append(written)
 
     def name_of(self, point: SweepPoint) -> str | None:
         """Return the name that a point has there, also if its parameters are written in another way. An earlier labkit
         wrote no source, and identities without `others`."""
         known = point if self._has_source else replace(point, others={})
-        for written in [point.parameters, *self._written.get(_meant(self._experiment, point.parameters), ())]:
+        for written in [
+            point.parameters,
+            *self._written.get(_canonical(self._experiment, point.parameters), ()),
+        ]:
             if name := self._by_identity.get(replace(known, parameters=written).identity):
                 return name
         return None
 
 
-def _meant(experiment: str, written: dict[str, Any]) -> bytes:
+def _canonical(experiment: str, written: dict[str, Any]) -> bytes:
     """Return parameters in one form: `pairs: 1` is `pairs: [1]` if the experiment has a list there."""
     with contextlib.suppress(BadInput):  # an earlier labkit may have had other parameters
         kind = experiments.find(experiment).parameters

@@ -285,7 +285,7 @@ class Recording:
                 yield Interval(now_s - begun_s, forward, reverse)
 
 
-class WithProbes:
+class CountsWithProbes:
     """What counters of receivers had at first, and `of_probe` for each probe since, which does not begin a flow."""
 
     def __init__(self, counts: list[int], probes: Probing, of_probe: int) -> None:
@@ -326,7 +326,7 @@ def measure(parameters: LatencyUnderLoad, built_arm: BuiltArm, artefact: Path) -
         # An interface counts the probes, too, and the kernel those of UDP.
         of_probe = PROBE_BYTES if load.protocol == "tcp" else int(udp)
         of_probe *= 1 + (pairs[0].client.kernel is getattr(pairs[0].server, "kernel", None))  # both ways
-        before = WithProbes(counters.per_server(), probes, of_probe)
+        before = CountsWithProbes(counters.per_server(), probes, of_probe)
         flows.stage()
         flows.go()
         if not there.carrying(START_S) or not server_counters.carrying(

@@ -26,9 +26,8 @@ USED = ["folder", "artefact", "received_count", "received_bytes", "cpu_s", "tran
 
 # perf names no object of the kernel for code that the kernel made for BPF, so that these frames have no mark. The
 # number of a trampoline may be another one in every round.
-_BPF = re.compile(
-    r"(?<=;)(bpf_prog_[0-9a-f]{16}[\w.]*|bpf_dispatcher_\w+|bpf_trampoline)(?:_\d+)*(?:_\[[kj]\])?(?=;|$)"
-)
+BPF = r"(bpf_prog_[0-9a-f]{16}[\w.]*|bpf_dispatcher_\w+|bpf_trampoline)(?:_\d+)*(?:_\[[kj]\])?"
+_BPF = re.compile(rf"(?<=;){BPF}(?=;|$)")
 
 
 def arm(rows: pd.DataFrame, name: str, processes: str = WITHIN) -> Arm:

@@ -82,9 +82,8 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
     """Parameters of the experiment, with those of all observers."""
 
     PARSERS: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"change": changes.parse, "topology": _topologies}
-    HAS_OTHER_ARMS: ClassVar[bool] = (
-        False  # whether other parameters than topology, endpoint and change make arms
-    )
+    # Whether other parameters than topology, endpoint and change make arms
+    HAS_OTHER_ARMS: ClassVar[bool] = False
 
     where: Annotated[
         str,

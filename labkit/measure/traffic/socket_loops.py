@@ -187,7 +187,8 @@ def _read(connection: int, length: int, read: Callable[[int, int], bytes]) -> bo
 
 def _transaction(request: dict[str, Any]) -> Callable[[], None]:
     """Return a function that does one transaction. It raises OSError or ClosedEarlyError."""
-    protocol, length, writes = request["protocol"], request["response_bytes"], request["length_bytes"]
+    protocol, length = request["protocol"], request["length_bytes"]
+    response_bytes = request["response_bytes"]
     (family, address), parts, settings = _address(request), _parts(request), _settings(request, serves=False)
     new, kind, (begin, read) = _socket.socket, _socket.SOCK_STREAM, _reader(request)
 
@@ -201,8 +202,8 @@ def _transaction(request: dict[str, Any]) -> Callable[[], None]:
         if protocol == "tcp_crr":
             for part in parts:
                 one.sendall(part)
-            left = length
-        while data := read(number, length):
+            left = response_bytes
+        while data := read(number, response_bytes):
             left -= len(data)
         one.close()
         if left:
@@ -217,22 +218,22 @@ def _transaction(request: dict[str, Any]) -> Callable[[], None]:
     one.connect(address)
     begin(number := one.detach())
     write, [payload, *rest] = os.write, parts
-    sent, numbers = 0, 256 ** min(length, writes, 4)
+    sent, numbers = 0, 256 ** min(response_bytes, length, 4)
 
     def on_connection() -> None:
         write(number, payload)
         for part in rest:
             write(number, part)
-        data = read(number, length)
-        if len(data) != length and not (data and _read(number, length - len(data), read)):
+        data = read(number, response_bytes)
+        if len(data) != response_bytes and not (data and _read(number, response_bytes - len(data), read)):
             raise ClosedEarlyError
 
     def with_datagram() -> None:
         nonlocal sent
         sent = (sent + 1) % numbers
-        write(number, sent.to_bytes(writes))
-        datagram = sent.to_bytes(length)
-        while read(number, length) != datagram:  # a response that came late, or twice
+        write(number, sent.to_bytes(length))
+        datagram = sent.to_bytes(response_bytes)
+        while read(number, response_bytes) != datagram:  # a response that came late, or twice
             pass
 
     return with_datagram if protocol == "udp_rr" else on_connection

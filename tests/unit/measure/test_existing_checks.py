@@ -1130,7 +1130,7 @@ GIVES_MARK = "-A PREROUTING -j MARK --set-xmark"
 def test_ports_that_are_closed_where_rules_lead(
     port: int | None, nat: Sequence[str], more: dict[str, Any]
 ) -> None:
-    found = rules.closed(refused(*nat, **more))
+    found = rules.closed_ports(refused(*nat, **more))
     assert [to for to, _why, _undo in found.values()] == ([] if port is None else [port])
 
 
@@ -1138,14 +1138,14 @@ def test_rules_of_nat_of_a_namespace_that_only_bridges_take_no_connection() -> N
     seen = refused(LEADS)
     for one in (seen.forward, seen.back):
         del one.arrivals[0]
-    assert rules.closed(seen) == {80: (80, "", None)}
+    assert rules.closed_ports(seen) == {80: (80, "", None)}
     client = seen.client.space  # routes what another machine sends
     seen.rulesets = {
         one.name: seen.rulesets["netns:mid" if one is client else client.name] for one in seen.spaces
     }
-    assert rules.closed(seen) == {80: (80, "", None)}
+    assert rules.closed_ports(seen) == {80: (80, "", None)}
     seen.far = "client"
-    assert [to for to, *_why in rules.closed(seen).values()] == [81]
+    assert [to for to, *_why in rules.closed_ports(seen).values()] == [81]
     seen.far = None
     vars(seen.server.space.namespace)["listening"] = lambda: [SimpleNamespace(address=SERVER, port=80)]
     assert only(sockets.connection(seen)).what == "port 80 of 10.2.0.1 does not answer: Connection refused"
@@ -1198,19 +1198,19 @@ def test_one_bridge_may_call_rules(call: int, count: int) -> None:
 def test_commands_that_a_change_of_the_copy_repeats(command: str, change: str | None) -> None:
     seen = routed()
     finding = Finding(cause="", what="", where="", undo=seen.client.space.command(command))
-    assert registry.tried(seen, finding).change == change
+    assert registry.with_change(seen, finding).change == change
 
 
 def test_changes_are_of_the_namespace_of_their_command() -> None:
     seen, command = routed(), "sysctl -w net.ipv4.ip_forward=1"
     seen.spaces.append(space("host", [link(5, "docker0")], {}))
     finding = Finding(cause="", what="", where="host", undo=command)
-    assert registry.tried(seen, finding).change is None  # no interface of the path is there
+    assert registry.with_change(seen, finding).change is None  # no interface of the path is there
     seen.places.append(Place(seen.spaces[-1], 5))
-    made = registry.tried(seen, finding)
+    made = registry.with_change(seen, finding)
     assert made.change == "sysctl: sysctl net.ipv4.ip_forward=1 at host:docker0"
     far, here = (across._Side(where, "host", lambda *_: dict) for where in ("ssh:a", "here"))
     [placed] = across._placed(far, here, [asdict(made)])
     assert (placed.change, placed.where) == (str(made.change).replace("host", "a"), "ssh:a/host")
     seen.spaces.append(space("container:host", [], {}))
-    assert registry.tried(seen, finding).change is None  # two nodes of this name
+    assert registry.with_change(seen, finding).change is None  # two nodes of this name

@@ -17,7 +17,7 @@ from labkit.common.errors import Failed
 from labkit.measure.observers.counters.receive_counters import Receivers
 from labkit.system import netlink
 from studies import probes
-from studies.latency_under_load.experiment import LatencyUnderLoad, WithProbes, late_probes
+from studies.latency_under_load.experiment import CountsWithProbes, LatencyUnderLoad, late_probes
 from studies.overlay import reachability
 from studies.overlay.reachability import PingPair
 from studies.overlay.spine_failure import outage
@@ -187,7 +187,7 @@ def test_late_probes_of_any_phase_are_a_doubt(stalled: str, words: str) -> None:
 def test_probes_that_counters_have_do_not_begin_a_flow(load: int, carries: bool) -> None:
     """Some arrive just before the counters are read."""
     sending = Mock(sent_counts=[100, 300])
-    before = WithProbes([7, 7, 9, 9], sending, 1)
+    before = CountsWithProbes([7, 7, 9, 9], sending, 1)
 
     def received() -> list[int]:
         sending.sent_counts = [140, 350]

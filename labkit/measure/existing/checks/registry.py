@@ -38,7 +38,7 @@ CHECKS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
 )  # fmt: skip
 
 # Commands that undo a cause in a namespace, by the kind of change that does the same.
-TRIED = {
+COMMANDS = {
     "sysctl": r"sysctl -w (?P<options>net[./](?:ipv[46]|bridge)[./](?!neigh[./]default)[^ =]+=(?:\S+|'.*'))",
     "mtu": r"ip link set (?P<dev>\S+) mtu (?P<options>\d+)", "offload": r"ethtool -K (?P<dev>\S+) (?P<options>.+)",
     "qdisc": r"tc qdisc del dev (?P<dev>\S+) root(?P<options>)",
@@ -51,16 +51,16 @@ _NORMAL = re.compile(r"forward|\.conf\.(default|lo)\.|\.mtu$|^(?!sysctl net\.)")
 
 def explained(seen: Evidence) -> list[Finding]:
     """Return what the checks find."""
-    return [tried(seen, one) for check in CHECKS for one in check(seen)]
+    return [with_change(seen, one) for check in CHECKS for one in check(seen)]
 
 
-def tried(seen: Evidence, one: Finding) -> Finding:
+def with_change(seen: Evidence, one: Finding) -> Finding:
     """Return a finding with the change that does in a copy of the path what undoes the cause, if there is one."""
     nodes = [node_name(space.name) for space in seen.spaces]
     for space, node in zip(seen.spaces, nodes, strict=True) if one.undo and not one.change else ():
         prefix, names = space.command(""), seen.names(space)
         is_own = bool(names) and nodes.count(node) == 1 and str(one.undo).startswith(prefix)
-        for kind, pattern in TRIED.items() if is_own else ():
+        for kind, pattern in COMMANDS.items() if is_own else ():
             if found := re.fullmatch(pattern, str(one.undo).removeprefix(prefix)):
                 at = f"{node}:{found.groupdict().get('dev') or min(names)}"
                 options = found["options"].replace("'", "")

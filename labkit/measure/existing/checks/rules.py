@@ -475,7 +475,7 @@ def _targets(value: Any) -> Iterator[str]:
 def translated(seen: Evidence) -> Iterator[Finding]:
     """Rules that replace addresses or ports of packets that do not arrive."""
     arrives = all(probe.arrives for _path, probe in seen.directions)
-    explained = arrives and seen.ports and seen.ports.keys() == closed(seen).keys()
+    explained = arrives and seen.ports and seen.ports.keys() == closed_ports(seen).keys()
     for space, names, rule in _rules(seen) if seen.blocked and not explained else ():
         every = rule.get("expr", ())
         replaces = any(word in one for one in every for word in TRANSLATIONS)
@@ -495,7 +495,7 @@ def translated(seen: Evidence) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def closed(seen: Evidence) -> dict[int, tuple[int, str, str | None]]:
+def closed_ports(seen: Evidence) -> dict[int, tuple[int, str, str | None]]:
     """Return the ports that take no connection because nothing listens where it arrives: each with the port there, and,
     if a rule leads to it, this in words, and what deletes the rule if something listens without it."""
     result, own = dict[int, tuple[int, str, str | None]](), seen.server.address

@@ -21,9 +21,8 @@ from labkit.measure.existing.spaces import Space
 from labkit.system import netlink
 
 SMALL_BYTES = 1 << 18
-DATAGRAM_BYTES = (
-    1 << 17
-)  # what the kernel takes for the fragments of 64 KB: 100,000 bytes with an MTU of 1500
+# What the kernel takes for the fragments of a datagram of 64 KB: 100,000 bytes with an MTU of 1500
+DATAGRAM_BYTES = 1 << 17
 NEAR = 0.8
 IN_USE = os.strerror(errno.EADDRINUSE)
 SOME_DROPS, DROP_SHARE = 50, 0.01
@@ -204,7 +203,7 @@ def connection(seen: Evidence) -> Iterator[Finding]:
                 cause="retransmissions" if one.protocol == "TCP" else "loss", certainty=SEEN, weight=SOME, where="path",
                 what=f"{units.percent(share)} of {one.protocol}'s packets were {words} during the load",
             )  # fmt: skip
-    closed, at, address = rules.closed(seen), seen.server.space, seen.server.address
+    closed, at, address = rules.closed_ports(seen), seen.server.space, seen.server.address
     for port, said in seen.ports.items():
         is_refused = said == os.strerror(errno.ECONNREFUSED)
         if port in closed:

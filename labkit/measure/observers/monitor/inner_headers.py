@@ -27,11 +27,7 @@ UDP_BYTES, TUNNEL_BYTES = 8, 8  # the second of VXLAN, and of Geneve without opt
 PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17, "gre": 47, "icmp6": 58, "sctp": 132}
 VERSIONS = {"ip": 4, "ip6": 6}  # words for a protocol that say the version of IP
 WITH_PORTS = ("tcp", "udp", "sctp")
-# RFC 8200: hop-by-hop options, routing, destination options; each begins with the next header, then the length beyond
-# 8 bytes in units of 8. A fragment header (44) has a zero there, and its place in the packet in the next 13 bits.
-DESTINATION_OPTIONS = 60
-EXTENDED = "(ip6[6] = 0 or ip6[6] = 43 or ip6[6] = 60)"
-EXTENDED_OR_FIRST = f"({EXTENDED} or (ip6[6] = 44 and ip6[42:2] < 8))"
+DESTINATION_OPTIONS = 60  # RFC 8200: the next header, then the length beyond 8 bytes in units of 8
 # In an IP header, by its version.
 _PROTOCOL_AT = {4: 9, 6: 6}
 _SOURCE_AT, _DESTINATION_AT = {4: 12, 6: 8}, {4: 16, 6: 24}

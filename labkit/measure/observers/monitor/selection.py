@@ -8,11 +8,16 @@ import msgspec
 from labkit.common.errors import BadInput, choose
 from labkit.common.limits import Within
 from labkit.common.packets import PORTS
-from labkit.measure.observers.monitor import inner_headers
+from labkit.measure.observers.monitor.inner_headers import PROTOCOLS as NUMBERS
+from labkit.measure.observers.monitor.inner_headers import WITH_PORTS, inner_filter
 from labkit.system import libpcap
 
 PROTOCOLS = ("arp", "gre", "icmp", "icmp6", "ip", "ip6", "sctp", "tcp", "udp")
 PROTOCOL_FILTERS = {"gre": "proto gre"}  # where libpcap has no word of its own
+# RFC 8200: hop-by-hop options, routing, destination options; each begins with the next header, then the length beyond
+# 8 bytes in units of 8. A fragment header (44) has a zero there, and its place in the packet in the next 13 bits.
+EXTENDED = "(ip6[6] = 0 or ip6[6] = 43 or ip6[6] = 60)"
+EXTENDED_OR_FIRST = f"({EXTENDED} or (ip6[6] = 44 and ip6[42:2] < 8))"
 MAX_VLAN, MAX_PORT = 4095, 65535
 
 
@@ -42,11 +47,7 @@ class Selection(msgspec.Struct, frozen=True):
         source, destination = _network("source", self.source), _network("destination", self.destination)
         ports = None if self.port is None else _ports(self.port)
         if self.inside is not None:
-            parts = [
-                inner_headers.inner_filter(
-                    self.inside, source, destination, self.protocol, ports, tunnel_ports
-                )
-            ]
+            parts = [inner_filter(self.inside, source, destination, self.protocol, ports, tunnel_ports)]
         else:
             parts = [] if self.protocol is None else [_protocol_filter(self.protocol)]
             parts += [
@@ -67,17 +68,17 @@ class Selection(msgspec.Struct, frozen=True):
 
 def _protocol_filter(protocol: str) -> str:
     """Return libpcap's own word, with what is behind an extension header, where libpcap looks in fragments only."""
-    word, number = PROTOCOL_FILTERS.get(protocol, protocol), inner_headers.PROTOCOLS.get(protocol)
+    word, number = PROTOCOL_FILTERS.get(protocol, protocol), NUMBERS.get(protocol)
     if number is None or protocol == "icmp":
         return word
-    return f"({word} or ({inner_headers.EXTENDED} and ip6[40] = {number}))"
+    return f"({word} or ({EXTENDED} and ip6[40] = {number}))"
 
 
 def _ports_filter(first: int, last: int) -> str:
     """Return libpcap's own word, with ports behind an extension header of 8 bytes, where libpcap does not look."""
-    kinds = (f"ip6[40:2] = {inner_headers.PROTOCOLS[one] << 8}" for one in inner_headers.WITH_PORTS)
+    kinds = (f"ip6[40:2] = {NUMBERS[one] << 8}" for one in WITH_PORTS)
     ports = (f"(ip6[{at}:2] >= {first} and ip6[{at}:2] <= {last})" for at in (48, 50))
-    behind = f"{inner_headers.EXTENDED_OR_FIRST} and ({' or '.join(kinds)}) and ({' or '.join(ports)})"
+    behind = f"{EXTENDED_OR_FIRST} and ({' or '.join(kinds)}) and ({' or '.join(ports)})"
     return f"(portrange {first}-{last} or ({behind}))"
 
 
