@@ -494,9 +494,7 @@ def _findings(verdicts: pd.DataFrame) -> list[str]:
     if not len(known := verdicts[verdicts["ratio"].notna()]):
         return _without_ratio(verdicts)
     names, cells, same, reasons = verdict_cells.table(known)
-    # Numbers and the verdict keep their line; long names may break.
-    kept = [[*line[:-4], *(one.replace(" ", "\N{NO-BREAK SPACE}") for one in line[-4:])] for line in cells]
-    table = markdown_table(names, kept)
+    table = markdown_table(names, cells)
     return [f"Ratios{same}:\n", table, *(f"- {reason}" for reason in reasons), *_without_ratio(verdicts)]
 
 
