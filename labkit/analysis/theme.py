@@ -70,7 +70,7 @@ ARMS = {
     "veth_published_nat": ArmStyle(_SKY, "diamond-cross", "longdashdot"),
     "veth_redirect": ArmStyle(_OCHRE, "hourglass", "solid"),
     "veth_redirect_peer": ArmStyle(_GREEN, "octagon", "dash"),
-    "veth_redirect_neigh": ArmStyle(_OCHRE, "star-square", "dashdot"),
+    "veth_redirect_neigh": ArmStyle(_BLUE, "star-square", "dashdot"),
     "veth_xdp": ArmStyle(_PURPLE, "triangle-left", "solid"),
     "veth_xdp_generic": ArmStyle(_PURPLE, "triangle-left-open", "dot"),
     "netkit": ArmStyle(_OLIVE, "square-cross", "longdash"),
