@@ -28,6 +28,8 @@ from labkit.common.printable import printable
 
 WIDTH_PX = 900
 SCALES = {"png": 2, "svg": 1}
+# The initial value. Plotly writes it at each of thousands of points, a tenth of a file. No group of a figure is faint.
+OPAQUE = re.compile(rb"(?<=[\" ])(?:fill-|stroke-)?opacity: 1; ?")
 STILL_BYTES = 256 << 10  # a larger SVG has more points than anybody sees, and a PNG takes its place
 # The browser would look for updates and the like, and kaleido cannot switch that off. With a proxy that does not exist
 # (port 9 is "discard"), it reaches nobody, not even a name server.
@@ -62,7 +64,9 @@ def svgs(figures: Mapping[str, go.Figure], deadline_s: float = 60.0) -> dict[str
     """Return SVGs of figures, all drawn by one browser. Raises Failed without a browser, or after the deadline."""
     paths = {Path(name): figure for name, figure in figures.items()}
     done = drawn(paths, deadline_s, {"svg": 1})
-    return {name: done[_ending(path, "svg")] for name, path in zip(figures, paths, strict=True)}
+    return {
+        name: OPAQUE.sub(b"", done[_ending(path, "svg")]) for name, path in zip(figures, paths, strict=True)
+    }
 
 
 def add_stills(notebook: Path, deadline_s: float = 60.0) -> None:
