@@ -125,8 +125,8 @@ def test_copies_arrive_on_the_other_host(machine: Sandbox) -> None:
     assert copied["unread_of_mirrors"] is None
     assert 0.2 < copied["copies_count"] / copied["copies_expected_count"] < 0.8
     lost_count = copied["copies_expected_count"] - copied["copies_count"]
-    # A drop is a refused attempt. The switch sends the two copies of a packet as one batch: if the queue refuses the first,
-    # two are lost with one drop; if it refuses the second, that one is tried again, and is lost with two drops
+    # A drop is a refused attempt. The switch sends the two copies of a packet as one batch. If the queue refuses the
+    # first, two are lost with one drop. If it refuses the second, that one is tried again, and is lost with two drops
     # (docs/method/virtual_tap.md). The rest of the bound is for copies that are refused once and then pass.
     assert lost_count / 2 - 100 < copied["copies_dropped_count"] < 2.2 * lost_count + 100
     assert copied["copies_unread_count"] == 0
