@@ -207,11 +207,10 @@ def _prefix(ok: pd.DataFrame, plot: Plot) -> str:
 def _zeros(figure: go.Figure, panel: Panel, zeros: list[tuple[float, str]], least: float) -> None:
     """Draw measured zeros as a 0 at the lower edge, because a log axis has no place for them."""
     if zeros:
-        trace = go.Scatter(
+        figure.add_scatter(
             x=[least] * len(zeros), y=[y for y, _ in zeros], text=["0"] * len(zeros), mode="text",
-            hoverinfo="text", hovertext=[hover for _, hover in zeros],
+            hoverinfo="text", hovertext=[hover for _, hover in zeros], **panel.place,
         )  # fmt: skip
-        figure.add_trace(trace, **panel.place)
 
 
 def _dots(
@@ -224,11 +223,10 @@ def _dots(
     ]
     marks = np.where(rows["again"], style.symbol.removesuffix("-open") + "-open", style.symbol)
     small = {"color": style.color, "size": 5, "symbol": marks}
-    common: dict[str, Any] = {"mode": "markers", "hoverinfo": "text"}
-    points = go.Scatter(
+    common: dict[str, Any] = {"mode": "markers", "hoverinfo": "text", **panel.place}
+    figure.add_scatter(
         x=rows["value"], y=[y - RAW] * len(rows), marker=small, opacity=0.6, hovertext=words, **common
     )
-    figure.add_trace(points, **panel.place)
     logs = np.log(rows["value"]).groupby([rows["folder"], rows["round"]]).mean().to_numpy(float)
     result = stats.effect(logs)
     middle = result.ratio if result else math.exp(float(logs.mean()))
@@ -237,8 +235,7 @@ def _dots(
     numbers = f"{middle:.4g} {rows['unit'].iloc[0]} [{stats.interval_text(low, high)}], {len(logs)} rounds"
     lines = f"<b>{theme.plain(rows['arm'].iloc[0])}</b><br>{numbers}"
     large = {"color": style.color, "size": 10, "symbol": style.symbol}
-    mean = go.Scatter(x=[middle], y=[y], error_x=bars, marker=large, hovertext=[lines], **common)
-    figure.add_trace(mean, **panel.place)
+    figure.add_scatter(x=[middle], y=[y], error_x=bars, marker=large, hovertext=[lines], **common)
     return [low, high, *rows["value"]]
 
 
@@ -258,10 +255,7 @@ def _draw_published(
         f"{NOT_OURS}: {value:.4g}{'' if has_report else ' sent, losses unknown'}"
         for value, has_report in zip(result[column], result["has_report"], strict=True)
     ]
-    figure.add_trace(
-        go.Scatter(
-            x=result[column], y=[there.index(name) for name in result["endpoint"]], mode="markers",
-            marker=theme.PUBLISHED, hoverinfo="text", hovertext=words,
-        ),
-        **panel.place,
+    figure.add_scatter(
+        x=result[column], y=[there.index(name) for name in result["endpoint"]], mode="markers",
+        marker=theme.PUBLISHED, hoverinfo="text", hovertext=words, **panel.place,
     )  # fmt: skip

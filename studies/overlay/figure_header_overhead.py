@@ -118,10 +118,8 @@ def _ratios(figure: go.Figure, panel: Panel, ends: tuple[float, float], seen: se
         known, style = own[own["ratio"].notna()], theme.arm_style(arm)
         common: dict[str, Any] = {"name": theme.plain(arm), "legendgroup": arm, "showlegend": False}
         line = {"color": style.color, "dash": style.dash, "width": 1.5}
-        figure.add_trace(
-            go.Scatter(x=curve, y=_efficiency(own.iloc[0], curve), mode="lines", line=line, hoverinfo="skip", **common),
-            **place,
-        )  # fmt: skip
+        y = _efficiency(own.iloc[0], curve)
+        figure.add_scatter(x=curve, y=y, mode="lines", line=line, hoverinfo="skip", **common, **place)
         low, high = (known[end].fillna(known["ratio"]) for end in ("low", "high"))
         figure.add_scatter(
             x=known["payload"] * 2 ** (gap * 0.6 * ((number + 0.5) / len(arms) - 0.5)), y=known["ratio"],

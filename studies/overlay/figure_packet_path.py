@@ -152,16 +152,14 @@ def _bars(figure: go.Figure, drawn: list[tuple[float, dict[Any, Any], Layer]]) -
         fill, border = theme.layer_colors(name)
         room = byte_px * _shown_bytes(own[0][2])
         texts = [_label(layer, room) for _, _, layer in own]
-        bars = go.Bar(
+        figure.add_bar(
             orientation="h", y=[y for y, _, _ in own], base=[_start(one, layer) for _, one, layer in own],
             x=[_shown_bytes(layer) for _, _, layer in own], name=theme.plain(name),
             marker={"color": fill, "line": {"color": border, "width": 1}}, text=texts,
             textangle=-90 if room - PAD_PX < SHRUNK * CHAR_PX * len(name) else 0, hoverinfo="text",
-            hovertext=[_hover(one, layer) for _, one, layer in own],
+            hovertext=[_hover(one, layer) for _, one, layer in own], textposition="inside",
+            insidetextanchor="middle", textfont=theme.LAYER_TEXT,
         )  # fmt: skip
-        figure.add_trace(
-            bars.update(textposition="inside", insidetextanchor="middle", textfont=theme.LAYER_TEXT)
-        )
 
 
 def _label(layer: Layer, room_px: float) -> str:

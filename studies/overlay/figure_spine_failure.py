@@ -138,15 +138,14 @@ def _panel(figure: go.Figure, one: dict[Any, Any], highest: float, place: dict[s
     top = 10 ** (highest + LOST)
     sent = [at for at, rtt in one["probes"] if rtt is None]
     answered = [(at, rtt) for at, rtt in one["probes"] if rtt is not None]
-    common: dict[str, Any] = {"mode": "markers", "hoverinfo": "text"}
+    common: dict[str, Any] = {"mode": "markers", "hoverinfo": "text", **place}
     if answered:
         x, y = zip(*answered, strict=True)
         texts = [f"sent at {at:.2f} s, answered after {si(rtt, 's')}" for at, rtt in answered]
-        figure.add_trace(go.Scatter(x=x, y=y, marker=theme.ANSWERED, hovertext=texts, **common), **place)
+        figure.add_scatter(x=x, y=y, marker=theme.ANSWERED, hovertext=texts, **common)
     if sent:
         texts = [f"sent at {at:.2f} s, lost" for at in sent]
-        lost = go.Scatter(x=sent, y=[top] * len(sent), marker=theme.LOST, hovertext=texts, **common)
-        figure.add_trace(lost, **place)
+        figure.add_scatter(x=sent, y=[top] * len(sent), marker=theme.LOST, hovertext=texts, **common)
     down, up = one["down_s"], one["up_s"]
     figure.add_shape(type="rect", x0=down, x1=up, yref="y domain", y0=0, y1=1, **theme.BAND, **place)
     last = max((at for at, _ in one["probes"]), default=up)

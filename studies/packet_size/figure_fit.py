@@ -98,10 +98,10 @@ def _plots(figure: go.Figure, panel: Panel, some: list[Curve], row: int) -> None
         _line(figure, curve, PREFIXES[prefix], places, row)
         _rest(figure, curve, shift, most, row + 1)
     if not list(figure.select_traces(row=row + 1, col=1)):  # plotly draws no axes for a plot without data
-        text = {"mode": "text", "text": ["too few sizes for a fit"], "showlegend": False, "hoverinfo": "skip"}
-        figure.add_trace(
-            go.Scatter(x=[math.sqrt(places[0] * places[-1])], y=[most * 50], **text), row=row + 1, col=1
-        )
+        figure.add_scatter(
+            x=[math.sqrt(places[0] * places[-1])], y=[most * 50], mode="text", text=["too few sizes for a fit"],
+            showlegend=False, hoverinfo="skip", row=row + 1, col=1,
+        )  # fmt: skip
     sides = [math.log10(places[0]) - SIDE * span, math.log10(places[-1]) + SIDE * span]
     labels = ticks({place: say_size(place, panel) for place in places})
     for one in (row, row + 1):
@@ -131,7 +131,8 @@ def _draw_measured(
     rounds_count = len(curve.values)
     x, y = np.tile(curve.lengths * shift, rounds_count), curve.values.ravel() / scale
     faint = {"marker": marker | {"size": 4}, "opacity": 0.35, "hoverinfo": "skip", "showlegend": False}
-    points = go.Scatter(x=x, y=y, **faint, **common)
+    common |= {"row": row, "col": 1}
+    figure.add_scatter(x=x, y=y, **faint, **common)
     middles, halves = _intervals(curve.values)
     lines = [
         f"<b>{theme.plain(curve.arm)}</b>, {length:.0f} bytes<br>{middle / scale:.4g} {unit} ± {half / scale:.2g},"
@@ -143,11 +144,10 @@ def _draw_measured(
     below = np.minimum(halves, middles * 0.99) / scale  # the axis is logarithmic, so a bar must not reach 0
     wide = no_bar(middles - below * scale, middles + halves, ends, is_log=True)
     bars = {"array": np.where(wide, 0, halves / scale), "arrayminus": np.where(wide, 0, below)}
-    line = go.Scatter(
+    figure.add_scatter(
         x=curve.lengths * shift, y=middles / scale, error_y=bars, marker=marker, hovertext=lines,
         hoverinfo="text", showlegend=True, **common,
     )  # fmt: skip
-    figure.add_traces([points, line], rows=row, cols=1)
 
 
 def _line(figure: go.Figure, curve: Curve, scale: float, places: list[float], row: int) -> None:
@@ -162,12 +162,11 @@ def _line(figure: go.Figure, curve: Curve, scale: float, places: list[float], ro
             continue
         lengths = np.unique(np.geomspace(first, last, STEPS).round())
         fragments = np.array([fragments_count(length, mtu, family) for length in lengths], float)
-        lines = go.Scatter(
+        figure.add_scatter(
             x=lengths, y=curve.at(lengths, fragments) / scale, mode="lines", hoverinfo="skip", showlegend=False,
             line={"color": style.color, "dash": style.dash, "width": 1.5}, name=theme.plain(curve.arm),
-            legendgroup=curve.arm,
+            legendgroup=curve.arm, row=row, col=1,
         )  # fmt: skip
-        figure.add_trace(lines, row=row, col=1)
 
 
 def _reach(curve: Curve) -> float:
@@ -190,9 +189,8 @@ def _rest(figure: go.Figure, curve: Curve, shift: float, most: float, row: int) 
     ]
     wide = no_bar(middles - halves, middles + halves, (-most, most), is_log=False)
     bars = {"array": np.where(wide, 0, halves * 100)}
-    points = go.Scatter(
+    figure.add_scatter(
         x=lengths * shift, y=middles * 100, error_y=bars, mode="markers", hovertext=lines,
         marker={"color": style.color, "symbol": style.symbol, "size": 6}, hoverinfo="text", showlegend=False,
-        name=theme.plain(curve.arm), legendgroup=curve.arm,
+        name=theme.plain(curve.arm), legendgroup=curve.arm, row=row, col=1,
     )  # fmt: skip
-    figure.add_trace(points, row=row, col=1)

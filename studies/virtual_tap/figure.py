@@ -61,22 +61,17 @@ def _load(of: Mapping[str, Any], hosts: list[dict[str, Any]]) -> tuple[str, str]
 
 def _draw(figure: go.Figure, tax: Tax, place: tuple[int, int]) -> None:
     style = theme.arm_style(tax.curve)
-    figure.add_trace(
-        go.Scatter(
-            x=tax.copies, y=[one.value / US for one in tax.means], mode="markers", name=tax.curve,
-            legendgroup=tax.curve, showlegend=True, error_y={"array": [one.half / US for one in tax.means]},
-            marker={"color": style.color, "symbol": style.symbol, "size": 8},
-        ),
-        row=place[0], col=place[1],
+    at = {"row": place[0], "col": place[1], "legendgroup": tax.curve}
+    figure.add_scatter(
+        x=tax.copies, y=[one.value / US for one in tax.means], mode="markers", name=tax.curve, showlegend=True,
+        error_y={"array": [one.half / US for one in tax.means]},
+        marker={"color": style.color, "symbol": style.symbol, "size": 8}, **at,
     )  # fmt: skip
     if tax.fixed is not None and tax.copy is not None:
         along = np.array([0.0, float(tax.copies.max())])
-        figure.add_trace(
-            go.Scatter(
-                x=along, y=(tax.fixed.value + tax.copy.value * along) / US, mode="lines", legendgroup=tax.curve,
-                showlegend=False, line={"color": style.color, "dash": style.dash, "width": 1.5}, hoverinfo="skip",
-            ),
-            row=place[0], col=place[1],
+        figure.add_scatter(
+            x=along, y=(tax.fixed.value + tax.copy.value * along) / US, mode="lines", showlegend=False,
+            line={"color": style.color, "dash": style.dash, "width": 1.5}, hoverinfo="skip", **at,
         )  # fmt: skip
 
 
@@ -109,14 +104,11 @@ def mirror_count(rows: pd.DataFrame, lines: pd.DataFrame, published: pd.DataFram
 
 def _line(figure: go.Figure, panel: Panel, curve: str, own: pd.DataFrame) -> None:
     style = theme.arm_style(curve)
-    figure.add_trace(
-        go.Scatter(
-            x=[0, *own["mirrors"]], y=[1, *own["ratio"]], mode="lines+markers", name=theme.plain(curve),
-            legendgroup=curve, showlegend=True, line={"color": style.color, "dash": style.dash},
-            marker={"symbol": style.symbol, "size": 8},
-            error_y={"array": [0, *(own["high"] - own["ratio"])], "arrayminus": [0, *(own["ratio"] - own["low"])]},
-        ),
-        **panel.place,
+    figure.add_scatter(
+        x=[0, *own["mirrors"]], y=[1, *own["ratio"]], mode="lines+markers", name=theme.plain(curve),
+        legendgroup=curve, showlegend=True, line={"color": style.color, "dash": style.dash},
+        marker={"symbol": style.symbol, "size": 8}, **panel.place,
+        error_y={"array": [0, *(own["high"] - own["ratio"])], "arrayminus": [0, *(own["ratio"] - own["low"])]},
     )  # fmt: skip
 
 
@@ -126,13 +118,10 @@ def _thesis(figure: go.Figure, panel: Panel, published: pd.DataFrame) -> None:
         if not len(without):
             continue
         text = f"Senanayake 2024, TCP, writes of {THESIS_BYTES} bytes, {name}"
-        figure.add_trace(
-            go.Scatter(
-                x=published["mirrors"], y=published[name] / without.iloc[0], mode="lines+markers", name=text,
-                legendgroup=text, showlegend=True, line={"color": theme.GREY, "dash": dash},
-                marker={"symbol": "x", "size": 7},
-            ),
-            **panel.place,
+        figure.add_scatter(
+            x=published["mirrors"], y=published[name] / without.iloc[0], mode="lines+markers", name=text,
+            legendgroup=text, showlegend=True, line={"color": theme.GREY, "dash": dash},
+            marker={"symbol": "x", "size": 7}, **panel.place,
         )  # fmt: skip
 
 
