@@ -265,6 +265,26 @@ def sandbox(
             made.end()
 
 
+def machine_fixture(scope: Any = "function", sweeps: dict[str, str] | None = None, **options: Any) -> Any:
+    """Return the fixture `machine`: a sandbox with these options for each test, in its tmp_path, or for a module.
+
+    sweeps: files in params/ of a project (`Sandbox.project`) that is made in it.
+    """
+
+    @pytest.fixture(scope=scope)
+    def machine(
+        request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    ) -> Iterator[Sandbox]:
+        is_for_one = scope == "function"
+        folder = request.getfixturevalue("tmp_path") if is_for_one else tmp_path_factory.mktemp("machine")
+        with sandbox(folder, **options) as made:
+            if sweeps:
+                made.project(**sweeps)
+            yield made
+
+    return machine
+
+
 @contextmanager
 def clean_sandbox(folder: Path) -> Iterator[Sandbox]:
     """Create root's sandbox. At the end, check that no process is left and that the interfaces are the same as

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Need, cpu_cgroups
-from sandbox import LABKIT, MARK, TOGETHER, also, ended_together, marked, until
+from conftest import ROOT, Need
+from sandbox import LABKIT, MARK, TOGETHER, also, ended_together, fifth_of_a_cpu, marked, until
 
 from labkit.measure import topologies
 from labkit.measure.experiments import changes
@@ -831,22 +831,11 @@ def test_marks_that_nobody_sees_are_said_once() -> None:
 @pytest.mark.needs("cpu cgroup")
 def test_the_quota_of_an_end() -> None:
     """A quota that stops the programs of an end is seen where a process is in it."""
-    [top] = cpu_cgroups()
-    own = top / "labkit-check"
-    spin = f"echo $$ > {own}/cgroup.procs; while :; do :; done"
-    script = f"""
-mkdir {own}; cd {own}
-if [ -e cpu.max ]; then echo 20000 100000 > cpu.max; else echo 20000 > cpu.cfs_quota_us; fi
-nsenter --net=/run/netns/server sh -c '{spin}' > /dev/null 2>&1 &
-sleep 1
-"""
-    try:
-        with network(BRIDGE + script) as words:
+    with fifth_of_a_cpu("labkit-check") as pids:
+        spin = f"nsenter --net=/run/netns/server sh -c 'echo $$ > {pids}; while :; do :; done'"
+        with network(f"{BRIDGE}{spin} > /dev/null 2>&1 &\nsleep 1\n") as words:
             [first, *_] = json.loads(run([*words, *CHECK]))["findings"]
             copy = clone(words)
-    finally:
-        assert until(lambda: not (own / "cgroup.procs").read_text(), 10)
-        own.rmdir()
     assert first["cause"] == "CPU quota"
     assert "0.2 CPUs" in first["what"]
     assert "# It lacks the CPU quota of the programs of netns:server: 0.2 CPUs." in copy.splitlines()

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from sandbox import (
     Row,
     Sandbox,
     also,
+    machine_fixture,
     one_sentence,
     only_run,
     rows_on_disk,
@@ -42,11 +42,7 @@ LISTENS = (
     "exec python3 -c 'import socket, time; listening = socket.create_server((\"\", 5201)); time.sleep(600)'"
 )
 
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Sandbox]:
-    with sandbox(tmp_path) as made:
-        yield made
+machine = machine_fixture()
 
 
 def false_iperf3(machine: Sandbox, *lines: str) -> None:

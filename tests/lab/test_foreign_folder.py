@@ -1,23 +1,17 @@
 """labkit runs no file of the current folder, which anyone may have filled."""
 
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import nbformat
 import pytest
 from nbformat import v4
-from sandbox import IMPORTED, Done, Sandbox, Trap, sandbox
+from sandbox import IMPORTED, Done, Sandbox, Trap, machine_fixture
 
 from benchmarks import promise
 
 pytestmark = [pytest.mark.long, pytest.mark.needs("user namespaces", "ip", "veth")]
 
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Sandbox]:
-    with sandbox(tmp_path / "machine") as made:
-        yield made
+machine = machine_fixture()
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import random
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from sandbox import (
     Process,
     Sandbox,
     also,
+    machine_fixture,
     one_sentence,
     only_run,
     rows_on_disk,
@@ -35,11 +36,7 @@ STARTED_S = 60.0  # for an experiment; it takes 0.7 s on an idle machine, and mo
 GONE_S = 1.5  # until processes have ended; it takes 0.1 s on an idle machine
 SEED = int(os.environ.get("LABKIT_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 31)
 
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Sandbox]:
-    with sandbox(tmp_path) as made:
-        yield made
+machine = machine_fixture()
 
 
 def program(words: list[str]) -> str:

@@ -4,11 +4,10 @@ restored."""
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandbox import LABKIT, Sandbox, sandbox, until
+from sandbox import LABKIT, Sandbox, machine_fixture, until
 
 from labkit.common.errors import Unsupported
 from labkit.system import netlink
@@ -29,11 +28,7 @@ with sysctl_journal.changed({sys.argv[2]: "131072"}, os.open("/proc/self/ns/net"
 
 pytestmark = [pytest.mark.long, pytest.mark.needs("root", "iperf3", "ip", "ping", "veth", "bridge")]
 
-
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with sandbox(tmp_path_factory.mktemp("machine"), user=False) as made:
-        yield made
+machine = machine_fixture("module", user=False)
 
 
 def value(machine: Sandbox) -> str:

@@ -6,14 +6,13 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Need
-from sandbox import LABKIT, ORDINARY, Sandbox, one_sentence, only_run, sandbox, until
+from sandbox import LABKIT, ORDINARY, Sandbox, machine_fixture, one_sentence, only_run, sandbox, until
 
 from labkit.analysis import load
 from labkit.measure import topologies
@@ -28,11 +27,7 @@ from labkit.system import netlink, process
 pytestmark = pytest.mark.needs("namespaces", "iperf3", "ip", "ping", "veth", "bridge")
 SENT, LENGTH = 3000, 400
 
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Sandbox]:
-    with sandbox(tmp_path, user=False) as made:
-        yield made
+machine = machine_fixture(user=False)
 
 
 def bound(end: Endpoint, family: int) -> socket.socket:

@@ -8,7 +8,6 @@ import random
 import re
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from sandbox import (
     LABKIT,
     Sandbox,
     also,
+    machine_fixture,
     one_sentence,
     only_run,
     printed,
@@ -39,11 +39,7 @@ SHORT = ("duration_s=1", "omit_s=0")
 SAMPLES_IN_DATAGRAM = 11  # with 128 bytes of each header
 SEED = int(os.environ.get("LABKIT_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 31)
 
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Sandbox]:
-    with sandbox(tmp_path) as made:
-        yield made
+machine = machine_fixture()
 
 
 def ask(*names: str, path: str | None = None, **spec: Any) -> list[Answer]:

@@ -2,22 +2,17 @@
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandbox import ORDINARY, Sandbox, also, one_sentence, sandbox
+from sandbox import ORDINARY, Sandbox, also, machine_fixture, one_sentence, sandbox
 
 pytestmark = [
     pytest.mark.long,
     pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "veth", "bridge"),
 ]
 
-
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with sandbox(tmp_path_factory.mktemp("machine"), ORDINARY, nics=["nic0"]) as made:
-        yield made
+machine = machine_fixture("module", words=ORDINARY, nics=["nic0"])
 
 
 def test_machine_is_without_privilege(machine: Sandbox) -> None:

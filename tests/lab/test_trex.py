@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sandbox import LABKIT, Done, Row, Sandbox, also, one_sentence, sandbox, until
+from sandbox import LABKIT, Done, Row, Sandbox, also, machine_fixture, one_sentence, until
 from trex_server import Plan, argv
 
 from labkit.common import run_folder
@@ -92,10 +92,7 @@ def stateful(made: Sandbox, name: str, *words: str, **plan: Any) -> tuple[Done, 
     return against(made, name, "trex_stateful", STATEFUL, *words, **ASTF | plan)[:3]
 
 
-@pytest.fixture(scope="module")
-def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with sandbox(tmp_path_factory.mktemp("trex"), user=False) as made:
-        yield made
+box = machine_fixture("module", user=False)
 
 
 def words_of(server: str, *words: str) -> list[str]:

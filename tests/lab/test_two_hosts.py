@@ -5,11 +5,10 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandbox import LABKIT, Process, Sandbox, one_sentence, only_run, sandbox, until
+from sandbox import LABKIT, Process, Sandbox, machine_fixture, one_sentence, only_run, sandbox, until
 from searches import searched
 from sshd import HOLD, REAL, lab
 
@@ -27,11 +26,7 @@ SHORT = ("duration_s=1", "omit_s=0")
 MEASURED = ("ok", "invalid")  # on a loaded machine, flows may not overlap long enough to count
 ARMS = {"veth_bridge", "veth_bridge (again)", "macvlan_bridge"}
 
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Sandbox]:
-    with sandbox(tmp_path, nics=["nic0"]) as made:
-        yield made
+machine = machine_fixture(nics=["nic0"])
 
 
 def ip(machine: Sandbox, *lines: str) -> None:

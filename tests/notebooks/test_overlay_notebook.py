@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from browser import chromium, watched
-from sandbox import Sandbox, sandbox
+from sandbox import Sandbox, machine_fixture
 
 from labkit.analysis import verdicts
 
@@ -30,12 +30,7 @@ SEEN = [
 ]  # fmt: skip
 COST = ["What a packet costs, by its size", "How much of the cost is headers"]
 
-
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with sandbox(tmp_path_factory.mktemp("machine")) as made:
-        made.project(overlay=SMALL)
-        yield made
+machine = machine_fixture("module", sweeps={"overlay": SMALL})
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,10 @@
 """The notebook of packet sizes on this kernel: a small sweep, one report with figures and sentences, and one sentence
 for each invalid request."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandbox import Sandbox, sandbox
+from sandbox import Sandbox, machine_fixture
 
 from labkit.analysis import load
 from studies.packet_size import cost_model
@@ -22,12 +21,7 @@ grid:
 """
 TITLES = ["Throughput, packets and busy CPUs, by size", "Fixed cost, cost of a byte, cost of a fragment"]
 
-
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with sandbox(tmp_path_factory.mktemp("machine")) as made:
-        made.project(packet_size=SMALL)
-        yield made
+machine = machine_fixture("module", sweeps={"packet_size": SMALL})
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,10 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandbox import LABKIT, Done, Sandbox, one_sentence, rows_on_disk, sandbox, until
+from sandbox import LABKIT, Done, Sandbox, machine_fixture, one_sentence, rows_on_disk, until
 
 from labkit.analysis import verdicts
 
@@ -28,11 +27,7 @@ def is_kernel(words: list[str]) -> bool:
     return "ipykernel_launcher" in words
 
 
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with sandbox(tmp_path_factory.mktemp("machine")) as made:
-        made.project(small=SMALL)
-        yield made
+machine = machine_fixture("module", sweeps={"small": SMALL})
 
 
 def project(machine: Sandbox) -> Path:

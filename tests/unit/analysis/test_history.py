@@ -174,10 +174,6 @@ def test_machines_of_two_classes_are_never_in_one_series(tmp_path: Path) -> None
     ]  # fmt: skip
 
 
-def half(path: Path) -> None:
-    (path.parent / "half.parquet").write_bytes(path.read_bytes()[:-200])
-
-
 def rewritten(path: Path, out: Path, column: str, value: Any, **about: str) -> None:
     """Write a file of a history again, with another column, and other metadata."""
     table = parquet.read_table(pyarrow.BufferReader(path.read_bytes()))
@@ -185,43 +181,30 @@ def rewritten(path: Path, out: Path, column: str, value: Any, **about: str) -> N
     parquet.write_table(table.replace_schema_metadata({"labkit_history": history.FORMAT} | about), out)
 
 
-def newer(path: Path) -> None:
-    rewritten(path, path.parent / "newer.parquet", "value", 1.0, labkit_history="3")
-
-
-def older(path: Path) -> None:
-    rewritten(path, path.parent / "older.parquet", "value", 1.0, labkit_history="1")
-
-
-def other(path: Path) -> None:
-    rewritten(path, path.parent / "other.parquet", "value", "many")
-
-
-def before(path: Path) -> None:
-    rewritten(path, path, "added", "2026-11-01T09:00:01Z")
+HALF = (
+    "half",
+    "value",
+    None,
+    {},
+)  # faults: the name of a file, a column, its value in all rows, and metadata
+OTHER = ("other", "value", "many", {})
+NEWER, OLDER = ((name, "value", 1.0, {"labkit_history": of}) for name, of in (("newer", "3"), ("older", "1")))
+BEFORE = ("", "added", "2026-11-01T09:00:01Z", {})
 
 
 @pytest.mark.parametrize(
     ("fault", "given", "says"),
     [
-        (half, {}, "half.parquet is no Parquet file of a history, or a part of one: remove it, and add its"),
-        (other, {}, "other.parquet is no Parquet file of a history"),
-        (newer, {}, "newer.parquet has version 3 of the history, and this labkit reads version 2"),
-        (
-            older,
-            {},
-            "older.parquet has version 1 of the history, and this labkit reads version 2: add its run",
-        ),
-        (
-            None,
-            {"time": "2099-01-01T00:00:00Z"},
-            "r01 says that it was measured at 2099-01-01T00:00:00Z, after",
-        ),
-        (before, {"time": "2020-01-01T00:00:00Z"}, "1 run (r01) came into the history after a run that was"),
+        (HALF, {}, "half.parquet is no Parquet file of a history, or a part of one: remove it, and add its"),
+        (OTHER, {}, "other.parquet is no Parquet file of a history"),
+        (NEWER, {}, "newer.parquet has version 3 of the history, and this labkit reads version 2"),
+        (OLDER, {}, "older.parquet has version 1 of the history, and this labkit reads version 2: add its run"),
+        (None, {"time": "2099-01-01T00:00:00Z"}, "r01 says that it was measured at 2099-01-01T00:00:00Z, after"),
+        (BEFORE, {"time": "2020-01-01T00:00:00Z"}, "1 run (r01) came into the history after a run that was"),
         (None, {"time": None}, "1 of 2 runs have no time of measuring, and are at the end of the trend"),
         (None, {}, "have fewer than 4 points, in which no change is marked"),
     ],
-)
+)  # fmt: skip
 def test_a_fault_is_a_sentence_and_no_point_is_lost(
     fault: Any, given: dict[str, Any], says: str, tmp_path: Path
 ) -> None:
@@ -231,7 +214,11 @@ def test_a_fault_is_a_sentence_and_no_point_is_lost(
     [(first, _)] = history.add(run(tmp_path, 0), there)
     history.add(run(tmp_path, 1, **given), there)
     if fault:
-        fault(first)
+        name, column, value, about = fault
+        out = first.with_name(f"{name}.parquet") if name else first
+        rewritten(first, out, column, value, **about)
+        if fault is HALF:
+            out.write_bytes(out.read_bytes()[:-200])
     read = history.read(there)
     assert any(says in one for one in read.doubts)
     assert {len(one.points) for one in read.series} == {2}

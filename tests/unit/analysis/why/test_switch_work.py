@@ -8,10 +8,11 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import synthetic_rows
+from synthetic_arms import concluded
 
 from labkit.analysis import flame, load, why
 from labkit.analysis.flame import processes
-from labkit.analysis.why import conclusion, environment, page, selection, switch_work, work
+from labkit.analysis.why import environment, page, selection, switch_work, work
 
 PERIOD_S, ARRIVED = 1 / 997, 60_000
 SENDING = "iperf3;do_syscall_64_[k];__sys_sendto_[k];udp_sendmsg_[k]"
@@ -88,11 +89,6 @@ def test_time_of_the_switch_alone_is_in_the_conclusion_as_well(tmp_path: Path) -
     assert named.split.stages[work.SEND].left == pytest.approx(2e-6, rel=0.02)
 
 
-def concluded(folder: Path, left: str, right: str) -> conclusion.Conclusion:
-    [point] = selection.points(selection.select_sides(f"{folder}:{left}", right))
-    return conclusion.conclude(point)
-
-
 def test_kinds_of_work() -> None:
     for stack, name in (
         (SENDMMSG, "sending packets through packet sockets"),
@@ -115,7 +111,7 @@ def test_kinds_of_work() -> None:
 def test_sending_copies_is_the_cause(tmp_path: Path) -> None:
     more = {SENDMMSG + ";packet_xmit_[k]": 6e-6, f"{SOFTIRQ};ip_rcv_[k]": 1e-6}
     folder = run(tmp_path / "run", more)
-    result = concluded(folder, "ovs_netdev", "ovs_netdev+mirrors=4")
+    result = concluded(f"{folder}:ovs_netdev", "ovs_netdev+mirrors=4")
     assert result.claims
     assert result.cause == "mirrors"
     cause = (
@@ -133,9 +129,8 @@ def test_sending_copies_is_the_cause(tmp_path: Path) -> None:
 def test_sending_copies_is_the_cause_though_the_endpoints_vary(tmp_path: Path) -> None:
     """The total varies by more than the copies cost. What the switch spends on them does not."""
     varies = (0.1, 4, 0.3, 5, 2)
-    result = concluded(
-        run(tmp_path / "run", {SENDMMSG: 4e-6}, sending=varies), "ovs_netdev", "ovs_netdev+mirrors=4"
-    )
+    folder = run(tmp_path / "run", {SENDMMSG: 4e-6}, sending=varies)
+    result = concluded(f"{folder}:ovs_netdev", "ovs_netdev+mirrors=4")
     assert not result.split.total.certain
     assert (result.claims, result.cause) == (True, "mirrors")
     assert result.sentence == (
@@ -149,7 +144,7 @@ def test_code_that_stands_out_is_an_effect_of_the_change(tmp_path: Path) -> None
     """The function alone would be named without the change, though the rounds of both arms are interleaved."""
     receiving = {"iperf3;do_syscall_64_[k];__sys_recvfrom_[k];udp_recvmsg_[k]": 3e-6}
     folder = run(tmp_path / "run", receiving, sending=(0.1, 4, 0.3, 5, 2))
-    result = concluded(folder, "ovs_netdev", "ovs_netdev+mirrors=4")
+    result = concluded(f"{folder}:ovs_netdev", "ovs_netdev+mirrors=4")
     assert (result.claims, result.cause) == (True, "mirrors")
     assert result.sentence.startswith("The cause is the change of mirrors from 0 to 4: UDP costs 3")
 
@@ -166,7 +161,7 @@ def test_code_that_stands_out_is_an_effect_of_the_change(tmp_path: Path) -> None
 )
 def test_planted_cause_is_named(tmp_path: Path, options: str, stack: str, words: str) -> None:
     folder = run(tmp_path / "run", {stack: 3e-6}, options, copies=1)
-    sentence = concluded(folder, "ovs_netdev", f"ovs_netdev{options}").sentence
+    sentence = concluded(f"{folder}:ovs_netdev", f"ovs_netdev{options}").sentence
     assert f"{words} 3" in sentence
     assert "3 µs for each copy" in sentence
 
@@ -226,7 +221,7 @@ def test_mirrors_are_no_cause(
     tmp_path: Path, more: dict[str, float], sending: tuple[float, ...], switch: str, words: str
 ) -> None:
     folder = run(tmp_path / "run", more, sending=sending, topology=switch)
-    result = concluded(folder, switch, f"{switch}+mirrors=4")
+    result = concluded(f"{folder}:{switch}", f"{switch}+mirrors=4")
     assert not result.claims
     assert words in " ".join([result.sentence, *result.notes])
     assert switch == "ovs_netdev" or result.parts == []
