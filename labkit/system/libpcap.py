@@ -1,7 +1,4 @@
-"""Filters in libpcap's syntax (pcap-filter(7)), compiled by libpcap itself to classic BPF for a packet socket.
-
-libpcap is loaded when the first filter is compiled. Nothing here captures.
-"""
+"""Filters in libpcap's syntax (pcap-filter(7)), compiled by libpcap, which is loaded on first use, to classic BPF."""
 
 import ctypes
 import functools
@@ -95,8 +92,7 @@ def compiled(expression: str, link_type: int, snap_bytes: int, interface: str | 
 
 
 def _activate(library: ctypes.CDLL, interface: str, snap_bytes: int) -> int:
-    """A handle at an interface; at lo, for which the same is compiled, if it is down. Raises Unsupported without the
-    right, or if both are down."""
+    """A handle at an interface; if it is down, at lo: the same is compiled. Raises Unsupported without either."""
     words = ctypes.create_string_buffer(ERROR_BYTES)
     for name in (interface, "lo"):
         handle: int = library.pcap_create(name.encode(), words)

@@ -4,9 +4,9 @@ There is a folder in memory for the run (its files go back to the caller as even
 short folder for sockets, and a read-only view of all files of the machine.
 """
 
-import ctypes
 import functools
 import os
+import struct
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 from labkit.common import run_folder, safe_files
 from labkit.common.errors import Failed, LabkitError
-from labkit.system import process
+from labkit.system import libc, process
 
 LARGEST_BYTES = 64 << 20
 SHARED_MEMORY = Path("/dev/shm")  # every Linux has this mount point, and labkit does not use it otherwise
@@ -25,8 +25,7 @@ KEPT = ("environment.json", "artefacts")  # what goes back; rows travel as event
 
 @functools.cache
 def in_memory() -> Path | None:
-    """Return a folder in memory that disappears with this process (PID 1 of its namespaces); None if it cannot be
-    mounted."""
+    """Return a folder in memory that disappears with this process (PID 1 of its namespaces); None if that fails."""
     try:
         process.output(["mount", "-t", "tmpfs", "-o", "mode=1777", "labkit", str(SHARED_MEMORY)])
     except LabkitError:
@@ -71,10 +70,7 @@ def _files(folder: Path) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def covered(folder: Path) -> Iterator[bool]:
-    """Put an empty folder in memory over this one, in the experiment's own mounts alone. Yield whether that worked.
-
-    A folder that is missing is made, and removed in the end.
-    """
+    """Put an empty folder in memory over one (made, if missing) in our own mounts; yield whether that worked."""
     with ExitStack() as stack:
         with suppress(OSError):  # it is there already, or a user without privilege cannot make it
             folder.mkdir()
@@ -95,35 +91,21 @@ def _remove(folder: Path) -> None:
 
 @contextmanager
 def short_folder(prefix: str, top: Path | None = None) -> Iterator[Path]:
-    """Create a folder for sockets, whose paths must be short (see `safe_files.own_folder`), in `top` or the usual
-    place."""
+    """Create a folder for sockets, whose paths must be short (`safe_files.own_folder`), in `top` or the usual place."""
     with safe_files.own_folder(top or safe_files.runtime_folder(), prefix) as folder:
         yield folder.path
 
 
-class _Attributes(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "userns_fd")]
-
-
 def bind_read_only(root: Path) -> None:
-    """Mount all files of the machine read-only at `root`, with everything mounted below, in this mount namespace only.
-
-    Raises Failed if the kernel cannot (before Linux 5.12).
-    """
+    """Mount the machine's files, recursively, read-only at `root`, for us alone. Raises Failed before Linux 5.12."""
     process.output(["mount", "--make-rprivate", "/"])
     process.output(["mount", "--rbind", "/", str(root)])
-    attributes = _Attributes(MOUNT_ATTR_RDONLY, 0, 0, 0)
-    libc = ctypes.CDLL(None, use_errno=True)
-    flags = AT_RECURSIVE
-    path = os.fsencode(root)
-    if (
-        libc.syscall(
-            SYS_MOUNT_SETATTR, AT_FDCWD, path, flags, ctypes.byref(attributes), ctypes.sizeof(attributes)
-        )
-        != 0
-    ):
-        words = os.strerror(ctypes.get_errno())
-        raise Failed(f"the machine's files cannot be mounted read-only (mount_setattr: {words})")
+    how = struct.pack("4Q", MOUNT_ATTR_RDONLY, 0, 0, 0)  # struct mount_attr
+    try:
+        libc.call("syscall", SYS_MOUNT_SETATTR, AT_FDCWD, os.fsencode(root), AT_RECURSIVE, how, len(how))
+    except OSError as error:
+        words = f"mount_setattr: {error.strerror}"
+        raise Failed(f"the machine's files cannot be mounted read-only ({words})") from None
 
 
 @contextmanager

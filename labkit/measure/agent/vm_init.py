@@ -9,7 +9,6 @@ killed.
 """
 
 import contextlib
-import ctypes
 import gc
 import os
 import select
@@ -34,19 +33,11 @@ from labkit.measure.endpoints.exec_server import ByteStream, ClientDisconnected
 from labkit.measure.experiments.change_kinds.registry import KINDS
 from labkit.measure.observers.registry import TABLE as OBSERVERS
 from labkit.measure.traffic.registry import GENERATORS
-from labkit.system import machine, netlink, process
+from labkit.system import libc, machine, netlink, process
 from labkit.system.qemu import command
 
 BEAT_S = 1.0
-CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWNET = 0x20000, 0x20000000, 0x40000000  # linux/sched.h
-MS_REC, MS_PRIVATE, MS_NOSUID, MS_NODEV, MS_NOEXEC = 0x4000, 1 << 18, 2, 4, 8  # linux/mount.h
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _call(function: str, *arguments: Any) -> None:
-    if getattr(_libc, function)(*arguments) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{function}: {os.strerror(number)}")
+MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8  # linux/mount.h
 
 
 def write_event(port: ByteStream, event: dict[str, Any]) -> None:
@@ -59,10 +50,10 @@ class Child(process.Forked):
 
     def __init__(self, report: dict[str, Any]) -> None:
         home = os.open("/proc/self/ns/pid", os.O_RDONLY)
-        _call("unshare", CLONE_NEWPID)  # applies to children; this process stays in its namespace
+        libc.call("unshare", libc.CLONE_NEWPID)  # applies to children; this process stays in its namespace
         self._words = tempfile.TemporaryFile()
         super().__init__(_become_agent, [report["machine_netns"]], self._words)
-        _call("setns", home, CLONE_NEWPID)
+        libc.call("setns", home, libc.CLONE_NEWPID)
         os.close(home)
 
     def end(self) -> str:
@@ -82,9 +73,9 @@ def _become_agent(connection: socket.socket) -> None:
     for number in (0, 1):
         os.dup2(connection.fileno(), number)
     connection.close()
-    _call("unshare", CLONE_NEWNET | CLONE_NEWNS)
-    _call("mount", b"none", b"/", None, MS_REC | MS_PRIVATE, None)
-    _call("mount", b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
+    libc.call("unshare", libc.CLONE_NEWNET | libc.CLONE_NEWNS)
+    libc.call("mount", b"none", b"/", None, libc.MS_REC | libc.MS_PRIVATE, None)
+    libc.call("mount", b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
     Path("/proc/self/oom_score_adj").write_text("0")
     os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     sys.argv = ["labkit.measure.agent.main"]
@@ -125,8 +116,7 @@ def _read_input(port: ByteStream) -> bytes:
 
 
 def _relay(port: ByteStream, child: Child, given: bytes) -> None:
-    """Pass lines on in both directions until the child closes its output, with a beat every BEAT_S to the host. Raises
-    ClientDisconnected."""
+    """Pass lines on both ways until the child closes its output, and beat every BEAT_S. Raises ClientDisconnected."""
     beaten = time.monotonic()
     while True:
         with contextlib.suppress(OSError):  # it has ended; its last answers are still to come

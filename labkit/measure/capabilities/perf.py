@@ -20,7 +20,7 @@ from labkit.measure.capabilities.base import (
     remedy_for,
 )
 from labkit.measure.observers.perf.control import SHOW_SYMBOLS
-from labkit.system import machine
+from labkit.system import libc, machine
 from labkit.system.machine.bpf import call as call_bpf
 
 # linux/perf_event.h
@@ -29,8 +29,6 @@ EXCLUDE_KERNEL = 1 << 5
 # Of perf_event_open(2) (asm/unistd.h)
 _NUMBERS = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319, "s390x": 331}
 _PMUS = Path("/sys/bus/event_source/devices")
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def event(kind: int, config: int, *, cpu: int = -1, flags: int = 0, address: int = 0, period: int = 0) -> int:
@@ -44,9 +42,7 @@ def event(kind: int, config: int, *, cpu: int = -1, flags: int = 0, address: int
     buffer = ctypes.create_string_buffer(attributes)
     cloexec = 8
     arguments = (number, ctypes.addressof(buffer), 0 if cpu < 0 else -1, cpu, -1, cloexec)
-    if (answer := int(_libc.syscall(*map(ctypes.c_long, arguments)))) < 0:
-        raise refused(ctypes.get_errno())
-    return answer
+    return libc.call("syscall", *map(ctypes.c_long, arguments))
 
 
 def _counter(kind: int, config: int) -> tuple[int, str | None]:

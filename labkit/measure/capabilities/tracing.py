@@ -5,7 +5,6 @@ others may use. The instance is removed in every case; after SIGKILL the next ru
 """
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import functools
@@ -19,7 +18,7 @@ from labkit.common.errors import LabkitError
 from labkit.common.safe_files import closed
 from labkit.measure.capabilities import perf
 from labkit.measure.capabilities.base import AS_ROOT, Capability, NotTried, attempt, kernel_with, refused
-from labkit.system import machine
+from labkit.system import libc, machine
 from labkit.system.machine import sysctl_journal, tracing_journal
 
 # These numbers are the same on all architectures (asm-generic/unistd.h).
@@ -27,14 +26,9 @@ FSOPEN, FSCONFIG, FSMOUNT = 430, 431, 432
 CLOEXEC, CMD_CREATE = 1, 6  # linux/mount.h
 OURS = "labkit-doctor-"
 
-_libc = ctypes.CDLL(None, use_errno=True)
-
 
 def tracers(*, alone: bool = False) -> list[Capability]:
-    """Try tracefs, tracepoints, function, function_graph and kprobe.
-
-    Unless the kernel is discarded (`alone`), tracers are armed in an own instance only.
-    """
+    """Try tracefs, tracepoints, function, function_graph and kprobe; unless `alone`, in an own instance only."""
     lost = "no tracer and no tracepoint can be used"
     with contextlib.ExitStack() as stack:
         folder: Path | None = None
@@ -75,8 +69,7 @@ def _remedy(number: int, option: str) -> str:
 
 @contextmanager
 def tracefs() -> Iterator[Path]:
-    """Yield the folder of tracefs: where it is mounted, else a detached mount that ends with this process. Raises
-    OSError."""
+    """Yield the folder of tracefs: as mounted, else a detached mount that ends with this process. Raises OSError."""
     for place in tracing_journal.PLACES:
         with contextlib.suppress(OSError):
             if (place / "available_tracers").exists():
@@ -89,15 +82,9 @@ def tracefs() -> Iterator[Path]:
 
 def _detached_mount(kind: bytes) -> int:
     """Mount a file system without a mount point (fsopen(2), fsmount(2))."""
-    with closed(_checked(_libc.syscall(FSOPEN, ctypes.c_char_p(kind), CLOEXEC))) as context:
-        _checked(_libc.syscall(FSCONFIG, context, CMD_CREATE, None, None, 0))
-        return _checked(_libc.syscall(FSMOUNT, context, CLOEXEC, 0))
-
-
-def _checked(answer: int) -> int:
-    if answer < 0:
-        raise refused(ctypes.get_errno())
-    return answer
+    with closed(libc.call("syscall", FSOPEN, kind, CLOEXEC)) as context:
+        libc.call("syscall", FSCONFIG, context, CMD_CREATE, None, None, 0)
+        return libc.call("syscall", FSMOUNT, context, CLOEXEC, 0)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from labkit.common.safe_files import closed
+from labkit.system import libc
 
 NUMBERS = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}  # of bpf(2)
 PROG_GET_NEXT_ID, PROG_GET_FD_BY_ID, OBJ_GET_INFO_BY_FD, TASK_FD_QUERY = 11, 13, 15, 20
@@ -29,7 +30,6 @@ LINKS = (
     "unspec", "raw tracepoint", "tracing", "cgroup", "iterator", "netns", "xdp", "perf event", "kprobe multi",
     "struct_ops", "netfilter", "tcx", "uprobe multi", "netkit", "sockmap",
 )  # fmt: skip
-_libc = ctypes.CDLL(None, use_errno=True)
 EVENTS = ("raw tracepoint", "tracepoint", "kprobe", "kretprobe", "uprobe", "uretprobe")
 
 
@@ -59,11 +59,7 @@ def call(command: int, attributes: ctypes.Array[ctypes.c_char]) -> int:
     """Call bpf(2) and return its result. Raises OSError."""
     if (syscall := NUMBERS.get(platform.machine())) is None:
         raise OSError(f"labkit does not know the number of the system call bpf(2) on {platform.machine()}")
-    result = int(_libc.syscall(syscall, command, attributes, len(attributes)))
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return result
+    return libc.call("syscall", syscall, command, attributes, len(attributes))
 
 
 def _attributes(*words: int) -> ctypes.Array[ctypes.c_char]:
@@ -124,8 +120,7 @@ def _perf_events() -> Iterator[tuple[int, str]]:
 
 
 def perf_event_holders() -> Counter[str]:
-    """Return the names of the processes that hold perf events without a BPF program, for example `perf record`, with
-    the number of these events."""
+    """Return the names of processes that hold perf events without a BPF program (`perf record`), and how many."""
     result: Counter[str] = Counter()
     for pid, fd in _perf_descriptors():
         try:

@@ -1,13 +1,20 @@
-"""A file of this user's own that one living process at a time holds by a lock (flock(2))."""
+"""Files of this user's own that one living process at a time holds by a lock (flock(2)); journals are among them."""
 
 import fcntl
 import os
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
+import msgspec
+
+from labkit.common.errors import Unsupported
 from labkit.common.safe_files import closed
 
 POLL_S = 0.02
+Step = TypeVar("Step", bound=msgspec.Struct)
 
 
 def open_locked(path: Path, *, create: bool = True, patience_s: float = 0.0) -> int:
@@ -48,3 +55,43 @@ def _replace(path: Path, descriptor: int) -> None:
     with closed(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)) as own:
         os.write(own, os.pread(descriptor, os.fstat(descriptor).st_size, 0))
         os.replace(fresh, path)
+
+
+@contextmanager
+def opened_journal(path: Path, what: str, busy: str, patience_s: float) -> Iterator[int]:
+    """Hold a journal (`what` it is, for messages); yield its descriptor. Raises Unsupported: `busy`, or no right."""
+    try:
+        descriptor = open_locked(path, patience_s=patience_s)
+    except BlockingIOError:
+        raise Unsupported(busy) from None
+    except OSError as error:
+        raise Unsupported(f"{path}{what} cannot be written ({error.strerror}): run as root") from None
+    with closed(descriptor):
+        yield descriptor
+
+
+def note(descriptor: int, *steps: msgspec.Struct) -> None:
+    """Write steps to a journal, in one piece; call this before their changes."""
+    os.write(descriptor, b"".join(msgspec.json.encode(step) + b"\n" for step in steps))
+
+
+def steps(descriptor: int, kind: type[Step]) -> list[Step]:
+    """Return the steps in a journal, without invalid lines. Who did not finish a line has changed nothing yet."""
+    result = []
+    for line in os.pread(descriptor, os.fstat(descriptor).st_size, 0).splitlines(keepends=True):
+        with suppress(msgspec.DecodeError, ValueError):
+            result += [msgspec.json.decode(line, type=kind)] if line.endswith(b"\n") else []
+    return result
+
+
+def undo(descriptor: int, there: Sequence[Step], by: Callable[[Step], object]) -> dict[Step, str | None]:
+    """Do these steps, last first; return those that failed, with the system's words: they stay in the journal."""
+    faults = {}
+    for step in reversed(there):
+        try:
+            by(step)
+        except OSError as error:
+            faults[step] = error.strerror
+    os.ftruncate(descriptor, 0)
+    note(descriptor, *reversed(faults))
+    return faults

@@ -1,16 +1,15 @@
-"""List the nftables rules of this network namespace over nfnetlink (nft may be missing), and loaded iptables
-tables."""
+"""List nftables rules of this network namespace over nfnetlink (nft may be missing), and loaded iptables tables."""
 
 import hashlib
 import re
-import socket
-import struct
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
-# linux/netfilter/nfnetlink.h, nf_tables.h, linux/netlink.h
-NFNL_SUBSYS_NFTABLES = 10
+from labkit.system.netlink.nft_counters import NETLINK_NETFILTER, NFNL_SUBSYS_NFTABLES, NLM_F_DUMP
+from labkit.system.netlink.sockets import LinkError, Netlink, attribute, attributes, request
+
+# linux/netfilter/nf_tables.h
 NFT_MSG_GETCHAIN, NFT_MSG_GETRULE, NFT_MSG_GETSET, NFT_MSG_GETSETELEM = 4, 7, 10, 13
 NFTA_RULE_TABLE, NFTA_RULE_CHAIN, NFTA_RULE_HANDLE, NFTA_RULE_POSITION = 1, 2, 3, 6
 NFTA_CHAIN_TABLE, NFTA_CHAIN_NAME, NFTA_CHAIN_HOOK, NFTA_CHAIN_POLICY = 1, 3, 4, 5
@@ -20,7 +19,6 @@ NFTA_SET_ELEM_PARTS = (1, 2, 3, 10)  # key, data, flags (the end of an interval)
 NF_DROP = bytes(4)
 EMPTY = " without rules"
 MAX_ELEMENTS = 1 << 16  # of a set: the first ones tell two sets apart
-NLM_F_REQUEST, NLM_F_DUMP, NLMSG_ERROR, NLMSG_DONE = 1, 0x300, 2, 3
 FAMILIES = {0: "unspec", 1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}
 NFTA_RULE_EXPRESSIONS, NFTA_EXPR_NAME, NFTA_EXPR_DATA = 4, 1, 2
 # Expressions with attributes that change with every packet: bytes and packets, used bytes, the time of the last packet.
@@ -29,25 +27,23 @@ COUNTERS = re.compile(r"\[\d+:\d+\]")
 COMMENT = re.compile(r'-m comment --comment ("(\\.|[^"\\])*"|\S+)')
 UNSTABLE = (NFTA_RULE_HANDLE, NFTA_RULE_POSITION)
 HEAD = 20  # bytes of nlmsghdr and nfgenmsg
-NETLINK_NETFILTER = 12
 
 
 def rules() -> dict[str, str]:
-    """Return each chain with its number of rules and a digest of them, each set likewise, and each loaded iptables
-    table."""
+    """Return each chain and set with the number and a digest of its rules or elements, and loaded iptables tables."""
     result: dict[str, str] = {}
     with suppress(OSError):
-        for family, attributes in _dump(NFT_MSG_GETCHAIN):
-            kind = "base chain" if NFTA_CHAIN_HOOK in attributes else "chain"
-            name = f"{_word(attributes.get(NFTA_CHAIN_TABLE))} {_word(attributes.get(NFTA_CHAIN_NAME))}"
-            policy = ", policy drop" if attributes.get(NFTA_CHAIN_POLICY) == NF_DROP else ""
+        for family, given in _dump(NFT_MSG_GETCHAIN):
+            kind = "base chain" if NFTA_CHAIN_HOOK in given else "chain"
+            name = f"{_word(given.get(NFTA_CHAIN_TABLE))} {_word(given.get(NFTA_CHAIN_NAME))}"
+            policy = ", policy drop" if given.get(NFTA_CHAIN_POLICY) == NF_DROP else ""
             result[f"nftables {family} {name}"] = f"{kind}{EMPTY}{policy}"
         rules_of: dict[str, list[bytes]] = {}
-        for family, attributes in _dump(NFT_MSG_GETRULE):
-            words = [_word(attributes.get(one)) for one in (NFTA_RULE_TABLE, NFTA_RULE_CHAIN)]
+        for family, given in _dump(NFT_MSG_GETRULE):
+            words = [_word(given.get(one)) for one in (NFTA_RULE_TABLE, NFTA_RULE_CHAIN)]
             own = [
                 _without_counters(value) if kind == NFTA_RULE_EXPRESSIONS else value
-                for kind, value in sorted(attributes.items())
+                for kind, value in sorted(given.items())
                 if kind not in UNSTABLE
             ]
             rules_of.setdefault(" ".join(["nftables", family, *words]), []).append(b"".join(own))
@@ -67,18 +63,17 @@ def _counted(own: list[bytes], what: str) -> str:
 
 
 def _sets() -> dict[str, str]:
-    """Return each set, also those of a rule's braces, which the rule itself does not have; those that packets change
-    without their elements."""
+    """Return each set, also of a rule's braces, which the rule lacks; those that packets change without elements."""
     result = {}
-    for family, attributes in _dump(NFT_MSG_GETSET):
-        table, name = (attributes.get(one, b"?") for one in (NFTA_SET_TABLE, NFTA_SET_NAME))
+    for family, given in _dump(NFT_MSG_GETSET):
+        table, name = (given.get(one, b"?") for one in (NFTA_SET_TABLE, NFTA_SET_NAME))
         own = list[bytes]()
-        if not int.from_bytes(attributes.get(NFTA_SET_FLAGS, b"")) & NFT_SET_EVAL:
+        if not int.from_bytes(given.get(NFTA_SET_FLAGS, b"")) & NFT_SET_EVAL:
             for _, of in _dump(NFT_MSG_GETSETELEM, family, table, name):
                 if len(own) > MAX_ELEMENTS:
                     break
-                for _, one in _attributes(of.get(NFTA_SET_ELEM_LIST_ELEMENTS, b"")):
-                    parts = dict(_attributes(one))
+                for _, one in attributes(of.get(NFTA_SET_ELEM_LIST_ELEMENTS, b"")):
+                    parts = dict(attributes(one))
                     own.append(b":".join(parts.get(each, b"") for each in NFTA_SET_ELEM_PARTS))
         # A hash has no order.
         result[f"nftables {family} {_word(table)} set {_word(name)}"] = _counted(sorted(own), "element")
@@ -87,14 +82,14 @@ def _sets() -> dict[str, str]:
 
 def _without_counters(value: bytes) -> bytes:
     """Return a rule's expressions without the numbers that change with every packet."""
-    expressions = [dict(_attributes(one)) for _, one in _attributes(value)]
+    expressions = [dict(attributes(one)) for _, one in attributes(value)]
     if not any(one.get(NFTA_EXPR_NAME) in COUNTING for one in expressions):
         return value
     result = b""
     for one in expressions:
         name, data = one.get(NFTA_EXPR_NAME, b""), one.get(NFTA_EXPR_DATA, b"")
         if changing := COUNTING.get(name):
-            data = b"".join(b"%d:" % kind + own for kind, own in _attributes(data) if kind not in changing)
+            data = b"".join(b"%d:" % kind + own for kind, own in attributes(data) if kind not in changing)
         result += name + data
     return result
 
@@ -123,34 +118,11 @@ def _word(value: bytes | None) -> str:
 
 def _dump(message: int, family: str = "unspec", *words: bytes) -> Iterator[tuple[str, dict[int, bytes]]]:
     """Yield family and attributes of every object of a type; `words`: its table and set."""
-    kind = NFNL_SUBSYS_NFTABLES << 8 | message
     number = next(one for one, name in FAMILIES.items() if name == family)
-    body = b"".join(
-        struct.pack("=HH", 4 + len(word), at) + word.ljust((len(word) + 3) & ~3, b"\0")
-        for at, word in enumerate(words, 1)
-    )
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER) as ask:
-        ask.settimeout(5.0)
-        flags = NLM_F_REQUEST | NLM_F_DUMP
-        ask.send(struct.pack("=IHHIIBBH", HEAD + len(body), kind, flags, 1, 0, number, 0, 0) + body)
-        while True:
-            data, at = ask.recv(1 << 18), 0
-            while at + 16 <= len(data):
-                length, answer = struct.unpack_from("=IH", data, at)
-                if answer in (NLMSG_DONE, NLMSG_ERROR) or length < HEAD:
-                    return
-                yield (
-                    FAMILIES.get(data[at + 16], str(data[at + 16])),
-                    dict(_attributes(data[at + HEAD : at + length])),
-                )
-                at += (length + 3) & ~3
-
-
-def _attributes(body: bytes) -> Iterator[tuple[int, bytes]]:
-    at = 0
-    while at + 4 <= len(body):
-        length, kind = struct.unpack_from("=HH", body, at)
-        if length < 4:
-            return
-        yield kind & 0x3FFF, body[at + 4 : at + length]
-        at += (length + 3) & ~3
+    # struct nfgenmsg
+    body = bytes((number, 0, 0, 0)) + b"".join(attribute(at, word) for at, word in enumerate(words, 1))
+    asked = request("list nftables", NFNL_SUBSYS_NFTABLES << 8 | message, NLM_F_DUMP, body)
+    # A kernel without nftables, a user without the right, or a set that has just gone.
+    with suppress(LinkError), closing(Netlink(NETLINK_NETFILTER)) as kernel:
+        for answer in kernel.ask(asked):
+            yield FAMILIES.get(answer[16], str(answer[16])), dict(attributes(answer[HEAD:]))

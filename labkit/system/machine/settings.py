@@ -4,8 +4,8 @@ A digest only shows that two machines differ; these settings show in what. They 
 the calling process sees it (`machine_settings`), and of one network namespace (`namespace_settings`).
 """
 
-import ctypes
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from labkit.common.errors import LabkitError
-from labkit.system import process
-from labkit.system.machine import bpf, netfilter
+from labkit.system import libc, process
+from labkit.system.machine import bpf
 from labkit.system.machine.interfaces import features
 from labkit.system.machine.programs import program
 
@@ -80,10 +80,10 @@ SCHEDULER_FILES = (
     "base_slice_ns", "latency_ns", "min_granularity_ns", "idle_min_granularity_ns", "wakeup_granularity_ns",
     "migration_cost_ns", "nr_migrate", "tunable_scaling",
 )  # fmt: skip
+# Below /sys/class/net/NAME, and below its queues/NAME
+OF_INTERFACE = ("gro_flush_timeout", "napi_defer_hard_irqs", "threaded", "tx_queue_len")
+OF_QUEUE = ("rps_cpus", "rps_flow_cnt", "xps_cpus", "byte_queue_limits/limit_max", "tx_maxrate")
 TUNED_MODULES = ("tcp_cubic", "tcp_bbr", "tcp_dctcp", "haltpoll", "bridge", "nf_conntrack", "veth", "tun")
-CLONE_NEWNS, CLONE_NEWNET = 0x20000, 0x40000000
-MS_REC, MS_PRIVATE = 0x4000, 1 << 18
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def machine_settings() -> Settings:
@@ -191,8 +191,7 @@ def cgroup_limits(listed: str) -> Settings:
 
 
 def _cgroup(top: Path, path: str, controllers: str) -> Settings:
-    """Return the CPU and memory limits of a cgroup and its parents, by level, because their names are often
-    generated."""
+    """Return the CPU and memory limits of a cgroup and its parents, by level, because names are often generated."""
     result: Settings = {}
     below = top
     of = f" {controllers}" if controllers else ""
@@ -209,6 +208,10 @@ def namespace_settings(netns: int) -> Settings:
     sockets, routes, and the numbers of static neighbour and forwarding entries. What cannot be read is left out. The
     calling process must have one thread, because this forks.
     """
+    from labkit.system.machine import (
+        netfilter,  # netlink, which who imports this module for something else lacks
+    )
+
     result = namespace_files(netns)
     prefix = ["nsenter", f"--net=/proc/{os.getpid()}/fd/{netns}", "--"]
     for link in _json(prefix, "ip", "-d", "-j", "link", "show"):
@@ -219,8 +222,11 @@ def namespace_settings(netns: int) -> Settings:
         with suppress(LabkitError):
             text = process.output([*prefix, program("ethtool"), "-k", name])
             result |= {f"{name} offload {key}": "on" if on else "off" for key, on in features(text).items()}
-    for kind in ("ingress", "egress", "root"):
-        result |= _filters(prefix, result, kind)
+    names = dict.fromkeys(name.split()[0] for name in result if name.endswith(" mtu"))
+    for kind, name in itertools.product(("ingress", "egress", "root"), names):
+        if text := _plain(prefix, "tc", "filter", "show", "dev", name, kind):
+            text = re.sub(r"\bid \d+\b|jited", "", text)  # counters
+            result[f"{name} filter {kind}"] = _truncated(" ".join(text.split()))
     for name in ("iptables", "ip6tables"):
         # Usually no table is loaded, and no program needs to start.
         if any(key.startswith(f"{name} ") for key in result):
@@ -286,25 +292,13 @@ def vlans(report: Sequence[Mapping[str, Any]]) -> str:
     return _truncated("; ".join(words))
 
 
-def _filters(prefix: list[str], result: Mapping[str, str], kind: str) -> Settings:
-    """Return tc's filters of each interface, without counters."""
-    there: Settings = {}
-    names = dict.fromkeys(name.split()[0] for name in result if name.endswith(" mtu"))
-    for name in names:
-        text = _plain(prefix, "tc", "filter", "show", "dev", name, kind)
-        if text:
-            there[f"{name} filter {kind}"] = _truncated(
-                " ".join(re.sub(r"\bid \d+\b|jited", "", text).split())
-            )
-    return there
-
-
 def namespace_files(netns: int) -> Settings:
     """Return what files show in a namespace (a file descriptor); a forked copy of this process reads them there, with
     its own /sys. Empty if it may not."""
+    from labkit.system.machine import netfilter  # before the copy is made
 
     def work(connection: socket.socket) -> None:
-        _call("setns", netns, CLONE_NEWNET)
+        libc.call("setns", netns, libc.CLONE_NEWNET)
         result = {f"sysctl {name}": value for name, value in sysctls(Path("/proc/sys"), ("net",))}
         result |= netfilter.rules()
         result |= packet_sockets(_text(Path("/proc/thread-self/net/packet"), 1 << 16) or "")
@@ -331,11 +325,6 @@ def packet_sockets(text: str) -> Settings:
     return {"packet sockets": _truncated("; ".join(words))} if words else {}
 
 
-def _call(function: str, *arguments: Any) -> None:
-    if getattr(_libc, function)(*arguments) != 0:
-        raise OSError(ctypes.get_errno(), function)
-
-
 def _queues() -> Settings:
     """Return the queue settings from /sys.
 
@@ -344,21 +333,13 @@ def _queues() -> Settings:
     """
     result: Settings = {}
     with suppress(OSError):
-        _call("unshare", CLONE_NEWNS)
-        _call("mount", b"none", b"/", None, MS_REC | MS_PRIVATE, None)
-        _call("mount", b"labkit", b"/sys", b"sysfs", 0, None)
-        for link in sorted(Path("/sys/class/net").iterdir()):
-            if link.name != "lo":
-                result |= _interface_settings(link)
-    return result
-
-
-def _interface_settings(link: Path) -> Settings:
-    own = ("gro_flush_timeout", "napi_defer_hard_irqs", "threaded", "tx_queue_len")
-    result = _texts((f"{link.name} {name}", link / name) for name in own)
-    of_queue = ("rps_cpus", "rps_flow_cnt", "xps_cpus", "byte_queue_limits/limit_max", "tx_maxrate")
-    for queue in sorted(link.glob("queues/*")):
-        result |= _texts((f"{link.name} {queue.name} {name}", queue / name) for name in of_queue)
+        libc.call("unshare", libc.CLONE_NEWNS)
+        libc.call("mount", b"none", b"/", None, libc.MS_REC | libc.MS_PRIVATE, None)
+        libc.call("mount", b"labkit", b"/sys", b"sysfs", 0, None)
+        for link in (one for one in sorted(Path("/sys/class/net").iterdir()) if one.name != "lo"):
+            result |= _texts((f"{link.name} {name}", link / name) for name in OF_INTERFACE)
+            for queue in sorted(link.glob("queues/*")):
+                result |= _texts((f"{link.name} {queue.name} {name}", queue / name) for name in OF_QUEUE)
     return result
 
 

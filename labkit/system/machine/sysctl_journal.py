@@ -6,7 +6,6 @@ next experiment, or the doctor.
 """
 
 import contextlib
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,9 +14,8 @@ from pathlib import Path
 import msgspec
 
 from labkit.common.errors import Failed, Unsupported
-from labkit.common.safe_files import closed
 from labkit.system import netlink
-from labkit.system.machine.locked_file import open_locked
+from labkit.system.machine import locked_file
 
 JOURNAL = Path("/run/labkit-sysctl.jsonl")
 ROOT = Path("/proc/sys")
@@ -52,8 +50,7 @@ def changed(settings: Mapping[str, str], netns: int | None) -> Iterator[dict[str
         try:
             with netlink.inside(netns):
                 before = {name: _read(name) for name in settings}
-                lines = [msgspec.json.encode(OldValue(name, value)) + b"\n" for name, value in before.items()]
-                os.write(descriptor, b"".join(lines))
+                locked_file.note(descriptor, *(OldValue(name, value) for name, value in before.items()))
                 for name, value in settings.items():
                     _write(name, value)
                 after = {name: _read(name) for name in settings}
@@ -63,10 +60,7 @@ def changed(settings: Mapping[str, str], netns: int | None) -> Iterator[dict[str
 
 
 def restore_leftovers() -> list[str]:
-    """Restore what a dead process left, in the caller's network namespace; return the names of the sysctls.
-
-    Raises Failed for what cannot be restored.
-    """
+    """Restore what a dead process left, in the caller's namespace; return the sysctls' names. Raises Failed."""
     if not JOURNAL.exists():
         return []
     try:
@@ -76,44 +70,20 @@ def restore_leftovers() -> list[str]:
         return []
 
 
-@contextmanager
-def _lock() -> Iterator[int]:
-    try:
-        descriptor = open_locked(JOURNAL, patience_s=GRACE_S)
-    except BlockingIOError:
-        raise Unsupported(
-            "another labkit process is changing sysctls of this machine: run again later"
-        ) from None
-    except OSError as error:
-        raise Unsupported(f"{JOURNAL} cannot be written ({error.strerror}): run as root") from None
-    with closed(descriptor):
-        yield descriptor
+def _lock() -> contextlib.AbstractContextManager[int]:
+    busy = "another labkit process is changing sysctls of this machine: run again later"
+    return locked_file.opened_journal(JOURNAL, "", busy, GRACE_S)
 
 
 def _put_back(descriptor: int, netns: int | None) -> list[str]:
-    """Restore the values in the journal, last first; return the names.
-
-    Raises Failed, with their names, for those that cannot be restored. They stay in the journal for the next process.
-    """
-    names, kept, faults = [], [], []
+    """Restore the values, last first; return the names. Raises Failed with those that stay in the journal."""
+    there = [old for old in locked_file.steps(descriptor, OldValue) if re.fullmatch(ALLOWED, old.name)]
     with netlink.inside(netns) if netns is not None else contextlib.nullcontext():
-        for line in reversed(os.pread(descriptor, os.fstat(descriptor).st_size, 0).splitlines()):
-            # a line that was not finished (nothing was changed yet), or that is not text
-            with contextlib.suppress(msgspec.DecodeError, ValueError):
-                old = msgspec.json.decode(line, type=OldValue)
-                if not re.fullmatch(ALLOWED, old.name):
-                    continue
-                try:
-                    path_of(old.name).write_text(old.value)
-                    names.append(old.name)
-                except OSError as error:
-                    kept.append(line)
-                    faults.append(f"{old.name}={old.value} ({error.strerror})")
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, b"".join(line + b"\n" for line in reversed(kept)))
+        faults = locked_file.undo(descriptor, there, lambda old: path_of(old.name).write_text(old.value))
     if faults:
-        raise Failed(f"sysctls of the machine could not be restored: {', '.join(faults)}: set them by hand")
-    return names
+        text = ", ".join(f"{old.name}={old.value} ({why})" for old, why in faults.items())
+        raise Failed(f"sysctls of the machine could not be restored: {text}: set them by hand")
+    return [old.name for old in reversed(there)]
 
 
 def _read(name: str) -> str:

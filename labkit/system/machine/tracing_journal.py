@@ -4,7 +4,6 @@ A change is noted before it is made. The owner holds a lock (flock(2)) on the jo
 unlocked restores all settings: the guard that outlives an experiment, the next tracing run, or the doctor.
 """
 
-import contextlib
 import errno
 import os
 import time
@@ -14,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from labkit.common.errors import Failed, Unsupported
+from labkit.common.errors import Failed
 from labkit.common.safe_files import closed
-from labkit.system.machine.locked_file import open_locked
+from labkit.system.machine import locked_file
 
 JOURNAL = Path("/run/labkit-tracing.jsonl")  # a reboot resets tracing and removes this file
 PLACES = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
@@ -27,8 +26,7 @@ ANOTHER = "another labkit process is tracing on this machine: run again when it 
 
 
 class JournalStep(msgspec.Struct, frozen=True):
-    """One step of restoring: write `text` into the file `path`; if it is None, remove the folder or perf-tools lock
-    `path`."""
+    """One step of restoring: write `text` into the file `path`; None: remove the folder or perf-tools lock `path`."""
 
     path: str
     text: str | None = None
@@ -42,24 +40,14 @@ class Journal:
 
     def note(self, path: Path, text: str | None) -> None:
         """Note how to restore `path`; call this before changing it."""
-        os.write(self._descriptor, msgspec.json.encode(JournalStep(str(path), text)) + b"\n")
+        locked_file.note(self._descriptor, JournalStep(str(path), text))
 
 
 @contextmanager
 def journal() -> Iterator[Journal]:
-    """Lock the machine's journal for the block, after restoring what a dead process left.
-
-    Raises Unsupported if another living labkit process holds it or it cannot be written, Failed if restoring failed.
-    """
-    try:
-        descriptor = open_locked(JOURNAL, patience_s=GRACE_S)
-    except BlockingIOError:
-        raise Unsupported(ANOTHER) from None
-    except OSError as error:
-        raise Unsupported(
-            f"{JOURNAL}, the journal of tracer settings, cannot be written ({error.strerror}): run as root"
-        ) from None
-    with closed(descriptor):
+    """Lock the journal for the block, after restoring what is left. Raises Unsupported if it is held, or Failed."""
+    what = ", the journal of tracer settings,"
+    with locked_file.opened_journal(JOURNAL, what, ANOTHER, GRACE_S) as descriptor:
         try:
             _put_back(descriptor)
             yield Journal(descriptor)
@@ -69,12 +57,9 @@ def journal() -> Iterator[Journal]:
 
 
 def restore_leftovers(patience_s: float = 0.0) -> list[str]:
-    """Restore what a dead process left and return the files that it had changed; changes of a living process stay.
-
-    Raises OSError without the right, Failed if something cannot be restored.
-    """
+    """Restore what a dead process changed; return the files. Raises OSError without the right, Failed if it cannot."""
     try:
-        descriptor = open_locked(JOURNAL, create=False, patience_s=patience_s)
+        descriptor = locked_file.open_locked(JOURNAL, create=False, patience_s=patience_s)
     except (FileNotFoundError, BlockingIOError):
         return []
     with closed(descriptor):
@@ -87,20 +72,15 @@ def restore_leftovers(patience_s: float = 0.0) -> list[str]:
 def is_held() -> bool:
     """Return whether a living labkit process holds the journal. Raises OSError without the right to open it."""
     try:
-        os.close(open_locked(JOURNAL, create=False))
+        os.close(locked_file.open_locked(JOURNAL, create=False))
     except (FileNotFoundError, BlockingIOError) as error:
         return isinstance(error, BlockingIOError)
     return False
 
 
 def _steps(descriptor: int) -> list[JournalStep]:
-    """Return the steps in the journal; invalid lines are ignored."""
-    steps = []
-    for line in os.pread(descriptor, os.fstat(descriptor).st_size, 0).splitlines(keepends=True):
-        if line.endswith(b"\n"):  # an incomplete line: its writer was killed before it changed anything
-            with contextlib.suppress(msgspec.DecodeError, ValueError):
-                steps.append(msgspec.json.decode(line, type=JournalStep))
-    return [step for step in steps if _is_tracing(Path(step.path))]
+    """Return the steps in the journal that are of tracers."""
+    return [one for one in locked_file.steps(descriptor, JournalStep) if _is_tracing(Path(one.path))]
 
 
 def _is_tracing(path: Path) -> bool:
@@ -113,16 +93,7 @@ def _is_tracing(path: Path) -> bool:
 
 def _put_back(descriptor: int) -> None:
     """Do the steps in the journal, last first; those that fail stay in it for the next process."""
-    faults = {}
-    for step in reversed(_steps(descriptor)):
-        try:
-            _undo(step)
-        except OSError as error:
-            faults[step] = error.strerror
-    os.ftruncate(descriptor, 0)
-    for step in reversed(faults):
-        os.write(descriptor, msgspec.json.encode(step) + b"\n")
-    if faults:
+    if faults := locked_file.undo(descriptor, _steps(descriptor), _undo):
         text = ", ".join(f"{step.path} ({why})" for step, why in faults.items())
         raise Failed(f"tracer settings could not be restored: {text}")
 
@@ -161,10 +132,7 @@ def writable(name: str, text: str) -> str:
 
 @contextmanager
 def still_small(top: Path) -> Iterator[None]:
-    """Keep the shared trace buffer small while an instance is created and removed.
-
-    Before Linux 6.6, an unexpanded shared buffer is treated as expanded afterwards; then its size is set again.
-    """
+    """Keep the shared buffer small beside an instance: Linux before 6.6 treats it as expanded afterwards."""
     size = top / "buffer_size_kb"
     before = size.read_text()
     try:

@@ -1,6 +1,5 @@
 """Tap interfaces: the other end is a file descriptor (Documentation/networking/tuntap.rst)."""
 
-import ctypes
 import fcntl
 import os
 import struct
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from labkit.common.errors import Unsupported
 from labkit.common.safe_files import closed
+from labkit.system import libc
 from labkit.system.netlink.netns import index_of, inside
 
 # linux/if_tun.h
@@ -19,10 +19,7 @@ SYS_PIDFD_GETFD = 438  # of every architecture
 
 
 def new_tap(name: str, queues_count: int = 1) -> list[int]:
-    """Create a tap in the calling thread's network namespace; return one file descriptor per queue.
-
-    The kernel removes the tap when the last descriptor is closed. Raises Unsupported if the machine has no taps.
-    """
+    """Create a tap in our namespace until its last descriptor closes; return one per queue. Raises Unsupported."""
     flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | (IFF_MULTI_QUEUE if queues_count > 1 else 0)
     made: list[int] = []
     for _ in range(queues_count):
@@ -47,8 +44,7 @@ def check_taps() -> None:
 
 
 class Tap:
-    """A tap in the network namespace `netns` (a file descriptor): its index there and the descriptors of its
-    queues."""
+    """A tap in the namespace `netns` (a file descriptor): its index there, and the descriptors of its queues."""
 
     def __init__(self, netns: int, name: str, queues_count: int = 1) -> None:
         with inside(netns):
@@ -76,8 +72,6 @@ def holders(netns: int, name: str) -> Iterator[tuple[int, str]]:
 def _netns_of(pid: int, number: int) -> int:
     """Return the inode of the namespace of a tap that a process holds. Raises OSError."""
     with closed(os.pidfd_open(pid)) as process:
-        copy = ctypes.CDLL(None, use_errno=True).syscall(SYS_PIDFD_GETFD, process, number, 0)
-    if copy < 0:
-        raise OSError(ctypes.get_errno(), "pidfd_getfd")
+        copy = libc.call("syscall", SYS_PIDFD_GETFD, process, number, 0)
     with closed(copy), closed(fcntl.ioctl(copy, TUNGETDEVNETNS)) as netns:
         return os.fstat(netns).st_ino

@@ -116,7 +116,7 @@ class Ring:
         if self._program is None:
             self._take(snap_bytes)
         else:
-            self._attach(self._program)
+            attach(self._socket, self._program)
         self._socket.bind((interface, ETH_P_ALL))  # capturing starts here
 
     def fileno(self) -> int:
@@ -128,11 +128,7 @@ class Ring:
 
     def _take(self, size_bytes: int) -> None:
         """Keep this many bytes of every packet; with 0, packets are neither captured nor counted."""
-        self._attach(struct.pack("HBBI", RETURN, 0, 0, size_bytes))
-
-    def _attach(self, instructions: bytes) -> None:
-        """Capture only what this program selects."""
-        attach(self._socket, instructions)
+        attach(self._socket, struct.pack("HBBI", RETURN, 0, 0, size_bytes))
 
     def stop_receiving(self) -> None:
         """Ignore packets from now on."""
@@ -172,8 +168,7 @@ class Ring:
 
 
 def attach(packet_socket: socket.socket, instructions: bytes) -> None:
-    """Let a packet socket receive only what a BPF program selects (struct sock_fprog: count and address of the
-    instructions)."""
+    """Let a socket receive only what BPF selects (struct sock_fprog: count and address of the instructions)."""
     code = ctypes.create_string_buffer(instructions)
     program = struct.pack("HP", len(instructions) // 8, ctypes.addressof(code))
     packet_socket.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
