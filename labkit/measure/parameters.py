@@ -54,11 +54,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
-        """Return the parameters from names and values; values may be texts from a command line (`1,2,8` for a list,
-        `none`).
-
-        Raises BadInput for an unknown name, with the known ones, and for an invalid value.
-        """
+        """Return the parameters from values or texts (`1,2,8`, `none`). Raises BadInput for unknown or invalid ones."""
         made = cls(**cls.values_of(given))
         made.check()
         return made
@@ -138,10 +134,9 @@ def described(cls: type[msgspec.Struct], kind: type[Described]) -> dict[str, Des
 
 def _value(name: str, given: Any, kind: Any) -> Any:
     value = given
-    if typing.get_origin(kind) is tuple and not isinstance(value, (list, tuple)):
-        value = [] if value in ("none", "") else value
-    if typing.get_origin(kind) is tuple and not isinstance(value, (list, tuple)):
-        value = [part.strip() for part in value.split(",")] if isinstance(value, str) else [value]
+    if typing.get_origin(kind) is tuple and not isinstance(given, (list, tuple)):
+        parts = [part.strip() for part in given.split(",")] if isinstance(given, str) else [given]
+        value = [] if given in ("none", "") else parts
     if isinstance(value, str) and value.lower() in ("none", "null", ""):
         value = None
     try:

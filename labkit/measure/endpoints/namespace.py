@@ -1,7 +1,4 @@
-"""Network namespaces without a name, the fastest kind of endpoint: 0.7 ms each.
-
-The kernel frees a namespace when no process and no file descriptor holds it.
-"""
+"""Network namespaces without names, the fastest endpoints (0.7 ms each). The kernel frees those that nothing holds."""
 
 import os
 import signal
@@ -38,10 +35,7 @@ class Namespace(Kernel):
 
     @property
     def prefix(self) -> list[str]:
-        """The command line prefix that runs a program in this namespace.
-
-        It refers to the file descriptor through this process, which must therefore keep running.
-        """
+        """The prefix that runs a program in this namespace, while this process, whose descriptor it names, runs."""
         return ["nsenter", f"--net=/proc/{os.getpid()}/fd/{self.fd}", "--"]
 
     def read_bytes(self, path: str) -> bytes:
@@ -77,8 +71,7 @@ class Namespace(Kernel):
         return self.netlink.counters(index)
 
     def offloads(self, interface: str) -> dict[str, bool]:
-        """Return the features of an interface over netlink, because starting a program takes long on an emulated CPU;
-        of an old kernel, with ethtool."""
+        """Return features over netlink (a program starts slowly on an emulated CPU); on an old kernel by ethtool."""
         with suppress(Unsupported), netlink.inside(self.fd):
             return ethtool.features(interface)
         return super().offloads(interface)
@@ -192,10 +185,7 @@ class Endpoint:
         return process.Running([*words[:ends], *report, *words[ends:], *argv], stops=signal.SIGTSTP)
 
     def shared_folder(self, scratch: Path) -> tuple[Path, str]:
-        """Return a folder that this process and programs at this end may write into: its path here, and there.
-
-        `scratch`: a folder of this process, which programs in a namespace see, too. No guest has one.
-        """
+        """Return a folder for this process (in `scratch`) and programs at this end: its path here, and there."""
         shared = (scratch, str(scratch)) if self.runtime is None else self.runtime.shared_folder
         assert shared is not None
         return shared

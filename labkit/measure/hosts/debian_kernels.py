@@ -15,7 +15,7 @@ from pathlib import Path
 
 from labkit.common import errors, safe_files
 from labkit.common.errors import BadInput, Failed, Unsupported
-from labkit.system import process
+from labkit.system import machine, process
 from labkit.system.qemu import kernels
 
 ARCHITECTURE = kernels.ARCHITECTURE
@@ -126,8 +126,7 @@ class _OutOfDate(Exception):
 
 
 class _Apt:
-    """apt with the machine's package lists; after `refresh` with its own lists in the scratch folder. No privilege
-    needed."""
+    """apt with the machine's package lists; after `refresh` with its own in the scratch folder. No privilege needed."""
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
@@ -192,9 +191,7 @@ def _do(argv: Sequence[str]) -> None:
 
 
 def _program(name: str, package: str) -> str:
-    # An ordinary user's PATH has no sbin on Debian.
-    path = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
-    if path is None:
+    if not os.path.isabs(path := machine.program(name)):
         raise Unsupported(
             f"{name} is not installed (Debian package {package}), so no kernel can be fetched:"
             " install it, or name the absolute path of a kernel image"
@@ -212,8 +209,7 @@ def room(scratch: Path, package: Package) -> None:
 
 @contextlib.contextmanager
 def _scratch(store: Path) -> Iterator[Path]:
-    """Yield a temporary folder on the store's file system; one process at a time, leftovers of killed ones are
-    removed."""
+    """Yield a temporary folder in the store, for one process at a time; leftovers of killed ones are removed."""
     try:
         store = safe_files.make_folder(store)
         with open(os.open(store / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "w") as lock:

@@ -36,13 +36,9 @@ COPIED = re.compile(r"environment\.json|artefacts(/[^/\0]+)+")
 # used, but none is left open. ClearAllForwardings: another session may already use a forwarded port of the user's
 # configuration.
 OPTIONS = (
-    "BatchMode=yes",
-    "ConnectTimeout=10",
-    "ControlMaster=no",
-    "ClearAllForwardings=yes",
-    "ServerAliveInterval=5",
+    "BatchMode=yes", "ConnectTimeout=10", "ControlMaster=no", "ClearAllForwardings=yes", "ServerAliveInterval=5",
     "ServerAliveCountMax=3",
-)
+)  # fmt: skip
 # The dependencies of the measuring wing with their version bounds (minimum, below), as in pyproject.toml; a test
 # compares both.
 NEEDS = {"msgspec": ((0, 20), (1,)), "pyroute2": ((0, 9, 4), (0, 10))}
@@ -72,11 +68,7 @@ def check(where: str) -> None:
 def conversation(
     where: str, request: dict[str, Any], say: Callable[[str], None]
 ) -> Iterator[process.Conversing]:
-    """Start a labkit process on that machine and send it the request; it ends with the block.
-
-    Raises Failed with ssh's error message if there is no connection. Raises Unsupported if the remote Python is too old
-    or lacks a package that labkit cannot copy to it.
-    """
+    """Start a labkit process on that machine. Raises Failed as ssh says, Unsupported for its Python or packages."""
     with ExitStack() as stack:
         far = SshConversation(
             where.removeprefix("ssh:"), Path(request["folder"]) if "folder" in request else None
@@ -123,10 +115,7 @@ class CopiedFile(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Package:
-    """A Python package to copy to another machine: its files by their names in the archive.
-
-    If it is not `pure`, parts of it are compiled for one Python version and platform.
-    """
+    """A Python package to copy: files by their names in the archive; not `pure`: for one Python and platform."""
 
     name: str
     version: str
@@ -232,7 +221,7 @@ class SshConversation:
         """Start the remote labkit, copying missing packages first; `say` gets a sentence about the copies."""
         self._python()
         wanted = {"labkit": own_package()} | {name: installed_package(name) for name in NEEDS}
-        self._send({name: one.digest for name, one in wanted.items()})
+        self.send(msgspec.json.encode({name: one.digest for name, one in wanted.items()}))
         result = self._receive(BootstrapReport)
         use = {name: one for name, one in wanted.items() if name == "labkit" or self._must_copy(one, result)}
         contents = {name: one.content() for name, one in use.items() if name not in result.there}
@@ -241,7 +230,7 @@ class SshConversation:
             say(f"copying {', '.join(contents)} to {self._name} ({size / 1e6:.1f} MB)")
         encoded = {name: base64.b64encode(content).decode() for name, content in contents.items()}
         compiled = [name for name, one in use.items() if not one.pure]
-        self._send({"use": list(use), "try": compiled, "contents": encoded})
+        self.send(msgspec.json.encode({"use": list(use), "try": compiled, "contents": encoded}))
         version = self._receive(Hello).labkit
         if version != labkit.__version__:
             raise Failed(
@@ -281,9 +270,6 @@ class SshConversation:
             )
         return True
 
-    def _send(self, content: dict[str, Any]) -> None:
-        self.send(msgspec.json.encode(content))
-
     def _receive(self, kind: type[Message]) -> Message:
         """Return the next event. Raises Failed if the remote side failed, ended, or sent an invalid line."""
         line = next(self._conversation.lines(START_S), None)
@@ -313,10 +299,7 @@ class SshConversation:
         self._conversation.send(line)
 
     def lines(self) -> Iterator[bytes]:
-        """Yield the answers until the remote process ends, and write received files.
-
-        Raises Failed for a file outside the run folder.
-        """
+        """Yield the answers until the process ends; write received files. Raises Failed for one outside the folder."""
         for line in self._conversation.lines(SILENCE_S):
             try:
                 event = msgspec.json.decode(line, type=dict[str, Any])

@@ -36,13 +36,8 @@ Step = tuple[str, str, str]  # namespace, interface, out or in
 Counts = Mapping[str, Any]
 # Linux counts some of IPv4's in groups of its own.
 IP_RECEIVES = (
-    "InHdrErrors",
-    "InAddrErrors",
-    "InDiscards",
-    "InTruncatedPkts",
-    "InNoRoutes",
-    "IPReversePathFilter",
-)
+    "InHdrErrors", "InAddrErrors", "InDiscards", "InTruncatedPkts", "InNoRoutes", "IPReversePathFilter",
+)  # fmt: skip
 SOCKET = ("RcvbufErrors", "InCsumErrors", "MemErrors", "InErrors", "NoPorts")
 
 

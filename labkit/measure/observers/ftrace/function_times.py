@@ -258,8 +258,7 @@ def function_times(
 
 @functools.cache
 def check() -> str:
-    """Return the usable tracer, function_graph or else bpf. Raises Unsupported, with both reasons; each is tried
-    once."""
+    """Return the usable tracer: function_graph, else bpf. Raises Unsupported with both reasons; each is tried once."""
     try:
         tracing.check()
         return tracing.TRACER
@@ -337,10 +336,7 @@ FUNCTION_TIMES = Observer(
 
 @contextmanager
 def guest_function_times(guests: Sequence[Kernel], names: Sequence[str]) -> Iterator[ArmedObserver]:
-    """Arm the times of these functions in the guests' kernels, before the traffic.
-
-    Raises Unsupported without guests or without a tracer in them, BadInput for a function that a guest cannot trace.
-    """
+    """Arm these functions' times in guests' kernels. Raises Unsupported without guests or a tracer, BadInput."""
     if not guests:
         raise Unsupported("no endpoint is a guest: use function_times for this machine's kernel")
     with ExitStack() as stack:
@@ -371,10 +367,7 @@ def _output(guest: Kernel, *argv: str) -> str:
 
 
 def traced(guest: Kernel, names: Sequence[str]) -> dict[str, str]:
-    """Return a guest kernel's name of each function, mapped to the requested name.
-
-    Raises Unsupported without a tracer, BadInput for a function that it cannot trace.
-    """
+    """Return a guest kernel's names, mapped to the requested ones. Raises Unsupported without a tracer, BadInput."""
     try:
         tracers = guest.read(f"{TRACEFS}/available_tracers").split()
     except OSError:
@@ -415,10 +408,7 @@ def _check_guests(parameters: ObservedLoad) -> None:
 
 
 def _check_traceable(parameters: ObservedLoad, topology: topologies.Topology) -> None:
-    """Raise BadInput for functions that the guests' kernel cannot trace.
-
-    Other problems of a tracer do not stop the experiment; its rows report them.
-    """
+    """Raise BadInput for functions that guests cannot trace; rows report other problems of a tracer."""
     with suppress(Unsupported, Failed):
         for one in _guests(parameters, topology)[:1]:  # all guests have the same kernel and modules
             traced(one, _named(parameters))

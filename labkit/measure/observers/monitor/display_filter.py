@@ -29,10 +29,7 @@ MAX_FIELDS, MAX_VALUE = 16, 500  # values are cut to so many characters
 
 
 def check_text(expression: str) -> None:
-    """Raise BadInput for a text that cannot be a display filter because it is empty, or of its length or characters.
-
-    Quotes and parentheses are left to tshark, which knows their syntax.
-    """
+    """Raise BadInput for an empty, too long or unprintable text; tshark itself knows quotes and parentheses."""
     libpcap.check(expression)
     if not expression.strip():
         raise BadInput("the display filter is empty: write one, or leave display out")
@@ -50,11 +47,7 @@ def field_names(text: str) -> tuple[str, ...]:
 
 
 def check(expression: str | None, fields: Sequence[str] = ()) -> None:
-    """Let tshark check a display filter and fields.
-
-    Raises BadInput with tshark's message and the position of the error, Unsupported if tshark is missing, and Failed if
-    it hangs or is killed.
-    """
+    """Let tshark check filter and fields. Raises BadInput with the position, Unsupported without it, or Failed."""
     if expression is not None:
         check_text(expression)
     empty = pcapng.header([("check", ETHERNET)], 256)

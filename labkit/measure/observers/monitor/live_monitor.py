@@ -66,10 +66,7 @@ def hint(report: MonitorReport) -> str | None:
 
 
 class LiveMonitor:
-    """A monitor that goes on until it is closed, or its topology is. Several threads may use it.
-
-    What it kept can be read and saved afterwards.
-    """
+    """A monitor until it, or its topology, is closed; readable afterwards. Several threads may use it."""
 
     def __init__(self, ask: Ask, hop: str, request: monitor.Request) -> None:
         monitor.check_request(request)
@@ -122,8 +119,7 @@ class LiveMonitor:
                 self._report("monitor clear")
 
     def save(self, path: str | Path) -> None:
-        """Write the kept packets as a pcapng file, for example for Wireshark, also after `close`. Each packet's
-        comment describes its headers."""
+        """Write the kept packets as a pcapng file, also after `close`; each packet's comment describes its headers."""
         run_folder.write(Path(path), self.pcapng())
 
     def pcapng(self) -> bytes:
@@ -180,10 +176,7 @@ def blocks(there: list[MonitoredPacket]) -> Iterator[bytes]:
 
 
 def typed(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the parameters of `LiveTopology.monitor` among texts of a command line or a page, with numbers converted.
-
-    Raises BadInput for an invalid number.
-    """
+    """Return `LiveTopology.monitor`'s parameters among texts, with numbers converted. Raises BadInput."""
     result: dict[str, Any] = {name: given[name] for name in TEXTS if name in given}
     for name in NUMBERS:
         if name in given:

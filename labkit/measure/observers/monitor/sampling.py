@@ -80,8 +80,7 @@ def _is_within(number: float, limits: tuple[float, float] | range) -> bool:
 
 
 def sampler(text: str) -> Sampler:
-    """Make a sampler from a text such as `all`, `one_in:100`, `random:0.01`, `interval:10:1` or `first:4096`. Raises
-    BadInput for another text."""
+    """Make a sampler of a text: `all`, `one_in:100`, `random:0.01`, `interval:10:1`, `first:4096`. Raises BadInput."""
     name, *words = text.split(":")
     make, _form, limits, least = SAMPLERS.get(name, SAMPLERS["all"])
     try:

@@ -1,11 +1,8 @@
-"""The switch ports' part of the state, from the switch's database: bridge, mirrored ports, tunnels.
-
-The kernel knows no master of a userspace datapath's port, and no interface of its tunnels.
-"""
+"""The switch's part of the state, from its database: the kernel knows no userspace port's master, and no tunnel."""
 
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from labkit.common.topology_state import InterfaceState, Namespace, Place, TunnelState
 from labkit.measure.topologies.base import MONITOR
@@ -19,7 +16,7 @@ def with_switch(namespaces: list[Namespace], switch: Switch) -> list[Namespace]:
     report = _Database(switch)
     parts = {switch.space.name: report.interfaces, MONITOR: report.moved}
     return [
-        msgspec.structs.replace(space, interfaces=parts[space.name](space)) if space.name in parts else space
+        replace(space, interfaces=parts[space.name](space)) if space.name in parts else space
         for space in namespaces
     ]
 
@@ -64,7 +61,7 @@ class _Database:
     def moved(self, space: Namespace) -> list[InterfaceState]:
         """Return the interfaces of the monitor, with what mirrors copy to ports of the switch that are there."""
         return [
-            msgspec.structs.replace(one, copies=self._copies.get(one.name, []))
+            replace(one, copies=self._copies.get(one.name, []))
             if self._interfaces.get(one.name, {}).get("type") == "internal"
             else one
             for one in sorted(space.interfaces, key=lambda one: _in_order(one.name))
@@ -75,8 +72,8 @@ class _Database:
         if bridge is None:
             return one
         if bridge == one.name:
-            return msgspec.structs.replace(one, kind=KIND, master=None)
-        return msgspec.structs.replace(one, master=bridge, copies=self._copies.get(one.name, []))
+            return replace(one, kind=KIND, master=None)
+        return replace(one, master=bridge, copies=self._copies.get(one.name, []))
 
     def _tunnel(self, name: str) -> InterfaceState:
         row = self._interfaces[name]

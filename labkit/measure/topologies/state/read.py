@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface
 from typing import Any, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from labkit.common.errors import LabkitError
 from labkit.common.topology_state import (
@@ -88,8 +88,8 @@ def _with_redirects(space: Namespace, redirects: Sequence[Redirect]) -> Namespac
         for one in redirects
         if one.at == space.name
     }
-    interfaces = [msgspec.structs.replace(one, redirect=own.get(one.name)) for one in space.interfaces]
-    return msgspec.structs.replace(space, interfaces=interfaces) if own else space
+    interfaces = [replace(one, redirect=own.get(one.name)) for one in space.interfaces]
+    return replace(space, interfaces=interfaces) if own else space
 
 
 def _end(endpoint: endpoints.Endpoint) -> PairEnd:
@@ -179,8 +179,8 @@ def _with_details(one: NamespaceRead, state: InterfaceState) -> InterfaceState:
     with suppress(LabkitError):  # an old kernel has no ethtool netlink
         offloads = ethtool.features(state.name)
         named = {name: offloads[name] for name in ethtool.GROUPS if name in offloads}
-        return msgspec.structs.replace(state, qdisc=qdisc, offloads=named)
-    return msgspec.structs.replace(state, qdisc=qdisc)
+        return replace(state, qdisc=qdisc, offloads=named)
+    return replace(state, qdisc=qdisc)
 
 
 def _route(one: NamespaceRead, route: netlink.Route) -> Route:
@@ -227,7 +227,7 @@ def _with_lower(at: str, one: InterfaceState, interfaces: list[InterfaceState]) 
     to = ip_address(one.tunnel.remotes[0])
     for other in interfaces:
         if other is not one and any(to in ip_interface(address).network for address in other.addresses):
-            return msgspec.structs.replace(one, lower=Place(at, other.name))
+            return replace(one, lower=Place(at, other.name))
     return one
 
 
@@ -240,10 +240,7 @@ def _mode(link: netlink.Link) -> str | None:
 
 
 def encrypted(netns: int, link: netlink.Link, leaving: list[encryption.Association]) -> TunnelState | None:
-    """Return the outside of a WireGuard interface or of ESP in tunnel mode, which the link itself does not have.
-
-    `leaving`: the associations of packets that the namespace itself sends.
-    """
+    """Return the outside of WireGuard or ESP in tunnel mode. `leaving`: associations of what the namespace sends."""
     if link.kind == "wireguard":
         with suppress(OSError, netlink.LinkError):  # another user's
             device = encryption.wireguard(netns, link.index)
@@ -309,11 +306,10 @@ def _with_peers(namespaces: list[Namespace]) -> list[Namespace]:
         end = ends.get(Place(space.name, one.name))
         if end is None:
             return one
-        return msgspec.structs.replace(one, tunnel=msgspec.structs.replace(end.tunnel, peers=peers(end)))
+        return replace(one, tunnel=replace(end.tunnel, peers=peers(end)))
 
     return [
-        msgspec.structs.replace(space, interfaces=[with_them(space, one) for one in space.interfaces])
-        for space in namespaces
+        replace(space, interfaces=[with_them(space, one) for one in space.interfaces]) for space in namespaces
     ]
 
 
