@@ -4,8 +4,9 @@ The interface disappears with the container. It is the only thing that labkit cr
 
 A veth pair connects the container to a bridge or an Open vSwitch of this machine; macvlan and ipvlan use a NIC of this
 machine. With a VLAN, the port carries only this VLAN (a bridge must filter VLANs). On a NIC, labkit creates a VLAN
-device, which remains afterwards, as does a bridge that labkit creates. The port of an Open vSwitch stays in its
-database when the container ends; the next `labkit attach` to one removes it.
+device, which remains afterwards, as does a bridge that labkit creates: one of Open vSwitch, in user space where the
+kernel lacks its datapath, or one of Linux. The port of an Open vSwitch stays in its database when the container ends;
+the next `labkit attach` to one removes it.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from labkit.common.printable import printable
 from labkit.measure.endpoints.namespace import Namespace
 from labkit.measure.existing import endpoints
 from labkit.system import machine, netlink, process
-from labkit.system.netlink import address_probe
+from labkit.system.netlink import address_probe, ethtool
 
 KINDS = ("veth", "macvlan", "ipvlan")
 DHCP = "dhcp"
@@ -45,7 +46,11 @@ MODES = {
     "ipvlan": {"IFLA_IPVLAN_MODE": 0},
     "ipvlan l3": {"IFLA_IPVLAN_MODE": 1},
 }
-SWITCHES = ("openvswitch", "tun")  # kinds of a switch's own interface: with the kernel's datapath, or its own
+SWITCHES = (
+    "openvswitch",
+    USERSPACE := "tun",
+)  # kinds of a switch's own interface: of the kernel's datapath, its own
+OVS = "ovs"  # a new bridge is one of Open vSwitch if its name begins so, as with pipework(8)
 OURS = "lk"  # the names of this machine's ends of veth pairs begin so
 Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 ALIAS = "labkit"  # of each interface in a container that labkit added
@@ -60,7 +65,7 @@ class AttachRequest:
 
     kind: one of KINDS. over: the bridge (veth) or NIC. interface: its name in the container. address: an address with a
     prefix length, `dhcp`, or None. gateway: the gateway of a default route. l3: ipvlan in its layer 3 mode. create:
-    the bridge, if there is none.
+    the bridge, if there is none. ovs: one of Open vSwitch, whatever its name.
     """
 
     kind: str
@@ -73,6 +78,7 @@ class AttachRequest:
     mtu_bytes: int | None = None
     l3: bool = False
     create: bool = False
+    ovs: bool = False
 
     def check(self) -> None:
         """Raise BadInput for the first impossible value."""
@@ -103,6 +109,8 @@ class AttachRequest:
             )
         if self.create and self.kind != "veth":
             raise BadInput("--create makes the bridge of --veth; a NIC is there or not")
+        if self.ovs and not self.create:
+            raise BadInput("--ovs says which bridge --create makes: give both, or leave --ovs out")
         Within(1, 4094).check("--vlan", self.vlan)
         Within(MIN_MTU, MAX_MTU).check("--mtu", self.mtu_bytes)
 
@@ -203,9 +211,8 @@ def _make(kernel: netlink.Netlink, space: Namespace, wanted: AttachRequest, undo
     try:
         known = {link.name: link for link in netlink.links(kernel)}
         if wanted.create and wanted.over not in known:
-            kernel.do(netlink.new_link("bridge", wanted.over))
+            _bridge(kernel, wanted, undo)
             known = {link.name: link for link in netlink.links(kernel)}
-            undo.callback(kernel.do, netlink.delete_link(known[wanted.over].index))
         if wanted.over not in known:
             raise BadInput(f"this machine has no interface {wanted.over}; it has {', '.join(known)}")
         over = known[wanted.over]
@@ -221,6 +228,26 @@ def _make(kernel: netlink.Netlink, space: Namespace, wanted: AttachRequest, undo
         raise (Unsupported if error.errno == EOPNOTSUPP else Failed)(
             f"{wanted.kind} on {wanted.over}: {error}"
         ) from None
+
+
+def _bridge(kernel: netlink.Netlink, wanted: AttachRequest, undo: ExitStack) -> None:
+    """Create the bridge, which `undo` removes."""
+    if not (wanted.ovs or wanted.over.startswith(OVS)):
+        kernel.do(netlink.new_link("bridge", wanted.over))
+        undo.callback(kernel.do, netlink.delete_link(netlink.index_of(wanted.over)))
+        return
+    switch = [machine.require_program("ovs-vsctl"), "--timeout=5"]
+    if (
+        process.run([*switch, "br-exists", wanted.over]).returncode != 0
+    ):  # else it is somebody's, without an interface
+        undo.callback(process.run, [*switch, "--if-exists", "del-br", wanted.over])
+    # The second is for a kernel without the switch's datapath.
+    for command in (["add-br", wanted.over], ["set", "bridge", wanted.over, "datapath_type=netdev"]):
+        process.output([*switch, *command])
+        if made := [link.index for link in netlink.links(kernel) if link.name == wanted.over]:
+            kernel.do(netlink.set_link(made[0]))
+            return
+    raise Failed(f"Open vSwitch made no interface {wanted.over}: the log of ovs-vswitchd says why")
 
 
 def _veth(
@@ -242,6 +269,8 @@ def _veth(
         kernel.do(netlink.new_link("veth", here, mtu_bytes=mtu, peer=peer))
         undo.callback(kernel.do, netlink.delete_link(netlink.index_of(here)))
         undo.callback(process.run, [*switch, "--if-exists", "del-port", here])
+        if bridge.kind == USERSPACE:
+            ethtool.complete_packets(space.fd, wanted.interface)
         tag = [] if wanted.vlan is None else [f"tag={wanted.vlan}"]
         process.output([*switch, "add-port", wanted.over, here, *tag, "--", "set", "port", here, OVS_MARK])
         return here
@@ -351,6 +380,7 @@ or of a DHCP lease comes before the engine's default route, which counts again a
 
     labkit attach CONTAINER --veth BRIDGE --address 10.0.0.2/24
     labkit attach CONTAINER --veth br7 --create --address 10.0.0.2/24
+    labkit attach CONTAINER --veth ovs7 --create --address 10.0.0.2/24
     labkit attach CONTAINER --macvlan NIC --vlan 10 --address dhcp
     labkit attach CONTAINER --ipvlan NIC --l3 --address 10.0.0.2/24
     labkit attach CONTAINER --wait 10
@@ -380,8 +410,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="wait at most so long until the interface is there and up",
     )
     parser.add_argument("--l3", action="store_true", help="with --ipvlan: the layer 3 mode, without ARP")
+    parser.add_argument("--create", action="store_true", help="with --veth: make the bridge if there is none")
     parser.add_argument(
-        "--create", action="store_true", help="with --veth: make a Linux bridge if there is none"
+        "--ovs", action="store_true", help="with --create: one of Open vSwitch, as if its name began with ovs"
     )
     parser.add_argument(
         "--interface", default="eth1", metavar="NAME", help="its name in the container; default: eth1"
@@ -398,7 +429,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     Within(0, MAX_WAIT_S).check("--wait", given.wait)
     if given.detach or given.wait is not None:
-        arguments.refuse(given, ("l3", "create", "address", "gateway", "mac", "vlan", "mtu"), "here")
+        arguments.refuse(given, ("l3", "create", "ovs", "address", "gateway", "mac", "vlan", "mtu"), "here")
     if given.detach:
         detach(given.container, given.interface)
         return 0
@@ -407,9 +438,9 @@ def run(given: argparse.Namespace) -> int:
         return 0
     kind = next(name for name in KINDS if getattr(given, name))
     more = (given.interface, given.address, given.gateway, given.mac, given.vlan, given.mtu)
-    result = attach(
-        given.container, AttachRequest(kind, getattr(given, kind), *more, l3=given.l3, create=given.create)
-    )
+    of_bridge = {"create": given.create, "ovs": given.ovs}
+    wanted = AttachRequest(kind, getattr(given, kind), *more, l3=given.l3, **of_bridge)
+    result = attach(given.container, wanted)
     if result.other:
         note(
             f"{given.container} also has {result.other}, in the same network: it sends there by one of the two only"

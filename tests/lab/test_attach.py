@@ -18,6 +18,7 @@ from sandbox import Done, Sandbox, Trap, one_sentence, sandbox, shell_program, u
 from labkit.commands import attach
 from labkit.commands.attach import AttachRequest
 from labkit.common.errors import BadInput
+from labkit.measure.topologies.open_vswitch.switch import SCHEMA
 from labkit.system import netlink
 
 pytestmark = pytest.mark.long
@@ -146,6 +147,62 @@ def test_what_pipework_does(machine: Machine) -> None:
     machine.sandbox.run("ip", "link", "delete", "lk0")
     names = {link["ifname"] for link in json.loads(machine.inside("web", "ip", "-j", "link"))}
     assert names == {"lo", "eth2"}
+
+
+# Accepts one connection and answers.
+LISTENER = "import socket; socket.create_server(('10.7.0.1', 7000)).accept()[0].sendall(b'yes')"
+CLIENT = "import socket; print(socket.create_connection(('10.7.0.1', 7000), 20).recv(9).decode())"
+
+
+@pytest.mark.needs("root", "bridge", "ping", "openvswitch")
+def test_a_bridge_of_open_vswitch(machine: Machine) -> None:
+    """It is made, in user space where the kernel lacks the datapath, and its database keeps no port that ended."""
+    made, folder = machine.sandbox, machine.sandbox.folder / "ovs"
+    folder.mkdir()
+    names = ("OVS_RUNDIR", "OVS_DBDIR", "OVS_LOGDIR", "OVS_SYSCONFDIR")
+    made.environment |= dict.fromkeys(names, str(folder))
+    made.run("ovsdb-tool", "create", f"{folder}/conf.db", str(SCHEMA), code=0)
+    machine.programs["database"] = made.start(
+        "ovsdb-server", f"{folder}/conf.db", f"--remote=punix:{folder}/db.sock", "-vconsole:off"
+    )
+    assert until((folder / "db.sock").exists, 20)
+    machine.programs["switch"] = made.start("ovs-vswitchd", f"unix:{folder}/db.sock", "-vconsole:off")
+
+    def vsctl(*words: str) -> list[str]:
+        return made.run("ovs-vsctl", "--timeout=20", *words, code=0).stdout.split()
+
+    plain, tagged, told = machine.attach_all(
+        "web --veth ovs7 --create --address 10.7.0.2/24",
+        "db --veth ovs7 --create --vlan 7 --address 10.7.0.3/24 --interface eth7",
+        "web --veth br8 --create --ovs --interface eth8",
+    )
+    assert (plain.returncode, tagged.returncode, told.returncode) == (0, 0, 0), (plain, tagged, told)
+    assert vsctl("list-br") == ["br8", "ovs7"]
+    of_web, of_db = (done.stdout.split()[-1] for done in (plain, tagged))
+    assert sorted(vsctl("list-ports", "ovs7")) == sorted([of_web, of_db])
+    assert vsctl("get", "port", of_db, "tag") == ["7"]
+    made.run("ip", "address", "add", "10.7.0.1/24", "dev", "ovs7", code=0)
+    machine.inside("web", "ping", "-n", "-c1", "-w20", "10.7.0.1")
+    # TCP, whose checksums a veth leaves to others
+    listener = machine.programs["listener"] = made.start("python3", "-I", "-c", LISTENER)
+    assert until(lambda: ":1B58 " in Path(f"/proc/{listener.pid}/net/tcp").read_text(), 20)
+    assert machine.inside("web", "python3", "-I", "-c", CLIENT) == "yes\n"
+
+    refused = {
+        "web --veth ovs9 --create --interface eth9 --address 1.2.3.4/24 --gateway 9.9.9.9": "via 9.9.9.9",
+        "web --veth ovs9 --ovs": "--ovs says which bridge --create makes",
+    }
+    for done, says in zip(machine.attach_all(*refused), refused.values(), strict=True):
+        assert says in one_sentence(done)
+    assert vsctl("list-br") == ["br8", "ovs7"]
+    machine.attach("web", "--detach")
+    assert vsctl("list-ports", "ovs7") == [of_db]
+    ended = machine.programs.pop("db")
+    ended.kill()
+    ended.communicate()
+    assert until(lambda: of_db not in made.interfaces(), 20)
+    last = machine.attach("web", "--veth", "ovs7").split()[-1]
+    assert vsctl("list-ports", "ovs7") == [last]
 
 
 @pytest.mark.needs("root", "ipvlan")
