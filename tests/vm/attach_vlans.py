@@ -1,4 +1,4 @@
-"""Give a container interfaces in VLANs, as root of a test's own machine.
+"""Give a container interfaces in VLANs and one in ipvlan's layer 3 mode, as root of a test's own machine.
 
 The container is the namespace of a sleeping program, and a fake docker reports its process.
 """
@@ -17,10 +17,13 @@ from labkit.commands.attach import AttachRequest, attach
 from labkit.common.errors import LabkitError
 
 ENGINE = "#!/bin/sh\nexec cat {}\n"
-# A NIC with VLANs 100 and 200 at its far end, and a bridge in VLAN 10.
+# A NIC with VLANs 100 and 200 at its far end, and a bridge in VLAN 10. In layer 3 mode, nobody asks and answers ARP.
 MADE = """
-ip link add nic0 up type veth peer name far0
+ip link add nic0 address 02:00:00:00:00:06 up type veth peer name far0 address 02:00:00:00:00:07
 ip link set far0 up
+ip address add 10.6.0.1/24 dev far0
+ip neigh add 10.6.0.2 lladdr 02:00:00:00:00:06 dev far0
+ip neigh add 10.6.0.1 lladdr 02:00:00:00:00:07 dev nic0
 ip link add link far0 name far0.100 up type vlan id 100
 ip link add link far0 name far0.200 up type vlan id 200
 ip address add 10.100.0.1/24 dev far0.100
@@ -43,13 +46,26 @@ def attached(pid: int) -> list[tuple[str | None, int, list[str]]]:
     """Return for each kind the address, the exit code of ping, and the interfaces that exist."""
     result = []
     for kind, over, vlan in (("macvlan", "nic0", 100), ("ipvlan", "nic0", 200), ("veth", "br0", 10)):
-        address = attach(
-            "web", AttachRequest(kind, over, f"eth{vlan}", f"10.{vlan}.0.2/24", vlan=vlan)
-        ).address
-        ping = ["ping", "-n", "-c1", "-w20", f"10.{vlan}.0.1"]
-        done = subprocess.run(["nsenter", f"--target={pid}", "--net", *ping], stdout=subprocess.DEVNULL)
-        result.append((address, done.returncode, there()))
+        wanted = AttachRequest(kind, over, f"eth{vlan}", f"10.{vlan}.0.2/24", vlan=vlan)
+        result.append((attach("web", wanted).address, pinged(pid, f"10.{vlan}.0.1"), there()))
     return result
+
+
+def in_layer_3(pid: int) -> tuple[str | None, int, str]:
+    """Return the address, the exit code of ping, and the mode of an ipvlan."""
+    address = attach("web", AttachRequest("ipvlan", "nic0", "eth6", "10.6.0.2/24", l3=True)).address
+    code = pinged(pid, "10.6.0.1")
+    shown = subprocess.check_output([*inside(pid), "ip", "-j", "-d", "link", "show", "dev", "eth6"])
+    return address, code, json.loads(shown)[0]["linkinfo"]["info_data"]["mode"]
+
+
+def inside(pid: int) -> list[str]:
+    return ["nsenter", f"--target={pid}", "--net"]
+
+
+def pinged(pid: int, address: str) -> int:
+    ping = ["ping", "-n", "-c1", "-w20", address]
+    return subprocess.run([*inside(pid), *ping], stdout=subprocess.DEVNULL).returncode
 
 
 def refused() -> list[tuple[str, list[str]]]:
@@ -84,6 +100,7 @@ def report() -> dict[str, Any]:
             engine.chmod(0o755)
             os.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
             before = there()
-            return {"before": before, "attached": attached(container.pid), "refused": refused()}
+            vlans = {"before": before, "attached": attached(container.pid), "refused": refused()}
+            return {**vlans, "layer 3": in_layer_3(container.pid)}
         finally:
             container.kill()

@@ -220,6 +220,11 @@ def test_attach_with_vlan(report: dict[str, Any]) -> None:
         assert says in words
 
 
+def test_attach_in_layer_3_mode(report: dict[str, Any]) -> None:
+    """It reaches its NIC's far end, and this machine routes for it."""
+    assert report["vlans"]["layer 3"] == ["10.6.0.2/24", 0, "l3"]
+
+
 PYTHON = """
 import contextlib, os
 os.umask(0)
