@@ -137,7 +137,7 @@ def draw_difference(difference: Difference) -> Flame:
     }
     data |= {
         "title": f"{it.right.name} against {it.left.name}",
-        "subtitle": f"CPU time per {of.description}; colour: how much more or less",
+        "subtitle": f"CPU time per {of.description}; colour: how much more (orange) or less (blue)",
         "left_name": it.left.name,
         "right_name": it.right.name,
         "unit_s": of.unit_s,
@@ -215,13 +215,15 @@ def as_json(data: dict[str, Any]) -> str:
 def still_picture(data: dict[str, Any]) -> str:
     """Return a flame graph (`Flame.data`) as a still SVG image, for places where no script runs.
 
-    Widths are those of the left side, or the means of both sides. Frames too narrow to see are left out.
+    Its title is above. Widths are those of the left side, or the means of both. Frames too narrow to see are left out.
     """
     left = data["left"]
     values = [(one + other) / 2 for one, other in zip(left, data.get("right", left), strict=True)]
     scale = WIDTH / values[0] if values[0] else 0.0
     begins: list[float] = []  # x of the next frame, by depth
-    shapes, rows = [], 0
+    heads = [data["title"], data["subtitle"]]
+    shapes = [f'<text x="3" y="{at * ROW + 12}">{html.escape(text)}</text>' for at, text in enumerate(heads)]
+    rows = len(heads)
     for at, depth in enumerate(data["depth"]):
         width = values[at] * scale
         x = begins[depth] if depth < len(begins) else 0.0
@@ -229,17 +231,18 @@ def still_picture(data: dict[str, Any]) -> str:
         begins += [x + width, x]  # the next sibling starts at the frame's end, its first child at its start
         if width < MIN_WIDTH:
             continue
-        rows = max(rows, depth + 1)
+        row = depth + len(heads)
+        rows = max(rows, row + 1)
         name = data["names"][data["name"][at]]
-        y = depth * ROW
+        y = row * ROW
         place = f'x="{x:.1f}" y="{y}" width="{max(width - 0.6, 0.4):.1f}" height="{ROW - 1}"'
         shapes.append(f'<rect {place} fill="{_color(data, at)}"/>')
         letters = int((width - 6) / TEXT)
         if letters >= 3:
             text = name if len(name) <= letters else f"{name[: letters - 1]}…"
             shapes.append(f'<text x="{x + 3:.1f}" y="{y + 12}">{html.escape(text)}</text>')
-    head = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {rows * ROW}" font-size="11"'
-    return f'<svg {head} font-family="{html.escape(data["font"])}">{"".join(shapes)}</svg>'
+    head = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {rows * ROW}" style="background:white"'
+    return f'<svg {head} font-size="11" font-family="{html.escape(data["font"])}">{"".join(shapes)}</svg>'
 
 
 def _color(data: dict[str, Any], at: int) -> str:

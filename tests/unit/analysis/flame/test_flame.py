@@ -250,7 +250,8 @@ def test_still_picture_has_the_frames() -> None:
     coded = one.html().split("base64,")[1].split('"')[0]
     root = ElementTree.fromstring(base64.b64decode(coded))
     boxes = [each.attrib for each in root if each.tag.endswith("rect")]
-    words = [each.text for each in root if each.tag.endswith("text")]
+    title, subtitle, *words = [each.text for each in root if each.tag.endswith("text")]
+    assert (title, subtitle) == (one.data["title"], one.data["subtitle"])
     at = {}
     for box, text in zip(boxes, words, strict=True):
         at[text] = (float(box["x"]), float(box["width"]), float(box["y"]))
