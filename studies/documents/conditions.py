@@ -60,9 +60,8 @@ def _ways(rows: pd.DataFrame) -> list[str]:
 
 
 def _cpus(rows: pd.DataFrame) -> list[str]:
-    return [
-        f"{units.counted(int(count), 'CPU')} ({cpu})" for count, cpu in _distinct(rows, "cpus_count", "cpu")
-    ]
+    found = _distinct(rows, "cpus_count", "cpu")
+    return [f"{units.counted(int(count), 'CPU')} ({cpu})" for count, cpu in found]
 
 
 def _nodes(rows: pd.DataFrame) -> list[str]:
@@ -84,6 +83,10 @@ CONDITIONS: dict[str, Callable[[pd.DataFrame], Sequence[str]]] = {
     "readers of copies": _named("readers", READERS),
     "nodes": _nodes,
     "datagrams": _datagrams,
+    "frames": _named("frame", {}),
+    "flows": _named("flows_count", {}, "{:,.0f}"),
+    "rules": _named("rules_count", {}, "{:,.0f}"),
     "CPUs": _cpus,
+    "CPUs of the ends": lambda of: _named("on", {})(of.assign(on=of["affinity"].fillna(of["placement"]))),
     "kernel": lambda rows: [host_of(rows)],
 }

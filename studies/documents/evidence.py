@@ -137,16 +137,8 @@ def _between_variants(rows: pd.DataFrame, ratios: pd.DataFrame, arm: str, other:
 
 @_measured
 def ratio_of_values(
-    results: Results,
-    run: str,
-    /,
-    column: str,
-    left: Any,
-    right: Any,
-    arm: str,
-    of: str = "speed",
-    **only: Any,
-) -> Iterator[Evidence]:
+    results: Results, run: str, /, column: str, left: Any, right: Any, arm: str, of: str = "speed", **only: Any,
+) -> Iterator[Evidence]:  # fmt: skip
     """Return what one arm has with one value of a parameter (right), divided by what it has with another (left).
 
     of: `speed` (the metric), `speed_per_pair`, or `cpu_per_packet` (of the whole machine). If each round measured both

@@ -6,7 +6,7 @@ Keys of an exhibit are the fields of `Exhibit`. `printed` is a table of `data/re
 published runs: `down` is the column whose values are the lines, `across` those whose values are columns (none, one or
 several), `values` the columns that are shown, with their names, and `where` the values that other columns must have.
 `draw` is a figure of a run: one of its own by `name`, or one of `labkit.analysis.figures` with `where`. `why` are two
-arms of a run with profiles: the conclusion of `labkit why` and its flame graph.
+arms of a run with profiles: the conclusion of `labkit why` and its flame graph. `times` scales printed lines.
 """
 
 import tomllib
@@ -111,8 +111,8 @@ def beside(one: Exhibit, results: Results) -> pd.DataFrame:
 def _tables(one: Exhibit, results: Results) -> Iterator[tuple[str, Table, pd.DataFrame]]:
     """Yield each table of an exhibit that is here: where it is from, its description and its rows."""
     if one.printed:
-        called = reference_tables.table(one.printed["file"])
-        called = called.replace({one.printed["down"]: one.printed.get("call", {})})
+        down, called = one.printed["down"], reference_tables.table(one.printed["file"])
+        called[down] = called[down].replace(one.printed.get("call", {})) * one.printed.get("times", 1)
         yield PRINTED, one.printed, rows_with(called, where_of(one.printed))
     for ours in one.ours:
         if results.has(ours["run"]):

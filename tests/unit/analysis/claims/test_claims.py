@@ -14,9 +14,11 @@ import pytest
 import synthetic_rows
 from conftest import ROOT
 from pyarrow import parquet
+from scipy.special import bdtrc
 
 from labkit import cli
 from labkit.analysis import load, published_runs
+from labkit.analysis.flame.flame_graph import still_picture
 from labkit.commands.publish import PRIVATE, publish
 from labkit.common import run_folder
 from labkit.common.errors import BadInput
@@ -29,6 +31,7 @@ from studies.documents.claim import (
     CONTRADICTS,
     DEPENDS,
     EQUAL,
+    FALSE_SHARE,
     INCONSISTENT,
     MISSING,
     NOT_REPRODUCED,
@@ -38,11 +41,13 @@ from studies.documents.claim import (
     UNKNOWN,
     Claim,
     Judgement,
+    beyond_chance,
     judge,
     printed_range,
     reading,
     reason,
 )
+from studies.documents.conditions import CONDITIONS
 from studies.documents.evidence import (
     COUNTED,
     Evidence,
@@ -126,6 +131,14 @@ def test_word_of_a_claim(sources: list[Source], word: str, of_every_point: str) 
     claim = claimed(MORE, *sources)
     assert judge(claim, Results(ROOT)).word == word
     assert judge(replace(claim, all_points=True), Results(ROOT)).word == of_every_point
+
+
+def test_both_ways_to_decide_are_seldom_wrong() -> None:
+    """An interval that misses the true ratio lies on the wrong side of it in half of the cases."""
+    wrong = FALSE_SHARE / 2
+    for count in range(1, 100):
+        least = next(one for one in range(1, count + 1) if beyond_chance(one, count))
+        assert bdtrc(least - 1, count, wrong) + wrong <= FALSE_SHARE + 1e-9, count
 
 
 def test_a_tie_contradicts_and_a_confirmed_claim_says_where_it_was_shown() -> None:
@@ -466,6 +479,21 @@ def test_conditions_there_and_here_are_named(judgements: list[Judgement]) -> Non
     assert "ports published by a proxy; ports published by NAT |" in of["macvlan-tcp"]
     assert re.search(r"\| readers of copies \| nobody; ifstat reads [^|]* \| nobody \|", of["mirror-count"])
     assert "| nodes | two, NICs of 1 Gbit/s | one |" in of["uplink"]
+    assert re.search(r"\| CPUs of the ends \| 0,1; the switch on 0[^|]* \| 0,1 \| ", of["mirror-drop"])
+    for judged in judgements:  # a measured ratio is not the document's
+        measured = [one for one, _ in judged.deciding if one.run != evidence.PRINTED and not one.exact]
+        assert judged.claim.conditions or not measured, judged.claim.name
+
+
+@pytest.mark.long
+def test_a_claim_that_one_ratio_decides_says_so(judgements: list[Judgement]) -> None:
+    """The count of ratios alone would not decide it."""
+    sides = ((AGREES,), (CONTRADICTS, EQUAL))
+    for judged in judgements:
+        read = [word for one, word in judged.deciding if not math.isnan(one.ratio) and not one.exact]
+        many = any(beyond_chance(sum(map(read.count, words)), len(read)) for words in sides)
+        by_one = judged.word in (CONFIRMED, CONTRADICTED, DEPENDS) and bool(read) and not many
+        assert ("A single ratio decides" in judged.claim.remark) == by_one, judged.claim.name
 
 
 def test_a_container_received_less_than_its_client_sent() -> None:
@@ -515,6 +543,7 @@ def test_registry_is_complete() -> None:
         assert claim.sources or claim.remark, f"{claim.name} does not say why it cannot be told"
         assert claim.claimed_range is None or claim.claimed_range[0] < claim.claimed_range[1]
         assert claim.margin is None or claim.claimed_range in (MORE, LESS)
+        assert {*DOCUMENTS[claim.document].had, *claim.had} <= CONDITIONS.keys(), claim.name
 
 
 @pytest.mark.long
@@ -526,6 +555,9 @@ def test_exhibits_are_beside_ours() -> None:
     assert list(mirrors.index) == ["0", "1", "2", "4", "8"]
     assert mirrors["printed", "Mbit/s", "monitored: True"]["8"] == "233"
     assert mirrors["run virtual_tap", "TCP", "here"]["8"].endswith(" Mbit/s")
+    uplink = tables["Table 4.2, figures 4.16 and 4.17"].loc["1200000000"].tolist()
+    assert uplink[:2] == ["8.38", "6.678"]
+    assert uplink[2].endswith(" Mbit/s")
     ends = tables["Part 2, sections 2.1 and 2.2"]
     assert ends.loc["guest"].tolist()[:4] == ["9.97 Mbit/s", "2.51 ms", "0", "8,619"]
     assert "–" not in ends.loc["guest"].tolist()
@@ -544,6 +576,8 @@ def test_exhibits_without_numbers_are_explained() -> None:
     assert explained.title == "ovs_netdev+mirrors=1 against ovs_netdev"
     assert "sending packets through packet sockets costs" in explained.sentences()[0]
     assert len(explained.flames) == 1
+    drawn = (ROOT / "figures/mirrors_profiled.svg").read_text()
+    assert drawn == still_picture(explained.flames[0].data), "make figures"
 
 
 @pytest.mark.parametrize(("name", "figures"), [("paper", {3: 3, 4: 3, 5: 4}), ("thesis", {3: 2, 4: 27})])
@@ -601,7 +635,8 @@ def test_time_of_a_function_does_not_explain_virtual_machines(judgements: list[J
 @pytest.mark.long
 def test_ranges_beyond_the_axis_are_written(judgements: list[Judgement]) -> None:
     figures = pictures.claim_figures(PUBLISHED, judgements)
-    assert set(figures) >= {"claims", "datapaths"}
+    assert set(figures) >= {"claims", "datapaths", "mirror_drop", "mirror_rates"}
+    assert {f"{name}.svg" for name in figures} <= {path.name for path in (ROOT / "figures").glob("*.svg")}
     assert all(one.data for one in figures.values())
     figure = figures["claims"]
     ratios = [one.ratio for judged in judgements for one, _ in judged.evidence if one.run != evidence.PRINTED]
