@@ -24,10 +24,7 @@ PARAMETERS = schema.names(writer=("rows",), role=("parametrises",))
 
 @dataclass(frozen=True)
 class Arm:
-    """One arm of a comparison: a topology, an endpoint kind, a change (or None) and a role.
-
-    The role is baseline, control (the baseline again) or variant. `again`: the second measurement of a variant.
-    """
+    """An arm: topology, endpoint kind, change, role (baseline, control, variant). `again`: a variant's second time."""
 
     topology: str
     role: str
@@ -79,10 +76,7 @@ def _tools() -> dict[str, Any]:
 def row_of(
     parameters: DatapathParameters, run_context: RunContext, arm: Arm, pairs: int, metrics: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return a complete row: identity, parameters, metrics, provenance.
-
-    Its status is `invalid` if its numbers contradict each other (consistency.contradiction).
-    """
+    """Return a complete row: identity, parameters, metrics, provenance; `invalid` if its numbers contradict."""
     peer = {} if run_context.peer is None else run_context.peer.machine
     own = arm.parameters(parameters)
     row = {

@@ -30,8 +30,7 @@ LACKING = (
 
 
 def output_or_raise(ended: process.Ended, what: str, lacking: Sequence[str] = ()) -> str:
-    """Return the output of a program. Raises Unsupported if its message says that the kernel lacks something, else
-    Failed."""
+    """Return a program's output. Raises Unsupported if it says that the kernel lacks something, else Failed."""
     if ended.returncode == 0:
         return ended.stdout
     text = ended.message()
@@ -56,10 +55,7 @@ def refused(error: OSError, what: str) -> LabkitError:
 
 @dataclass(frozen=True)
 class Place:
-    """A kernel as a network namespace or a guest sees it, or an interface there.
-
-    `role`: client, server or between. `at_end`: what has to be undone before the topology is removed.
-    """
+    """A kernel (as of a namespace or guest), or an interface there. `at_end`: to be undone with the topology."""
 
     role: str
     kernel: Kernel
@@ -197,10 +193,7 @@ class Kind:
         return option
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        """Return the settings that this kind changes, as the kernel reports them; a kind without a place has none.
-
-        Raises Unsupported if the kernel lacks them.
-        """
+        """Return the settings that it changes, as the kernel reports them; {} without a place. Raises Unsupported."""
         if self.placed:
             raise NotImplementedError(f"{self.name} has no state")
         return {}
