@@ -54,7 +54,11 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
-        """Return the parameters from values or texts (`1,2,8`, `none`). Raises BadInput for unknown or invalid ones."""
+        """Return the parameters from names and values; values may be texts from a command line (`1,2,8` for a list,
+        `none`).
+
+        Raises BadInput for an unknown name, with the known ones, and for an invalid value.
+        """
         made = cls(**cls.values_of(given))
         made.check()
         return made

@@ -135,7 +135,10 @@ def _channel(ends: _Ends, kind: str, sender: _Side) -> Iterator[tuple[Any, Any]]
 
 
 class _Found:
-    """The chosen path: what each half told of it, whether the client is hidden, and `addresses` (`Half.follow`)."""
+    """The path that was chosen: both addresses, what each half told of it, and whether the client is hidden.
+
+    `addresses`: for each half, its own and that of the other one (`Half.follow`).
+    """
 
     def __init__(self, ends: _Ends, family: int | None, only: Collection[str]) -> None:
         given = {"family": family}

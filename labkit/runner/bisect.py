@@ -49,7 +49,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Question:
-    """What is searched for, over a parameter or `kernels`: values from good to bad, each in `most_pairs` at most."""
+    """What is searched for.
+
+    over: a parameter, or `kernels`. values: in order, from good to bad. most_pairs: limit of pairs of runs per value.
+    """
 
     experiment: str
     parameters: dict[str, Any]
@@ -88,7 +91,10 @@ class Question:
 
 @dataclass(frozen=True)
 class Step:
-    """A value and its word (of gate, or SKIPPED), pairs of runs, a sentence, and the `arm` that is the worst."""
+    """A value and its word: gate.WORSE, gate.NOT_WORSE, gate.UNCLEAR or SKIPPED; pairs of runs, and a sentence.
+
+    arm: the name of the arm that is the worst.
+    """
 
     value: str
     word: str
@@ -152,7 +158,11 @@ class Search:
         self._state = {**there, "most_pairs": question.most_pairs}
 
     def run(self) -> Answer:
-        """Return what was found. Raises BadInput if the last value is not worse, and as `run.measure` for the good."""
+        """Search, and return what was found.
+
+        Raises BadInput if the last value is not worse than the first one, and like `run.measure` if the good end cannot
+        be measured.
+        """
         values = list(self._question.values)
         good, bad = 0, len(values) - 1
         end = self._step(values[bad])
@@ -327,7 +337,10 @@ class Search:
 
 
 def kernels_of(path: Path) -> list[str]:
-    """Return the kernels of a folder of images, in the order of releases, or of a file's lines. Raises BadInput."""
+    """Return the kernels of a folder of images, in the order of their releases, or of a file with one in each line.
+
+    Raises BadInput if nothing is there; a file of the folder that is no kernel for this machine is left out.
+    """
     if not path.is_dir():
         lines = (line.strip() for line in safe_files.text_lines(path))
         return [line for line in lines if line and not line.startswith("#")]

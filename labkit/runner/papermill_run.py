@@ -99,7 +99,8 @@ def _literal(path: Path) -> str:
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """Create a folder for temporary files (the connection file is one) outside of the run's, which may be shared."""
+    """Create a folder for temporary files, including the kernel's connection file, where no other user can replace it:
+    the folder of a run may be shared."""
     with safe_files.own_folder(safe_files.runtime_folder(), "labkit-notebook-") as (scratch, *_):
         before = tempfile.tempdir
         try:

@@ -16,7 +16,10 @@ LINE_INTERVAL_S = 10.0  # seconds between two lines if standard error is not a t
 
 
 class Bar:
-    """Shows the events of one or several runs. A sweep adds planned seconds of others to `done_s` and `total_s`."""
+    """Shows the events of one run or of several runs in a row.
+
+    A sweep adds the planned seconds of runs before and after to `done_s` and `total_s`.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -1,4 +1,7 @@
-"""Run an experiment (commands and notebooks: `measure`): a process on its host, rows in the run folder, progress."""
+"""Run an experiment: a labkit process on its host, rows in the run folder, progress for the user.
+
+The command line and the notebooks use the same `measure`.
+"""
 
 import contextlib
 import os
@@ -61,7 +64,10 @@ def ask(
 
 
 def one_topology(topology: str | Network, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the request for one topology (a name, Network, or YAML file of one) with parameters. Raises BadInput."""
+    """Return the request for one topology: a name, a Network, or a YAML file of one, with its parameters.
+
+    Raises BadInput for an invalid one.
+    """
     if isinstance(topology, str) and topology.endswith((".yaml", ".yml")):
         topology = yaml_files.network(Path(topology))
     if isinstance(topology, Network):
@@ -315,7 +321,11 @@ def _remove_refused(folder: Path) -> None:
 
 
 def _request(description: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the request to the labkit process on the host; of two nodes, with the peer and a command of both."""
+    """Return the request to the labkit process on the host.
+
+    With two nodes it also names the other host. The command lets both hosts recognise that they share one machine's
+    lock.
+    """
     request_parameters = description["parameters"]
     request = {
         "do": "experiment",
@@ -344,7 +354,10 @@ def _machine_sysctls(request_parameters: dict[str, Any]) -> list[str]:
 
 
 def _check_machine_sysctls(request_parameters: dict[str, Any]) -> None:
-    """Raise BadInput if a change, maybe somebody else's, touches this machine (no lab VM) without its user's word."""
+    """Raise BadInput if a change touches this machine and its user has not allowed it.
+
+    Parameters may come from others. A lab VM is discarded, so it needs no permission.
+    """
     names = _machine_sysctls(request_parameters)
     if (
         names
@@ -362,7 +375,8 @@ def _traces(request_parameters: dict[str, Any]) -> bool:
 
 
 def _has_parameters(experiment: str, recorded: dict[str, Any], requested: dict[str, Any]) -> bool:
-    """Return whether a recorded run has these parameters; one that did not exist then counts as its default."""
+    """Return whether a recorded run has these parameters. A parameter that did not exist when it was recorded
+    counts as its default."""
     if recorded == requested:
         return True
     try:
@@ -396,7 +410,10 @@ def _watcher() -> EventCallback:
 
 
 def _note(path: Path, event: dict[str, Any]) -> None:
-    """Write the last event, without rows, for the sweep to read, but not `waiting`, which says nothing new."""
+    """Write the last event, without its rows, which are on disk, to the file that the sweep reads.
+
+    `waiting` says nothing new, and would replace the sentence that says for what.
+    """
     if event["event"] == "waiting":
         return
     with contextlib.suppress(errors.Failed):

@@ -42,7 +42,8 @@ Known = dict[str, Any]
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """One execution of the notebook: its name and parameters. `others`: constants of the notebook that count, too."""
+    """One execution of the notebook: its name and its parameters. `others`: constants of the notebook that count beside
+    them."""
 
     name: str
     parameters: dict[str, Any]
@@ -66,7 +67,10 @@ class SweepPoint:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep as its file describes it, checked. known: the notebook's parameters. about: the file's first comment."""
+    """A sweep as its file describes it, checked against the notebook and the experiment.
+
+    known: the notebook's parameters. about: the comment with which the file begins, as one text.
+    """
 
     name: str
     notebook: Path
@@ -191,7 +195,10 @@ def _measured_by(notebook: Path) -> list[str]:
 
 
 def notebook_of(experiment: str) -> Path | None:
-    """Return an experiment's notebook: of its name, or that measures it alone; or None. Raises BadInput without any."""
+    """Return the notebook that shows a run of an experiment: the one that has its name, or else measures nothing else.
+
+    None: it has none. Raises BadInput if there are no notebooks at all.
+    """
     folder = run_folder.notebooks()
     every = sorted(folder.glob("*.ipynb"))
     named = [path for path in every if path.stem.split("_", 1)[-1] == experiment]
@@ -281,7 +288,10 @@ def _points(path: Path, content: dict[str, Any]) -> Iterator[SweepPoint]:
 
 
 def _with_files(parameters: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return parameters with changes and networks as JSON, from files beside the sweep's. Raises BadInput."""
+    """Return the parameters with changes and networks as JSON, including the content of the files that they name.
+
+    Such files are in the sweep file's folder; networks may also be in the project. Raises BadInput.
+    """
     result = yaml_files.with_files(parameters, folder, run_folder.project_root(), of_a_sweep=True)
     return {
         name: msgspec.json.decode(msgspec.json.encode(value)) if name in ("change", "topology") else value
@@ -300,7 +310,10 @@ def _word(value: Any) -> str:
 
 
 def check(path: Path, notebook: Path, known: Known, point: SweepPoint) -> None:
-    """Raise BadInput, prefixed with `path`, for parameters that the notebook (`known`) or experiment does not have."""
+    """Raise BadInput, prefixed with `path`, for parameters that the notebook or the experiment does not support.
+
+    `known` is the result of `parameters_of`.
+    """
     experiment = experiment_of(notebook)
     for name in point.parameters:
         if name not in known or name == "folder":
@@ -374,13 +387,17 @@ def rows(folder: Path) -> list[run_folder.Row]:
 
 
 def failed(folder: Path) -> dict[str, str]:
-    """Return the points that could not be measured, each with the reason; the same command measures them again."""
+    """Return the points of a sweep that could not be measured, each with the reason. The next call of the same command
+    measures them again."""
     reasons = {name: unmeasured_point.reason(folder / name) for name in run_folder.sweep_points(folder)}
     return {name: why for name, why in reasons.items() if why is not None}
 
 
 def record_unmeasured(sweep: Sweep, point: SweepPoint, why: str, bar: Bar) -> None:
-    """Record that a point's kernel did not boot or its machine did not answer, which says nothing of other hosts."""
+    """Record that a point could not be measured: its kernel did not boot, or its machine did not answer.
+
+    This says nothing about the points on other hosts.
+    """
     unmeasured_point.write(
         sweep.folder / point.name, sweep.experiment, point.parameters, f"{where(point)}: {why}"
     )
@@ -430,7 +447,10 @@ def where(point: SweepPoint) -> str:
 
 
 def show(folder: Path, bar: Bar) -> Path:
-    """Execute the notebook, or a plain one, over a finished run in `folder`; return it executed. Raises BadInput."""
+    """Execute the notebook of a run's experiment for the finished run in `folder`; return the executed notebook.
+
+    An experiment without a notebook gets a plain one. Raises BadInput if the folder has no run or an unfinished one.
+    """
     if (folder / "sweep.json").exists():
         raise BadInput(
             f"the sweep in {folder} is not finished: repeat the same labkit sweep command to continue it"
@@ -491,7 +511,8 @@ def _without_reused(
 
 
 def _not_copied(folder: str, names: list[str]) -> list[str]:
-    """Return what is not copied: executed notebooks, links (to any file), pipes and devices (which may be endless)."""
+    """Return the names of executed notebooks, of links, which could lead to any file, and of pipes and devices, which
+    could be endless."""
     return [
         name
         for name in names
@@ -501,7 +522,8 @@ def _not_copied(folder: str, names: list[str]) -> list[str]:
 
 
 def _state(sweep: Sweep) -> dict[str, Any]:
-    """Return what sweep.json says, with the sweep's points. If that is new, the report of before is removed."""
+    """Return what sweep.json says, with the points of the sweep. If that differs from before, the report of before is
+    removed."""
     path = sweep.folder / "sweep.json"
     before = run_folder.read_object(path) if path.exists() else {}
     state = {

@@ -23,7 +23,10 @@ _TO_PEER = b'{"event":"peer"'
 def conversation(
     where: str, peer: str, request: dict[str, Any], say: Callable[[str], None]
 ) -> Iterator[process.Conversing]:
-    """Converse with the clients' host `where`, and relay its requests to the servers' host `peer`, for the block."""
+    """Start a conversation with the clients' host `where`, and relay its requests to the servers' host `peer`.
+
+    Both end with the block.
+    """
     serve = {name: request[name] for name in ("experiment", "parameters")}
     # Locks are taken one after the other. The holder of one waits for the second only for a limited time, because the
     # other holder may be waiting for the first.

@@ -17,7 +17,10 @@ REASON = "host_failed"  # key of run.json: why nothing was measured in this fold
 
 
 def write(folder: Path, experiment: str, parameters: Mapping[str, Any], reason: str) -> None:
-    """Write the row of a point (its sweep `parameters`) that could not be measured, and run.json if there is none."""
+    """Write the row of a point that could not be measured, and run.json if nothing of the point was measured before.
+
+    `parameters`: those of the sweep file. The others have their defaults.
+    """
     kind = experiments.find(experiment).parameters
     own = kind.of({name: value for name, value in parameters.items() if name in kind.help()}).asdict()
     if not (folder / "run.json").exists() or is_only_this(folder):

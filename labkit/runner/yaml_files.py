@@ -137,7 +137,10 @@ def _network(name: str, folder: Path | None, project: Path | None) -> Network:
 
 
 def changes(given: Any, files: Files) -> tuple[Change, ...]:
-    """Parse changes from a text, a list, or a YAML file, whose paths stay in its folder. Raises BadInput."""
+    """Parse changes from a text, a list, or a YAML file (a list, or a mapping with `changes`).
+
+    Paths in a YAML file are relative to its folder and must not lead out of it. Raises BadInput.
+    """
     if not _is_file(given):
         return experiments.parse_changes(given, files)
     path = given.strip()

@@ -55,7 +55,10 @@ def returning(value: int) -> bytes:
 
 
 def load(name: str, hook: str, code: bytes) -> int:
-    """Load a program for the hook xdp, tc or netkit; return its descriptor. Raises Unsupported with the reason."""
+    """Load a program for the hook `xdp`, or for `tc` and `netkit`, and return its file descriptor.
+
+    Raises Unsupported with the verifier's last line, or with what the kernel does not allow.
+    """
     kind, flags = (XDP, XDP_HAS_FRAGS) if hook == "xdp" else (SCHED_CLS, 0)
     text, license_ = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(b"GPL")
     log = ctypes.create_string_buffer(LOG_BYTES)

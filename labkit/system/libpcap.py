@@ -1,4 +1,7 @@
-"""Filters in libpcap's syntax (pcap-filter(7)), compiled by libpcap, which is loaded on first use, to classic BPF."""
+"""Filters in libpcap's syntax (pcap-filter(7)), compiled by libpcap itself to classic BPF for a packet socket.
+
+libpcap is loaded when the first filter is compiled. Nothing here captures.
+"""
 
 import ctypes
 import functools
@@ -92,7 +95,8 @@ def compiled(expression: str, link_type: int, snap_bytes: int, interface: str | 
 
 
 def _activate(library: ctypes.CDLL, interface: str, snap_bytes: int) -> int:
-    """A handle at an interface; if it is down, at lo: the same is compiled. Raises Unsupported without either."""
+    """A handle at an interface; at lo, for which the same is compiled, if it is down. Raises Unsupported without the
+    right, or if both are down."""
     words = ctypes.create_string_buffer(ERROR_BYTES)
     for name in (interface, "lo"):
         handle: int = library.pcap_create(name.encode(), words)

@@ -25,7 +25,8 @@ KEPT = ("environment.json", "artefacts")  # what goes back; rows travel as event
 
 @functools.cache
 def in_memory() -> Path | None:
-    """Return a folder in memory that disappears with this process (PID 1 of its namespaces); None if that fails."""
+    """Return a folder in memory that disappears with this process (PID 1 of its namespaces); None if it cannot be
+    mounted."""
     try:
         process.output(["mount", "-t", "tmpfs", "-o", "mode=1777", "labkit", str(SHARED_MEMORY)])
     except LabkitError:
@@ -70,7 +71,10 @@ def _files(folder: Path) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def covered(folder: Path) -> Iterator[bool]:
-    """Put an empty folder in memory over one (made, if missing) in our own mounts; yield whether that worked."""
+    """Put an empty folder in memory over this one, in the experiment's own mounts alone. Yield whether that worked.
+
+    A folder that is missing is made, and removed in the end.
+    """
     with ExitStack() as stack:
         with suppress(OSError):  # it is there already, or a user without privilege cannot make it
             folder.mkdir()
@@ -91,13 +95,17 @@ def _remove(folder: Path) -> None:
 
 @contextmanager
 def short_folder(prefix: str, top: Path | None = None) -> Iterator[Path]:
-    """Create a folder for sockets, whose paths must be short (`safe_files.own_folder`), in `top` or the usual place."""
+    """Create a folder for sockets, whose paths must be short (see `safe_files.own_folder`), in `top` or the usual
+    place."""
     with safe_files.own_folder(top or safe_files.runtime_folder(), prefix) as folder:
         yield folder.path
 
 
 def bind_read_only(root: Path) -> None:
-    """Mount the machine's files, recursively, read-only at `root`, for us alone. Raises Failed before Linux 5.12."""
+    """Mount all files of the machine read-only at `root`, with everything mounted below, in this mount namespace only.
+
+    Raises Failed if the kernel cannot (before Linux 5.12).
+    """
     process.output(["mount", "--make-rprivate", "/"])
     process.output(["mount", "--rbind", "/", str(root)])
     how = struct.pack("4Q", MOUNT_ATTR_RDONLY, 0, 0, 0)  # struct mount_attr

@@ -1,4 +1,7 @@
-"""Requests to a live topology (state, programs, captures, monitors), in numbered JSON lines, as their answers."""
+"""Requests to a live topology: its state, programs at its endpoints, packet captures, and monitors.
+
+Requests are JSON lines, each with a number; its answer has the same number.
+"""
 
 import contextlib
 import io
@@ -77,7 +80,8 @@ def answers(topology: topologies.Topology, requests: io.RawIOBase) -> Iterator[A
 
 @dataclass
 class _Waiting:
-    """A request that waits for a program: its number, its deadline (time.monotonic()), and whether that kills it."""
+    """A request that waits for a program: its number, its deadline (time.monotonic()), and whether the program is
+    killed then."""
 
     number: int
     deadline: float
@@ -229,7 +233,8 @@ class _Monitors:
         return {"event": "monitoring", "hop": hop.name}
 
     def report(self, request: Answer) -> Answer:
-        """Return its report: of now (with kept packets), when it has stopped, when its memory is empty, or the last."""
+        """Return its report: of now (with packets that it has kept), when its capture has stopped, when its memory is
+        empty, or its last one."""
         if request["monitor"] not in self._going:
             raise BadInput("this monitor has ended")
         one = self._going[request["monitor"]]

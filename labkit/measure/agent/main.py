@@ -84,7 +84,10 @@ def serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def doctor(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Report what this kernel can do. `alone` (in the request): it is discarded then. `topologies`: try these."""
+    """Report what this kernel and machine can do.
+
+    `alone` in the request: the kernel is discarded afterwards. `topologies`: try these, not capabilities.
+    """
     from labkit.measure import capabilities  # what only a doctor needs
 
     probed = capabilities.capabilities(
@@ -153,7 +156,10 @@ def live(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def shell(request: dict[str, Any]) -> int:
-    """Run a shell in the first client; every namespace has a name for `ip netns exec`, in our mounts only."""
+    """Run a shell in the first client of a topology; every namespace has a name for `ip netns exec`.
+
+    The names exist in this mount namespace only.
+    """
     with _build_requested(request) as topology, _names(topology) as named:
         first = topology.pairs[0]
         print(

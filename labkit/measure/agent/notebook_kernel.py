@@ -23,7 +23,10 @@ NIC_S, READY_S = 10.0, 240.0  # a quiet machine needs 10 s under emulation
 
 
 def answer(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Run the notebook kernel to its end; yield `ready` when it listens. Raises Failed with its last words."""
+    """Run the notebook kernel in the guest until it ends; yield `ready` when it listens.
+
+    Raises Failed with its last words.
+    """
     os.environ.clear()
     os.environ.update(request["environment"])
     try:

@@ -116,7 +116,8 @@ def _read_input(port: ByteStream) -> bytes:
 
 
 def _relay(port: ByteStream, child: Child, given: bytes) -> None:
-    """Pass lines on both ways until the child closes its output, and beat every BEAT_S. Raises ClientDisconnected."""
+    """Pass lines on in both directions until the child closes its output, with a beat every BEAT_S to the host. Raises
+    ClientDisconnected."""
     beaten = time.monotonic()
     while True:
         with contextlib.suppress(OSError):  # it has ended; its last answers are still to come

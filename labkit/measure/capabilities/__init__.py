@@ -16,7 +16,8 @@ Group = tuple[str, Callable[[], list[Capability]]]
 
 
 def _groups(alone: bool, versions: Callable[[], dict[str, str | None]]) -> tuple[Group, ...]:
-    """Return the groups in their order; `versions` waits for the programs of tools.TOOLS, so tools are last."""
+    """Return the groups in the order in which they are tried; `versions` waits for the programs of tools.TOOLS, so
+    tools are last."""
     return (
         ("privilege", platforms.privilege),
         ("link kinds", lambda: links.links(alone=alone)),

@@ -19,7 +19,10 @@ DEBIAN_KERNEL = f"linux-image-{ARCHITECTURE}"  # the package of the full kernel
 
 
 class Capability(msgspec.Struct, frozen=True):
-    """The result of trying a capability (`available` None: not tried); without it, `lost` and `remedy` say more."""
+    """The result of trying a capability.
+
+    `available` is None if it was not tried. If it is missing, `lost` and `remedy` are one sentence each.
+    """
 
     group: str
     name: str
@@ -43,7 +46,8 @@ DENIED = (errno.EACCES, errno.EPERM)
 
 
 def attempt(group: str, name: str, probe: Probe, lost: str, remedy: Remedy) -> Capability:
-    """Run a probe, which returns the detail. An OSError means a missing capability, and selects the remedy."""
+    """Run a probe. Its return value is the detail; an OSError means that the capability is missing, and selects the
+    remedy."""
     try:
         return Capability(group, name, True, probe())
     except NotTried as reason:

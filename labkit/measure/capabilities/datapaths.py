@@ -1,4 +1,7 @@
-"""Build every topology with one pair, and remove it, by model of draft-ietf-bmwg-containerized-infra-08."""
+"""Try every topology: each is built with one pair and removed again.
+
+The groups are the models of draft-ietf-bmwg-containerized-infra-08: where packets are forwarded between containers.
+"""
 
 from labkit.common.errors import Isolated, LabkitError
 from labkit.measure import topologies

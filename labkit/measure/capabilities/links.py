@@ -39,7 +39,10 @@ NLM_F_ACK, NLM_F_CREATE = 4, 0x400
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of link: its kernel option, what is lost without it, and what its module `leaves` in the machine."""
+    """A kind of link: its kernel option, what is lost without it, and what it needs.
+
+    `leaves` are interfaces that loading its module leaves in the machine's own network.
+    """
 
     name: str
     option: str
@@ -124,7 +127,10 @@ class Space:
         return self._last
 
     def lower(self) -> int:
-        """Return one end of a new veth: macvlan and ipvlan cannot share one, and it has one qdisc. Raises NotTried."""
+        """Return one end of a new veth.
+
+        Probes need one each: macvlan and ipvlan cannot share a device, and it has one root qdisc. Raises NotTried.
+        """
         near, far = self.index(), self.index()
         peer = {"name": f"far{far}", "index": far}
         try:
@@ -155,7 +161,11 @@ def space() -> Iterator[Space]:
 
 
 def links(*, alone: bool = False) -> list[Capability]:
-    """Try all groups here; each says so without a namespace. Unless `alone`, no module that leaves interfaces."""
+    """Try all groups of this module.
+
+    If no namespace can be created, each capability says so. Unless the kernel is discarded (`alone`), no module is
+    loaded that leaves interfaces.
+    """
     try:
         with space() as here:
             return _all(here, alone)

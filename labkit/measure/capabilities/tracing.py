@@ -28,7 +28,10 @@ OURS = "labkit-doctor-"
 
 
 def tracers(*, alone: bool = False) -> list[Capability]:
-    """Try tracefs, tracepoints, function, function_graph and kprobe; unless `alone`, in an own instance only."""
+    """Try tracefs, tracepoints, function, function_graph and kprobe.
+
+    Unless the kernel is discarded (`alone`), tracers are armed in an own instance only.
+    """
     lost = "no tracer and no tracepoint can be used"
     with contextlib.ExitStack() as stack:
         folder: Path | None = None
@@ -69,7 +72,8 @@ def _remedy(number: int, option: str) -> str:
 
 @contextmanager
 def tracefs() -> Iterator[Path]:
-    """Yield the folder of tracefs: as mounted, else a detached mount that ends with this process. Raises OSError."""
+    """Yield the folder of tracefs: where it is mounted, else a detached mount that ends with this process. Raises
+    OSError."""
     for place in tracing_journal.PLACES:
         with contextlib.suppress(OSError):
             if (place / "available_tracers").exists():

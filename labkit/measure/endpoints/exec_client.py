@@ -100,7 +100,10 @@ class Conversation:
             time.sleep(0.005)
 
     def _wait_for_hello(self, deadline: float, check: Callable[[], None] | None) -> None:
-        """Wait for the hello, ignoring earlier input. Raises NoAnswerError, ServerDisconnected, or as `check`."""
+        """Wait for the hello; input before it belongs to an earlier conversation.
+
+        Raises NoAnswerError, ServerDisconnected, or what `check` raises.
+        """
         hello, seen = exec_server.frame(b"H", exec_server.HELLO), b""
         while hello not in seen:
             if not select.select([self._socket], [], [], 0.1)[0]:
@@ -145,7 +148,8 @@ class Conversation:
         return list(self._frames.add(data))
 
     def ask(self, kind: bytes, content: bytes, patience_s: float = PATIENCE_S) -> bytes:
-        """Read a file (F) and return its content, or write one (W). Raises the server's OSError, or TimeoutError."""
+        """Read a file (F) and return its content, or write one (W). Raises OSError from the server, or
+        TimeoutError."""
         self.send(kind, content)
         deadline = time.monotonic() + patience_s
         while (rest := deadline - time.monotonic()) > 0:
@@ -159,7 +163,10 @@ class Conversation:
 
 
 def start_conversation(folder: str, words: list[str], request: bytes) -> Conversation:
-    """Start a program (R, T, P: exec_server); return its conversation. Raises ServerDisconnected or TimeoutError."""
+    """Start a program by a request (R, T, or P: see exec_server) and return its conversation.
+
+    Raises ServerDisconnected, or TimeoutError if the server does not start it in time.
+    """
     deadline = time.monotonic() + ANSWER_S
     wait_s, pause_s = BEGIN_S, PAUSE_S
     while (left_s := deadline - time.monotonic()) > 0:
@@ -172,7 +179,10 @@ def start_conversation(folder: str, words: list[str], request: bytes) -> Convers
 
 
 def _started(folder: str, words: list[str], request: bytes, wait_s: float) -> Conversation:
-    """Connect, start a program, return its conversation. Raises NoAnswerError if that takes longer than `wait_s`."""
+    """Connect, start a program and return its conversation.
+
+    Raises NoAnswerError if the hello, or the start after it, takes longer than `wait_s`.
+    """
     conversation = Conversation(folder, hello_s=wait_s)
     conversation.send(request, b"\0".join(os.fsencode(word) for word in words))
     until = time.monotonic() + wait_s

@@ -64,7 +64,10 @@ class ClientDisconnected(Exception):
 
 
 class ByteStream:
-    """A conversation's socket or virtio-serial port (virtio_console.c), which polls HUP without a client."""
+    """The descriptor of a conversation: a socket, or a virtio-serial port (drivers/char/virtio_console.c).
+
+    poll reports HUP while no client is connected.
+    """
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -305,7 +308,10 @@ def _serve_port(stream: ByteStream) -> None:
 
 
 def ports(prefix: str, count: int) -> list[ByteStream]:
-    """Open the ports of this prefix, which appear late after their module; fewer than `count` if some do not."""
+    """Open the ports with names of this prefix; they appear some time after their module was loaded.
+
+    Fewer than `count` are returned if the others do not appear in time.
+    """
     deadline = time.monotonic() + PORTS_S
     top = "/sys/class/virtio-ports"
     while True:

@@ -90,7 +90,10 @@ class Kernel(abc.ABC):
         return netlink.LinkCounters(counts["rx_bytes"], counts["rx_packets"], counts["tx_packets"])
 
     def offloads(self, interface: str) -> dict[str, bool]:
-        """Return an interface's features by ethtool's names; {} if nobody reports them. Raises Failed without it."""
+        """Return the features of an interface by ethtool's names; empty if neither the kernel nor ethtool reports them.
+
+        Raises Failed if there is no such interface.
+        """
         return machine.offloads(self.prefix, interface)
 
     def qdisc(self, interface: str, _index: int) -> str:

@@ -1,4 +1,7 @@
-"""Network namespaces without names, the fastest endpoints (0.7 ms each). The kernel frees those that nothing holds."""
+"""Network namespaces without a name, the fastest kind of endpoint: 0.7 ms each.
+
+The kernel frees a namespace when no process and no file descriptor holds it.
+"""
 
 import os
 import signal
@@ -35,7 +38,10 @@ class Namespace(Kernel):
 
     @property
     def prefix(self) -> list[str]:
-        """The prefix that runs a program in this namespace, while this process, whose descriptor it names, runs."""
+        """The command line prefix that runs a program in this namespace.
+
+        It refers to the file descriptor through this process, which must therefore keep running.
+        """
         return ["nsenter", f"--net=/proc/{os.getpid()}/fd/{self.fd}", "--"]
 
     def read_bytes(self, path: str) -> bytes:
@@ -71,7 +77,8 @@ class Namespace(Kernel):
         return self.netlink.counters(index)
 
     def offloads(self, interface: str) -> dict[str, bool]:
-        """Return features over netlink (a program starts slowly on an emulated CPU); on an old kernel by ethtool."""
+        """Return the features of an interface over netlink, because starting a program takes long on an emulated CPU;
+        of an old kernel, with ethtool."""
         with suppress(Unsupported), netlink.inside(self.fd):
             return ethtool.features(interface)
         return super().offloads(interface)
@@ -185,7 +192,10 @@ class Endpoint:
         return process.Running([*words[:ends], *report, *words[ends:], *argv], stops=signal.SIGTSTP)
 
     def shared_folder(self, scratch: Path) -> tuple[Path, str]:
-        """Return a folder for this process (in `scratch`) and programs at this end: its path here, and there."""
+        """Return a folder that this process and programs at this end may write into: its path here, and there.
+
+        `scratch`: a folder of this process, which programs in a namespace see, too. No guest has one.
+        """
         shared = (scratch, str(scratch)) if self.runtime is None else self.runtime.shared_folder
         assert shared is not None
         return shared

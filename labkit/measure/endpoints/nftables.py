@@ -15,7 +15,11 @@ LOADING_S = 60.0  # tens of thousands of rules, on an emulated CPU
 
 
 def run_nft(space: Namespace, commands: Sequence[str], purpose: str, options: str) -> None:
-    """Run commands of nft(8), all or none, for a `purpose` (verb and object). Raises Unsupported, with `options`."""
+    """Run commands of nft(8) in a namespace, all of them or none.
+
+    purpose: what they are for, as a verb and its object. options: the options of the kernel that they need. Raises
+    Unsupported without nft(8), or if the kernel refuses.
+    """
     try:
         load_text(space, "\n".join(commands))
     except Failed as error:
@@ -31,7 +35,8 @@ def load_text(space: Namespace, text: str) -> None:
 
 
 def check_text(text: str, what: str) -> None:
-    """Raise BadInput for rules that name other files: nft would read any of the user's, and quote it in messages."""
+    """Raise BadInput for rules that name other files: nft would read any that the user can read, and quote it in its
+    messages."""
     if re.search(r"\binclude\b", text):
         raise BadInput(
             f"{what}: include is not allowed, not even in a comment: write all rules into one text"
@@ -41,7 +46,11 @@ def check_text(text: str, what: str) -> None:
 def count_at_ingress(
     space: Namespace, interface: str, table: str, counters: Iterable[str], rule: str, priority: int = 0
 ) -> None:
-    """Add a netdev table with counters and a rule for received frames, lowest `priority` first. Raises Unsupported."""
+    """Add a table of family netdev with these counters, and one rule that every received frame passes.
+
+    rule: as nft(8) writes it; it names the counters, and may drop. priority: of several tables the one with the lowest
+    number is first. Raises Unsupported without nft(8), or on a kernel without such a hook.
+    """
     hook = f"type filter hook ingress device {interface} priority {priority}"
     rules = (
         f"add table netdev {table}",

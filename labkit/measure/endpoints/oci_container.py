@@ -76,7 +76,10 @@ def version(path: str) -> str:
 
 @contextmanager
 def containers(spaces: Sequence[Namespace]) -> Iterator[list[Container]]:
-    """Run a container of the same name in each namespace. Raises Unsupported without runc and crun, or Failed."""
+    """Run a container in each of these network namespaces, with the same name, until the block ends.
+
+    Raises Unsupported without runc and crun, Failed with their error message if they cannot start a container.
+    """
     path = runtime()
     runtime_version = version(path)
     _remove_empty_groups()
@@ -107,7 +110,10 @@ def containers(spaces: Sequence[Namespace]) -> Iterator[list[Container]]:
 
 
 def _wait(own: Container, started: process.Running) -> None:
-    """Wait until the container accepts conversations; its program writes on `started`'s standard error."""
+    """Wait until the container accepts conversations.
+
+    Its program writes on the same standard error as the runtime, which is `started`.
+    """
     deadline = time.monotonic() + START_S
     while not (own.folder / exec_client.SOCKET).exists():
         if not _runs((own.folder / "pid").read_text()):
@@ -168,7 +174,10 @@ def config(own: Container, root: Path) -> dict[str, Any]:
 
 
 def system_call_filter() -> dict[str, Any]:
-    """Return PROFILE as a bundle's rules for this architecture and CAPABILITIES. Raises Unsupported elsewhere."""
+    """Return PROFILE in the form of a bundle: the rules for this architecture and CAPABILITIES.
+
+    Raises Unsupported for an architecture that labkit does not know.
+    """
     if platform.machine() not in _ARCHITECTURES:
         raise Unsupported(f"containers need an x86-64 or arm64 machine, and this one is {platform.machine()}")
     profile = json.loads(PROFILE.read_text())

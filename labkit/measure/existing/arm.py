@@ -40,7 +40,10 @@ def check_load(name: str, pairs: int, _mtu_bytes: int, _family: int) -> None:
 
 @contextmanager
 def existing(name: str, spec: Spec) -> Iterator[Topology]:
-    """Stand between an existing network's ends. Raises Unsupported for another MTU, Failed if an end has ended."""
+    """Stand between the two ends of an existing network. Nothing is made and nothing removed.
+
+    Raises Unsupported if its ends do not have the MTU that the other arms have, and Failed if one of them has ended.
+    """
     handed = _handed(name)
     with _entered(handed, spec, handed.client, handed.server) as (spaces, ends):
         yield Topology(

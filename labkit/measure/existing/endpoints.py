@@ -61,7 +61,10 @@ def reporting_ended(ends: Iterable[ExistingEndpoint]) -> Iterator[None]:
 
 
 def resolve(name: str) -> ExistingEndpoint:
-    """Find an end by its name; close it after use. Raises BadInput without it, Unsupported if it may not be entered."""
+    """Find an end by its name; close it after use. Nothing is changed.
+
+    Raises BadInput if there is no such thing, and Unsupported if this user may not enter its network namespace.
+    """
     kind, own = existing_names.parse(name)
     if kind == "netns":
         return _opened(name, f"{NAMED}/{own}", None)
@@ -108,7 +111,10 @@ def _not_allowed(name: str, reason: str) -> str:
 
 
 def container_pid(container: str) -> int:
-    """Return a running container's first process, as its engine says. Raises BadInput, Unsupported without engines."""
+    """Return the process id of the first process of a running container, as its engine reports it.
+
+    Raises BadInput if no container of this name runs, and Unsupported if no engine is installed.
+    """
     existing_names.parse(f"container:{container}")
     engines = {name: path for name in ENGINES if os.path.isabs(path := machine.program(name))}
     if not engines:

@@ -15,7 +15,10 @@ from labkit.measure.existing import ExistingNetwork, between
 
 
 class HandedEnd(msgspec.Struct, frozen=True):
-    """An end: namespace, interface and address of the load, and a pidfd of a process in it, or None without one."""
+    """An end: its namespace, and the interface and address that carry the load.
+
+    `process`: a descriptor (pidfd_open(2)) of a process in it; None for a namespace without one.
+    """
 
     namespace: str
     interface: str

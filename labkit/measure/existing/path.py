@@ -229,7 +229,8 @@ def usable(space: Space, family: int | None) -> list[str]:
 
 
 def source_for(start: Space, destination: str, sources: Collection[str], mark: int = 0) -> str:
-    """Return the address that the kernel would choose, or without a route the most similar one of the family, or ""."""
+    """Return the address that the kernel would choose; without a route, the most similar one of the same family; ""
+    without any."""
     sources, chosen = [one for one in sources if (":" in one) == (":" in destination)], None
     with suppress(netlink.LinkError):
         chosen = netlink.route_to(start.namespace.netlink, destination, mark=mark).source
@@ -365,7 +366,8 @@ def _is_proxy(place: Place, address: str) -> bool:
 
 
 def _way_out(spaces: Spaces, domain: Domain, through: Tunnels) -> Place | None:
-    """Return by which interface frames leave: a tunnel whose outer packets do, a NIC, or one with an unseen end."""
+    """Return the interface by which frames leave this machine: a tunnel whose outer packets do, else a NIC, else one
+    whose other end is not visible."""
     for (near, _far), outer in through.items():
         if outer.exit is not None:
             return near
@@ -444,7 +446,10 @@ def _differ(chain: list[tuple[Place, str]]) -> Problem:
 
 
 def _domain(spaces: Spaces, along: Path, start: Place, next_hop: str) -> tuple[Domain, Tunnels]:
-    """Return every interface that frames of one to `next_hop` can reach, and the paths below tunnels among them."""
+    """Return every interface that frames of one can reach, and the paths below the tunnels among them.
+
+    next_hop: to whom they go.
+    """
     came: Domain = {start: None}
     through: Tunnels = {}
     waiting = deque([start])
@@ -479,7 +484,8 @@ def _remotes(here: Place, sender: Place, next_hop: str) -> list[str]:
 
 
 def _through(spaces: Spaces, here: Place, along: Path, remotes: list[str]) -> Tunnels:
-    """Return the paths of a tunnel's outer packets to its other ends; a problem of each says why there is none."""
+    """Return the paths of a tunnel's outer packets to its remotes by its other ends; a problem of each says why there
+    is none."""
     if (own := here.tunnel) is None or along.depth == DEEPEST:
         return {}
     result: Tunnels = {}

@@ -108,7 +108,8 @@ class Space:
 
     @property
     def ruleset(self) -> list[dict[str, Any]]:
-        """The rules now, as `nft -j` prints them, and in this form those of iptables; none of a missing program."""
+        """The rules now, as `nft -j` prints them, and in the same form those that only iptables reads; none of a
+        program that is missing."""
         result: list[dict[str, Any]] = []
         with suppress(LabkitError, ValueError, AttributeError):
             result += json.loads(self.namespace.run("nft", "-j", "list", "ruleset").stdout or "{}").get(
@@ -244,7 +245,8 @@ def programs(at: Namespace, name: str, index: int) -> list[str]:
 
 
 def tc_filters(at: Namespace, name: str) -> dict[str, str]:
-    """Return tc's text of an interface's filters by place: `ingress`, `egress`, or "" for the root qdisc."""
+    """Return what tc prints of the filters of an interface, by where they see packets: `ingress`, `egress`, or "" for
+    the root qdisc."""
     kinds = {str(one.get("kind")) for one in shown(at, "tc", "-j", "qdisc", "show", "dev", name)}
     # A plain ingress qdisc answers for all of these words with the same filters (ingress_tcf_block), and one with
     # classes for none of them.
@@ -314,7 +316,8 @@ class Spaces:
                 self._all[one.st_ino].pid = pid
 
     def numbered(self, space: Space, number: int | None) -> Space | None:
-        """Return the namespace that the kernel numbers so in one without its own number; None if it is unseen."""
+        """Return the namespace that the kernel numbers so in another one, which has no number for itself; None if it is
+        not visible."""
         if number is None:
             return space
         known = self._numbers.setdefault(space, {})

@@ -51,7 +51,10 @@ SOURCES: dict[str, str] = {}
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One step of a change at a place: one of ROLES, NAMESPACE:INTERFACE, or empty if its kind has none."""
+    """One step of a change.
+
+    `at` is its place: one of ROLES or NAMESPACE:INTERFACE, or empty if its kind has no place.
+    """
 
     kind: str
     at: str
@@ -84,7 +87,10 @@ class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse(given: Any, files: Files | None = None) -> tuple[Change, ...]:
-    """Parse changes from a text, a mapping, a function, or a list of these; `files` reads theirs. Raises BadInput."""
+    """Parse the changes in a text, a mapping, a function, or a list of these.
+
+    `files` reads the files that a change names; by default those below the current folder. Raises BadInput.
+    """
     files = files or Files(Path.cwd())
     if given is None or given in ("", "none"):
         return ()
@@ -119,7 +125,11 @@ def _change(item: Any, files: Files) -> Change:
 
 
 def _from_function(function: Callable[[Topology], object]) -> Change:
-    """Return the change that calls `function`, whose source alone is sent, with the built topology. Raises BadInput."""
+    """Return the change that calls `function` with the built topology.
+
+    The experiment's process receives only the source code of the function, so the function must import what it needs.
+    Raises BadInput if the source code is not available.
+    """
     name = getattr(function, "__name__", "")
     try:
         source = textwrap.dedent(inspect.getsource(function))
@@ -355,7 +365,10 @@ def apply(change: Change, topology: Topology) -> list[dict[str, Any]]:
 def while_measured(
     change: Change | None, topology: Topology
 ) -> AbstractContextManager[dict[str, tuple[str, str]] | None]:
-    """Set a change's machine-wide sysctls for the block, while its arm is measured: they affect all others."""
+    """Set the machine-wide sysctls of a change until the block ends.
+
+    They hold only while the changed arm is measured, because they would affect all other arms.
+    """
     if change is None or not change.machine_sysctls:
         return nullcontext()
     from labkit.system.machine import sysctl_journal  # what only such a change needs

@@ -27,7 +27,10 @@ COUNTED = (
 
 
 def contradiction(row: dict[str, Any]) -> str | None:
-    """Return a sentence about the first contradiction in a row (of columns that it has), or None."""
+    """Return one sentence about the first contradiction in a row, or None.
+
+    Columns that are null or missing are not checked.
+    """
     for name in COUNTED:
         value = row.get(name)
         if value is not None and not 0 <= value < math.inf:
@@ -79,7 +82,10 @@ def _check_received(row: dict[str, Any]) -> str | None:
 
 
 def _check_sent(row: dict[str, Any]) -> str | None:
-    """Compare received and lost packets with sent ones, but not of slices, in which earlier ones may arrive."""
+    """Compare received and lost packets with sent ones.
+
+    Slices are not checked, because packets that were queued before a slice may arrive in it.
+    """
     if row.get("method") == "slice" or row.get("sent_count") is None:
         return None
     sent, lost = row["sent_count"], row.get("lost_count") or 0

@@ -41,7 +41,10 @@ def plan_of_loads(
     *,
     observes_all: bool = False,
 ) -> Plan:
-    """Return the plan of several loads by name, in random order in each round. `observes_all`: not only the first."""
+    """Return the plan of several loads, by name: in every round each runs through all arms, in random order.
+
+    `observes_all`: the profiles are of every load, not only of the first.
+    """
     observed = [(name.replace(":", "-"), own) for name, own in loads.items()]
     if not observes_all:
         observed = [("", observed[0][1])]

@@ -22,7 +22,10 @@ Seen = dict[tuple[int, int | None], dict[str, float]]
 
 
 class History:
-    """The logarithms of the metric (`latency`: its column, or the usual one) by arm, round, slice: are they enough?"""
+    """The logarithm of the metric of every arm, round and slice; decides whether these are enough.
+
+    `latency`: the column by which verdicts judge round trips and transactions; None: the usual one.
+    """
 
     def __init__(
         self, parameters: DatapathParameters, rows: list[dict[str, Any]], latency: str | None = None
@@ -51,7 +54,10 @@ class History:
                 self._baseline[row["role"]] = row["arm"]
 
     def enough(self, pairs: int) -> str | None:
-        """Return why no more rounds are needed; None before MIN_ROUNDS rounds, and without a comparison."""
+        """Return why no more rounds are needed, or None.
+
+        None before MIN_ROUNDS rounds, and without a comparison.
+        """
         if not {"baseline", "control"} <= self._baseline.keys():
             return None
         both = (self._baseline["baseline"], self._baseline["control"])

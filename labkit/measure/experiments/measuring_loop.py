@@ -33,7 +33,10 @@ Stages = Iterator[tuple[str, float]]  # what is done next, in words, and about h
 
 @dataclass(frozen=True)
 class Point(abc.ABC):
-    """What has its rows in one file (`name`), measured as a whole. `pairs`: how many send at once."""
+    """What has its rows in one file: measured as a whole, or else again when the run is resumed.
+
+    `name`: of the file. `pairs`: how many send at once.
+    """
 
     name: str
     pairs: int
@@ -201,7 +204,10 @@ def _unusable_observers(parameters: DatapathParameters) -> dict[str, str]:
 
 
 def run(plan: Plan, run_context: RunContext, blind: Mapping[str, str]) -> Iterator[Event]:
-    """Measure points without rows; yield rows, progress and why it stopped. `blind`: observers, with reasons."""
+    """Measure every point that has no rows yet; yield rows, progress, and why the measuring stopped.
+
+    `blind`: observers that cannot be used on this machine, with the reasons.
+    """
     parameters, done = plan.parameters, run_context.done()
     usable = (yield from _surveyed(plan, run_context, blind, done)) if plan.arms is None else list(plan.arms)
     points = [one for one in plan.points_of(usable) if usable or not one.needs_arms]

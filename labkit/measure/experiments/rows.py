@@ -24,7 +24,10 @@ PARAMETERS = schema.names(writer=("rows",), role=("parametrises",))
 
 @dataclass(frozen=True)
 class Arm:
-    """An arm: topology, endpoint kind, change, role (baseline, control, variant). `again`: a variant's second time."""
+    """One arm of a comparison: a topology, an endpoint kind, a change (or None) and a role.
+
+    The role is baseline, control (the baseline again) or variant. `again`: the second measurement of a variant.
+    """
 
     topology: str
     role: str
@@ -76,7 +79,10 @@ def _tools() -> dict[str, Any]:
 def row_of(
     parameters: DatapathParameters, run_context: RunContext, arm: Arm, pairs: int, metrics: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return a complete row: identity, parameters, metrics, provenance; `invalid` if its numbers contradict."""
+    """Return a complete row: identity, parameters, metrics, provenance.
+
+    Its status is `invalid` if its numbers contradict each other (consistency.contradiction).
+    """
     peer = {} if run_context.peer is None else run_context.peer.machine
     own = arm.parameters(parameters)
     row = {

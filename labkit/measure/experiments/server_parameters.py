@@ -20,7 +20,10 @@ LINE_TAG = f"what encapsulation adds to a frame on the line: {', '.join(TAGS_BYT
 
 
 class ServerParameters(DatapathParameters, frozen=True, kw_only=True):
-    """What experiments with a TRex server elsewhere share. `OWN_DEVICE`: parameters of what labkit alone builds."""
+    """What experiments share that can use a TRex server elsewhere.
+
+    `OWN_DEVICE`: the parameters of what labkit builds, which lies between the ports of its own server only.
+    """
 
     OWN_DEVICE: ClassVar[tuple[str, ...]] = ()
 

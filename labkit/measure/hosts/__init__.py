@@ -30,7 +30,10 @@ def check(where: str) -> None:
 
 
 def check_tracing(where: str) -> None:
-    """Raise BadInput for a lab VM that may panic if traced: one emulated CPU runs code that another rewrites."""
+    """Raise BadInput for a lab VM that cannot be traced safely.
+
+    A tracer rewrites the kernel's code while another emulated CPU executes it, so the lab VM may panic or hang.
+    """
     if where.startswith("vm:"):
         from labkit.system.qemu import boot, vm_spec  # what only lab VMs need
 
@@ -43,7 +46,11 @@ def check_tracing(where: str) -> None:
 
 
 def resolved(where: str) -> str:
-    """Replace a lab VM's kernel in `where` by its release, as names change their meaning. Raises BadInput."""
+    """Replace the kernel name of a lab VM in `where` by the kernel's release; other hosts stay as they are.
+
+    A name such as `debian` may mean another kernel tomorrow. Raises the errors of `check`, and BadInput if this machine
+    has no such kernel. Starts nothing.
+    """
     check(where)
     if not where.startswith("vm:"):
         return where
@@ -88,7 +95,10 @@ def conversation(
 def join_nodes(
     nodes: Sequence[str], parent: str | None, rate_bps: float | None, mtu_bytes: int
 ) -> AbstractContextManager[tuple[Any, Any]]:
-    """Lay a cable between two lab VMs or nodes of this kernel; yield their ends, or Nones if one joins them."""
+    """Lay a cable between two lab VMs or two nodes of this kernel; yield each node's end for `conversation`.
+
+    Yields (None, None) for hosts that a cable joins already: those of `parent`, and other machines.
+    """
     if parent is not None or any(where.startswith("ssh:") for where in nodes):
         return nullcontext((None, None))
     if all(where == "here" for where in nodes):

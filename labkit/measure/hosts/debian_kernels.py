@@ -126,7 +126,8 @@ class _OutOfDate(Exception):
 
 
 class _Apt:
-    """apt with the machine's package lists; after `refresh` with its own in the scratch folder. No privilege needed."""
+    """apt with the machine's package lists; after `refresh` with its own lists in the scratch folder. No privilege
+    needed."""
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
@@ -209,7 +210,8 @@ def room(scratch: Path, package: Package) -> None:
 
 @contextlib.contextmanager
 def _scratch(store: Path) -> Iterator[Path]:
-    """Yield a temporary folder in the store, for one process at a time; leftovers of killed ones are removed."""
+    """Yield a temporary folder on the store's file system; one process at a time, leftovers of killed ones are
+    removed."""
     try:
         store = safe_files.make_folder(store)
         with open(os.open(store / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "w") as lock:

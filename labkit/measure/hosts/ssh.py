@@ -36,9 +36,13 @@ COPIED = re.compile(r"environment\.json|artefacts(/[^/\0]+)+")
 # used, but none is left open. ClearAllForwardings: another session may already use a forwarded port of the user's
 # configuration.
 OPTIONS = (
-    "BatchMode=yes", "ConnectTimeout=10", "ControlMaster=no", "ClearAllForwardings=yes", "ServerAliveInterval=5",
+    "BatchMode=yes",
+    "ConnectTimeout=10",
+    "ControlMaster=no",
+    "ClearAllForwardings=yes",
+    "ServerAliveInterval=5",
     "ServerAliveCountMax=3",
-)  # fmt: skip
+)
 # The dependencies of the measuring wing with their version bounds (minimum, below), as in pyproject.toml; a test
 # compares both.
 NEEDS = {"msgspec": ((0, 20), (1,)), "pyroute2": ((0, 9, 4), (0, 10))}
@@ -68,7 +72,11 @@ def check(where: str) -> None:
 def conversation(
     where: str, request: dict[str, Any], say: Callable[[str], None]
 ) -> Iterator[process.Conversing]:
-    """Start a labkit process on that machine. Raises Failed as ssh says, Unsupported for its Python or packages."""
+    """Start a labkit process on that machine and send it the request; it ends with the block.
+
+    Raises Failed with ssh's error message if there is no connection. Raises Unsupported if the remote Python is too old
+    or lacks a package that labkit cannot copy to it.
+    """
     with ExitStack() as stack:
         far = SshConversation(
             where.removeprefix("ssh:"), Path(request["folder"]) if "folder" in request else None
@@ -115,7 +123,10 @@ class CopiedFile(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Package:
-    """A Python package to copy: files by their names in the archive; not `pure`: for one Python and platform."""
+    """A Python package to copy to another machine: its files by their names in the archive.
+
+    If it is not `pure`, parts of it are compiled for one Python version and platform.
+    """
 
     name: str
     version: str
@@ -299,7 +310,10 @@ class SshConversation:
         self._conversation.send(line)
 
     def lines(self) -> Iterator[bytes]:
-        """Yield the answers until the process ends; write received files. Raises Failed for one outside the folder."""
+        """Yield the answers until the remote process ends, and write received files.
+
+        Raises Failed for a file outside the run folder.
+        """
         for line in self._conversation.lines(SILENCE_S):
             try:
                 event = msgspec.json.decode(line, type=dict[str, Any])

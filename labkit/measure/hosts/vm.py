@@ -45,7 +45,10 @@ MODULES = ("virtio_pci", "virtiofs", "overlay", "virtio_console")
 
 @dataclass(frozen=True)
 class VmNic:
-    """A lab VM's NIC: QEMU's arguments and their descriptors. `outside`: QEMU is in this machine's own namespace."""
+    """A lab VM's NIC: QEMU arguments, and the file descriptors that they name.
+
+    `outside`: QEMU runs in this machine's network namespace, where forwarded ports are reachable; else in its own.
+    """
 
     arguments: tuple[str, ...] = ()
     fds: tuple[int, ...] = ()
@@ -87,7 +90,10 @@ class LabVm(boot.Machine):
 
 
 class VmConversation:
-    """A conversation in a lab VM (process.Conversing); `say` hears every REPORT_S while it boots. Raises Failed."""
+    """A conversation with one process in a lab VM (a process.Conversing). Raises Failed if the lab VM has ended.
+
+    `say` gets a sentence every REPORT_S seconds while the lab VM boots.
+    """
 
     def __init__(
         self, guest: LabVm, deadline: float, say: Callable[[str], None] = lambda _text: None
@@ -193,7 +199,11 @@ class NotStarted(Failed):
 def conversation(
     where: str, request: dict[str, Any], say: Say, nic: VmNic | None = None
 ) -> Iterator[process.Conversing]:
-    """Start a process in a shared lab VM, or one booted for it. Raises BadInput, Unsupported without QEMU, Failed."""
+    """Start a labkit process in the lab VM `where`: in a shared one, else in one booted for this conversation.
+
+    Raises BadInput for a lab VM that cannot be booted, Unsupported if QEMU or a similar program is missing, Failed
+    with the console's last words if it does not boot. Boots are tried twice, because emulated boots sometimes fail.
+    """
     folder = request.get("folder")
     with ExitStack() as stack:
         guest = _find_lease(where, folder) if nic is None else None
@@ -273,7 +283,8 @@ def started(
     accelerated: bool,
     program: Sequence[str] = (sys.executable, "-P", "-m", "labkit.measure.agent.vm_init"),
 ) -> Iterator[LabVm]:
-    """Start QEMU and virtiofsd through a holder process that dies with this one; `program` is the guest's PID 1."""
+    """Start QEMU and virtiofsd through a holder process that dies with this one; `program` becomes PID 1 of the
+    guest."""
     nic = nic or VmNic()
     with boot.boot_folder("labkit-vm-", None, kernel, accelerated) as boots:
         scratch = boots.path

@@ -1,4 +1,7 @@
-"""The link between two lab VMs: a bridge and two taps in a namespace that only the two QEMU processes hold."""
+"""The link between two lab VMs: a bridge and two taps in their own network namespace.
+
+Only the two QEMU processes hold it, through the tap descriptors; the kernel frees it with them.
+"""
 
 import os
 import socket
@@ -22,7 +25,11 @@ LARGEST_MTU = 65521  # the maximum of a tap (drivers/net/tun.c)
 
 @contextmanager
 def link(rate_bps: float | None, mtu_bytes: int) -> Iterator[tuple[VmNic, VmNic]]:
-    """Connect two lab VMs, at `rate_bps` for `mtu_bytes`; yield their NICs. Raises Unsupported without taps, Failed."""
+    """Connect two lab VMs; yield a NIC for each.
+
+    `rate_bps` limits each direction, for packets of up to `mtu_bytes`. Raises Unsupported without taps, Failed with
+    the error message if this kernel or user cannot create the link.
+    """
     check_taps()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     user = [] if local.privileged() else ["--user", "--map-root-user"]

@@ -43,7 +43,10 @@ class CapturePoint:
 
 
 def every_interface(namespaces: Sequence[Namespace], *, made_only: bool = True) -> list[CapturePoint]:
-    """Return every interface of these namespaces; `made_only`: without lo, gre0 …, unless there is nothing else."""
+    """Return every interface of these namespaces; with `made_only`, those that were created in them.
+
+    `made_only` leaves out interfaces that every namespace has (lo, gre0 …), unless a namespace has nothing else.
+    """
     result = []
     for space in namespaces:
         links = netlink.links(space.netlink)
@@ -53,7 +56,8 @@ def every_interface(namespaces: Sequence[Namespace], *, made_only: bool = True) 
 
 
 class Capture:
-    """A running capture: its file (`path`), the recorder's `pid`, and after the block `counts` by capture point."""
+    """A running capture. `path`: its file. `pid`: the recorder's process. `counts`: by capture point, after the
+    block."""
 
     def __init__(self, path: Path, pid: int, rate_pps: int) -> None:
         self.path = path
@@ -75,7 +79,10 @@ class Capture:
         return journey.journeys(self.recorded().frames, ports)
 
     def comment(self, journeys: Sequence[journey.Journey], names: Mapping[str, str]) -> None:
-        """Write what happened to each packet into the file, for Wireshark. Raises Failed if the disk is full."""
+        """Write into the file what happened to each packet, after the block; Wireshark shows it.
+
+        `names`: the namespaces of addresses. Raises Failed if the disk is full; the file then stays as it was.
+        """
         with run_folder.write_errors(self.path):
             pcapng.sort(self.path, journey.comments(journeys, names))
 
@@ -150,7 +157,8 @@ def open_ring(
 ) -> Iterator[Ring]:
     """Open a ring at a hop for the block; `program` selects packets as in `Ring`.
 
-    Raises BadInput for a hop that is not there, Unsupported where packets cannot be captured, else Failed."""
+    Raises BadInput for a hop that is not there, Unsupported where packets cannot be captured, Failed for what else the
+    kernel refuses."""
     try:
         ring = Ring(hop.namespace.fd, hop.interface, snap_bytes, buffer_bytes, program)
     except OSError as error:

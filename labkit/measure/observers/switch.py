@@ -142,7 +142,10 @@ def caches(text: str) -> dict[str, int]:
 
 @errors.reading(f"{STATS} of Open vSwitch")
 def averages(text: str) -> dict[str, float]:
-    """Parse the averages of STATS (AVERAGES) over all threads but those without packets or counted cycles."""
+    """Parse the averages of STATS (AVERAGES) over all threads.
+
+    A thread that has no packet, or counts no cycles, reports none.
+    """
     result = {}
     threads = _threads(text)
     for name, (weight, power) in AVERAGES.items():
@@ -166,7 +169,11 @@ def _threads(text: str) -> list[dict[str, float]]:
 
 @errors.reading("dpctl/show of Open vSwitch")
 def datapaths(text: str) -> tuple[dict[str, dict[str, int]], dict[str, int], dict[str, int]]:
-    """Parse `dpctl/show -s`: counters of ports, of the datapath (hit, missed, lost …), numbers of flows and masks."""
+    """Parse `dpctl/show -s`.
+
+    Returns the counters of each port, those of the datapath (hit, missed, lost, masks hit), and the numbers of flows
+    and masks.
+    """
     ports: dict[str, dict[str, int]] = {}
     own: dict[str, int] = {}
     state: dict[str, int] = {}
@@ -189,7 +196,10 @@ def datapaths(text: str) -> tuple[dict[str, dict[str, int]], dict[str, int], dic
 
 
 def masks(text: str) -> set[str]:
-    """Return the masks of `dpctl/dump-flows`, without values: the userspace datapath does not count them."""
+    """Return the different masks of `dpctl/dump-flows`: what is matched of each field, without the values.
+
+    The kernel's datapath counts its masks, the userspace datapath does not.
+    """
     result = set()
     for line in text.splitlines():
         match, packets, _rest = line.partition(", packets:")

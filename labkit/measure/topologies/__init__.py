@@ -1,4 +1,7 @@
-"""Topologies: context managers that build endpoints and what joins them; a new one is one function, and in TABLE."""
+"""Topologies: context managers that build the endpoints and what joins them.
+
+A new topology is one function in a module of this package and one entry in TABLE.
+"""
 
 from labkit.measure.topologies.base import (
     CLIENTS,

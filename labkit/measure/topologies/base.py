@@ -45,13 +45,19 @@ class Copies(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class RemoteMonitor:
-    """A second host at a cable. `ask`: requests of it. `parent`: this host's NIC there; None: that of a lab VM."""
+    """A second host that receives what leaves this one by a cable.
+
+    `ask`: sends it a request and returns the answer. `parent`: this host's NIC at the cable; None: that of a lab VM.
+    """
 
     ask: Callable[..., Any]
     parent: str | None
 
     def receive(self, switch: str, mtu_bytes: int) -> str:
-        """Let the other host count and read this switch's copies that arrive; return its NIC's MAC address."""
+        """Let the other host count and read the copies of this switch (the topology's name) that arrive at its NIC.
+
+        Returns the NIC's MAC address.
+        """
         return str(self.ask("monitor", switch=switch, mtu_bytes=mtu_bytes))
 
     def counts(self) -> Copies:
@@ -126,8 +132,12 @@ class Topology:
 Builder = Callable[[str, Spec], AbstractContextManager[Topology]]
 # Where packets are forwarded between containers (draft-ietf-bmwg-containerized-infra-08). ONE_HOST: they are not.
 ONE_HOST, KERNEL_SPACE, USER_SPACE, EBPF, HARDWARE = NETWORKING_MODELS = (
-    "one host's own traffic", "kernel space", "user space", "eBPF acceleration", "smart NIC acceleration",
-)  # fmt: skip
+    "one host's own traffic",
+    "kernel space",
+    "user space",
+    "eBPF acceleration",
+    "smart NIC acceleration",
+)
 
 
 @dataclass(frozen=True)
@@ -179,7 +189,10 @@ class TopologyKind:
 
 
 def address(family: int, side: int, number: int, prefix: int | None = None) -> Interface:
-    """Return the address of client (1) or server (2) `number`, of 65,000: 10.1.0.1/8 …, fd00::1:1/64 …."""
+    """Return the address of client (side 1) or server (side 2) `number`: 10.1.0.1/8 …, fd00::1:1/64 ….
+
+    There is room for 65,000 of each.
+    """
     if family == 4:
         return ip_interface(
             f"10.{side}.{(number + 1) >> 8}.{(number + 1) & 255}/{8 if prefix is None else prefix}"

@@ -56,8 +56,11 @@ TUNNELS = {
 }  # fmt: skip
 # What encrypts, alone and under VXLAN.
 ENCRYPTED = {
-    "wireguard": "wireguard", "esp_transport": kinds.TRANSPORT, "esp_tunnel": "xfrm", "macsec": "macsec",
-}  # fmt: skip
+    "wireguard": "wireguard",
+    "esp_transport": kinds.TRANSPORT,
+    "esp_tunnel": "xfrm",
+    "macsec": "macsec",
+}
 TUNNELS |= {name: (kind,) for name, kind in ENCRYPTED.items()}
 TUNNELS |= {f"vxlan_{name}": (kind, "vxlan") for name, kind in ENCRYPTED.items()}
 
@@ -85,13 +88,19 @@ def loopback(name: str, spec: Spec) -> Iterator[Topology]:
 
 
 def veth(name: str, spec: Spec) -> Network:
-    """Describe a veth (veth(4)) for each pair; the far end's receive path runs in the sender's softirq."""
+    """Describe one veth between the two ends of each pair (veth(4)).
+
+    The receive path of the far end runs in the sender's softirq.
+    """
     cables = [Cable(eth0(spec, number), eth0(spec, number + 1)) for number in numbers(spec)[::2]]
     return network(name, spec, [*ends_with_known_macs(spec), *cables])
 
 
 def veth_bridge(name: str, spec: Spec) -> Network:
-    """Describe veths to a Linux bridge without spanning tree or VLAN filtering, as Docker's default network."""
+    """Describe a veth from every end to one Linux bridge, as Docker's default network.
+
+    The bridge has no spanning tree and no VLAN filtering.
+    """
     bridge: list[Part] = [Node(BETWEEN), Bridge(BETWEEN, "bridge")]
     cable = [Nic(BETWEEN, "nic", "bridge", moves=True)] if spec.side else []
     return network(name, spec, [*ends_with_known_macs(spec), *bridge, *ports(spec, "bridge"), *cable])
@@ -142,7 +151,10 @@ REDIRECTS: dict[str, tuple[str | None, BpfHelper, BpfHook]] = {
 
 
 def redirected(name: str, spec: Spec) -> Network:
-    """Describe cables, and programs that redirect between the ports of partners, as CNIs with eBPF host routing."""
+    """Describe a cable from every end, and programs that redirect what comes to a port to the partner's port.
+
+    CNIs with eBPF host routing do the same, with a lookup of the target in place of a constant.
+    """
     below, helper, hook = REDIRECTS[name]
     shared = [*ends_with_known_macs(spec), Node(BETWEEN), *ports(spec, None)]
     parts = shared if below is None else routed(below, spec).parts
@@ -153,7 +165,10 @@ def redirected(name: str, spec: Spec) -> Network:
 
 
 def macvlan(name: str, spec: Spec) -> Network:
-    """Describe macvlan in the mode that ends the name; a second device in passthru mode raises Isolated."""
+    """Describe macvlan in the mode that ends the name.
+
+    The kernel refuses the second device in passthru mode, which raises Isolated.
+    """
     # Random MAC addresses for each arm: arms on one NIC of the machine have the same IP addresses, and other machines
     # are on its wire. Two hosts agree on theirs.
     own = functools.partial(mac, ours=os.urandom(2) if spec.side is None else spec.ours)
@@ -162,7 +177,8 @@ def macvlan(name: str, spec: Spec) -> Network:
 
 
 def ipvlan(name: str, spec: Spec) -> Network:
-    """Describe ipvlan in the mode that ends the name: ends share the parent's MAC address, and differ in IP address."""
+    """Describe ipvlan in the mode that ends the name: the ends share the parent's MAC address and differ in IP
+    address."""
     mode = name.removeprefix("ipvlan_")
     # The L3 modes resolve no addresses. The MAC address of a NIC is for ARP to find.
     is_known = mode == "l2" and spec.parent is None and spec.side is None
@@ -279,12 +295,18 @@ def _end_of(
 
 
 def outer(depth: int, side: int) -> IPv4Interface:
-    """Return the outer address (/31, RFC 3021) of side 0 or 1, of `under` (depth 0) or `outer` (1), in all pairs."""
+    """Return the outer address of the client (side 0) or server (side 1): of `under` (depth 0) or `outer` (depth 1).
+
+    All pairs use the same addresses, each in its own namespaces. A /31 has two usable addresses (RFC 3021).
+    """
     return IPv4Interface(f"192.168.{depth}.{side}/31")
 
 
 def outside_bytes(name: str, mtu_bytes: int, family: int = 4) -> int:
-    """Return the MTU in bytes of the veth under a tunnel. Raises BadInput beyond a veth's, or for its IP version."""
+    """Return the MTU in bytes of the veth under the tunnel `name`.
+
+    Raises BadInput if it exceeds a veth's largest MTU, or if the tunnel does not carry this IP version.
+    """
     if name == "ipip" and family == 6:
         raise BadInput("ipip carries IPv4 only (RFC 2003): use family=4, or gre, which carries both")
     own = kinds.headers(*TUNNELS[name])
@@ -306,7 +328,10 @@ def network(name: str, spec: Spec, parts: list[Part]) -> Network:
 
 
 def ends(spec: Spec, mac_of: Callable[[int], str] | None) -> list[Part]:
-    """Return a node for each end that knows its partner's MAC address (`mac_of`); None: it asks by ARP or NDP."""
+    """Return a node for each end, with its partner as a permanent neighbour at eth0.
+
+    `mac_of` returns the MAC address of end `number`; with None the ends resolve it themselves (ARP, NDP).
+    """
     result: list[Part] = [Node(end_name(number), container=True) for number in numbers(spec)]
     if mac_of is not None:
         result += [

@@ -35,7 +35,8 @@ class Nic:
 
 @contextmanager
 def machine_nic(spec: Spec) -> Iterator[Nic]:
-    """Find the NIC `spec.parent`; None: this node's end of labkit's own cable, or the only NIC of a lab VM."""
+    """Find the NIC `spec.parent`; if that is None, this node's end of labkit's own cable, or the only NIC of a lab
+    VM."""
     if spec.machine_netns is None:
         raise Unsupported(
             f"parent={spec.parent} is a NIC of the machine, and only root may use it:"

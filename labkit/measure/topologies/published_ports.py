@@ -63,7 +63,11 @@ def veth_published_proxy(name: str, spec: Spec) -> Iterator[Topology]:
 
 @contextmanager
 def veth_published_nat(name: str, spec: Spec) -> Iterator[Topology]:
-    """Build a veth bridge whose host translates both addresses (nftables), also of replies. Raises Unsupported."""
+    """Build a veth bridge whose host translates addresses (nftables): it replaces the published address by the
+    server's, and the client's by its own, so that replies come back to it.
+
+    Raises Unsupported without nft(8), or on a kernel without NAT.
+    """
     with _published(name, spec) as (topology, between):
         v4 = spec.family == 4
         between.sysctl("ipv4/ip_forward" if v4 else "ipv6/conf/all/forwarding", 1)

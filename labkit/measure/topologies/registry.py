@@ -134,7 +134,10 @@ def check_names(topologies: Iterable[str | Network]) -> None:
 
 
 def kind_of(topology: str | Network) -> TopologyKind:
-    """Return a topology's entry, without options; of one's own network or an existing one, a new entry."""
+    """Return the entry of a topology, without its options.
+
+    A network of one's own gets an entry that builds it, and an existing one an entry that uses it.
+    """
     if isinstance(topology, Network):
         return TopologyKind(
             lambda _name, spec: network_builder.arm(topology, spec),
@@ -162,7 +165,11 @@ def check(
     parent: str | None = None,
     across: bool = False,
 ) -> None:
-    """Raise BadInput for what a topology cannot have or carry. `load`: pairs, MTU in bytes, IP version."""
+    """Raise BadInput for what a topology cannot have or carry.
+
+    `load`: pairs, MTU in bytes and IP version. `endpoints`: kinds of endpoints. `parent`: a NIC under it. `across`:
+    whether it connects two hosts.
+    """
     kind = kind_of(topology)
     kind.check_load(str(topology), *load)
     if kind.generators is not None and generator not in kind.generators:
@@ -195,7 +202,8 @@ def check_tags(topology: str | Network, vlan: int) -> None:
 
 
 def usual(topology: str | Network) -> dict[str, Any]:
-    """Return what parameters a topology decides: MTU and IP version (one's own), or machines (an existing network)."""
+    """Return the parameters that a topology decides: the MTU and IP version of a network of one's own, and the machines
+    of an existing one."""
     if isinstance(topology, Network):
         return network_builder.usual(topology)
     return existing_names.decided(topology) if existing_names.is_network(topology) else {}
@@ -203,7 +211,11 @@ def usual(topology: str | Network) -> dict[str, Any]:
 
 @contextmanager
 def build(topology: str | Network, spec: Spec) -> Iterator[Topology]:
-    """Build a (checked) topology or network. Raises Unsupported, Isolated by design, LinkError for other refusals."""
+    """Build a topology, by its name or from a network's description; it exists until the block ends.
+
+    Its name and what it can carry were checked. Raises Unsupported if this kernel lacks a feature, Isolated if the
+    kernel refuses by design, LinkError for any other refusal of the kernel.
+    """
     kind, name = kind_of(topology), str(topology)
     with ExitStack() as stack:
         if spec.endpoint in IN_GUESTS:
@@ -224,7 +236,10 @@ def build(topology: str | Network, spec: Spec) -> Iterator[Topology]:
 
 @contextmanager
 def half(name: str, spec: Spec) -> Iterator[BuiltSide]:
-    """Build one side (`spec.side`) of a topology. Raises as `build`, and BadInput for a NIC that cannot be used."""
+    """Build one side (`spec.side`) of the topology `name`; the other side is on another host.
+
+    Raises the same errors as `build`, and BadInput for a NIC that cannot be used.
+    """
     side = kind_of(name).side
     assert side is not None, "it was checked"
     with ExitStack() as stack:

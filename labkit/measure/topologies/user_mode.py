@@ -90,7 +90,11 @@ def slirp4netns_argv(start: Start) -> list[str]:
 
 
 def rootlesskit_argv(start: Start, *, port_driver: str) -> list[str]:
-    """Return the command of rootlesskit(1), with subordinate IDs for root in own mounts. Raises Unsupported."""
+    """Return the command of rootlesskit(1), with subordinate IDs for root in a mount namespace of its own.
+
+    Of its network drivers, Debian has slirp4netns, and lxc-user-nic, which is a veth on a bridge. Raises Unsupported
+    if it is missing.
+    """
     if shutil.which("rootlesskit") is None:
         raise Unsupported(packages.missing("rootlesskit"))
     ids = start.path.with_suffix(".ids")
@@ -140,7 +144,11 @@ def check_load(name: str, _pairs: int, mtu_bytes: int, family: int) -> None:
 
 @contextmanager
 def user_mode(name: str, spec: Spec) -> Iterator[Topology]:
-    """Build pairs, and a program for one end of each (use whole runs). Raises Unsupported without it, Failed."""
+    """Build a client and a server for each pair, and start the program of the topology `name` for one end of each.
+
+    The sockets hold megabytes for each pair, so use whole runs. Raises Unsupported if the program is missing, Failed
+    with its last message if it ends.
+    """
     program = PROGRAMS[name]
     with (
         short_folder("labkit-netns-") as folder,
@@ -203,7 +211,10 @@ def _described(name: str, spec: Spec, program: Program) -> Network:
 
 @contextmanager
 def _mounted(space: Namespace, path: Path) -> Iterator[None]:
-    """Mount a namespace at a path, for a program with fewer rights, which may not follow /proc/PID/fd (ptrace(2))."""
+    """Mount a namespace at a path, which a program may open that has fewer rights than labkit.
+
+    Such a program may not follow /proc/PID/fd (proc(5), ptrace(2)).
+    """
     path.touch()
     process.output(["mount", "--bind", f"/proc/{os.getpid()}/fd/{space.fd}", str(path)])
     try:

@@ -167,7 +167,10 @@ def _folder(
     confinement: confined.Confinement,
     stack: ExitStack,
 ) -> str:
-    """Return the path of a server's folder; all but `run`, where nginx may replace paths, is this user's."""
+    """Make the folder of a server, which the stack removes, and return its path there.
+
+    All but `run` belongs to this user: where nginx may replace a path, labkit writes nothing.
+    """
     here, there = end.shared_folder(scratch)
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nginx-", dir=here)))
     inside = f"{there}/{folder.name}"

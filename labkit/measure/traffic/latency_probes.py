@@ -69,7 +69,10 @@ class Prober:
         self._number = self._stamped = 0
 
     def answer(self, request: list[Any]) -> dict[str, Any]:
-        """Send probes at a rate after an ignored one (its stamp may be wrong); return counts, and latencies in ns."""
+        """Send probes for so many seconds at a rate; return their counts and latencies in nanoseconds.
+
+        One extra probe is sent first and ignored: the first timestamp of a socket may be wrong by a second.
+        """
         duration_s, rate_pps = request
         self._one(time.time_ns())
         time.sleep(0.002)

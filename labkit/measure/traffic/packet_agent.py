@@ -26,7 +26,10 @@ PACKET_STATISTICS = 6
 
 
 class Counter:
-    """Counts the load with a packet socket that is never read. `frame`: what `learn` sends switches. Raises OSError."""
+    """Counts the load at an interface with a packet socket that is never read: the kernel counts what it drops too.
+
+    `frame`: what `learn` sends, so that switches on the way learn the interface's port. Raises OSError.
+    """
 
     def __init__(self, interface: str, v6: bool, frame: bytes) -> None:
         self._frame, self._count = frame, 0

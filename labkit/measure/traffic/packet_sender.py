@@ -58,7 +58,10 @@ SNDBUF_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class FrameAddresses:
-    """The addresses of a sender's frames, with the next hop's MAC address. `ethernet`: they have such a header."""
+    """The addresses of a sender's frames: those of both ends, and the MAC address of the next hop.
+
+    `ethernet` False: the interface takes packets without an Ethernet header.
+    """
 
     interface: str
     source_mac: str
@@ -93,7 +96,10 @@ def capacity(vary: Sequence[str]) -> int:
 
 
 def headers(addresses: FrameAddresses, mix: Mix, port: int = PORT) -> tuple[bytearray, int, list[int]]:
-    """Return headers of all prepared frames, their length each, and the frames' lengths as on this interface."""
+    """Return the headers of all prepared frames, their length each, and the frames' lengths without FCS.
+
+    Lengths also exclude the Ethernet header if there is none.
+    """
     count = _messages(mix)
     sizes = [size - FCS_BYTES for size in itertools.islice(itertools.cycle(mix.frame_bytes), count)]
     ip = _Ip(addresses, port)
@@ -118,7 +124,10 @@ def headers(addresses: FrameAddresses, mix: Mix, port: int = PORT) -> tuple[byte
 
 
 def varied_mac(base: int, value: int) -> int:
-    """Return a flow's MAC address: the first one's (0), or one of no end, because a switch drops frames to others."""
+    """Return a flow's MAC address: the first flow's (value 0), or one that no end has.
+
+    Ends have consecutive addresses. A switch drops a frame to or from the address of another end.
+    """
     return base ^ value ^ (NO_END if value else 0)
 
 
@@ -325,7 +334,10 @@ class Sender:
         self._all = messages
 
     def send(self, rate_pps: float | None, duration_s: float, count: int | None = None) -> Report:
-        """Send at a rate (None: at once) for `duration_s`, or until `count` packets are sent. Raises OSError."""
+        """Send at a rate (None: as fast as possible) for `duration_s`, or until `count` packets are sent.
+
+        Raises OSError.
+        """
         call, fd, base = self._call, self._socket.fileno(), self._all.buffer_info()[0]
         clock, sleep = time.monotonic_ns, time.sleep
         total = round(rate_pps * duration_s) if rate_pps else 1 << 62
@@ -405,7 +417,8 @@ class Sender:
 
 
 def serve(requests: BufferedIOBase, answers: BufferedIOBase, answer: Callable[[Any], dict[str, Any]]) -> None:
-    """Answer each request, a line of JSON, with such a line; the first answer says that this process is ready."""
+    """Answer each request, a line of JSON, with a line of JSON, until there are no more; the first answer says that
+    this process is ready."""
     result: dict[str, Any] = {}
     while True:
         answers.write(json.dumps(result).encode() + b"\n")
@@ -419,7 +432,10 @@ def serve(requests: BufferedIOBase, answers: BufferedIOBase, answer: Callable[[A
 
 
 def send_frame(one: socket.socket, frame: bytes) -> None:
-    """Send a frame; try again while the first hop's queue is full of the load before. Raises OSError."""
+    """Send a frame; try again while the first hop refuses it, because the load before still fills its queue.
+
+    Raises OSError.
+    """
     deadline = time.monotonic() + REFUSED_S
     while True:
         try:
@@ -432,7 +448,10 @@ def send_frame(one: socket.socket, frame: bytes) -> None:
 
 
 def only_udp(one: socket.socket, v6: bool, ports: Sequence[int]) -> None:
-    """Attach a filter for UDP to these ports, behind the link's header, with the standard library alone."""
+    """Attach a classic BPF filter for UDP to these ports; the socket sees packets from their IP header on.
+
+    It attaches the program itself, because this file imports only the standard library.
+    """
     load_half, load_byte, jump_equal, take, drop = 0x28, 0x30, 0x15, (6, 0, 0, 0x40000), (6, 0, 0, 0)
     protocol_at, port_at = (6, 42) if v6 else (9, 22)
     count = len(ports)
@@ -462,7 +481,10 @@ def _wakes_late_s() -> float:
 
 
 def prepare_process(cpu: int | None) -> bool:
-    """Prepare to send on time: SCHED_FIFO (False without the right), no timer slack, no collection, one CPU."""
+    """Prepare this process to send on time: SCHED_FIFO, no timer slack, no garbage collection, one CPU.
+
+    Returns False without the privilege for SCHED_FIFO; `nice` would have no effect (sched_autogroup).
+    """
     gc.disable()
     ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1)
     if cpu is not None:

@@ -52,7 +52,10 @@ _RTT = re.compile(r"time=([0-9.]+) ms(?! \(DUP!\))")  # without duplicates: each
 def reachable(
     pairs: Sequence[Pair | RemotePair], mtu_bytes: int, family: int, patience_s: int = PATIENCE_S
 ) -> str | None:
-    """Ping every pair with unfragmented packets of the MTU for `patience_s`; return the first problem, or None."""
+    """Ping every pair with packets that fill the MTU and must not be fragmented, for up to `patience_s`.
+
+    Returns None if every pair answers, else one sentence about the first pair that does not.
+    """
     size = mtu_bytes - (28 if family == 4 else 48)
     in_namespaces = [pair for pair in pairs if pair.client.runtime is None]
     in_runtimes = [pair for pair in pairs if pair.client.runtime is not None]
@@ -87,7 +90,10 @@ class TimedSocket:
         return self._socket.fileno()
 
     def received(self) -> tuple[bytes, int] | None:
-        """Return a message and the kernel's time (ns since 1970), or None. Raises OSError for one that came back."""
+        """Return a message and when the kernel received it, in nanoseconds since 1970; None if no more have arrived.
+
+        Raises OSError for an error that came back.
+        """
         try:
             data, about, _flags, _from = self._socket.recvmsg(1 << 16, 64)
         except BlockingIOError:
@@ -100,7 +106,10 @@ class TimedSocket:
 
 
 class Echo(TimedSocket):
-    """A socket for unfragmented echo requests of `length_bytes` from the thread's namespace. Raises OSError."""
+    """A socket that sends echo requests of `length_bytes` (with the ICMP header) to an address, never fragmented.
+
+    It belongs to the network namespace that the calling thread is in. Raises OSError without a route.
+    """
 
     def __init__(self, address: str, length_bytes: int) -> None:
         self._family = 6 if ":" in address else 4
@@ -199,7 +208,8 @@ def silent(pair: Pair | RemotePair) -> bool:
 
 
 def answered(client: Endpoint, address: str, count: int, length_bytes: int) -> None:
-    """Send `count` pings with this payload, one after the other. Raises Failed without an answer in PATIENCE_S."""
+    """Send `count` pings with this payload length, each after the answer to the one before. Raises Failed without an
+    answer within PATIENCE_S."""
     # With a deadline (-w), or with a count above one, ping sends more requests while an answer is on its way.
     command = [*client.prefix, *argv(address, ["-c1", f"-W{PATIENCE_S}", f"-s{length_bytes}"])]
     for _ in range(count):
@@ -214,7 +224,8 @@ def step_s(rtt_s: float) -> float:
 
 
 def _step_doubt(times: Sequence[float], middle: float, step: float) -> str | None:
-    """Return a doubt if nearly all times are in one step, so that their median shows no smaller difference."""
+    """Return a doubt if nearly all round-trip times are in one step, so that their median shows no smaller
+    difference."""
     share = times.count(middle) / len(times)
     if step < COARSE * middle or share < NEARLY_ALL:
         return None
@@ -274,7 +285,10 @@ class Ping(LatencyGenerator):
         parameters: LoadParameters,
         counting: AbstractContextManager[object] = NOT_COUNTED,
     ) -> dict[str, Any]:
-        """Measure all pairs' round-trip times at once, every 2 ms. Raises Failed as ping says, or without answers."""
+        """Measure the round-trip times of all pairs at once, with a request every 2 ms for each pair.
+
+        Raises Failed with ping's error message if one of them fails or gets no answer at all.
+        """
         length_bytes = 56 if parameters.length_bytes is None else parameters.length_bytes
         if parameters.omit_s:
             _ended(pairs, parameters.omit_s, length_bytes)

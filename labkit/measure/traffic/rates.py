@@ -77,7 +77,10 @@ def mean_bytes(frame_bytes: Sequence[float]) -> float:
 
 
 def pps(name: str, text: str, frame_bytes: Sequence[float], line: Line) -> float:
-    """Parse `100kpps`, `1Gbit/s` (with FCS) or `50%` into frames per second. Raises BadInput beyond the line."""
+    """Parse `100kpps`, `1Gbit/s` (bits of frames with FCS) or `50%` (of the line's rate); return frames per second.
+
+    Raises BadInput for another form, for a share of a line without a known rate, and for more than the line carries.
+    """
     match = _RATE.fullmatch(text.strip())
     if match is None:
         raise BadInput(f"{name}={text}: write for example 100kpps, 500Mbit/s or 50%")

@@ -37,7 +37,11 @@ Workers = dict[str, dict[str, Any]]
 
 
 def measure(address: str, sweep: Sweep, points: list[SweepPoint], bar: Bar) -> None:
-    """Measure points on a Dask cluster's workers, into the sweep's folder. Raises BadInput, Failed, a point's error."""
+    """Measure points on the workers of the Dask cluster at `address`, and put their folders into the sweep's.
+
+    Raises BadInput when no worker can serve, the error of a failed point, and Failed when the scheduler does not answer
+    or disappears, or when one point has lost too many workers.
+    """
     # What the library logs is part of labkit's own messages.
     for name in (
         "distributed", "distributed.client", "distributed.core", "distributed.comm", "tornado.application",

@@ -19,7 +19,10 @@ _ended: set[Path] = set()  # the finished attempts of this process
 
 @contextmanager
 def attempt_folder(root: Path) -> Iterator[Path]:
-    """Create a folder below `root` for an attempt and remove it at the end; leftovers of earlier ones first."""
+    """Create a folder below `root` for one attempt to measure a point; remove it at the end.
+
+    This first removes leftovers of killed workers and of notebooks that ended late.
+    """
     with ExitStack() as stack:
         with run_folder.write_errors(root):
             for left in [*_ended]:

@@ -40,7 +40,10 @@ class _ProgressRelay(Bar):
 
 
 def measure(request: Request, folder: Path, bar: Bar) -> None:
-    """Measure a point into `folder`/its name: only values enter the notebook. Raises BadInput for unknown ones."""
+    """Measure a point into `folder`/its name.
+
+    Raises BadInput for parameters that the notebook or the experiment does not have: only values enter the notebook.
+    """
     for name in (request.notebook, request.point):
         if not NAME.fullmatch(name):
             raise BadInput(f"{name!r} is not a valid name of a notebook or a point")

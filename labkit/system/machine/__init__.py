@@ -1,4 +1,7 @@
-"""The machine and its kernel, as the calling process sees it: sysctls, for one, are those of its network namespace."""
+"""The machine and its kernel: provenance, programs, privilege, interfaces, CPU time.
+
+All of it is read as the calling process sees it: sysctls, for one, are those of its network namespace.
+"""
 
 from labkit.common.privileges import is_root
 from labkit.system.machine.background import Background
@@ -24,7 +27,14 @@ from labkit.system.machine.programs import (
     require_program,
     versions,
 )
-from labkit.system.machine.provenance import describe, details, digest, git_revision, kernel_config, sysctls
+from labkit.system.machine.provenance import (
+    describe,
+    details,
+    digest,
+    git_revision,
+    kernel_config,
+    sysctls,
+)
 from labkit.system.machine.settings import bpf_settings, namespace_files, namespace_settings
 
 __all__ = [

@@ -86,7 +86,10 @@ class Background:
         return round(result, 4)
 
     def report(self) -> list[dict[str, Any]]:
-        """Return name and cpu_share (of all CPUs, in its busiest interval) of other programs, the busiest first."""
+        """Return name and cpu_share of the busiest other programs, the busiest first.
+
+        The share is of all CPUs, between the two samples between which the program was busiest.
+        """
         self.sample(SHORTEST_S if self._most else 0.0)
         most = sorted(self._most.items(), key=lambda one: -one[1])[:MAX_PROGRAMS]
         return [{"name": name, "cpu_share": round(share, 4)} for name, share in most if share >= MIN_SHARE]
@@ -125,7 +128,8 @@ def used(
 
 
 def family(there: Mapping[Key, Process], scratch: str | None = None) -> set[int]:
-    """Return the processes of this command: this one, those with `scratch` in their command line, and descendants."""
+    """Return the numbers of the processes of this command: this one, those that have `scratch` in their command line,
+    and all their descendants."""
     ours = {os.getpid()}
     if scratch:
         for pid, _ in there:
@@ -136,7 +140,10 @@ def family(there: Mapping[Key, Process], scratch: str | None = None) -> set[int]
 
 
 def processes() -> Iterator[tuple[Key, Process]]:
-    """Yield every visible process (proc(5)) but kernel threads, whose work may belong to the experiment."""
+    """Yield every visible process (/proc/PID/stat, proc(5)).
+
+    Kernel threads are left out, because their work may belong to the experiment.
+    """
     for pid, name, fields in process_stats():
         if not int(fields[6]) & PF_KTHREAD:
             used_s, children_s = ((int(fields[at]) + int(fields[at + 1])) / TICKS_PER_S for at in (11, 13))

@@ -120,7 +120,8 @@ def _perf_events() -> Iterator[tuple[int, str]]:
 
 
 def perf_event_holders() -> Counter[str]:
-    """Return the names of processes that hold perf events without a BPF program (`perf record`), and how many."""
+    """Return the names of the processes that hold perf events without a BPF program, for example `perf record`, with
+    the number of these events."""
     result: Counter[str] = Counter()
     for pid, fd in _perf_descriptors():
         try:

@@ -64,7 +64,10 @@ def stolen(steal_s: float, window_s: float) -> list[str]:
 
 
 def busy_share(window_s: float) -> float:
-    """Wait `window_s` seconds; return the share (0 to 1) of all CPUs' time that was busy, without what was stolen."""
+    """Wait `window_s` seconds and return the share (0 to 1) of the time of all CPUs in which they were busy.
+
+    Time that the hypervisor took does not count.
+    """
     before = cpu_times()
     time.sleep(window_s)
     passed = cpu_times() - before
@@ -73,7 +76,11 @@ def busy_share(window_s: float) -> float:
 
 
 def thread_times(pids: Iterable[int]) -> dict[str, tuple[int, int]]:
-    """Return (ns on a CPU, ns waiting) of living threads by their schedstat's path (scheduler/sched-stats.rst)."""
+    """Return the nanoseconds on a CPU and waiting for one of each thread of these processes.
+
+    The key is the path of the thread's schedstat file. Threads that have ended are left out. Source:
+    Documentation/scheduler/sched-stats.rst.
+    """
     result = {}
     for pid in pids:
         for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):

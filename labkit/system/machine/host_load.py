@@ -1,4 +1,7 @@
-"""How long a lab VM waited for a CPU of its host, which a guest cannot see: its emulated CPU reports no steal."""
+"""How long a lab VM waited for a CPU of its host.
+
+The guest cannot see this, because an emulated CPU that waits for a real one reports no steal.
+"""
 
 from typing import Any
 
@@ -13,7 +16,10 @@ Times = dict[str, tuple[float, float]]
 
 
 def qemu_times(scratch: str | None = None) -> Times:
-    """Return the seconds on a CPU, and waiting, of QEMU's threads of this command (`family`); {} without schedstat."""
+    """Return the seconds on a CPU and waiting for one of each thread of QEMU that belongs to this command (`family`).
+
+    Empty if the kernel has no schedstat.
+    """
     there = dict(processes())
     ours = family(there, scratch)
     qemu = [pid for (pid, _), one in there.items() if pid in ours and one.name.startswith("qemu-system")]

@@ -1,4 +1,7 @@
-"""Read an interface's offloads and queueing discipline with ethtool and ip, behind an endpoint's command `prefix`."""
+"""Read the offloads and the queueing discipline of an interface with ethtool and ip.
+
+`prefix` is the command prefix that runs a program where the interface is (an endpoint's `prefix`).
+"""
 
 import json
 import os
@@ -18,13 +21,20 @@ QUEUE_S = 0.05  # of a rate-limited link, like an ordinary switch
 def token_bucket(
     rate_bps: float, mtu_bytes: int, queue_s: float = QUEUE_S, burst_bytes: int | None = None
 ) -> list[str]:
-    """Return tc's words for a rate in bit/s. Burst: 2 packets of `mtu_bytes`, and 1 ms for late timers (tc-tbf(8))."""
+    """Return the words behind `tc qdisc add dev … root` that limit a rate in bit/s, for packets of up to `mtu_bytes`.
+
+    Without a given burst, it holds two packets, and 1 ms of traffic because timers may be late (tc-tbf(8)). Larger
+    packets are segmented.
+    """
     burst = burst_bytes or max(2 * (mtu_bytes + 100), int(rate_bps / 8 / 1000))
     return ["tbf", "rate", f"{int(rate_bps)}bit", "burst", str(burst), "latency", f"{round(queue_s * 1e6)}us"]
 
 
 def offloads(prefix: Sequence[str], interface: str) -> dict[str, bool]:
-    """Return features by name (ethtool -k); {} if ethtool is not installed. Raises Failed without the interface."""
+    """Return the features of an interface, name to on or off (ethtool -k); empty if ethtool is not installed.
+
+    Raises Failed with ethtool's message if there is no such interface.
+    """
     ethtool = program("ethtool")
     return features(process.output([*prefix, ethtool, "-k", interface])) if os.path.isabs(ethtool) else {}
 
@@ -35,7 +45,10 @@ def features(text: str) -> dict[str, bool]:
 
 
 def qdisc(prefix: Sequence[str], interface: str) -> str:
-    """Return the root qdisc: "noqueue", "mq" …, "noop" while down, "unknown" without ip. Raises Failed as ip says."""
+    """Return the root queueing discipline: "noqueue", "fq_codel", "mq" …, "noop" while down, "unknown" without ip.
+
+    Raises Failed with ip's message if there is no such interface.
+    """
     ip = program("ip")
     if not os.path.isabs(ip):
         return "unknown"

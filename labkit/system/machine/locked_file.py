@@ -1,4 +1,4 @@
-"""Files of this user's own that one living process at a time holds by a lock (flock(2)); journals are among them."""
+"""A file of this user's own that one living process at a time holds by a lock (flock(2))."""
 
 import fcntl
 import os

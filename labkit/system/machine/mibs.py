@@ -1,4 +1,8 @@
-"""Parse /proc/net: MIBs (snmp, netstat, snmp6: RFC 4293, 4113, 4022), interfaces (dev), backlogs (softnet_stat)."""
+"""Parse the kernel's network counters in /proc/net.
+
+MIBs (snmp, netstat, snmp6: RFC 4293, 4113, 4022 and Linux's own), interfaces (dev), and each CPU's backlog
+(softnet_stat).
+"""
 
 from labkit.common import errors
 
@@ -17,7 +21,10 @@ SOFTNET_CPU = 12  # the column with the CPU's number (Linux 5.10); earlier, line
 
 @errors.reading("/proc/net/snmp or netstat")
 def mibs(text: str, *only: str) -> dict[str, dict[str, int]]:
-    """Parse /proc/net/snmp or netstat: group (Ip, Udp, TcpExt …, or `only` these) to counters, without states."""
+    """Parse /proc/net/snmp or netstat: group (Ip, Udp, TcpExt …) to counters, without states.
+
+    only: the groups to parse; without them all.
+    """
     lines = [line for line in text.splitlines() if line]
     result = {}
     for names, values in zip(lines[::2], lines[1::2], strict=True):

@@ -1,4 +1,5 @@
-"""List nftables rules of this network namespace over nfnetlink (nft may be missing), and loaded iptables tables."""
+"""List the nftables rules of this network namespace over nfnetlink (nft may be missing), and loaded iptables
+tables."""
 
 import hashlib
 import re
@@ -30,7 +31,8 @@ HEAD = 20  # bytes of nlmsghdr and nfgenmsg
 
 
 def rules() -> dict[str, str]:
-    """Return each chain and set with the number and a digest of its rules or elements, and loaded iptables tables."""
+    """Return each chain with its number of rules and a digest of them, each set likewise, and each loaded iptables
+    table."""
     result: dict[str, str] = {}
     with suppress(OSError):
         for family, given in _dump(NFT_MSG_GETCHAIN):
@@ -63,7 +65,8 @@ def _counted(own: list[bytes], what: str) -> str:
 
 
 def _sets() -> dict[str, str]:
-    """Return each set, also of a rule's braces, which the rule lacks; those that packets change without elements."""
+    """Return each set, also those of a rule's braces, which the rule itself does not have; those that packets change
+    without their elements."""
     result = {}
     for family, given in _dump(NFT_MSG_GETSET):
         table, name = (given.get(one, b"?") for one in (NFTA_SET_TABLE, NFTA_SET_NAME))

@@ -46,7 +46,10 @@ def versions(names: Iterable[str], deadline_s: float = _PATIENCE_S) -> dict[str,
 def asking_versions(
     names: Iterable[str], deadline_s: float = _PATIENCE_S
 ) -> Iterator[Callable[[], dict[str, str | None]]]:
-    """Start every program for its version; yield a function that waits for them, and returns the same as `versions`."""
+    """Start every program for its version, so that they run while the caller does something else.
+
+    Yields a function that waits for them and returns the same as `versions`.
+    """
     result: dict[str, str | None] = {}
     begun = time.monotonic()
     running: dict[str, process.Running] = {}
@@ -82,7 +85,10 @@ def _living() -> Iterator[tuple[int, str]]:
 
 
 def kill_descendants(pids: Iterable[int]) -> None:
-    """Kill these descendants of this process, and theirs, and wait for their ends; other PIDs are left alone."""
+    """Kill these descendants of this process, and theirs, and wait until they have ended.
+
+    A PID that is no longer a descendant's is left alone.
+    """
     doomed = {one for pid in pids for one in (pid, *descendants(pid))} & descendants(os.getpid())
     for pid in doomed:
         with suppress(ProcessLookupError):

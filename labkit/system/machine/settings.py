@@ -191,7 +191,8 @@ def cgroup_limits(listed: str) -> Settings:
 
 
 def _cgroup(top: Path, path: str, controllers: str) -> Settings:
-    """Return the CPU and memory limits of a cgroup and its parents, by level, because names are often generated."""
+    """Return the CPU and memory limits of a cgroup and its parents, by level, because their names are often
+    generated."""
     result: Settings = {}
     below = top
     of = f" {controllers}" if controllers else ""

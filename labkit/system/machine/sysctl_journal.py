@@ -60,7 +60,10 @@ def changed(settings: Mapping[str, str], netns: int | None) -> Iterator[dict[str
 
 
 def restore_leftovers() -> list[str]:
-    """Restore what a dead process left, in the caller's namespace; return the sysctls' names. Raises Failed."""
+    """Restore what a dead process left, in the caller's network namespace; return the names of the sysctls.
+
+    Raises Failed for what cannot be restored.
+    """
     if not JOURNAL.exists():
         return []
     try:

@@ -19,7 +19,11 @@ PATIENCE_S = 10.0
 
 @contextmanager
 def start_guard() -> Iterator[process.Companion]:
-    """Start a guard, which restores settings when nobody holds its descriptor; the block's end waits for that."""
+    """Start a guard for the block.
+
+    It restores the settings when all processes have ended that hold its descriptor, even if this process is killed.
+    The end of the block waits for that.
+    """
     guard = process.Companion(process.python("-m", __name__), stderr=None)
     try:
         yield guard

@@ -26,7 +26,8 @@ ANOTHER = "another labkit process is tracing on this machine: run again when it 
 
 
 class JournalStep(msgspec.Struct, frozen=True):
-    """One step of restoring: write `text` into the file `path`; None: remove the folder or perf-tools lock `path`."""
+    """One step of restoring: write `text` into the file `path`; if it is None, remove the folder or perf-tools lock
+    `path`."""
 
     path: str
     text: str | None = None
@@ -57,7 +58,10 @@ def journal() -> Iterator[Journal]:
 
 
 def restore_leftovers(patience_s: float = 0.0) -> list[str]:
-    """Restore what a dead process changed; return the files. Raises OSError without the right, Failed if it cannot."""
+    """Restore what a dead process left and return the files that it had changed; changes of a living process stay.
+
+    Raises OSError without the right, Failed if something cannot be restored.
+    """
     try:
         descriptor = locked_file.open_locked(JOURNAL, create=False, patience_s=patience_s)
     except (FileNotFoundError, BlockingIOError):
@@ -132,7 +136,10 @@ def writable(name: str, text: str) -> str:
 
 @contextmanager
 def still_small(top: Path) -> Iterator[None]:
-    """Keep the shared buffer small beside an instance: Linux before 6.6 treats it as expanded afterwards."""
+    """Keep the shared trace buffer small while an instance is created and removed.
+
+    Before Linux 6.6, an unexpanded shared buffer is treated as expanded afterwards; then its size is set again.
+    """
     size = top / "buffer_size_kb"
     before = size.read_text()
     try:

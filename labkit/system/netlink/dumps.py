@@ -147,7 +147,10 @@ def is_local(kernel: Netlink, address: str) -> bool:
 
 
 def static_routes(kernel: Netlink) -> list[Message]:
-    """Return requests that add the static IPv4 routes of the main table again, like `ip route save`."""
+    """Return requests that add the static IPv4 routes of the main table again, like `ip route save`.
+
+    They keep gateways and metrics. Routes that the kernel adds when an interface comes up are left out.
+    """
     result = []
     request = encoded(rtmsg, RTM_GETROUTE, NLM_F_DUMP, "list routes", {"family": socket.AF_INET})
     for body in kernel.ask(request):
@@ -158,7 +161,11 @@ def static_routes(kernel: Netlink) -> list[Message]:
 
 
 def _as_request(body: bytes) -> bytes:
-    """Turn a dumped route into a request that adds it, without state flags, which the kernel rejects (fib_get_nhs)."""
+    """Turn a dumped route into a request that adds it.
+
+    The state flags of the route and its hops (RTNH_F_DEAD, RTNH_F_LINKDOWN …) are cleared, because the kernel rejects
+    requests with them (fib_get_nhs).
+    """
     flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE
     # struct nlmsghdr; struct rtmsg, at its end the flags; struct rtattr
     made = bytearray(
@@ -171,7 +178,8 @@ def _as_request(body: bytes) -> bytes:
 
 
 def _chunks(body: bytearray, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield start, end and type of each attribute (struct rtattr) or hop (struct rtnexthop), aligned to 4 bytes."""
+    """Yield start, end and type of each attribute (struct rtattr) or hop (struct rtnexthop); they are aligned to 4
+    bytes."""
     while at + 4 <= end:
         length, kind = struct.unpack_from("=HH", body, at)
         yield at, at + length, kind
@@ -179,7 +187,10 @@ def _chunks(body: bytearray, at: int, end: int) -> Iterator[tuple[int, int, int]
 
 
 def remotes(kernel: Netlink) -> list[tuple[int, str]]:
-    """Return (interface index, remote) of VXLANs: of entries of the all-zeros MAC, or without any (flannel) of all."""
+    """Return (interface index, remote) for the remotes of every VXLAN interface.
+
+    They are those of its entries of the all-zeros MAC address, or without any (as flannel's) of all entries.
+    """
     found = [
         (one["ifindex"], str(one.get_attr("NDA_DST")), one.get_attr("NDA_LLADDR") == NO_MAC)
         for one in _dump(kernel, ndmsg, RTM_GETNEIGH, "list remotes", {"family": socket.AF_BRIDGE})
@@ -202,14 +213,20 @@ def operstate(kernel: Netlink, index: int) -> str:
 
 
 def qdisc(kernel: Netlink, index: int) -> str:
-    """Return an interface's root qdisc as ip(8) prints it ("noop" while it is down). Raises LinkError without it."""
+    """Return the root queueing discipline of an interface as ip(8) prints it: "noqueue", "fq_codel", "mq" …
+
+    It is "noop" while the interface is down. Raises LinkError if there is no such interface.
+    """
     what = f"read the qdisc of interface {index}"
     found = _one(kernel, ifinfmsg, RTM_GETLINK, what, {"index": index}, WITHOUT_STATS)
     return str(found.get_attr("IFLA_QDISC") or "unknown")
 
 
 def qdiscs(kernel: Netlink) -> list[tuple[int, str, dict[str, int]]]:
-    """Return (interface index, kind and handle, numbers of struct tc_stats) for every qdisc that has counters."""
+    """Return (interface index, kind and handle, counters) for every queueing discipline that has counters.
+
+    The counters are packets, bytes, drops, overlimits, qlen and backlog (struct tc_stats).
+    """
     result = []
     for one in _dump(kernel, tcmsg, RTM_GETQDISC, "list queueing disciplines"):
         if (stats := one.get_attr("TCA_STATS")) is not None:
@@ -269,7 +286,10 @@ def _link(message: Any) -> Link:
 
 
 def _own_address(message: Any) -> str:
-    """Return the own address: of a point-to-point interface IFA_LOCAL, as IFA_ADDRESS is the far end (rtnetlink(7))."""
+    """Return the interface's own address.
+
+    On a point-to-point interface IFA_ADDRESS is the far end, and IPv6 has IFA_LOCAL only there (rtnetlink(7)).
+    """
     return str(message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS"))
 
 

@@ -102,7 +102,10 @@ def _named(hw: bytes, active: bytes) -> dict[str, bool]:
 
 
 def grouped(kernel: dict[str, bool]) -> dict[str, bool]:
-    """Add ethtool's groups: on if one of their features is; a group of a single feature replaces that."""
+    """Add ethtool's groups to the kernel's features.
+
+    A group is on if one of its features is on. A group with a single feature replaces that feature.
+    """
     result, done = {}, set[str]()
     for group, pattern in GROUPS.items():
         if members := fnmatch.filter(kernel, pattern):

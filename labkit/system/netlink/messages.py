@@ -49,7 +49,8 @@ def encoded(
     attributes: Values = None,
     kind: str | None = None,
 ) -> Message:
-    """Return a request: one of pyroute2's forms with these fields, and the attributes that are not None."""
+    """Return a request: a message of one of pyroute2's forms with these fields, and the attributes that are not
+    None."""
     message = form()
     message["header"]["type"], message["header"]["flags"] = type_, NLM_F_REQUEST | flags
     for name, value in (fields or {}).items():
@@ -122,7 +123,11 @@ def set_link(
     hairpin: bool | None = None,
     alias: str | None = None,
 ) -> Message:
-    """Return a request that changes an interface. `master`: its bridge. `hairpin`: frames may go back (VEPA)."""
+    """Return a request that changes an interface.
+
+    `master`: index of the bridge whose port it becomes. `hairpin`: a bridge port may send a frame out where it arrived
+    (VEPA).
+    """
     attributes: dict[str, Any] = {
         "IFLA_MTU": mtu_bytes, "IFLA_ADDRESS": mac, "IFLA_MASTER": master, "IFLA_IFALIAS": alias,
     }  # fmt: skip
@@ -134,7 +139,11 @@ def set_link(
 
 
 def shut_link(index: int) -> Message:
-    """Return a request that takes an interface down: a veth's peer loses its carrier, and its routes are gone."""
+    """Return a request that takes an interface down.
+
+    The peer of a veth loses its carrier. The kernel removes the routes over the interface (`static_routes` saves
+    them).
+    """
     fields = {"index": index, "change": IFF_UP}
     return encoded(ifinfmsg, RTM_NEWLINK, CHANGE, f"take interface {index} down", fields)
 
@@ -211,8 +220,11 @@ def new_route(
     """
     flags = RTNH_F_ONLINK if onlink else 0
     fields: dict[str, Any] = {
-        "table": RT_TABLE_MAIN, "proto": RTPROT_STATIC, "type": RTN_UNICAST, "flags": flags,
-    }  # fmt: skip
+        "table": RT_TABLE_MAIN,
+        "proto": RTPROT_STATIC,
+        "type": RTN_UNICAST,
+        "flags": flags,
+    }
     attributes: dict[str, Any] = {}
     if to != "default":
         network = ip_network(to)
@@ -242,7 +254,10 @@ def new_route(
 
 
 def new_remote(index: int, remote: str) -> Message:
-    """Return a request that adds a default remote to a VXLAN (head-end replication): an entry of the all-zeros MAC."""
+    """Return a request that adds a default remote to a VXLAN interface (head-end replication).
+
+    It is a forwarding database entry of the all-zeros MAC address (drivers/net/vxlan).
+    """
     fields = {
         "family": socket.AF_BRIDGE, "ifindex": index, "state": NUD_NOARP | NUD_PERMANENT, "flags": NTF_SELF,
     }  # fmt: skip
@@ -259,13 +274,19 @@ def new_qdisc(index: int, kind: str, options: dict[str, Any] | None = None) -> M
 
 
 def new_ingress(index: int, kind: str) -> Message:
-    """Return a request that adds `ingress` or `clsact` (TC_H_INGRESS), which hold filters for arriving traffic."""
+    """Return a request that adds `ingress` or `clsact`, which hold filters for arriving traffic.
+
+    Their parent is TC_H_INGRESS (linux/pkt_sched.h).
+    """
     fields = {"index": index, "handle": 0xFFFF0000, "parent": 0xFFFFFFF1}
     return encoded(tcmsg, RTM_NEWQDISC, CREATE, f"add qdisc {kind}", fields, {"TCA_KIND": kind})
 
 
 def new_bpf_filter(index: int, name: str, program: int) -> Message:
-    """Return a request that runs a BPF program (direct action; TC_H_MIN_INGRESS) on what arrives at a `clsact`."""
+    """Return a request that runs a BPF program (its file descriptor) on what arrives at an interface with `clsact`.
+
+    The program's result decides (direct action). linux/pkt_cls.h, linux/pkt_sched.h (TC_H_MIN_INGRESS).
+    """
     # info: preference 1, and ETH_P_ALL
     fields = {"index": index, "handle": 0, "parent": 0xFFFFFFF2, "info": 1 << 16 | socket.htons(3)}
     options = {"TCA_BPF_FD": program, "TCA_BPF_NAME": name, "TCA_BPF_FLAGS": 1}  # TCA_BPF_FLAG_ACT_DIRECT

@@ -26,7 +26,10 @@ def _call(function: str, *arguments: int) -> None:
 
 @contextmanager
 def inside(netns: int) -> Iterator[None]:
-    """Move the calling thread, and programs that it starts, into the namespace `netns` (a descriptor) for the block."""
+    """Move the calling thread into the network namespace `netns` (a file descriptor) for the block.
+
+    Programs that the thread starts in the block are in that namespace, too.
+    """
     with closed(os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)) as home:
         _call("setns", netns, libc.CLONE_NEWNET)
         try:
@@ -36,7 +39,10 @@ def inside(netns: int) -> Iterator[None]:
 
 
 def new_namespaces(count: int) -> list[tuple[int, Netlink]]:
-    """Create namespaces, which exist until their last descriptor is closed; return (descriptor, netlink socket)."""
+    """Create `count` network namespaces; return (file descriptor, netlink socket) for each.
+
+    The kernel frees a namespace and its content when the last descriptor is closed, also if the process dies.
+    """
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     made: list[tuple[int, Netlink]] = []
     try:

@@ -30,7 +30,8 @@ class NftCounters(Netlink):
         self._request = request("read the counters of nftables", kind, NLM_F_DUMP, body)
 
     def read(self, names: Sequence[str]) -> list[int]:
-        """Return the packets that these have counted. Raises LinkError if the kernel refuses, Failed if one is gone."""
+        """Return the packets that these have counted. Raises LinkError if the kernel refuses, and Failed if one is
+        gone."""
         result = {}
         for answer in self.ask(self._request):
             counter = dict(attributes(answer[20:]))  # after struct nlmsghdr and struct nfgenmsg

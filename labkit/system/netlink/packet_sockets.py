@@ -31,7 +31,10 @@ class PacketSockets(Netlink):
             super().__init__(NETLINK_SOCK_DIAG)
 
     def drops(self) -> dict[int, int]:
-        """Return the packets dropped at full buffers of receiving sockets, by interface index. Raises LinkError."""
+        """Return the packets dropped because a socket's buffer was full, by interface index.
+
+        Sockets that receive nothing are left out. Raises LinkError if the kernel does not report them.
+        """
         result: dict[int, int] = {}
         for _protocol, index, parts in self._receiving(PACKET_SHOW_MEMINFO):
             memory = parts.get(PACKET_DIAG_MEMINFO, bytes(4 * SK_MEMINFO_DROPS + 4))

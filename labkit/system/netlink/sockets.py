@@ -30,7 +30,11 @@ _header = struct.Struct("IHHII")
 
 
 class LinkError(Failed):
-    """The kernel refused a request: `errno`, its own text in the message, and `unknown`, the kind that it lacks."""
+    """The kernel refused a netlink request. `errno` is its error number; the message includes the kernel's text, if
+    any.
+
+    `unknown` is the link kind that the kernel does not support, if that is the reason.
+    """
 
     def __init__(self, what: str, errno: int, text: str, kind: str | None = None) -> None:
         reason = os.strerror(errno) + (f" ({text})" if text else "")
@@ -50,7 +54,10 @@ class LinkCounters:
 
 
 class Netlink:
-    """A netlink socket of the namespace where it is made. `protocol`: whom it asks. `where`: a name for messages."""
+    """A netlink socket in the network namespace in which it was created; `protocol`: whom it asks (linux/netlink.h).
+
+    `where`: the namespace's name, for messages.
+    """
 
     where = ""
 
@@ -63,7 +70,10 @@ class Netlink:
         self._socket.close()
 
     def do(self, *messages: Message) -> None:
-        """Send requests and wait for their acknowledgements. Raises LinkError for the first refused; all are tried."""
+        """Send the requests in order and wait until the kernel has acknowledged each.
+
+        Raises LinkError for the first refused request; later requests of the same batch are still attempted.
+        """
         for start in range(0, len(messages), BATCH):
             self._batch(messages[start : start + BATCH])
 
@@ -89,7 +99,10 @@ class Netlink:
             raise first
 
     def ask(self, message: Message) -> list[bytes]:
-        """Send a request; return the kernel's whole messages: one, or all of a dump. Raises LinkError if it refuses."""
+        """Send a request and return the kernel's messages, each with its header: one, or all of a dump.
+
+        Raises LinkError if the kernel refuses.
+        """
         for _ in range(ATTEMPTS):
             self._socket.send(message.body)
             answers, interrupted = self._answers(message)
@@ -114,7 +127,8 @@ class Netlink:
                     return answers, interrupted
 
     def counters(self, index: int) -> LinkCounters:
-        """Return an interface's 64-bit counters (RTM_GETSTATS: 20 µs, a tenth of what a full RTM_GETLINK takes)."""
+        """Return the 64-bit counters of an interface (RTM_GETSTATS: 20 µs; a full RTM_GETLINK costs ten times as
+        much)."""
         # struct if_stats_msg: family, pad, ifindex, filter_mask
         body = struct.pack("BBHII", 0, 0, 0, index, 1 << (IFLA_STATS_LINK_64 - 1))
         [answer] = self.ask(request(f"read counters of interface {index}", RTM_GETSTATS, 0, body))
@@ -151,7 +165,10 @@ def attribute(kind: int, content: bytes) -> bytes:
 
 
 def attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the attributes in a part of an answer, without their flags. Raises Failed for one without a length."""
+    """Yield the attributes in a part of the kernel's answer, without their flags.
+
+    Raises Failed for one without a length.
+    """
     at = 0
     while at + 4 <= len(data):
         length, kind = struct.unpack_from("HH", data, at)

@@ -19,7 +19,10 @@ SYS_PIDFD_GETFD = 438  # of every architecture
 
 
 def new_tap(name: str, queues_count: int = 1) -> list[int]:
-    """Create a tap in our namespace until its last descriptor closes; return one per queue. Raises Unsupported."""
+    """Create a tap in the calling thread's network namespace; return one file descriptor per queue.
+
+    The kernel removes the tap when the last descriptor is closed. Raises Unsupported if the machine has no taps.
+    """
     flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | (IFF_MULTI_QUEUE if queues_count > 1 else 0)
     made: list[int] = []
     for _ in range(queues_count):
@@ -44,7 +47,8 @@ def check_taps() -> None:
 
 
 class Tap:
-    """A tap in the namespace `netns` (a file descriptor): its index there, and the descriptors of its queues."""
+    """A tap in the network namespace `netns` (a file descriptor): its index there and the descriptors of its
+    queues."""
 
     def __init__(self, netns: int, name: str, queues_count: int = 1) -> None:
         with inside(netns):

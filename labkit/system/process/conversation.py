@@ -65,7 +65,8 @@ class LineBuffer:
         self.rest += data
 
     def take(self) -> bytes | None:
-        """Return the next line without its end; None while it is not complete. Raises Failed beyond LONGEST_LINE."""
+        """Return the next line without its end, or None if it is not complete yet. Raises Failed if it is longer than
+        LONGEST_LINE."""
         end = self.rest.find(b"\n", self._searched)
         if end < 0:
             self._searched = len(self.rest)
@@ -108,7 +109,8 @@ class Lines(LineBuffer):
         return line
 
     def until_end(self, silence_s: float = math.inf) -> Iterator[bytes]:
-        """Yield the lines until there are no more, without beats. Raises TimeoutError after `silence_s` of silence."""
+        """Yield the lines until there are no more, without beats. Raises TimeoutError if nothing comes for
+        `silence_s` seconds."""
         while True:
             while (line := self.take()) is not None:
                 if line.strip():
@@ -167,7 +169,10 @@ class _Program:
 
 
 class Conversation(_Program):
-    """A program that answers lines with lines; it dies with this process. `request`: its first line, unless None."""
+    """A program that receives lines on standard input and answers in lines; the kernel kills it when this process ends.
+
+    `request` is its first line; with None the caller sends it.
+    """
 
     def __init__(self, argv: Sequence[str], request: bytes | None, pass_fds: Sequence[int] = ()) -> None:
         super().__init__(argv, pass_fds)
@@ -187,7 +192,10 @@ class Conversation(_Program):
             self._stdin.flush()
 
     def lines(self, silence_s: float = math.inf) -> Iterator[bytes]:
-        """Yield its answers, until it closes its output or is silent for so long. Raises Failed beyond LONGEST_LINE."""
+        """Yield its answers as they come, until it closes its output or is silent for `silence_s` seconds.
+
+        Raises Failed for a line longer than LONGEST_LINE.
+        """
         try:
             yield from self._lines.until_end(silence_s)
         except TimeoutError:
@@ -313,7 +321,8 @@ class Forked:
             raise Failed(self._how()) from None
 
     def receive(self, timeout_s: float) -> bytes:
-        """Return its next line. Raises Failed if it has ended, or is silent for `timeout_s`: then it is killed."""
+        """Return the next line that it writes. Raises Failed if it has ended; if it is silent for `timeout_s`,
+        kills it first."""
         try:
             line = self.answers.receive(timeout_s)
         except TimeoutError:
@@ -341,7 +350,10 @@ class Forked:
         return self._how()
 
     def stop(self, timeout_s: float) -> bytes:
-        """Stop it by closing our side; return what it wrote. Raises Failed if it was killed, or is late and killed."""
+        """Close our side of the connection, which stops it; return what it wrote until it ended.
+
+        Raises Failed if it was killed or did not end in time (it is killed then).
+        """
         self._ours.shutdown(socket.SHUT_WR)
         try:
             while self.answers.read(timeout_s):
@@ -397,7 +409,10 @@ def _let_go(keep: set[int]) -> None:
 
 
 class Piped(_Program):
-    """A program that is fed and read through pipes that never block this process. Raises Unsupported without it."""
+    """A program that is fed and read through pipes, which never block this process.
+
+    Raises Unsupported where it cannot be started.
+    """
 
     def __init__(self, argv: Sequence[str]) -> None:
         super().__init__(argv)

@@ -25,7 +25,10 @@ STARTING_ERRORS = {  # fork(2), clone(2); other system calls use these numbers w
 
 
 def exhausted(error: BaseException, *, starting: bool = False) -> str | None:
-    """Return the sentence about the limit that an error reports, or None. `starting`: it came while a process began."""
+    """Return the sentence about the limit that an error reports, or None if it reports no limit.
+
+    `starting`: the error occurred while a process was being started.
+    """
     if isinstance(error, OSError):
         return (OPENING_ERRORS | STARTING_ERRORS if starting else OPENING_ERRORS).get(error.errno or 0)
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
@@ -34,7 +37,10 @@ def exhausted(error: BaseException, *, starting: bool = False) -> str | None:
 
 
 def raise_open_files() -> None:
-    """Raise this process's limit of open files: 128 pairs of four arms need thousands (2 a namespace, 3 a program)."""
+    """Raise this process's limit of open files as far as it may.
+
+    A namespace takes two descriptors and a program three: 128 pairs of four arms need several thousand.
+    """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

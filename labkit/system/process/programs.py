@@ -40,7 +40,10 @@ def python(*words: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Ended:
-    """A program that has ended: output, return code, and CPU seconds (user and system, with children waited for)."""
+    """A program that has ended: its output, its return code, and the CPU seconds that it used.
+
+    CPU seconds are user and system time of the program and of its children that it waited for.
+    """
 
     argv: Sequence[str]
     returncode: int  # negative: the number of the signal that ended it
@@ -195,7 +198,10 @@ class Running:
 
 @contextlib.contextmanager
 def startable(argv: Sequence[str]) -> Iterator[None]:
-    """Raise Unsupported, with one sentence, if a program cannot be started in the block, or Failed for a limit."""
+    """Raise Unsupported, with one sentence, if a program cannot be started within the block.
+
+    Raises Failed if a limit (open files, processes) is the reason.
+    """
     try:
         yield
     except OSError as error:
@@ -239,7 +245,10 @@ def wait_for_any(programs: Sequence[Running]) -> Running:
 
 
 def run(argv: Sequence[str], timeout_s: float = 10.0, given: bytes = b"") -> Ended:
-    """Run a program with `given` on standard input; kill it after `timeout_s`. Raises Unsupported if it is missing."""
+    """Run a program with `given` on its standard input to its end; kill it after `timeout_s`.
+
+    Raises Unsupported if it is not installed.
+    """
     with tempfile.TemporaryFile() as file:  # unnamed, so it leaves nothing behind
         file.write(given)
         file.seek(0)
@@ -253,7 +262,10 @@ def run(argv: Sequence[str], timeout_s: float = 10.0, given: bytes = b"") -> End
 
 
 def output(argv: Sequence[str], timeout_s: float = 10.0) -> str:
-    """Return a program's output. Raises Failed, with its message, unless its exit code is 0; Unsupported without it."""
+    """Run a program and return its output.
+
+    Raises Failed with its error message if its exit code is not 0, Unsupported if it is not installed.
+    """
     ended = run(argv, timeout_s)
     if ended.returncode != 0:
         raise Failed(ended.message())
@@ -344,7 +356,10 @@ def _readable(*descriptors: int) -> list[int]:
 
 @contextlib.contextmanager
 def streamed(argv: Sequence[str]) -> Iterator[IO[bytes]]:
-    """Yield a program's output as a file while it runs, then kill it. Raises Failed if all was read and it failed."""
+    """Yield the output of a program as a file, to read while it runs; kill the program when the block ends.
+
+    Raises Failed with its error message if its exit code is not 0 although all output was read.
+    """
     with tempfile.TemporaryFile() as lines, startable(argv):
         popen = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=lines, env=parsed_environment()

@@ -31,8 +31,13 @@ USER_SPACE_S = 15.0  # a kernel under KVM is there within 2
 
 # The lines that explain best why a kernel stopped; the first match counts.
 _TELLING = (
-    "Kernel panic - not syncing", "Out of memory", "BUG:", "Oops", "No working init", "Attempted to kill",
-)  # fmt: skip
+    "Kernel panic - not syncing",
+    "Out of memory",
+    "BUG:",
+    "Oops",
+    "No working init",
+    "Attempted to kill",
+)
 _NOISE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1bc|^\[ *\d+\.\d+\] ?(\[ *T\d+\] ?)?")
 # What linux/arch/x86/boot/compressed/error.c prints below its message, before it halts the CPU.
 UNPACKING_STOPPED = "-- System halted"
@@ -131,7 +136,10 @@ class BootFolder:
 def boot_folder(
     prefix: str, top: Path | None, kernel: BootableKernel, accelerated: bool, devices: Sequence[Path] = ()
 ) -> Iterator[BootFolder]:
-    """Create a folder from which QEMU boots this kernel, in `top` or the usual place. `devices`: more than KVM's."""
+    """Create a folder from which QEMU boots this kernel, in `top` or the usual place, until the block ends.
+
+    `devices` are those that QEMU opens in addition to KVM's.
+    """
     confinement = confined.confinement([*[KVM] * accelerated, *devices])
     if top is None and confinement.group is not None:
         top = Path("/tmp")  # other users cannot enter root's runtime folder
@@ -204,7 +212,10 @@ class Machine:
         return any(FIRST_WORDS in line for line in self.console_lines())
 
     def check_kvm(self) -> None:
-        """Wait until a machine that KVM, which may hang, has started is in user space. Raises Failed if it is not."""
+        """Wait until a machine that was just started with KVM, which may hang, is in user space.
+
+        Raises Failed if it is late or QEMU has ended.
+        """
         deadline = time.monotonic() + USER_SPACE_S
         while not self.in_user_space():
             self.check_booting(math.inf)

@@ -137,7 +137,10 @@ def argv(
     more: Sequence[str] = (),
     ports: Mapping[str, str] = PORTS,
 ) -> list[str]:
-    """Return QEMU's command; files are in `scratch`. `more`: of a NIC. `ports`: virtio-serial, name to socket."""
+    """Return the QEMU command of a machine; its sockets, initramfs and console are files in `scratch`.
+
+    `more` are further arguments (a NIC). `ports` are its virtio-serial ports by name, with their sockets.
+    """
     threads = "single" if shape.profile == "tracing" else "multi"
     runs = (
         ["-accel", "kvm", "-cpu", "host"]

@@ -38,7 +38,10 @@ class Confinement:
 
 
 def confinement(devices: Sequence[Path] = ()) -> Confinement:
-    """Return a confinement without capabilities; root's QEMU becomes nobody, unless only root can open a device."""
+    """Return a confinement without capabilities; if root starts QEMU, also as the user nobody.
+
+    QEMU keeps its user if only root can open one of the devices.
+    """
     groups = set()
     changes = os.geteuid() == 0 and _is_mapped("uid_map") and _is_mapped("gid_map")
     for device in devices:
@@ -61,7 +64,10 @@ def _is_mapped(name: str) -> bool:
 
 
 def forbid_setuid_files() -> None:
-    """Forbid this process and its children to create setuid or setgid files (seccomp(2)). Raises Failed."""
+    """Forbid this process and its children to create setuid or setgid files (seccomp(2)).
+
+    Raises Failed if the kernel does not support it.
+    """
     program = b"".join(struct.pack("=HBBI", *step) for step in _steps())
     code = ctypes.create_string_buffer(program, len(program))
     filter_ = struct.pack("=H6xQ", len(program) // 8, ctypes.addressof(code))  # struct sock_fprog

@@ -18,7 +18,10 @@ OPTIONAL = (
 
 
 def archive(entries: Mapping[str, Entry]) -> bytes:
-    """Return a cpio archive "newc" (driver-api/early-userspace/buffer-format.rst) of path to (mode, content)."""
+    """Return a cpio archive in the kernel's format "newc" of path to (mode, content).
+
+    Source: Documentation/driver-api/early-userspace/buffer-format.rst.
+    """
     packed = bytearray()
     for number, (name, (mode, content)) in enumerate([*entries.items(), ("TRAILER!!!", (0, b""))], 1):
         path = name.encode() + b"\0"
@@ -30,7 +33,11 @@ def archive(entries: Mapping[str, Entry]) -> bytes:
 
 
 def load_order(modules: Path, names: Iterable[str]) -> list[Path]:
-    """Return files of modules and dependencies in loading order. `modules`: lib/modules/RELEASE. Raises Unsupported."""
+    """Return the files of the modules and of their dependencies, in loading order.
+
+    `modules` is lib/modules/RELEASE of the kernel, with modules.dep and modules.builtin from depmod(8). Raises
+    Unsupported for a module that this kernel lacks.
+    """
     needs = {}
     for line in (modules / "modules.dep").read_text().splitlines():
         path, _, others = line.partition(":")
@@ -68,7 +75,11 @@ def _content(path: Path) -> bytes:
 
 
 def modules(kernel: BootableKernel, names: Iterable[str]) -> dict[str, Entry]:
-    """Return modules/NAME.ko in loading order, with dependencies; {} for a kernel without. Raises Unsupported."""
+    """Return modules/NAME.ko of these modules and their dependencies in loading order; empty for a kernel without
+    modules.
+
+    Raises Unsupported for a module that this kernel lacks.
+    """
     files = load_order(kernel.modules, names) if kernel.modules else []
     return {f"modules/{_name(path.name)}.ko": (0o100644, _content(path)) for path in files}
 
@@ -87,7 +98,10 @@ def first_lines() -> list[str]:
 
 
 def mounts(root: str = "") -> list[str]:
-    """Return the lines that mount the kernel's own file systems below `root`; without an error those it lacks."""
+    """Return the lines that mount the kernel's own file systems below `root`.
+
+    What this kernel lacks is missing without an error: a lab reports a missing file system when it needs it.
+    """
     return [
         f"mount -t proc proc {root}/proc",
         f"mount -t sysfs sysfs {root}/sys",

@@ -27,7 +27,10 @@ _X86, _ARM = (
 
 @dataclass(frozen=True)
 class BootableKernel:
-    """A kernel image and its modules, if found. `source`: "installed" (/boot), "store" (`kernels get`), or "file"."""
+    """A kernel image and its modules; `modules` is None if none are found (all drivers may be built in).
+
+    `source` is "installed" (/boot), "store" (fetched by `labkit kernels get`) or "file".
+    """
 
     release: str
     image: Path
@@ -65,7 +68,10 @@ def in_store(release: str) -> BootableKernel:
 
 
 def installed() -> list[BootableKernel]:
-    """Return kernels with modules of /boot and the store, newest last; the store's replaces an unreadable one."""
+    """Return the kernels of /boot and of the store that have modules, newest last.
+
+    A kernel of the store replaces one of /boot that this user cannot read.
+    """
     result: dict[str, BootableKernel] = {}
     for image in BOOT.glob("vmlinuz-*"):
         release = image.name.removeprefix("vmlinuz-")
@@ -87,7 +93,8 @@ def _has_modules(kernel: BootableKernel) -> bool:
 
 
 def order(release: str) -> tuple[object, ...]:
-    """Return a sort key that orders releases as Debian orders versions; Debian's full flavour is last in a version."""
+    """Return a sort key that orders releases as Debian orders versions; in one version, Debian's full flavour is
+    last."""
     named = flavour(release)
     version = release.removesuffix(f"-{named}").replace("-rc", "~rc")
     parts = []
@@ -98,7 +105,8 @@ def order(release: str) -> tuple[object, ...]:
 
 
 def _series(release: str) -> str:
-    """Return Debian's name of the newest such kernel: 6.12-cloud-amd64 of 6.12.117+deb12-cloud-amd64."""
+    """Return the name under which Debian has the newest kernel like this: 6.12-cloud-amd64 of
+    6.12.117+deb12-cloud-amd64."""
     version = re.match(r"\d+\.\d+", release)
     return f"{version[0]}-{flavour(release)}" if version else release
 
@@ -153,7 +161,8 @@ def _describe_image(image: Path) -> BootableKernel:
 
 
 def release_of(image: Path) -> str:
-    """Return the release in a kernel image. Raises BadInput if it has none, is unreadable, or cannot be booted here."""
+    """Return the release in a kernel image. Raises BadInput if it is missing, unreadable, or not bootable on this
+    machine."""
     try:
         if image.exists() and not image.is_file():
             raise BadInput(f"{image} is not a regular file: name a kernel image")

@@ -59,7 +59,11 @@ def parse(where: str) -> Shape:
 def read(
     source: str, what: str, text: str, fields: Mapping[str, Limit | None], form: str
 ) -> tuple[str, dict[str, object]]:
-    """Parse a kernel and options (limit None: without value). `source`, `what`: for messages. Raises BadInput."""
+    """Parse a kernel and its options from `text`; an option whose limit is None takes no value.
+
+    `source` is the whole parameter as the user wrote it and `what` its kind; both appear in error messages. Raises
+    BadInput with one sentence.
+    """
     kernel, *rest = text.split(",")
     if not re.fullmatch(r"[A-Za-z0-9_.+~/-]+", kernel):
         raise BadInput(f"{source}: {what} has the form {form}")

@@ -168,7 +168,8 @@ class Ring:
 
 
 def attach(packet_socket: socket.socket, instructions: bytes) -> None:
-    """Let a socket receive only what BPF selects (struct sock_fprog: count and address of the instructions)."""
+    """Let a packet socket receive only what a BPF program selects (struct sock_fprog: count and address of the
+    instructions)."""
     code = ctypes.create_string_buffer(instructions)
     program = struct.pack("HP", len(instructions) // 8, ctypes.addressof(code))
     packet_socket.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)

@@ -1,4 +1,7 @@
-"""A guest's initramfs: busybox, modules, load programs with libraries, Python for `exec_server`, at our paths."""
+"""The initramfs of a guest: busybox, modules for its NIC and ports, load programs with their libraries, and Python.
+
+Python runs `exec_server`. Every file has the same path as on this machine.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ _FOLDER: Entry = (0o040755, b"")
 
 @functools.lru_cache(maxsize=4)
 def packed(kernel: BootableKernel, programs: tuple[str, ...], scripts: tuple[str, ...] = ()) -> bytes:
-    """Return the initramfs that a kernel's guests share. Raises BadInput for a missing program, or Unsupported."""
+    """Return the initramfs that all guests of a kernel share, with these programs and Python files.
+
+    Raises BadInput for a program that is not installed, Unsupported for a kernel without the modules.
+    """
     entries: dict[str, Entry] = dict.fromkeys(("proc", "sys", "dev", "run", "tmp", "root", "etc"), _FOLDER)
     modules = initramfs.modules(kernel, MODULES)
     entries |= {
@@ -49,7 +55,10 @@ def packed(kernel: BootableKernel, programs: tuple[str, ...], scripts: tuple[str
 
 
 def own(nic: Nic, kernel: BootableKernel, modules: Sequence[str], ports_count: int) -> bytes:
-    """Return one guest's own part, which follows the shared one: an init script that becomes `exec_server`."""
+    """Return one guest's own part, which follows the shared part (the kernel unpacks concatenated archives).
+
+    Its init script mounts, loads modules, waits for eth0 and gives it its address, then becomes `exec_server`.
+    """
     more, ip = initramfs.modules(kernel, [*MODULES, *modules]), machine.program("ip")
     lines = [
         *initramfs.first_lines(),
@@ -97,7 +106,8 @@ def _libraries(path: str) -> list[str]:
 
 
 def _python_modules(scripts: Sequence[str]) -> dict[str, Entry]:
-    """Return the modules that `exec_server` and these files need, compiled: that takes seconds on an emulated CPU."""
+    """Return the Python modules that `exec_server` and these files need, compiled, because compiling takes seconds on
+    an emulated CPU."""
     result: dict[str, Entry] = {}
     program = [python(), "-I", "-S", exec_server.__file__, "modules", *scripts]
     for line in process.output(program).splitlines():

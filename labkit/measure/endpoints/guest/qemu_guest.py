@@ -56,7 +56,8 @@ class QemuGuest(boot.Machine, Kernel):
         return self._qemu.ended().message() if self._qemu.poll() else None
 
     def greet(self, deadline: float) -> None:
-        """Wait until the guest answers. Raises Failed with the last words of its console if it is late."""
+        """Wait until the guest answers. Raises Failed with the last words of its console if it does not answer in
+        time."""
         try:
             self._conversation = exec_client.Conversation(
                 str(self.scratch), 0, check=lambda: self.check_booting(deadline)
@@ -91,7 +92,11 @@ class QemuGuest(boot.Machine, Kernel):
 
 @contextmanager
 def guests(text: str, nics: Sequence[Nic], more: GuestAdditions = NO_ADDITIONS) -> Iterator[list[QemuGuest]]:
-    """Boot a guest for each NIC. Raises BadInput, Unsupported without QEMU, Failed with the console's last words."""
+    """Boot a guest for each NIC and yield them until the block ends.
+
+    Raises BadInput for a guest that cannot be booted, Unsupported if QEMU or a similar program is missing, Failed with
+    the console's last words if a guest does not boot.
+    """
     spec = more.of(parse(text))
     kernel = kernels.find(spec.machine.kernel)
     if spec.vhost == "on" and not os.access(VHOST, os.R_OK | os.W_OK):

@@ -61,7 +61,10 @@ class GuestNamespace(Kernel):
 
 
 def guest_namespaces(guest: QemuGuest, nics: Sequence[Nic], family: int) -> list[GuestNamespace]:
-    """Create a namespace in the guest for each NIC, with a veth to one bridge, until it ends. Raises Failed."""
+    """Create a namespace in the guest for each NIC, each with a veth to one bridge, like `veth_bridge`.
+
+    They end with the guest. Raises Failed with the error message from the guest.
+    """
     ip = machine.program("ip")
     lines = [
         "set -e",

@@ -50,7 +50,10 @@ def shown(dropped: Drops) -> dict[str, int]:
 
 @contextmanager
 def recorded(not_seen: list[str], interfaces: Collection[str]) -> Iterator[Drops]:
-    """Yield the counts of these interfaces, there at the block's end; `not_seen` says if they cannot be had."""
+    """Yield the counts, which are there when the block has ended; add a sentence to `not_seen` if they cannot be.
+
+    interfaces: the names of those on the path.
+    """
     result: Drops = Counter()
     with ExitStack() as stack:
         data = stack.enter_context(tempfile.TemporaryFile())

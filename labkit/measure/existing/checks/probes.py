@@ -262,7 +262,10 @@ def channel(kind: str, here: End, there: End) -> Iterator[tuple[Sender, Receiver
 def one_way(
     opened: Callable[[str], AbstractContextManager[tuple[Sender, Receiver]]], mtu_bytes: int
 ) -> OneWay:
-    """Send bursts to the other end, then full packets of `mtu_bytes`. opened: returns both ends for `icmp` or `udp`."""
+    """Send bursts from one end to the other, then full packets that must not be fragmented.
+
+    opened: returns both ends for `icmp` or `udp`. mtu_bytes: of the interface by which packets leave.
+    """
     result = OneWay()
     for kind in ("icmp", "udp"):
         burst: Sent = getattr(result, kind)
@@ -289,7 +292,8 @@ def _burst(sender: Sender, receiver: Receiver, result: Sent) -> None:
 
 
 def _mtu(sender: Sender, receiver: Receiver, full_bytes: int, lost_share: float) -> Mtu | None:
-    """Find the largest packet that passes: the full one, or by halving; None if that changes, on a busy machine."""
+    """Find the largest packet that passes: the full one, or by halving. None if what passes changes, as on a machine
+    that is busy for a while."""
     number, told_bytes = 1 << 20, None
     tries = TRIES if lost_share < 0.05 else 4 * TRIES
 

@@ -308,7 +308,8 @@ def _switch_ports(seen: Evidence) -> set[str]:
 
 
 def switches(seen: Evidence) -> Iterator[Finding]:
-    """Ports of Open vSwitch at the path's links that are in different VLANs, and flows that drop what arrives."""
+    """Ports of Open vSwitch at the path's links that are in different VLANs, and its flows that drop what arrives
+    there."""
     names, certainty = _switch_ports(seen), SEEN if seen.blocked else POSSIBLE
     for space in (one for one in seen.spaces[:1] if seen.blocked or seen.lossy):
         with suppress(LabkitError):

@@ -132,7 +132,8 @@ def unexplained(seen: Evidence) -> Iterator[Finding]:
 
 
 def _last(seen: Evidence, path: Path, count: float) -> tuple[str, str]:
-    """Return a path's last interface that counted so many packets, with a sentence; "" if the other machine has it."""
+    """Return the last interface of a path that counted so many packets, and a sentence about it; two empty ones if the
+    check of the other machine has it."""
     last, name = None, "forward" if path is seen.forward else "back"
     for step in path.steps:
         place, _direction = step

@@ -30,7 +30,8 @@ LACKING = (
 
 
 def output_or_raise(ended: process.Ended, what: str, lacking: Sequence[str] = ()) -> str:
-    """Return a program's output. Raises Unsupported if it says that the kernel lacks something, else Failed."""
+    """Return the output of a program. Raises Unsupported if its message says that the kernel lacks something, else
+    Failed."""
     if ended.returncode == 0:
         return ended.stdout
     text = ended.message()
@@ -55,7 +56,10 @@ def refused(error: OSError, what: str) -> LabkitError:
 
 @dataclass(frozen=True)
 class Place:
-    """A kernel (as of a namespace or guest), or an interface there. `at_end`: to be undone with the topology."""
+    """A kernel as a network namespace or a guest sees it, or an interface there.
+
+    `role`: client, server or between. `at_end`: what has to be undone before the topology is removed.
+    """
 
     role: str
     kernel: Kernel
@@ -193,7 +197,10 @@ class Kind:
         return option
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        """Return the settings that it changes, as the kernel reports them; {} without a place. Raises Unsupported."""
+        """Return the settings that this kind changes, as the kernel reports them; a kind without a place has none.
+
+        Raises Unsupported if the kernel lacks them.
+        """
         if self.placed:
             raise NotImplementedError(f"{self.name} has no state")
         return {}

@@ -50,7 +50,10 @@ class Conditions:
     in_guests: bool = False
 
     def disturbance(self, trial: Trial) -> str | None:
-        """Return why this trial says nothing about the datapath, or None, as without loss at a kept rate."""
+        """Return why this trial says nothing about the datapath, or None.
+
+        A trial without loss whose sender kept its rate is always valid.
+        """
         if trial.generator_limited:
             return f"the generator reached {trial.offered_pps:.0f} of {trial.rate_pps or 0:.0f} pps"
         if trial.fault is not None or not trial.lost_count:
@@ -157,7 +160,10 @@ class ConditionsMonitor:
 
 
 def upcalls(switch: Switch | None) -> Callable[[], dict[str, Any]]:
-    """Count an Open vSwitch's packets without a flow; return a function for them, and flows and masks at the end."""
+    """Begin to count what the datapath of an Open vSwitch does not know; return a function for columns of a row.
+
+    They are the packets since now without a flow, and the flows at the end with their masks; none without a switch.
+    """
     if switch is None:
         return dict
     _ports, before, _state = counters.datapaths(switch.command("dpctl/show"))

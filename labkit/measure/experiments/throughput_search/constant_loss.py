@@ -65,7 +65,8 @@ class Comparison:
         self._is_possible = self._loss_ratio > goal and passed >= SAME_PASSED_SHARE * (1 - _ratio(up_to_it))
 
     def frames_needed(self) -> int:
-        """Return how many frames at `low_pps` are missing to tell whether as much is lost there; 0 if it is known."""
+        """Return how many more frames at `low_pps` decide whether as much is lost there as far above; 0 if it is known
+        that the loss depends on the load."""
         if not self._is_possible:
             return 0
         # a bit more than three standard deviations between the two
@@ -73,7 +74,8 @@ class Comparison:
         return max(0, math.ceil(needed) - sum(one.offered_count for one in self._low))
 
     def loss(self) -> ConstantLoss | None:
-        """Return the loss of a path that loses as much far below the rate, if that is above the goal; else None."""
+        """Return the loss of a path that loses as much far below the rate as far above it, if that is more than the
+        goal; else None."""
         here = _ratio(self._low)
         expected = self._loss_ratio * sum(one.offered_count for one in self._low)
         if (

@@ -160,7 +160,10 @@ def search(
 
 
 def mean(passes: Sequence[FoundRate]) -> FoundRate:
-    """Return the geometric means of several passes for a loss ratio, or the middle one, if one lacks a bound."""
+    """Return the result of several passes for one loss ratio: the geometric means of the rate and of both bounds.
+
+    If a pass found no rate or no upper bound, a mean would hide that: then it is the pass in the middle.
+    """
     rates = tuple(one.rate_pps for one in passes)
     if all(one.rate_pps and one.lower_pps and one.upper_pps for one in passes):
         rate, lower, upper = (

@@ -25,7 +25,10 @@ Counts = dict[str, Any]  # nested by place; the innermost values are numbers
 
 
 def since_now(namespaces: Sequence[Namespace], ends: Sequence[Endpoint] = ()) -> Callable[[], Counts]:
-    """Read the counters of namespaces, CPUs and guests' kernels; return a function for the changes since, by place."""
+    """Read the counters of these namespaces, of this machine's CPUs, and of the kernels of these endpoints in guests.
+
+    Return a function that reads them again, and returns those that changed since, nested by place.
+    """
     before = read(namespaces, ends)
 
     def since() -> Counts:
@@ -36,7 +39,11 @@ def since_now(namespaces: Sequence[Namespace], ends: Sequence[Endpoint] = ()) ->
 
 
 def read(namespaces: Sequence[Namespace], ends: Sequence[Endpoint] = ()) -> Counts:
-    """Return all: `namespaces` (interfaces, qdiscs, mibs; 0.5 ms each), `cpus` by number, `guests` by name."""
+    """Return all counters now.
+
+    `namespaces` by name (interfaces, qdiscs, mibs; 0.5 ms each), including the kernels of endpoints in guests under
+    the endpoints' names; `cpus` by number; `guests` by name (cpus).
+    """
     result = {space.name: _read_namespace(space) for space in namespaces}
     result |= {end.name: _read_kernel(end.kernel) for end in ends}
     return {

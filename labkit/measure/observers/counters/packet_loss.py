@@ -36,8 +36,13 @@ Step = tuple[str, str, str]  # namespace, interface, out or in
 Counts = Mapping[str, Any]
 # Linux counts some of IPv4's in groups of its own.
 IP_RECEIVES = (
-    "InHdrErrors", "InAddrErrors", "InDiscards", "InTruncatedPkts", "InNoRoutes", "IPReversePathFilter",
-)  # fmt: skip
+    "InHdrErrors",
+    "InAddrErrors",
+    "InDiscards",
+    "InTruncatedPkts",
+    "InNoRoutes",
+    "IPReversePathFilter",
+)
 SOCKET = ("RcvbufErrors", "InCsumErrors", "MemErrors", "InErrors", "NoPorts")
 
 

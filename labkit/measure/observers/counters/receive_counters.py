@@ -22,7 +22,10 @@ WITHOUT_ETHERNET = ("vxlan", "geneve", "bridge", "vlan", "team")
 
 @dataclass(frozen=True)
 class ReceiveCounts:
-    """Payload and packets (UDP: datagrams) received; datagrams sent and fragments made at the senders, or None."""
+    """Payload and packets received since the start; for UDP, datagrams that reached a socket.
+
+    `sent_count` and `fragments_count` (made by IP at the senders) are None if unknown.
+    """
 
     received_bytes: int
     received_count: int
@@ -100,7 +103,10 @@ class Receivers:
         return [server.counters().received_bytes for server in self._servers]
 
     def carrying(self, before: Iterable[int]) -> list[bool]:
-        """Return, per server, whether more came since `before`, read after the counters, than a flow's start takes."""
+        """Return, per server, whether more arrived since `before` (from `per_server`) than a flow's start takes.
+
+        `before` is iterated when the counters have been read.
+        """
         enough = 2 if self._protocol == "udp" else 4096
         return [now >= then + enough for now, then in zip(self.per_server(), before, strict=True)]
 

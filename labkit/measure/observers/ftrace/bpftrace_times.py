@@ -69,7 +69,8 @@ def bpf_times(traced: Mapping[str, Sequence[str]]) -> Iterator[ArmedObserver]:
 
 
 def reason(ended: process.Ended) -> str:
-    """Return why bpftrace did not attach: its last error, without warnings and the program that it quotes."""
+    """Return in words why bpftrace did not attach: its last error, without its warnings and the program that it
+    quotes."""
     if "kprobe_events): No such file" in ended.stderr:
         return "this kernel has no kprobe events"
     lines = [line for line in ended.stderr.splitlines() if line.startswith("ERROR: ")]

@@ -108,7 +108,10 @@ def _about(root: str, tree: Tree) -> dict[str, Any]:
 
 
 def roots(named: Sequence[str], protocol: str, family: int, guests: bool) -> tuple[str, ...]:
-    """Return the named or usual roots. Raises BadInput for one that cannot be traced, Unsupported without any."""
+    """Return the functions whose calls are recorded: the named ones, else the usual ones for this protocol.
+
+    Raises BadInput for a function that the kernel cannot trace, Unsupported if it can trace none of the usual ones.
+    """
     if named:
         return tuple(one for all_of in kernel_functions.resolved(named).values() for one in all_of)
     # Protocols whose names do not begin with their transport's (http) are over TCP.
@@ -129,11 +132,21 @@ def _roots(parameters: ObservedLoad) -> tuple[str, ...]:
 
 @contextmanager
 def _armed(parameters: ObservedLoad, _topology: topologies.Topology, stem: Path) -> Iterator[ArmedObserver]:
-    """Arm function_graph for the roots' calls, until `counting` ends or the buffer is full. Raises as `session`."""
+    """Arm function_graph for the calls of the roots and everything that they call, before the traffic.
+
+    It traces until `counting` ends or the buffer is full.
+    Raises what `session.session` raises.
+    """
     roots, buffer_kib = _roots(parameters), EACH_KIB * (os.cpu_count() or 1)
     with tracing.session(roots=roots, buffer_kib=buffer_kib, options=OPTIONS) as session:
         trace, text = session.folder / "trace", stem.with_name(f"{stem.name}.txt")
         yield ArmedObserver(lambda: report(trace, roots, text), session.counting)
 
 
-FUNCTION_GRAPH = Observer(_armed, lambda _parameters: tracing.check(), _roots, traces=True, disturbs=True)
+FUNCTION_GRAPH = Observer(
+    _armed,
+    lambda _parameters: tracing.check(),
+    _roots,
+    traces=True,
+    disturbs=True,
+)

@@ -258,7 +258,8 @@ def function_times(
 
 @functools.cache
 def check() -> str:
-    """Return the usable tracer: function_graph, else bpf. Raises Unsupported with both reasons; each is tried once."""
+    """Return the usable tracer, function_graph or else bpf. Raises Unsupported, with both reasons; each is tried
+    once."""
     try:
         tracing.check()
         return tracing.TRACER
@@ -336,7 +337,10 @@ FUNCTION_TIMES = Observer(
 
 @contextmanager
 def guest_function_times(guests: Sequence[Kernel], names: Sequence[str]) -> Iterator[ArmedObserver]:
-    """Arm these functions' times in guests' kernels. Raises Unsupported without guests or a tracer, BadInput."""
+    """Arm the times of these functions in the guests' kernels, before the traffic.
+
+    Raises Unsupported without guests or without a tracer in them, BadInput for a function that a guest cannot trace.
+    """
     if not guests:
         raise Unsupported("no endpoint is a guest: use function_times for this machine's kernel")
     with ExitStack() as stack:
@@ -367,7 +371,10 @@ def _output(guest: Kernel, *argv: str) -> str:
 
 
 def traced(guest: Kernel, names: Sequence[str]) -> dict[str, str]:
-    """Return a guest kernel's names, mapped to the requested ones. Raises Unsupported without a tracer, BadInput."""
+    """Return a guest kernel's name of each function, mapped to the requested name.
+
+    Raises Unsupported without a tracer, BadInput for a function that it cannot trace.
+    """
     try:
         tracers = guest.read(f"{TRACEFS}/available_tracers").split()
     except OSError:
@@ -408,7 +415,10 @@ def _check_guests(parameters: ObservedLoad) -> None:
 
 
 def _check_traceable(parameters: ObservedLoad, topology: topologies.Topology) -> None:
-    """Raise BadInput for functions that guests cannot trace; rows report other problems of a tracer."""
+    """Raise BadInput for functions that the guests' kernel cannot trace.
+
+    Other problems of a tracer do not stop the experiment; its rows report them.
+    """
     with suppress(Unsupported, Failed):
         for one in _guests(parameters, topology)[:1]:  # all guests have the same kernel and modules
             traced(one, _named(parameters))

@@ -16,7 +16,10 @@ KALLSYMS = Path("/proc/kallsyms")
 
 
 def resolved(names: Sequence[str]) -> dict[str, list[str]]:
-    """Return the traceable names of functions: own ones, or copies (`.constprop.0`). Raises BadInput with near ones."""
+    """Return the traceable names of each function: itself, or the compiler's copies of it (`.constprop.0`).
+
+    Raises BadInput, with similar names, for functions that this kernel cannot trace.
+    """
     there = traceable()
     result = resolve(names, there)
     missing = [name for name in names if not result[name]]
@@ -28,7 +31,11 @@ def resolved(names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def traceable() -> list[str]:
-    """Return what this kernel can trace: functions, or those of /proc/kallsyms (for probes). Raises Unsupported."""
+    """Return the functions that this kernel can trace; without a function tracer, those in /proc/kallsyms (for
+    probes).
+
+    Raises Unsupported if there are none.
+    """
     try:
         return session.functions()
     except Unsupported:
@@ -53,7 +60,10 @@ def resolve(names: Sequence[str], there: Iterable[str]) -> dict[str, list[str]]:
 def refusal(
     kernel: str, missing: Iterable[str], there: Sequence[str], lists: str, known: Container[str] = ()
 ) -> str:
-    """Return why `kernel` cannot trace `missing`. `there`: what the file `lists` has; `known`: what the kernel has."""
+    """Return the sentence why `kernel` cannot trace `missing`.
+
+    `there` are the traceable functions, which the file `lists` lists; `known` are functions that the kernel has.
+    """
     words = []
     for name in missing:
         if name in known:

@@ -37,7 +37,10 @@ class Layout:
 
 @errors.reading("the format of a trace event")
 def layout(header_page: str, event_format: str, names: tuple[str, ...]) -> Layout:
-    """Build the layout; `names`: the event's fields, in order. Raises ValueError if the format has other ones."""
+    """Build the layout from events/header_page and the event's format.
+
+    `names` are fields in their order in the event. Raises ValueError if the format lacks them or has another order.
+    """
     page, event = fields(header_page), fields(event_format)
     number = re.search(r"^ID: (\d+)$", event_format, re.MULTILINE)
     if number is None or not {"commit", "data"} <= set(page) or not set(names) <= set(event):

@@ -23,15 +23,25 @@ TRACER = "function_graph"
 OTHERWISE = "run with where=vm:debian,profile=tracing"
 # Settings that all instances share with function_graph.
 SHARED = {
-    "set_graph_function", "set_graph_notrace", "max_graph_depth", "tracing_thresh", "saved_cmdlines_size",
-}  # fmt: skip
+    "set_graph_function",
+    "set_graph_notrace",
+    "max_graph_depth",
+    "tracing_thresh",
+    "saved_cmdlines_size",
+}
 OPTIONS = "options/funcgraph-"  # setting one in an instance sets it in all (tried with 6.12)
 # Settings that would otherwise leave out calls or change what a time means.
 PLAIN = {
-    "tracing_thresh": "0", "max_graph_depth": "0", "set_graph_notrace": "", "set_ftrace_notrace": "",
-    "set_ftrace_pid": "", "saved_cmdlines_size": "16384", "options/funcgraph-irqs": "1", "options/sleep-time": "1",
+    "tracing_thresh": "0",
+    "max_graph_depth": "0",
+    "set_graph_notrace": "",
+    "set_ftrace_notrace": "",
+    "set_ftrace_pid": "",
+    "saved_cmdlines_size": "16384",
+    "options/funcgraph-irqs": "1",
+    "options/sleep-time": "1",
     "options/overwrite": "1",
-}  # fmt: skip
+}
 # Further settings that perf-tools change.
 PERF_TOOLS_OPTIONS = (
     *(f"{OPTIONS}{name}" for name in ("abstime", "proc", "tail", "duration")),
@@ -61,7 +71,10 @@ class Session:
         return sorted(result, key=lambda path: int(path.name.removeprefix("cpu")))
 
     def lost_count(self) -> int:
-        """Return the events lost or left unread since arming, for readers of the raw buffers, not of `trace`."""
+        """Return the events that were lost or left unread since arming.
+
+        It is meaningful for readers of the raw buffers, not of `trace`.
+        """
         return sum(lost((cpu / "stats").read_text()) for cpu in self.cpus())
 
 
@@ -97,7 +110,8 @@ def place() -> Path:
 
 
 def functions() -> list[str]:
-    """Return what functions this kernel can trace now (of modules: the loaded ones), by address. Raises Unsupported."""
+    """Return the functions that this kernel can trace now, by address; those of loaded modules only. Raises
+    Unsupported."""
     return [line.split()[0] for line in _read(place() / "available_filter_functions").splitlines()]
 
 
@@ -142,7 +156,10 @@ def session(
 
 @contextmanager
 def exclusive_tracefs() -> Iterator[Path]:
-    """Yield the shared tracefs for programs that trace; restore all settings afterwards. Raises as `session`."""
+    """Yield the shared tracefs folder for programs that trace on their own; restore all settings afterwards.
+
+    The settings are also restored if this process is killed. Raises Unsupported as `session` does.
+    """
     top = place()
     _check(top)
     if tracing_journal.PERF_TOOLS_LOCK.exists():
@@ -238,7 +255,8 @@ _instances: dict[Path, bool] = {}  # results of `_in_instances`
 
 
 def _in_instances(top: Path, journal: tracing_journal.Journal) -> bool:
-    """Return whether this kernel supports function_graph in instances; tried with one function: all take long."""
+    """Return whether this kernel supports function_graph in instances; tried with one function, because all take
+    long."""
     if top not in _instances:
         own = top / "instances" / f"labkit-{os.getpid():x}-try"
         journal.note(own, None)

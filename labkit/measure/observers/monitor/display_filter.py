@@ -29,7 +29,10 @@ MAX_FIELDS, MAX_VALUE = 16, 500  # values are cut to so many characters
 
 
 def check_text(expression: str) -> None:
-    """Raise BadInput for an empty, too long or unprintable text; tshark itself knows quotes and parentheses."""
+    """Raise BadInput for a text that cannot be a display filter because it is empty, or of its length or characters.
+
+    Quotes and parentheses are left to tshark, which knows their syntax.
+    """
     libpcap.check(expression)
     if not expression.strip():
         raise BadInput("the display filter is empty: write one, or leave display out")
@@ -47,7 +50,11 @@ def field_names(text: str) -> tuple[str, ...]:
 
 
 def check(expression: str | None, fields: Sequence[str] = ()) -> None:
-    """Let tshark check filter and fields. Raises BadInput with the position, Unsupported without it, or Failed."""
+    """Let tshark check a display filter and fields.
+
+    Raises BadInput with tshark's message and the position of the error, Unsupported if tshark is missing, and Failed if
+    it hangs or is killed.
+    """
     if expression is not None:
         check_text(expression)
     empty = pcapng.header([("check", ETHERNET)], 256)

@@ -1,4 +1,7 @@
-"""Count packets by class and conversation from a few bytes of each, because decoding would cost more."""
+"""Count packets by class and by conversation, which a few bytes of each packet distinguish.
+
+Decoding every packet would cost more.
+"""
 
 import struct
 from collections.abc import Mapping

@@ -54,7 +54,10 @@ class Form:
 
 
 def _udp_forms(port: int, tunnel: Callable[[str, int], tuple[str, str]]) -> Iterator[Form]:
-    """Yield the forms of a tunnel in UDP. `tunnel`: from outer header and begin to a condition and the payload."""
+    """Yield the forms of a tunnel in UDP.
+
+    `tunnel` returns a condition and the tunnel's payload, by the outer header and where the tunnel begins in it.
+    """
     outer = (("udp", 0, f"udp[2:2] = {port}"), ("ip6", 40, f"ip6[6] = 17 and ip6[42:2] = {port}"))
     for header, udp_at, condition in outer:
         more, payload = tunnel(header, udp_at + UDP_BYTES)
@@ -96,7 +99,8 @@ def _gre_forms() -> Iterator[Form]:
 
 
 def _outer_ip6(protocol: int) -> Iterator[tuple[str, int]]:
-    """Yield the condition that outer IPv6 carries this protocol, and its begin: also behind 8 bytes of options."""
+    """Yield the condition that an outer IPv6 header carries this protocol, and where that begins: without and with
+    8 bytes of destination options."""
     yield f"ip6[6] = {protocol}", 40
     yield f"ip6[6] = {DESTINATION_OPTIONS} and ip6[40:2] = {protocol << 8}", 48
 

@@ -73,7 +73,8 @@ class KeptPackets:
         self._bytes = self.count = 0
 
     def newest(self, since: int, limit: int, before: float = math.inf) -> list[Row]:
-        """Return the newest `limit` packets with a number after `since` and below `before`, the oldest first."""
+        """Return the newest `limit` packets with a number after `since` and below `before`, in the order of their
+        arrival."""
         result: list[Row] = []
         for one in self._backwards(before):
             if len(result) >= limit or one[0] <= since:

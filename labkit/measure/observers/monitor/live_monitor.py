@@ -66,7 +66,10 @@ def hint(report: MonitorReport) -> str | None:
 
 
 class LiveMonitor:
-    """A monitor until it, or its topology, is closed; readable afterwards. Several threads may use it."""
+    """A monitor that goes on until it is closed, or its topology is. Several threads may use it.
+
+    What it kept can be read and saved afterwards.
+    """
 
     def __init__(self, ask: Ask, hop: str, request: monitor.Request) -> None:
         monitor.check_request(request)
@@ -119,7 +122,8 @@ class LiveMonitor:
                 self._report("monitor clear")
 
     def save(self, path: str | Path) -> None:
-        """Write the kept packets as a pcapng file, also after `close`; each packet's comment describes its headers."""
+        """Write the kept packets as a pcapng file, for example for Wireshark, also after `close`. Each packet's
+        comment describes its headers."""
         run_folder.write(Path(path), self.pcapng())
 
     def pcapng(self) -> bytes:
@@ -176,7 +180,10 @@ def blocks(there: list[MonitoredPacket]) -> Iterator[bytes]:
 
 
 def typed(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return `LiveTopology.monitor`'s parameters among texts, with numbers converted. Raises BadInput."""
+    """Return the parameters of `LiveTopology.monitor` among texts of a command line or a page, with numbers converted.
+
+    Raises BadInput for an invalid number.
+    """
     result: dict[str, Any] = {name: given[name] for name in TEXTS if name in given}
     for name in NUMBERS:
         if name in given:

@@ -274,7 +274,11 @@ class _MonitorProcess:
 
 
 class Monitor:
-    """A monitor at an interface until `close`, for a process with one thread. Raises BadInput, Unsupported."""
+    """A monitor at an interface, from now on until `close`.
+
+    Raises BadInput for a missing interface or an invalid request, Unsupported if packets cannot be captured or
+    filtered. The process that makes it must have one thread.
+    """
 
     def __init__(self, hop: CapturePoint, request: Request) -> None:
         check_request(request)
@@ -319,7 +323,8 @@ class Monitor:
         return report
 
     def read(self, since: int = -1, limit: int = 0, before: int | None = None) -> Report[Row]:
-        """Return counts, and the newest `limit` packets between `since` and `before`. Raises Failed if it has ended."""
+        """Return the counts, and the newest `limit` kept packets after number `since` and below `before`. Raises Failed
+        if the process ended."""
         return self._request({"do": "read", "since": since, "limit": limit, "before": before})
 
     def stop(self) -> Report[Row]:
@@ -340,7 +345,8 @@ class Monitor:
             raise Failed(f"the monitor of {self._hop.name} {error}: start it again") from None
 
     def close(self) -> Report[Row]:
-        """Stop capturing, handle all captured packets, and return the last counts. Raises Failed if it has ended."""
+        """Stop capturing, handle all captured packets, and return the last counts. Raises Failed if the process
+        ended."""
         try:
             return self._with_seen(self._forked.stop(DRAIN_S + ANSWER_S))
         except (Failed, msgspec.DecodeError) as error:

@@ -80,7 +80,8 @@ def _is_within(number: float, limits: tuple[float, float] | range) -> bool:
 
 
 def sampler(text: str) -> Sampler:
-    """Make a sampler of a text: `all`, `one_in:100`, `random:0.01`, `interval:10:1`, `first:4096`. Raises BadInput."""
+    """Make a sampler from a text such as `all`, `one_in:100`, `random:0.01`, `interval:10:1` or `first:4096`. Raises
+    BadInput for another text."""
     name, *words = text.split(":")
     make, _form, limits, least = SAMPLERS.get(name, SAMPLERS["all"])
     try:

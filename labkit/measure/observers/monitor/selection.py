@@ -24,7 +24,8 @@ MAX_VLAN, MAX_PORT = 4095, 65535
 class Selection(msgspec.Struct, frozen=True):
     """Which packets are seen. All that is given must hold. Addresses may be prefixes. `port` is the source's or the
     destination's, a number or a range 5000-5010; later fragments have none. With a tunnel `inside`, `source`,
-    `destination`, `port` and `protocol` are those of the inner packet. `expression`: pcap-filter(7)."""
+    `destination`, `port` and `protocol` are those of the inner packet. `expression` is in libpcap's syntax
+    (pcap-filter(7))."""
 
     source: str | None = None
     destination: str | None = None
@@ -35,7 +36,10 @@ class Selection(msgspec.Struct, frozen=True):
     expression: str | None = None
 
     def filter(self, tunnel_ports: Mapping[int, str] = PORTS) -> str:
-        """Return libpcap's expression, "" for all. `tunnel_ports`: UDP ports, unless in `inside`. Raises BadInput."""
+        """Return the expression for libpcap; empty for every packet. Raises BadInput for an invalid value.
+
+        `tunnel_ports`: the UDP ports of vxlan and geneve, where `inside` names none.
+        """
         if self.protocol is not None and self.protocol not in PROTOCOLS:
             raise BadInput(
                 f"protocol={_quote(self.protocol)} is not known: {choose(self.protocol, PROTOCOLS)}"

@@ -1,4 +1,8 @@
-"""What perf_stat and perf_record share: program, scope, and the control descriptor (perf 5.12; tried with 6.1)."""
+"""What perf_stat and perf_record share: the program, its scope, and the control descriptor that starts and stops
+counting.
+
+`--control fd` needs perf 5.12 (tried with 6.1).
+"""
 
 import contextlib
 import os
@@ -78,7 +82,8 @@ class Controlled:
         self._running, self._control, self._ack = running, control, ack
 
     def request(self, word: str) -> None:
-        """Send a command and wait until perf has done it. Raises Failed or Unsupported with its message if it ended."""
+        """Send a command and wait until perf has done it. Raises Failed or Unsupported with its message if it
+        ended."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._control, f"{word}\n".encode())
         poll = select.poll()

@@ -83,7 +83,10 @@ class StackCounter:
 
     @errors.reading("the output of perf script")
     def read(self, blocks: Iterable[bytes]) -> None:
-        """Count a text's samples in blocks of any size. Raises Failed if it is not from `perf script`."""
+        """Count the samples of a text in blocks of any size; may be called for several texts.
+
+        Raises Failed if the text is not from `perf script`.
+        """
         rest = b""
         for block in blocks:
             text = rest + block
@@ -167,7 +170,8 @@ class StackCounter:
 
 
 def name_of(address: bytes, symbol: bytes | None, place: bytes) -> bytes:
-    """Return a function's name in folded stacks: kernel functions end in `_[k]`, unknown ones are [OBJECT]."""
+    """Return a function's name in folded stacks: kernel functions end in `_[k]`, unknown symbols are the object in
+    brackets."""
     if symbol is None:
         inside = _translated.sub(b"perf-PID.map", place.rsplit(b"/", 1)[-1].strip(b"[]"))
         return b"[%b]" % (inside or b"unknown")

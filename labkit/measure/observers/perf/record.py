@@ -36,7 +36,10 @@ PILES_UP = "cpu-clock cannot sample while interrupts are off: that time is charg
 
 @functools.cache
 def check() -> str:
-    """Return the sampled event: cycles, or else cpu-clock. Raises Unsupported without perf, privilege or symbols."""
+    """Return the sampled event: cycles, or cpu-clock if there is no such counter.
+
+    Raises Unsupported without perf, the privilege, or the kernel's symbols.
+    """
     event = sampled_event()
     words = ["record", *NO_CACHE, "-o", "/dev/null", "-e", event, *WHOLE_MACHINE.argv(), "--", "true"]
     ended = process.run([perf_control.program(), *words], perf_control.ANSWER_S)
@@ -51,7 +54,10 @@ def check() -> str:
 
 
 def allowed_hz(frequency_hz: int, path: str = MAX_RATE) -> int:
-    """Return a sampling frequency up to the kernel's limit, to which perf would lower it without telling."""
+    """Return a sampling frequency, or the kernel's limit if that is lower.
+
+    perf would lower it without telling labkit, and then every sample would stand for more time than labkit believes.
+    """
     with suppress(OSError, ValueError):
         return min(frequency_hz, max(1, int(Path(path).read_text())))
     return frequency_hz
@@ -89,7 +95,11 @@ def write(path: Path, result: StackCounter) -> int:
 
 @contextmanager
 def _armed(parameters: ObservedLoad, _topology: topologies.Topology, stem: Path) -> Iterator[ArmedObserver]:
-    """Start perf record, not yet sampling; it reports NAME.folded.gz and NAME.perf.data, too. Raises as `check`."""
+    """Start perf record before the traffic, not yet sampling. Raises what `check` raises.
+
+    It reports the number of samples and stacks, with the folded stacks as a gzip file (NAME.folded.gz), and with
+    `keep_perf_data` also NAME.perf.data beside it.
+    """
     mine, event = own(parameters), check()
     frequency_hz = allowed_hz(mine.sample_hz)
     sampling = ["-e", event, "-F", str(frequency_hz), "-g", *NO_CACHE, *WHOLE_MACHINE.argv()]

@@ -1,4 +1,7 @@
-"""perf stat: counts of CPU counters, software events, tracepoints (perf-stat(1), 6.1; output in `tests/samples`)."""
+"""perf stat: counts of CPU counters, software events and tracepoints during the traffic (perf-stat(1), 6.1).
+
+`tests/samples` has real output.
+"""
 
 import functools
 import math
@@ -29,7 +32,10 @@ Counts = dict[str, dict[str, Any]]
 
 @contextmanager
 def perf_stat(events: Sequence[str] = EVENTS, scope: Scope = WHOLE_MACHINE) -> Iterator[ArmedObserver]:
-    """Start perf stat before the traffic; use `counting` around it, then `report`. Raises what `check` raises."""
+    """Start perf stat before the traffic, not yet counting; use `counting` around it, and `report` afterwards.
+
+    Raises what `check` raises.
+    """
     refused = check(tuple(events), scope)
     known = [name for name in events if name not in refused]
     words = ["stat", "-x", BETWEEN, "--log-fd=1", *_options(known), *scope.argv()]
@@ -38,7 +44,11 @@ def perf_stat(events: Sequence[str] = EVENTS, scope: Scope = WHOLE_MACHINE) -> I
 
 
 def _report(text: str, events: Sequence[str], refused: Counts, scope: Scope) -> Observation:
-    """Return count, running_ratio (below 1 it is scaled up) and reason of each event: null if it is unavailable."""
+    """Return count, running_ratio and reason of each event.
+
+    An unavailable count is null with its reason. Below a running_ratio of 1 the event shared a counter with others, and
+    perf scaled its count up.
+    """
     result = parse(text)
     counts = {name: refused.get(name) or event_counts(result, name) for name in events}
     shared = [
@@ -53,7 +63,10 @@ def _report(text: str, events: Sequence[str], refused: Counts, scope: Scope) -> 
 
 @functools.cache
 def check(events: tuple[str, ...], scope: Scope = WHOLE_MACHINE) -> Counts:
-    """Return events that cannot be counted, as in `report`. Raises BadInput for an unknown name, and Unsupported."""
+    """Return the events that this machine cannot count, in the form of `report`; try perf with the others.
+
+    Raises Unsupported without perf or the privilege, BadInput for a name that perf does not know, with near ones.
+    """
     for name in events:
         if not re.fullmatch(NAME, name) or "," in re.sub("/.*/", "", name) or name.endswith(FILES):
             raise BadInput(f"{name!r} is not an event name; `perf list` lists them")
@@ -74,7 +87,10 @@ def check(events: tuple[str, ...], scope: Scope = WHOLE_MACHINE) -> Counts:
 
 
 def try_event(event: str) -> dict[str, Any]:
-    """Count an event while the machine is idle, to see whether it counts. Raises Unsupported without perf or right."""
+    """Count an event while the machine is almost idle, in the form of `report`, to see whether it counts at all.
+
+    Raises Unsupported without perf or the privilege.
+    """
     ended = _try([event], WHOLE_MACHINE, "-x", BETWEEN, "--log-fd=1")
     if ended.returncode != 0:
         raise perf_control.refusal(ended)
@@ -108,7 +124,10 @@ def _near(name: str) -> str:
 
 
 def parse(text: str) -> Counts:
-    """Parse `perf stat -x '|'`: event to count, running_ratio, reason; clocks in seconds. Raises Failed."""
+    """Parse the output of `perf stat -x '|'`: event to count, running_ratio, reason; clocks in seconds.
+
+    Raises Failed for an invalid number.
+    """
     result: Counts = {}
     with errors.reading("the output of perf stat") as at:
         for at.line, line in enumerate(text.splitlines(), 1):
@@ -141,7 +160,10 @@ def _null(reason: str) -> dict[str, Any]:
 
 
 def event_counts(result: Counts, name: str) -> dict[str, Any]:
-    """Return an event's counts: of two kinds of CPUs (`cpu_core/cycles/`, `cpu_atom/cycles/`) their sum."""
+    """Return the counts of an event.
+
+    With two kinds of CPUs perf reports `cpu_core/cycles/` and `cpu_atom/cycles/`; they are added.
+    """
     if name in result:
         return result[name]
     parts = [one for of, one in result.items() if of.split("/")[1:2] == [name]]

@@ -70,7 +70,10 @@ def usual(network: parts.Network) -> dict[str, int]:
 
 
 def check_load(network: parts.Network, pairs: int, mtu_bytes: int, family: int) -> None:
-    """Raise BadInput unless the first `pairs` pairs can be loaded with this MTU and IP version, which are their own."""
+    """Raise BadInput unless the first `pairs` pairs of the network can be loaded with this MTU and IP version.
+
+    A network has its own MTU and addresses, and only arms with equal ones are compared.
+    """
     described, mtus = validate.check(network)
     if pairs > len(network.pairs):
         raise BadInput(
@@ -140,7 +143,10 @@ def check_overlay(name: str, pairs: int, mtu_bytes: int, family: int) -> None:
 
 @contextmanager
 def overlay(_name: str, spec: Spec) -> Iterator[Topology]:
-    """Build the report's overlay, cs1 to cs5: VXLAN in GRE over one of two spines, where the MTU is larger."""
+    """Build the report's overlay, from cs1 to cs5: VXLAN in GRE between two leaves, over one of two spines.
+
+    The containers have the requested MTU; the provider network has the MTU that this needs.
+    """
     fabric = spec.mtu_bytes + kinds.overhead_bytes("gre", "vxlan")
     from labkit.measure.topologies.network.leaf_spine_overlay import leaf_spine_network  # no other needs it
 
@@ -232,7 +238,8 @@ class BuiltNetwork:
         self._kernel = {one.key: self.space[one.at].netlink for one in described.interfaces.values()}
 
     def make_node(self, node: parts.Node, family: int, sysctls: Mapping[str, int]) -> None:
-        """Set the sysctls of a namespace and create its bridges; defaults are set before there are interfaces."""
+        """Set the sysctls of a namespace, and create its bridges. Defaults for interfaces are set before there are
+        any."""
         space = self.space[node.name]
         addresses = self.described.interfaces_with_address(node.name)
         for which in ("all", "default") if node.forwards or len(addresses) > 1 else ():

@@ -27,7 +27,10 @@ ABSENT = (errno.EPROTONOSUPPORT, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOENT)
 def begin(
     described: NetworkIndex, index: Mapping[Key, int], space: Mapping[str, Namespace], devices: bool
 ) -> None:
-    """Encrypt ESP, or what the built `devices` send. Raises Unsupported without a protocol or a cipher."""
+    """Encrypt ESP, or what the built `devices` send.
+
+    Raises Unsupported if this kernel lacks a protocol or a cipher.
+    """
     spi, what = FIRST_SPI, ""
     try:
         for what, ends in _pairs(described):

@@ -143,7 +143,8 @@ class LinkKind:
 
 
 def _ip(prefix: str) -> dict[str, str]:
-    """Return the attributes of gre, gretap and ipip, which take IPv4 outside only; other kinds take IPv6."""
+    """Return the attributes of gre, gretap and ipip, which take IPv4 outer addresses only; the kernel has other kinds
+    for IPv6."""
     held = {
         "LOCAL": "local", "REMOTE": "remote", "LINK": "lower", "TTL": "ttl", "OFLAGS": "keyed", "IFLAGS": "keyed",
         "OKEY": "id", "IKEY": "id", "FWMARK": "mark",
@@ -232,7 +233,10 @@ def option(kind: str) -> str:
 
 
 def remedy(kind: str) -> str:
-    """Return what to do without a kind, with the newest kernel here that is late enough (Debian 12: 6.1, 6.12)."""
+    """Return what to do on a kernel without a kind of link, with the newest other one here that is late enough.
+
+    Debian 12's backports have Linux 6.12; its usual kernel is 6.1.
+    """
     if kind in KINDS and (since := KINDS[kind].since):
         from labkit.system.qemu import kernels  # needed only where a kernel lacks a kind
 
@@ -293,7 +297,10 @@ def around(added: Sequence[Header], inner_bytes: int, *, fills_mtu: bool = True)
 
 
 def within(added: Sequence[Header], outer_bytes: int) -> tuple[Header, ...]:
-    """Return the headers of the longest inner packet for this MTU; padding has the rest (net/xfrm/xfrm_state.c)."""
+    """Return the headers of the longest inner packet that fits into this MTU.
+
+    What does not fill a multiple is in the padding (xfrm_state_mtu, net/xfrm/xfrm_state.c).
+    """
     inner_bytes = outer_bytes - length_bytes(added)
     while (spare := outer_bytes - inner_bytes - length_bytes(used := around(added, inner_bytes))) < 0:
         inner_bytes -= 1
@@ -315,6 +322,7 @@ def length_bytes(added: Sequence[Header]) -> int:
 
 
 def arithmetic(mtu_bytes: int, at: str, added: Sequence[Header]) -> str:
-    """Write what is left of an MTU as an equation: `1500 (lc1_sc2) - 20 (IPv4) - 4 (GRE) = 1476`."""
+    """Write what is left of the MTU of interface `at` as an equation: `1500 (lc1_sc2) - 20 (IPv4) - 4 (GRE) =
+    1476`."""
     terms = [f"{mtu_bytes} ({at})", *(f"{header.length_bytes} ({header.name})" for header in added)]
     return f"{' - '.join(terms)} = {mtu_bytes - length_bytes(added)}"

@@ -202,7 +202,8 @@ class NetworkIndex:
         return f"it has {', '.join(str(one.address) for one in self.interfaces_with_address(at)) or 'none'}"
 
     def connected(self, at: str, to: Address) -> DescribedInterface | None:
-        """Return the node's interface whose subnet has an address, with the longest prefix; None without one."""
+        """Return the node's interface whose subnet contains an address, with the longest prefix; None if there is
+        none."""
         result = [
             one
             for one in self.interfaces_with_address(at)
@@ -250,7 +251,10 @@ class NetworkIndex:
         return result
 
     def behind(self, hop: RouteChoice, to: Address) -> Address | None:
-        """Return the next node's address (gateway, remote of a layer 3 tunnel, target); None if no node has it."""
+        """Return the address of the next node on the way to an address; None if no node there has it.
+
+        It is the gateway, the remote of a layer 3 tunnel, or the target itself.
+        """
         if isinstance(hop.out.part, parts.Tunnel) and not hop.out.carries_frames:
             return ipaddress.ip_address(hop.out.part.remotes[0])
         near = hop.via or to

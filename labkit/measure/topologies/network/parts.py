@@ -21,7 +21,8 @@ UDP_PORTS = {kind: port for port, kind in packets.PORTS.items()} | {"wireguard":
 
 
 class CableEnd(NamedTuple):
-    """An end of a cable: node, interface, address with prefix length, bridge (`master`), MAC address (None: random)."""
+    """One end of a cable: its node, the interface's name, its address with prefix length, its bridge (`master`), and
+    its MAC address (None: random)."""
 
     at: str
     name: str

@@ -167,7 +167,8 @@ def set_port(own: BridgePort, space: Namespace) -> None:
 
 
 def set_sysctl(one: Sysctl, space: Namespace) -> None:
-    """Set a sysctl. Raises Unsupported if this kernel lacks it in a namespace, refuses the value, or needs a module."""
+    """Set a sysctl. Raises Unsupported if this kernel has none of this name in a namespace, or refuses the value, or
+    would load a module for it."""
     if one.name == CONGESTION_CONTROL and one.value not in space.read(f"/proc/sys/{AVAILABLE}").split():
         raise Unsupported(
             f"this kernel has not loaded {one.value}, the {one.name} of {one.at}, and no network loads modules into it:"

@@ -191,7 +191,10 @@ def _host(text: str, subject: str) -> None:
 
 
 def _address_kind(address: Address, subnet: Subnet) -> str | None:
-    """Return "network" or "broadcast" for no host's address; subnets of 1 or 2 have none (RFC 3021, RFC 6164)."""
+    """Return "network" or "broadcast" if no host can have the address, else None.
+
+    Subnets of one or two addresses have neither (RFC 3021, RFC 6164), and IPv6 has no broadcast.
+    """
     if subnet.num_addresses > 2 and address == subnet.network_address:
         return "network"
     broadcast = subnet.num_addresses > 2 and address.version == 4 and address == subnet.broadcast_address
@@ -499,7 +502,10 @@ class DerivedMtu:
 
 
 class Mtus:
-    """A network's MTUs, each computed once. Raises BadInput for a tunnel with an unreachable remote, or in itself."""
+    """The MTUs of a network's interfaces, each computed once.
+
+    Raises BadInput for a tunnel whose remote is unreachable or reached through the tunnel itself.
+    """
 
     def __init__(self, described: NetworkIndex) -> None:
         self._described = described
@@ -570,7 +576,10 @@ class Mtus:
         return DerivedMtu(path.base_bytes, path.at, (*path.added, *added))
 
     def _on_paths(self, at: str, to: Address, link: str | None) -> DerivedMtu | None:
-        """Return the smallest MTU on paths to an address, which leave by `link`; None if none arrives."""
+        """Return the smallest MTU on any path from a node to an address; None if no path arrives.
+
+        `link`: the interface by which the path must leave.
+        """
         described, arrived = self._described, False
         mtus: list[DerivedMtu] = []
         waiting, seen = [(at, to)], {(at, to)}

@@ -1,4 +1,7 @@
-"""A switch's configuration as one transaction on its database (RFC 7047, ovs-vswitchd.conf.db(5))."""
+"""The configuration of a switch as operations on its database: ports, bridges, mirrors, sampling.
+
+All are one transaction. Sources: RFC 7047, ovs-vswitchd.conf.db(5).
+"""
 
 import re
 from collections.abc import Sequence
@@ -56,7 +59,10 @@ SAMPLERS: dict[str, tuple[str, Row]] = {
 def operations(
     bridges: Sequence[Bridge], flow_limit: int | None = None, cpu: int | None = None
 ) -> list[Operation]:
-    """Return operations that insert bridges. flow_limit: of a datapath's table. cpu: that of a thread that polls."""
+    """Return the operations that insert these bridges into an empty database.
+
+    flow_limit: the most flows in a datapath's table. cpu: that of a thread that polls.
+    """
     result: list[Operation] = []
     for bridge in bridges:
         result += _bridge(bridge)

@@ -54,7 +54,11 @@ def mark(output: str, number: int) -> int:
 def counting(
     options: SwitchOptions, space: Namespace, ends: Sequence[tuple[str, int]]
 ) -> Iterator[Callable[[], Copies]]:
-    """Count the copies that arrive at interfaces (name, index); not by mirror on a shared cable without nft(8)."""
+    """Count the copies that arrive at these interfaces (name, index) of a namespace until the block ends.
+
+    Yields a function that returns those up to now. They are not told apart (`of_mirrors` is None) if several mirrors
+    share a cable and there is no nft(8), or the kernel has no such hook.
+    """
 
     def arrived() -> list[int]:
         return [space.netlink.counters(index).received_count for _name, index in ends]
@@ -80,7 +84,11 @@ def counting(
 
 @contextmanager
 def receiving(spec: Spec, switch: str) -> Iterator[tuple[str, Callable[[], Copies]]]:
-    """Read a switch's copies that arrive at the NIC; yield its MAC address and a counting function. Raises BadInput."""
+    """Read the copies of this switch (the topology's name) that arrive at the NIC, until the block ends.
+
+    Yields the MAC address of the NIC, and a function that returns the copies that have arrived up to now. Nothing
+    answers, so nothing is sent. Raises BadInput for a NIC that cannot be used, and as `reading`.
+    """
     options = parse(switch)
     with (
         namespaces([MONITOR], family=spec.family) as [space],

@@ -64,7 +64,8 @@ class Counts:
 
 
 def tunnel_headers(parameters: SwitchOptions) -> tuple[kinds.Header, ...]:
-    """Return the headers before a copy in a mirror's tunnel, outside in, with the copy's own Ethernet header."""
+    """Return the headers before a copy in a mirror's tunnel, from the outside in, with the copy's own Ethernet
+    header."""
     tag = (VLAN_TAG,) if parameters.vlans else ()
     if parameters.output == "erspan":
         return (kinds.IPV4, kinds.GRE, GRE_SEQUENCE, ERSPAN, kinds.ETHERNET, *tag)
@@ -176,7 +177,10 @@ class Mirrors:
 
     @contextmanager
     def uplink(self) -> Iterator[None]:
-        """Borrow, for the block, the NIC to the host where copies arrive and are read, if they leave this one."""
+        """Borrow the NIC at the cable to the host where copies arrive, if they leave this one, until the block ends.
+
+        There they are counted and read.
+        """
         if (remote := self._remote) is None:
             yield
             return
@@ -325,7 +329,11 @@ class Mirrors:
         return tuple(result)
 
     def prove(self, switch: Switch, pairs: Sequence[Pair | RemotePair]) -> None:
-        """Check that mirrors copy, anew after flows are removed, as they apply to new ones. Raises Failed."""
+        """Check that every mirror works: as many of its copies must arrive as its ports' counters say.
+
+        A mirror applies to new flows only, so flows are removed before each further attempt. Raises Failed if copies
+        are still missing after PROOF_S.
+        """
         if not self._parameters.mirrors:
             return
         deadline = time.monotonic() + PROOF_S

@@ -39,7 +39,8 @@ class Connection:
         self._rpc.close()
 
     def call(self, method: str, *parameters: Any, within_s: float = PATIENCE_S) -> Any:
-        """Call a method and return its result. Raises Failed with the daemon's message, or if it is late."""
+        """Call a method and return its result. Raises Failed with the daemon's message, or if no answer comes in
+        time."""
         import ovs.jsonrpc
 
         request = ovs.jsonrpc.Message.create_request(method, list(parameters))
@@ -81,7 +82,8 @@ class Database(Connection):
     """The database of a switch."""
 
     def transact(self, *operations: dict[str, Any], within_s: float = PATIENCE_S) -> list[dict[str, Any]]:
-        """Run operations (RFC 7047, 5.2) as one transaction; return the results. Raises Failed with the first error."""
+        """Run operations (RFC 7047, 5.2) as one transaction; return their results. Raises Failed with the first
+        error."""
         results: list[Any] = self.call("transact", DATABASE, *operations, within_s=within_s)
         for result in results:
             if result is not None and "error" in result:

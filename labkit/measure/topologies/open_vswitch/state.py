@@ -1,4 +1,7 @@
-"""The switch's part of the state, from its database: the kernel knows no userspace port's master, and no tunnel."""
+"""The switch ports' part of the state, from the switch's database: bridge, mirrored ports, tunnels.
+
+The kernel knows no master of a userspace datapath's port, and no interface of its tunnels.
+"""
 
 from typing import Any
 

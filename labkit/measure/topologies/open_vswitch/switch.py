@@ -36,7 +36,10 @@ CPUCLOCK_SCHED = 2  # linux/posix-timers.h: a process's CPU clock is derived fro
 
 
 class Switch:
-    """A switch: namespace, database, programs, and a folder with db.sock, CONTROL (ovs-appctl) and BRIDGE.mgmt."""
+    """A switch: its namespace, its folder, its database, and its two programs.
+
+    The folder has the sockets of both: db.sock, CONTROL for ovs-appctl(8), and BRIDGE.mgmt for ovs-ofctl(8).
+    """
 
     CONTROL = "vswitchd.ctl"
 
@@ -69,7 +72,10 @@ class Switch:
         return str(self._control.call(name, *words))
 
     def cpu_s(self) -> float:
-        """Return ovs-vswitchd's CPU seconds (resolution: 1 ns). Raises Failed if it, or ovsdb-server, has ended."""
+        """Return the CPU seconds of all threads of ovs-vswitchd, in nanosecond resolution.
+
+        Raises Failed if it has ended, or ovsdb-server, without which its state is not known.
+        """
         if (words := self._end()) is not None:
             raise Failed(f"the switch has ended: {words}")
         return time.clock_gettime((~self.pid << 3) | CPUCLOCK_SCHED)
@@ -84,7 +90,11 @@ class Switch:
         )  # fmt: skip
 
     def start(self, bridges: Sequence[Bridge], options: SwitchOptions, program: str = DAEMON) -> None:
-        """Start with these bridges. Raises as `settled`, BadInput for a missing CPU, Unsupported for the datapath."""
+        """Start the switch with these bridges in the empty database.
+
+        program: the ovs-vswitchd without DPDK. Raises as `settled`, BadInput for a CPU that does not exist, and
+        Unsupported if this kernel or this machine's Open vSwitch lacks the datapath or is too old for it.
+        """
         datapath, cpu = options.datapath, options.cpu
         program = dpdk.program() if datapath is Datapath.DPDK else program
         if program != DAEMON:
@@ -132,7 +142,8 @@ class Switch:
         self.settled()
 
     def settled(self) -> None:
-        """Wait until the configuration is in force. Raises Failed with the switch's words, also for a refused port."""
+        """Wait until ovs-vswitchd has applied its configuration. Raises Failed with its message, also for a refused
+        port."""
         deadline = time.monotonic() + START_S
         while (now := self.database.rows("Open_vSwitch", "cur_cfg")[0]["cur_cfg"]) < self._config:
             if (words := self._end()) is not None:
@@ -209,7 +220,10 @@ def version(program: str = DAEMON) -> str:
 
 @contextmanager
 def switch(space: Namespace) -> Iterator[Switch]:
-    """Start a switch with an empty database until the block ends. Raises as `version`."""
+    """Start a switch with an empty database in this namespace; its programs end with the block.
+
+    Raises as `version`.
+    """
     version()
     with short_folder("labkit-ovs-", in_memory()) as folder, process.all_ended([]) as programs:
         with closing(Switch(space, folder, programs)) as made:

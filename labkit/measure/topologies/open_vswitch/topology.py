@@ -37,7 +37,11 @@ from labkit.system.netlink.ethtool import complete_packets
 
 @contextmanager
 def ovs(name: str, spec: Spec) -> Iterator[Topology]:
-    """Build a veth from every end to one switch. Raises BadInput for options, Unsupported without it, or Failed."""
+    """Build a veth from every end to one switch.
+
+    Raises BadInput for invalid options (`switch_options.options`), Unsupported if Open vSwitch or its datapath is
+    missing, Failed with its message.
+    """
     if options(name).case is not None:
         with use_case(name, spec) as topology:
             yield topology
@@ -49,7 +53,10 @@ def ovs(name: str, spec: Spec) -> Iterator[Topology]:
 
 @contextmanager
 def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
-    """Build a tap from every guest to one switch. Raises as `ovs`, and BadInput for guests that it cannot carry."""
+    """Build a tap from every guest to one switch.
+
+    Raises as `ovs`, and BadInput for guests whose packets the userspace datapath cannot carry.
+    """
     from labkit.measure.endpoints.guest.spec import parse  # what only guests need
 
     wanted = options(name)
@@ -75,7 +82,10 @@ def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
 
 @contextmanager
 def side(name: str, spec: Spec) -> Iterator[BuiltSide]:
-    """Build a switch with this host's ends and NIC; the clients' has mirrors. Raises as `ovs`, BadInput for a case."""
+    """Build a switch with a veth for each end of this host, and the NIC as one more port.
+
+    Mirrors are on the clients' host. Raises as `ovs`, and BadInput for a use case.
+    """
     parameters = options(name)
     if parameters.case is not None:
         raise BadInput(f"{name}: a case has its network and its VMs on one host: use nodes=one")
@@ -117,7 +127,10 @@ def _cable(nic: str, numbers: Iterable[int], parameters: SwitchOptions) -> Port:
 def _start_switch(
     name: str, spec: Spec, built: BuiltNetwork, taps: dict[int, int] | None = None, *more: Port
 ) -> Iterator[tuple[Switch, Mirrors]]:
-    """Start the switch, and its mirrors, with ports of the ends or of guests (`taps`: indexes), and `more`."""
+    """Start the switch in the namespace between the ends, and its mirrors.
+
+    Its ports are the ends' interfaces there, or those of guests (`taps`: indexes by the ends' numbers), and `more`.
+    """
     parameters, between = options(name), built.space[BETWEEN]
     if parameters.datapath.in_userspace and taps is None:
         for number in numbers(spec):
@@ -141,7 +154,10 @@ def _proved(topology: Topology, one: Switch, mirrors: Mirrors) -> Iterator[Topol
 
 
 def vlan_of(number: int, parameters: SwitchOptions) -> int | None:
-    """Return the VLAN of an end's port, None for a trunk; beside copies in a VLAN, no end is in all VLANs."""
+    """Return the VLAN of end `number`'s port; None makes it a trunk of all VLANs.
+
+    If mirrors copy into a VLAN, an end must not be in all VLANs, or it would receive the copies.
+    """
     if not parameters.vlans:
         return 1 if parameters.output == "vlan" else None
     return 1 + number // 2 % parameters.vlans

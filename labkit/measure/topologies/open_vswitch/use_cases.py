@@ -61,7 +61,10 @@ VNI = 1
 
 @dataclass(frozen=True)
 class _End:
-    """An end: a VM (`number` from 0), or the network, with the number after. `openflow`: the number of its port."""
+    """An end of a use case: a VM (`number` from 0), or the network, whose number comes after the last VM's.
+
+    `openflow`: the number of its port.
+    """
 
     name: str
     number: int
@@ -71,7 +74,10 @@ class _End:
 
 @contextmanager
 def use_case(name: str, spec: Spec) -> Iterator[Topology]:
-    """Build the use case of a name. Raises BadInput for too few rules, and as `switch`, a port, or a refused rule."""
+    """Build the use case that `name` asks for.
+
+    Raises BadInput for too few rules, and the errors of `switch`, of a port, and of a rule that the switch refuses.
+    """
     options = switch_options.options(name)
     assert options.case is not None, "the name of the topology has a case"
     vms_count = max(spec.pairs, 2) if options.case == "vm_to_vm" else spec.pairs
@@ -138,7 +144,10 @@ def _bridges(datapath: Datapath, ports: Sequence[Port], tunnelled: bool) -> list
 def _network(
     name: str, spec: Spec, own: Sequence[_End], all_ends: Sequence[_End], under_bytes: Mapping[str, int]
 ) -> Network:
-    """Describe the ends that have a namespace. under_bytes: the MTU of the cable under a VXLAN, for those with one."""
+    """Describe the ends that have a namespace, each with a port at the switch and all others as neighbours.
+
+    under_bytes: the MTU of the cable under a VXLAN tunnel to the switch, for the ends that have one.
+    """
     parts: list[Part] = []
     for end in own:
         own_mac, at = mac(end.number, 0, spec.ours), str(end.address)

@@ -53,7 +53,8 @@ def _skipped(known: dict[tuple[str, str], InterfaceState], here: Place, port: Pl
 
 
 def _outwards(known: dict[tuple[str, str], InterfaceState], place: Place) -> Iterator[tuple[Place, str]]:
-    """Yield the interfaces from an end outwards, each with how it was reached: from above (lower), by cable (peer)."""
+    """Yield the interfaces from an end outwards, each with how it was reached: from above (lower) or through a
+    cable (peer)."""
     first = known.get((place.namespace, place.interface))
     # a tap is the far end of a guest's cable
     came_by = "peer" if first is not None and first.kind == "tun" else ""

@@ -240,7 +240,10 @@ def _mode(link: netlink.Link) -> str | None:
 
 
 def encrypted(netns: int, link: netlink.Link, leaving: list[encryption.Association]) -> TunnelState | None:
-    """Return the outside of WireGuard or ESP in tunnel mode. `leaving`: associations of what the namespace sends."""
+    """Return the outside of a WireGuard interface or of ESP in tunnel mode, which the link itself does not have.
+
+    `leaving`: the associations of packets that the namespace itself sends.
+    """
     if link.kind == "wireguard":
         with suppress(OSError, netlink.LinkError):  # another user's
             device = encryption.wireguard(netns, link.index)

@@ -83,7 +83,8 @@ class Server:
 
 
 class Client:
-    """Ports of a TRex server, ours until `close` or our end. `name`: the server's in messages; None: where it is."""
+    """The ports of a TRex server, ours until `close` or the end of this process. `name`: of the server, in messages;
+    None: where it listens."""
 
     def __init__(self, descriptor: int, at: Address, numbers: Sequence[int], name: str | None = None) -> None:
         self._companion = process.CompanionClient(descriptor, "TRex's client")
@@ -130,7 +131,10 @@ class Client:
         return float(report["frame_bytes"])
 
     def load_frames(self, mix: Mix, ends: Sequence[tuple[str, str]], latency_pps: float) -> None:
-        """Give each first port a mix of frames between `ends`; the flows differ in the mix's first field alone."""
+        """Give the first port of each pair the frames of a mix, instead of what it had.
+
+        `ends`: source and destination address of each port. The flows differ in the first field of the mix alone.
+        """
         counts = {size: mix.frame_bytes.count(size) for size in dict.fromkeys(mix.frame_bytes)}
         report = self._ask(
             "load_frames", frames=list(counts.items()), flows=mix.flows, field=mix.vary[0], ends=ends,
@@ -179,7 +183,10 @@ class Client:
 def connected(
     descriptor: int | None, at: Address, numbers: Sequence[int], mode: str, *, force: bool
 ) -> Iterator[tuple[Client, Server]]:
-    """Take ports of a server elsewhere for the block, by the companion `descriptor`. Raises as `Client.connect`."""
+    """Take ports of a server that runs elsewhere, until the block ends; `descriptor` is that of the run's companion.
+
+    Raises the errors of `Client.connect`.
+    """
     if descriptor is None:
         raise Failed(
             "labkit has not started TRex's client. This is a fault of labkit: report it with the command that you ran"

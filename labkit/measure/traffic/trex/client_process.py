@@ -93,7 +93,8 @@ class Session:
     def connect(
         self, mode: str, host: str, rpc_port: int, name: str, ports: list[int], force: bool, user: str
     ) -> dict[str, Any]:
-        """Connect and acquire the ports; return what the server (in messages, `name`) reports about both."""
+        """Connect and acquire the ports; return what the server reports about itself and about them. `name`: of the
+        server, in messages."""
         self._server = name
         if sys.version_info >= (3, 12):  # the extra installs no client there
             raise Unsupported(TOO_NEW)
@@ -254,7 +255,10 @@ class Session:
         udp_ports: list[int],
         latency_pps: float,
     ) -> dict[str, Any]:
-        """Give each first port a stream for each frame size. `frames`: (bytes with FCS, weight). `field`: varied."""
+        """Replace the streams of the first port of each pair by one stream for each frame size.
+
+        `frames`: pairs of a size in bytes with FCS and its weight. `field`: what differs between the flows.
+        """
         self._latency_pps, self._loaded = latency_pps, []
         for port, given in zip(self._ports[::2], ends[::2], strict=True):
             load = streams.mix_streams(frames, flows, field, given, udp_ports)

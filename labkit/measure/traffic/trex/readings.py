@@ -46,7 +46,10 @@ class ProbeLatency(Latency):
 def percentiles_s(
     buckets: Buckets, received_count: int, max_s: float | None, hdr: str | None = None
 ) -> dict[str, float | None]:
-    """Return latencies that shares of the probes do not exceed: upper edges of buckets, or exact (HDR); or None."""
+    """Return the latencies that shares of the probes do not exceed (LATENCIES); None without probes.
+
+    They are upper edges of buckets, never above `max_s`, or exact from an HDR histogram.
+    """
     # No bucket counts a probe of 1 s or more, so those that arrived and are in no bucket were the slowest.
     total = max(sum(buckets.values()), received_count - OFF_BY)
     most = math.inf if max_s is None else max_s
@@ -263,7 +266,8 @@ _DROPS = ("tcps_conndrops", "tcps_timeoutdrop", "tcps_keepdrops")
 
 @errors.reading(ANSWER)
 def connections(raw: Mapping[str, Any]) -> Connections:
-    """Return what a stateful test's connections did, from the readings of a server that counts anew each time."""
+    """Return what the connections of a stateful test did, from the client process's readings. The server counts anew
+    from each start."""
     names: Mapping[str, str] = {str(one["id"]): one["name"] for one in raw["described"]}
     errors = {one["name"] for one in raw["described"] if one["info"] == "error"}
     running, end = raw["readings"][:-1], raw["readings"][-1]

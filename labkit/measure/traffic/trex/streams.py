@@ -82,7 +82,8 @@ def file_streams(path: str, source: str, side: int, port: int) -> list[Any]:
 def mix_streams(
     frames: Sequence[Sequence[int]], flows: int, field: str, ends: Ends, udp_ports: Sequence[int]
 ) -> list[Any]:
-    """Return a stream for each frame size. `frames`: (bytes with FCS, weight). `field`: what flows differ in."""
+    """Return a stream for each frame size. `frames`: sizes in bytes with FCS, and their weights. `field`: what differs
+    between the flows."""
     from trex.stl import api
 
     program = _flows(field, flows, ends, udp_ports)
@@ -105,7 +106,10 @@ def probes(port: int, side: int, ends: Ends | None, rate_pps: float, udp_ports: 
 
 
 def _packet(side: int, ends: Ends | None, size: int, udp_ports: Sequence[int] = ()) -> Any:
-    """Return a UDP packet of `size` bytes without FCS or checksum (flows vary it), by default of TRex's addresses."""
+    """Return a UDP packet of `size` bytes without FCS from this side; without ends, from 16.0.0.1 to 48.0.0.1 or back.
+
+    With UDP ports it has no UDP checksum (RFC 768), because flows may change what it covers.
+    """
     from trex.stl import api  # the client's own scapy
 
     source, target = ends or OUTSIDE[side]
