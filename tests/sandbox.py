@@ -222,6 +222,13 @@ class Sandbox:
             == 0
         )
 
+    def leaves_nothing(self, before: object, within_s: float = 20) -> None:
+        """Check that no process, network namespace, interface or file is left. before: the interfaces that were."""
+        assert until(lambda: not self.processes(), within_s), self.processes()
+        assert until(self.only_namespace, 20), "network namespaces are left"
+        assert self.interfaces() == before
+        assert [list(folder.iterdir()) for folder in self.empty] == [[], [], []]
+
     def end(self) -> None:
         """End all processes that are left inside."""
         for pid in self.processes():
@@ -317,9 +324,14 @@ def printed(program: Path, *words: str, timeout_s: float, through: Sequence[str]
     through: words before the command, for a program that starts it.
     """
     argv = [*local.prefix(), *through, sys.executable, str(program), *words]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False)
+    return json.loads(output(argv, timeout_s, cwd=ROOT))
+
+
+def output(argv: Sequence[str], timeout_s: float, **options: Any) -> str:
+    """Return what a program prints, which must succeed."""
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=False, **options)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return done.stdout
 
 
 def until(true: Callable[[], Any], seconds: float, step_s: float = 0.02) -> bool:

@@ -1,46 +1,22 @@
 """A CPU quota of the whole run is in its rows, its doubts, the doctor and a comparison."""
 
-import contextlib
 import json
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import IN_A_NAMESPACE, cpu_cgroups
+from conftest import IN_A_NAMESPACE
+from sandbox import fifth_of_a_cpu, output
 
 from labkit.analysis import load, verdicts
 from labkit.common import run_folder
 
-PERIOD_US, QUOTA_US = 100_000, 20_000  # a fifth of one CPU
 LABKIT = [*IN_A_NAMESPACE, sys.executable, "-P", "-m", "labkit.cli"]
 JOIN = "import os, sys; open(sys.argv[1], 'w').write(str(os.getpid())); os.execvp(sys.argv[2], sys.argv[2:])"
 
 
-@contextlib.contextmanager
-def quota() -> Iterator[list[str]]:
-    """Make a cgroup with a quota; yield the words that start a program in it."""
-    [top] = cpu_cgroups()
-    own = top / "labkit-test"
-    own.mkdir()
-    try:
-        if (own / "cpu.max").exists():
-            (own / "cpu.max").write_text(f"{QUOTA_US} {PERIOD_US}")
-        else:
-            (own / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-            (own / "cpu.cfs_quota_us").write_text(str(QUOTA_US))
-        yield [sys.executable, "-c", JOIN, str(own / "cgroup.procs")]
-    finally:
-        own.rmdir()
-
-
 def run(before: list[str], *words: str) -> str:
-    done = subprocess.run(
-        [*before, *LABKIT, *words], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return output([*before, *LABKIT, *words], 300)
 
 
 @pytest.mark.long
@@ -48,7 +24,8 @@ def run(before: list[str], *words: str) -> str:
 def test_a_quota_is_a_doubt_everywhere(tmp_path: Path) -> None:
     words = "run datapaths topology=veth,veth_bridge rounds=2 duration_s=1 omit_s=0 --folder"
     run([], *words.split(), str(tmp_path / "free"))
-    with quota() as joined:
+    with fifth_of_a_cpu("labkit-test") as pids:
+        joined = [sys.executable, "-c", JOIN, str(pids)]
         run(joined, *words.split(), str(tmp_path / "limited"))
         told = json.loads(run(joined, "doctor", "--json"))
     rows = run_folder.read_rows(tmp_path / "limited")

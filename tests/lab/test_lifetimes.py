@@ -51,14 +51,6 @@ CHAIN = {
 }
 
 
-def nothing_left(machine: Sandbox, before: object) -> None:
-    """Check that no process, network namespace, interface or file is left."""
-    assert until(lambda: not machine.processes(), GONE_S), machine.processes()
-    assert until(machine.only_namespace, 20), "network namespaces are left"
-    assert machine.interfaces() == before
-    assert [list(folder.iterdir()) for folder in machine.empty] == [[], [], []]
-
-
 @pytest.mark.alone
 @pytest.mark.parametrize("words", [[], ORDINARY], ids=["root", "rootless"])
 def test_killed_at_random_moments(words: list[str], tmp_path: Path) -> None:
@@ -80,7 +72,7 @@ def test_killed_at_random_moments(words: list[str], tmp_path: Path) -> None:
                 there = set(kept)
                 watched(process, lambda there=there: set(rows_on_disk(folder)) - there, "a finished point")
             kill(machine, process, list(CHAIN)[number % 3], moment)
-            nothing_left(machine, before)
+            machine.leaves_nothing(before, GONE_S)
             kept = gone_on(folder, kept)
         assert kept, "not one point was finished in between: the test kills too early to tell anything"
         assert len(kept) < POINTS, "all points were finished: the test kills too late"
@@ -90,7 +82,7 @@ def test_killed_at_random_moments(words: list[str], tmp_path: Path) -> None:
         assert len(last) == POINTS
         measured_now = {json.loads(line)["point"] for line in done.stdout.splitlines()}
         assert measured_now == {name.removesuffix(".jsonl") for name in last.keys() - kept.keys()}
-        nothing_left(machine, before)
+        machine.leaves_nothing(before, GONE_S)
 
 
 def kill(machine: Sandbox, process: Process, target: str, moment: float) -> None:
@@ -140,7 +132,7 @@ def test_signal_ends_everything(how: str, machine: Sandbox) -> None:
         assert "Traceback" not in err
         sentences = [line for line in err.splitlines() if line.startswith("labkit: interrupted: ")]
         assert sentences == [err.splitlines()[-1]]
-    nothing_left(machine, before)
+    machine.leaves_nothing(before, GONE_S)
 
 
 @pytest.mark.long
@@ -152,7 +144,7 @@ def test_closed_output_pipe(machine: Sandbox) -> None:
     assert (done.returncode, len(done.stdout)) == (0, 10), done.stderr
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
-    nothing_left(machine, before)
+    machine.leaves_nothing(before, GONE_S)
 
 
 @pytest.mark.long

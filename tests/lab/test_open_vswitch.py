@@ -228,10 +228,7 @@ def test_killed_runs_leave_nothing(machine: Sandbox) -> None:
             time.sleep(moment_s)
         os.kill(program.pid, signal.SIGKILL)
         program.communicate()
-        assert until(lambda: not machine.processes(), 20), (moment_s, machine.processes())
-        assert until(machine.only_namespace, 20)
-        assert machine.interfaces() == before
-        assert [list(folder.iterdir()) for folder in machine.empty] == [[], [], []]
+        machine.leaves_nothing(before)
 
 
 def test_cpu_that_the_host_lacks_is_one_sentence(machine: Sandbox) -> None:
@@ -412,10 +409,7 @@ def test_fault_is_one_sentence_and_leaves_nothing(fault: str, machine: Sandbox, 
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
     assert sentence in done.stderr
-    assert until(lambda: not machine.processes(), 5), machine.processes()
-    assert until(machine.only_namespace, 20)
-    assert machine.interfaces() == before
-    assert [list(folder.iterdir()) for folder in machine.empty] == [[], [], []]
+    machine.leaves_nothing(before, 5)
 
 
 @pytest.mark.long

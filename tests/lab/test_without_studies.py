@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import IN_A_NAMESPACE, ROOT
 from python_environment import environment
+from sandbox import output
 
 from labkit.common import run_folder
 
@@ -25,9 +26,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def labkit(python: Path, *words: str) -> str:
     argv = [*IN_A_NAMESPACE, str(python), "-P", "-m", "labkit.cli", *words]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=180, check=False, cwd=python.parent)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return output(argv, 180, cwd=python.parent)
 
 
 def test_datapaths_and_why(python: Path, tmp_path: Path) -> None:

@@ -2,14 +2,13 @@
 
 import json
 import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
 from executed_notebook import PLOTLY, Shown, copied, papermill
-from sandbox import also
+from sandbox import also, output
 
 from studies.documents.exhibits import EXHIBITS
 from studies.documents.registry import claims
@@ -24,8 +23,7 @@ def test_findings(names: Sequence[str], tmp_path: Path) -> None:
     for name in names:
         shutil.copytree(RESULTS / name, published / name)
     argv = papermill("10_findings", out, "-p", "results_folder", str(published))
-    done = subprocess.run(argv, cwd=copied(tmp_path), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    output(argv, 300, cwd=copied(tmp_path))
     shown = json.dumps(Shown(out).data)
     assert all(f"### {claim.name}" in shown for claim in claims())
     assert all(name in shown for name in (*names, *(one.name for one in EXHIBITS)))

@@ -1,10 +1,10 @@
 """The notebook of trends draws a history, and says what is beside each change."""
 
 import json
-import subprocess
 from pathlib import Path
 
 from executed_notebook import PLOTLY, Shown, copied, papermill
+from sandbox import output
 from synthetic_rows import rows, save
 
 from labkit.analysis import history
@@ -20,8 +20,7 @@ def test_trend(tmp_path: Path) -> None:
         history.add(save(tmp_path / name, made, **about), tmp_path / "track")
     out = tmp_path / "out.ipynb"
     argv = papermill("14_trend", out, "-p", "folder", str(tmp_path / "track"))
-    done = subprocess.run(argv, cwd=copied(tmp_path), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    output(argv, 300, cwd=copied(tmp_path))
     shown = json.dumps(Shown(out).data)
     assert shown.count(PLOTLY) == 2
     assert "vxlan to veth" in shown

@@ -2,21 +2,18 @@
 
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from sandbox import output
 
 from labkit.commands import reference, registry
 
 
 def python(*words: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-P", *words], capture_output=True, text=True, check=False, cwd=ROOT
-    )
-    assert done.returncode == 0, done.stderr
+    output([sys.executable, "-P", *words], 900, cwd=ROOT)
 
 
 @pytest.mark.long

@@ -33,13 +33,25 @@ def test_file_that_is_named_travels_with_its_digest(profile: str) -> None:
     assert made["profile_digest"] == digest
 
 
-def test_sweep_needs_the_flag(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "harmless", "what", "allowed"),
+    [
+        ("profile", "imix", "code", "machine_sysctl,trex_profile"),
+        ("trex", None, "the folder of a program", "trex_folder"),
+    ],
+)
+def test_a_sweep_needs_the_flag(
+    name: str, harmless: str | None, what: str, allowed: str, profile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {name: profile}
     monkeypatch.setenv(PROGRESS, "/dev/null")
-    with pytest.raises(BadInput, match="is code, and a sweep's file may be somebody else's"):
-        code_files.read(LoadTestParameters, {"profile": profile})
-    assert code_files.read(LoadTestParameters, {"profile": "imix"}) == ({"profile": "imix"}, {})
-    monkeypatch.setenv(ALLOW, "machine_sysctl,trex_profile")
-    assert code_files.read(LoadTestParameters, {"profile": profile})[1]
+    monkeypatch.delenv(ALLOW, raising=False)
+    with pytest.raises(BadInput, match=f"is {what}, and a sweep's file may be somebody else's"):
+        code_files.read(LoadTestParameters, given)
+    assert code_files.read(LoadTestParameters, {name: harmless}) == ({name: harmless}, {})
+    monkeypatch.setenv(ALLOW, allowed)
+    parameters, sources = code_files.read(LoadTestParameters, given)
+    assert (given.items() <= parameters.items(), bool(sources)) == (True, name == "profile")
 
 
 def test_digest_without_its_text_is_refused_by_the_experiment(profile: str) -> None:
@@ -58,15 +70,3 @@ def test_invalid_code_file_is_refused(profile: str) -> None:
             code_files.read(LoadTestParameters, {"profile": profile})
         with pytest.raises(BadInput, match="there is no file"):
             code_files.read(LoadTestParameters, {"profile": profile + ".py"})
-
-
-def test_sweep_names_no_folder_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(PROGRESS, "/dev/null")
-    monkeypatch.delenv(ALLOW, raising=False)
-    with pytest.raises(
-        BadInput, match="is the folder of a program, and a sweep's file may be somebody else's"
-    ):
-        code_files.read(LoadTestParameters, {"trex": "/tmp/v3.08"})
-    assert code_files.read(LoadTestParameters, {"trex": None}) == ({"trex": None}, {})
-    monkeypatch.setenv(ALLOW, "trex_folder")
-    assert code_files.read(LoadTestParameters, {"trex": "/tmp/v3.08"}) == ({"trex": "/tmp/v3.08"}, {})
