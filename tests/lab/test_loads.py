@@ -1,5 +1,7 @@
 """Extreme loads: slow pacing, one direction that is a bottleneck, and more pairs than CPUs."""
 
+import statistics
+
 import pytest
 from sandbox import Sandbox
 
@@ -27,6 +29,32 @@ def test_each_direction_has_its_own_throughput(protocol: str, machine: Sandbox) 
     for bps in (row["reverse_bps"], free["forward_bps"], free["reverse_bps"]):
         assert bps == pytest.approx(40e6, rel=0.1)
     assert row["throughput_bps"] == pytest.approx(row["forward_bps"] + row["reverse_bps"])
+
+
+@pytest.mark.parametrize(
+    ("protocol", "direction"),
+    [("udp", "forward"), ("udp", "reverse"), ("tcp", "forward"), ("tcp", "reverse"), ("tcp", "both")],
+)
+def test_slices_of_each_direction(protocol: str, direction: str, machine: Sandbox) -> None:
+    """Only the way to the server is a bottleneck, and whoever sends is held while the other arm has its slice."""
+    narrow = "change=narrow: qdisc tbf rate 20mbit burst 10kb latency 20ms at between:port1"
+    words = (narrow, "topology=veth_bridge", f"protocol={protocol}", f"direction={direction}")
+    rows = machine.rows(*words, "slices=8", "whole_runs=0")
+    assert {(row["method"], row["status"], row["reason"]) for row in rows} == {("slice", "ok", None)}
+    column = {"forward": "throughput_bps", "reverse": "throughput_bps", "both": "forward_bps"}[direction]
+
+    def usual_bps(name: str, column: str) -> float:
+        return statistics.median(row[column] for row in rows if row["arm"] == name)
+
+    assert usual_bps("veth_bridge", column) > 100e6
+    if direction == "reverse":
+        assert usual_bps("veth_bridge+narrow", column) > 100e6
+    else:
+        assert 10e6 < usual_bps("veth_bridge+narrow", column) < 22e6
+    if direction == "both":
+        assert usual_bps("veth_bridge+narrow", "reverse_bps") > 100e6
+        for row in rows:
+            assert row["throughput_bps"] == pytest.approx(row["forward_bps"] + row["reverse_bps"])
 
 
 @pytest.mark.needs("veth", "bridge", "macvlan", "vxlan")

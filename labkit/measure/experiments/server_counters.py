@@ -28,6 +28,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     received_count: int
     sent_count: int | None = None
     fragments_count: int | None = None
+    reverse_bytes: int | None = None
     cpu_s: float
     softirq_s: float
     steal_s: float
@@ -37,8 +38,13 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     def columns(self) -> dict[str, Any]:
         """The columns of a row: what arrived, at which rates, and the CPU time."""
         names = ("window_s", "received_bytes", "received_count", "cpu_s", "softirq_s", "steal_s")
-        return {name: getattr(self, name) for name in names} | {
-            "throughput_bps": self.received_bytes * 8 / self.window_s,
+        each_bytes = {"throughput_bps": self.received_bytes}
+        if self.reverse_bytes is not None:
+            forward_bytes = self.received_bytes - self.reverse_bytes
+            each_bytes |= {"forward_bps": forward_bytes, "reverse_bps": self.reverse_bytes}
+        return {
+            **{name: getattr(self, name) for name in names},
+            **{name: count * 8 / self.window_s for name, count in each_bytes.items()},
             "throughput_pps": self.received_count / self.window_s,
         }
 

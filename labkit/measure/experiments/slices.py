@@ -121,7 +121,7 @@ class Sender:
 
         Programs in namespaces get their signals at once, so there is nothing to wait for.
         """
-        if all(pair.client.runtime is None for pair in self.built_arm.topology.pairs):
+        if all(end.runtime is None for end in self.built_arm.topology.ends):
             return True
         begin = now = self.counters.per_server()
         deadline = time.monotonic() + SIGNAL_S
@@ -147,7 +147,7 @@ def measure(
         senders = []
         for one in built_arms:
             own = one.arm.parameters(parameters)
-            counters = receivers(one.topology.pairs, own.protocol, own.datagram_bytes)
+            counters = receivers(one.topology.pairs, own.protocol, own.datagram_bytes, own.direction)
             try:
                 # Some sysctls act when a socket is made, others while it sends.
                 with one.while_measured():

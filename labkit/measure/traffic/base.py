@@ -179,12 +179,17 @@ class Generator(abc.ABC):
                     f"{name}={value}: {parameters.protocol} with {self.name} has no {name}; leave it out"
                 )
         self._check_sockets(parameters)
-        if parameters.direction != "forward":
-            given = f"direction={parameters.direction}"
-            if not can.turns:
-                raise BadInput(f"{given}: with {self.name} only clients send; leave it out")
-            if parameters.slices or parameters.nodes == "two":
-                raise BadInput(f"{given} needs whole runs on one host: use slices=0 and nodes=one")
+        self.check_direction(parameters)
+
+    def check_direction(self, parameters: LoadParameters) -> None:
+        """Raise BadInput for a direction in which it cannot send."""
+        if parameters.direction == "forward":
+            return
+        given = f"direction={parameters.direction}"
+        if not self.capabilities.turns:
+            raise BadInput(f"{given}: with {self.name} only clients send; leave it out")
+        if parameters.nodes == "two":
+            raise BadInput(f"{given} needs both ends on one host: use nodes=one")
 
     def _check_sockets(self, parameters: LoadParameters) -> None:
         """Raise BadInput for options of sockets that it cannot set."""
@@ -684,13 +689,20 @@ class Flows:
 
     def go(self) -> None:
         """Let all senders send."""
-        for client in self.clients:
-            client.go()
+        for program in (*self._sending_servers, *self.clients):
+            program.go()
 
     def hold(self) -> None:
-        """Pause all senders until the next `go`."""
-        for client in self.clients:
-            client.hold()
+        """Pause all senders until the next `go`. Whoever only receives still takes what is on its way."""
+        clients = [] if self._parameters.direction == "reverse" else self.clients
+        for program in (*self._sending_servers, *clients):
+            program.hold()
+
+    @property
+    def _sending_servers(self) -> list[process.Running]:
+        if self.servers is None or self._parameters.direction == "forward":
+            return []
+        return self.servers.programs
 
     def bind(self, cpus: Sequence[tuple[int, int]]) -> None:
         """Bind the client and the server of each flow to these CPUs. Raises Failed for a program that has ended."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from labkit.common import errors
 from labkit.measure.endpoints import Endpoint, Namespace, Pair
@@ -24,13 +24,15 @@ WITHOUT_ETHERNET = ("vxlan", "geneve", "bridge", "vlan", "team")
 class ReceiveCounts:
     """Payload and packets received since the start; for UDP, datagrams that reached a socket.
 
-    `sent_count` and `fragments_count` (made by IP at the senders) are None if unknown.
+    `sent_count` and `fragments_count` (made by IP at the senders) are None if unknown. `reverse_bytes` is the
+    payload that went from servers to clients if data goes in both directions; else None.
     """
 
     received_bytes: int
     received_count: int
     sent_count: int | None = None
     fragments_count: int | None = None
+    reverse_bytes: int | None = None
 
     def __sub__(self, other: ReceiveCounts) -> ReceiveCounts:
         # With a tunnel in the server's namespace the count may lag slightly, but never decreases (_received_datagrams)
@@ -39,6 +41,7 @@ class ReceiveCounts:
             max(0, self.received_count - other.received_count),
             _less(self.sent_count, other.sent_count),
             _less(self.fragments_count, other.fragments_count),
+            _less(self.reverse_bytes, other.reverse_bytes),
         )
 
 
@@ -54,7 +57,8 @@ class Receivers:
     the servers have read (InDatagrams) times their length, so datagrams dropped at a full socket buffer or left unread
     do not count. On lo, acknowledgements are frames without payload. A tunnel's outer datagrams in the server's
     namespace do not count either (`udp_tunnels`). For UDP `length_bytes` is the payload of a datagram. What was sent is
-    known only if the clients are on this host.
+    known only if the clients are on this host. `reverse_count`: how many of the servers, the first ones, are
+    clients that receive what servers send.
     """
 
     def __init__(
@@ -63,10 +67,12 @@ class Receivers:
         protocol: str,
         length_bytes: int | None,
         clients: Sequence[Endpoint] = (),
+        reverse_count: int = 0,
     ) -> None:
         self._servers = servers
         self._protocol = protocol
         self._length_bytes = length_bytes
+        self._reverse_count = reverse_count
         # Clients may share a namespace, whose counters must count once.
         self._clients = {id(client.kernel): client.kernel for client in clients}.values()
         self._mibs = "/proc/net/snmp6" if ":" in servers[0].address else "/proc/net/snmp"
@@ -85,15 +91,19 @@ class Receivers:
         if self._protocol == "udp":
             assert self._length_bytes is not None
             counts = self.per_server()
-            of_received = sum(counts) * self._length_bytes, sum(counts)
             sent = [sent_datagrams(client.read(self._mibs)) for client in self._clients]
-            return ReceiveCounts(*of_received, *map(sum, zip(*sent, strict=True)))
+            each_bytes = [count * self._length_bytes for count in counts]
+            return self._sums(each_bytes, counts, *map(sum, zip(*sent, strict=True)))
         read = [server.counters() for server in self._servers]
-        headers = sum(
-            one.received_count * length for one, length in zip(read, self._header_bytes, strict=True)
-        )
-        frames = sum(one.received_count for one in read)
-        return ReceiveCounts(sum(one.received_bytes for one in read) - headers, frames)
+        each_bytes = [
+            one.received_bytes - one.received_count * length
+            for one, length in zip(read, self._header_bytes, strict=True)
+        ]
+        return self._sums(each_bytes, [one.received_count for one in read])
+
+    def _sums(self, each_bytes: Sequence[int], counts: Sequence[int], *sent: int) -> ReceiveCounts:
+        reverse_bytes = sum(each_bytes[: self._reverse_count]) if self._reverse_count else None
+        return replace(ReceiveCounts(sum(each_bytes), sum(counts), *sent), reverse_bytes=reverse_bytes)
 
     def per_server(self) -> list[int]:
         """Return what each server has received: bytes of its interface (TCP) or datagrams (UDP)."""
@@ -115,7 +125,7 @@ def receivers(
     pairs: Sequence[Pair], protocol: str, length_bytes: int | None, direction: str = "forward"
 ) -> Receivers:
     """Return the counters of the servers of these pairs, or of whoever receives in this direction."""
-    flows = [(pair.client, pair.server) for pair in pairs]
+    flows, reverse_count = [(pair.client, pair.server) for pair in pairs], 0
     if direction != "forward":
         # Both ends may be one interface (lo), which counts both directions.
         there = [
@@ -123,8 +133,10 @@ def receivers(
             for near, far in flows
             if direction == "both" and (near.kernel is not far.kernel or near.index != far.index)
         ]
+        reverse_count = len(flows) if len(there) == len(flows) else 0
         flows = [(far, near) for near, far in flows] + there
-    return Receivers([to for _by, to in flows], protocol, length_bytes, [by for by, _to in flows])
+    receiving, sending = [to for _by, to in flows], [by for by, _to in flows]
+    return Receivers(receiving, protocol, length_bytes, sending, reverse_count)
 
 
 def _header_bytes(server: Endpoint, local: bool) -> int:

@@ -36,8 +36,8 @@ def test_many_flows_have_more_time_until_they_carry_data(
 def sender(readings: list[list[int]], runtime: str | None = "a container") -> slices.Sender:
     """Return a sender whose servers have received these amounts at each look."""
     each = iter(readings)
-    pairs = [SimpleNamespace(client=SimpleNamespace(runtime=runtime)) for _ in readings[0]]
-    live: Any = SimpleNamespace(topology=SimpleNamespace(pairs=pairs))
+    ends = [SimpleNamespace(runtime=None), SimpleNamespace(runtime=runtime)]
+    live: Any = SimpleNamespace(topology=SimpleNamespace(ends=ends))
     counters: Any = SimpleNamespace(per_server=lambda: next(each))
     return slices.Sender(live, SimpleNamespace(), counters)  # type: ignore[arg-type]
 

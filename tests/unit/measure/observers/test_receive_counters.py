@@ -92,3 +92,24 @@ def test_clients_that_share_a_namespace_count_once(monkeypatch: pytest.MonkeyPat
     counters = receive_counters.Receivers([other], "udp", 100, [shared, shared, other])
     # What a queue refused was sent, too.
     assert counters.read() == ReceiveCounts(10_000, 100, 20, 10)
+
+
+def test_payload_of_both_directions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One interface at both ends counts both directions together."""
+
+    def end(index: int, received_count: int) -> Any:
+        text = f"Ip6FragCreates 0\nIp6OutDiscards 0\nUdp6InDatagrams {received_count}\nUdp6OutDatagrams 0\n"
+        kernel = SimpleNamespace(read=lambda _path: text)
+        return SimpleNamespace(kernel=kernel, index=index, address="fd00::1", namespace=space)
+
+    space = SimpleNamespace(netlink=None)
+    monkeypatch.setattr(receive_counters.netlink, "links", lambda _kernel: [])
+    pairs: Any = [SimpleNamespace(client=end(1, 30), server=end(2, 7)) for _ in range(2)]
+    for direction, received_count, reverse_bytes in (
+        ("forward", 14, None), ("reverse", 60, None), ("both", 74, 6000),
+    ):  # fmt: skip
+        read = receive_counters.receivers(pairs, "udp", 100, direction).read()
+        assert (read.received_count, read.reverse_bytes) == (received_count, reverse_bytes)
+    one = end(1, 30)
+    shared: Any = [SimpleNamespace(client=one, server=one)]
+    assert receive_counters.receivers(shared, "udp", 100, "both").read().reverse_bytes is None

@@ -1,8 +1,12 @@
 """Traffic generators: parameters choose one, and its capabilities limit what can be requested."""
 
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
 from labkit.analysis import protocols
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.traffic import base, registry
+from labkit.measure.traffic import base, iperf3, registry
 from labkit.measure.traffic.base import FlowGenerator, LatencyGenerator, TrialGenerator
 from studies.container_vs_vm.experiment import ContainerVsVmParameters
 from studies.packet_size.experiment import PacketSizeParameters
@@ -40,3 +44,20 @@ def test_rate_that_was_not_kept() -> None:
         assert (len(row["doubts"]), row.get("status", "ok")) == (doubts, status)
         assert ("reason" in row) == (status == "invalid")
         assert all(f"labkit sent {late / 10:.2g} %" in one for one in row["doubts"]), row
+
+
+def test_whoever_sends_is_held() -> None:
+    """A receiver goes on, and takes what is on its way."""
+    for direction, held in (("forward", "c"), ("reverse", "s"), ("both", "sc")):
+        calls = list[str]()
+        server, client = (
+            SimpleNamespace(hold=partial(calls.append, name), go=partial(calls.append, f"{name} goes"))
+            for name in "sc"
+        )
+        servers: Any = SimpleNamespace(programs=[server])
+        flows = base.Flows(iperf3.IPERF3, [], servers, DatapathParameters(direction=direction))
+        flows.clients.append(client)  # type: ignore[arg-type]
+        flows.hold()
+        assert calls == [*held]
+        flows.go()
+        assert {f"{name} goes" for name in held} <= {*calls[len(held) :]}
