@@ -9,8 +9,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from labkit.common.errors import Unsupported
-from labkit.measure.endpoints import Pair
+from labkit.measure.endpoints.namespace import directed
 from labkit.measure.experiments.built_arm import LocalArm
 from labkit.measure.experiments.throughput_search.conditions import ConditionsMonitor
 from labkit.measure.traffic import rates
@@ -122,14 +121,7 @@ def packets(arm: LocalArm, parameters: LoadTestParameters) -> Iterator[PacketSid
 
     Raises Unsupported for ends that share a namespace, where nobody can tell the directions apart.
     """
-    pair = arm.topology.pairs[0]
-    ways = [pair]
-    if parameters.directions == "both":
-        if pair.client.kernel is pair.server.kernel:
-            raise Unsupported(
-                "both ends are in one namespace, whose counters do not tell directions apart: use directions=one"
-            )
-        ways.append(Pair(pair.server, pair.client))
+    ways = directed(arm.topology.pairs[:1], "both" if parameters.directions == "both" else "forward")
     with ExitStack() as stack:
         mix = MIXES[parameters.profile]
         made = [

@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import statistics
 import time
 from pathlib import Path
 
@@ -45,6 +46,31 @@ def test_lossless_path_is_generator_limited(searched: list[Row]) -> None:
         assert row["status"] == "invalid"
         assert row["throughput_pps"] is None
         assert row["reason"].startswith("generator-limited: ")
+
+
+@pytest.mark.parametrize("direction", ["reverse", "both"])
+def test_limit_of_one_direction(direction: str, tmp_path: Path) -> None:
+    """Only the way to the server is a bottleneck. A search in both directions ends where it loses."""
+    with sandbox(tmp_path, user=False) as made:
+        words = "frame_bytes=512 rounds=1 sum_s=0.6 passes=1 limit_s=30 burst_frames=4 loss=0 latency=false"
+        rows = made.rows(
+            *words.split(), LIMITED, f"direction={direction}", experiment="throughput", timeout=300
+        )
+    limited = [row for row in rows if row["change"] == "limited"]
+    [found] = [row for row in limited if row["method"] == "search"]
+    fastest = [row for row in limited if row["phase"] == "calibration"]
+    limit_bps = LIMIT_PPS * 512 * 8
+    assert statistics.median(row["reverse_bps"] for row in fastest) > 2 * limit_bps
+    if direction == "reverse":
+        assert {row["forward_bps"] for row in fastest} == {None}
+        assert found["reason"].startswith("generator-limited: ")
+        return
+    # A trial of 0.1 s has 10 % more, because the bucket and the queue pass 20 kB each.
+    assert limit_bps < statistics.median(row["forward_bps"] for row in fastest) < 1.2 * limit_bps
+    assert found["status"] == "ok", found["reason"]
+    assert found["throughput_pps"] == pytest.approx(2 * LIMIT_PPS, rel=0.12)
+    assert found["forward_bps"] == pytest.approx(limit_bps, rel=0.12)
+    assert found["reverse_bps"] == pytest.approx(limit_bps, rel=0.12)
 
 
 def test_every_trial_is_a_row(searched: list[Row]) -> None:

@@ -217,6 +217,11 @@ class Pair:
     server: Endpoint
 
     @property
+    def turned(self) -> "Pair":
+        """The pair with its ends swapped."""
+        return Pair(self.server, self.client)
+
+    @property
     def server_address(self) -> str:
         """The address to which the client sends."""
         return self.server.published_address or self.server.address
@@ -247,6 +252,19 @@ class RemotePair:
     def server_address(self) -> str:
         """The address to which the client sends."""
         return self.server.address
+
+
+def directed(pairs: Sequence[Pair], direction: str) -> Sequence[Pair]:
+    """Return the pairs for frames in a direction: forward, reverse (their ends swapped), or both.
+
+    Raises Unsupported, unless only clients send, for ends that share a namespace or a guest.
+    """
+    if direction == "forward":
+        return pairs
+    if len({id(end.kernel) for pair in pairs for end in (pair.client, pair.server)}) < 2 * len(pairs):
+        raise Unsupported("ends share a namespace, which mixes the directions: let the clients send alone")
+    turned = [pair.turned for pair in pairs]
+    return turned if direction == "reverse" else [*pairs, *turned]
 
 
 def of_guests(ends: Iterable[Endpoint]) -> dict[str, Kernel]:

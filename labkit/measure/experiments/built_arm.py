@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.measure import topologies
 from labkit.measure.endpoints import Namespace, Pair, RemotePair
+from labkit.measure.endpoints.namespace import directed
 from labkit.measure.experiments import changes, consistency, rows
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm, Measured
@@ -65,8 +66,8 @@ class BuiltArm(abc.ABC):
         """Start servers; yield the flows and the servers' counters."""
 
     @abc.abstractmethod
-    def trials(self, generator: TrialGenerator, mix: Mix) -> AbstractContextManager[Trials]:
-        """Start a generator of trials between the ends."""
+    def trials(self, generator: TrialGenerator, mix: Mix, direction: str) -> AbstractContextManager[Trials]:
+        """Start a generator of trials between the ends, whose frames go in this direction."""
 
     @property
     def own_namespaces(self) -> Sequence[Namespace]:
@@ -184,8 +185,8 @@ class LocalArm(BuiltArm):
                 flows.move_ends(self.placements())
             yield flows, LocalServer(flows, counters, self.topology.ends)
 
-    def trials(self, generator: TrialGenerator, mix: Mix) -> AbstractContextManager[Trials]:
-        return generator.trials(self.pairs, mix)
+    def trials(self, generator: TrialGenerator, mix: Mix, direction: str) -> AbstractContextManager[Trials]:
+        return generator.trials(directed(self.pairs, direction), mix)
 
     @property
     def own_namespaces(self) -> Sequence[Namespace]:

@@ -162,7 +162,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
     ] = 1
     direction: Annotated[
         str,
-        "where iperf3's data goes: forward (from clients to servers), reverse, or both at once",
+        "where the load goes: forward (from clients to servers), reverse, or both at once",
         OneOf(("forward", "reverse", "both")),
     ] = "forward"
     duration_s: Annotated[int, "duration of a whole run, without the warm-up", Within(1, 3600)] = 5

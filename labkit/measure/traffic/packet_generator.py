@@ -68,7 +68,7 @@ class PacketGenerator(TrialGenerator):
 
     name = "packets"
     capabilities = Capabilities(
-        length_bytes={"udp": (MIN_FRAME, MAX_FRAME)}, metric="throughput_pps", paced=True
+        length_bytes={"udp": (MIN_FRAME, MAX_FRAME)}, metric="throughput_pps", paced=True, turns=True
     )
     guest_files = packet_ends.AGENT
     exact_counts = True
@@ -83,7 +83,7 @@ class PacketGenerator(TrialGenerator):
     @contextmanager
     def trials(self, pairs: Sequence[Pair], mix: Mix, first_cpu: int = 0) -> Iterator[PacketTrials]:
         """Start senders and receivers of these pairs. `first_cpu`: the place of the first sender's among the CPUs."""
-        with self.receiving([Pair(pair.server, pair.client) for pair in pairs], mix) as receiving:
+        with self.receiving([pair.turned for pair in pairs], mix) as receiving:
             with ExitStack() as stack:
                 yield PacketTrials(pairs, mix, receiving, stack, first_cpu)
 
@@ -226,7 +226,7 @@ class PacketTrials:
         return ended
 
     def _counted(self) -> tuple[Arrived, int]:
-        """Return what has arrived, and what the clients' interfaces have sent."""
+        """Return what has arrived, and what the senders' interfaces have sent."""
         sent_count = sum(pair.client.counters().sent_count for pair in self._sending)
         return self._receiving.read(), sent_count
 
@@ -248,7 +248,7 @@ class PacketTrials:
                 break
         counted = zip(self._receiving.names, arrived.load, earlier.load, strict=True)
         return {name: now - then for name, now, then in counted}, {
-            "the clients' interfaces sent": left - left_before,
+            "the senders' interfaces sent": left - left_before,
             "the receivers' interfaces received": arrived.received_count - earlier.received_count,
         }
 

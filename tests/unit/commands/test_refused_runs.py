@@ -67,6 +67,7 @@ datapaths nodes=two where=ssh:there -> nodes=two with where=ssh:there needs the 
 datapaths {CABLE} topology=veth -> veth cannot connect two hosts: with nodes=two choose veth_bridge, macvlan_bridge,
 datapaths {CABLE} slices=5 -> with nodes=two use slices=0
 datapaths {CABLE} direction=both -> direction=both needs both ends on one host: use nodes=one
+throughput {CABLE} direction=reverse -> direction=reverse needs both ends on one host: use nodes=one
 datapaths {CABLE} 'change=gro: offload gro on at server' -> half of the path is another host's
 datapaths {CABLE} observe=perf_stat -> observe needs nodes=one: an observer sees one kernel
 datapaths {CABLE} endpoint=container -> nodes=two runs programs in namespaces only: leave endpoint out
@@ -104,6 +105,7 @@ datapaths generator=ping rate_bps=1e6 -> rate_bps=1000000: ping has no rate_bps;
 datapaths protocol=udp length_bytes=8 -> length_bytes=8 is outside 16 to 65507: the range of udp with iperf3
 datapaths protocol=udp_rr direction=reverse -> direction=reverse: with sockperf only clients send; leave it out
 datapaths protocol=udp direction=both slices=2 -> direction=both: iperf3 without a rate reads one datagram for ten
+throughput generator=trex direction=both -> direction=both: with trex only clients send; leave it out
 latency_under_load load=udp -> load=udp needs rate_bps
 latency_under_load protocol=udp_rr load=udp rate_bps=1000000 topology=veth,veth_published_nat -> publishes one port
 latency_under_load baseline=tbf -> baseline=tbf: name one of the changes, or none

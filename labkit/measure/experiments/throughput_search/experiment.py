@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -46,6 +47,7 @@ PLANNED_SUMS, PLANNED_S = 8, 4.0
 
 # Runs a trial for a phase at a rate for a time, with or without latency, or of an exact number of frames.
 Take = Callable[[str, float | None, float, bool, int | None], tuple[Trial, Conditions]]
+Ways = Callable[[Trial], dict[str, float]]  # returns a column for each direction of a trial
 
 
 @dataclass(frozen=True)
@@ -131,12 +133,13 @@ def search(parameters: Throughput, built_arm: BuiltArm, frame: str, flows: int, 
     """Search one arm; record a row for each trial and for each loss ratio. Raises LabkitError."""
     with ExitStack() as stack:
         mix = parameters.mix_of(built_arm.arm.topology, frame, flows)
-        trials = stack.enter_context(built_arm.trials(parameters.load_generator, mix))
+        trials = stack.enter_context(built_arm.trials(parameters.load_generator, mix, parameters.direction))
         pids = frozenset(getattr(trials, "pids", ()))
         monitor = ConditionsMonitor(built_arm.namespaces, pids, in_guests=parameters.in_guests)
         stack.callback(monitor.close)
         scheduling = monitor.give_priority(built_arm.switch)
-        take = _trial_runner(built_arm, trials, monitor, record)
+        ways = partial(profiles.each_direction, parameters, built_arm, rates.mean_bytes(mix.frame_bytes))
+        take = _trial_runner(built_arm, trials, monitor, record, ways)
         min_pps, line_pps = parameters.bounds(frame)
         reach_pps = _reach_pps(take, max(CALIBRATION_S, parameters.load_generator.min_trial_s))
         # Ports of TRex that fill their line keep every rate below it.
@@ -161,7 +164,7 @@ def search(parameters: Throughput, built_arm: BuiltArm, frame: str, flows: int, 
             parameters.search_limit_s,
             trial_s,
         )
-        costs = _costs(take, result.bounds, built_arm.switch)
+        costs = _costs(take, result.bounds, built_arm.switch, ways)
         last = next((one.rate_pps for one in reversed(result.bounds) if one.rate_pps), None)
         for share in SHARES if parameters.latency and built_arm.shares_a_clock and last else ():
             assert last is not None
@@ -173,7 +176,9 @@ def search(parameters: Throughput, built_arm: BuiltArm, frame: str, flows: int, 
             record(built_arm.measured(metrics, doubts))
 
 
-def _trial_runner(built_arm: BuiltArm, trials: Trials, monitor: ConditionsMonitor, record: Record) -> Take:
+def _trial_runner(
+    built_arm: BuiltArm, trials: Trials, monitor: ConditionsMonitor, record: Record, ways: Ways
+) -> Take:
     """Return a function that runs a trial and records its row."""
 
     def take(
@@ -182,7 +187,7 @@ def _trial_runner(built_arm: BuiltArm, trials: Trials, monitor: ConditionsMonito
         monitor.begin()
         trial = trials.trial(rate_pps, duration_s, latency=latency, count=count)
         conditions = monitor.end(trial)
-        record(built_arm.measured(_trial_row(phase, trial, conditions)))
+        record(built_arm.measured(_trial_row(phase, trial, conditions) | ways(trial)))
         return trial, conditions
 
     return take
@@ -222,10 +227,13 @@ def _after(take: Take, phase: str, rate_pps: float, latency: bool) -> tuple[Tria
     return trial, conditions
 
 
-def _costs(take: Take, search: list[FoundRate], switch: Switch | None) -> dict[float | None, dict[str, Any]]:
+def _costs(
+    take: Take, search: list[FoundRate], switch: Switch | None, ways: Ways
+) -> dict[float | None, dict[str, Any]]:
     """Return, for each rate found, the CPU time of the machine, the generator and the datapath at this rate.
 
-    It also has the machine's CPU time per received packet, what each receiver got, and what a switch counted.
+    It also has the machine's CPU time per received packet, what each receiver and each direction got, and what a switch
+    counted.
     """
     costs: dict[float | None, dict[str, Any]] = {}
     for rate_pps in {one.rate_pps for one in search if one.rate_pps and one.upper_pps}:
@@ -241,6 +249,7 @@ def _costs(take: Take, search: list[FoundRate], switch: Switch | None) -> dict[f
             "cpu_per_packet_s": conditions.cpu_s / trial.received_count if trial.received_count else None,
             "window_s": trial.elapsed_s,
             "received_by": dict(trial.received_by),
+            **ways(trial),
             **counted(),
         }
     return costs

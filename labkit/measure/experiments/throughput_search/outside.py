@@ -53,7 +53,7 @@ class OutsideArm(BuiltArm):
         raise Unsupported("no program of labkit runs beside a TRex server that runs elsewhere")
 
     @contextmanager
-    def trials(self, generator: TrialGenerator, mix: Mix) -> Iterator[Trials]:
+    def trials(self, generator: TrialGenerator, mix: Mix, _direction: str) -> Iterator[Trials]:
         """Give the ports the frames of this mix. Raises Unsupported for flows that TRex's streams cannot have."""
         check_mix(mix)
         yield TrexTrials(self.client, ENDS * (len(self.client.ports) // 2), mix, self.line_bps)

@@ -25,7 +25,9 @@ MIN_LIMIT_S, LIMIT_SUMS = 60.0, 28
 class Throughput(ServerParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths` that define what is measured, and the search's."""
 
-    ABSENT: ClassVar[tuple[str, ...]] = (*usual.LOAD, *usual.REPETITION, "duration_s")
+    ABSENT: ClassVar[tuple[str, ...]] = (
+        *(name for name in usual.LOAD if name != "direction"), *usual.REPETITION, "duration_s",
+    )  # fmt: skip
 
     # What labkit builds, observes and measures with other ends than the ports of a server elsewhere
     OWN_DEVICE: ClassVar[tuple[str, ...]] = (
@@ -163,7 +165,7 @@ class Throughput(ServerParameters, frozen=True, kw_only=True):
 
     def _check_load(self) -> None:
         """Raise BadInput for a load that the generator's trials do not support."""
-        registry.find_trial(self.load_generator.name)
+        registry.find_trial(self.load_generator.name).check_direction(self)
 
     def _check_generator(self) -> None:
         generator = self.load_generator

@@ -117,7 +117,7 @@ class Across(BuiltArm):
         return [] if existing_names.is_network(self.arm.topology) else self.namespaces
 
     @contextmanager
-    def trials(self, generator: TrialGenerator, mix: Mix) -> Iterator[Trials]:
+    def trials(self, generator: TrialGenerator, mix: Mix, _direction: str) -> Iterator[Trials]:
         names, settle_s = self.peer.ask("receive", mix=dataclasses.asdict(mix))
         try:
             receiving = RemoteReceiving(self.peer, names, settle_s)

@@ -368,7 +368,7 @@ class _FollowedPaths:
         back = msgspec.structs.replace(
             there, pairs=[pair[::-1] for pair in there.pairs], forward=there.back, back=there.forward
         )
-        each = (there, pairs), (back, [Pair(pair.server, pair.client) for pair in pairs])
+        each = (there, pairs), (back, [pair.turned for pair in pairs])
         self.ways = [
             [
                 (sender.name, receiver.name, _pair_path(pair, steps))

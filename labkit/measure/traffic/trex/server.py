@@ -196,7 +196,7 @@ def started(
 
 def _addresses(pairs: Sequence[Pair]) -> list[FrameAddresses]:
     """Return where the frames of each end go. Raises Unsupported without Ethernet."""
-    addresses = [frame_addresses(one) for pair in pairs for one in (pair, Pair(pair.server, pair.client))]
+    addresses = [frame_addresses(one) for pair in pairs for one in (pair, pair.turned)]
     if not all(one.ethernet for one in addresses):
         raise Unsupported(
             "TRex sends Ethernet frames, which the interfaces of this topology do not carry: choose a topology with"

@@ -4,7 +4,12 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from labkit.analysis import protocols
+from labkit.common.errors import Unsupported
+from labkit.measure.endpoints import Pair
+from labkit.measure.endpoints.namespace import directed
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.traffic import base, iperf3, registry
 from labkit.measure.traffic.base import FlowGenerator, LatencyGenerator, TrialGenerator
@@ -61,3 +66,17 @@ def test_whoever_sends_is_held() -> None:
         assert calls == [*held]
         flows.go()
         assert {f"{name} goes" for name in held} <= {*calls[len(held) :]}
+
+
+def test_frames_go_in_the_directions_of_distinct_ends() -> None:
+    ends: Any = [SimpleNamespace(kernel=object()) for _ in range(4)]
+    pairs = [Pair(*ends[:2]), Pair(*ends[2:])]
+    back = [(pair.server, pair.client) for pair in pairs]
+    for direction, expected in (("forward", []), ("reverse", back), ("both", back)):
+        made = directed(pairs, direction)
+        assert [(pair.client, pair.server) for pair in made if pair not in pairs] == expected
+        assert len(made) == (4 if direction == "both" else 2)
+    shared = [pairs[0], Pair(pairs[0].client, pairs[1].server)]
+    assert directed(shared, "forward") is shared
+    with pytest.raises(Unsupported, match="ends share a namespace"):
+        directed(shared, "reverse")
