@@ -101,9 +101,8 @@ class _Reader:
 
     def __init__(self, lab: _Lab) -> None:
         self._lab = lab
-        self._names: defaultdict[str | None, ShortNames] = defaultdict(
-            ShortNames
-        )  # of nodes (None), of each one
+        # Of nodes (None), and of the interfaces of each
+        self._names: defaultdict[str | None, ShortNames] = defaultdict(ShortNames)
         self._joined: dict[str, str] = {}  # a bridge to another one of the same segment
         self._nodes: dict[str, str] = {}  # names as the file has them, to those of the network
         self._taken: dict[str, dict[tuple[str, str], str]] = {}  # the same of interfaces, by node

@@ -10,11 +10,8 @@ from labkit.system import libc
 from labkit.system.netlink.sockets import LinkError, Netlink
 
 CABLE = "cable"  # the name of both ends of a cable between two nodes of this kernel
-
-
-index_of = (
-    socket.if_nametoindex
-)  # of an interface of the calling thread's namespace; raises OSError without it
+# The index of an interface of the calling thread's namespace, by its name. Raises OSError if there is none.
+index_of = socket.if_nametoindex
 
 
 def _call(function: str, *arguments: int) -> None:

@@ -19,10 +19,8 @@ RELEASE = re.compile(r"[0-9]+\.[0-9]+[0-9A-Za-z.+~_-]{0,100}")
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 # "cloud" has fewer drivers. `debian` never means the real-time flavour.
 _DEBIAN_FLAVOURS = {f"cloud-{ARCHITECTURE}": 0, ARCHITECTURE: 1}
-_X86, _ARM = (
-    b"HdrS",
-    b"ARM\x64",
-)  # at 0x202 (Linux' Documentation/arch/x86/boot.rst) and 56 (arm64/booting.rst)
+# At 0x202 (Linux' Documentation/arch/x86/boot.rst) and 56 (arm64/booting.rst)
+_X86, _ARM = b"HdrS", b"ARM\x64"
 
 
 @dataclass(frozen=True)
