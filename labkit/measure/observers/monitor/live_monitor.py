@@ -58,9 +58,9 @@ MonitorReport = Report[MonitoredPacket]
 
 
 def hint(report: MonitorReport) -> str | None:
-    """Return one sentence if the filter selected nothing, or of datagrams only the first fragments; else None."""
+    """Return one sentence if the filter selected nothing, or port= only the first fragments of datagrams; else None."""
     places = [place for one in report.packets for place in re.findall(r" fragment at (\d+)", one.stack)]
-    if places and not any(map(int, places)):
+    if report.selects_ports and places and not any(map(int, places)):
         return "only first fragments are here: later ones have no ports, so port= cannot select them; leave it out"
     return report.counts.hint
 
@@ -151,7 +151,8 @@ class LiveMonitor:
             MonitoredPacket(number, time_ns, direction, length_bytes, data, report.link_type, fields, ports)
             for number, time_ns, direction, length_bytes, data, fields in report.packets
         ]
-        return MonitorReport(**asdict(report) | {"packets": seen})
+        by_port = self.request.selection.port is not None
+        return MonitorReport(**asdict(report) | {"packets": seen, "selects_ports": by_port})
 
     def __enter__(self) -> Self:
         return self

@@ -20,6 +20,7 @@ from labkit.measure.observers.monitor.live_monitor import (
     MonitoredPacket,
     MonitorReport,
     blocks,
+    hint,
 )
 
 
@@ -179,3 +180,13 @@ def test_counters_fit_and_have_rates() -> None:
     assert ["dropped", "0", "0", "pps"] in cells
     assert not any(line.startswith("forgotten") for line in lines), "it is 0"
     assert ["udp", "3,000", "192,000", "1", "kpps"] in cells
+
+
+@pytest.mark.parametrize("selects_ports", [True, False])
+def test_later_fragments_are_missing_only_where_ports_are_selected(selects_ports: bool) -> None:
+    first = ethernet(ip_frame(udp(PAYLOAD, 9), "10.0.0.1 > 10.0.0.2", 17, place=0x2000))
+    row = MonitoredPacket(1, 0, "in", 98, first, ETHERNET)
+    report = MonitorReport(
+        MonitorCounts(2, 1, 0, 0, 0, 1, 0, 0, 0), {}, [], [row], False, ETHERNET, selects_ports=selects_ports
+    )
+    assert (hint(report) or "").startswith("only first fragments are here") is selects_ports
