@@ -164,7 +164,7 @@ def _counters(protocol: str, arm: MadeArm, chance: np.random.Generator, noise: f
         pair: dict[str, Any] = {"unit": "frames", "received_count": frames, "received_bytes": 1e9}
     else:
         hops = [{"at": f"server0: {arm.lost_at}", "lost_count": int(1000 * arm.lost)}]
-        pair = {"unit": "datagrams", "sent_count": 1000, "hops": hops}
+        pair = {"unit": "datagrams", "sent_count": 1000, "lost_count": int(1000 * arm.lost), "hops": hops}
     counts = {"server0": {"mibs": {"TcpExt": {"TCPToZeroWindowAdv": arm.closed}}}}
     return {"observer": "counters", "observed": {"loss": [pair], "namespaces": counts}}
 

@@ -176,7 +176,9 @@ def _conclude(evidence: Evidence, all_candidates: list[Candidate]) -> Conclusion
         order = [best, *(one for one in order if one is not best)]
     elif (other := disturbance or _at_times(evidence, order)) is not None:
         text = phrases.capitalised(f"{other.evidence[0][1]}, so no other cause is named")
-        sentence = phrases.join_sentences([text, _besides(evidence), _measured(evidence)])
+        every = _counted_loss(evidence.point, evidence.settings, sections.loss_answer(evidence.point))
+        beside = ["" if every is None else every.sentence, _besides(evidence), _measured(evidence)]
+        sentence = phrases.join_sentences([text, *beside])
         result = Conclusion(sentence, FOREIGN_LOAD, False)
         order = [other, *(one for one in order if one is not other)]
     elif lost is not None:

@@ -601,6 +601,10 @@ FIRST_SENTENCES: dict[str, tuple[str, MadeArm, MadeArm, dict[str, str], str]] = 
         MadeArm({f"{RECEIVE['udp']};ip_rcv_[k];udp_rcv_[k]": 8e-6}, columns=dict.fromkeys(VETH, "macvlan")), {},
         "UDP costs ",
     ),
+    "foreign load that loses packets": (
+        "udp", MadeArm(), slower(1.6, foreign=0.5, lost=0.5), {},
+        r"Other processes had 50 % .*so no other cause is named\. veth_bridge \(right\) loses 50 % of the datagrams",
+    ),
     # Even if functions have become slower, because foreign load may be the cause.
     "foreign load": (
         "udp", MadeArm(), slower(1.6, foreign=0.5), {},
@@ -612,10 +616,11 @@ FIRST_SENTENCES: dict[str, tuple[str, MadeArm, MadeArm, dict[str, str], str]] = 
 UNCLAIMED = {
     "an interrupt between CPUs", "a wake-up", "storage work of the kernel",
     "a setting without effect, beside other programs", "what older runs did not record", "the place among cgroups",
-    "foreign load", "rules for received packets on a busy machine", "memory on a busy machine",
-    "other programs in two rounds", "steal", "a small steady load", "a small load without an effect",
-    "a slow reader of TCP", "other programs beside the faster side", "other programs beside the faster side of TCP",
-    "other programs beside the slower side", "a program of one more service", "packets of the machine's NIC",
+    "foreign load", "foreign load that loses packets", "rules for received packets on a busy machine",
+    "memory on a busy machine", "other programs in two rounds", "steal", "a small steady load",
+    "a small load without an effect", "a slow reader of TCP", "other programs beside the faster side",
+    "other programs beside the faster side of TCP", "other programs beside the slower side",
+    "a program of one more service", "packets of the machine's NIC",
     "stacks that are cut off", "traffic of other programs", "traffic of other programs on both sides",
     "names of interfaces in routes", "other programs on all CPUs",
 }  # fmt: skip
