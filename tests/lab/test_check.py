@@ -558,9 +558,12 @@ LACKED = {
         " ip -n client route add 10.13.0.0/16 via 10.1.0.254 mtu lock 1300;"
         " ip -n client route add 10.55.9.0/24 via 10.55.0.9",
     "routes of netns:mid: 10.15.0.0/16 via 10.2.0.1 dev to-server table 100;"
+    " 10.1.0.0/24 dev to-server scope link src 10.1.0.253 metric 50;"
     " 10.2.0.0/24 dev to-server scope link src 10.2.0.254 rto_min lock 5ms; prohibit 10.9.0.0/16":
         "ip -n mid route add 10.15.0.0/16 via 10.2.0.1 table 100; ip -n mid route add prohibit 10.9.0.0/16;"
         " ip -n mid route change 10.2.0.0/24 dev to-server proto kernel scope link src 10.2.0.254 rto_min 5ms",
+    "further addresses of to-server of netns:mid: 10.1.0.253/24":
+        "ip -n mid address add 10.1.0.253/24 dev to-server metric 50",
     "rules of routing of netns:mid: 32765: from 10.1.0.0/24 lookup 100":
         "ip -n mid rule add from 10.1.0.0/24 table 100",
     "settings of eth0 of netns:server: txqlen 50; flags NOARP": "ip -n server link set eth0 arp off txqueuelen 50",
@@ -575,6 +578,9 @@ ip -n mid neigh add 10.2.0.7 lladdr 02:00:00:00:00:99 nud permanent dev to-serve
 ip -n client route add 10.12.0.0/16 via 10.1.0.254 mtu 1300 advmss 1200 window 9000 initcwnd 4 initrwnd 5 quickack 1
 ip -n client route replace 10.1.0.0/24 dev eth0 src 10.1.0.1 window 2000
 ip -n server route change 10.2.0.0/24 dev eth0 proto kernel scope link src 10.2.0.1 mtu 1400
+ip -n client link set eth0 gso_max_size 20000 gso_max_segs 9 gro_max_size 30000
+ip netns exec server sysctl -qw net.ipv4.ipfrag_low_thresh=0 net.ipv4.ipfrag_high_thresh=9000 net.ipv4.ipfrag_time=7
+ip netns exec mid sysctl -qw net.ipv6.ip6frag_high_thresh=90000000 net.ipv6.ip6frag_low_thresh=80000000
 """
 
 
@@ -588,6 +594,10 @@ def test_a_clone_lists_what_it_lacks(tmp_path: Path) -> None:
     assert sorted(found) == sorted(f"{one}." for one in LACKED)
     assert "{type: neighbour, at: mid, out: to-server, address: 10.2.0.7, mac: '02:00:00:00:00:99'}" in text
     assert "rate_bps: 5000000.0" in text
+    assert "gso_max_size: 20000, gso_max_segs: 9, gro_max_size: 30000}" in text
+    lower, upper = (f"{{type: sysctl, at: server, name: net.ipv4.ipfrag_{name}" for name in ("low", "high"))
+    assert text.index(f"{lower}_thresh, value: 0}}") < text.index(f"{upper}_thresh, value: 9000}}")
+    assert "{type: sysctl, at: mid, name: net.ipv6.ip6frag_low_thresh, value: 80000000}" in text
     [client, *_, server] = json.loads(run([*LABKIT, "draw", str(file), "--json"]))["namespaces"]
     limits = {"mtu": 1300, "advmss": 1200, "window": 9000, "initcwnd": 4, "initrwnd": 5, "quickack": 1}
     assert limits in [route["limits"] for route in client["routes"]]

@@ -51,8 +51,10 @@ CHOSEN = re.compile(
     r" (proto (?!esp|ah|comp|tcp|udp|sctp|icmp|ipv6)\w+|pref medium|onlink|nhid \d+|linkdown|dead|expires \w+"
     r"|(reqid|spi) \w+(\(\w+\))?)(?= |$)"
 )
-# Routes that the kernel derived from addresses, and nobody gave a limit.
-DERIVED = re.compile(r" proto kernel( (scope|src|metric|pref|expires) \S+| linkdown| dead)*$|^local fe80:")
+# Routes that the kernel derived from addresses, and nobody gave a limit or a metric.
+DERIVED = re.compile(
+    r" proto kernel( (scope|src|pref|expires) \S+| metric (0|256)| linkdown| dead)*$|^local fe80:"
+)
 FLAGS = ("NOARP", "PROMISC", "ALLMULTI")
 # Fields of `ip -d link` that are not the interface's own, are copied, or depend on who looks.
 OTHER_FIELDS = STATES | {
@@ -310,9 +312,10 @@ class _Copy:
         for one in (each for each in state.interfaces if each.name in links):
             self.lacks += [f"{what} of {one.name} of {at}" for what in was.attached.get(one.name, ())]
             own, now = was.links.get(one.name, {}), made_links.get(one.name, {})
+            differ = {key: value for key, value in own.items() if now.get(key) != value}
+            limits = {name: int(differ.pop(name)) for name in parts.LINK_LIMITS if name in differ}
             if own.get("linkinfo info_kind") == now.get("linkinfo info_kind"):
-                differ = [f"{key} {value}" for key, value in own.items() if now.get(key) != value]
-                self._list(f"settings of {one.name} of {at}", differ)
+                self._list(f"settings of {one.name} of {at}", [" ".join(pair) for pair in differ.items()])
             if links[one.name].mtu_bytes != one.mtu_bytes:
                 self.lacks.append(f"the MTU of {one.name} of {at}, {one.mtu_bytes} bytes")
             if not one.up:
@@ -324,7 +327,7 @@ class _Copy:
                     words = f"tc qdisc show dev {one.name} has its options"
                     self.lacks.append(f"the qdisc {one.qdisc} of {one.name} of {at}: {words}")
             if one.kind != "bridge":  # it has those that its ports have in common
-                yield from self._offloads(made, one)
+                yield from self._offloads(made, one, limits)
         yield from self._bridge_ports(at, was, made)
         yield from self._sysctls(at, was.sysctls, made)
         for address, out, mac in re.findall(
@@ -355,7 +358,7 @@ class _Copy:
             return False
         return True
 
-    def _offloads(self, made: Namespace, one: InterfaceState) -> Iterator[parts.Part]:
+    def _offloads(self, made: Namespace, one: InterfaceState, limits: dict[str, int]) -> Iterator[parts.Part]:
         now, was = made.offloads(one.name), one.offloads
         differ = [
             (short, was[name])
@@ -363,8 +366,8 @@ class _Copy:
             if name in was and was[name] != now.get(name)
         ]
         off, on = (tuple(short for short, value in differ if value == wanted) for wanted in (False, True))
-        part = parts.Offloads(made.name, one.name, off, on)
-        if differ and self._tries(settings.set_offloads, part, made):
+        part = parts.Offloads(made.name, one.name, off, on, **limits)
+        if (differ or limits) and self._tries(settings.set_offloads, part, made):
             yield part
 
     def _bridge_ports(self, at: str, was: Facts, made: Namespace) -> Iterator[parts.Part]:
@@ -393,8 +396,10 @@ class _Copy:
         here = _sysctls(made)
         own = {name.rpartition("/")[2] for family in (4, 6) for name in first_sysctls(family)}
         others = []
-        # Those of all interfaces first, because some set those of each.
-        for name in sorted(there.keys() & here.keys(), key=lambda name: (".all." not in name, name)):
+        # Some of all interfaces set those of each. The lower limit of fragments is at most the upper one.
+        both = there.keys() & here.keys()
+        lowered = {one for one in both if "frag_low" in one and int(there[one]) < int(here[one])}
+        for name in sorted(both, key=lambda one: (".all." not in one, one not in lowered, one)):
             if there[name] == here[name] or UNSEEN_SYSCTLS.match(name):
                 continue
             value = there[name]

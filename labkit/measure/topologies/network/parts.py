@@ -198,15 +198,22 @@ class Impairment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="i
 
 
 OffloadName = Literal["rx", "tx", "sg", "tso", "gso", "gro"]
+# Of what the kernel segments (GSO) and merges (GRO), with ip-link(8)'s names
+LINK_LIMITS = ("gso_max_size", "gso_max_segs", "gro_max_size")
+LinkLimit = Annotated[int, msgspec.Meta(ge=0, le=8 * 65535)] | None
 
 
 class Offloads(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="offloads"):
-    """Offloads of an interface that are switched on or off, by their short names (ethtool(8))."""
+    """Offloads of an interface that are switched on or off, by their short names (ethtool(8)), and limits of what it
+    segments and merges, in bytes and segments (LINK_LIMITS)."""
 
     at: str
     interface: str
     disable: tuple[OffloadName, ...] = ()
     enable: tuple[OffloadName, ...] = ()
+    gso_max_size: LinkLimit = None
+    gso_max_segs: LinkLimit = None
+    gro_max_size: LinkLimit = None
 
 
 PortOption = Literal[

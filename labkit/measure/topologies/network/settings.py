@@ -11,9 +11,10 @@ from labkit.common.errors import BadInput, LabkitError, Unsupported, choose
 from labkit.common.limits import Limit, OneOf, Within
 from labkit.measure.endpoints import Namespace, nftables
 from labkit.measure.topologies.network.model import NetworkIndex, check_unique
-from labkit.measure.topologies.network.parts import BridgePort, Offloads, Rules, Sysctl
+from labkit.measure.topologies.network.parts import LINK_LIMITS, BridgePort, Offloads, Rules, Sysctl
 
 _SWITCH, _UP_TO_2, _BYTES = Within(0, 1), Within(0, 2), Within(1, 1 << 30)
+_FRAGMENTS, _SECONDS = Within(0, 1 << 28), Within(0, 3600)  # bytes of fragments, and how long they wait
 _OF_INTERFACES: dict[str, dict[str, Limit]] = {
     "net.ipv4.conf": {
         "accept_local": _SWITCH, "accept_redirects": _SWITCH, "arp_announce": _UP_TO_2, "arp_filter": _SWITCH,
@@ -29,6 +30,7 @@ _OF_NODES: dict[str, dict[str, Limit]] = {
     "net.ipv4": {
         "fib_multipath_hash_policy": Within(0, 3), "icmp_echo_ignore_all": _SWITCH, "ip_default_ttl": Within(1, 255),
         "ip_forward_use_pmtu": _SWITCH, "ip_no_pmtu_disc": Within(0, 3), "ip_nonlocal_bind": _SWITCH,
+        "ipfrag_high_thresh": _FRAGMENTS, "ipfrag_low_thresh": _FRAGMENTS, "ipfrag_time": _SECONDS,
         "tcp_autocorking": _SWITCH, "tcp_base_mss": Within(48, 65535),
         "tcp_congestion_control": OneOf(("reno", "cubic", "bbr", "dctcp")), "tcp_ecn": _UP_TO_2,
         "tcp_limit_output_bytes": _BYTES, "tcp_min_snd_mss": Within(48, 65535), "tcp_moderate_rcvbuf": _SWITCH,
@@ -36,6 +38,7 @@ _OF_NODES: dict[str, dict[str, Limit]] = {
         "tcp_rmem": _BYTES, "tcp_sack": _SWITCH, "tcp_slow_start_after_idle": _SWITCH, "tcp_timestamps": _UP_TO_2,
         "tcp_window_scaling": _SWITCH, "tcp_wmem": _BYTES, "udp_rmem_min": _BYTES, "udp_wmem_min": _BYTES,
     },
+    "net.ipv6": {"ip6frag_high_thresh": _FRAGMENTS, "ip6frag_low_thresh": _FRAGMENTS, "ip6frag_time": _SECONDS},
     "net.core": {"somaxconn": Within(0, 1 << 20)},
     "net.bridge": {
         "bridge-nf-call-arptables": _SWITCH, "bridge-nf-call-ip6tables": _SWITCH, "bridge-nf-call-iptables": _SWITCH,
@@ -143,10 +146,12 @@ def _switched(own: Offloads | BridgePort) -> list[str]:
 
 
 def set_offloads(own: Offloads, space: Namespace) -> None:
-    """Switch offloads of an interface. Raises Unsupported with ethtool's reason if it refuses."""
-    ended = space.run("ethtool", "-K", own.interface, *_switched(own))
-    if ended.returncode:
-        raise Unsupported(f"{own.interface} ({own.at}) does not take its offloads: {ended.message()}")
+    """Switch and limit offloads of an interface. Raises Unsupported with the reason of ethtool or ip if it refuses."""
+    commands = [["ethtool", "-K", own.interface, *words]] if (words := _switched(own)) else []
+    given = ((name, getattr(own, name)) for name in LINK_LIMITS)
+    limits = [word for name, value in given if value is not None for word in (name, str(value))]
+    commands += [["ip", "link", "set", "dev", own.interface, *limits]] if limits else []
+    _carry_out(commands, own, "offloads", space)
 
 
 def set_port(own: BridgePort, space: Namespace) -> None:
@@ -159,11 +164,13 @@ def set_port(own: BridgePort, space: Namespace) -> None:
     for vlan in own.vlans or ():
         flags = [word for word, is_set in (("pvid", vlan.pvid), ("untagged", vlan.untagged)) if is_set]
         commands.append(["bridge", "vlan", "add", *dev, "vid", str(vlan.id), *flags, *by])
+    _carry_out(commands, own, "settings of a port", space)
+
+
+def _carry_out(commands: list[list[str]], own: Offloads | BridgePort, what: str, space: Namespace) -> None:
     for command in commands:
         if (ended := space.run(*command)).returncode:
-            raise Unsupported(
-                f"{own.interface} ({own.at}) does not take its settings of a port: {ended.message()}"
-            )
+            raise Unsupported(f"{own.interface} ({own.at}) does not take its {what}: {ended.message()}")
 
 
 def set_sysctl(one: Sysctl, space: Namespace) -> None:
