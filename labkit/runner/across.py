@@ -286,9 +286,12 @@ def _report(
     ends: _Ends, found: _Found, probed: evidence.Probed, judged: list[dict[str, Any]], not_seen: list[str]
 ) -> dict[str, Any]:
     explained, others, drops = list[Finding](), list[Finding](), Counter[str]()
+    of = zip(ends.sides, (found.client, found.server), strict=True)
+    spaces = {(side, one.rpartition(" ")[0]) for side, told in of for one in told["interfaces"]}
+    nodes = Counter(node_name(_end(*one)) for one in spaces)
     for side, one in zip(ends.sides, judged, strict=True):
-        explained += _placed(side, ends.far[side], one["explained"])
-        others += _placed(side, ends.far[side], one["unexplained"])
+        explained += _placed(side, ends.far[side], one["explained"], nodes)
+        others += _placed(side, ends.far[side], one["unexplained"], nodes)
         drops.update({f"{what} of {_shown(side)}": count for what, count in one["drops"].items()})
         not_seen += [f"{text} ({_shown(side)})" for text in one["not_seen"]]
     explained += _tunnels(ends, found, probed)
@@ -321,12 +324,15 @@ def _tunnels(ends: _Ends, found: _Found, probed: evidence.Probed) -> Iterator[Fi
         )  # fmt: skip
 
 
-def _placed(side: _Side, far: _Side, given: list[dict[str, Any]]) -> Iterator[Finding]:
-    """Yield the findings of a machine, with its name before their places, and its node in their changes."""
+def _placed(side: _Side, far: _Side, given: list[dict[str, Any]], nodes: Counter[str]) -> Iterator[Finding]:
+    """Yield the findings of a machine, with its name before their places, and its node in their changes, but for nodes
+    of which a copy has several. nodes: how many of each name."""
     host = existing_names.HOST
     node = f" at {node_name(_end(side, host))}:"
     for one in msgspec.convert(given, list[Finding]):
-        one = replace(one, change=one.change and one.change.replace(f" at {host}:", node))
+        change = one.change and one.change.replace(f" at {host}:", node)
+        at, is_node, _name = (change or "").rpartition(" at ")[2].partition(":")
+        one = replace(one, change=None if is_node and nodes[at] > 1 else change)
         known = one.where in ("path", BETWEEN) or f" of {_shown(far)} (MTU " in one.where
         yield one if known else replace(one, where=_end(side, one.where))
 
