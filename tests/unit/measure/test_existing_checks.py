@@ -1008,12 +1008,23 @@ def test_classes_and_filters_count_what_passes_meanwhile() -> None:
     # Of two filters, the other one may have dropped as many before; a policer may be one for others.
     drops = "filter protocol ip u32 order 1 action drop Sent 900 bytes 9 pkt (dropped %d, overlimits 0)\n" * 2
     polices = "filter protocol ip u32 order 1 police 0x1 rate 1Mbit Sent %d bytes 9 pkt (dropped 0)\n"
+    changes = (
+        "filter protocol ip u32 action order 1:  pedit action pass keys 1 Sent %d bytes 9 pkt (dropped 0)\n"
+    )
     for text, earlier, then, causes in (
         (drops, (7, 0), (7, 0), []),
         (drops, (5, 0), (7, 0), ["drops"]),
         (drops, (7, 0), (7, 7), ["drops"]),
         (polices, 900, 900, []),
         (polices, 800, 900, ["polices the rate"]),
+        (changes, 900, 900, []),
+        (changes, 800, 900, ["changes packets (pedit)"]),
+        (
+            drops.replace("action drop", "gact action pass random type netrand drop val 3"),
+            (5, 0),
+            (7, 0),
+            ["drops"],
+        ),
     ):
         seen = routed()
         at, name = seen.spaces[1], "to-client"
@@ -1121,6 +1132,8 @@ GIVES_MARK = "-A PREROUTING -j MARK --set-xmark"
         (None, [REDIRECTS], {}),  # such a packet ends at the router
         (99, [], {"server": [REDIRECTS]}),
         (81, [LEADS], {"server": [REDIRECTS]}),
+        (99, [LEADS], {"server": [REDIRECTS.replace("80", "81")]}),
+        (None, [LEADS.replace("1:81", "9:81")], {"server": [REDIRECTS.replace("80", "81")]}),
         (80, ["-A PREROUTING -g A", LEADS], {}),
         (81, ["-A PREROUTING -j A", LEADS], {}),
         (81, [LEADS.replace("-p tcp", "-m comment --comment --mark -p tcp")], {}),

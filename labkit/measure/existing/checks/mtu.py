@@ -97,13 +97,14 @@ def routes(seen: Evidence) -> Iterator[Finding]:
             if (out := space.links.get(route.hops[0].index or 0)) is None:
                 continue
             limits = [
-                ("mtu", out.mtu_bytes, SOME), ("advmss", out.mtu_bytes - 60, SOME), ("window", SMALL_WINDOW, MUCH),
+                ("mtu", out.mtu_bytes, LITTLE), ("advmss", out.mtu_bytes - 60, SOME), ("window", SMALL_WINDOW, MUCH),
                 ("cwnd", 10, MUCH), ("hoplimit", 16, MUCH),
             ]  # fmt: skip
             for name, least, weight in limits:
                 if (value := route.metrics.get(name, least)) < least:
                     yield Finding(
-                        cause="route limits", what=f"the route to {path.destination} limits {name} to {value}",
-                        where=f"{space.name} {out.name}", weight=weight if name != "mtu" else LITTLE,
+                        cause="route limits", certainty=SEEN if seen.blocked and name == "hoplimit" else PRESENT,
+                        what=f"the route to {path.destination} limits {name} to {value}", weight=weight,
+                        where=f"{space.name} {out.name}",
                         undo=space.command(f"ip route get {path.destination}  # then replace the route without {name}"),
                     )  # fmt: skip

@@ -27,6 +27,7 @@ _FILTER = re.compile(r"^filter .*(?: order \d| handle 0x)", re.M)
 # A u32 filter that does not match: 300 take 4.8 µs (`labkit why`, Linux 6.18).
 MANY_FILTERS, FILTER_NS = 50, 16
 COUNTS = (r"\(dropped (\d+)", r"Sent (\d+)")
+_CHANGES = re.compile(r" order \d+: (pedit|nat|vlan|skbmod|mpls)\b")  # what replaces headers
 NETEM = {"loss-random": "loses", "duplicate": "duplicates", "corrupt": "corrupts", "reorder": "reorders"}
 
 
@@ -142,17 +143,18 @@ def filters(seen: Evidence) -> Iterator[Finding]:
                     cost=f"up to {units.si(count * FILTER_NS * 1e-9, 's')} for each packet",
                     undo=space.command(f"tc filter show dev {name} {word}  # then delete those that are not needed"),
                 )  # fmt: skip
-            polices, drops = "police" in text and bool(sent), "action drop" in text
+            polices, drops = "police" in text and bool(sent), "action drop" in text or " drop val " in text
             loses = bool(dropped) and (seen.blocked or seen.lossy)
             # From an ifb that is up packets come back, and a redirect to an interface of the path is the path itself.
             away = [one for one in REDIRECTED.findall(text) if one not in (*back, *of_path)]
-            redirects = bool(seen.blocked and away and sent)
-            if not polices and not redirects and not (drops and loses):
+            does = [f"redirects packets to {one}" for one in away]
+            does += [f"changes packets ({one})" for one in _CHANGES.findall(text)]
+            leads = bool(seen.blocked and does and sent)
+            if not polices and not leads and not (drops and loses):
                 continue
-            what = f"redirects packets to {away[0]}" if redirects else "drops packets"
-            what = "polices the rate" if polices else what
+            what = "polices the rate" if polices else does[0] if leads else "drops packets"
             yield Finding(
                 cause="tc filter", what=f"a filter of tc at {name} ({side}) {what}: {text[:160]}",
-                where=f"{space.name} {name}", certainty=SEEN if loses or redirects else PRESENT, weight=MOST,
+                where=f"{space.name} {name}", certainty=SEEN if loses or leads else PRESENT, weight=MOST,
                 undo=space.command(f"tc filter show dev {name} {word}  # then delete this one by its pref"),
             )  # fmt: skip
