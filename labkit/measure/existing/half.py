@@ -23,7 +23,7 @@ from labkit.measure.existing import network
 from labkit.measure.existing.checks import drops, load, probes, registry
 from labkit.measure.existing.checks.evidence import Evidence, mtu_of, observed
 from labkit.measure.existing.checks.probes import End, Receiver, Sender
-from labkit.measure.existing.checks.rules import Chain, chain_of, entries, may_match
+from labkit.measure.existing.checks.rules import translation
 from labkit.measure.existing.endpoints import require, resolve
 from labkit.measure.existing.path import Path, followed, inwards, source_for, usable
 from labkit.measure.existing.spaces import Spaces
@@ -252,17 +252,11 @@ def _hidden(way: Path) -> str:
     """Return the address that rules put in the place of the sender's where others route its packets; "" if none."""
     packet = {"saddr": way.source, "daddr": way.destination, "protocol": "tcp"}
     for space in dict.fromkeys(place.space for place in way.arrivals):
-        names = {place.name for place in way.places if place.space is space}
-        left = set[Chain]()  # chains that an earlier rule may have ended, as kube-proxy's without a mark
-        for rule in entries(space.ruleset, "rule"):
-            chain = chain_of(rule)
-            for one in rule.get("expr", ()) if chain not in left and may_match(rule, packet, names) else ():
-                given = one.get("snat")
-                if isinstance(given, dict) and isinstance(given.get("addr"), str):
-                    return str(given["addr"])
-                target = (one.get("xt") or {}).get("name")
-                if "masquerade" in one or "snat" in one or target in ("MASQUERADE", "SNAT"):
-                    return source_for(space, way.destination, space.usable())
-                if "return" in one or "accept" in one or (one.get("jump") or {}).get("target") == "RETURN":
-                    left.add(chain)
+        packet["local"] = " ".join(space.addresses)
+        outs = {one.hops[0].index for at, one in way.routes if at is space}
+        names = {one.name for one in space.links.values() if one.index in outs}
+        rule, given, _sure = translation(space.ruleset, "postrouting", {**packet}, names)
+        if rule:
+            address = given.get("addr")
+            return address if isinstance(address, str) else source_for(space, way.destination, space.usable())
     return ""

@@ -21,6 +21,8 @@ _TEXTS = ("--comment", "--log-prefix", "--nflog-prefix", "--string")  # their va
 _GIVEN = {family: re.compile(rf"--to-(?:(?:source|destination) {address}|ports)(?::? ?(\d+)(?:-(\d+))?(?=[ /]|$))?")
           for family, address in (("ip", r"([0-9.]+)?"),
                                   ("ip6", r"\[?([0-9a-f]*:[0-9a-f]*:[0-9a-f:]*)?\]?"))}  # fmt: skip
+# Whose conditions are those of their options, as far as these are read
+_MODULES = ("tcp", "udp", "sctp", "icmp", "icmp6", "multiport", "addrtype", "comment", "mark", "conntrack")
 _NUMBER = re.compile(r"0x[0-9a-f]+|[0-9]+")
 _MANGLED = {"--set-mss": {"tcp option": {"name": "maxseg"}}, "--ttl-set": {"payload": {"field": "ttl"}},
             "--hl-set": {"payload": {"field": "hoplimit"}}, "--set-xmark": {"meta": {"key": "mark"}}}  # fmt: skip
@@ -67,7 +69,7 @@ def merged(listed: Listed, program: str, saved: str) -> Listed:
 
 def _expressions(family: str, rule: str) -> Iterator[dict[str, Any]]:
     right: Any
-    op, each = "==", iter(shlex.split(rule)[1:])
+    op, is_match, each = "==", True, iter(shlex.split(rule)[1:])
     words = [word for word in each if word not in _TEXTS or next(each, None) is None]
     for word, value in zip(words, [*words[1:], ""], strict=False):  # a rule that only counts has no words
         if word == "-m" and value in ("limit", "hashlimit"):
@@ -101,12 +103,15 @@ def _expressions(family: str, rule: str) -> Iterator[dict[str, Any]]:
             right = {"^": [{"&": [_MANGLED[word], kept]}, right]} if kept else right
             yield {"mangle": {"key": _MANGLED[word], "value": right}}
         elif word in ("-j", "-g"):
+            is_match = False
             options: dict[str, Any] | None = {"flags": "bypass"} if "--queue-bypass" in words else None
             if given := _GIVEN[family].search(" ".join(words)):
                 options = {"addr": given[1]} if given[1] else {}
                 options |= {"port": _ports(":".join(filter(None, given.groups()[1:])))} if given[2] else {}
             called = {"jump" if word == "-j" else "goto": {"target": value}}
             yield {_TARGETS[value]: options} if value in _TARGETS else called
+        elif is_match and (value not in _MODULES if word == "-m" else word.startswith("-")):
+            yield {"xt": {"name": word}}  # not understood
         op = "!=" if word == "!" else "=="
 
 

@@ -155,11 +155,11 @@ def _given(at: Space, sent: dict[str, str], to: str, arrived: Place | None, onwa
     if arrived is None or not onwards.places:
         return ""
     listed, sent["local"] = at.ruleset, " ".join(at.addresses)
-    _rule, given = translation(listed, "prerouting", sent, {arrived.name}) or ({}, {})
+    _rule, given, _sure = translation(listed, "prerouting", sent, {arrived.name})
     port = given.get("port", sent["dport"])  # of a range, the one that was asked for
     sent |= {"daddr": to, "dport": sent["dport"] if isinstance(port, dict) else str(port)}
-    found = translation(listed, "postrouting", sent, {onwards.places[0].name})
-    address = found and found[1].get("addr", source_for(at, to, at.usable()))
+    rule, given, is_sure = translation(listed, "postrouting", sent, {onwards.places[0].name})
+    address = given.get("addr", source_for(at, to, at.usable())) if rule and is_sure else ""
     return address if isinstance(address, str) else ""
 
 

@@ -32,7 +32,7 @@ from labkit.measure.existing.checks import (
     sockets,
 )
 from labkit.measure.existing.checks.evidence import Evidence, Queued
-from labkit.measure.existing.checks.findings import LITTLE, MUCH, PRESENT, SEEN, Finding
+from labkit.measure.existing.checks.findings import LITTLE, MUCH, POSSIBLE, PRESENT, SEEN, Finding
 from labkit.measure.existing.checks.probes import Connection, End, OneWay, Sent
 from labkit.measure.existing.endpoints import ExistingEndpoint, resolve
 from labkit.measure.existing.half import Half
@@ -110,7 +110,13 @@ def test_matches() -> None:
 
 def test_rules_of_another_family_and_those_of_iptables() -> None:
     assert rules.matches(rule(family="ip6"), UDP, set()) is False
-    assert rules.matches(rule(text="-j DROP"), UDP, set()) is None  # its extensions are not all understood
+    for words, expected in (
+        ("", True), ("-s 10.1.0.1/32 -p udp -m udp -m comment --comment --x", True), ("-p tcp -m tcp --syn", False),
+        ("-m owner --uid-owner 0", None), ("-m socket", None), ("-f", None), ("-m mark --mask 1", None),
+    ):  # fmt: skip
+        saved = f"*filter\n[1:60] -A FORWARD {words} -j DROP\n"
+        [*_, listed] = iptables.merged([], "iptables-nft-save", saved)
+        assert rules.matches(listed["rule"], UDP, set()) is expected, words
 
 
 BITS = ["fin", "syn", "rst", "ack"]
@@ -1145,19 +1151,35 @@ def test_ports_that_are_closed_where_rules_lead(
     port: int | None, nat: Sequence[str], more: dict[str, Any]
 ) -> None:
     found = rules.closed_ports(refused(*nat, **more))
-    assert [to for to, _why, _undo in found.values()] == ([] if port is None else [port])
+    assert [(to, is_sure) for to, _why, _undo, is_sure in found.values()] == (
+        [] if port is None else [(port, True)]
+    )
+
+
+@pytest.mark.parametrize(
+    "unknown", ["-m owner --uid-owner 0", "-m statistic --mode random", "-m socket", "-f"]
+)
+def test_conditions_of_nat_that_are_not_understood_make_nothing_certain(unknown: str) -> None:
+    goes, returns = LEADS.replace("-p", f"{unknown} -p"), f"-A PREROUTING {unknown} -j RETURN"
+    marks = f"{GIVES_MARK} 0x2/0xffffffff".replace("-j", f"{unknown} -j")
+    for nat, mangle in (([goes], []), ([returns, LEADS], []), ([f"-A PREROUTING {unknown} -g A", LEADS], []),
+                        ([OF_MARK], [marks]), ([LEADS], [returns])):  # fmt: skip
+        seen = refused(*nat, mangle=mangle)
+        [(to, why, _undo, is_sure)] = rules.closed_ports(seen).values()
+        assert (to, is_sure, "may lead port 80 there" in why) == (81, mangle == [returns], not is_sure)
+        assert only(sockets.connection(seen)).certainty == (SEEN if is_sure else POSSIBLE)
 
 
 def test_rules_of_nat_of_a_namespace_that_only_bridges_take_no_connection() -> None:
     seen = refused(LEADS)
     for one in (seen.forward, seen.back):
         del one.arrivals[0]
-    assert rules.closed_ports(seen) == {80: (80, "", None)}
+    assert rules.closed_ports(seen) == {80: (80, "", None, True)}
     client = seen.client.space  # routes what another machine sends
     seen.rulesets = {
         one.name: seen.rulesets["netns:mid" if one is client else client.name] for one in seen.spaces
     }
-    assert rules.closed_ports(seen) == {80: (80, "", None)}
+    assert rules.closed_ports(seen) == {80: (80, "", None, True)}
     seen.far = "client"
     assert [to for to, *_why in rules.closed_ports(seen).values()] == [81]
     seen.far = None
@@ -1170,13 +1192,16 @@ def test_what_is_sent_on_keeps_its_source_unless_the_rule_is_for_it(monkeypatch:
     saved = (
         "*nat\n:POSTROUTING ACCEPT [0:0]\n[1:60] -A POSTROUTING -m addrtype --src-type LOCAL -j MASQUERADE\n"
     )
-    listed, out = iptables.merged([], "iptables-legacy-save", saved), SimpleNamespace(name="to-server")
-    at: Any = SimpleNamespace(ruleset=listed, addresses={"10.1.0.254": 3}, usable=list)
+    unknown = saved.replace("-j", "-m socket -j")
+    both = [iptables.merged([], "iptables-legacy-save", one) for one in (saved, unknown)]
+    out = SimpleNamespace(name="to-server")
     onwards: Any = SimpleNamespace(places=[out])
-    for source, given in ((CLIENT, ""), ("10.1.0.254", "10.2.0.254")):
-        assert (
-            published._given(at, {**TO_PORT_80, "saddr": source}, SERVER, onwards.places[0], onwards) == given
-        )
+    for listed, source, given in (
+        (both[0], CLIENT, ""), (both[0], "10.1.0.254", "10.2.0.254"), (both[1], "10.1.0.254", ""),
+    ):  # fmt: skip
+        at: Any = SimpleNamespace(ruleset=listed, addresses={"10.1.0.254": 3}, usable=list)
+        sent = {**TO_PORT_80, "saddr": source}
+        assert published._given(at, sent, SERVER, onwards.places[0], onwards) == given
 
 
 @pytest.mark.parametrize(("mode", "index", "count"), [("0", 9, 1), ("1", 9, 0), ("1", 2, 1)])
@@ -1224,7 +1249,8 @@ def test_changes_are_of_the_namespace_of_their_command() -> None:
     made = registry.with_change(seen, finding)
     assert made.change == "sysctl: sysctl net.ipv4.ip_forward=1 at host:docker0"
     far, here = (across._Side(where, "host", lambda *_: dict) for where in ("ssh:a", "here"))
-    [placed] = across._placed(far, here, [asdict(made)])
+    placed, none = (next(across._placed(far, here, [asdict(made)], Counter(a=count))) for count in (1, 2))
     assert (placed.change, placed.where) == (str(made.change).replace("host", "a"), "ssh:a/host")
+    assert none.change is None  # the other machine has a node of this name, too
     seen.spaces.append(space("container:host", [], {}))
     assert registry.with_change(seen, finding).change is None  # two nodes of this name

@@ -27,7 +27,8 @@ CHOSEN = "32768-60999"  # the usual ports of which the kernel chooses those of p
 TRANSLATIONS = ("dnat", "redirect", "snat", "masquerade", "tproxy")
 REPLACED = ("saddr", "daddr", "sport", "dport")  # fields whose new value leads packets elsewhere
 VERDICTS = {"drop": "drops", "reject": "rejects", "fwd": "sends elsewhere"}
-SURE = {"match", "counter", "accept", *VERDICTS}  # what says all about whether a rule matches
+# What says all about whether a rule matches
+SURE = {"match", "counter", "mangle", "vmap", "accept", "return", "jump", "goto", *VERDICTS, *TRANSLATIONS}
 # How nft prints protocols: by their names in /etc/protocols, or without that file by their numbers.
 ALSO = {
     "icmp": ("1",), "icmpv6": ("ipv6-icmp", "58"), "tcp": ("6",), "udp": ("17",), "gretap": ("gre", "47"),
@@ -47,6 +48,7 @@ DONT_FRAGMENT = "16384"  # of the packets that measure an MTU
 PROTOCOLS = ("tcp", "udp", "icmp", "icmpv6", "sctp")
 Rule = Mapping[str, Any]
 Chain = tuple[str, str, str]  # family, table, name
+Given = tuple[Any, bool]  # a statement or a value, and whether a packet that the rule matches surely gets it
 
 
 def _any(results: Iterable[bool | None]) -> bool | None:
@@ -92,7 +94,7 @@ def may_match(rule: Rule, packet: Mapping[str, str], interfaces: set[str]) -> bo
 
 def matches(rule: Rule, packet: Mapping[str, str], interfaces: set[str]) -> bool | None:
     """Return whether a rule matches a packet, as `may_match`; None if that is unknown."""
-    is_sure = "text" not in rule and all(one.keys() <= SURE for one in rule.get("expr", ()))
+    is_sure = all(one.keys() <= SURE for one in rule.get("expr", ()))
     version = ip_address(packet["saddr"]).version
     if rule["family"] in ("ip", "ip6") and rule["family"] != ("ip6" if version == 6 else "ip"):
         return False
@@ -126,7 +128,7 @@ def _flags(field: Any, mask: Any, right: Any, op: str, packet: Mapping[str, str]
     known = {"flags": packet.get("flags"), "frag-off": DONT_FRAGMENT, "mark": packet.get("mark")}
     own = known.get(str(field))
     masked, wanted = (_bits(one) for one in (mask, right))
-    if own is None or wanted is None or (mask is not None and masked is None):
+    if not own or wanted is None or (mask is not None and masked is None):
         return None
     bits = int(own) if masked is None else int(own) & masked
     if op in ("in", "!"):  # any of them, none of them
@@ -182,21 +184,20 @@ def _compared(left: Any, right: Any, packet: Mapping[str, str], interfaces: set[
     return None
 
 
-def _verdicts(
-    rule: Rule, maps: maps_of.Maps, packet: Mapping[str, str], interfaces: set[str]
-) -> Iterator[Any]:
+def _verdicts(rule: Rule, maps: maps_of.Maps, packet: Mapping[str, str], names: set[str]) -> Iterator[Given]:
     """Yield the statements of a rule, and of its verdict maps the verdicts that a packet may get."""
     for one in rule.get("expr", ()):
         vmap = one.get("vmap")
-        yield from _mapped(vmap, maps, packet, interfaces) if isinstance(vmap, dict) else (one,)
+        yield from _mapped(vmap, maps, packet, names) if isinstance(vmap, dict) else ((one, True),)
 
 
-def _mapped(of: Rule, maps: maps_of.Maps, packet: Mapping[str, str], interfaces: set[str]) -> Iterator[Any]:
+def _mapped(of: Rule, maps: maps_of.Maps, packet: Mapping[str, str], names: set[str]) -> Iterator[Given]:
     """Yield the values that a map may give to a packet."""
     for key, value in maps_of.elements(dict(of), maps):
         parts = zip(maps_of.parts(of.get("key")), maps_of.parts(key), strict=False)
-        if all(_compared(part, given, packet, interfaces) is not False for part, given in parts):
-            yield value
+        holds = [_compared(part, given, packet, names) for part, given in parts]
+        if False not in holds:
+            yield value, all(holds)
 
 
 def entries(listed: list[dict[str, Any]], kind: str) -> list[Rule]:
@@ -229,7 +230,8 @@ def _reachable(listed: list[dict[str, Any]], packet: Mapping[str, str], interfac
         for rule in rules[chain]:
             calls = any(word in one for one in rule.get("expr", ()) for word in ("jump", "goto", "vmap"))
             if calls and may_match(rule, packet, interfaces):
-                yield from _targets(list(_verdicts(rule, known[chain[:2]], packet, interfaces)))
+                verdicts = _verdicts(rule, known[chain[:2]], packet, interfaces)
+                yield from _targets([one for one, _sure in verdicts])
 
     return _reached((chain_of(one) for one in entries(listed, "chain") if "hook" in one), called)
 
@@ -325,7 +327,7 @@ def dropping(seen: Evidence) -> Iterator[Finding]:
         for number, packet in enumerate(packets):
             if (space.name, chain, number) in accepted or not may_match(rule, packet, names):
                 continue
-            said = [one for one in _verdicts(rule, known, packet, names) if isinstance(one, dict)]
+            said = [one for one, _sure in _verdicts(rule, known, packet, names) if isinstance(one, dict)]
             found = next((word for one in said for word in VERDICTS if word in one), None)
             key = (space.name, number)
             if found and key not in reachable:
@@ -475,7 +477,8 @@ def _targets(value: Any) -> Iterator[str]:
 def translated(seen: Evidence) -> Iterator[Finding]:
     """Rules that replace addresses or ports of packets that do not arrive."""
     arrives = all(probe.arrives for _path, probe in seen.directions)
-    explained = arrives and seen.ports and seen.ports.keys() == closed_ports(seen).keys()
+    closed = {port for port, (*_how, is_sure) in closed_ports(seen).items() if is_sure} if arrives else set()
+    explained = bool(closed) and seen.ports.keys() == closed
     for space, names, rule in _rules(seen) if seen.blocked and not explained else ():
         every = rule.get("expr", ())
         replaces = any(word in one for one in every for word in TRANSLATIONS)
@@ -495,60 +498,77 @@ def translated(seen: Evidence) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def closed_ports(seen: Evidence) -> dict[int, tuple[int, str, str | None]]:
+def closed_ports(seen: Evidence) -> dict[int, tuple[int, str, str | None, bool]]:
     """Return the ports that take no connection because nothing listens where it arrives: each with the port there, and,
-    if a rule leads to it, this in words, and what deletes the rule if something listens without it."""
-    result, own = dict[int, tuple[int, str, str | None]](), seen.server.address
+    if rules lead to it, these in words, and what deletes one of them if something listens without it; and whether all
+    conditions of the rules are known to hold."""
+    result, own = dict[int, tuple[int, str, str | None, bool]](), seen.server.address
     packet = {"saddr": seen.client.address, "daddr": seen.asked or own, "protocol": "tcp"}
     for port in (port for port, said in seen.ports.items() if said and seen.far != "server"):
         to, address, listening, why, undo = port, packet["daddr"], seen.listening(), "", None
-        ways = (seen.client.space, *(one.space for one in seen.forward.places), seen.server.space)
-        for space in (one for one in dict.fromkeys(ways) if applied(seen, one, "ip")):
+        is_sure, between = True, (one.space for one in seen.forward.places)
+        ways = dict.fromkeys((seen.client.space, *between, seen.server.space))
+        for space in (one for one in ways if applied(seen, one, "ip")):
             names = {one.name for one in seen.forward.arrivals if one.space is space} or seen.names(space)
             hook = "output" if seen.ends.get(space) == "client" else "prerouting"
-            own_packet = {**packet, "dport": str(port), "local": " ".join(space.addresses)}
-            found = translation(seen.rulesets[space.name], hook, own_packet, names)
-            if found:
-                # Any other than DNAT gives the packet to a program of this namespace.
-                stays = space is seen.server.space or any("dnat" in one for one in found[0]["expr"])
-                address, to = found[1].get("addr", address if stays else ""), found[1].get("port", port)
-                why = f"; a rule of {space.name} leads port {port} there: {_text(space, found[0])}"
-                undo = _deletion(space, found[0]) if port in listening else None
+            own_packet = {**packet, "daddr": address, "dport": str(to), "local": " ".join(space.addresses)}
+            rule, given, is_known = translation(seen.rulesets[space.name], hook, own_packet, names)
+            is_sure = is_sure and is_known
+            if not rule:
+                continue
+            word = "leads" if is_sure else "may lead"
+            why += f"; a rule of {space.name} {word} port {to} there: {_text(space, rule)}"
+            if to in listening:
+                undo = _deletion(space, rule)
+            # Any other than DNAT gives the packet to a program of this namespace.
+            stays = space is seen.server.space or any("dnat" in one for one in rule["expr"])
+            address, to = given.get("addr", address if stays else ""), given.get("port", to)
+            is_there = any(address == known for one in ways for known in one.addresses)
+            if not is_there or not isinstance(to, int):  # a range
                 break
-        if address == own and isinstance(to, int) and to not in listening:  # not a range of ports
-            result[port] = to, why, undo
+        if address == own and isinstance(to, int) and to not in listening:
+            result[port] = to, why, undo, is_sure
     return result
 
 
 def translation(
     listed: list[dict[str, Any]], hook: str, packet: dict[str, str], names: set[str]
-) -> tuple[Rule, Rule] | None:
+) -> tuple[Rule, Rule, bool]:
     """Return the rule, and what its statement gives, by which chains of NAT at a hook replace addresses or ports of a
-    packet; None without one. The packet gets the marks that they set. A condition that is not understood holds."""
+    packet (without one both are empty), and whether that is sure: a condition that is not understood may hold. The
+    packet gets the marks that they set, or "" for one that is not known."""
     maps, every = maps_of.named(listed), entries(listed, "rule")
     packet.setdefault("mark", "0")
 
-    def said(chain: Chain) -> Iterator[tuple[Rule, str, Any]]:
+    def said(chain: Chain, is_called: bool) -> Iterator[tuple[Rule, str, Any, bool]]:
         for rule in every:
-            if chain_of(rule) != chain or not may_match(rule, packet, names):
+            if chain_of(rule) != chain or (holds := matches(rule, packet, names)) is False:
                 continue
+            is_known = is_called and holds is True
             for what, mark in _written(rule, maps[chain[:2]], packet, names):
-                packet["mark"] = str(mark) if what == MARK else packet["mark"]
-            verdicts = _verdicts(rule, maps[chain[:2]], packet, names)
-            for word, given in (next(iter(one.items())) for one in verdicts if isinstance(one, dict)):
+                if what == MARK:
+                    packet["mark"] = str(mark) if is_known and packet["mark"] else ""
+            for one, is_given in _verdicts(rule, maps[chain[:2]], packet, names):
+                word, given = next(iter(dict[str, Any](one or {"": None}).items()))
+                is_sure = is_known and is_given
+                if word == "xt":  # a target that nft does not read
+                    word, given = str((given or {}).get("name")).lower(), {}
                 if word in ("jump", "goto"):
-                    yield from said((*chain[:2], given["target"]))
-                yield rule, word, given
-                if word in ("goto", "return"):
-                    return
+                    yield from said((*chain[:2], given["target"]), is_sure)
+                # What may not match ends nothing: a packet that arrives was not dropped.
+                if word in TRANSLATIONS or (is_sure and word in ("accept", "drop")):
+                    yield rule, word, given, is_sure
+                if word in ("goto", "return", "accept"):
+                    if is_sure:
+                        return
+                    is_called = False  # what follows may not be reached
 
     bases = [one for one in entries(listed, "chain") if one.get("hook") == hook]
     for base in sorted(bases, key=lambda one: int(one.get("prio", 0))):
-        ends = (one for one in said(chain_of(base)) if one[1] in ("accept", "drop", *TRANSLATIONS))
-        rule, word, given = next(ends, ({}, "", None))
+        rule, word, given, is_sure = next(said(chain_of(base), True), ({}, "", None, True))
         if word in TRANSLATIONS:
-            return rule, given or {}
-    return None
+            return rule, given or {}, is_sure
+    return {}, {}, True
 
 
 def _no_way_back(seen: Evidence, space: Space, rule: Rule) -> str:
@@ -670,12 +690,12 @@ def _written(
 ) -> Iterator[tuple[tuple[str, str], int]]:
     """Yield each field that a rule sets to a number in a packet, for example MARK or ("payload", "ttl"), and this."""
     for mangle in (one["mangle"] for one in rule.get("expr", ()) if isinstance(one.get("mangle"), dict)):
-        value = _number(mangle.get("value"), int(packet.get("mark", 0)))
+        value = _number(mangle.get("value"), int(packet.get("mark") or 0))
         of_map = value.get("map") if isinstance(value, dict) else None
-        values = _mapped(of_map, maps, packet, interfaces) if isinstance(of_map, dict) else [value]
+        mapped = _mapped(of_map, maps, packet, interfaces) if isinstance(of_map, dict) else [(value, True)]
         for header, of in dict(mangle["key"]).items():
             name = next((str(of[name]) for name in ("key", "name", "field") if name in of), "")
-            yield from (((header, name), one) for one in values if isinstance(one, int))
+            yield from (((header, name), one) for one, _sure in mapped if isinstance(one, int))
 
 
 def clamps(seen: Evidence) -> Iterator[Finding]:

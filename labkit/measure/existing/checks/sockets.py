@@ -207,7 +207,7 @@ def connection(seen: Evidence) -> Iterator[Finding]:
     for port, said in seen.ports.items():
         is_refused = said == os.strerror(errno.ECONNREFUSED)
         if port in closed:
-            to, why, undo = closed[port]
+            to, why, undo, is_sure = closed[port]
             listed = at.namespace.run("ss", "-Htlnp", f"sport = :{to}").stdout if shutil.which("ss") else ""
             for own, name, pid in LISTENER.findall(listed):
                 why = f"; {f'{name} (pid {pid})' if name else 'a program'} listens at {own} only{why}"
@@ -215,7 +215,7 @@ def connection(seen: Evidence) -> Iterator[Finding]:
             yield Finding(
                 cause="nothing listens", what=f"nothing listens at port {to} of {address}{why}", weight=ALL,
                 where=at.name, undo=undo,
-                certainty=SEEN if is_refused else PRESENT,
+                certainty=POSSIBLE if not is_sure else SEEN if is_refused else PRESENT,
             )  # fmt: skip
         elif said and seen.connects:
             yield Finding(
