@@ -123,6 +123,8 @@ def usual(rows: pd.DataFrame, compared: pd.DataFrame) -> dict[str, Callable[[], 
         made["percentiles"] = lambda: figures.percentiles(rows)
     if rows["transaction_rate"].notna().any():
         made["requests"] = lambda: figures.requests(rows)
+        made["latency_cdf"] = lambda: figures.latency_cdf(rows)
+        made["latency_box"] = lambda: figures.latency_box(rows)
     return made
 
 

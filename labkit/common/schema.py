@@ -214,6 +214,7 @@ COLUMNS: tuple[Column, ...] = (
         ("latency_p99_s", "s", "number", "the 99th percentile of the latency"),
         ("latency_p999_s", "s", "number", "the 99.9th percentile of the latency"),
         ("latency_max_s", "s", "number", "the greatest latency"),
+        ("latency_histogram", "", "object", "latencies in each bucket (2.9 % wide), by its upper edge in ns"),
         ("cpu_s", "s", "number", "CPU time of the whole host in the window"),
         ("softirq_s", "s", "number", "the part of cpu_s in soft interrupts"),
         ("client_cpu_s", "s", "number", "CPU time of the clients, by iperf3; of connections and wrk, by the kernel"),

@@ -9,6 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.analysis import figures, load, theme
+from labkit.analysis.figures.distribution import boxes, cdf
 from labkit.analysis.figures.over_time import Curve, stacked
 from labkit.analysis.figures.panels import arms, finish
 from studies.latency_under_load import course
@@ -21,9 +22,7 @@ TITLES = {
 }
 WAYS = ("forward", "reverse")
 WHEN = {"idle": "before", "loaded": "under load", "after": "after"}
-MILLI = 1e3
-POINTS = np.linspace(0, 1, 400)  # of a distribution
-WHISKERS = (0.01, 0.25, 0.5, 0.75, 0.99)
+MILLI = 1e-3
 
 
 def _courses(rows: pd.DataFrame) -> Iterator[tuple[str, str, list[course.Course]]]:
@@ -108,16 +107,16 @@ def _interval_s(courses: list[course.Course]) -> float:
     return max(0.1, round(float(np.median(steps)), 1)) if steps else 0.1
 
 
-def _phase(courses: list[course.Course], phase: str) -> tuple[np.ndarray, float]:
-    """Return the round-trip times of all answered probes of a phase, in seconds, and their share of its probes."""
+def _phase(courses: list[course.Course], phase: str) -> tuple[pd.Series[int], int]:
+    """Return how often each round-trip time was measured in a phase, in seconds, and how many probes were lost."""
     sent = [
         rtt_s
         for one in courses
         for sent_s, rtt_s in one.probes
         if one.phases[phase][0] <= sent_s < one.phases[phase][1]
     ]
-    times = np.array([rtt_s for rtt_s in sent if rtt_s is not None], dtype=float)
-    return times, len(times) / max(len(sent), 1)
+    counts = pd.Series(sent, dtype=float).value_counts()
+    return counts, len(sent) - counts.sum()
 
 
 def latency_cdf(rows: pd.DataFrame) -> go.Figure:
@@ -126,15 +125,14 @@ def latency_cdf(rows: pd.DataFrame) -> go.Figure:
     figure = stacked([TITLES["rtt"] + of for of, _ in loads])
     for row, (_, own) in enumerate(loads, 1):
         for arm, role, courses in _courses(own):
-            style = theme.arm_style(arm, role)
+            style, common = theme.arm_style(arm, role), {"name": arm, "legendgroup": arm}
             for phase, width in (("loaded", 2.5), ("idle", 1)):
-                times, answered = _phase(courses, phase)
-                if len(times):
-                    figure.add_scatter(
-                        x=np.quantile(times, POINTS) * MILLI, y=POINTS * answered,
-                        mode="lines", name=arm, legendgroup=arm, row=row, col=1, showlegend=phase == "loaded",
-                        line={"color": style.color, "dash": style.dash, "width": width},
-                    )  # fmt: skip
+                counts, lost = _phase(courses, phase)
+                if len(counts):
+                    line = {"color": style.color, "dash": style.dash, "width": width}
+                    shown = phase == "loaded"
+                    trace = cdf(counts, lost, MILLI, line=line, showlegend=shown, **common)
+                    figure.add_trace(trace, row=row, col=1)
     figure.update_xaxes(type="log", dtick=1, title_text="ms")
     figure.update_yaxes(title_text="share of probes", range=[0, 1.01])
     return finish(
@@ -148,15 +146,12 @@ def latency_box(rows: pd.DataFrame) -> go.Figure:
     figure = stacked([TITLES["rtt"] + of for of, _ in loads])
     for row, (_, own) in enumerate(loads, 1):
         for arm, role, courses in _courses(own):
-            there = {phase: times for phase in PHASES if len(times := _phase(courses, phase)[0])}
-            low, first, middle, third, high = (
-                [float(np.quantile(times, share)) * MILLI for times in there.values()] for share in WHISKERS
-            )
-            figure.add_box(
-                x=[WHEN[phase] for phase in there], lowerfence=low, q1=first, median=middle, q3=third, upperfence=high,
-                name=arm, legendgroup=arm, offsetgroup=arm, showlegend=True, row=row, col=1,
+            there = {WHEN[phase]: counts for phase in PHASES if len(counts := _phase(courses, phase)[0])}
+            trace = boxes(
+                there, MILLI, name=arm, legendgroup=arm, offsetgroup=arm, showlegend=True,
                 line={"color": theme.arm_style(arm, role).color, "width": 1.5},
             )  # fmt: skip
+            figure.add_trace(trace, row=row, col=1)
     figure.update_yaxes(type="log", dtick=1, title_text="ms")
     figure.update_layout(boxmode="group")
     subtitle = "boxes: quartiles and median; whiskers: from the 1st to the 99th percentile, all rounds"

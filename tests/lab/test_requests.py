@@ -67,6 +67,7 @@ def test_verdict(
         assert row["received_count"] == row["sent_count"] > 300
         assert row["transaction_rate"] == pytest.approx(row["received_count"] / row["window_s"], rel=0.3)
         assert row["latency_p50_s"] <= row["latency_p99_s"] <= row["latency_max_s"]
+        assert sum(row["latency_histogram"].values()) == row["received_count"]
         of_window = row["cpu_s"] / (row["transaction_rate"] * row["window_s"])
         assert row["cpu_per_transaction_s"] == pytest.approx(of_window)
         assert 1e-6 < of_window < 1e-2

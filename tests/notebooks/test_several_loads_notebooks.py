@@ -26,7 +26,7 @@ SMALL = "{topology: [veth_bridge, veth_routed], rounds: 2, omit_s: 0, duration_s
             "13_requests",
             "[tcp_rr, http_close]}",
             {("tcp_rr", "whole"): 4, ("http_close", "whole"): 4},
-            {"Requests a second against their slowest percent", "Ratios to the baseline"},
+            {"Requests a second against their slowest percent", "Distribution of round-trip times"},
         ),
     ],
 )

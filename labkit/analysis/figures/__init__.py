@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 
 from labkit.analysis import protocols, theme
 from labkit.analysis.figures.cost_by_size import cost, rates
+from labkit.analysis.figures.distribution import latency_box, latency_cdf
 from labkit.analysis.figures.forest_plot import forest, ratio_ticks
 from labkit.analysis.figures.function_costs import functions
 from labkit.analysis.figures.function_times import function_durations, function_times
@@ -30,8 +31,8 @@ from labkit.analysis.protocols import CARRYING, PROTOCOLS
 from labkit.common import units
 
 __all__ = [
-    "cost", "cpu_per_gigabyte", "forest", "function_durations", "function_times", "functions", "kernels", "load_loss",
-    "over_time", "percentiles", "rates", "requests", "slices", "throughput",
+    "cost", "cpu_per_gigabyte", "forest", "function_durations", "function_times", "functions", "kernels", "latency_box",
+    "latency_cdf", "load_loss", "over_time", "percentiles", "rates", "requests", "slices", "throughput",
 ]  # fmt: skip
 
 SLICES_PX = 250

@@ -5,13 +5,12 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.analysis import stats, theme
-from labkit.analysis.figures.line_chart import PANEL_PX, Quantity, log_axis, no_bar
+from labkit.analysis.figures.line_chart import PANEL_PX, TRANSACTIONS, Quantity, log_axis, no_bar
 from labkit.analysis.figures.panels import Panel, arms, finish, grid, panels
 from labkit.common.units import counted
 
-RATE = Quantity("transactions per second, thousands", "k/s", 1e3)
 TAIL = Quantity("99th percentile, µs", "µs", 1e-6)
-AXES = {"transaction_rate": RATE, "latency_p99_s": TAIL}
+AXES = {"transaction_rate": TRANSACTIONS, "latency_p99_s": TAIL}
 MARGIN = 1.12  # between the rounds and the end of an axis
 
 
@@ -58,7 +57,7 @@ def _arm(figure: go.Figure, panel: Panel, arm: str, role: str, ends: dict[str, t
     common = {"name": theme.plain(arm), "legendgroup": arm, "mode": "markers"}
     is_whole = bool(own["latency_p99_s"].notna().all())
     rounds = go.Scatter(
-        x=own["transaction_rate"] / RATE.scale, y=own["latency_p99_s"] / TAIL.scale,
+        x=own["transaction_rate"] / TRANSACTIONS.scale, y=own["latency_p99_s"] / TAIL.scale,
         showlegend=not is_whole,
         marker={"color": style.color, "symbol": style.symbol, "size": 5}, opacity=0.5, hoverinfo="skip", **common,
     )  # fmt: skip

@@ -12,6 +12,7 @@ import abc
 import math
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -407,8 +408,14 @@ class TrialGenerator(Generator):
         raise NotImplementedError(f"the generator {self.name} has both ends on one host")
 
 
-def latency_columns(times_s: Sequence[float], lost_count: int = 0) -> dict[str, float | None]:
-    """Return the percentiles and the maximum of sorted latencies in seconds.
+def histogram(times_s: Iterable[float]) -> dict[str, int]:
+    """Return how many latencies are in each bucket, by its upper edge in nanoseconds: 24 buckets for each octave."""
+    counts = Counter(math.ceil(24 * math.log2(max(1e9 * one, 100))) for one in times_s)
+    return {str(round(2 ** (number / 24))): counts[number] for number in sorted(counts)}
+
+
+def latency_columns(times_s: Sequence[float], lost_count: int = 0) -> dict[str, Any]:
+    """Return the percentiles, the maximum and the histogram of sorted latencies in seconds.
 
     Lost requests count as slower than all others. A percentile that is one of them is None, and so is the maximum.
     """
@@ -417,6 +424,7 @@ def latency_columns(times_s: Sequence[float], lost_count: int = 0) -> dict[str, 
     return {
         **{f"latency_{name}_s": times_s[at] if at < len(times_s) else None for name, at in ranks.items()},
         "latency_max_s": None if lost_count else times_s[-1],
+        "latency_histogram": histogram(times_s),
     }
 
 

@@ -167,6 +167,29 @@ def test_percentiles_from_the_median_to_the_longest() -> None:
     assert next(figure.select_xaxes()).ticktext == ("p50", "p90", "p99", "p99.9", "max")
 
 
+def test_distribution_merges_the_rounds() -> None:
+    rows = synthetic_report.rows(protocols=("http",), pairs=(1,))
+    rows = rows[rows["method"].eq("whole")].assign(received_count=1000, lost_count=0)
+    assert not figures.latency_cdf(rows).data  # labkit wrote no histogram
+    rounds = ({"20000": 900, "50000": 100}, {"20000": 700, "40000": 100, "50000": 200})
+    each = [
+        rows.assign(round=number, latency_histogram=[one] * len(rows)) for number, one in enumerate(rounds)
+    ]
+    rows = pd.concat(each, ignore_index=True)
+    for lost, share in ((0, 1.0), (1000, 0.5)):
+        cdf = figures.latency_cdf(rows.assign(lost_count=lost))
+        [line] = [trace for trace in cdf.data if trace.name == "macvlan_bridge"]
+        shares = pd.Series(line.y, np.round(line.x, 6)).groupby(level=0).max()
+        assert shares.to_dict() == pytest.approx(
+            {20: 0.8 * share, 40: 0.85 * share, 50: 0.999 * share}, abs=0.002
+        )
+    drawn = figures.latency_box(rows)
+    [box] = [trace for trace in drawn.data if trace.name == "macvlan_bridge"]
+    values = [*box.lowerfence, *box.q1, *box.median, *box.q3, *box.upperfence]
+    assert values == pytest.approx([20, 20, 20, 20, 50])
+    assert len(drawn.data) == 3
+
+
 def test_slices_compared_within_a_round() -> None:
     rows = synthetic_report.rows(protocols=("tcp",), pairs=(1,))
     raw = [trace for trace in figures.slices(rows).data if trace.mode == "markers"]

@@ -1,5 +1,6 @@
 """Traffic generators: parameters choose one, and its capabilities limit what can be requested."""
 
+import itertools
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -80,3 +81,15 @@ def test_frames_go_in_the_directions_of_distinct_ends() -> None:
     assert directed(shared, "forward") is shared
     with pytest.raises(Unsupported, match="ends share a namespace"):
         directed(shared, "reverse")
+
+
+def test_histogram_has_each_latency_in_a_narrow_bucket() -> None:
+    times_s = sorted(1e-5 * 1.001**number for number in range(10_000))
+    buckets = iter(times_s)
+    counts = base.histogram(times_s)
+    assert list(counts) == sorted(counts, key=int)
+    for edge_ns, count in counts.items():
+        for time_s in itertools.islice(buckets, count):
+            assert int(edge_ns) / 1.0294 - 1 < 1e9 * time_s < int(edge_ns) + 1
+    assert next(buckets, None) is None
+    assert base.histogram([0.0]) == {"102": 1}
