@@ -580,6 +580,7 @@ def non_defaults(of: Mapping[str, Any]) -> list[str]:
     words += [f"responses of {of['response_bytes']:g} bytes"] if of["response_bytes"] is not None else []
     words += [f"{of['rate_bps'] / 1e6:g} Mbit/s"] if of["rate_bps"] is not None else []
     words += [f"{of['rate_rps']:,.0f} requests/s"] if of["rate_rps"] is not None else []
+    words += [f"{of['outstanding']:g} outstanding"] if of["outstanding"] is not None else []
     words += [schema.ENDS_ON[of["ends_on"]]] if of["ends_on"] is not None else []
     words += [f"{of['streams']:g} streams"] if of["streams"] not in (None, 1) else []
     words += [f"direction {of['direction']}"] if of["direction"] not in (None, "forward", "all") else []

@@ -144,6 +144,7 @@ COLUMNS: tuple[Column, ...] = (
         ("response_bytes", "byte", "integer", "a response of labkit's own sockets; null: as long as its request"),
         ("rate_bps", "bit/s", "number", "the rate of each stream as requested; null: as fast as possible"),
         ("rate_rps", "1/s", "integer", "requests per second of each pair; null: each waits for the last response"),
+        ("outstanding", "1", "integer", "requests in flight on each connection of a closed loop; null: one"),
         ("streams", "1", "integer", "parallel streams of each pair"),
         ("direction", "", "text", "forward (data goes to servers), reverse, both; path: in, out; load test: all, 0→1"),
         ("mss_bytes", "byte", "integer", "the TCP maximum segment size as requested; null: the path's"),

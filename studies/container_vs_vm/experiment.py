@@ -20,7 +20,7 @@ class ContainerVsVmParameters(several_loads.SeveralLoads, frozen=True, kw_only=T
     """Parameters of the experiment: those of `datapaths`, and the loads."""
 
     ABSENT: ClassVar[tuple[str, ...]] = (
-        "generator", "protocol", "length_bytes", "response_bytes", *REPETITION, *TWO_HOSTS,
+        "generator", "protocol", "length_bytes", "response_bytes", "outstanding", *REPETITION, *TWO_HOSTS,
     )  # fmt: skip
 
     topology: Annotated[tuple[str | Network, ...], "the topology between the endpoints, exactly one"] = (

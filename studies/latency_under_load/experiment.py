@@ -79,7 +79,7 @@ class LatencyUnderLoad(DatapathParameters, frozen=True, kw_only=True):
 
     ABSENT: ClassVar[tuple[str, ...]] = (
         *usual.REPETITION, *usual.OBSERVATION, *usual.TWO_HOSTS, "endpoint", "guest", "generator", "length_bytes",
-        "response_bytes", "placement",
+        "response_bytes", "outstanding", "placement",
     )  # fmt: skip
 
     preset: Annotated[

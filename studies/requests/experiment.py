@@ -26,7 +26,7 @@ class Requests(several_loads.SeveralLoads, frozen=True, kw_only=True):
     def for_load(self, load: str) -> DatapathParameters:
         """Return the parameters of `datapaths` for one of the loads; sockperf has a single connection."""
         one = super().for_load(load)
-        several = one.protocol.endswith("_rr") and one.streams > 1
+        several = one.protocol.endswith("_rr") and (one.streams > 1 or one.outstanding)
         return DatapathParameters.like(one, generator="sockets") if several else one
 
 

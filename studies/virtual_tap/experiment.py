@@ -37,7 +37,8 @@ class VirtualTapParameters(DatapathParameters, frozen=True, kw_only=True):
 
     HAS_OTHER_ARMS: ClassVar[bool] = True
     ABSENT: ClassVar[tuple[str, ...]] = (
-        "generator", "protocol", "length_bytes", "response_bytes", "rate_bps", "whole_runs", "half_width",
+        "generator", "protocol", "length_bytes", "response_bytes", "rate_bps", "outstanding", "whole_runs",
+        "half_width",
     )  # fmt: skip
 
     topology: Annotated[

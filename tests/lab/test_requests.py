@@ -176,6 +176,7 @@ def end(*servers: int) -> None:
     [
         ("udp_rr", {"generator": "sockets", "family": 6, "rate_rps": 1000}),
         ("udp_rr", {}),
+        ("udp_rr", {"generator": "sockets", "outstanding": 8}),
         ("tcp_rr", {"generator": "sockets", "streams": 4}),
         ("udp_rr", {"rate_rps": 100, "duration_s": 4}),
         ("tcp_crr", {"streams": 4}),

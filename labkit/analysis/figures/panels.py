@@ -181,6 +181,7 @@ def in_words(name: str, value: Any) -> str:
         "length_bytes": lambda length: "default length" if pd.isna(length) else f"{length:.0f} B each",
         "rate_bps": lambda rate: "unlimited" if pd.isna(rate) else si(rate, "bit/s"),
         "rate_rps": lambda rate: "closed loop" if pd.isna(rate) else f"{rate:,.0f} requests/s",
+        "outstanding": lambda count: f"{1 if pd.isna(count) else count:.0f} outstanding",
         "ends_on": lambda name: "placed by the scheduler" if pd.isna(name) else schema.ENDS_ON[name],
         "streams": lambda streams: f"{streams:.0f} stream{'s' * (streams != 1)}",
         "direction": str,

@@ -33,8 +33,8 @@ NETWORK_FILE = "FILE.yaml"  # the file of a network of one's own, because a row 
 # are those of the experiment.
 PARAMETERS = (
     "where", "endpoint", "guest", "generator", "protocol", "pairs", "mtu_bytes", "length_bytes", "response_bytes",
-    "rate_bps", "rate_rps", "streams", "direction", "family", "mss_bytes", "congestion", "socket", "zerocopy",
-    "affinity", "parent",
+    "rate_bps", "rate_rps", "outstanding", "streams", "direction", "family", "mss_bytes", "congestion", "socket",
+    "zerocopy", "affinity", "parent",
 )  # fmt: skip
 USUAL = {
     "where": "here", "endpoint": "namespace", "pairs": "1", "mtu_bytes": "1500", "streams": "1", "family": "4",

@@ -67,7 +67,7 @@ _NIC = re.compile(
 MACHINE = re.compile(r"kernel|swapper|ksoftirqd.*")  # processes that work for the whole machine
 ROUND_COLUMNS = [
     "folder", "protocol", "nodes", "parent", "window_s", "cpus_count", "steal_s", "sent_count", "lost_count", "loop",
-    "transaction_rate", "pairs", "streams", "cpu_wait_s",
+    "transaction_rate", "pairs", "streams", "outstanding", "cpu_wait_s",
 ]  # fmt: skip
 _KTHREADS = "kernel"  # the process name of the kernel's threads (labkit.measure.observers.perf.fold_stacks)
 
@@ -208,14 +208,14 @@ def _round(
     capacity_s = float(row["window_s"]) * float(row["cpus_count"] or 1)
     busy = sum(sum(each.values()) for each in samples.values()) + foreign
     rate = row["transaction_rate"]
-    alone = row["loop"] == "closed" and row["pairs"] * row["streams"] == 1 and pd.notna(rate) and rate > 0
+    alone = row["loop"] == "closed" and row["pairs"] * row["streams"] == 1 and pd.isna(row["outstanding"])
     return Round(
         str(row["folder"]), samples, period_s, arrived / unit.one, _passed_packets(row, before),
         # Where programs wait long for a CPU, samples were taken for longer than the window.
         min(foreign * period_s / capacity_s, 1.0) if capacity_s > 0 else math.nan,
         float(row["steal_s"]) / capacity_s if capacity_s > 0 and pd.notna(row["steal_s"]) else 0.0,
         min(busy * period_s / capacity_s, 1.0) if capacity_s > 0 else math.nan, stacks,
-        1 / float(rate) if alone else math.nan,
+        1 / float(rate) if alone and pd.notna(rate) and rate > 0 else math.nan,
         math.nan if pd.isna(row["cpu_wait_s"]) else float(row["cpu_wait_s"]) / arrived,
     )  # fmt: skip
 

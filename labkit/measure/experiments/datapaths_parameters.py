@@ -34,8 +34,8 @@ MIN_MTU = {4: 68, 6: 1280}  # RFC 791, RFC 8200
 
 # Groups of parameters, for experiments that do not have them (`Parameters.ABSENT`)
 LOAD = (
-    "protocol", "length_bytes", "response_bytes", "rate_bps", "rate_rps", "streams", "direction", "omit_s", "placement",
-    "mss_bytes", "congestion", "socket", "zerocopy", "affinity",
+    "protocol", "length_bytes", "response_bytes", "rate_bps", "rate_rps", "outstanding", "streams", "direction",
+    "omit_s", "placement", "mss_bytes", "congestion", "socket", "zerocopy", "affinity",
 )  # fmt: skip
 REPETITION = ("slices", "whole_runs", "half_width")
 OBSERVATION = (
@@ -154,6 +154,11 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         int | None,
         "requests per second of each pair, sent by a schedule (udp_rr, tcp_rr); none: each waits for the last response",
         Within(1, 500_000),
+    ] = None
+    outstanding: Annotated[
+        int | None,
+        "requests in flight on each connection of a closed loop (udp_rr, tcp_rr with generator=sockets); none: one",
+        Within(2, 128, "without it there is one"),
     ] = None
     streams: Annotated[
         int,

@@ -97,6 +97,8 @@ class LoadParameters(Protocol):
     @property
     def rate_rps(self) -> int | None: ...
     @property
+    def outstanding(self) -> int | None: ...
+    @property
     def streams(self) -> int: ...
     @property
     def direction(self) -> str: ...
@@ -143,7 +145,7 @@ class Generator(abc.ABC):
 
     def ignored_parameters(self, protocol: str) -> Sequence[str]:
         """Return the names of parameters that would do nothing with this protocol, so that none may be given."""
-        return ()
+        return ("outstanding",)
 
     def check(self, parameters: LoadParameters) -> None:
         """Raise BadInput, with one sentence, for parameters that this generator does not support."""
@@ -517,7 +519,8 @@ class LatencyGenerator(Generator):
 
     def ignored_parameters(self, protocol: str) -> Sequence[str]:
         chooses = self.capabilities.sockets and not protocol.startswith("udp")
-        return ("mss_bytes", "zerocopy", "affinity", *["congestion"] * (not chooses))
+        own = ("mss_bytes", "zerocopy", "affinity", *["congestion"] * (not chooses))
+        return (*super().ignored_parameters(protocol), *own)
 
     @abc.abstractmethod
     def latency(

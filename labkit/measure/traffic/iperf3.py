@@ -139,7 +139,8 @@ class Iperf3(FlowGenerator):
         return text
 
     def ignored_parameters(self, protocol: str) -> Sequence[str]:
-        return ("mss_bytes", "congestion", "zerocopy") if protocol == "udp" else ()
+        of_tcp = ("mss_bytes", "congestion", "zerocopy")
+        return (*super().ignored_parameters(protocol), *(of_tcp if protocol == "udp" else ()))
 
     def check(self, parameters: LoadParameters) -> None:
         super().check(parameters)

@@ -32,9 +32,8 @@ STEP_NS = 100  # times are reported in steps of this length
 BACKLOG = 4096
 RETRY_S = 1e-3  # after which a client without a free port tries again
 PATIENCE_S = 8.0  # a lost SYN is sent again after 1, 3 and 7 s
-LOST_S = (
-    2  # a request of udp_rr, or of an open loop, without a response so long after the last is due is lost
-)
+# A request without a response for so long is lost: since it was sent, or (TCP, open loop) since the last one was due.
+LOST_S = 2
 SPIN_NS = 100_000  # before a request is due, its sender does not sleep: a timer may be late
 PR_SET_PDEATHSIG, PR_SET_TIMERSLACK = 1, 29
 SMALL_BYTES = 512  # of these, Nagle's algorithm holds nothing back on a new connection
@@ -266,35 +265,51 @@ def _repeat(transaction: Callable[[], None], seconds: float, times: array.array[
     return {"portless": portless, "lost": lost}
 
 
-def _open_loop(request: dict[str, Any], times: array.array[int]) -> tuple[float, dict[str, Any]]:
-    """Send requests by a schedule, whatever comes back, and append how long each took since it was due.
+def _in_flight(request: dict[str, Any], times: array.array[int]) -> tuple[float, dict[str, Any]]:
+    """Keep `outstanding` requests in flight, or send by a schedule, whatever comes back, and append how long each took.
 
-    A sender that is late catches up. Those of the first `omit_s` do not count. Responses of TCP come in order, and one
-    of UDP has the number of its request. Return the CPU time used before those that count, and parts of the report.
+    With a schedule, that begins when it was due, and a sender that is late catches up. Those of the first `omit_s` do
+    not count. Responses of TCP come in order, and one of UDP has the number of its request. Return the CPU time used
+    before those that count, and parts of the report.
     """
     ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1)
     rate, length, numbered = request["rate_rps"], request["length_bytes"], request["protocol"] == "udp_rr"
-    response_bytes = request["response_bytes"]
-    warm = rate * request["omit_s"]
-    count = warm + rate * request["duration_s"]
+    response_bytes, most = request["response_bytes"], request["outstanding"]
     one = _new(request, _settings(request, serves=False))
     one.connect(_address(request)[1])
     begin, read = _reader(request)
     begin(number := one.detach())
     os.set_blocking(number, False)
     clock, waiting, unsent = time.monotonic_ns, dict[int, int](), b""
-    sent = answered = received_bytes = late = 0
+    sent = counted = answered = received_bytes = late = 0
     used_s = 0.0
     begun = due = now = clock()
-    end = begun + 10**9 * count // rate + LOST_S * 10**9
-    while now < end and (sent < count or unsent or waiting):
-        if unsent or (sent < count and now >= due):
+    first = begun + 10**9 * request["omit_s"]
+    until = first + int(1e9 * request["duration_s"])
+    end = until + LOST_S * 10**9
+
+    def following() -> Any:
+        """Return when the next request is due, or `end`. One that waits for room waits until the oldest is lost."""
+        if rate is not None:
+            at = begun + 10**9 * sent // rate
+        elif len(waiting) < most:
+            at = now
+        else:
+            at = next(iter(waiting.values())) + LOST_S * 10**9 if numbered else end
+        return at if at < until else end
+
+    while now < end and (due < end or unsent or waiting):
+        if unsent or now >= due:
             if not unsent:
-                used_s = time.process_time() if sent == warm else used_s
-                late += sent >= warm and now - due > request["late_ns"]
+                if due >= first:
+                    used_s = used_s if counted else time.process_time()
+                    counted += 1
+                    late += now - due > request["late_ns"]
+                if rate is None and len(waiting) == most:
+                    del waiting[next(iter(waiting))]
                 waiting[sent] = due
                 unsent, sent, last = sent.to_bytes(length) if numbered else bytes(length), sent + 1, now
-                due = begun + 10**9 * sent // rate if sent < count else end
+                due = following()
             with contextlib.suppress(BlockingIOError):
                 unsent = unsent[os.write(number, unsent) :]
         sleep_s = max(0, due - clock() - SPIN_NS) / 1e9
@@ -310,12 +325,12 @@ def _open_loop(request: dict[str, Any], times: array.array[int]) -> tuple[float,
         received_bytes += len(data)
         complete = [int.from_bytes(data)] if numbered else range(answered, received_bytes // response_bytes)
         answered += len(complete)
-        times.extend(now - waiting[each] for each in complete if each >= warm and each in waiting)
         for each in complete:
-            waiting.pop(each, None)
-    offered_rps = sent / ((last - begun) / 1e9 + 1 / rate)
-    lost = max(0, sent - warm) - len(times)
-    return used_s, {"portless": 0, "lost": lost, "late": late, "offered_rps": offered_rps}
+            if (begun_at := waiting.pop(each, 0)) >= first:
+                times.append(now - begun_at)
+        due = following() if rate is None else due
+    offered_rps = sent / ((last - begun) / 1e9 + 1 / rate) if rate else None
+    return used_s, {"portless": 0, "lost": counted - len(times), "late": late, "offered_rps": offered_rps}
 
 
 def measure(request: dict[str, Any]) -> None:
@@ -331,13 +346,13 @@ def measure(request: dict[str, Any]) -> None:
     signal.setitimer(signal.ITIMER_REAL, request["omit_s"] + request["duration_s"] + PATIENCE_S)
     used_s = time.process_time()
     try:
-        if request["rate_rps"] is None:
+        if request["rate_rps"] is None and request["outstanding"] == 1:
             transaction = _transaction(request)
             _repeat(transaction, request["omit_s"], array.array("q"))
             used_s = time.process_time()
             found = _repeat(transaction, request["duration_s"], times)
         else:
-            used_s, found = _open_loop(request, times)
+            used_s, found = _in_flight(request, times)
     except ClosedEarlyError:
         problem = "the server closed a connection before its response was complete"
     except TimeoutError:

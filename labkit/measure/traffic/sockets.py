@@ -58,8 +58,10 @@ class Sockets(RequestGenerator):
                 f"rate_rps={rate_rps}: {self.name} keeps a rate on one connection, each request in one write: use"
                 " streams=1, without writes"
             )
-        if rate_rps is not None and parameters.protocol == "udp_rr":
-            what = "with rate_rps a request of udp_rr carries its number"
+        if (several := parameters.outstanding) and (rate_rps or writes > 1):
+            raise BadInput(f"outstanding={several} needs a closed loop and one write each: leave it out")
+        if (rate_rps or several) and parameters.protocol == "udp_rr":
+            what = "with rate_rps or outstanding a request of udp_rr carries its number"
             for name in ("length_bytes", "response_bytes"):
                 Within(4, LARGEST_DATAGRAM, what).check(name, getattr(parameters, name))
 
@@ -147,6 +149,7 @@ def _argv(
         "socket": socket_options.parse(parameters.socket),
         "congestion": parameters.congestion,
         "rate_rps": parameters.rate_rps,
+        "outstanding": parameters.outstanding or 1,
         "late_ns": base.LATE_NS,
         "omit_s": parameters.omit_s,
         "duration_s": parameters.duration_s,
@@ -175,6 +178,9 @@ class Requests(Sockets):
         requests=True,
         sockets=tuple(socket_options.OPTIONS),
     )
+
+    def ignored_parameters(self, protocol: str) -> Sequence[str]:
+        return [name for name in super().ignored_parameters(protocol) if name != "outstanding"]
 
 
 class Connections(Sockets):

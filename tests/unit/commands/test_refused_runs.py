@@ -121,6 +121,11 @@ datapaths protocol=http mss_bytes=900 -> mss_bytes=900: http with wrk has no mss
 datapaths protocol=tcp_crr rate_rps=9 -> rate_rps=9: connections keeps no rate of requests
 datapaths protocol=udp_rr generator=sockets rate_rps=9 streams=2 -> rate_rps=9: sockets keeps a rate on one connection
 datapaths protocol=udp_rr generator=sockets rate_rps=9 length_bytes=3 -> length_bytes=3 is outside 4 to 65507
+datapaths outstanding=8 -> outstanding=8: tcp with iperf3 has no outstanding; leave it out
+datapaths protocol=udp_rr outstanding=8 -> outstanding=8: udp_rr with sockperf has no outstanding; leave it out
+datapaths protocol=udp_rr generator=sockets outstanding=1 -> outstanding=1 is outside 2 to 128
+datapaths protocol=udp_rr generator=sockets outstanding=8 length_bytes=3 -> length_bytes=3 is outside 4 to 65507
+datapaths protocol=tcp_rr generator=sockets outstanding=8 rate_rps=9 -> outstanding=8 needs a closed loop
 datapaths protocol=udp_rr response_bytes=9 -> response_bytes=9: udp_rr with sockperf has no length for responses
 datapaths protocol=http response_bytes=9 -> response_bytes=9: http with wrk has no length for responses
 datapaths protocol=tcp_rr generator=sockets response_bytes=0 -> response_bytes=0 is outside 1 to 1048576

@@ -10,7 +10,7 @@ from labkit.measure.experiments.change_kinds.base import ASSIGNMENT, Files, Kind
 # The parameters that an arm may set itself: it is built with its own MTU, IP version and guests.
 PARAMETERS = (
     "length_bytes", "response_bytes", "streams", "mss_bytes", "zerocopy", "congestion", "socket", "affinity",
-    "rate_bps", "rate_rps", "mtu_bytes", "family", "guest",
+    "rate_bps", "rate_rps", "outstanding", "mtu_bytes", "family", "guest",
 )  # fmt: skip
 
 

@@ -1,19 +1,26 @@
 """labkit's own requests: what answers which request."""
 
+import array
 import json
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import pytest
 from sandbox import until
 
 from labkit.measure.traffic import socket_loops
 
-DELAY_S = 0.02
+DELAY_S, SIZE = 0.02, 14
+ARGV = [sys.executable, "-I", "-S", socket_loops.__file__]
 
 
 def test_second_response_answers_no_later_request() -> None:
@@ -30,15 +37,7 @@ def test_second_response_answers_no_later_request() -> None:
 
         thread = threading.Thread(target=answer_twice)
         thread.start()
-        address, port = server.getsockname()
-        request = {
-            "protocol": "udp_rr",
-            "address": address,
-            "port": port,
-            "length_bytes": 1,
-            "response_bytes": 1,
-        }
-        transaction = socket_loops._transaction({**request, "socket": {}, "congestion": None})
+        transaction = socket_loops._transaction(request("udp_rr", server.getsockname(), (1, 1)))
         for _ in range(4):
             begun_s = time.monotonic()
             transaction()
@@ -48,15 +47,7 @@ def test_second_response_answers_no_later_request() -> None:
 
 def test_round_trip_ends_with_the_last_byte() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        address, port = server.getsockname()
-        request = {
-            "protocol": "tcp_rr",
-            "address": address,
-            "port": port,
-            "length_bytes": 2,
-            "response_bytes": 9,
-        }
-        transaction = socket_loops._transaction({**request, "socket": {}, "congestion": None})
+        transaction = socket_loops._transaction(request("tcp_rr", server.getsockname(), (2, 9)))
         connection, _ = server.accept()
 
         def answer_in_parts() -> None:
@@ -77,46 +68,125 @@ def test_round_trip_ends_with_the_last_byte() -> None:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "rate_rps", "sizes"),
+    ("protocol", "rate_rps", "outstanding", "sizes"),
     [
-        ("udp_rr", None, (2, 300)),
-        ("udp_rr", None, (300, 2)),
-        ("udp_rr", 400, (4, 300)),
-        ("udp_rr", 400, (300, 4)),
-        ("tcp_rr", None, (2, 90_000)),
-        ("tcp_rr", 200, (2, 90_000)),
-        ("tcp_crr", None, (90_000, 2)),
+        ("udp_rr", None, 1, (2, 300)),
+        ("udp_rr", None, 1, (300, 2)),
+        ("udp_rr", None, 4, (4, 300)),
+        ("udp_rr", None, 4, (300, 4)),
+        ("udp_rr", 400, 1, (4, 300)),
+        ("udp_rr", 400, 1, (300, 4)),
+        ("tcp_rr", None, 1, (2, 90_000)),
+        ("tcp_rr", None, 16, (90_000, 90_000)),
+        ("tcp_rr", 200, 1, (2, 90_000)),
+        ("tcp_crr", None, 1, (90_000, 2)),
     ],
 )
-def test_response_of_another_size(protocol: str, rate_rps: int | None, sizes: tuple[int, int]) -> None:
+def test_response_of_another_size(
+    protocol: str, rate_rps: int | None, outstanding: int, sizes: tuple[int, int]
+) -> None:
     """The server answers each request, and the client takes the answer."""
     kind = socket.SOCK_DGRAM if protocol == "udp_rr" else socket.SOCK_STREAM
     with socket.socket(socket.AF_INET, kind) as free:
         free.bind(("127.0.0.1", 0))
-        address, port = free.getsockname()
-    request = {
-        "protocol": protocol, "address": address, "port": port, "count": 1, "length_bytes": sizes[0],
-        "response_bytes": sizes[1], "socket": {}, "congestion": None, "rate_rps": rate_rps, "late_ns": 10**9,
-        "omit_s": 0, "duration_s": 0.2 if rate_rps is None else 1,
-    }  # fmt: skip
-    argv = [sys.executable, "-I", "-S", socket_loops.__file__]
-    with subprocess.Popen([*argv, json.dumps({**request, "serves": True})]) as server:
+        address = free.getsockname()
+    asked = request(protocol, address, sizes, rate_rps=rate_rps, outstanding=outstanding)
+    asked["duration_s"] = 0.2 if rate_rps is None else 1
+    with subprocess.Popen([*ARGV, json.dumps({**asked, "serves": True})]) as server:
         try:
             with socket.socket(socket.AF_INET, kind) as one:
                 one.settimeout(0.1)
-                assert until(lambda: answer(one, (address, port), sizes) == sizes[1], 30)
-            with subprocess.Popen(
-                [*argv, json.dumps({**request, "serves": False})], stdout=subprocess.PIPE
-            ) as client:
-                assert client.stdout is not None
-                assert client.stdout.readline() == b"ready\n"
-                client.send_signal(signal.SIGHUP)
-                report = json.loads(client.stdout.read())
+                assert until(lambda: answer(one, address, sizes) == sizes[1], 30)
+            report = reported(asked)
         finally:
             server.kill()
     assert (report["problem"], report["lost"]) == (None, 0)
     count = sum(report["counts"].values())
     assert count == rate_rps if rate_rps else count > 2
+
+
+@pytest.mark.parametrize("protocol", ["udp_rr", "tcp_rr"])
+def test_as_many_times_more_are_answered_as_are_in_flight(protocol: str) -> None:
+    counts = {}
+    for outstanding in (1, 8):
+        with answering(protocol, DELAY_S) as address:
+            report = reported(request(protocol, address, (SIZE, SIZE), outstanding=outstanding))
+        assert (report["problem"], report["lost"]) == (None, 0)
+        assert min(map(int, report["counts"])) * socket_loops.STEP_NS > 0.99e9 * DELAY_S
+        counts[outstanding] = sum(report["counts"].values())
+    assert counts[1] > 10
+    assert 4 < counts[8] / counts[1] < 9
+
+
+def test_a_lost_request_leaves_its_place_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket_loops, "LOST_S", 1)
+    times = array.array("q")
+    with answering("udp_rr", 0.001, lost=(10, 20, 30)) as address:
+        asked = request("udp_rr", address, (SIZE, SIZE), outstanding=4)
+        _used_s, report = socket_loops._in_flight({**asked, "duration_s": 1.5}, times)
+    assert report["lost"] == 3
+    assert len(times) > 100
+    assert max(times) < 1e9
+
+
+def request(
+    protocol: str, to: tuple[str, int], sizes: tuple[int, int], *, rate_rps: int | None = None, outstanding: int = 1
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "protocol": protocol, "address": to[0], "port": to[1], "count": 1, "length_bytes": sizes[0],
+        "response_bytes": sizes[1], "socket": {}, "congestion": None, "rate_rps": rate_rps, "late_ns": 10**9,
+        "outstanding": outstanding, "omit_s": 0, "duration_s": 0.5,
+    }  # fmt: skip
+
+
+def reported(asked: dict[str, Any]) -> dict[str, Any]:
+    """Let a client measure, and return its report."""
+    argv = [*ARGV, json.dumps({**asked, "serves": False})]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == b"ready\n"
+        client.send_signal(signal.SIGHUP)
+        result: dict[str, Any] = json.loads(client.stdout.read())
+    return result
+
+
+@contextmanager
+def answering(protocol: str, after_s: float, lost: tuple[int, ...] = ()) -> Iterator[tuple[str, int]]:
+    """Answer each request so long after it came, however many wait, except those of these numbers; yield the address.
+
+    Requests have SIZE bytes.
+    """
+    done, streams = threading.Event(), protocol == "tcp_rr"
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM if streams else socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        if streams:
+            server.listen()
+
+        def answer_all() -> None:
+            server.settimeout(30)
+            one, waiting, seen = server.accept()[0] if streams else server, deque[tuple[Any, ...]](), 0
+            while not done.is_set():
+                wait_s = max(0.0, waiting[0][0] - time.monotonic()) if waiting else 0.05
+                if select.select([one], [], [], wait_s)[0]:
+                    data, client = one.recvfrom(1 << 16)
+                    for at in range(0, len(data), SIZE):
+                        seen += 1
+                        if seen not in lost:
+                            waiting.append((time.monotonic() + after_s, data[at : at + SIZE], client))
+                with suppress(ConnectionError):  # the client has gone
+                    while waiting and waiting[0][0] <= time.monotonic():
+                        _, data, client = waiting.popleft()
+                        one.sendto(data, client) if client else one.send(data)
+            if streams:
+                one.close()
+
+        thread = threading.Thread(target=answer_all)
+        thread.start()
+        try:
+            yield server.getsockname()
+        finally:
+            done.set()
+            thread.join()
 
 
 def answer(one: socket.socket, to: tuple[str, int], sizes: tuple[int, int]) -> int:
