@@ -1,4 +1,4 @@
-"""A file of this user's own that one living process at a time holds by a lock (flock(2))."""
+"""Files of this user's own that one living process at a time holds by a lock (flock(2)). Journals are among them."""
 
 import fcntl
 import os
@@ -59,7 +59,11 @@ def _replace(path: Path, descriptor: int) -> None:
 
 @contextmanager
 def opened_journal(path: Path, what: str, busy: str, patience_s: float) -> Iterator[int]:
-    """Hold a journal (`what` it is, for messages); yield its descriptor. Raises Unsupported: `busy`, or no right."""
+    """Hold a journal for the block and yield its descriptor. Each of its lines is a step that undoes a change.
+
+    Raises Unsupported without the right to open it, where `what` says which journal that is. It raises the sentence
+    `busy` if another process holds the journal for the whole time.
+    """
     try:
         descriptor = open_locked(path, patience_s=patience_s)
     except BlockingIOError:
@@ -85,7 +89,10 @@ def steps(descriptor: int, kind: type[Step]) -> list[Step]:
 
 
 def undo(descriptor: int, there: Sequence[Step], by: Callable[[Step], object]) -> dict[Step, str | None]:
-    """Do these steps, last first; return those that failed, with the system's words: they stay in the journal."""
+    """Do these steps of a journal, last first. Return those that failed, with the system's words.
+
+    They stay in the journal for the next process.
+    """
     faults = {}
     for step in reversed(there):
         try:

@@ -79,7 +79,10 @@ def _lock() -> contextlib.AbstractContextManager[int]:
 
 
 def _put_back(descriptor: int, netns: int | None) -> list[str]:
-    """Restore the values, last first; return the names. Raises Failed with those that stay in the journal."""
+    """Restore the values in the journal, last first; return the names.
+
+    Raises Failed, with their names, for those that cannot be restored. They stay in the journal for the next process.
+    """
     there = [old for old in locked_file.steps(descriptor, OldValue) if re.fullmatch(ALLOWED, old.name)]
     with netlink.inside(netns) if netns is not None else contextlib.nullcontext():
         faults = locked_file.undo(descriptor, there, lambda old: path_of(old.name).write_text(old.value))

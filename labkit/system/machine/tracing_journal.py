@@ -46,7 +46,10 @@ class Journal:
 
 @contextmanager
 def journal() -> Iterator[Journal]:
-    """Lock the journal for the block, after restoring what is left. Raises Unsupported if it is held, or Failed."""
+    """Lock the machine's journal for the block, after restoring what a dead process left.
+
+    Raises Unsupported if another living labkit process holds it or it cannot be written, Failed if restoring failed.
+    """
     what = ", the journal of tracer settings,"
     with locked_file.opened_journal(JOURNAL, what, ANOTHER, GRACE_S) as descriptor:
         try:

@@ -148,7 +148,8 @@ def _messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
 
 
 def _extended_words(flags: int, whole: bytes) -> str:
-    """Return NLMSGERR_ATTR_MSG of an extended acknowledgement, behind the error and (CAP_ACK) the request's header."""
+    """Return NLMSGERR_ATTR_MSG of an extended acknowledgement; with CAP_ACK it follows the error and the request's
+    header."""
     if not flags & 0x200:  # NLM_F_ACK_TLVS
         return ""
     return dict(attributes(whole[16 + 4 + 16 :])).get(1, b"").rstrip(b"\0").decode(errors="replace")
