@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import psutil
 from conftest import ROOT
+from sandbox import output
 
 PATIENCE_S = 60.0
 # Reads root's Python, as an installed one would allow; has no other right.
@@ -63,6 +63,4 @@ def heard(ports: list[int], folder: Path) -> tuple[int, bool]:
     open_to_all.mkdir()
     open_to_all.chmod(0o777)
     argv = [*SOMEBODY, EAVESDROPPER, str(open_to_all / "asked"), *map(str, ports)]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout), (open_to_all / "asked").exists()
+    return int(output(argv, 120, cwd=ROOT)), (open_to_all / "asked").exists()

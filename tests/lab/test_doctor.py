@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import IN_A_NAMESPACE, ROOT, Need, met
+from conftest import IN_A_NAMESPACE, ROOT, Need, met, works
 from sandbox import ORDINARY, names_in_run
 
 from labkit.commands import doctor
@@ -125,16 +125,12 @@ def test_missing_capability_explains_loss_and_remedy(parameters: Answer, rootles
 
 def ip_says(kind: str) -> bool:
     lines = f"link add name lower type veth peer name beyond\nlink add {LINKS[kind]}\n"
-    done = subprocess.run(
-        [*IN_A_NAMESPACE, "ip", "-batch", "-"], input=lines, text=True, capture_output=True, check=False
-    )
-    return done.returncode == 0
+    return works(*IN_A_NAMESPACE, "ip", "-batch", "-", stdin=lines)
 
 
 def tc_says(kind: str) -> bool:
     script = f"ip link add name lower type veth peer name beyond && tc qdisc add dev lower {QDISCS[kind]}"
-    done = subprocess.run([*IN_A_NAMESPACE, "sh", "-c", script], capture_output=True, check=False)
-    return done.returncode == 0
+    return works(*IN_A_NAMESPACE, "sh", "-c", script)
 
 
 @pytest.mark.parametrize("kind", LINKS)

@@ -82,10 +82,16 @@ def test_folder_above_that_is_exchanged_meanwhile(
     assert files(kept / "tcp").keys() == files(measured).keys()
 
 
-def test_single_file_is_added(measured: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """Create the folder of a point whose run is this machine's."""
     here = tmp_path / "sweep" / "tcp"
     here.mkdir(parents=True)
     (here / "run.json").write_text("ours")
+    return here
+
+
+def test_single_file_is_added(measured: Path, here: Path) -> None:
     folders.unpack_file(folders.pack(measured), "notebook.ipynb", here, str(measured))
     assert files(here) == {"run.json": "ours", "notebook.ipynb": f'{{"folder": "{here}"}}'}
 
@@ -101,10 +107,7 @@ def test_single_file_is_added(measured: Path, tmp_path: Path) -> None:
     ],
     ids=lambda bad: f"{bad.name} {bad.type.decode()}",
 )
-def test_archive_members_outside_are_refused(bad: tarfile.TarInfo, tmp_path: Path) -> None:
-    here = tmp_path / "sweep" / "tcp"
-    here.mkdir(parents=True)
-    (here / "run.json").write_text("ours")
+def test_archive_members_outside_are_refused(bad: tarfile.TarInfo, here: Path, tmp_path: Path) -> None:
     with pytest.raises(Failed, match="sent back an invalid folder"):
         folders.unpack(archive(good=member("good"), bad=bad), here, "/there")
     assert files(tmp_path) == {"sweep/tcp/run.json": "ours"}

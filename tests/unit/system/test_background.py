@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from sandbox import output
 
 from labkit.system.machine import background
 from labkit.system.machine.background import Process
@@ -76,11 +77,7 @@ def watched(body: str) -> Any:
     # The namespace's first process is the parent of all, so that the watching one has relatives that are not its own.
     first = "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', sys.argv[1]]).returncode)"
     alone = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", first]
-    done = subprocess.run(
-        [*alone, "\n".join(lines)], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(output([*alone, "\n".join(lines)], 120))
 
 
 @pytest.mark.long
