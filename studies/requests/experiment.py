@@ -8,7 +8,6 @@ from typing import Annotated
 
 from labkit.common.limits import Within
 from labkit.measure.experiments import measuring_loop, several_loads
-from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 
 
 class Requests(several_loads.SeveralLoads, frozen=True, kw_only=True):
@@ -22,12 +21,6 @@ class Requests(several_loads.SeveralLoads, frozen=True, kw_only=True):
     streams: Annotated[int, "open connections of each pair", Within(1, 128)] = 4
     rounds: int = 5
     duration_s: int = 1
-
-    def for_load(self, load: str) -> DatapathParameters:
-        """Return the parameters of `datapaths` for one of the loads; sockperf has a single connection."""
-        one = super().for_load(load)
-        several = one.protocol.endswith("_rr") and (one.streams > 1 or one.outstanding)
-        return DatapathParameters.like(one, generator="sockets") if several else one
 
 
 EXPERIMENT = measuring_loop.experiment(

@@ -93,3 +93,14 @@ def test_packet_generator_between_guests(lab_kernel: str, machine: Sandbox) -> N
         assert "tx-checksumming" not in row["offloads"]
     assert any(row["lost_count"] == 0 for row in trials if row["phase"] == "search"), trials
     assert {row["datapath_scheduling"] for row in results} == {"normal"}
+
+
+@pytest.mark.parametrize("endpoint", ["guest", *also("exhaustive", "shared_guest")])
+def test_connections_between_guests(lab_kernel: str, machine: Sandbox, endpoint: str) -> None:
+    """labkit's sockets run there, and the ports of the client's kernel do not limit them."""
+    words = (f"endpoint={endpoint}", f"guest={lab_kernel}", "protocol=tcp_crr", "streams=2", "duration_s=2")
+    [row] = machine.rows(*COMMON, *words, timeout=500)
+    assert (row["status"], row["reason"], row["endpoint"]) == ("ok", None, endpoint)
+    assert row["received_count"] > 10
+    assert 1e-5 < row["latency_p50_s"] <= row["latency_p99_s"]
+    assert "tcp_tw_reuse=1" in row["connection_sysctls"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from labkit.measure import topologies
-from labkit.measure.endpoints import Namespace, Pair, RemotePair
+from labkit.measure.endpoints import Kernel, Namespace, Pair, RemotePair
 from labkit.measure.endpoints.namespace import directed
 from labkit.measure.experiments import changes, consistency, rows
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
@@ -70,8 +70,8 @@ class BuiltArm(abc.ABC):
         """Start a generator of trials between the ends, whose frames go in this direction."""
 
     @property
-    def own_namespaces(self) -> Sequence[Namespace]:
-        """Those that labkit made, so that it may change them."""
+    def own_kernels(self) -> Sequence[Kernel]:
+        """The namespaces and guests that labkit made, so that it may change them."""
         return self.namespaces
 
     @property
@@ -189,8 +189,9 @@ class LocalArm(BuiltArm):
         return generator.trials(directed(self.pairs, direction), mix)
 
     @property
-    def own_namespaces(self) -> Sequence[Namespace]:
-        return self.namespaces if self.topology.shown is None else []
+    def own_kernels(self) -> Sequence[Kernel]:
+        guests = (end.kernel for end in self.topology.ends if not end.kernel.is_here)
+        return [*self.namespaces, *dict.fromkeys(guests)] if self.topology.shown is None else []
 
     def remote_cpu(self) -> Callable[[float], dict[str, Any]]:
         """Start measuring the CPU time of guests; return a function of the counted seconds that returns columns."""

@@ -586,7 +586,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
     @property
     def guest_files(self) -> tuple[str, ...]:
         """The Python files that the load needs in guests."""
-        return ()
+        return self.load_generator.guest_files
 
     def spec(
         self,

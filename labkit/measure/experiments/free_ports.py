@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
+from labkit.common.errors import Failed
 from labkit.common.units import counted
-from labkit.measure.endpoints import Namespace
+from labkit.measure.endpoints import Kernel
 from labkit.system.machine import mibs
 
 # The kernel's default, and what it becomes.
@@ -24,8 +25,8 @@ Judged = tuple[dict[str, Any], list[str]]  # columns of a row, and its doubts
 
 
 @contextmanager
-def arranged(spaces: Sequence[Namespace], client: Namespace) -> Iterator[Callable[[], Judged]]:
-    """Arrange ports and connection tracking in these namespaces, as long as the block lasts.
+def arranged(spaces: Sequence[Kernel], client: Kernel) -> Iterator[Callable[[], Judged]]:
+    """Arrange ports and connection tracking in these namespaces and guests, as long as the block lasts.
 
     Yields a function that returns what `client` had, and doubts about connections that the kernel did not take.
     """
@@ -53,13 +54,13 @@ def arranged(spaces: Sequence[Namespace], client: Namespace) -> Iterator[Callabl
         yield judged
 
 
-def _value(space: Namespace, name: str) -> str | None:
-    with suppress(OSError):  # without connection tracking
+def _value(space: Kernel, name: str) -> str | None:
+    with suppress(OSError, Failed):  # without connection tracking
         return " ".join(space.read(f"/proc/sys/net/{name}").split())
     return None
 
 
-def _refused(spaces: Sequence[Namespace]) -> dict[str, int]:
+def _refused(spaces: Sequence[Kernel]) -> dict[str, int]:
     """Return how many packets of new connections each cause has dropped since the namespaces exist."""
     result = dict.fromkeys(("a full table of connection tracking", "a full queue of a server"), 0)
     table, queue = result

@@ -36,6 +36,10 @@ class SeveralLoads(DatapathParameters, frozen=True, kw_only=True):
     def _check_load(self) -> None:
         """Check nothing: each load is checked."""
 
+    @property
+    def guest_files(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one for load in self.loads for one in self.for_load(load).guest_files))
+
     def for_load(self, load: str) -> DatapathParameters:
         """Return the parameters of `datapaths` for one of the loads (`udp:800` or `tcp`). A load whose senders cannot
         be held has no slices, and a whole run in every round. Raises BadInput for an invalid load.
@@ -50,6 +54,9 @@ class SeveralLoads(DatapathParameters, frozen=True, kw_only=True):
         generator, usual, own = registry.default_generator(protocol), DatapathParameters(), dict[str, Any]()
         if not isinstance(generator, RequestGenerator):  # what UDP and ping lack, is for the other loads
             own |= {name: getattr(usual, name) for name in generator.ignored_parameters(protocol)}
+        # sockperf has one connection with one request in flight, and does not run in guests.
+        if protocol.endswith("_rr") and (self.streams > 1 or self.outstanding or self.in_guests):
+            own |= {"generator": "sockets"}
         if not generator.capabilities.sliced:
             own |= {"slices": 0, "whole_runs": None}
         length_bytes = int(size) if colon else None

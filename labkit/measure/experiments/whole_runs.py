@@ -97,8 +97,8 @@ def _round_trips(
         if generator.capabilities.connects:
             from labkit.measure.experiments import free_ports  # what only connections need
 
-            client = built_arm.pairs[0].client.namespace
-            judged = stack.enter_context(free_ports.arranged(built_arm.own_namespaces, client))
+            client = built_arm.pairs[0].client.kernel
+            judged = stack.enter_context(free_ports.arranged(built_arm.own_kernels, client))
         measured = generator.latency(pairs, parameters, window())
         if generator.capabilities.connects:
             columns, doubts = judged()

@@ -127,10 +127,14 @@ class LoadParameters(Protocol):
 
 
 class Generator(abc.ABC):
-    """A program that makes load between endpoints."""
+    """A program that makes load between endpoints.
+
+    `guest_files`: the Python files that its ends in guests need.
+    """
 
     name: ClassVar[str]
     capabilities: ClassVar[Capabilities]
+    guest_files: ClassVar[tuple[str, ...]] = ()
 
     @abc.abstractmethod
     def version(self) -> str:
@@ -368,15 +372,14 @@ class TrialGenerator(Generator):
     """A generator that offers frames at a rate, counts them exactly, and runs any number of trials.
 
     `min_trial_s`: a shorter trial would not be exact; a search uses longer ones. `exact_counts`: whether a trial can
-    have an exact number of frames. `guest_files`: the Python files that its ends in guests need; empty: it cannot run
-    in guests. `across_hosts`: whether its two ends can be on two hosts.
+    have an exact number of frames. Without `guest_files` it cannot run in guests. `across_hosts`: whether its two ends
+    can be on two hosts.
     `moves_interfaces`: whether it moves the ends' interfaces away, so that a change there is lost. `skips_ip`: whether
     its frames leave by a driver and are dropped where they arrive, so that they meet no queue and no rule at the ends.
     """
 
     min_trial_s: ClassVar[float] = 0.0
     exact_counts: ClassVar[bool] = False
-    guest_files: ClassVar[tuple[str, ...]] = ()
     across_hosts: ClassVar[bool] = False
     moves_interfaces: ClassVar[bool] = False
     skips_ip: ClassVar[bool] = False
@@ -542,7 +545,8 @@ class LatencyGenerator(Generator):
 
 
 class RequestGenerator(LatencyGenerator):
-    """A generator of requests, whose servers are started for each measurement, in namespaces or containers."""
+    """A generator of requests, whose servers are started for each measurement. Without `guest_files` it cannot run in
+    guests."""
 
     def check(self, parameters: LoadParameters) -> None:
         super().check(parameters)
@@ -550,9 +554,11 @@ class RequestGenerator(LatencyGenerator):
             raise BadInput(
                 f"nodes=two: labkit starts the servers of {self.name} on the clients' host only; use nodes=one"
             )
-        if others := {*parameters.endpoint} - {"namespace", "container"}:
+        others = {*parameters.endpoint} - {"namespace", "container"}
+        if others and not self.guest_files:
+            way = "generator=sockets, or " if parameters.protocol in ("udp_rr", "tcp_rr") else ""
             raise BadInput(
-                f"endpoint={others.pop()}: {self.name} does not run in guests; use endpoint=namespace or container"
+                f"endpoint={others.pop()}: {self.name} does not run in guests; use {way}endpoint=namespace or container"
             )
 
 

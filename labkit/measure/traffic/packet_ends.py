@@ -111,7 +111,7 @@ class Agent:
 
         prefix = end.prefix
         at = prefix.index("--")
-        program = [initramfs.python(), "-I", "-S", f"{packet_agent.__file__}c", json.dumps(request)]
+        program = [*initramfs.command(packet_agent.__file__), json.dumps(request)]
         self._lines, self._words = process.LineBuffer(), bytearray()
         try:
             self._conversation = exec_client.start_conversation(

@@ -4,9 +4,9 @@ tcp_crr: connect, request, response, close. tcp_cc: connect and close. tcp_rr, u
 connection, in a closed loop, or in an open one at a rate. In tcp_crr and tcp_cc the server closes first, and the client
 reads to the end. So TIME_WAIT stays at the server, and the client's port is free again at once.
 
-It runs alone, also in a container, so it imports only the standard library. `_socket` is Python's `socket` without the
-layer that is written in Python. Measured on two shared cores over veth, with the kernel's part: 20 µs of the client's
-CPU time for a connection of tcp_crr, 4 µs for a request of udp_rr.
+It runs alone, also in a container or a guest, so it imports only the standard library. `_socket` is `socket` without
+the layer that is written in Python. Measured on two shared cores over veth, with the kernel's part: 20 µs of the
+client's CPU time for a connection of tcp_crr, 4 µs for a request of udp_rr.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """labkit's own requests and connections (`socket_loops`), for what no packaged program measures.
 
 Debian has none for tcp_crr and tcp_cc: netperf is not free, and the bounce-back of iperf 2 keeps its connection. For
-requests on one connection, sockperf is the usual generator; this one also has IPv6, several connections in a closed
-loop, and options of sockets.
+requests on one connection, sockperf is the usual generator; this one also has IPv6, guests, several connections in a
+closed loop, and options of sockets.
 """
 
 import json
@@ -41,6 +41,8 @@ REPORT_S = 20.0  # for a client to write its report after its time
 class Sockets(RequestGenerator):
     """A process of labkit's own for each connection at each end."""
 
+    guest_files = (socket_loops.__file__,)
+
     def version(self) -> str:
         return labkit.__version__
 
@@ -78,7 +80,7 @@ class Sockets(RequestGenerator):
         own, _ends = base.local_ends(pairs)
         with serving(pairs, parameters), process.all_ended([]) as clients:
             for pair in own:
-                argv = _argv(parameters, pair.server_address, pair.server, parameters.streams, serves=False)
+                argv = _argv(parameters, pair.client, pair.server_address, pair.server, parameters.streams)
                 clients.append(pair.client.start(argv))
             _wait_until_ready(clients)
             for client in clients:
@@ -124,7 +126,7 @@ def serving(pairs: Sequence[Pair | RemotePair], parameters: LoadParameters) -> I
     with process.all_ended([]) as programs:
         for end in ends:
             connections = parameters.streams * sum(pair.server.name == end.name for pair in own)
-            programs.append(end.start(_argv(parameters, end.address, end, connections, serves=True)))
+            programs.append(end.start(_argv(parameters, end, end.address, end, connections)))
         until_listening("the server of labkit's sockets", ends, programs, START_S, transport)
         yield
 
@@ -134,12 +136,10 @@ def _reports(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()[1:]]
 
 
-def _argv(
-    parameters: LoadParameters, address: str, server: Endpoint, count: int, *, serves: bool
-) -> list[str]:
+def _argv(parameters: LoadParameters, end: Endpoint, address: str, server: Endpoint, count: int) -> list[str]:
     length_bytes = parameters.length_bytes or USUAL_BYTES
     request = {
-        "serves": serves,
+        "serves": end is server,
         "protocol": parameters.protocol,
         "address": address,
         "port": PORT + server.port_offset,
@@ -154,7 +154,12 @@ def _argv(
         "omit_s": parameters.omit_s,
         "duration_s": parameters.duration_s,
     }
-    return [sys.executable, "-I", "-S", socket_loops.__file__, json.dumps(request)]
+    program = [sys.executable, "-I", "-S", socket_loops.__file__]
+    if not end.kernel.is_here:
+        from labkit.measure.endpoints.guest import initramfs  # what only guests need
+
+        program = initramfs.command(socket_loops.__file__)
+    return [*program, json.dumps(request)]
 
 
 def _wait_until_ready(clients: Sequence[process.Running]) -> None:

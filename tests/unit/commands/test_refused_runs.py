@@ -130,7 +130,8 @@ datapaths protocol=udp_rr response_bytes=9 -> response_bytes=9: udp_rr with sock
 datapaths protocol=http response_bytes=9 -> response_bytes=9: http with wrk has no length for responses
 datapaths protocol=tcp_rr generator=sockets response_bytes=0 -> response_bytes=0 is outside 1 to 1048576
 datapaths protocol=udp_rr generator=sockets rate_rps=9 response_bytes=3 -> response_bytes=3 is outside 4 to 65507
-datapaths protocol=tcp_rr endpoint=guest -> endpoint=guest: sockperf does not run in guests
+datapaths protocol=tcp_rr endpoint=guest -> endpoint=guest: sockperf does not run in guests; use generator=sockets
+datapaths protocol=http endpoint=guest -> endpoint=guest: wrk does not run in guests; use endpoint=namespace
 datapaths topology=veth_published_proxy protocol=ping -> veth_published_proxy takes the load of iperf3, sockperf
 throughput topology=veth_published_proxy -> veth_published_proxy takes the load of iperf3, sockperf
 throughput 'change=more: parameter streams=2' -> change more: there is no parameter streams

@@ -96,6 +96,11 @@ def python() -> str:
     return os.path.realpath(sys.executable)
 
 
+def command(file: str) -> list[str]:
+    """Return the command that runs a Python file in a guest, which has it compiled."""
+    return [python(), "-I", "-S", f"{file}c"]
+
+
 def _file(path: str) -> Entry:
     return 0o100000 | os.stat(path).st_mode & 0o777, Path(path).read_bytes()
 

@@ -200,10 +200,6 @@ class Throughput(ServerParameters, frozen=True, kw_only=True):
                 f" at most {self.search_limit_s:g} s: use a higher min_rate, a longer limit_s, or fewer frames"
             )
 
-    @property
-    def guest_files(self) -> tuple[str, ...]:
-        return self.load_generator.guest_files
-
     def check_programs(self) -> None:
         """Raise Unsupported where the program that makes the load is missing. A server elsewhere is one already."""
         if self.server is None:

@@ -18,7 +18,7 @@ import msgspec
 from labkit.common import existing_names
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure import topologies
-from labkit.measure.endpoints import Namespace, RemotePair
+from labkit.measure.endpoints import Kernel, RemotePair
 from labkit.measure.experiments.built_arm import BuiltArm
 from labkit.measure.experiments.context import Peer, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
@@ -113,7 +113,7 @@ class Across(BuiltArm):
             self.peer.ask("stop_servers")
 
     @property
-    def own_namespaces(self) -> Sequence[Namespace]:
+    def own_kernels(self) -> Sequence[Kernel]:
         return [] if existing_names.is_network(self.arm.topology) else self.namespaces
 
     @contextmanager

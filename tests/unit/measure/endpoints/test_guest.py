@@ -1,5 +1,6 @@
 """Parameters of guests and the files they boot with. No test boots a guest."""
 
+import json
 import subprocess
 import time
 from pathlib import Path
@@ -10,9 +11,11 @@ from labkit.common.errors import BadInput, Failed
 from labkit.measure.endpoints.guest import initramfs, qemu_guest
 from labkit.measure.endpoints.guest.spec import GuestAdditions, Nic, parse
 from labkit.measure.experiments import DatapathParameters
+from labkit.measure.traffic import socket_loops
 from labkit.system import process
 from labkit.system.qemu import boot
 from labkit.system.qemu.kernels import BootableKernel
+from studies.requests.experiment import Requests
 
 NEIGHBOUR = ("fd00::2:1", "02:00:00:00:00:01")
 NIC = Nic("client0", [7, 8], 9000, "fd00::1:1/64", "02:00:00:00:00:00", [NEIGHBOUR])
@@ -81,3 +84,30 @@ def test_guest_files_are_complete(tmp_path: Path) -> None:
     assert (tmp_path / "bin/cat").is_symlink()
     with pytest.raises(BadInput, match="the program no-such-program is not installed"):
         initramfs.packed(KERNEL, ("no-such-program",))
+
+
+def test_guests_have_the_files_of_their_loads() -> None:
+    for given, names in (
+        ({"protocol": "ping"}, []),
+        ({"protocol": "tcp_crr"}, ["socket_loops.py"]),
+        ({"protocol": "udp_rr", "generator": "sockets"}, ["socket_loops.py"]),
+    ):
+        parameters = DatapathParameters.of({"endpoint": "guest", **given})
+        assert [Path(one).name for one in parameters.spec(1, None).guest_files] == names
+    several = Requests.of({"endpoint": "guest", "topology": "veth_bridge", "loads": "tcp,udp_rr,tcp_crr"})
+    assert [Path(one).name for one in several.spec(1, None).guest_files] == ["socket_loops.py"]
+
+
+@pytest.mark.needs("busybox", "root")
+def test_sockets_run_with_the_files_of_a_guest(tmp_path: Path) -> None:
+    content = initramfs.packed(KERNEL, (), (socket_loops.__file__,))
+    unpack = ["busybox", "cpio", "-idmu"]
+    subprocess.run(unpack, input=content, cwd=tmp_path, check=True, capture_output=True)
+    sizes = {"length_bytes": 1, "response_bytes": 1, "count": 1}
+    request = {"serves": True, "protocol": "tcp_crr", "address": "192.0.2.1", "port": 5201, **sizes}
+    words = [
+        *initramfs.command(socket_loops.__file__),
+        json.dumps({**request, "socket": {}, "congestion": None}),
+    ]
+    ended = subprocess.run(["chroot", tmp_path, *words], capture_output=True, text=True)
+    assert ended.stderr == "Cannot assign requested address\n"  # nobody has this address
