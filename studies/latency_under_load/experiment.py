@@ -1,19 +1,20 @@
 """Time round trips before, during and after a load between the same ends.
 
-A probe runs at a fixed rate all the time: echo requests, or requests of UDP. The load is iperf3's: TCP as fast as the
-path allows, or UDP at a rate, from clients to servers, back, or both ways at once. One row has the round-trip times of
-all three phases.
+Probes run at a fixed rate all the time: echo requests, requests of UDP, or both. The load is iperf3's: TCP as fast as
+the path allows, or UDP at a rate, from clients to servers, back, or both ways at once. One row has the round-trip times
+of one probe in all three phases.
 """
 
 import dataclasses
 import itertools
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
+
+import msgspec
 
 from labkit.common import run_folder, schema, units
 from labkit.common.errors import BadInput, Failed
@@ -21,14 +22,16 @@ from labkit.common.limits import OneOf, Within
 from labkit.common.schema import LATENCIES
 from labkit.measure import topologies
 from labkit.measure.endpoints import Endpoint, Pair, RemotePair
+from labkit.measure.experiments import datapaths, measuring_loop, server_counters
 from labkit.measure.experiments import datapaths_parameters as usual
-from labkit.measure.experiments import measuring_loop, server_counters
 from labkit.measure.experiments.built_arm import BuiltArm
 from labkit.measure.experiments.changes import Change
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.measurement_point import Built, Load, MeasurementPoint, Record
-from labkit.measure.experiments.measuring_loop import Plan, Running, shuffled
-from labkit.measure.experiments.rows import Arm, Measured
+from labkit.measure.experiments.measurement_point import Load, Record
+from labkit.measure.experiments.measuring_loop import Plan
+from labkit.measure.experiments.profiled_runs import Profile, profiles
+from labkit.measure.experiments.rows import Measured
+from labkit.measure.experiments.whole_runs import Counting
 from labkit.measure.observers.counters.receive_counters import receivers
 from labkit.measure.topologies.registry import ON_ONE_PORT
 from labkit.measure.traffic import sockets
@@ -78,8 +81,8 @@ class LatencyUnderLoad(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths` for iperf3's load, and the probe's."""
 
     ABSENT: ClassVar[tuple[str, ...]] = (
-        *usual.REPETITION, *usual.OBSERVATION, *usual.TWO_HOSTS, "endpoint", "guest", "generator", "length_bytes",
-        "response_bytes", "outstanding", "placement",
+        *usual.REPETITION, *usual.TWO_HOSTS, "endpoint", "guest", "generator", "length_bytes", "response_bytes",
+        "outstanding", "placement",
     )  # fmt: skip
 
     preset: Annotated[
@@ -90,11 +93,11 @@ class LatencyUnderLoad(DatapathParameters, frozen=True, kw_only=True):
     ] = None
     protocol: Annotated[
         str,
-        "the probe: ping (echo requests, which the kernel answers), or udp_rr (requests that a program answers, timed"
-        " from when each was due)",
-        OneOf(("ping", "udp_rr")),
+        "the probe: ping (echo requests, which the kernel answers), udp_rr (requests that a program answers, timed from"
+        " when each was due), or both, each with rows of its own",
+        OneOf(("ping", "udp_rr", "both")),
     ] = "ping"
-    rate_rps: Annotated[int | None, "probes per second of each pair", Within(1, MOST_RPS)] = 100
+    rate_rps: Annotated[int, "probes per second of each pair", Within(1, MOST_RPS)] = 100
     load: Annotated[str, "what loads the path: tcp, or udp at rate_bps", OneOf(("tcp", "udp"))] = "tcp"
     idle_s: Annotated[int, "how long probes run before the load, and after it", Within(1, 600)] = 2
     interval_s: Annotated[
@@ -129,9 +132,11 @@ class LatencyUnderLoad(DatapathParameters, frozen=True, kw_only=True):
             )
         published = [one for one in self.topology if topologies.kind_of(one).generators == ON_ONE_PORT]
         if self.has_own_port and published:
-            raise BadInput(f"protocol=udp_rr: {published[0]} publishes one port, the load's: use load=tcp")
-        if self.rate_rps is None:
-            raise BadInput("rate_rps=none: probes run at a rate")
+            raise BadInput(f"{published[0]} publishes one port, which the load needs: use load=tcp")
+        if self.observe and self.protocol == "udp_rr":
+            raise BadInput(
+                "observe: the CPU time of the load would count as that of requests: use protocol=ping, or both"
+            )
         if self.baseline not in (None, *(one.name for one in self.change)):
             raise BadInput(f"baseline={self.baseline}: name one of the changes, or none")
 
@@ -143,7 +148,7 @@ class LatencyUnderLoad(DatapathParameters, frozen=True, kw_only=True):
         super().check_programs()
         IPERF3.version()
 
-    def with_change(self, change: Change | None) -> DatapathParameters:
+    def with_change(self, change: Change | None) -> Self:
         """Return the parameters of an arm with this change, which may set some of them. Raises BadInput."""
         if change is None or not change.parameters:
             return self
@@ -156,9 +161,24 @@ class LatencyUnderLoad(DatapathParameters, frozen=True, kw_only=True):
         return sockets.REQUESTS if self.protocol == "udp_rr" else PING
 
     @property
+    def baseline_change(self) -> str | None:
+        return self.baseline
+
+    @property
+    def probes(self) -> tuple[Self, ...]:
+        """The parameters of each probe alone."""
+        names = ("ping", "udp_rr") if self.protocol == "both" else (self.protocol,)
+        return tuple(msgspec.structs.replace(self, protocol=one) for one in names)
+
+    @property
+    def run_s(self) -> float:
+        """About how long the load and the time around it take."""
+        return super().run_s + 2 * self.idle_s + SETTLE_S + LINGER_S
+
+    @property
     def has_own_port(self) -> bool:
-        """Whether probes go to another port of UDP than that of the load."""
-        return (self.protocol, self.load) == ("udp_rr", "udp")
+        """Whether requests go to another port of UDP than that of the load."""
+        return self.protocol != "ping" and self.load == "udp"
 
     @property
     def load_parameters(self) -> DatapathParameters:
@@ -183,69 +203,40 @@ class Beside(Load):
 
     parameters: LatencyUnderLoad
 
-    def columns(self, _arm: Arm) -> dict[str, Any]:
-        """Return the columns of the load."""
-        return dict.fromkeys(COLUMNS) | {"load": self.parameters.load, "method": self.method}
-
-    def trial_s(self, pairs: int) -> float:
-        """Estimate the duration of a trial of one arm in seconds."""
-        return super().trial_s(pairs) + 2 * self.parameters.idle_s + SETTLE_S + LINGER_S
+    def rows(self, measured: Measured) -> list[Measured]:
+        """Return what is not yet of one probe as a row of each."""
+        arm, metrics = measured
+        if "protocol" in metrics:
+            return [measured]
+        return [
+            (arm, metrics | {"protocol": one.protocol, "generator": one.load_generator.name})
+            for one in self.parameters.probes
+        ]
 
     def trial(self, built_arm: BuiltArm, artefacts: Path, record: Record) -> None:
-        """Measure one arm and record its row. Raises LabkitError for what fails."""
-        parameters = built_arm.arm.parameters(self.parameters)
-        assert isinstance(parameters, LatencyUnderLoad)
-        record(measure(parameters, built_arm, artefacts / f"{built_arm.arm.stem}-course.json.gz"))
+        """Measure one arm and record its rows. Raises LabkitError for what fails."""
+        for one in measure(self.parameters, built_arm, artefacts / built_arm.arm.stem):
+            record(one)
 
 
 @dataclass(frozen=True)
-class Round(MeasurementPoint):
-    """A round, whose baseline may be a changed arm."""
+class LoadedProfile(Profile):
+    """A profile of the load, with the round-trip times of one probe beside it."""
 
     parameters: LatencyUnderLoad
 
-    def arms(self, usable: list[Arm]) -> list[Arm]:
-        """Return the arms that are compared: with a parameter `baseline` those of changes only."""
-        if self.parameters.baseline is None:
-            return usable
-        changed = [arm for arm in usable if arm.change is not None and arm.role != "control"]
-        first = [arm for arm in changed if arm.change and arm.change.name == self.parameters.baseline][:1]
-        others = [dataclasses.replace(arm, role="variant") for arm in changed if arm not in first]
-        return [
-            dataclasses.replace(arm, role=role) for arm in first for role in ("baseline", "control")
-        ] + others
-
-    def measured_arms(self, usable: list[Arm]) -> list[Arm]:
-        """Return the arms of which it has rows when it is complete."""
-        return self.arms(usable)
-
-    @contextmanager
-    def built(self, running: Running, rng: random.Random) -> Iterator[Built]:
-        """Build the arms that are compared. While they are built, each is a variant of the unchanged topology."""
-        roles = {arm.label: arm for arm in self.arms(running.usable)}
-        if self.parameters.baseline is None:
-            with super().built(running, rng) as result:
-                yield result
-            return
-        built = [dataclasses.replace(arm, role="variant", again=arm.is_second) for arm in roles.values()]
-        with super().built(dataclasses.replace(running, usable=built), rng) as (built_arms, failed):
-            arms = [dataclasses.replace(one, arm=roles[one.arm.label]) for one in built_arms]
-            for one in arms:
-                for other in arms:
-                    if other.arm.role == "baseline":
-                        one.compare(other)
-            yield arms, [(roles[arm.label], why) for arm, why in failed]
+    def run(self, built_arm: BuiltArm, artefacts: Path, counting: Counting | None, suffix: str) -> Measured:
+        [row] = measure(self.parameters, built_arm, artefacts / f"{built_arm.arm.stem}{suffix}", counting)
+        return row
 
 
 def plan(parameters: LatencyUnderLoad, seed: int) -> Plan:
     """Return the plan of the experiment; `seed` decides the random orders."""
-    points = [
-        Round(f"{pairs}-r{number}", pairs, number, [Beside(parameters)],
-              f"{units.counted(pairs, 'pair')}, round {number + 1} of {parameters.rounds}", parameters)
-        for number, pairs in shuffled(parameters.rounds, seed, parameters.pairs)
-    ]  # fmt: skip
+    measured, one = datapaths.points(parameters, seed, [Beside(parameters)]), parameters.probes[0]
+    points = [*measured, *profiles(one, lambda _name: [("", one)], LoadedProfile)]
+    columns = dict.fromkeys(COLUMNS) | {"load": parameters.load}
     finished = f"all {units.counted(parameters.rounds, 'round')} were measured"
-    return Plan(parameters, points, finished, refused_columns={"load": parameters.load})
+    return Plan(parameters, points, finished, parameters.probes, columns=columns)
 
 
 class Recording:
@@ -286,16 +277,19 @@ class Recording:
 
 
 class CountsWithProbes:
-    """What counters of receivers had at first, and `of_probe` for each probe since, which does not begin a flow."""
+    """What counters had at first, and what they have of each kind of probes since, which do not begin a flow."""
 
-    def __init__(self, counts: list[int], probes: Probing, of_probe: int) -> None:
-        self._counts, self._probes, self._of_probe = counts, probes, of_probe
-        self._sent_before = probes.sent_counts
+    def __init__(self, counts: list[int], *probes: tuple[Probing, int]) -> None:
+        self._counts = counts
+        self._probes = [(one, of_probe, one.sent_counts) for one, of_probe in probes]
 
     def __iter__(self) -> Iterator[int]:
-        sent = [now - then for now, then in zip(self._probes.sent_counts, self._sent_before, strict=True)]
+        added = [
+            [of_probe * (now - then) for now, then in zip(one.sent_counts, before, strict=True)]
+            for one, of_probe, before in self._probes
+        ]
         # With direction=both, clients and servers receive.
-        return (count + self._of_probe * one for count, one in zip(self._counts, itertools.cycle(sent)))
+        return map(sum, zip(self._counts, *map(itertools.cycle, added), strict=False))
 
 
 def _at_another_port(pair: Pair | RemotePair) -> Pair | RemotePair:
@@ -304,29 +298,33 @@ def _at_another_port(pair: Pair | RemotePair) -> Pair | RemotePair:
     return dataclasses.replace(pair, server=dataclasses.replace(pair.server, port_offset=offset))
 
 
-def measure(parameters: LatencyUnderLoad, built_arm: BuiltArm, artefact: Path) -> Measured:
-    """Measure round trips before, during and after the load of one arm. Raises Failed if load or probes fail.
+def measure(
+    parameters: LatencyUnderLoad, built_arm: BuiltArm, stem: Path, counting: Counting | None = None
+) -> list[Measured]:
+    """Measure round trips before, during and after the load of one arm; return a row of each probe.
 
-    The course of the measurement is written to `artefact`.
+    The path of its course begins with `stem`. `counting` is open under load. Raises Failed if load or probes fail.
     """
+    parameters = parameters.with_change(built_arm.arm.change)
     load, pairs, phases = parameters.load_parameters, built_arm.pairs, {}
-    recording, udp = Recording(pairs, parameters.interval_s), parameters.protocol == "udp_rr"
-    assert parameters.rate_rps is not None
+    recording, each = Recording(pairs, parameters.interval_s), list[tuple[LatencyUnderLoad, bool, Probing]]()
     probed = list(map(_at_another_port, pairs)) if parameters.has_own_port else pairs
-    with (
-        built_arm.serving(load, IPERF3) as (flows, there),
-        sockets.serving(probed, parameters.probe_parameters) if udp else nullcontext(),
-        probing(probed, parameters.rate_rps, udp) as probes,
-    ):
+    with built_arm.serving(load, IPERF3) as (flows, there), ExitStack() as stack:
+        for one in parameters.probes:
+            if udp := one.protocol == "udp_rr":
+                stack.enter_context(sockets.serving(probed, one.probe_parameters))
+            each.append((one, udp, stack.enter_context(probing(probed, one.rate_rps, udp))))
         idle_s = time.monotonic() + SETTLE_S
         recording.until(idle_s + parameters.idle_s)
         phases["idle"] = idle_s, time.monotonic()
         own = [pair for pair in pairs if isinstance(pair, Pair)]
         counters = receivers(own, load.protocol, load.datagram_bytes, load.direction)
-        # An interface counts the probes, too, and the kernel those of UDP.
-        of_probe = PROBE_BYTES if load.protocol == "tcp" else int(udp)
-        of_probe *= 1 + (pairs[0].client.kernel is getattr(pairs[0].server, "kernel", None))  # both ways
-        before = CountsWithProbes(counters.per_server(), probes, of_probe)
+        # An interface counts the probes, too, and the kernel those of UDP, both ways where it has both ends.
+        ways = 1 + (pairs[0].client.kernel is getattr(pairs[0].server, "kernel", None))
+        of_probes = [
+            (probes, ways * (PROBE_BYTES if load.protocol == "tcp" else int(udp))) for _, udp, probes in each
+        ]
+        before = CountsWithProbes(counters.per_server(), *of_probes)
         flows.stage()
         flows.go()
         if not there.carrying(START_S) or not server_counters.carrying(
@@ -335,25 +333,32 @@ def measure(parameters: LatencyUnderLoad, built_arm: BuiltArm, artefact: Path) -
             raise Failed(flows.early_end() or f"not every flow carried data within {START_S:.0f} s")
         begun_s = time.monotonic()
         recording.until(begun_s + load.omit_s, flows.wait)
-        metered, times, loaded_s = built_arm.metered(), machine.cpu_times(), time.monotonic()
-        recording.until(begun_s + load.omit_s + load.duration_s, flows.wait)
-        used, joined = machine.cpu_times() - times, metered()
-        phases["loaded"] = loaded_s, time.monotonic()
+        with (counting or nullcontext)():
+            metered, times, loaded_s = built_arm.metered(), machine.cpu_times(), time.monotonic()
+            recording.until(begun_s + load.omit_s + load.duration_s, flows.wait)
+            used, joined = machine.cpu_times() - times, metered()
+            phases["loaded"] = loaded_s, time.monotonic()
         recording.until(time.monotonic() + IPERF3.grace_s, flows.wait)
         reports, problem = flows.finish(time.monotonic(), there.pages)
         if problem:
             raise Failed(problem)
         phases["after"] = time.monotonic(), time.monotonic() + parameters.idle_s
         recording.until(phases["after"][1])
-    run_folder.write_artefact(artefact, recording.course(begun_s, probes.probes, phases))
     window_s = phases["loaded"][1] - phases["loaded"][0]
-    reported = IPERF3.metrics(reports, load.protocol)
-    row = {
-        "artefact": str(artefact.relative_to(artefact.parents[2])), "window_s": window_s, **used.columns, **joined,
-        **{name: reported[name] for name in REPORTED if name in reported}, **round_trips(probes, phases),
-    }  # fmt: skip
-    doubts = [*machine.stolen(used.steal_s, window_s), *_doubts(parameters, row, reported, len(pairs))]
-    return built_arm.measured(row, [*doubts, *late_probes(probes, phases, udp)])
+    reported, result = IPERF3.metrics(reports, load.protocol), list[Measured]()
+    for one, udp, probes in each:
+        artefact = Path(f"{stem}-{one.protocol}-course.json.gz")
+        run_folder.write_artefact(artefact, recording.course(begun_s, probes.probes, phases))
+        row = {
+            "protocol": one.protocol, "generator": one.load_generator.name, "method": "whole", "window_s": window_s,
+            "artefact": str(artefact.relative_to(artefact.parents[2])),
+            **{name: reported[name] for name in REPORTED if name in reported},
+            **used.columns, **joined, **round_trips(probes, phases),
+        }  # fmt: skip
+        doubts = [*machine.stolen(used.steal_s, window_s), *_doubts(one, row, reported, len(pairs))]
+        late = late_probes(probes, phases, udp)
+        result.append(built_arm.measured(row, [*doubts, *late]))
+    return result
 
 
 def late_probes(probes: Probing, phases: Mapping[str, tuple[float, float]], udp: bool) -> Iterator[str]:
@@ -385,7 +390,7 @@ def _doubts(
     parameters: LatencyUnderLoad, row: Mapping[str, Any], reported: Mapping[str, Any], pairs: int
 ) -> Iterator[str]:
     """Yield what weakens a row: too few probes, and a load that was not as requested."""
-    planned = (parameters.rate_rps or 0) * row["window_s"] * pairs
+    planned = parameters.rate_rps * row["window_s"] * pairs
     if row["sent_count"] < OFFERED * planned - pairs:
         yield f"{row['sent_count']} of {planned:.0f} probes were sent during the load: the sender waited for a CPU"
     if row["lost_count"]:

@@ -56,26 +56,41 @@ def test_requests_of_udp_see_the_queue_beside_a_published_port(machine: Sandbox)
         "protocol=udp_rr", "topology=veth_published_nat", f"change={PLANTED}", "baseline=planted", "rounds=1",
     ]  # fmt: skip
     words += ["streams=4", "duration_s=2", "idle_s=1"]
-    done = machine.labkit("run", "latency_under_load", *words, "--json")
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [(row["status"], row["protocol"], row["generator"]) for row in rows] == [
-        ("ok", "udp_rr", "sockets")
-    ] * 2
-    for row in rows:
-        assert 0.5 * QUEUE_S < row["increase_p50_s"] < 1.5 * QUEUE_S
-        assert row["sent_count"] == row["received_count"] + row["lost_count"] == pytest.approx(200, abs=5)
+    [row] = machine.rows(*words, experiment="latency_under_load")  # one arm alone has no control
+    assert (row["status"], row["protocol"], row["generator"]) == ("ok", "udp_rr", "sockets")
+    assert 0.5 * QUEUE_S < row["increase_p50_s"] < 1.5 * QUEUE_S
+    assert row["sent_count"] == row["received_count"] + row["lost_count"] == pytest.approx(200, abs=5)
 
 
-def test_requests_of_udp_beside_a_load_of_udp(machine: Sandbox) -> None:
-    """They have a port of their own, and the load has begun only when more arrives than they are."""
-    words = ["protocol=udp_rr", "rate_rps=500", "load=udp", "rate_bps=1e6", "direction=both", "rounds=1"]
+def test_both_probes_beside_a_load_of_udp(machine: Sandbox) -> None:
+    """Requests have a port of their own, and the load has begun only when more arrives than the probes are."""
+    words = ["protocol=both", "rate_rps=500", "load=udp", "rate_bps=1e6", "direction=both", "rounds=1"]
     done = machine.labkit("run", "latency_under_load", *words, "topology=loopback,veth", *SHORT, "--json")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [(row["status"], row["reason"]) for row in rows] == [("ok", None)] * 3
+    assert [(row["status"], row["reason"]) for row in rows] == [("ok", None)] * 6
+    probes = [(row["arm"], row["protocol"], row["generator"]) for row in rows]
+    assert len({*probes}) == len({row["artefact"] for row in rows}) == 6
+    assert {one[1:] for one in probes} == {("ping", "ping"), ("udp_rr", "sockets")}
     for row in rows:
         assert row["sent_count"] == pytest.approx(500, rel=0.1)
         assert row["received_count"] == row["sent_count"]
         assert row["forward_bps"] == pytest.approx(1e6, rel=0.1)
+        assert row["increase_p50_s"] == pytest.approx(row["latency_p50_s"] - row["idle_p50_s"])
+
+
+def test_profiles_are_of_the_load(machine: Sandbox) -> None:
+    words = ["observe=counters", "profile_rounds=1", "rounds=1", "streams=4", f"change={PLANTED}", *SHORT]
+    rows = machine.rows(*words, experiment="latency_under_load")
+    profiles = {(row["arm"], row["observer"]): row for row in rows if row["method"] == "profile"}
+    assert {row["status"] for row in profiles.values()} == {"ok"}
+    assert {observer for _, observer in profiles} == {None, "counters"}
+    assert {(row["protocol"], row["load"]) for row in profiles.values()} == {("ping", "tcp")}
+    planted, usual = (profiles[arm, "counters"] for arm in ("veth_bridge+planted", "veth_bridge"))
+    assert planted["latency_p50_s"] > max(0.3 * QUEUE_S, usual["latency_p50_s"])
+    [pair] = planted["observed"]["loss"]
+    assert pair["received_bytes"] > 0.5 * RATE_BPS / 8  # those of a second of the load
+    assert planted["settings"] != usual["settings"]
+    assert 0 < planted["overhead_ratio"] < 10
 
 
 def test_requests_of_udp_count_from_when_they_were_due() -> None:

@@ -543,8 +543,10 @@ def _more_rounds(evidence: Evidence) -> str:
 
 def _again(evidence: Evidence, options: str) -> str:
     """Return the command that measures the point again with other observers."""
-    if any("change" in rows and rows["change"].notna().any() for rows in evidence.point.rows[:2]):
-        return f"repeat the run with {options}"  # a row does not have the text of its change
+    # A row does not have the text of its change, and one that is measured beside a load is not of `datapaths`.
+    names = [(rows, name) for rows in evidence.point.rows[:2] for name in ("change", "load") if name in rows]
+    if any(rows[name].notna().any() for rows, name in names):
+        return f"repeat the run with {options}"
     return f"{_command(evidence, (0, 1) if evidence.run_variation is None else (1,))} {options}"
 
 

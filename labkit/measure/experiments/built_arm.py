@@ -147,7 +147,8 @@ class BuiltArm(abc.ABC):
 
     def mark_as_replacement(self, parameters: DatapathParameters) -> None:
         """Add a doubt if this arm replaces the requested baseline."""
-        first = Arm(parameters.topology_names[0], "baseline", parameters.endpoint[0])
+        change = next((one for one in parameters.change if one.name == parameters.baseline_change), None)
+        first = Arm(parameters.topology_names[0], "baseline", parameters.endpoint[0], change=change)
         if self.arm.role == "baseline" and self.arm != first:
             self.doubts.append(f"{first.name} cannot be measured here, so this is the baseline instead")
 

@@ -561,6 +561,21 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
             else registry.GENERATORS.find(self.generator)
         )
 
+    @property
+    def run_s(self) -> float:
+        """About how long a whole run takes, in seconds."""
+        return self.omit_s + self.duration_s + 0.3
+
+    @property
+    def load_parameters(self) -> DatapathParameters:
+        """The parameters of the load, which observers watch."""
+        return self
+
+    @property
+    def baseline_change(self) -> str | None:
+        """The change whose arm is the baseline, and no topology is measured unchanged; None: the first topology."""
+        return None
+
     def check_programs(self) -> None:
         """Raise Unsupported where the program that makes the load is missing or too old."""
         self.load_generator.version()

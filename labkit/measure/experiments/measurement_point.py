@@ -43,6 +43,11 @@ class Load:
         """Return what all its rows of an arm share beside the parameters."""
         return {} if self.ends_on is None else {"ends_on": self.ends_on}
 
+    def rows(self, measured: Measured) -> list[Measured]:
+        """Return the rows of what was measured of an arm, or of why it was not."""
+        arm, metrics = measured
+        return [(arm, self.columns(arm) | metrics)]
+
     def has_trials(self, number: int) -> bool:
         """Return whether a trial of every arm follows the slices in round `number` (from 0)."""
         count = self.parameters.whole_runs
@@ -50,7 +55,7 @@ class Load:
 
     def trial_s(self, pairs: int) -> float:
         """Estimate the duration of a trial of one arm in seconds."""
-        return self.parameters.omit_s + self.parameters.duration_s + 0.3 + 0.02 * pairs
+        return self.parameters.run_s + 0.02 * pairs
 
     def trial(self, built_arm: BuiltArm, artefacts: Path, record: Record) -> None:
         """Measure one arm and record its rows. A LabkitError becomes a row with the reason."""
@@ -166,8 +171,8 @@ class MeasurementPoint(Point):
         return running.artefacts("-".join(filter(None, [self.name, re.sub("[:@]", "-", load.name)])))
 
     def _record(self, running: Running, load: Load, measured: Measured) -> None:
-        arm, metrics = measured
-        running.record(self, load.parameters, (arm, load.columns(arm) | metrics), keep=load.keeps_rows)
+        for one in load.rows(measured):
+            running.record(self, load.parameters, one, keep=load.keeps_rows)
 
 
 def _local(built_arms: Sequence[BuiltArm]) -> list[LocalArm]:

@@ -51,7 +51,7 @@ class Profile(Point):
 
     def planned_s(self, usable: list[Arm]) -> float:
         parameters = self.parameters
-        runs_s = (1 + len(parameters.observe)) * (parameters.omit_s + parameters.duration_s + 0.3)
+        runs_s = (1 + len(parameters.observe)) * parameters.run_s
         each_s = (runs_s + len(parameters.observe) * ARMING_S) * len(slices.ends_of_requests(parameters))
         return survey.boots_s(usable) + len(usable) * (0.1 + each_s)
 
@@ -105,18 +105,21 @@ class Profile(Point):
 
 
 def profiles(
-    parameters: DatapathParameters, loads: Callable[[str], Iterable[tuple[str, DatapathParameters]]]
+    parameters: DatapathParameters,
+    loads: Callable[[str], Iterable[tuple[str, DatapathParameters]]],
+    kind: type[Profile] = Profile,
 ) -> list[Profile]:
     """Return all profiles, round by round.
 
     `loads` returns the prefixes and parameters of the loads to observe, for the name of a profile without a prefix.
+    `kind`: whose runs they are.
     """
     result = []
     for number in range(parameters.profile_rounds if parameters.observe else 0):
         for pairs in parameters.pairs:
             name = f"{pairs}-p{number}"
             for prefix, own in loads(name):
-                result.append(Profile(f"{prefix}-{name}" if prefix else name, pairs, number, own, prefix))
+                result.append(kind(f"{prefix}-{name}" if prefix else name, pairs, number, own, prefix))
     return result
 
 
@@ -204,12 +207,12 @@ def measure_observed(
     own: dict[str, Any] = {"method": OBSERVED, "observer": observer, "ends_on": built_arm.ends_on}
     if built_arm.placements is not None:
         own["placement"] = "balanced"
-    if observer is None:
-        arm, metrics = point.run(built_arm, artefacts, recording, suffix)
-        return arm, {**metrics, **own}
     try:
+        if observer is None:
+            arm, metrics = point.run(built_arm, artefacts, recording, suffix)
+            return arm, {**metrics, **own}
         with TABLE[observer].armed(
-            built_arm.arm.parameters(parameters),
+            built_arm.arm.parameters(parameters).load_parameters,
             built_arm.topology,
             artefacts / f"{built_arm.arm.stem}{suffix}",
         ) as watch:
@@ -217,7 +220,8 @@ def measure_observed(
             report = watch.report()
     except LabkitError as error:
         # An observer that has nothing to observe at this arm has not failed: other arms of the run have it.
-        return built_arm.arm, {**row_columns.not_measured(error), "reason": f"{observer}: {error}", **own}
+        reason = str(error) if observer is None else f"{observer}: {error}"
+        return built_arm.arm, {**row_columns.not_measured(error), "reason": reason, **own}
     seen = {
         "observed": report.observed,
         "artefact": str(report.artefact.relative_to(folder)) if report.artefact else None,

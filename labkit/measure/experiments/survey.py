@@ -80,6 +80,9 @@ def survey(parameters: DatapathParameters, run_context: RunContext) -> tuple[lis
 
 
 def _with_roles(good: list[Arm], parameters: DatapathParameters) -> list[Arm]:
+    if (name := parameters.baseline_change) is not None:
+        changed = [(arm.change.name != name, arm) for arm in good if arm.change is not None]
+        good = [arm for _, arm in sorted(changed, key=lambda one: one[0])]
     arms = [replace(arm, role="variant" if number else "baseline") for number, arm in enumerate(good)]
     # The cable to a monitor carries the copies of one arm, so such an arm has no control at the same time.
     uses_the_cable = (

@@ -109,6 +109,7 @@ throughput generator=trex direction=both -> direction=both: with trex only clien
 latency_under_load load=udp -> load=udp needs rate_bps
 latency_under_load protocol=udp_rr load=udp rate_bps=1000000 topology=veth,veth_published_nat -> publishes one port
 latency_under_load baseline=tbf -> baseline=tbf: name one of the changes, or none
+latency_under_load protocol=udp_rr observe=counters -> would count as that of requests: use protocol=ping, or both
 datapaths rate_rps=9 -> rate_rps=9: iperf3 keeps no rate of requests; leave it out
 datapaths protocol=udp_rr affinity=0 -> affinity=0: udp_rr with sockperf has no affinity; leave it out
 datapaths protocol=ping affinity=0 -> affinity=0: ping with ping has no affinity; leave it out

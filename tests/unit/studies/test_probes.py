@@ -186,12 +186,12 @@ def test_late_probes_of_any_phase_are_a_doubt(stalled: str, words: str) -> None:
 @pytest.mark.parametrize(("load", "carries"), [(0, False), (1, False), (2, True)])
 def test_probes_that_counters_have_do_not_begin_a_flow(load: int, carries: bool) -> None:
     """Some arrive just before the counters are read."""
-    sending = Mock(sent_counts=[100, 300])
-    before = CountsWithProbes([7, 7, 9, 9], sending, 1)
+    sending, others = Mock(sent_counts=[100, 300]), Mock(sent_counts=[0, 0])
+    before = CountsWithProbes([7, 7, 9, 9], (sending, 1), (others, 2))
 
     def received() -> list[int]:
-        sending.sent_counts = [140, 350]
-        return [47, 57, 49 + load, 59 + load]
+        sending.sent_counts, others.sent_counts = [140, 350], [5, 10]
+        return [57, 77, 59 + load, 79 + load]
 
     counters = Mock(_protocol="udp", per_server=received)
     assert Receivers.carrying(counters, before) == [False, False, carries, carries]
