@@ -33,10 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str] | None) -> int:
     try:
         _standard_streams()
-        _current_folder()
+        _check_names(sys.argv[1:] if argv is None else argv)
         process.check_limits()
         _temporary_folder()
-        _words(sys.argv[1:] if argv is None else argv)
         given = arguments.parse(argv)
         code: int = given.function(given)
         sys.stdout.flush()
@@ -44,11 +43,9 @@ def _main(argv: Sequence[str] | None) -> int:
     except LabkitError as error:
         return print_error(str(error))
     except KeyboardInterrupt:
-        kept = (
-            ": finished points are on disk; repeat the same command to resume (a run needs --folder FOLDER)"
-        )
+        kept = "finished points are on disk; repeat the same command to resume (a run needs --folder FOLDER)"
         command, *_ = *(sys.argv[1:] if argv is None else argv), ""
-        print_error(f"interrupted{kept if command in ('run', 'sweep', 'bisect') else ''}")
+        print_error(f"interrupted: {kept}" if command in ("run", "sweep", "bisect") else "interrupted")
         return INTERRUPTED
     except MemoryError:
         return print_error("memory ran out: allow this process more (ulimit -v), or end other programs")
@@ -67,9 +64,13 @@ def _main(argv: Sequence[str] | None) -> int:
         return print_error(f"symbolic links form a loop: {error}")
 
 
-def _words(argv: Sequence[str]) -> None:
-    """Raise BadInput for a word, or the current folder, with a byte that is not UTF-8: rows and reports are UTF-8."""
-    for word in (*argv, os.getcwd()):
+def _check_names(argv: Sequence[str]) -> None:
+    """Raise BadInput if the current folder is gone, or if a word or that folder's name is not UTF-8, as rows are."""
+    try:
+        here = os.getcwd()
+    except OSError:
+        raise BadInput("the current folder has been removed: change to an existing folder") from None
+    for word in (*argv, here):
         try:
             word.encode()
         except UnicodeEncodeError:
@@ -88,13 +89,6 @@ def _standard_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-
-
-def _current_folder() -> None:
-    try:
-        os.getcwd()
-    except OSError:
-        raise BadInput("the current folder has been removed: change to an existing folder") from None
 
 
 def _temporary_folder() -> None:

@@ -1,14 +1,4 @@
-"""Labkit's commands in the cells of a notebook, after `%load_ext labkit`.
-
-    %labkit run datapaths topology=veth,veth_bridge rounds=5
-    %labkit open data/datapaths/RUN
-    %labkit why data/datapaths/RUN
-    %labkit doctor
-
-The first two return a `Run` (labkit.open). `why` returns the explanation, which displays its flame graph. Other
-commands print the same as in a terminal. `%%labkit run EXPERIMENT` reads the parameters from the cell as YAML. The Tab
-key completes commands, experiments, parameters and their values.
-"""
+"""Labkit's commands in the cells of a notebook, after `%load_ext labkit`: the magic `%labkit`, and its completion."""
 
 import os
 import re
@@ -78,9 +68,8 @@ def _command(words: list[str], cell: str | None) -> notebook.Run | why.Explanati
     if cell is not None and words[:1] != ["run"]:
         raise BadInput("%%labkit reads the parameters of an experiment: begin with %%labkit run EXPERIMENT")
     if not words or words[0] not in COMMANDS:
-        raise BadInput(
-            f"%labkit {' '.join(words)} is no command: {choose(words[0] if words else '', COMMANDS)}"
-        )
+        choice = choose(words[0] if words else "", COMMANDS)
+        raise BadInput(f"%labkit {' '.join(words)} is no command: {choice}")
     if words[0] == OPEN:
         if len(words) != 2:
             raise BadInput("%labkit open takes one folder, for example %labkit open data/datapaths/RUN")
@@ -118,9 +107,8 @@ def _parse_cell(cell: str | None) -> dict[str, Any]:
         content = yaml.safe_load(cell or "")
     except (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError) as error:
         why = " ".join(str(error).split())[:200]
-        raise BadInput(
-            f"the cell is not valid YAML ({why}): write a line `name: value` for each parameter"
-        ) from None
+        way = "write a line `name: value` for each parameter"
+        raise BadInput(f"the cell is not valid YAML ({why}): {way}") from None
     if content is None:
         return {}
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
@@ -160,15 +148,13 @@ def _completions(line: str, symbol: str) -> list[str]:
     if equals:
         return [value for value in parameters.known_values(name) if value.startswith(symbol)]
     given = {word.partition("=")[0] for word in words[2:]}
-    return [
-        f"{each}=" for each in parameters.__struct_fields__ if each.startswith(last) and each not in given
-    ]
+    names = (each for each in parameters.__struct_fields__ if each not in given)
+    return [f"{each}=" for each in names if each.startswith(last)]
 
 
 def _folders(last: str) -> list[Path]:
     """Return the folders that complete a path: of the current folder, and of the project (`run_folder.named`)."""
     head = Path(last) if last.endswith("/") else Path(last).parent
-    there = {
-        head / path.name for root in (Path(), run_folder.project_root()) for path in (root / head).glob("*/")
-    }
+    roots = (Path(), run_folder.project_root())
+    there = {head / path.name for root in roots for path in (root / head).glob("*/")}
     return sorted(path for path in there if str(path).startswith(last))

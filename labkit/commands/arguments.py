@@ -200,10 +200,9 @@ class Folder(argparse.Action):
         self, parser: argparse.ArgumentParser, into: argparse.Namespace, value: Any, option: str | None = None
     ) -> None:
         if not value:
-            written = f"{option} " if option else ""
-            raise BadInput(
-                f"{written}'' names no folder: write {written}{self.metavar or 'FOLDER'}, for example {written}results"
-            )
+            by = f"{option} " if option else ""
+            form = f"write {by}{self.metavar or 'FOLDER'}, for example {by}results"
+            raise BadInput(f"{by}'' names no folder: {form}")
         if getattr(into, self.dest) is not None:
             raise BadInput(f"{option} is given twice: keep one of them")
         setattr(into, self.dest, Path(value))
@@ -279,11 +278,11 @@ def add_gate(parser: argparse.ArgumentParser) -> None:
         " 'loss>0.1%%'; may be given several times"
     )
     parser.add_argument("--fail-if", action="append", metavar="'slower>3%%'", help=text)
-    for form, text in (
+    for form, what in (
         ("markdown", "a summary of the gate as Markdown"),
         ("junit", "the gate as JUnit's XML"),
     ):
-        parser.add_argument(f"--{form}", type=Path, metavar="FILE", help=f"with --fail-if: write {text}")
+        parser.add_argument(f"--{form}", type=Path, metavar="FILE", help=f"with --fail-if: write {what}")
     text = "with --fail-if: exit as `git bisect run` expects: 0 good, 1 bad, 125 cannot tell, 255 wrong input"
     parser.add_argument("--git-bisect", action="store_true", help=text)
 
@@ -303,12 +302,9 @@ def for_git_bisect(given: argparse.Namespace, run: Callable[[], int]) -> int:
         return run()
     try:
         return GIT_BISECT[run()]
-    except BadInput as error:
-        print_error(str(error))
-        return GIT_BISECT_STOPS
     except LabkitError as error:
         print_error(str(error))
-        return GIT_BISECT[4]
+        return GIT_BISECT_STOPS if isinstance(error, BadInput) else GIT_BISECT[4]
     except Exception:  # a fault of labkit's says nothing about the commit
         traceback.print_exc()
         return GIT_BISECT_STOPS

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from labkit.commands import arguments
+from labkit.commands.messages import json_text
 from labkit.common import run_folder, safe_files
 from labkit.common.errors import BadInput
 from labkit.common.printable import printable
@@ -67,7 +68,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     from labkit.analysis import gate
-    from labkit.commands import json_output
     from labkit.runner import bisect
 
     if not 2 <= given.most_pairs <= MOST_PAIRS:
@@ -91,7 +91,7 @@ def run(given: argparse.Namespace) -> int:
     finally:
         bar.stop()
     if given.json:
-        print(json_output.text({"folder": str(folder), **dataclasses.asdict(answer)}))
+        print(json_text({"folder": str(folder), **dataclasses.asdict(answer)}))
     else:
         for sentence in (answer.sentence, *answer.why):
             print(f"- {printable(sentence)}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labkit.commands import arguments
+from labkit.commands.messages import json_text
 from labkit.common import run_folder
 from labkit.common.errors import BadInput
 from labkit.common.printable import printable
@@ -109,7 +110,7 @@ def show(left: Path, right: Path, given: argparse.Namespace) -> int:
             table, sentences = pd.DataFrame(), [f"speeds are not compared: {error}"]
         judged = gate.judge_runs(left, right, table, conditions)
     if given.json:
-        print(json_output.text(json_output.compared(table, sentences, claims, judged)))
+        print(json_text(json_output.compared(table, sentences, claims, judged)))
     else:
         terminal_tables.show_comparison(table, sentences)
         terminal_tables.show_claims(claims, left, right)

@@ -43,14 +43,9 @@ def script(shell: str) -> str:
 
 def _completions() -> dict[str, list[str]]:
     """Return the completions of each positional argument, by its name."""
-    names = dict.fromkeys(
-        f"{key}=" for name in experiments.TABLE for key in experiments.find(name).parameters().asdict()
-    )
-    return {
-        "experiment": list(experiments.TABLE),
-        "topology": list(topologies.TABLE),
-        "parameters": list(names),
-    }
+    every = (experiments.find(name).parameters().asdict() for name in experiments.TABLE)
+    names = list(dict.fromkeys(f"{name}=" for own in every for name in own))
+    return {"experiment": list(experiments.TABLE), "topology": list(topologies.TABLE), "parameters": names}
 
 
 class _Known(NamedTuple):

@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from labkit.commands import arguments, doctor_text
-from labkit.commands.messages import note
+from labkit.commands.messages import json_text, note
 from labkit.common.errors import Failed
 from labkit.measure.agent import main as agent_main
 from labkit.runner import run as running
@@ -57,5 +57,5 @@ def run(given: argparse.Namespace) -> int:
         answer = next(agent_main.doctor({"topologies": given.datapaths}))
     del answer["event"]
     every = given.all or given.datapaths
-    print(doctor_text.as_json(answer) if given.json else doctor_text.as_text(answer, every=every), end="")
+    print(json_text(answer) if given.json else doctor_text.as_text(answer, every=every).removesuffix("\n"))
     return 0

@@ -1,6 +1,6 @@
-"""Report what this kernel and machine can do (`labkit doctor`), as text or as JSON.
+"""Report what this kernel and machine can do (`labkit doctor`), as text.
 
-Both are made from the agent's answer, which has `machine` (machine.describe), `details` (machine.details) and
+It is made from the agent's answer, which has `machine` (machine.describe), `details` (machine.details) and
 `capabilities`.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import msgspec
 
 from labkit.common import packages
-from labkit.common.printable import printable, printable_json
+from labkit.common.printable import printable
 from labkit.measure.capabilities import Capability
 
 MARKS = {True: "✓", False: "✗", None: "?"}
@@ -25,11 +25,6 @@ DEBIAN = "another kernel (labkit kernels get, then where=vm:debian)"
 RUNS_ON = {"none": "bare metal", "tcg": "an emulated CPU (tcg)", "uml": "User-mode Linux (uml)"}
 
 
-def as_json(answer: dict[str, Any]) -> str:
-    """Return the answer as one indented JSON object."""
-    return printable_json(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()) + "\n"
-
-
 def as_text(answer: dict[str, Any], stream: TextIO | None = None, every: bool = False) -> str:
     """Return the answer as at most five lines; with `every`, as one per capability, by group.
 
@@ -37,13 +32,8 @@ def as_text(answer: dict[str, Any], stream: TextIO | None = None, every: bool = 
     """
     capabilities = msgspec.convert(answer["capabilities"], list[Capability])
     lines = [headline(answer["machine"], capabilities), *(_every if every else _summary)(capabilities)]
-    return _written(
-        "".join(f"{printable(line)}\n" for line in lines), (stream or sys.stdout).encoding or "ascii"
-    )
-
-
-def _written(text: str, encoding: str) -> str:
-    """Return the text, reduced to the characters of the encoding."""
+    text = "".join(f"{printable(line)}\n" for line in lines)
+    encoding = (stream or sys.stdout).encoding or "ascii"
     try:
         "".join(MARKS.values()).encode(encoding)
     except UnicodeEncodeError:
@@ -99,11 +89,9 @@ def _every(capabilities: list[Capability]) -> Iterable[str]:
     for group, members in _by_group(capabilities):
         width = max(len(each.name) for each in members)
         yield from ("", group, *(_line(each, width) for each in members))
-    available, unknown = (
-        [each for each in capabilities if each.available is state] for state in (True, None)
-    )
-    rest = f"; {len(unknown)} not tested" if unknown else ""
-    yield from ("", f"{len(available)} of {len(capabilities)} capabilities are available here{rest}")
+    available, unknown = (sum(each.available is state for each in capabilities) for state in (True, None))
+    rest = f"; {unknown} not tested" if unknown else ""
+    yield from ("", f"{available} of {len(capabilities)} capabilities are available here{rest}")
 
 
 def headline(machine: dict[str, Any], capabilities: list[Capability]) -> str:
@@ -116,9 +104,8 @@ def headline(machine: dict[str, Any], capabilities: list[Capability]) -> str:
 
 
 def _line(capability: Capability, width: int) -> str:
-    line = (
-        f"  {MARKS[capability.available]} {capability.name.ljust(width)}  {capability.detail or ''}".rstrip()
-    )
+    name = capability.name.ljust(width)
+    line = f"  {MARKS[capability.available]} {name}  {capability.detail or ''}".rstrip()
     if capability.available:
         return line
     ways = (("without it", capability.lost), ("to get it", capability.remedy))

@@ -14,15 +14,10 @@ FORMS = "container:NAME, netns:NAME, pid:N, host; on another machine ssh:MACHINE
 
 def add_choice(parser: argparse.ArgumentParser) -> None:
     """Add what chooses among several addresses of the ends."""
-    parser.add_argument(
-        "--family", type=int, choices=(4, 6), help="of several addresses, those of this version of IP"
-    )
-    parser.add_argument(
-        "--address",
-        action="append",
-        metavar="A",
-        help="of several addresses of an end this one (once for each end)",
-    )
+    text = "of several addresses, those of this version of IP"
+    parser.add_argument("--family", type=int, choices=(4, 6), help=text)
+    text = "of several addresses of an end this one (once for each end)"
+    parser.add_argument("--address", action="append", metavar="A", help=text)
 
 
 def choice(given: argparse.Namespace) -> dict[str, Any]:

@@ -18,9 +18,8 @@ without that there is no evidence. Measure the arms in turn (A B A B), and at le
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "arms", nargs="+", metavar="ARM=FILE[,FILE...]", help="an arm and the files of its runs, in order"
-    )
+    text = "an arm and the files of its runs, in order"
+    parser.add_argument("arms", nargs="+", metavar="ARM=FILE[,FILE...]", help=text)
     parser.add_argument("--folder", action=arguments.Folder, help="the run folder to write (a new one)")
 
 

@@ -8,18 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pandas as pd
 
 from labkit.analysis import gate, load, protocols, verdicts
 from labkit.analysis.change_effects import all_verdicts
 from labkit.analysis.claims import JudgedClaim
-from labkit.common.printable import printable_json
-
-
-def text(content: Any) -> str:
-    """Return indented JSON, safe for a terminal."""
-    return printable_json(msgspec.json.format(msgspec.json.encode(content), indent=2).decode())
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -43,13 +36,12 @@ def compared(
     table: pd.DataFrame, doubts: Sequence[str], claims: Sequence[JudgedClaim], points: Sequence[gate.Judged]
 ) -> dict[str, Any]:
     """Return the result of `labkit compare`, or of a gate of arms. points: what a gate judged; none without a gate."""
+    gated = {"word": gate.overall(points), "points": list(map(dataclasses.asdict, points))}
     return {
         "lines": judged(table),
         "doubts": list(doubts),
-        "gate": {"word": gate.overall(points), "points": list(map(dataclasses.asdict, points))}
-        if points
-        else None,
-        "claims": [dataclasses.asdict(one) for one in claims],
+        "gate": gated if points else None,
+        "claims": list(map(dataclasses.asdict, claims)),
     }
 
 

@@ -5,18 +5,16 @@ Each kernel is examined once, by booting it. The answer is stored under the dige
 
 import argparse
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from labkit import __version__
 from labkit.commands import arguments
-from labkit.commands.messages import note
+from labkit.commands.messages import json_text, note
 from labkit.common import run_folder
 from labkit.common.errors import BadInput, LabkitError
-from labkit.common.printable import printable, printable_json
+from labkit.common.printable import printable
 from labkit.measure.hosts import debian_kernels
 from labkit.runner import run as running
 from labkit.system.qemu import kernels
@@ -74,14 +72,9 @@ def ask_all(say: Callable[[str], None]) -> list[str]:
     return failed
 
 
-def as_json() -> str:
-    """Return a JSON list with an object for each kernel, newest last. `answer` is the doctor's answer, or null."""
-    result = [_describe(kernel) for kernel in kernels.installed()]
-    return msgspec.json.format(msgspec.json.encode(result), indent=2).decode() + "\n"
-
-
 def _describe(kernel: kernels.BootableKernel) -> dict[str, Any]:
-    readable = os.access(kernel.image, os.R_OK)
+    files = [kernel.image, *(kernel.modules.rglob("*") if kernel.modules else ())]
+    size_bytes = sum(path.lstat().st_size for path in files if path.is_file() and not path.is_symlink())
     return {
         "release": kernel.release,
         "where": f"vm:{kernel.release}",
@@ -89,16 +82,10 @@ def _describe(kernel: kernels.BootableKernel) -> dict[str, Any]:
         "source": kernel.source,
         "image": str(kernel.image),
         "modules": str(kernel.modules),
-        "size_bytes": _size_bytes(kernel),
-        "digest": kernel.digest if readable else None,
+        "size_bytes": size_bytes,
+        "digest": kernel.digest if os.access(kernel.image, os.R_OK) else None,
         "answer": remembered(kernel),
     }
-
-
-def _size_bytes(kernel: kernels.BootableKernel) -> int:
-    """Return the size of the image with its modules."""
-    files = [kernel.image, *(kernel.modules.rglob("*") if kernel.modules else ())]
-    return sum(path.lstat().st_size for path in files if path.is_file() and not path.is_symlink())
 
 
 def as_text() -> str:
@@ -122,12 +109,9 @@ def _cells(described: dict[str, Any]) -> tuple[str, ...]:
         return (*first, "only root can read it")
     if described["answer"] is None:
         return (*first, "not examined yet")
-    return (*first, *_answers(described["answer"]["capabilities"]))
-
-
-def _answers(capabilities: Iterable[dict[str, Any]]) -> list[str]:
+    capabilities = described["answer"]["capabilities"]
     known = {(each["group"], each["name"]): each["available"] for each in capabilities}
-    return [_YES_NO[known.get(each)] for each in CAPABILITIES.values()]
+    return (*first, *(_YES_NO[known.get(each)] for each in CAPABILITIES.values()))
 
 
 NOTES = """\
@@ -181,7 +165,10 @@ def add_arguments(parser: arguments.CommandParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     failed = ask_all(note) if given.ask else []
-    print(printable_json(as_json()) if given.json else printable(as_text()), end="")
+    if given.json:  # newest last
+        print(json_text([_describe(kernel) for kernel in kernels.installed()]))
+    else:
+        print(printable(as_text()), end="")
     return 2 if failed else 0
 
 
@@ -210,7 +197,6 @@ def _install(given: argparse.Namespace) -> int:
     for name, display in kernelspecs.install(given.parameters).items():
         print(printable(f"{name}: {display}"))
     if not kernelspecs.newest():
-        note(
-            "there is no kernel for a lab VM yet: fetch one with `labkit kernels get`, then repeat this command"
-        )
+        way = "fetch one with `labkit kernels get`, then repeat this command"
+        note(f"there is no kernel for a lab VM yet: {way}")
     return 0

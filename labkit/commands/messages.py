@@ -1,10 +1,13 @@
-"""Messages on standard error."""
+"""Messages on standard error, and results as JSON."""
 
 import contextlib
 import os
 import sys
+from typing import Any
 
-from labkit.common.printable import printable, shortened
+import msgspec
+
+from labkit.common.printable import printable, printable_json, shortened
 
 
 def note(text: str) -> None:
@@ -13,6 +16,11 @@ def note(text: str) -> None:
         print(f"labkit: {printable(shortened(text))}", file=sys.stderr)
     except OSError:  # standard error is full: the exit code still tells
         drop_output(2)
+
+
+def json_text(content: Any) -> str:
+    """Return indented JSON, safe for a terminal."""
+    return printable_json(msgspec.json.format(msgspec.json.encode(content), indent=2).decode())
 
 
 def agrees() -> bool:

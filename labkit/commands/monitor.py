@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 from rich.console import Group
 from rich.live import Live
-from rich.table import Table
 
 from labkit import live
 from labkit.commands import arguments
@@ -65,9 +64,8 @@ def parse_target(
         raise BadInput(f"{target[:80]!r} is not a topology but an interface: leave interface= out")
     known = [*topologies.TABLE, *(name for _, name in socket.if_nameindex())]
     if rest.get("where", "here") == "here" and target not in known:
-        raise BadInput(
-            f"{target[:80]!r} is no topology, and no interface of this machine: {choose(target, known)}"
-        )
+        what = "no topology, and no interface of this machine"
+        raise BadInput(f"{target[:80]!r} is {what}: {choose(target, known)}")
     return live.machine(rest.get("where", "here")), f"{topologies.MACHINE}:{target}", own
 
 
@@ -149,9 +147,8 @@ def serve(target: str, given: Mapping[str, str], port: int | None, pings: bool) 
     try:
         from labkit.jupyter import monitor_hub, monitor_page, monitor_panel
     except ModuleNotFoundError as error:
-        raise Unsupported(
-            f"--serve needs the Python package {error.name}: pip install 'labkit[serve]'"
-        ) from None
+        way = "pip install 'labkit[serve]'"
+        raise Unsupported(f"--serve needs the Python package {error.name}: {way}") from None
 
     net, interface, own = parse_target(target, given)
     with net, safe_files.own_folder(safe_files.runtime_folder(), "labkit-page-") as (folder, *_):
@@ -279,9 +276,7 @@ def tables(hop: str, report: MonitorReport, before: tuple[float, MonitorReport |
     )
     for row in report.conversations[:MAX_SHOWN]:
         conversations.add_row(*map(str, row))
-    last: Table = new_table(
-        "\nLast packets", [("time", False), ("", False), ("bytes", True), ("headers", False)]
-    )
+    last = new_table("\nLast packets", [("time", False), ("", False), ("bytes", True), ("headers", False)])
     for one in report.packets:
         headers = "; ".join([one.stack, *one.fields])
         last.add_row(units.time_of_day(one.time_ns), one.direction, str(one.length_bytes), headers)
@@ -348,21 +343,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "an interface of this machine; or a topology or a YAML file of a network, with interface=NAME"
     parser.add_argument("target", metavar="INTERFACE|TOPOLOGY", help=text)
     arguments.add_parameters(parser, "what is selected, and how it is sampled")
-    parser.add_argument(
-        "--seconds", type=float, metavar="S", help="stop after S seconds; default: Ctrl-C stops it"
-    )
-    parser.add_argument(
-        "--pcapng", action=arguments.Folder, metavar="FILE", help="write the sampled packets to this file"
-    )
-    parser.add_argument(
-        "--serve", action="store_true", help="show a page on loopback, behind a token, instead of a table"
-    )
-    parser.add_argument(
-        "--port", type=arguments.port, metavar="N", help="the page's port, with --serve; default: a free one"
-    )
-    parser.add_argument(
-        "--ping", action="store_true", help="each client of the topology pings its server meanwhile"
-    )
+    text = "stop after S seconds; default: Ctrl-C stops it"
+    parser.add_argument("--seconds", type=float, metavar="S", help=text)
+    text = "write the sampled packets to this file"
+    parser.add_argument("--pcapng", action=arguments.Folder, metavar="FILE", help=text)
+    text = "show a page on loopback, behind a token, instead of a table"
+    parser.add_argument("--serve", action="store_true", help=text)
+    text = "the page's port, with --serve; default: a free one"
+    parser.add_argument("--port", type=arguments.port, metavar="N", help=text)
+    text = "each client of the topology pings its server meanwhile"
+    parser.add_argument("--ping", action="store_true", help=text)
     arguments.add_json(parser, "print the last counts as one JSON object")
 
 

@@ -35,23 +35,15 @@ SHARE = "share/labkit/"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "folder",
-        action=arguments.Folder,
-        metavar="FOLDER",
-        help="a folder that does not exist yet, or an empty one",
-    )
+    text = "a folder that does not exist yet, or an empty one"
+    parser.add_argument("folder", action=arguments.Folder, metavar="FOLDER", help=text)
 
 
 def run(given: argparse.Namespace) -> int:
     count = create(given.folder)
     shown = run_folder.display_path(given.folder.absolute())
-    print(
-        printable(
-            f"{units.counted(count, 'file')} in {shown}: go there (cd), and then `labkit doctor`,"
-            " `labkit sweep params/datapaths-quick.yaml`, or `jupyter lab`"
-        )
-    )
+    then = "go there (cd), and then `labkit doctor`, `labkit sweep params/datapaths-quick.yaml`, or `jupyter lab`"
+    print(printable(f"{units.counted(count, 'file')} in {shown}: {then}"))
     return 0
 
 
@@ -61,9 +53,8 @@ def create(folder: Path) -> int:
     Raises BadInput if the folder is not empty, and Failed if this installation has no such files.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadInput(
-            f"{folder} exists and is not an empty folder: name a new folder, so nothing is overwritten"
-        )
+        way = "name a new folder, so nothing is overwritten"
+        raise BadInput(f"{folder} exists and is not an empty folder: {way}")
     files = sources()
     if not files:
         raise Failed(

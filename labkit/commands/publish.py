@@ -43,12 +43,8 @@ where=ssh:user@machine. labkit rows, compare and `labkit.open` read FOLDER as an
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_run(parser, text="the folder of a finished run or a sweep")
-    parser.add_argument(
-        "folder",
-        action=arguments.Folder,
-        metavar="FOLDER",
-        help="the folder to write; an earlier rows.parquet and run.json in it are replaced",
-    )  # fmt: skip
+    text = "the folder to write; an earlier rows.parquet and run.json in it are replaced"
+    parser.add_argument("folder", action=arguments.Folder, metavar="FOLDER", help=text)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -178,23 +174,16 @@ def _command(folder: Path, runs: Sequence[dict[str, Any]]) -> str:
 
     own = runs[0]
     usual = experiments.find(own["experiment"]).parameters().asdict()
-    words = [
-        f"{name}={arguments.typed(value)}"
-        for name, value in own["parameters"].items()
-        if name in usual and value != usual[name]
-    ]
+    given = {name: value for name, value in own["parameters"].items() if value != usual.get(name, value)}
+    words = [f"{name}={arguments.typed(value)}" for name, value in given.items()]
     words += ["--percentile", own["percentile"]] if own.get("percentile") else []
     return shlex.join(["labkit", "run", own["experiment"], *words])
 
 
 def _common(parameters: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the parameters that all runs share."""
-    first = parameters[0]
-    return {
-        name: value
-        for name, value in first.items()
-        if all(name in other and other[name] == value for other in parameters)
-    }
+    first, *others = parameters
+    return {key: value for key, value in first.items() if all((key, value) in one.items() for one in others)}
 
 
 def _hosts(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -204,10 +193,8 @@ def _hosts(rows: Sequence[Row]) -> list[dict[str, Any]]:
         one = {name: row.get(name) for name in HOST}
         one["emulated"] = "tcg" in (row.get("accelerator"), row.get("peer_accelerator"))
         if row.get("guest_kernel"):
-            one |= {
-                "guest_kernel": row["guest_kernel"],
-                "guest_emulated": row.get("guest_accelerator") == "tcg",
-            }
+            one["guest_kernel"] = row["guest_kernel"]
+            one["guest_emulated"] = row.get("guest_accelerator") == "tcg"
         if one not in result and one["kernel"]:
             result.append(one)
     return result

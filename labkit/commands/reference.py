@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from labkit.commands import arguments
@@ -23,6 +23,7 @@ Results go to standard output, and everything else goes to standard error. `make
 commands of the Makefile.
 """
 LONGEST = 60  # characters of a default in a table
+NO_ARGUMENTS = (argparse._HelpAction, argparse._SubParsersAction)
 
 
 def page() -> str:
@@ -31,22 +32,20 @@ def page() -> str:
 
 
 def _beginning() -> Iterator[str]:
-    yield markdown_table(
-        ("exit code", "meaning"), [(f"`{code}`", text) for code, text in arguments.EXIT_CODES.items()]
-    )
-    yield markdown_table(
-        ("environment variable", "meaning"),
-        [(f"`{name}`", text) for name, text in arguments.VARIABLES.items()],
-    )
+    yield _meanings("exit code", arguments.EXIT_CODES)
+    yield _meanings("environment variable", arguments.VARIABLES)
+
+
+def _meanings(what: str, texts: Mapping[str, str]) -> str:
+    return markdown_table((what, "meaning"), [(f"`{name}`", text) for name, text in texts.items()])
 
 
 def _commands(parser: CommandParser) -> Iterator[str]:
     for one in parser.commands():
         yield f"## labkit {one.name}\n"
         yield f"{one.description}\n"
-        rows = [
-            (_argument_words(action), _help(one, action)) for action in one._actions if _is_argument(action)
-        ]
+        own = [each for each in one._actions if not isinstance(each, NO_ARGUMENTS)]
+        rows = [(_argument_words(action), _help(one, action)) for action in own]
         if rows:
             yield markdown_table(("argument", "meaning"), rows)
         yield one.notes
@@ -55,14 +54,8 @@ def _commands(parser: CommandParser) -> Iterator[str]:
         if one.json:
             printed = "a list of objects" if one.lines else "one object"
             yield f"With `--json` it prints {printed}:\n"
-            yield markdown_table(
-                ("field", "meaning"), [(f"`{field}`", text) for field, text in one.json.items()]
-            )
+            yield _meanings("field", one.json)
         yield from _commands(one)
-
-
-def _is_argument(action: argparse.Action) -> bool:
-    return not isinstance(action, (argparse._HelpAction, argparse._SubParsersAction))
 
 
 def _argument_words(action: argparse.Action) -> str:
@@ -71,9 +64,8 @@ def _argument_words(action: argparse.Action) -> str:
 
 
 def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
-    needed = any(
-        group.required and action in group._group_actions for group in parser._mutually_exclusive_groups
-    )
+    required = (group for group in parser._mutually_exclusive_groups if group.required)
+    needed = any(action in group._group_actions for group in required)
     return (action.help or "") + ("; one of these is needed" if needed else "")
 
 
@@ -114,13 +106,10 @@ def _topologies() -> Iterator[str]:
         model: [f"`{name}`" for name, kind in topologies.TABLE.items() if kind.networking_model == model]
         for model in NETWORKING_MODELS
     }
-    yield markdown_table(
-        ("model", "topologies"), [(model, ", ".join(names) or "none") for model, names in of.items()]
-    )
-    yield markdown_table(
-        ("no topology", "model", "it needs"),
-        [(name, model, needs) for name, (model, needs) in datapaths.WITHOUT_TOPOLOGY.items()],
-    )
+    rows = [(model, ", ".join(names) or "none") for model, names in of.items()]
+    yield markdown_table(("model", "topologies"), rows)
+    missing = [(name, model, needs) for name, (model, needs) in datapaths.WITHOUT_TOPOLOGY.items()]
+    yield markdown_table(("no topology", "model", "it needs"), missing)
 
 
 def _switch_options() -> Iterator[str]:
@@ -130,29 +119,20 @@ def _switch_options() -> Iterator[str]:
         f"The topologies {', '.join(f'`{name}`' for name in switch_options.NAMES)} take options in their name, for"
         " example `ovs_netdev+mirrors=2+readers=count`.\n"
     )
-    yield markdown_table(
-        ("option", "default", "meaning"),
-        [
-            (f"`{name}`", f"`{arguments.typed(switch_options.USUAL[name])}`", one.help)
-            for name, one in switch_options.OPTIONS.items()
-        ],
-    )
+    usual = {name: arguments.typed(value) for name, value in switch_options.USUAL.items()}
+    rows = [(f"`{name}`", f"`{usual[name]}`", one.help) for name, one in switch_options.OPTIONS.items()]
+    yield markdown_table(("option", "default", "meaning"), rows)
 
 
 def _changes() -> Iterator[str]:
     """Yield the kinds of changes, and the places at which they are applied."""
     yield f"## Changes\n\n`change=` takes `{changes.FORM}`. The kinds:\n"
-    yield markdown_table(
-        ("kind", "meaning", "example"),
-        [
-            (f"`{name}`", kind.meaning, f"`{kind.example}`" if kind.example else "")
-            for name, kind in KINDS.items()
-        ],
-    )
+    rows = [
+        (f"`{name}`", one.meaning, f"`{one.example}`" if one.example else "") for name, one in KINDS.items()
+    ]
+    yield markdown_table(("kind", "meaning", "example"), rows)
     yield "A kind with `at` in its example needs a place:\n"
-    yield markdown_table(
-        ("place", "meaning"), [(f"`{name}`", text) for name, text in changes.PLACE_WORDS.items()]
-    )
+    yield _meanings("place", changes.PLACE_WORDS)
 
 
 def _default_text(default: str) -> str:

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 
 from labkit.commands import arguments
+from labkit.commands.messages import json_text
 from labkit.common import run_folder
 from labkit.common.errors import BadInput
 from labkit.common.printable import printable
@@ -48,9 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     notebook = given.run / "notebook.ipynb"
     run_folder.check_there(given.run)
-    # These take seconds, and a wrong name is answered without them.
-    from labkit.analysis import report
-    from labkit.commands import json_output
+    from labkit.analysis import report  # takes seconds, and a wrong name is answered without it
 
     if given.percentile and (given.run / "sweep.json").exists():
         raise BadInput(
@@ -70,7 +69,7 @@ def run(given: argparse.Namespace) -> int:
             each = report.figures_in(notebook, figures).items()
             images = [report.paper(one, path.with_suffix(".pdf"), width_cm=PAGE_CM) for path, one in each]
     if given.json:
-        print(json_output.text({"report": str(page), "figures": list(map(str, images))}))
+        print(json_text({"report": str(page), "figures": list(map(str, images))}))
         return 0
     print(f"report: {printable(run_folder.display_path(page))}")
     for path in images:

@@ -121,9 +121,8 @@ docs/ROWS.md shows how to read a run folder without labkit.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "run", type=run_folder.named, nargs="?", metavar="RUN", help="the folder of a run or a sweep"
-    )
+    text = "the folder of a run or a sweep"
+    parser.add_argument("run", type=run_folder.named, nargs="?", metavar="RUN", help=text)
     parser.add_argument("--columns", action="store_true", help="print every column, with unit and meaning")
     for form, (_encode, text) in FORMS.items():
         parser.add_argument(f"--{form}", type=Path, metavar="FILE", help=f"write the rows as {text}")

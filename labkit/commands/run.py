@@ -6,13 +6,13 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from labkit.commands import arguments
-from labkit.commands.messages import agrees, note, print_error
+from labkit.commands.messages import agrees, json_text, note, print_error
 from labkit.common import run_folder
 from labkit.common.errors import BadInput, Failed
 from labkit.common.printable import printable_json
@@ -75,25 +75,20 @@ JSON_ROWS = True
 
 
 def add_arguments(parser: arguments.CommandParser) -> None:
-    parser.late_notes = lambda: f"{NOTES}\n{_summaries(experiments.TABLE)}"
+    parser.late_notes = lambda: f"{NOTES}\n{_summaries()}"
     parser.add_argument("experiment", action=_Chosen, metavar="EXPERIMENT", help="one of those listed below")
     arguments.add_parameters(parser, "its parameters; lists with commas: pairs=1,2,8")
     arguments.add_percentile(parser)
     text = "print each row as soon as it is measured, one JSON object per line; with --against or --fail-if, what"
     text += " labkit compare prints"
     arguments.add_json(parser, text)
-    parser.add_argument(
-        "--folder", action=arguments.Folder, help="the run's folder; an unfinished run in it is resumed"
-    )
+    text = "the run's folder; an unfinished run in it is resumed"
+    parser.add_argument("--folder", action=arguments.Folder, help=text)
     arguments.add_keep_failed(parser)
     text = "send traffic between ends of existing networks (topology=existing:...) without asking"
     parser.add_argument("--yes", action="store_true", help=text)
-    parser.add_argument(
-        "--against",
-        type=run_folder.named,
-        metavar="RUN",
-        help="compare the new run with this one, as labkit compare; without it, --fail-if judges arms",
-    )
+    text = "compare the new run with this one, as labkit compare; without it, --fail-if judges arms"
+    parser.add_argument("--against", type=run_folder.named, metavar="RUN", help=text)
     arguments.add_gate(parser)
 
 
@@ -108,9 +103,9 @@ class _Chosen(argparse.Action):
             parser.late_notes = lambda: _experiment(value)
 
 
-def _summaries(names: Iterable[str]) -> str:
+def _summaries() -> str:
     """Return what experiments measure, a line each."""
-    every = {name: experiments.find(name) for name in names}
+    every = {name: experiments.find(name) for name in experiments.TABLE}
     width = max(map(len, every))
     lines = [f"  {name:{width}}  {one.about}".rstrip() for name, one in every.items()]
     more = "labkit run EXPERIMENT --help lists its parameters with their defaults."
@@ -121,9 +116,8 @@ def _experiment(name: str) -> str:
     """Return what an experiment measures, and its parameters."""
     experiment = experiments.find(name)
     values = experiment.parameters().asdict()
-    lines = [
-        f"    {f'{key}={arguments.typed(values[key])}':24}  {text}" for key, text in experiment.help.items()
-    ]
+    shown = {f"{key}={arguments.typed(values[key])}": text for key, text in experiment.help.items()}
+    lines = [f"    {given:24}  {text}" for given, text in shown.items()]
     heads = [f"{name}: {experiment.about}", "", "its parameters, with defaults:"]
     return "\n".join([*heads, *lines, "", f"topologies: {', '.join(topologies.TABLE)}"])
 
@@ -187,7 +181,7 @@ def _run(given: argparse.Namespace) -> int:
         judged = gate.judge_arms(folder, conditions)
         if given.json:
             doubts = verdicts.doubts(load.load(folder))
-            print(json_output.text(json_output.compared(pd.DataFrame(), doubts, (), judged)))
+            print(json_text(json_output.compared(pd.DataFrame(), doubts, (), judged)))
         return compare.written(judged, conditions, given, ("its baseline", folder.name))
     except BadInput as error:
         if not given.git_bisect:
@@ -243,11 +237,8 @@ def _with_gate_defaults(
             break
     requested = kind.of(parameters)
     gate.check(conditions, requested)
-    if (
-        given.against is None
-        and isinstance(requested, experiments.DatapathParameters)
-        and requested.has_one_arm
-    ):
+    has_one_arm = isinstance(requested, experiments.DatapathParameters) and requested.has_one_arm
+    if given.against is None and has_one_arm:
         raise BadInput(
             "--fail-if compares arms, and this run has one: name another topology, endpoint or change to compare,"
             " or an earlier run with --against"
@@ -266,6 +257,6 @@ def judge(rows: list[run_folder.Row]) -> int:
     failed = [row for row in rows if row["status"] == "failed"]
     if rows and all(row["status"] in ("unsupported", "isolated", "failed") for row in rows):
         failed = failed or rows
-    return (
-        print_error(f"{failed[0].get('arm') or failed[0]['point']}: {failed[0]['reason']}") if failed else 0
-    )
+    if not failed:
+        return 0
+    return print_error(f"{failed[0].get('arm') or failed[0]['point']}: {failed[0]['reason']}")

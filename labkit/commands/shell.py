@@ -28,10 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     request = running.one_topology(given.topology, arguments.name_value_pairs(given.parameters))
     if (where := request["parameters"]["where"]) != "here":
-        raise BadInput(
-            f"where={where} is not possible: `labkit shell` runs on this kernel only; leave where out, or name ends of"
-            " this machine"
-        )
+        way = "leave where out, or name ends of this machine"
+        raise BadInput(f"where={where} is not possible: `labkit shell` runs on this kernel only; {way}")
     with ExitStack() as stack:
         more, fds = local.handed(request, stack)
         if local.privileged():

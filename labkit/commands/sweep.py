@@ -5,7 +5,7 @@ import functools
 from pathlib import Path
 
 from labkit.commands import arguments
-from labkit.commands.messages import print_error
+from labkit.commands.messages import json_text, print_error
 from labkit.commands.run import judge, say_limits
 from labkit.common import run_folder
 from labkit.common.errors import Unsupported
@@ -45,21 +45,12 @@ JSON = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "file",
-        type=run_folder.named,
-        metavar="params/FILE.yaml",
-        help="a YAML file: notebook, parameters, grid",
-    )
-    parser.add_argument(
-        "--dask", metavar="ADDRESS", help="measure the points on the workers of this Dask cluster"
-    )
-    parser.add_argument(
-        "--reuse",
-        type=run_folder.named,
-        metavar="FOLDER",
-        help="copy the finished points of another sweep's folder that have the same parameters and kernel",
-    )
+    text = "a YAML file: notebook, parameters, grid"
+    parser.add_argument("file", type=run_folder.named, metavar="params/FILE.yaml", help=text)
+    text = "measure the points on the workers of this Dask cluster"
+    parser.add_argument("--dask", metavar="ADDRESS", help=text)
+    text = "copy the finished points of another sweep's folder that have the same parameters and kernel"
+    parser.add_argument("--reuse", type=run_folder.named, metavar="FOLDER", help=text)
     arguments.add_percentile(parser)
     arguments.add_json(parser)
     arguments.add_keep_failed(parser)
@@ -80,7 +71,7 @@ def run(given: argparse.Namespace) -> int:
     page = report.html(folder / "notebook.ipynb", folder / "report.html")
     bar.stop()
     if given.json:
-        print(json_output.text(json_output.sweep_result(folder, page, sweep.failed(folder))))
+        print(json_text(json_output.sweep_result(folder, page, sweep.failed(folder))))
         return judge_sweep(folder)
     result = load.load(folder, None)
     terminal_tables.show_verdicts(terminal_tables.show_observations(result))

@@ -106,19 +106,11 @@ def _medians(title: str, df: pd.DataFrame) -> Table:
         # TCP counters count frames of up to 64 KB because of offloads, so there is no packet rate
         in_packets = protocol.work == "packet"
         rate = units.si(ok["throughput_pps"].median() if len(ok) and in_packets else None, "pps")
-        busy = (
-            f"{(ok['cpu_s'].sum() / ok['window_s'].sum()):.2f} of {rows['cpus_count'].iloc[0]:g}"
-            if ok["window_s"].sum() > 0 and ok["cpu_s"].notna().any()
-            else "–"
-        )
-        table.add_row(
-            *(verdict_cells.point_cells(of)[name] for name in varying),
-            arm,
-            measured,
-            rate,
-            busy,
-            str(len(ok)),
-        )
+        busy, window_s = "–", ok["window_s"].sum()
+        if window_s > 0 and ok["cpu_s"].notna().any():
+            busy = f"{(ok['cpu_s'].sum() / window_s):.2f} of {rows['cpus_count'].iloc[0]:g}"
+        point = verdict_cells.point_cells(of)
+        table.add_row(*(point[name] for name in varying), arm, measured, rate, busy, str(len(ok)))
     return table
 
 
@@ -156,9 +148,8 @@ def _verdicts(suffix: str, result: pd.DataFrame) -> tuple[Table, list[str]]:
     for line in cells:
         table.add_row(*line)
     reasons = dict.fromkeys(sentences)
-    for key, lines in result[result["ratio"].isna()].groupby(
-        ["protocol", "mtu_bytes", "topology", "word"], sort=False, dropna=False
-    ):
+    by = ["protocol", "mtu_bytes", "topology", "word"]
+    for key, lines in result[result["ratio"].isna()].groupby(by, sort=False, dropna=False):
         topology, word = map(str, key[2:])
         each = [verdict_cells.point_cells(verdict_cells.group_of(line)) for _, line in lines.iterrows()]
         own = [", ".join(dict.fromkeys(point[name] for point in each)) for name in names if name in each[0]]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.commands import arguments
+from labkit.commands.messages import json_text
 from labkit.common import run_folder
 from labkit.common.errors import BadInput
 from labkit.common.printable import printable
@@ -55,22 +56,16 @@ _REPORT_JSON = {
 def add_arguments(parser: arguments.CommandParser) -> None:
     more = parser.add_subparsers(metavar="add | report", required=True)
     add = arguments.add_command(more, "track add", _ADD, _ADD_NOTES, _add)
-    add.add_argument(
-        "runs",
-        type=run_folder.named,
-        nargs="+",
-        metavar="RUN",
-        help="the folder of a run or a sweep, or FILE.csv",
-    )
+    text = "the folder of a run or a sweep, or FILE.csv"
+    add.add_argument("runs", type=run_folder.named, nargs="+", metavar="RUN", help=text)
     report = arguments.add_command(more, "track report", _REPORT, _REPORT_NOTES, _report)
     text = "the order of a series: when it was measured, or the kernel's version (time)"
     report.add_argument("--by", choices=("time", "kernel"), default="time", help=text)
     text = "where to write the page; default: trend.html in the history"
     report.add_argument("--out", type=Path, metavar="FILE", help=text)
+    text = "the folder of the history; default: data/track"
     for each in (add, report):
-        each.add_argument(
-            "--history", action=arguments.Folder, help="the folder of the history; default: data/track"
-        )
+        each.add_argument("--history", action=arguments.Folder, help=text)
         arguments.add_percentile(each)
     arguments.add_json(report)
     report.prints(_REPORT_JSON)
@@ -97,20 +92,15 @@ def _add(given: argparse.Namespace) -> int:
 
 def _report(given: argparse.Namespace) -> int:
     from labkit.analysis import history, trend_page
-    from labkit.commands import json_output
 
     there = history.read(_folder(given), given.by)
     page = trend_page.write(there, given.out or _folder(given) / "trend.html")
     if given.json:
         series = [
-            {
-                **one.names,
-                "points_count": len(one.points),
-                "changes": [_change(one, of) for of in one.changes],
-            }
+            one.names | {"points_count": len(one.points), "changes": [_change(one, of) for of in one.changes]}
             for one in there.series
         ]
-        print(json_output.text({"page": str(page), "doubts": there.doubts, "series": series}))
+        print(json_text({"page": str(page), "doubts": there.doubts, "series": series}))
         return 0
     for sentence in (*trend_page.sentences(there), *there.doubts):
         print(f"- {printable(sentence)}")

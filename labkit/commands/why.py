@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from labkit.commands import arguments
+from labkit.commands.messages import json_text
 from labkit.common import run_folder
 from labkit.common.errors import BadInput
 from labkit.common.printable import printable
@@ -35,54 +36,34 @@ JSON = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "left",
-        metavar="RUN[:ARM][,name=value…]",
-        help="a run's folder, one of its arms, and one of its points, for example RUN:veth,length_bytes=1472",
+    text = "a run's folder, one of its arms, and one of its points, for example RUN:veth,length_bytes=1472"
+    parser.add_argument("left", metavar="RUN[:ARM][,name=value…]", help=text)
+    text = (
+        "what to compare with: another run, or another arm or point of the same run, for example veth_bridge, or"
+        " length_bytes=1473, or pairs=8; a value that only one side names applies to both"
     )
-    parser.add_argument(
-        "right",
-        nargs="?",
-        metavar="RUN[:ARM]|ARM[,name=value…]",
-        help="what to compare with: another run, or another arm or point of the same run, for example veth_bridge, or"
-        " length_bytes=1473, or pairs=8; a value that only one side names applies to both",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help="where to write the page; default: why.html in the first run's folder",
-    )
-    parser.add_argument(
-        "--processes",
-        default=r"(?!elsewhere$).*",
-        metavar="REGEX",
-        help="count the CPU time of these processes alone, or of ovs-vswitchd (switch); default: all of the experiment"
-        " and of the kernel",
-    )
-    parser.add_argument(
-        "--export",
-        type=Path,
-        metavar="DIR",
-        help="also write the stacks of each side to this folder: folded (flamegraph.pl, speedscope,"
-        " Firefox Profiler)",
-    )
+    parser.add_argument("right", nargs="?", metavar="RUN[:ARM]|ARM[,name=value…]", help=text)
+    text = "where to write the page; default: why.html in the first run's folder"
+    parser.add_argument("--out", type=Path, metavar="FILE", help=text)
+    text = "count the CPU time of these processes alone, or of ovs-vswitchd (switch); default: all of the experiment"
+    text += " and of the kernel"
+    parser.add_argument("--processes", default=r"(?!elsewhere$).*", metavar="REGEX", help=text)
+    text = "also write the stacks of each side to this folder: folded (flamegraph.pl, speedscope, Firefox Profiler)"
+    parser.add_argument("--export", type=Path, metavar="DIR", help=text)
     arguments.add_percentile(parser)
     arguments.add_json(parser)
 
 
 def run(given: argparse.Namespace) -> int:
     from labkit.analysis import why
-    from labkit.commands import json_output
 
     if given.right is None and why.has_several(run_folder.named(given.left)):
         if given.out is not None or given.export is not None:
-            raise BadInput(
-                f"{given.left} has several arms: name one, because a page and an export are about one"
-            )
+            one = "name one, because a page and an export are about one"
+            raise BadInput(f"{given.left} has several arms: {one}")
         arms = why.explain_run(run_folder.named(given.left), given.processes)
         if given.json:
-            print(json_output.text({**arms.as_json(), "page": None, "exported": None}))
+            print(json_text({**arms.as_json(), "page": None, "exported": None}))
         for sentence in [] if given.json else arms.sentences():
             print(f"- {printable(sentence)}")
         return 0
@@ -90,7 +71,7 @@ def run(given: argparse.Namespace) -> int:
     path = explained.write(given.out)
     exported = explained.export(given.export) if given.export is not None else None
     if given.json:
-        print(json_output.text({**explained.as_json(), "page": str(path), "exported": exported}))
+        print(json_text({**explained.as_json(), "page": str(path), "exported": exported}))
         return 0
     for sentence in [*explained.sentences(), *([exported] if exported else [])]:
         print(f"- {printable(sentence)}")

@@ -17,6 +17,7 @@ from synthetic_why_run import run as profiled_run
 
 from labkit import cli, commands
 from labkit.commands import arguments, compare, draw, json_output, kernels, monitor, report, sweep, why
+from labkit.commands.messages import json_text
 from labkit.measure.observers.monitor.live_monitor import MonitorCounts, MonitorReport
 
 pytestmark = pytest.mark.long
@@ -75,9 +76,7 @@ def test_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_sweep(tmp_path: Path) -> None:
     folder = synthetic_rows.save(tmp_path / "run", synthetic_rows.rows())
-    result = json.loads(
-        json_output.text(json_output.sweep_result(folder, tmp_path / "report.html", {"b": "why"}))
-    )
+    result = json.loads(json_text(json_output.sweep_result(folder, tmp_path / "report.html", {"b": "why"})))
     assert result.keys() == sweep.JSON.keys()
     [line] = result["verdicts"]
     assert fields_of("sweep", "verdicts") - {"group", "host", "control_…", "whole_…"} <= line.keys()
@@ -106,7 +105,7 @@ def test_every_json_is_documented_and_has_null() -> None:
         assert prints == bool(parser.json or parser.rows), parser.name
     table = pd.DataFrame({"a": [1.5, float("nan")], "b": ["x", None], "c": [True, False]})
     expected = [{"a": 1.5, "b": "x", "c": True}, {"a": None, "b": None, "c": False}]
-    assert json.loads(json_output.text(json_output.records(table))) == expected
+    assert json.loads(json_text(json_output.records(table))) == expected
 
 
 def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from labkit import cli
 from labkit.analysis import compare_runs, verdicts, why
 from labkit.analysis.claims import JudgedClaim, Verdict
 from labkit.commands import console, doctor_text, terminal_tables
+from labkit.commands.messages import json_text
 from labkit.common.printable import printable, printable_json
 from labkit.measure.capabilities import Capability
 from labkit.runner.progress import Bar
@@ -63,7 +64,7 @@ def test_control_characters_of_others_are_escaped_everywhere(
     machine = {"kernel": ATTACK, "cpu": ATTACK, "cpus_count": 1, "accelerator": ATTACK}
     answer = {"machine": machine, "details": {}, "capabilities": [msgspec.to_builtins(one)]}
     texts = [doctor_text.as_text(answer, io.StringIO(), every=every) for every in (False, True)]
-    for text in (*texts, doctor_text.as_json(answer)):
+    for text in (*texts, json_text(answer)):
         assert "title" in text
         assert not OBEYED.search(text)
     bar = Bar()
