@@ -140,9 +140,8 @@ class Clone:
         return [line.removeprefix("# ") for line in self.text.splitlines() if line.startswith("# It lacks ")]
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        lines = [displays.inert(f"- {one}") for one in self.lacks] or [
-            "The copy lacks nothing that labkit knows of."
-        ]
+        lines = [displays.inert(f"- {one}") for one in self.lacks]
+        lines = lines or ["The copy lacks nothing that labkit knows of."]
         shown = [line for line in self.text.splitlines() if not line.startswith("#")]
         fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", self.text))])
         text = "\n".join([f"{fence}yaml", *shown, fence, "", *lines])

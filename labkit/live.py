@@ -376,10 +376,8 @@ class LiveTopology:
                     waiting.set_result(event)
                 elif event.get("event") == "error":  # the process ends after this event
                     failure = f"the topology's process failed: {event.get('text')}; build the topology again"
-            failure = (
-                failure
-                or f"the topology's process {self._conversation.end_reason()}; build the topology again"
-            )
+            reason = self._conversation.end_reason()
+            failure = failure or f"the topology's process {reason}; build the topology again"
         except (LabkitError, OSError, ValueError) as error:  # closed during the read
             failure = str(error)
         with self._lock:

@@ -272,11 +272,8 @@ class Run:
         """
         result = dict(tuple(self.rows.groupby("nodes", sort=True)))
         headed = set(result) - {"one"}
-        return [
-            Part(heading if headed else "", result[nodes])
-            for nodes, heading in PARTS.items()
-            if nodes in result
-        ]
+        known = {nodes: heading for nodes, heading in PARTS.items() if nodes in result}
+        return [Part(heading if headed else "", result[nodes]) for nodes, heading in known.items()]
 
     def _stops(self) -> list[str]:
         """Return the reasons why the runs stopped, without duplicates."""
@@ -386,8 +383,7 @@ def check_injected_parameters() -> None:
 
     papermill only warns of it, and the notebook would measure with the default of the parameter that was meant.
     """
-    known: set[str] = set()
-    given: set[str] = set()
+    known, given = set[str](), set[str]()
     # the last cell is the one that calls
     for source in getattr(get_ipython(), "user_ns", {}).get("In", [])[:-1]:
         try:

@@ -23,6 +23,7 @@ from labkit.runner import yaml_files
 
 WIDE = {"description_width": "10em"}
 ERROR_COLOR = "#e0301e"  # has a contrast of 4.5:1 on white and on black
+USUAL = ("topology", "protocol", "pairs", "rounds", "duration_s")  # parameters that are not folded
 
 
 class _Bar(NotebookBar):
@@ -79,9 +80,7 @@ class Panel:
         self.start.on_click(self._start)
         self.stop.on_click(self._stop)
         self._begun: tuple[dict[str, str], Path] | None = None
-        usual = [
-            name for name in ("topology", "protocol", "pairs", "rounds", "duration_s") if name in self.fields
-        ]
+        usual = [name for name in USUAL if name in self.fields]
         more = [name for name in self._experiment.help if name not in usual]
         others = ipywidgets.VBox(list(map(self._line, more)))
         folded = ipywidgets.Accordion([others], titles=["all other parameters"])
@@ -94,19 +93,16 @@ class Panel:
 
     def _line(self, name: str) -> ipywidgets.HBox:
         """Return the field of a parameter with its meaning, which is below the field on a narrow page."""
-        words = (
-            f"<div style='line-height: 1.3'><small>{html.escape(self._experiment.help[name])}</small></div>"
-        )
+        about = html.escape(self._experiment.help[name])
+        words = f"<div style='line-height: 1.3'><small>{about}</small></div>"
         meaning = ipywidgets.HTML(words, layout={"flex": "1 1 18em", "width": "auto"})
-        return ipywidgets.HBox(
-            [self.fields[name], meaning], layout={"flex_flow": "row wrap", "align_items": "center"}
-        )
+        layout = {"flex_flow": "row wrap", "align_items": "center"}
+        return ipywidgets.HBox([self.fields[name], meaning], layout=layout)
 
     def given(self) -> dict[str, str]:
         """Return the parameters that differ from their defaults, as typed."""
-        return {
-            name: field.value for name, field in self.fields.items() if field.value != self._defaults[name]
-        }
+        typed = {name: field.value for name, field in self.fields.items()}
+        return {name: value for name, value in typed.items() if value != self._defaults[name]}
 
     def _check(self, _change: Any = None) -> None:
         """Show why the parameters are invalid, or how long the run takes, and offer the known values."""
@@ -116,10 +112,8 @@ class Panel:
                 known = self._experiment.parameters.known_values(name)
                 field.options = [f"{before}{comma}{value}" for value in known]
         try:
-            parameters = self._experiment.parameters.of(
-                yaml_files.with_files(self.given(), Path.cwd(), run_folder.project_root())
-            )
-            seconds = self._experiment.planned_s(parameters)
+            given = yaml_files.with_files(self.given(), Path.cwd(), run_folder.project_root())
+            seconds = self._experiment.planned_s(self._experiment.parameters.of(given))
         except LabkitError as error:
             self.verdict.value = f"<b style='color: {ERROR_COLOR}'>{html.escape(str(error))}</b>"
             self.start.disabled = True

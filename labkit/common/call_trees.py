@@ -97,8 +97,9 @@ class Reader:
                     self._break_all()
                 continue
             place, bar, duration = head.rpartition("|")
-            if not bar:
-                place, duration = _split_head(head)
+            if not bar:  # there is no process column
+                place, _, duration = head.partition(")")
+                place = f"{place})"
             if (match := _CPU.match(place.lstrip())) is None:
                 continue
             cpu, process = match.groups()
@@ -155,12 +156,6 @@ class Reader:
     def _break_all(self) -> None:
         for key in list(self._open):
             self._break(key)
-
-
-def _split_head(head: str) -> tuple[str, str]:
-    """Split the head of a line without a process column into CPU and duration."""
-    place, _, duration = head.partition(")")
-    return f"{place})", duration
 
 
 def plain(name: str) -> str:

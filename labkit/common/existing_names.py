@@ -25,15 +25,11 @@ def parse(text: str) -> tuple[str, str]:
     if text == HOST:
         return HOST, ""
     if kind not in FORMS:
-        raise BadInput(
-            f"{text[:100]!r} names nothing that exists{did_you_mean(kind, [*FORMS, HOST])}: write {EXAMPLE}"
-        )
+        near = did_you_mean(kind, [*FORMS, HOST])
+        raise BadInput(f"{text[:100]!r} names nothing that exists{near}: write {EXAMPLE}")
     if not re.fullmatch(FORMS[kind], name):
-        what = (
-            "a number"
-            if kind == "pid"
-            else "letters, digits, dots, - and _, and begins with one of the first two"
-        )
+        what = "letters, digits, dots, - and _, and begins with one of the first two"
+        what = "a number" if kind == "pid" else what
         raise BadInput(f"{text[:100]!r} is not a valid name: what follows {kind}: is {what}")
     return kind, name
 

@@ -58,9 +58,8 @@ def names(group: str, own: Collection[str]) -> dict[str, EntryPoint]:
         if entry.name in own:
             raise Failed(f"{_described(entry)} has a name that labkit itself uses: rename it")
         if entry.name in result:
-            raise Failed(
-                f"{_described(entry)} and {_described(result[entry.name])} are both installed: remove one"
-            )
+            both = f"{_described(entry)} and {_described(result[entry.name])}"
+            raise Failed(f"{both} are both installed: remove one")
         result[entry.name] = entry
     return result
 
@@ -70,10 +69,8 @@ def load(entry: EntryPoint, kind: type[Kind]) -> Kind:
     try:
         made = entry.load()
     except Exception as error:  # code of another package can fail in any way
-        why = f"{type(error).__name__}: {error}"
-        raise Failed(
-            f"{_described(entry)} cannot be imported ({why}): repair or remove the package"
-        ) from error
+        what = f"{_described(entry)} cannot be imported ({type(error).__name__}: {error})"
+        raise Failed(f"{what}: repair or remove the package") from error
     if not isinstance(made, kind):
         raise Failed(f"{_described(entry)} is of type {type(made).__name__}: labkit needs a {kind.__name__}")
     return made
@@ -204,9 +201,7 @@ def _distribution(folder: Path) -> tuple[str, str]:
         head = (folder / "METADATA").read_text("utf-8", "replace").partition("\n\n")[0]
     except OSError:
         return name, version
-    fields = dict(
-        line.split(": ", 1) for line in head.splitlines() if line.startswith(("Name: ", "Version: "))
-    )
+    fields = dict(line.split(": ", 1) for line in head.splitlines() if ": " in line)
     return fields.get("Name", name), fields.get("Version", version)
 
 

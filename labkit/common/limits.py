@@ -49,9 +49,8 @@ class Within(Limit):
     def check_one(self, name: str, value: Any) -> None:
         if not self.minimum <= value <= self.maximum:
             because = f": {self.why}" if self.why else ""
-            raise BadInput(
-                f"{name}={value:.12g} is outside {self.minimum:.12g} to {self.maximum:.12g}{because}"
-            )
+            bounds = f"{self.minimum:.12g} to {self.maximum:.12g}"
+            raise BadInput(f"{name}={value:.12g} is outside {bounds}{because}")
 
 
 @dataclass(frozen=True)

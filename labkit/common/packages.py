@@ -74,9 +74,8 @@ def install(*names: str) -> str:
         packages = [_package(name, manager) for name in names]
         if None not in packages:
             commands.append(f"{MANAGERS[manager]} {' '.join(dict.fromkeys(filter(None, packages)))}")
-    return (
-        " or ".join(commands) or f"install {' and '.join(names)} from source (dnf and pacman have no package)"
-    )
+    source = f"install {' and '.join(names)} from source (dnf and pacman have no package)"
+    return " or ".join(commands) or source
 
 
 def _package(name: str, manager: str) -> str | None:

@@ -123,10 +123,8 @@ def write_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise Failed(
-                f"the disk of {path.parent} is full: free some space and repeat the command;"
-                " finished rows are kept"
-            ) from None
+            way = "free some space and repeat the command; finished rows are kept"
+            raise Failed(f"the disk of {path.parent} is full: {way}") from None
         raise Failed(f"cannot write {path}: {error.strerror}") from None
 
 
@@ -135,9 +133,8 @@ def write(path: Path, content: bytes, within: int | None = None) -> None:
 
     Raises Failed if the disk is full or the folder is not writable.
     """
-    with write_errors(path):
-        with safe_files.replacing(path, within) as file:
-            file.write(content)
+    with write_errors(path), safe_files.replacing(path, within) as file:
+        file.write(content)
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -229,10 +226,9 @@ class RunDescription(msgspec.Struct, kw_only=True):
 def read_run(folder: Path) -> dict[str, Any]:
     """Read run.json of a run folder. Raises BadInput when it does not exist or is incomplete."""
     run = read_begun(folder)
-    if lacking := [name for name in NEEDED if run.get(name) is None]:
-        raise BadInput(
-            f"{folder / 'run.json'} is incomplete, because it lacks {lacking[0]}: remove the folder"
-        )
+    for name in NEEDED:
+        if run.get(name) is None:
+            raise BadInput(f"{folder / 'run.json'} is incomplete, because it lacks {name}: remove the folder")
     return run
 
 
@@ -345,9 +341,8 @@ def _by_point(folder: Path) -> Iterator[tuple[str, list[Row]]]:
         try:
             yield point, [msgspec.json.decode(line, type=dict) for line in content.splitlines()]
         except (ValueError, RecursionError, msgspec.DecodeError) as error:
-            raise BadInput(
-                f"{path} contains a line that is not a row ({error}): delete the file to measure the point again"
-            ) from None
+            way = "delete the file to measure the point again"
+            raise BadInput(f"{path} contains a line that is not a row ({error}): {way}") from None
 
 
 def _rows_content(folder: Path, point: str) -> tuple[Path, bytes]:

@@ -136,17 +136,14 @@ def _check_replaceable(path: Path, folder: int) -> None:
     the descriptor of its folder.
     """
     try:
-        state = os.lstat(path.name, dir_fd=folder)
-        is_of_process = stat.S_ISLNK(state.st_mode) and os.readlink(path.name, dir_fd=folder).startswith(
-            "/proc/"
-        )
+        is_link = stat.S_ISLNK(os.lstat(path.name, dir_fd=folder).st_mode)
+        is_of_process = is_link and os.readlink(path.name, dir_fd=folder).startswith("/proc/")
         kind = os.stat(path.name, dir_fd=folder).st_mode
     except (OSError, ValueError):  # nothing is there, or a link that leads nowhere
         return
     if is_of_process or not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
-        raise OSError(
-            errno.EINVAL, "it is a device or a pipe, and labkit writes regular files only", str(path)
-        )
+        what = "it is a device or a pipe, and labkit writes regular files only"
+        raise OSError(errno.EINVAL, what, str(path))
 
 
 @contextmanager
@@ -317,9 +314,8 @@ def _is_private(at: Path, state: os.stat_result) -> bool:
         group, owner = grp.getgrgid(state.st_gid), pwd.getpwuid(state.st_uid)
     except KeyError:
         return False
-    return (
-        group.gr_gid == owner.pw_gid and group.gr_name == owner.pw_name and {*group.gr_mem} <= {owner.pw_name}
-    )
+    is_own = (group.gr_gid, group.gr_name) == (owner.pw_gid, owner.pw_name)
+    return is_own and {*group.gr_mem} <= {owner.pw_name}
 
 
 def user_name(user: int) -> str:

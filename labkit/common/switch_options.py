@@ -282,9 +282,8 @@ def check_load(name: str, pairs: int, mtu_bytes: int, _family: int) -> None:
     mirrored_end(wanted, pairs)
     what, most = LARGEST_MTUS.get(wanted.datapath, ("", mtu_bytes))
     if mtu_bytes > most:
-        raise BadInput(
-            f"mtu_bytes={mtu_bytes}: {what} takes an MTU of at most {most}: choose a smaller one, or ovs_netdev"
-        )
+        limit = f"{what} takes an MTU of at most {most}"
+        raise BadInput(f"mtu_bytes={mtu_bytes}: {limit}: choose a smaller one, or ovs_netdev")
 
 
 def mirrored_end(wanted: SwitchOptions, pairs: int) -> tuple[str, int] | None:
@@ -321,9 +320,8 @@ def _check(name: str, wanted: SwitchOptions) -> None:
             " would be copied again: choose a port of an end, such as client0"
         )
     if wanted.case == "vm_to_vm" and wanted.tunnel != "off":
-        raise BadInput(
-            f"{name}: tunnel={wanted.tunnel}: vm_to_vm has no network behind a tunnel; use tunnel=off"
-        )
+        why = "vm_to_vm has no network behind a tunnel; use tunnel=off"
+        raise BadInput(f"{name}: tunnel={wanted.tunnel}: {why}")
     if wanted.select.startswith("vlan:"):
         number = int(wanted.select.partition(":")[2])
         if not (1 <= number <= wanted.vlans or number == wanted.vlans == 0):

@@ -90,13 +90,11 @@ class Hub:
             with page, page.makefile("rwb") as lines:
                 for line in lines:
                     try:
-                        request = msgspec.json.decode(line, type=dict[str, Any])
+                        request, answer = msgspec.json.decode(line, type=dict[str, Any]), _Answer()
                         if key is None:
                             key = self._take_viewer(request)
-                            answer = _Answer()
                         elif request.get("do") == "clear":
                             key = self._clear(key)
-                            answer = _Answer()
                         else:
                             answer = self._answered(key, request)
                     except LabkitError as error:
@@ -140,9 +138,8 @@ class Hub:
             one = self._shared[key][0]
         if request.get("do") == "file":
             return _Answer(file=one.pcapng())
-        return _Answer(
-            report=one.read(int(request.get("since", -1)), min(int(request.get("limit", 0)), 1000))
-        )
+        since, limit = int(request.get("since", -1)), int(request.get("limit", 0))
+        return _Answer(report=one.read(since, min(limit, 1000)))
 
     def _clear(self, key: bytes) -> bytes:
         """Forget what one page has seen, and return the key of its monitor.
@@ -199,9 +196,8 @@ class SharedMonitor:
             self._socket.connect(path)
         except OSError as error:
             self._socket.close()
-            raise Failed(
-                f"the monitor's process cannot be reached ({error.strerror}): start it again"
-            ) from None
+            why = f"the monitor's process cannot be reached ({error.strerror})"
+            raise Failed(f"{why}: start it again") from None
         self._lines = self._socket.makefile("rwb")
         try:
             self._ask({"choice": choice})

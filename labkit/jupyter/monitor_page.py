@@ -65,9 +65,8 @@ def _free_port(wanted: int | None) -> int:
         try:
             one.bind((ADDRESS, wanted or 0))
         except OSError as error:
-            raise BadInput(
-                f"--port {wanted}: {ADDRESS} cannot give it ({error.strerror}): choose another, or leave --port out"
-            ) from None
+            why = f"{ADDRESS} cannot give it ({error.strerror})"
+            raise BadInput(f"--port {wanted}: {why}: choose another, or leave --port out") from None
         return int(one.getsockname()[1])
 
 
@@ -108,10 +107,6 @@ def prepared(
         "token": token, "ip": ADDRESS, "port": port, "port_retries": 0, "open_browser": False,
         "autoreload": False, "connection_dir_root": str(folder), "tornado_settings": {"headers": HEADERS},
     }  # fmt: skip
-    # The server would drop a file of packets that is larger than what it allows a cell to print.
-    connection = {"limit_rate": False}
-    # Every user of the machine can connect to the ports of the page's kernels; packets are for the token's owner alone.
-    kernels = {"transport_encryption": "required"}
     cell: dict[str, Any] = {
         "cell_type": "code", "id": "panel", "metadata": {}, "source": SOURCE, "outputs": [],
         "execution_count": None,
@@ -119,24 +114,20 @@ def prepared(
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook = {"cells": [cell], "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
     (folder / "monitor.ipynb").write_text(json.dumps(notebook))
-    (folder / "voila.json").write_text(
-        json.dumps(
-            {
-                "Voila": settings,
-                # The page shows no flame graphs. In a clone their extension is a link, which Voilà refuses to serve,
-                # with a traceback.
-                "VoilaConfiguration": {"extension_denylist": ["labkit"]},
-                "ZMQChannelsWebsocketConnection": connection,
-                "KernelManager": kernels,
-            }
-        )
-    )
-    page = _Page(hub, list(interfaces), dict(choice))
-    environment = {
-        **os.environ,
-        VARIABLE: msgspec.json.encode(page).decode(),
-        "JUPYTER_CONFIG_PATH": str(folder),
+    configuration = {
+        "Voila": settings,
+        # The page shows no flame graphs. In a clone their extension is a link, which Voilà refuses to serve, with a
+        # traceback.
+        "VoilaConfiguration": {"extension_denylist": ["labkit"]},
+        # The server would drop a file of packets that is larger than what it allows a cell to print.
+        "ZMQChannelsWebsocketConnection": {"limit_rate": False},
+        # Every user of the machine can connect to the ports of the page's kernels; packets are for the token's owner
+        # alone.
+        "KernelManager": {"transport_encryption": "required"},
     }
+    (folder / "voila.json").write_text(json.dumps(configuration))
+    page = msgspec.json.encode(_Page(hub, list(interfaces), dict(choice))).decode()
+    environment = {**os.environ, VARIABLE: page, "JUPYTER_CONFIG_PATH": str(folder)}
     # Voilà would read a configuration in the current folder, which is not trusted.
     argv = ["env", "-C", str(folder), *process.python("-m", "voila", "monitor.ipynb")]
     return argv, environment, f"http://{ADDRESS}:{port}/?token={token}"

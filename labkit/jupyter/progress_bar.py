@@ -67,9 +67,8 @@ class NotebookBar:
         for row in rows:
             if row.get("part") in (None, PART) and row.get("method") != load.PROFILE:
                 self._point = ROUND.sub("", str(row.get("point")))
-                self._rows.setdefault(self._point, []).append(
-                    {name: value for name, value in row.items() if value is not None}
-                )
+                known = {name: value for name, value in row.items() if value is not None}
+                self._rows.setdefault(self._point, []).append(known)
 
     def _judge(self) -> None:
         """Make the verdicts about the point that was measured last, from the rows that this run has measured."""

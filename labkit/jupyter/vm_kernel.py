@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from labkit.common.errors import BadInput, Failed, LabkitError
-from labkit.common.printable import printable
+from labkit.common.printable import say
 from labkit.measure.agent.notebook_kernel import ADDRESS, CONNECTION
 
 PORTS = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
@@ -54,9 +54,10 @@ class Monitor:
         for each in (self._lines, self._ours, self.qemus):
             each.close()
 
-    def read_greeting(self) -> None:
-        """Wait until QEMU runs."""
+    def tell_when_started(self) -> None:
+        """Write an event when QEMU runs, which then greets."""
         self._lines.readline()
+        _say({"event": "started"})
 
     def forward(self, rules: list[str]) -> None:
         """Forward the kernel's ports. Raises Failed when a port is taken, or QEMU does not answer."""
@@ -89,28 +90,14 @@ def kernel_request(
     if not Path(kept.get("LABKIT_DATA", "/")).is_relative_to(folder):
         kept["LABKIT_DATA"] = str(folder / "data")  # runs survive the lab VM
     there = {**connection, "ip": str(ADDRESS.ip)}
-    return {
-        "do": "notebook kernel",
-        "folder": str(folder),
-        "connection": there,
-        "argv": argv,
-        "environment": kept,
-    }
-
-
-def _tell_when_started(monitor: Monitor) -> None:
-    monitor.read_greeting()
-    _say({"event": "started"})
+    request = {"do": "notebook kernel", "folder": str(folder), "connection": there}
+    return {**request, "argv": argv, "environment": kept}
 
 
 def _say(event: dict[str, Any]) -> None:
     """Write an event for the provisioner that started this process."""
     with contextlib.suppress(BrokenPipeError):
         os.write(1, msgspec.json.encode(event) + b"\n")
-
-
-def _note(text: str) -> None:
-    print(f"labkit: {printable(text)}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
@@ -121,9 +108,9 @@ def boot_progress(where: str) -> Iterator[threading.Event]:
 
     def print_progress() -> None:
         while not done.wait(PROGRESS_S):
-            _note(f"{where} is still booting ({time.monotonic() - start:.0f} s)")
+            say(f"{where} is still booting ({time.monotonic() - start:.0f} s)")
 
-    _note(f"{where} boots for a notebook's kernel; emulated, that takes a minute")
+    say(f"{where} boots for a notebook's kernel; emulated, that takes a minute")
     thread = threading.Thread(target=print_progress, daemon=True)
     thread.start()
     try:
@@ -147,9 +134,9 @@ def hold(where: str, connection_file: Path, argv: list[str]) -> None:
     with contextlib.ExitStack() as stack:
         booted = stack.enter_context(boot_progress(where))
         monitor = Monitor()
-        threading.Thread(target=_tell_when_started, args=(monitor,), daemon=True).start()
+        threading.Thread(target=monitor.tell_when_started, daemon=True).start()
         nic = vm.VmNic(monitor.arguments, (monitor.qemus.fileno(),), outside=True)
-        conversation = stack.enter_context(vm.conversation(where, request, _note, nic))
+        conversation = stack.enter_context(vm.conversation(where, request, say, nic))
         for line in conversation.lines():
             event = msgspec.json.decode(line)
             if event["event"] == "done":

@@ -202,6 +202,7 @@ def rows(
     `time_s`: time since the packet's first sighting. `time_ns`: the kernel's time (since 1970), which orders packets
     and times answers. `counts`: by hop. `names`: namespaces by address.
     """
+    texts = ("name", "text", "header_bytes", "length_bytes")
     return [
         {
             "packet": number,
@@ -215,15 +216,7 @@ def rows(
             "time_ns": seen.time_ns,
             "length_bytes": seen.length_bytes,
             "stack": seen.stack,
-            "layers": [
-                {
-                    "name": each.name,
-                    "text": each.text,
-                    "header_bytes": each.header_bytes,
-                    "length_bytes": each.length_bytes,
-                }
-                for each in seen.layers
-            ],
+            "layers": [{name: getattr(each, name) for name in texts} for each in seen.layers],
             "dropped_count": counts[seen.hop].dropped_count,
             "skipped_count": counts[seen.hop].skipped_count,
         }

@@ -134,7 +134,7 @@ def test_restart_count(capfd: pytest.CaptureFixture[str]) -> None:
 def test_boot_progress_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     monkeypatch.setattr(vm_kernel, "PROGRESS_S", 0.02)
-    monkeypatch.setattr(vm_kernel, "_note", lines.append)
+    monkeypatch.setattr(vm_kernel, "say", lines.append)
     with vm_kernel.boot_progress("vm:6.1") as booted:
         assert until(lambda: len(lines) >= 3, 10)
         booted.set()
