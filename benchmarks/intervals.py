@@ -85,7 +85,7 @@ def evaluated(folder: Path) -> Iterator[Promise]:
     """
     runs = sorted(path.parent for path in folder.glob("*/run.json")) or [folder]
     try:
-        every = dict(one for run in runs for one in series(verdicts.load(run)))
+        every = dict(one for run in runs for one in series(load.load(run)))
     except BadInput as error:
         raise NotMeasuredError(str(error)) from None
     if not every:

@@ -69,7 +69,7 @@ def percentiles(rounds: int, quick: bool) -> Iterator[Promise]:
         folder = Path(scratch) / "run"
         output([*LABKIT, "run", "datapaths", *P99, f"rounds={rounds}", "--json", "--folder", str(folder)])
         seconds = run_folder.read_json(folder / "run.json")["measuring_s"]
-        pairs = verdicts.ratios(load.at_percentile(verdicts.load(folder), "p99"))
+        pairs = verdicts.ratios(load.at_percentile(load.load(folder), "p99"))
     for ends, own in pairs.groupby("ends_on", dropna=False):
         again, arm = (intervals.effect(own, column) for column in ("log_control", "log_ratio"))
         if again is None or arm is None:

@@ -32,11 +32,10 @@ def question(verdicts: pd.DataFrame) -> str:
     arms = list(dict.fromkeys([*own["baseline"].astype(str), *own["topology"].astype(str)]))
     named = " or ".join([", ".join(arms[:-1]), arms[-1]]) if 1 < len(arms) <= NAMED_COUNT else ""
     about = protocols.all_of(verdicts)
-    metrics = dict.fromkeys(one.average for one in about)
-    measured = [
-        f"{units.listed([one.label for one in about if one.average == metric])} ({metric})"
-        for metric in metrics
-    ]
+    labels: dict[str, list[str]] = {}
+    for one in about:
+        labels.setdefault(one.average, []).append(one.label)
+    measured = [f"{units.listed(own)} ({metric})" for metric, own in labels.items()]
     if len(effects) and not _are_answers(verdicts)[verdicts["change"].isna()].any():
         on = (
             str(one[name]).removeprefix(f"{one['change']} ")

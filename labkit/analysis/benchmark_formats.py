@@ -61,10 +61,7 @@ def bencher_metric_format(rows: Sequence[dict[str, Any]]) -> bytes:
     result: dict[str, dict[str, dict[str, float]]] = {}
     for name, metric, _, mean in _series(rows):
         measure, scale = ("latency", 1e9) if metric.endswith("_s") else (metric.rpartition("_")[0], 1.0)
-        bounds = (("value", mean.ratio), ("lower_value", mean.low), ("upper_value", mean.high))
-        result[name] = {
-            measure: {
-                key: value * scale for key, value in bounds if value is not None and math.isfinite(value)
-            }
-        }
+        bounds = {"value": mean.ratio, "lower_value": mean.low, "upper_value": mean.high}
+        known = {key: one for key, one in bounds.items() if one is not None and math.isfinite(one)}
+        result[name] = {measure: {key: value * scale for key, value in known.items()}}
     return msgspec.json.format(msgspec.json.encode(result)) + b"\n"

@@ -82,9 +82,8 @@ def difference(
     """Return the first log-ratios less the second ones of the same measurements; None if there are none in common."""
     if own is None or other is None:
         return None
-    both = own.merge(
-        other[[*_PAIRED, "log_ratio", "starved", "placed"]], on=_PAIRED, suffixes=("", "_of_other")
-    )
+    of_other = other[[*_PAIRED, "log_ratio", "starved", "placed"]]
+    both = own.merge(of_other, on=_PAIRED, suffixes=("", "_of_other"))
     result = both.assign(
         change=change,
         topology=topology,
@@ -135,9 +134,9 @@ def two_modes(rows: pd.DataFrame, topology: str, baseline: str | None, change: s
 def interaction(line: Mapping[str, Any], change: str, one: str, other: str) -> str:
     """Return the sentence of a verdict that the change speeds up one topology more than another, or slows it down
     more."""
-    does, undoes = (
-        ("speeds up", "slows it down") if line["word"] == "faster" else ("slows down", "speeds it up")
-    )
+    does, undoes = "speeds up", "slows it down"
+    if line["word"] != "faster":
+        does, undoes = "slows down", "speeds it up"
     shown = stats.ratio_text(line["ratio"], line["low"], line["high"])
     return f"{change} {does} {one} more than {other}, or {undoes} less: both effects have the {shown} ({line['how']})"
 

@@ -76,9 +76,8 @@ def _proposed(y: Floats, errors: Floats) -> list[int]:
     """Return the places that jumpavg proposes: a run is three samples with its mean and its error."""
     from jumpavg import classify
 
-    samples = np.exp(
-        (y - y.mean())[:, None] + errors[:, None] * math.sqrt(1.5) * np.array([-1, 0, 1])
-    ).tolist()
+    spread = errors[:, None] * math.sqrt(1.5) * np.array([-1, 0, 1])
+    samples = np.exp((y - y.mean())[:, None] + spread).tolist()
     sizes = [
         len(group.run_list)
         for begin in range(0, len(y), TOGETHER)

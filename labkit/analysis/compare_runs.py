@@ -26,19 +26,7 @@ import pandas as pd
 
 from labkit.analysis import conditions, load, protocols, stats, verdicts
 from labkit.analysis.change_effects import change_ratios, interaction, two_modes
-from labkit.analysis.load import (
-    GROUP,
-    GUEST_COLUMNS,
-    HOST,
-    PROVENANCE,
-    Key,
-    differing,
-    group_text,
-    groups,
-    hosts,
-    measured_rows,
-    varying,
-)
+from labkit.analysis.load import GROUP, HOST, Key
 from labkit.common import units
 from labkit.common.errors import BadInput
 
@@ -113,10 +101,7 @@ class Common:
     @property
     def arms(self) -> list[str]:
         """The names of the arm on both sides: `tso on vxlan` if it is named by its change alone, which others have."""
-        return [f"{self.topology} on {name}" for name in self.unchanged_arms] or [
-            self.topology,
-            self.topology,
-        ]
+        return [f"{self.topology} on {name}" for name in self.unchanged_arms] or [self.topology] * 2
 
     @property
     def one_host(self) -> bool:
@@ -164,7 +149,7 @@ def compare(
     names = ["+".join(path.name for path in side) for side in paths]
     if names[0] == names[1]:
         names = ["+".join(map(str, side)) for side in paths]
-    runs = [list(map(verdicts.load, side)) for side in paths]
+    runs = [list(map(load.load, side)) for side in paths]
     run_numbers = [
         {str(of): at for at, run in enumerate(side) for of in run["folder"].unique()} for side in runs
     ]
@@ -202,7 +187,7 @@ def without(tables: list[pd.DataFrame], name: str) -> list[pd.DataFrame]:
 
 
 def _side(paths: Sequence[Path], name: str, run_numbers: Mapping[str, int], rows: pd.DataFrame) -> RunSide:
-    ok = measured_rows(rows)
+    ok = load.measured_rows(rows)
     if ok.empty:
         parts = list(load.load(paths[0], None)["part"].dropna().unique()) if rows.empty else list[str]()
         only = f" of throughput or latency, only the parts {', '.join(parts)}" if parts else ""
@@ -222,7 +207,7 @@ def _side(paths: Sequence[Path], name: str, run_numbers: Mapping[str, int], rows
     effects["placement"] = effects["placed"].map({True: "by labkit", False: "by the scheduler"})
     points = pd.concat([points, effects.rename(columns={"log_ratio": "log"}).reindex(columns=points.columns)])
     both = pd.concat([ratios, effects], ignore_index=True)
-    return RunSide(name, run_numbers, rows, ok, ratios, dict(groups(points)), dict(groups(both)))
+    return RunSide(name, run_numbers, rows, ok, ratios, dict(load.groups(points)), dict(load.groups(both)))
 
 
 def _after(effects: Any) -> str:
@@ -234,26 +219,23 @@ def _after(effects: Any) -> str:
 def _refuse(left: RunSide, right: RunSide) -> None:
     """Raise BadInput if rows of the same host differ in PROVENANCE, guests of the same point in GUEST_COLUMNS, or the
     percentiles that the runs were measured for."""
-    for by, names in ((HOST, PROVENANCE), (GROUP, GUEST_COLUMNS), (["protocol"], ["metric"])):
+    for by, names in ((HOST, load.PROVENANCE), (GROUP, load.GUEST_COLUMNS), (["protocol"], ["metric"])):
         both = pd.concat([side.ok[[*by, *names]] for side in (left, right)], ignore_index=True)
-        different = varying(both, names)
-        for _, rows in groups(both, by) if different else ():
-            if differ := differing(rows, different):
-                lines = "; ".join(
-                    f"{name}: {' and '.join(map(str, values))}" for name, values in differ.items()
-                )
+        different = load.varying(both, names)
+        for _, rows in load.groups(both, by) if different else ():
+            if differ := load.differing(rows, different):
+                each = (f"{name}: {' and '.join(map(str, values))}" for name, values in differ.items())
+                why = f"because they differ in {'; '.join(each)}"
                 way = ": choose one with --percentile" if "metric" in differ else ""
-                raise BadInput(
-                    f"{left.name} and {right.name} are not comparable because they differ in {lines}{way}"
-                )
+                raise BadInput(f"{left.name} and {right.name} are not comparable {why}{way}")
 
 
 def _common(left: RunSide, right: RunSide, in_turn: bool) -> list[Common]:
     """Return the common points: on the same host, or else on hosts requested alike, or else on any hosts."""
     both = pd.concat([side.ok[HOST] for side in (left, right)], ignore_index=True)
-    names = {key: name for name, rows in hosts(both) for key, _ in groups(rows, HOST)}
+    names = {key: name for name, rows in load.hosts(both) for key, _ in load.groups(rows, HOST)}
     runs = [side.ok[[*GROUP, *conditions.TAKEN]] for side in (left, right)]
-    of_points = [dict(groups(rows)) for rows in runs]
+    of_points = [dict(load.groups(rows)) for rows in runs]
     common = []
     for equal_counts in ((len(HOST), REQUESTED), (0,)):
         for one, other in _matching(left, right, equal_counts):
@@ -271,8 +253,8 @@ def _common(left: RunSide, right: RunSide, in_turn: bool) -> list[Common]:
             ]
         if common:
             return common
-    differing = load.differing_columns(left.ok, right.ok, [*GROUP[len(HOST) :], "topology"])
-    lines = f": they differ in {', '.join(differing)}" if differing else ""
+    differ = load.differing_columns(left.ok, right.ok, [*GROUP[len(HOST) :], "topology"])
+    lines = f": they differ in {', '.join(differ)}" if differ else ""
     raise BadInput(f"{left.name} and {right.name} have no point in common{lines}")
 
 
@@ -281,11 +263,11 @@ def _lost(left: RunSide, right: RunSide) -> list[tuple[str, str]]:
     names = [*GROUP[len(HOST) :], "topology"]
     valid = [side.ok[side.ok["log"].notna()] for side in (left, right)]  # null: nothing arrived in any slice
     measured, tried, there = (
-        {key for key, _ in groups(rows[names], names)} for rows in (valid[0], right.rows, valid[1])
+        {key for key, _ in load.groups(rows[names], names)} for rows in (valid[0], right.rows, valid[1])
     )
     hidden = (None,) * len(HOST)
     return sorted(
-        (f"{key[-1]} ({group_text((*hidden, *key[:-1]))})", str(key[-1]))
+        (f"{key[-1]} ({load.group_text((*hidden, *key[:-1]))})", str(key[-1]))
         for key in (measured & tried) - there
     )
 
@@ -326,11 +308,9 @@ def _line(one: Common, margin: float) -> dict[str, Any] | None:
     placed = not any(arm["placement"].eq("by the scheduler").any() for arm in arms)
     plain = _difference(one, arms, "log", placed)
     if one.in_turn:
-        runs = [
-            {str(folder): stats.centre(_by_setup(rows, "log")) for folder, rows in arm.groupby("folder")}
-            for arm in arms
-        ]
-        plain = effect = in_turn_effect(runs)
+        of_runs = (arm.groupby("folder") for arm in arms)
+        each = [{str(run): stats.centre(_by_setup(rows, "log")) for run, rows in runs} for runs in of_runs]
+        plain = effect = in_turn_effect(each)
     else:
         effect = with_drift(plain) if relative is None else relative
     # Of two runs whose baseline is that change itself, ratios to it are compared.
@@ -351,7 +331,8 @@ def _line(one: Common, margin: float) -> dict[str, Any] | None:
         "relative_ratio": relative and relative.ratio, "relative_low": relative and relative.low,
         "relative_high": relative and relative.high, "judged_ratio": effect.ratio, "judged_low": effect.low,
         "judged_high": effect.high, "judged_degrees_of_freedom": effect.degrees_of_freedom, "how": effect.how,
-        "word": verdict.word, "why": why, "sentence": f"{group_text(tuple(one.group.values()))}: {verdict.sentence}",
+        "word": verdict.word, "why": why,
+        "sentence": f"{load.group_text(tuple(one.group.values()))}: {verdict.sentence}",
     }  # fmt: skip
 
 
@@ -404,9 +385,8 @@ def _relative(one: Common, method: str) -> tuple[list[str] | None, stats.Effect 
             return None, None
         parts.append(table[table["topology"].eq(one.topology) & table["method"].eq(method)])
     baselines = [" and ".join(part["baseline"].astype(str).unique()) for part in parts]
-    if any(part.empty for part in parts) or (
-        baselines[0] != baselines[1] and baselines != one.unchanged_arms
-    ):
+    alike = baselines[0] == baselines[1] or baselines == one.unchanged_arms
+    if any(part.empty for part in parts) or not alike:
         return None, None
     placed = method != "slice" or all(part["placed"].all() for part in parts)
     return baselines, _difference(one, parts, "log_ratio", placed)
@@ -517,9 +497,8 @@ def _no_evidence(
 ) -> str | None:
     for (name, control), baseline in zip(controls.items(), baselines or [], strict=False):
         if control is None or control.low is None:
-            return (
-                f"in {name} {baseline} was not measured twice, or in one round only, so the noise is unknown"
-            )
+            why = "was not measured twice, or in one round only, so the noise is unknown"
+            return f"in {name} {baseline} {why}"
     return "one of the two runs has a single set-up, so there is no interval" if effect.low is None else None
 
 
@@ -529,12 +508,11 @@ def _differences(left: RunSide, right: RunSide, common: list[Common]) -> list[st
     Points of one sweep may differ in these.
     """
     differences: dict[str, dict[Any, None]] = {}
-    names = varying(pd.concat([side.ok[[*verdicts.DOUBTFUL, *OF_ARMS]] for side in (left, right)]), [
-        *verdicts.DOUBTFUL, *OF_ARMS,
-    ])  # fmt: skip
+    properties = [*verdicts.DOUBTFUL, *OF_ARMS]
+    names = load.varying(pd.concat([side.ok[properties] for side in (left, right)]), properties)
     for one in common:
         parts = [rows.loc[rows["topology"].eq(one.topology), names] for rows in one.tables("points")]
-        for name, values in differing(pd.concat(parts, ignore_index=True), names).items():
+        for name, values in load.differing(pd.concat(parts, ignore_index=True), names).items():
             about = f"{name} of {one.topology}" if name in OF_ARMS[1:] else name
             differences.setdefault(about, {}).update(dict.fromkeys(values))
     return [
@@ -571,7 +549,7 @@ def _doubts(left: RunSide, right: RunSide, common: list[Common], table: pd.DataF
     for place, side in enumerate((left, right)):
         points = {(key, str(name)) for key, rows in side.points.items() for name in rows["topology"].unique()}
         if only := points - {(one.keys[place], one.topology) for one in common}:
-            names = ", ".join(sorted(f"{topology} ({group_text(key)})" for key, topology in only))
+            names = ", ".join(sorted(f"{topology} ({load.group_text(key)})" for key, topology in only))
             lines.append(f"{len(only)} of {len(points)} points are in {side.name} only: {names}")
         lines += [f"{side.name}: {doubt}" for doubt in verdicts.doubts(side.rows, side.pairs)]
     return lines

@@ -30,10 +30,8 @@ def host_doubts(ok: pd.DataFrame) -> list[tuple[float, str]]:
     lines: list[tuple[float, str]] = []
     if (share := _stolen_share(ok)) >= STOLEN_SHARE:
         most = float((ok["steal_s"] / (ok["window_s"] * ok["cpus_count"])).max())
-        text = (
-            f"steal: the hypervisor took {units.percent(share)} of all CPU time, up to {units.percent(most)}"
-        )
-        lines.append((share, text))
+        text = f"steal: the hypervisor took {units.percent(share)} of all CPU time"
+        lines.append((share, f"{text}, up to {units.percent(most)}"))
     by_round = foreign_shares(ok)
     if len(by_round) and (share := float(by_round.mean())) > FOREIGN_SHARE:
         text = (
@@ -110,11 +108,7 @@ def greatest_slowdown(left: float, right: float) -> float:
     """
     kept = max((1 - max(left, right)) / max(1 - min(left, right), 0.01), 0.01)
     lost = SLOWDOWN_LIMIT * (1 - kept)
-    return (
-        math.log(SLOWDOWN_LIMIT / kept)
-        if lost >= 1
-        else min(math.log(SLOWDOWN_LIMIT / kept), -math.log(1 - lost))
-    )
+    return min(math.log(SLOWDOWN_LIMIT / kept), -math.log(1 - lost) if lost < 1 else math.inf)
 
 
 def other_programs(folders: Iterable[object]) -> dict[str, float]:
@@ -152,9 +146,8 @@ def busy(df: pd.DataFrame) -> list[str]:
     known = df.loc[is_known, ["busy_before_share", "cpus_count", "time", "machine", "where"]]
     first = known.sort_values("time", kind="stable").groupby("machine", dropna=False, sort=False).head(1)
     all_hosts = hosts(df)
-    names = (
-        {index: f"{name}: " for name, rows in all_hosts for index in rows.index} if len(all_hosts) > 1 else {}
-    )
+    several = all_hosts if len(all_hosts) > 1 else []
+    names = {index: f"{name}: " for name, rows in several for index in rows.index}
     first = first.assign(cpus=first["busy_before_share"] * first["cpus_count"])
     return [
         f"{names.get(index, '')}a busy machine: in the half second before the first run {row['cpus']:.1f} of its"

@@ -53,16 +53,14 @@ def points(path: Path, content: bytes) -> Iterator[dict[str, Any]]:
         point |= {"run": line.get("run") or f"{path.name}:{number}", "metric": line.get("metric") or "value"}
         series = tuple(point[name] for name in ("arm", "metric", "machine_class"))
         if point["time"] and point["time"] < last.setdefault(series, point["time"]):
-            raise BadInput(
-                f"{where}: it is earlier than the point before it: sort the lines, or leave the column time out"
-            )
+            way = "sort the lines, or leave the column time out"
+            raise BadInput(f"{where}: it is earlier than the point before it: {way}")
         last[series] = point["time"]
         if ways.setdefault(series, better) != better:
             raise BadInput(f"{where}: higher_is_better is true and false in the series {point['arm']}")
         if (same := (*series, point["run"], point["time"])) in there:
-            raise BadInput(
-                f"{where}: {point['arm']} has the run {point['run']} twice: give each point a run or a time"
-            )
+            twice = f"{point['arm']} has the run {point['run']} twice"
+            raise BadInput(f"{where}: {twice}: give each point a run or a time")
         there.add(same)
         about = {"experiment": EXPERIMENT, "added": run_folder.now(), "folder": str(path.resolve())}
         yield point | about

@@ -199,19 +199,15 @@ class Profiles(_Displayed):
             lines.append({"arm": arm, "observer": observer, "profiles": int(ok.sum()), "not ok": int((~ok).sum()),
                           "speed with it": f"{cost:.3g} times" if pd.notna(cost) else "–"})  # fmt: skip
             reasons |= {f"{arm}, {observer}: {reason}": None for reason in rows.loc[~ok, "reason"].dropna()}
-        return (
-            f"{units.counted(len(observed), 'measurement')} under observers.",
-            pd.DataFrame(lines),
-            list(reasons),
-        )
+        head = f"{units.counted(len(observed), 'measurement')} under observers."
+        return head, pd.DataFrame(lines), list(reasons)
 
 
 def _whole(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table whose counts have no decimals: beside missing values pandas makes floats of them."""
     floats = table.select_dtypes("float")
-    whole = [
-        name for name in floats if floats[name].dropna().mod(1).eq(0).all() and floats[name].notna().any()
-    ]
+    known = {name: floats[name].dropna() for name in floats}
+    whole = [name for name, values in known.items() if len(values) and values.mod(1).eq(0).all()]
     result = table.astype(dict.fromkeys(whole, "Int64"))
     for name in whole:
         result[name] = result[name].astype(object).where(floats[name].notna(), "–")

@@ -116,11 +116,9 @@ def check(conditions: Sequence[Condition], parameters: Any) -> None:
     """Raise BadInput if a condition is about loss, and no load of these parameters counts lost packets."""
     if not _about_loss(conditions):
         return
-    loads = (
-        [parameters.for_load(load) for load in parameters.loads]
-        if hasattr(parameters, "for_load")
-        else [parameters]
-    )
+    loads = [parameters]
+    if hasattr(parameters, "for_load"):
+        loads = [parameters.for_load(load) for load in parameters.loads]
     counted = [one for one in loads if getattr(one, "protocol", None) != "tcp"]
     if not counted:
         raise BadInput(

@@ -26,6 +26,7 @@ from labkit import __version__
 from labkit.analysis import benchmark_formats, change_points, csv_series, load, protocols, verdicts
 from labkit.analysis.change_points import Change
 from labkit.analysis.load import COST, HOST
+from labkit.analysis.parquet_rows import as_file
 from labkit.common import run_folder, safe_files, units
 from labkit.common.errors import BadInput
 from labkit.common.schema import BY_NAME, PERCENTILE
@@ -109,9 +110,8 @@ def add(run: Path, folder: Path) -> list[tuple[Path, bool]]:
 
 
 def _name(name: str, identity: bytes) -> str:
-    return (
-        f"{re.sub(r'[^A-Za-z0-9_.+-]', '_', name)[:100]}-{hashlib.sha256(identity).hexdigest()[:12]}{SUFFIX}"
-    )
+    digest = hashlib.sha256(identity).hexdigest()[:12]
+    return f"{re.sub(r'[^A-Za-z0-9_.+-]', '_', name)[:100]}-{digest}{SUFFIX}"
 
 
 def _points(run: Path, name: str) -> Iterator[dict[str, Any]]:
@@ -159,17 +159,12 @@ def machine_class(row: Any) -> str:
 
 def _encoded(points: list[dict[str, Any]]) -> bytes:
     import pyarrow
-    from pyarrow import parquet
 
     kinds = {name: getattr(pyarrow, kind)() for name, (kind, _) in COLUMNS.items()}
     plain = [{name: None if pd.isna(one[name]) else one[name] for name in COLUMNS} for one in points]
     fields = [pyarrow.field(name, kinds[name], metadata={"meaning": COLUMNS[name][1]}) for name in COLUMNS]
     about = {"labkit_history": FORMAT, "labkit": __version__}
-    sink = pyarrow.BufferOutputStream()
-    parquet.write_table(
-        pyarrow.Table.from_pylist(plain, pyarrow.schema(fields, metadata=about)), sink, compression="zstd"
-    )
-    return bytes(sink.getvalue().to_pybytes())
+    return as_file(pyarrow.Table.from_pylist(plain, pyarrow.schema(fields, metadata=about)))
 
 
 def _read(path: Path) -> pd.DataFrame | str:
@@ -260,9 +255,8 @@ def read(folder: Path, by: str = "time") -> History:
     lines = lines.drop_duplicates([*SERIES, "run", "time"], keep="last")
     table = pd.concat([table[~foreign], lines], ignore_index=True)
     doubts += _clock_doubts(table)
-    result = []
-    for key, points in load.groups(table.astype(dict.fromkeys(SERIES, object)), SERIES):
-        result.append(_series(dict(zip(SERIES, key, strict=True)), points, by))
+    by_series = load.groups(table.astype(dict.fromkeys(SERIES, object)), SERIES)
+    result = [_series(dict(zip(SERIES, key, strict=True)), points, by) for key, points in by_series]
     doubts += [f"{one.title}: no run has a ratio, so there is no trend" for one in result if one.points.empty]
     result = [one for one in result if len(one.points)]
     few = sum(len(one.points) < change_points.LEAST for one in result)
@@ -278,9 +272,7 @@ def read(folder: Path, by: str = "time") -> History:
 
 
 def _series(names: dict[str, Any], points: pd.DataFrame, by: str) -> Series:
-    which = (
-        ["ratio", "low", "high"] if names["baseline"] is not None else ["value", "value_low", "value_high"]
-    )
+    which = ["value", "value_low", "value_high"] if names["baseline"] is None else ["ratio", "low", "high"]
     points = points.assign(y=points[which[0]], y_low=points[which[1]], y_high=points[which[2]])
     points = points[points["y"].between(0, np.inf, "neither")]
     kernels = sorted(points["kernel"].dropna().unique(), key=load.version)
@@ -311,9 +303,8 @@ def _clock_doubts(table: pd.DataFrame) -> list[str]:
             " measured later: if a clock went back, the place in the trend is wrong"
         )
     if unknown := int((measured.isna() & runs["experiment"].ne(csv_series.EXPERIMENT)).sum()):
-        lines.append(
-            f"{unknown} of {len(runs)} runs have no time of measuring, and are at the end of the trend"
-        )
+        what = "have no time of measuring, and are at the end of the trend"
+        lines.append(f"{unknown} of {len(runs)} runs {what}")
     return lines
 
 

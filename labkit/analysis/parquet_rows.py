@@ -29,7 +29,6 @@ def encode(rows: Sequence[Row], version: str) -> bytes:
     """Return the rows as Parquet; `version` is labkit's. Raises BadInput for a value of another type than its
     column."""
     import pyarrow
-    from pyarrow import parquet as files
 
     kinds = {
         "text": pyarrow.string(), "number": pyarrow.float64(), "integer": pyarrow.int64(), "flag": pyarrow.bool_(),
@@ -45,14 +44,20 @@ def encode(rows: Sequence[Row], version: str) -> bytes:
             arrays.append(pyarrow.array(values, kind or pyarrow.string()))
         except (pyarrow.ArrowException, TypeError, ValueError, OverflowError) as error:
             expected = column.type if column else "JSON"
-            raise BadInput(
-                f"the column {name} has a value that is no {expected}: {str(error)[:200]}"
-            ) from None
+            what = f"a value that is no {expected}: {str(error)[:200]}"
+            raise BadInput(f"the column {name} has {what}") from None
         fields.append(pyarrow.field(name, arrays[-1].type, metadata=_metadata(column)))
     about = {"labkit": version, "columns": "the metadata of each field has its unit, meaning, role and use"}
-    table = pyarrow.table(arrays, schema=pyarrow.schema(fields, metadata=about))
+    return as_file(pyarrow.table(arrays, schema=pyarrow.schema(fields, metadata=about)))
+
+
+def as_file(table: Any) -> bytes:
+    """Return a table of pyarrow as the content of a Parquet file."""
+    import pyarrow
+    from pyarrow import parquet
+
     sink = pyarrow.BufferOutputStream()
-    files.write_table(table, sink, compression="zstd")
+    parquet.write_table(table, sink, compression="zstd")
     return bytes(sink.getvalue().to_pybytes())
 
 

@@ -35,10 +35,8 @@ def doubts(rows: pd.DataFrame, observer: str) -> list[str]:
     if count := len(failed := _not_set_up(rows)):
         reasons = load.group_similar(failed["reason"].fillna("no reason was recorded").astype("str"))
         rounds = rows.loc[rows["method"].eq(load.PROFILE), ["folder", "round"]].drop_duplicates()
-        what = "; ".join(dict.fromkeys(reasons))
-        lines.append(
-            f"{count} of {units.counted(len(rounds), 'round')} of profiles could not be set up: {what}"
-        )
+        what = f"of profiles could not be set up: {'; '.join(dict.fromkeys(reasons))}"
+        lines.append(f"{count} of {units.counted(len(rounds), 'round')} {what}")
     if not len(own):
         return lines  # none of its results is shown, and the reason appears in their place
     left = observed_rows.drop(own.index)
@@ -59,12 +57,10 @@ def _not_set_up(rows: pd.DataFrame) -> pd.DataFrame:
 def not_set_up(profiles: pd.DataFrame) -> list[str]:
     """Return a sentence for each arm and reason for which rounds of profiles failed in the set-up."""
     failed = _not_set_up(profiles)
-    reasons = (
-        failed["topology"] + ": " + load.group_similar(failed["reason"].fillna("no reason was recorded"))
-    )
+    reasons = load.group_similar(failed["reason"].fillna("no reason was recorded"))
     return [
         f"{words} ({units.counted(count, 'round')} of profiles could not be set up)"
-        for words, count in reasons.value_counts(sort=False).items()
+        for words, count in (failed["topology"] + ": " + reasons).value_counts(sort=False).items()
     ]
 
 

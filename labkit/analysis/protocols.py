@@ -71,12 +71,10 @@ class Protocol:
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether more of the metric is better."""
         return higher_is_better(self.metric)
 
     @property
     def metric_unit(self) -> str:
-        """The unit of the metric."""
         return BY_NAME[self.metric].unit
 
     @property

@@ -94,9 +94,8 @@ def log_ratios(arm: Numbers, baseline: Numbers, control: Numbers | None = None) 
     a, b = _logs(arm), _logs(baseline)
     c = np.full(b.shape, np.nan) if control is None else _logs(control)
     if not a.shape == b.shape == c.shape:
-        raise BadInput(
-            f"pairs need equal numbers of measurements of the arms, not {a.size}, {b.size} and {c.size}"
-        )
+        counts = f"{a.size}, {b.size} and {c.size}"
+        raise BadInput(f"pairs need equal numbers of measurements of the arms, not {counts}")
     both = np.where(np.isnan(b), c, np.where(np.isnan(c), b, (b + c) / 2))
     return a - both, c - b
 
@@ -252,9 +251,8 @@ def _student(x: Floats, n_count: int, how: str, setups_count: int | None, lost: 
 def _t_interval(effect: Effect, error: float, freedom: float) -> Effect:
     halves = [float(stdtrit(freedom, (1 + level) / 2)) * error for level in LEVELS]
     middle = math.log(effect.ratio)
-    return replace(
-        _between(effect, [(middle - half, middle + half) for half in halves]), degrees_of_freedom=freedom
-    )
+    ends: list[Interval] = [(middle - half, middle + half) for half in halves]
+    return replace(_between(effect, ends), degrees_of_freedom=freedom)
 
 
 def _between(effect: Effect, ends: list[Interval]) -> Effect:

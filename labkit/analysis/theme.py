@@ -162,7 +162,10 @@ def layer_colors(name: str) -> tuple[str, str]:
     """Return the fill and border colours of a header; payload and unknown headers are paper-coloured."""
     words = [re.sub(r"v?[46]$", "", word) for word in name.split()]
     color = next((LAYERS[word] for word in words if word in LAYERS), None)
-    return (_pale(color), color) if color else ("#f2f2f2", GREY)
+    if color is None:
+        return "#f2f2f2", GREY
+    parts = (int(color[at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(255 - 0.3 * (255 - part)):02x}" for part in parts), color
 
 
 def cell(stands_out: bool) -> dict[str, Any]:
@@ -171,11 +174,6 @@ def cell(stands_out: bool) -> dict[str, Any]:
         line = {"color": _VERMILLION, "width": 2.5}
         return {"fillcolor": "rgba(213,94,0,0.12)", "opacity": 1, "line": line}
     return NAMESPACE
-
-
-def _pale(color: str) -> str:
-    parts = (int(color[at : at + 2], 16) for at in (1, 3, 5))
-    return "#" + "".join(f"{round(255 - 0.3 * (255 - part)):02x}" for part in parts)
 
 
 # Frames of flame graphs have their own text colour, so that they are readable on any background.
@@ -256,18 +254,10 @@ def add_notes(figure: go.Figure, notes: Sequence[str], below_px: int) -> None:
     bottom = figure.layout.margin.b or 0
     figure.update_layout(margin_b=room, height=(figure.layout.height or 450) + room - bottom)
     shift = {"xshift": 10 - (figure.layout.margin.l or MARGIN_LEFT_PX), "yshift": -below_px}
-    at = {
-        "xref": "paper",
-        "yref": "paper",
-        "x": 0,
-        "y": 0,
-        "xanchor": "left",
-        "yanchor": "top",
-        "align": "left",
-    }
+    at = {"xref": "paper", "yref": "paper", "x": 0, "y": 0, "xanchor": "left", "yanchor": "top"}
     if lines:
         text = "<br>".join(plain(line) for line in lines)
-        figure.add_annotation(name="notes", text=text, showarrow=False, **at, **shift)
+        figure.add_annotation(name="notes", text=text, showarrow=False, align="left", **at, **shift)
 
 
 def legend_below() -> dict[str, Any]:
@@ -375,11 +365,8 @@ def _template() -> go.layout.Template:
         "xaxis": axis,
         "yaxis": axis,
     }  # fmt: skip
-    scatter = {
-        "marker": {"size": 8, "line": {"width": 0}},
-        "line": {"width": 2},
-        "error_y": {"thickness": 1.5, "width": 3},
-    }
+    scatter = {"marker": {"size": 8, "line": {"width": 0}}, "line": {"width": 2}}
+    scatter["error_y"] = {"thickness": 1.5, "width": 3}
     return go.layout.Template(layout=layout, data={"scatter": [scatter]})
 
 

@@ -45,9 +45,8 @@ def group_of(line: pd.Series[Any]) -> dict[str, Any]:
 def point_cells(group: dict[str, Any]) -> dict[str, str]:
     """Return the cells of a group: the protocol with parameters that are not defaults, the number of pairs, the MTU."""
     numbers = ["–" if group[name] is None else f"{group[name]:g}" for name in ("pairs", "mtu_bytes")]
-    return dict(
-        zip(POINT, [", ".join([str(group["protocol"]), *load.non_defaults(group)]), *numbers], strict=True)
-    )
+    protocol = ", ".join([str(group["protocol"]), *load.non_defaults(group)])
+    return dict(zip(POINT, [protocol, *numbers], strict=True))
 
 
 def _cells(line: pd.Series[Any]) -> list[str]:

@@ -13,27 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit.analysis import conditions, protocols, stats
-from labkit.analysis.load import GROUP as GROUP
-from labkit.analysis.load import (
-    PEER_RAN_ON,
-    PROVENANCE,
-    RAN_ON,
-    complete,
-    differing,
-    each_doubt,
-    group_similar,
-    group_text,
-    groups,
-    hosts,
-    key_of,
-    measured_rows,
-    percentile_of,
-    timed,
-    unsupported_rates,
-    varying,
-)
-from labkit.analysis.load import load as load
+from labkit.analysis import conditions, load, protocols, stats
+from labkit.analysis.load import GROUP, groups, measured_rows
 from labkit.common import schema, units
 from labkit.common.errors import BadInput
 from labkit.common.schema import TARGET_HELD
@@ -78,18 +59,17 @@ def ratios(df: pd.DataFrame) -> pd.DataFrame:
     measured twice), starved (almost nothing arrived at one of the arms), placed (labkit chose the CPUs of the ends, in
     all arms alike). Raises BadInput for two different baselines in one group, and like `measured_rows`.
     """
-    return ratios_of(measured_rows(complete(df)))
+    return ratios_of(measured_rows(load.complete(df)))
 
 
 def ratios_of(ok: pd.DataFrame) -> pd.DataFrame:
     """Return `ratios` of valid rows (`measured_rows`)."""
     all_keys = [*GROUP, *MEASUREMENT, "setup"]
     ok = ok[ok["log"].notna()].assign(placed=ok["placement"].notna())
-    keys = [*varying(ok, all_keys[:-1]), "setup"]
+    keys = [*load.varying(ok, all_keys[:-1]), "setup"]
     by_arm = ok.groupby([*keys, "role", "topology"], dropna=False)
-    values = by_arm.agg(
-        value=("log", "mean"), starved=("starved", "any"), placed=("placed", "all")
-    ).reset_index()
+    values = by_arm.agg(value=("log", "mean"), starved=("starved", "any"), placed=("placed", "all"))
+    values = values.reset_index()
     values["value"] = np.exp(values["value"])
     arms, base, again = (
         values[values["role"].eq(role)].drop(columns="role") for role in ("variant", "baseline", "control")
@@ -100,10 +80,9 @@ def ratios_of(ok: pd.DataFrame) -> pd.DataFrame:
     both = base.merge(again, "outer", [*keys, "baseline"])  # null matches null
     if both["baseline"].nunique() > 1:
         for key, group in groups(_with_constants(both, ok, GROUP)):
-            if several := differing(group, ["baseline"]):
-                raise BadInput(
-                    f"a group needs one baseline, not {' and '.join(several['baseline'])} ({group_text(key)})"
-                )
+            if several := load.differing(group, ["baseline"]):
+                names = " and ".join(several["baseline"])
+                raise BadInput(f"a group needs one baseline, not {names} ({load.group_text(key)})")
     result = _with_constants(arms.merge(both, "inner", keys), ok, all_keys)
     numbers = (result[name].to_numpy(float) for name in ("value", "first", "second"))
     result["log_ratio"], result["log_control"] = stats.log_ratios(*numbers)
@@ -128,7 +107,7 @@ def verdicts(df: pd.DataFrame, margin: float = MARGIN, pairs: pd.DataFrame | Non
     differs from itself, `widened` is true, and low and high are those of `stats.widened`. A topology that was not
     measured has its status as word, the reason as sentence, and NaN for numbers. Raises BadInput like `ratios`.
     """
-    df = complete(df)
+    df = load.complete(df)
     ratios_by_group = {key: group[RATIOS] for key, group in groups(ratios(df) if pairs is None else pairs)}
     result: list[dict[str, Any]] = []
     for key, group in groups(df[[*GROUP, *JUDGED]]):
@@ -237,9 +216,8 @@ def starved(lines: pd.DataFrame, slices: bool) -> str | None:
     if count <= MAX_STARVED * len(lines):
         return None
     what = counted(len(lines), "slice" if slices else "run")
-    return (
-        f"in {count} of {what} almost nothing arrived at one of the two arms, which is too many for a ratio"
-    )
+    arms = "at one of the two arms, which is too many for a ratio"
+    return f"in {count} of {what} almost nothing arrived {arms}"
 
 
 def column_effect(lines: pd.DataFrame, column: str, slices: bool) -> stats.Effect | None:
@@ -271,7 +249,7 @@ def _unmeasured(
             if about == topology and status in ABSENT:
                 return str(status), str(reason)
             why = f"{about} has no valid measurement ({reason})"
-        elif unsupported_rates(own).any():
+        elif load.unsupported_rates(own).any():
             why = f"{about} has no rate ({own.loc[own['constant_loss_ratio'].notna(), 'reason'].iloc[0]})"
         elif is_rate and len(ok := measured_rows(own)) and ok["log"].isna().all():
             why = f"nothing arrived at {about} in any measurement"
@@ -283,12 +261,12 @@ def _unmeasured(
 
 def contradicting_medians(df: pd.DataFrame) -> list[str]:
     """Return a sentence for each verdict whose interval does not contain the quotient of the two arms' medians."""
-    df = complete(df)
+    df = load.complete(df)
     ok = measured_rows(df)
     rows_by_group = dict(groups(ok[[*GROUP, "method", "role", "topology", "value"]]))
     lines = []
     for line in verdicts(df, pairs=ratios_of(ok)).dropna(subset=["low", "high"]).to_dict("records"):
-        key = key_of(line)
+        key = load.key_of(line)
         rows = rows_by_group[key]
         rows = rows[rows["method"].eq("slice")] if rows["method"].eq("slice").any() else rows
         arm = rows.loc[rows["role"].eq("variant") & rows["topology"].eq(line["topology"]), "value"].median()
@@ -296,7 +274,7 @@ def contradicting_medians(df: pd.DataFrame) -> list[str]:
         if base > 0 and not line["low"] <= (quotient := arm / base) <= line["high"]:
             shown = stats.ratio_text(line["ratio"], line["low"], line["high"])
             lines.append(
-                f"{group_text(key)}: the medians of {line['topology']} and {line['baseline']} alone give the ratio"
+                f"{load.group_text(key)}: the medians of {line['topology']} and {line['baseline']} alone give the ratio"
                 f" {quotient:.3g}. The verdict uses {shown} instead, because it compares neighbouring measurements:"
                 " changes of the machine between rounds cancel out in it"
             )
@@ -326,10 +304,9 @@ def _wandering(ok: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
             if stats.setups_disagree(list(setups.values()), SURE):
                 low, high = np.exp([centres.min(), centres.max()])
                 busy = busy_by_group.get(key, pd.Series(dtype=float)).reindex(list(setups)).to_numpy(float)
-                lines.append(
-                    f"{group_text(key)}: the ratio of {topology} to {baseline} varies between set-ups, from {low:.3g}"
-                    f" to {high:.3g}; {_regime(centres, busy, placed=bool(mine['placed'].all()))}"
-                )
+                what = f"{load.group_text(key)}: the ratio of {topology} to {baseline} varies between set-ups"
+                why = _regime(centres, busy, placed=bool(mine["placed"].all()))
+                lines.append(f"{what}, from {low:.3g} to {high:.3g}; {why}")
     return lines
 
 
@@ -359,16 +336,16 @@ def doubts(
     made from. `pairs` and `table`: its `ratios` and its `verdicts`, if they are known. Raises like `verdicts`.
     """
     unfinished = list(df.attrs.get("unfinished", []))
-    df = complete(df)
+    df = load.complete(df)
     ok = measured_rows(df)
     pairs = ratios_of(ok) if pairs is None else pairs
     table = verdicts(df, pairs=pairs) if table is None else table
     found = [(3.0, sentence) for sentence in unfinished]
     found += [*_about_verdicts(table), *((2.0, sentence) for sentence in _wandering(ok, pairs))]
-    all_hosts = hosts(df)
+    all_hosts = load.hosts(df)
     for name, rows in all_hosts:
         own = ok[ok.index.isin(rows.index)]
-        by_row = _by_sentence(each_doubt(own), own["topology"], own)
+        by_row = _by_sentence(load.each_doubt(own), own["topology"], own)
         about = [*_left_out(rows, own), *by_row, *conditions.host_doubts(own)]
         head = f"{name}: " if len(all_hosts) > 1 else ""
         found += [(weight, f"{head}{doubt}") for weight, doubt in about]
@@ -378,7 +355,7 @@ def doubts(
 
 def _few_in_the_tail(ok: pd.DataFrame) -> list[Weighted]:
     """Return a doubt if the judged percentile rests on a few of the slowest round trips of a run."""
-    name, times = percentile_of(ok), ok[timed(ok)]
+    name, times = load.percentile_of(ok), ok[load.timed(ok)]
     slower = 1 - schema.LATENCIES[name][0]
     few = int(times["received_count"].mul(slower).lt(TAIL_COUNT).sum())
     if not few or not slower:  # the maximum is one round trip by its nature
@@ -410,20 +387,16 @@ def _about_verdicts(result: pd.DataFrame) -> list[Weighted]:
     few = compared["rounds_count"].lt(stats.MIN_SETUPS) & compared["how"].str.contains("slice", na=False)
     unchecked = compared["how"].str.contains("slice", na=False) & compared["whole_low"].isna()
     if unchecked.any():
-        lines.append(
-            (0.1, "fewer than two whole runs of each arm, so nothing checks the result of the slices")
-        )
+        text = "fewer than two whole runs of each arm, so nothing checks the result of the slices"
+        lines.append((0.1, text))
     for least, which, what in (
         (1.0, compared["disagree"], "the set-ups disagree, so the interval is over set-ups and therefore wider"),
         (0.1, few, f"fewer than {stats.MIN_SETUPS} fresh set-ups: a difference between set-ups may not be detected"),
         (2.0, compared["contradicted"], "slices and whole runs contradict each other, so the interval spans both"),
         (1.0, compared["widened"], "the baseline differs from itself, so the interval is widened by that"),
     ):  # fmt: skip
-        weight = least + float(which.mean())
-        lines += [
-            (weight, f"{_together(places)}: {what} ({names})")
-            for places, names in (_places(compared[which]) if which.any() else ())
-        ]
+        weight, there = least + float(which.mean()), _places(compared[which]) if which.any() else []
+        lines += [(weight, f"{_together(places)}: {what} ({names})") for places, names in there]
     return lines
 
 
@@ -439,12 +412,12 @@ def _together(places: list[str]) -> str:
 
 def _places(result: pd.DataFrame) -> list[tuple[list[str], str]]:
     """Return the groups of each host that have the same arms, with the names of these arms."""
-    all_hosts = hosts(result)
+    all_hosts = load.hosts(result)
     places: dict[tuple[str, str], list[str]] = {}
     for name, rows in all_hosts:
         for key, group in groups(rows):
             texts = places.setdefault((name, ", ".join(sorted(set(group["topology"])))), [])
-            texts.append(group_text(key, name if len(all_hosts) > 1 else ""))
+            texts.append(load.group_text(key, name if len(all_hosts) > 1 else ""))
     return [(texts, names) for (_, names), texts in places.items()]
 
 
@@ -452,7 +425,7 @@ def _left_out(df: pd.DataFrame, ok: pd.DataFrame) -> list[Weighted]:
     bad = df[df["status"].isin(["invalid", "failed"])]
     reasons = "left out as " + bad["status"] + ": " + bad["reason"].fillna("no reason was recorded")
     lines = _by_sentence(reasons, bad["topology"], df)
-    unsupported = unsupported_rates(df)
+    unsupported = load.unsupported_rates(df)
     if count := int(unsupported.sum()):
         text = f"{counted(count, 'rate')} left out: at least as many searches of the arm saw frames lost at every load"
         lines.append((count / len(df), text))
@@ -473,7 +446,7 @@ def _by_sentence(sentences: pd.Series[str], topology: pd.Series[str], df: pd.Dat
     """
     if sentences.empty:
         return []
-    alike = group_similar(sentences.reset_index(drop=True))
+    alike = load.group_similar(sentences.reset_index(drop=True))
     arms = topology.loc[sentences.index].reset_index(drop=True)
     all_rows = df["topology"].value_counts(sort=False)
     result = []
@@ -493,26 +466,23 @@ def _mixed(ok: pd.DataFrame) -> list[Weighted]:
     """Return a doubt for each property that is unknown or differs among compared rows."""
     absent: dict[int, list[str]] = {}
     generators, is_two = {*ok["generator"], "iperf3"}, ok["nodes"].eq("two")
-    for name in [*RAN_ON, *PEER_RAN_ON, *PROVENANCE]:
+    for name in [*load.RAN_ON, *load.PEER_RAN_ON, *load.PROVENANCE]:
         unknown = ok[name].isna()
         if name in generators:  # the version of a generator
             unknown &= ok["generator"].eq(name)
-        if name in PEER_RAN_ON:
+        if name in load.PEER_RAN_ON:
             unknown &= is_two
         if unknown.any():
             absent.setdefault(int(unknown.sum()), []).append(name)
-    lines = [
-        (
-            0.1 * count / len(ok),
-            f"{units.listed(names)} {'are' if names[1:] else 'is'} not recorded in {count} of"
-            f" {counted(len(ok), 'row')}: {'they' if names[1:] else 'it'} may have differed",
-        )
-        for count, names in absent.items()
-    ]
-    doubtful, of_arms = varying(ok, DOUBTFUL), varying(ok, ["offloads", "qdisc"])
+    lines = []
+    for count, names in absent.items():
+        what = f"{units.listed(names)} {'are' if names[1:] else 'is'} not recorded"
+        may = f"{'they' if names[1:] else 'it'} may have differed"
+        lines.append((0.1 * count / len(ok), f"{what} in {count} of {counted(len(ok), 'row')}: {may}"))
+    doubtful, of_arms = load.varying(ok, DOUBTFUL), load.varying(ok, ["offloads", "qdisc"])
     narrow = ok[list(dict.fromkeys([*GROUP, "topology", *doubtful, *of_arms]))]
     by_group = groups(narrow) if doubtful else ()
-    lesser = {name: name for _, group in by_group for name in differing(group, doubtful)}
+    lesser = {name: name for _, group in by_group for name in load.differing(group, doubtful)}
     for (topology, *_), group in groups(narrow, ["topology", *GROUP]) if of_arms else ():
-        lesser |= {f"{name} of {topology}": name for name in differing(group, of_arms)}
+        lesser |= {f"{name} of {topology}": name for name in load.differing(group, of_arms)}
     return [*lines, *((1.0, f"compared rows differ in {name}") for name in lesser)]

@@ -24,7 +24,7 @@ from sandbox import (
     until,
 )
 
-from labkit.analysis import verdicts
+from labkit.analysis import load
 
 pytestmark = [
     pytest.mark.long,
@@ -202,7 +202,7 @@ def test_full_disk_is_one_sentence(machine: Sandbox, tmp_path: Path) -> None:
     kept = rows_on_disk(folder)
     assert 3 <= len(kept) < 50
     assert report >= {name.removesuffix(".jsonl") for name in kept}
-    assert len(verdicts.load(folder)) == sum(len(content.splitlines()) for content in kept.values())
+    assert len(load.load(folder)) == sum(len(content.splitlines()) for content in kept.values())
 
 
 def test_unwritable_folder_is_one_sentence(machine: Sandbox) -> None:

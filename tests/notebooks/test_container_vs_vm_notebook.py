@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sandbox import Sandbox, clean_sandbox
 
-from labkit.analysis import load, verdicts
+from labkit.analysis import load
 from studies.container_vs_vm import endpoint_kinds
 from studies.container_vs_vm import finding as container_vs_vm
 
@@ -39,7 +39,7 @@ def folder(machine: Sandbox) -> Path:
 
 
 def test_all_endpoint_kinds_in_one_round(folder: Path, lab_kernel: str) -> None:
-    table = verdicts.load(folder)
+    table = load.load(folder)
     known = table[table["status"].isin(["ok", "invalid"])]  # on a loaded machine, flows may not overlap
     assert set(known["protocol"]) == {"udp", "ping"}
     assert set(known["endpoint"]) >= {"namespace", "container", "guest", "shared_guest"}
@@ -77,7 +77,7 @@ def test_guest_function_times(folder: Path) -> None:
 
 
 def test_report_names_the_fair_pair(folder: Path) -> None:
-    table = verdicts.load(folder)
+    table = load.load(folder)
     lines = container_vs_vm.pairs(table)
     assert len(endpoint_kinds.fair(table))
     assert any(one.startswith("A fair pair: a guest each against namespaces of one guest.") for one in lines)

@@ -16,7 +16,7 @@ from dask_cluster import PATIENCE_S, RESOURCE, Cluster, Sweep
 from sandbox import Done, Sandbox, one_sentence, sandbox, until
 
 from labkit import __version__
-from labkit.analysis import verdicts
+from labkit.analysis import load
 from labkit.runner.cluster.request import Request, source_digest
 from labkit.system import process
 
@@ -105,7 +105,7 @@ def test_all_points_after_a_killed_worker(killed: Done, machine: Sandbox) -> Non
         rf"^labkit: point {point} is back from {places[-1]} \(\d of 2\)$", killed.stderr, re.MULTILINE
     )
     assert "Verdicts" in killed.stdout
-    table = verdicts.load(folder(machine, "killed"))
+    table = load.load(folder(machine, "killed"))
     assert set(table["mtu_bytes"]) == {1400, 1500}
     assert not table.attrs
 

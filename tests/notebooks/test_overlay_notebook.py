@@ -9,7 +9,7 @@ import pytest
 from browser import chromium, watched
 from sandbox import Sandbox, machine_fixture
 
-from labkit.analysis import verdicts
+from labkit.analysis import load
 
 pytestmark = pytest.mark.needs(
     "user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge", "vxlan", "chromium"
@@ -63,7 +63,7 @@ def test_sweep_output_covers_every_part(lines: str, folder: Path, machine: Sandb
         assert words in text
     report = os.path.relpath(folder / "report.html", machine.folder / "project")
     assert lines.splitlines()[-1] == f"report: {report}"
-    table = verdicts.load(folder, None)
+    table = load.load(folder, None)
     assert "unfinished" not in table.attrs
     assert set(table["part"]) == {"path", "reachability", "tenants", "failure", "headers", "cost"}
     assert set(table.loc[table["part"].ne("cost"), "status"]) == {"ok"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sandbox import LABKIT, Done, Sandbox, machine_fixture, one_sentence, rows_on_disk, until
 
-from labkit.analysis import verdicts
+from labkit.analysis import load
 
 pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge")
 
@@ -100,7 +100,7 @@ def test_the_report_has_all_points(done: str, machine: Sandbox) -> None:
         == f"report: {os.path.relpath(folder(machine) / 'report.html', project(machine))}"
     )
     assert "Verdicts" in done
-    table = verdicts.load(folder(machine))
+    table = load.load(folder(machine))
     assert set(table["protocol"]) == {"tcp", "udp"}
     assert "unfinished" not in table.attrs
     page = (folder(machine) / "report.html").read_text()

@@ -52,7 +52,7 @@ def table(tmp_path: Path, ratios: dict[str, float] = RATIOS, **of_guest: Any) ->
         again = {"role": "variant"} if row["arm"] == "veth_bridge/shared_guest (again)" else {}
         row |= {"topology": "veth_bridge", "endpoint": endpoint, "guest": "debian", **report, **more, **again}
         row |= {"guest_cpu_s": 5e-4, "guest_softirq_s": 1e-5} if report else {}
-    return verdicts.load(save(tmp_path / "run", made))
+    return load.load(save(tmp_path / "run", made))
 
 
 def test_fair_pair_uses_its_own_baseline(tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ def test_different_parameters_are_judged_separately(name: str, one: object, othe
 
 def test_load(tmp_path: Path) -> None:
     folder = save(tmp_path / "a", rows())
-    df = verdicts.load(folder)
+    df = load.load(folder)
     assert len(df) == 180
     assert set(df["folder"]) == {str(folder)}
     assert df["throughput_bps"].dtype == float
@@ -255,13 +255,13 @@ def test_load(tmp_path: Path) -> None:
     save(tmp_path / "s" / "1", rows(run="1"))
     save(tmp_path / "s" / "2", rows(run="2", mtu_bytes=9000), finished=None)
     (tmp_path / "s" / "sweep.json").write_text(json.dumps({"points": ["1", "2", "3"]}))
-    df = verdicts.load(str(tmp_path / "s"))
+    df = load.load(str(tmp_path / "s"))
     assert len(verdicts.verdicts(df)) == 2
     assert verdicts.doubts(df)[:2] == [
         "1 of 3 points of the sweep s are not measured yet",
         "the run 2 is not finished",
     ]
-    assert verdicts.load(save(tmp_path / "empty", [])).empty
+    assert load.load(save(tmp_path / "empty", [])).empty
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_half_written_is_refused(tmp_path: Path, file: str, content: str | None,
     else:
         (folder / file).write_text(content)
     with pytest.raises(BadInput) as error:
-        verdicts.load(folder)
+        load.load(folder)
     assert says in str(error.value)
     assert "\n" not in str(error.value)
 
