@@ -7,20 +7,9 @@ from typing import Any
 import plotly.graph_objects as go
 
 from labkit.analysis import theme
+from labkit.analysis.drawing import graph
 from labkit.analysis.drawing.flat_layout import PAD_PX, TITLE_PX, Layout, TextBox
 from labkit.analysis.drawing.folded_layout import Levels, places
-from labkit.analysis.drawing.graph import (
-    FEW,
-    JOIN_KINDS,
-    condition,
-    first,
-    kind,
-    more,
-    outside,
-    route_line,
-    simplify,
-    title,
-)
 from labkit.common.topology_state import InterfaceState, Namespace, Place, State
 
 PAGE_STYLE = (
@@ -32,10 +21,10 @@ EDGE_PX, TOP_PX, LEGEND_PX = 20, 70, 50
 MIN_PX = 560  # the least width, for the title and the legend
 
 
-def topology(state: State, pairs: int = FEW) -> go.Figure:
+def topology(state: State, pairs: int = graph.FEW) -> go.Figure:
     """Return the drawing of a topology's state. Of more than `pairs` pairs it shows the first ones, and says so."""
     left_out = max(len(state.pairs) - pairs, 0)
-    part, _ = first(simplify(state), pairs)
+    part, _ = graph.first(graph.simplify(state), pairs)
     built = places(part)
     figure = go.Figure()
     for box in built.namespaces.values():
@@ -45,8 +34,8 @@ def topology(state: State, pairs: int = FEW) -> go.Figure:
     _add_lines(figure, built)
     _add_words(figure, part, built)
     text = f"as the kernel reports it (Linux {theme.plain(state.kernel)})"
-    text += f"; {more(left_out)}" if left_out else ""
-    theme.titled(figure, title(state), text)
+    text += f"; {graph.more(left_out)}" if left_out else ""
+    theme.titled(figure, graph.title(state), text)
     _size(figure, built)
     return figure
 
@@ -57,7 +46,7 @@ def _corners(box: TextBox) -> dict[str, float]:
 
 def _add_lines(figure: go.Figure, places: Layout | Levels) -> None:
     """Add one trace for each kind of join, so that the legend has each kind once."""
-    for join_kind, name in JOIN_KINDS.items():
+    for join_kind, name in graph.JOIN_KINDS.items():
         points: list[tuple[float | None, float | None]] = []
         for join, line in places.lines:
             points += [*line, (None, None)] if join.kind == join_kind else []
@@ -86,15 +75,16 @@ def _add_words(figure: go.Figure, state: State, places: Layout | Levels) -> None
 
 
 def _routes(space: Namespace) -> str:
-    lines = [route_line(route) for route in space.routes]
+    lines = [graph.route_line(route) for route in space.routes]
     return "<br>".join(theme.plain(line) for line in [f"routes of {space.name}", *(lines or ["none"])])
 
 
 def _hover(one: InterfaceState) -> str:
     """Return the details of an interface that its box has no room for."""
-    lines = [f"{one.name}: {kind(one)}", *condition(one), f"MTU {one.mtu_bytes}", one.mac, *one.addresses]
+    lines = [f"{one.name}: {graph.kind(one)}", *graph.condition(one), f"MTU {one.mtu_bytes}", one.mac]
+    lines += one.addresses
     if one.tunnel is not None:
-        lines.append(outside(one.tunnel))
+        lines.append(graph.outside(one.tunnel))
     return "<br>".join(theme.plain(line) for line in lines if line is not None)
 
 

@@ -107,9 +107,8 @@ class Layout:
 
     def _chain(self, stack: list[Place]) -> list[Place]:
         """Return a stack in an order in which joined interfaces are neighbours where possible."""
-        inside = {
-            place: [other for other in self._others.get(place, []) if other in stack] for place in stack
-        }
+        every = {place: self._others.get(place, []) for place in stack}
+        inside = {place: [one for one in others if one in stack] for place, others in every.items()}
         order: list[Place] = []
         for start in sorted(stack, key=lambda place: len(inside[place]) == 2):
             waiting = [start]
@@ -247,16 +246,13 @@ class Layout:
         left, right = self.interfaces[near], self.interfaces[far]
         if left.right <= right.x:
             straight = [(left.right, left.middle[1]), (right.x, right.middle[1])]
-            differ = near.namespace != far.namespace
-            return (
-                self._detour(near, far) if differ and self._is_crossing(straight, (near, far)) else straight
-            )
+            if near.namespace != far.namespace and self._is_crossing(straight, (near, far)):
+                return self._detour(near, far)
+            return straight
         upper, lower = sorted((left, right), key=lambda box: box.y)
         x = (max(upper.x, lower.x) + min(upper.right, lower.right)) / 2
-        if any(
-            upper.bottom < box.middle[1] < lower.y and box.x < x < box.right
-            for box in self.interfaces.values()
-        ):
+        between = (box for box in self.interfaces.values() if upper.bottom < box.middle[1] < lower.y)
+        if any(box.x < x < box.right for box in between):
             far_x = max(upper.right, lower.right) + DETOUR_PX
             (_, above), (_, below) = upper.middle, lower.middle
             return [(upper.right, above), (far_x, above), (far_x, below), (lower.right, below)]
@@ -286,9 +282,8 @@ class Layout:
         """Return whether a line would cross another namespace, or another interface of its own namespaces."""
         own = {place.namespace for place in ends}
         boxes = [box for name, box in self.namespaces.items() if name not in own]
-        boxes += [
-            box for place, box in self.interfaces.items() if place not in ends and place.namespace in own
-        ]
+        inside = (place for place in self.interfaces if place.namespace in own)
+        boxes += [self.interfaces[place] for place in inside if place not in ends]
         (x0, y0), (x1, y1) = line
         for box in boxes:
             from_x, to_x = max(x0, box.x), min(x1, box.right)

@@ -106,11 +106,8 @@ class Levels:
                 for other in far
                 if other.namespace in self._rows and other in self._rows[other.namespace][0]
             ]
-            return (
-                min(inside, default=0),
-                min((self._names.index(other.namespace) for other in far), default=0),
-                min(above, default=0),
-            )
+            names = (self._names.index(other.namespace) for other in far)
+            return min(inside, default=0), min(names, default=0), min(above, default=0)
 
         up, down = (sorted((p for p in own if self._step(p) == step), key=order) for step in (1, -1))
         return up, middle, down
@@ -142,9 +139,8 @@ class Levels:
         for name in (name for name in self._names if len(above[name]) != 1):
             if below[name] or self._level[name] == 0:
                 x += self._hang(name, x, below) + APART_PX
-        tops = [
-            name for name in self._names if len(above[name]) != 1 and not below[name] and self._level[name]
-        ]
+        free = (name for name in self._names if len(above[name]) != 1 and not below[name])
+        tops = [name for name in free if self._level[name]]
         for level in sorted({self._level[name] for name in tops}):
             here = [self.namespaces[name] for name in tops if self._level[name] == level]
             start = (x - APART_PX - sum(box.width + APART_PX for box in here) + APART_PX) / 2
@@ -210,11 +206,10 @@ class Levels:
             return straight
         self._lanes += 1
         bottom = max(self.namespaces[place.namespace].bottom for place in (near, far))
-        y = bottom + LANE_PX * self._lanes
-        out, back = (
-            self.namespaces[near.namespace].right + LANE_PX * self._lanes,
-            self.namespaces[far.namespace].x - LANE_PX * self._lanes,
-        )
+        away_px = LANE_PX * self._lanes
+        y = bottom + away_px
+        out = self.namespaces[near.namespace].right + away_px
+        back = self.namespaces[far.namespace].x - away_px
         return [straight[0], (out, straight[0][1]), (out, y), (back, y), (back, straight[1][1]), straight[1]]
 
     def _crosses_label(self, line: Sequence[Coordinates]) -> bool:
@@ -243,10 +238,8 @@ def crosses(line: Sequence[Coordinates], box: TextBox) -> bool:
     """Return whether a line runs through the inside of a box (Liang-Barsky clipping of each of its segments)."""
     for (x0, y0), (x1, y1) in pairwise(line):
         begin, end = 0.0, 1.0
-        for start, step, low, high in (
-            (x0, x1 - x0, box.x + 1, box.right - 1),
-            (y0, y1 - y0, box.y + 1, box.bottom - 1),
-        ):
+        sides = ((x0, x1 - x0, box.x + 1, box.right - 1), (y0, y1 - y0, box.y + 1, box.bottom - 1))
+        for start, step, low, high in sides:
             if step == 0:
                 begin, end = (begin, end) if low < start < high else (1.0, 0.0)
             else:

@@ -87,12 +87,9 @@ def simplify(state: State) -> State:
         kept = [address for address in one.addresses if _global(address)]
         return msgspec.structs.replace(one, addresses=kept)
 
-    spaces = [
-        msgspec.structs.replace(
-            space, interfaces=[brief(one) for one in space.interfaces if is_shown(space, one)]
-        )
-        for space in state.namespaces
-    ]
+    shown = [[brief(one) for one in space.interfaces if is_shown(space, one)] for space in state.namespaces]
+    both = zip(state.namespaces, shown, strict=True)
+    spaces = [msgspec.structs.replace(space, interfaces=own) for space, own in both]
     return msgspec.structs.replace(state, namespaces=spaces)
 
 

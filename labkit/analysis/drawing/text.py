@@ -2,28 +2,15 @@
 
 from collections.abc import Iterator
 
+from labkit.analysis.drawing import graph
 from labkit.analysis.drawing.flat_layout import Layout
-from labkit.analysis.drawing.graph import (
-    Join,
-    condition,
-    first,
-    kind,
-    label,
-    more,
-    outside,
-    route_line,
-    simplify,
-    title,
-)
+from labkit.analysis.drawing.graph import Join, kind
 from labkit.common.topology_state import InterfaceState, Place, State
 
 # Those that are usually on, so that it matters where one is off.
 USUAL_OFFLOADS = (
-    "tx-checksumming",
-    "tcp-segmentation-offload",
-    "generic-segmentation-offload",
-    "generic-receive-offload",
-)
+    "tx-checksumming", "tcp-segmentation-offload", "generic-segmentation-offload", "generic-receive-offload",
+)  # fmt: skip
 _MERMAID_LINES = {
     "veth": "---", "port": "-.-", "lower": "-. lower .-", "tunnel": "== tunnel ===", "mirror": "-. mirror .-",
     "redirect": "-- BPF ---", "published": "-. port .-",
@@ -33,18 +20,18 @@ _MERMAID_LINES = {
 def tree(state: State) -> str:
     """Return namespaces with their interfaces, all known facts about these, and the routes that addresses do not
     imply."""
-    state = simplify(state)
+    state = graph.simplify(state)
     all_of_it = [one for space in state.namespaces for one in space.interfaces]
     names = max((len(one.name) for one in all_of_it), default=0)
     kinds = max((len(kind(one)) for one in all_of_it), default=0)
-    lines = [f"{title(state)}, Linux {state.kernel}"]
+    lines = [f"{graph.title(state)}, Linux {state.kernel}"]
     for space in state.namespaces:
         lines += ["", space.name]
         for one in space.interfaces:
             start = f"  {one.name.ljust(names)}  {kind(one).ljust(kinds)}  MTU {one.mtu_bytes or '–':<5}"
             lines.append("  ".join([start, "; ".join(_facts(one))]).rstrip())
         # The other routes follow from the addresses.
-        lines += [f"  route {route_line(route)}" for route in space.routes if not route.connected]
+        lines += [f"  route {graph.route_line(route)}" for route in space.routes if not route.connected]
         lines += [f"  {name}: {what}" for name, what in space.rules.items()]
         lines += [f"  {sentence}" for sentence in space.published]
     for name, steps in (("forward", state.forward), ("back", state.back)):
@@ -63,7 +50,7 @@ def _facts(one: InterfaceState) -> Iterator[str]:
         yield f"on {_at(one.lower)}"
     if one.tunnel is not None:
         peers = ", ".join(map(_at, one.tunnel.peers))
-        yield f"tunnel {outside(one.tunnel)}{f' ({peers})' if peers else ''}"
+        yield f"tunnel {graph.outside(one.tunnel)}{f' ({peers})' if peers else ''}"
     if one.redirect is not None:
         yield f"{one.redirect.helper} at {one.redirect.hook} to {_at(one.redirect.to)}"
     if one.copies:
@@ -72,7 +59,7 @@ def _facts(one: InterfaceState) -> Iterator[str]:
         yield f"qdisc {one.qdisc}"
     if off := [name for name in USUAL_OFFLOADS if one.offloads.get(name) is False]:
         yield f"off: {', '.join(off)}"
-    yield from condition(one)
+    yield from graph.condition(one)
 
 
 def _at(place: Place) -> str:
@@ -91,17 +78,17 @@ def _from_left_to_right(state: State) -> list[Join]:
 
 def mermaid(state: State) -> str:
     """Return a Mermaid flowchart of the first pairs, because its viewers refuse hundreds of lines."""
-    state, left_out = first(simplify(state))
-    lines = [f"%% {title(state)}, Linux {state.kernel}", "flowchart LR"]
+    state, left_out = graph.first(graph.simplify(state))
+    lines = [f"%% {graph.title(state)}, Linux {state.kernel}", "flowchart LR"]
     if left_out:
-        lines.append(f"  more[{_escape(more(left_out))}]")
+        lines.append(f"  more[{_escape(graph.more(left_out))}]")
     numbers: dict[Place, str] = {}
     for number, space in enumerate(state.namespaces):
         lines.append(f"  subgraph n{number}[{_escape(space.name)}]")
         for position, one in enumerate(space.interfaces):
             own = one.index or f"x{position}"  # an interface that only a switch knows has no index
             name = numbers[Place(space.name, one.name)] = f"n{number}i{own}"
-            lines.append(f"    {name}[{_escape(*label(one))}]")
+            lines.append(f"    {name}[{_escape(*graph.label(one))}]")
         lines.append("  end")
     for join in _from_left_to_right(state):
         near, far = (numbers[place] for place in join.ends)

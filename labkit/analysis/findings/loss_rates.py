@@ -47,30 +47,26 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
         with_rate = group["status"].eq("ok") & ~unsupported[group.index]
         values = group.loc[with_rate, "throughput_pps"].dropna().to_numpy(float)
         limited = group["reason"].astype("str").str.startswith("generator-limited")
-        constant_count = int(group["constant_loss_ratio"].notna().sum())
         without = group[group["status"].ne("ok") & group["reason"].notna()].sort_values("constant_loss_ratio")
         mean = stats.effect(np.log(values)) if len(values) else None
         low, high = (mean.low, mean.high) if mean and len(values) >= MIN_SEARCHES else (math.nan, math.nan)
-        result.append(
-            line
-            | {
-                "mean_pps": mean.ratio if mean else math.nan,
-                "low_pps": low,
-                "high_pps": high,
-                "spread_ratio": float(values.max() / values.min() - 1) if len(values) else math.nan,
-                "searches_count": len(values),
-                "limited_count": int(limited.sum()),
-                "max_pps": float(group.loc[limited, "lower_bound_pps"].max()) if limited.any() else math.nan,
-                "all_count": len(group),
-                "constant_count": constant_count,
-                "constant_loss_ratio": float(group["constant_loss_ratio"].median()),
-                "reason": str(without["reason"].iloc[0]) if len(without) else None,
-                "repeated_ratio": float(
-                    group["repeated_count"].sum() / max(1.0, group["trials_count"].sum())
-                ),
-                "exceed_ratio": float(group["exceed_ratio"].max()),
-            }
-        )
+        repeated, trials = group["repeated_count"].sum(), max(1.0, group["trials_count"].sum())
+        line |= {
+            "mean_pps": mean.ratio if mean else math.nan,
+            "low_pps": low,
+            "high_pps": high,
+            "spread_ratio": float(values.max() / values.min() - 1) if len(values) else math.nan,
+            "searches_count": len(values),
+            "limited_count": int(limited.sum()),
+            "max_pps": float(group.loc[limited, "lower_bound_pps"].max()) if limited.any() else math.nan,
+            "all_count": len(group),
+            "constant_count": int(group["constant_loss_ratio"].notna().sum()),
+            "constant_loss_ratio": float(group["constant_loss_ratio"].median()),
+            "reason": str(without["reason"].iloc[0]) if len(without) else None,
+            "repeated_ratio": float(repeated / trials),
+            "exceed_ratio": float(group["exceed_ratio"].max()),
+        }
+        result.append(line)
     return pd.DataFrame(result)
 
 
@@ -93,13 +89,11 @@ def report(rows: pd.DataFrame, trials: pd.DataFrame) -> list[str]:
     beside = trials.loc[phases.notna() & trials["status"].eq("ok"), [*by[:-1], *latencies.values()]]
     for key, some in groups(beside.assign(share=phases), by):
         of = dict(zip(by, key, strict=True))
-        quantiles = ", ".join(
-            f"{name} {si(some[column].median(), 's')}" for name, column in latencies.items()
-        )
-        lines.append(
-            f"{_traffic(of, several)}: one-way latency at {of['share']} % of the rate found: {quantiles}"
-            f" (medians of {counted(len(some), 'trial')})"
-        )
+        medians = {name: si(some[column].median(), "s") for name, column in latencies.items()}
+        quantiles = ", ".join(f"{name} {median}" for name, median in medians.items())
+        what = f"one-way latency at {of['share']} % of the rate found"
+        among = f"medians of {counted(len(some), 'trial')}"
+        lines.append(f"{_traffic(of, several)}: {what}: {quantiles} ({among})")
     return lines
 
 
@@ -128,9 +122,8 @@ def _rate(line: Mapping[Any, Any], several: Sequence[str]) -> str:
         text += f" [{si(line['low_pps'], 'pps')}, {si(line['high_pps'], 'pps')}]"
         text += f" over {line['searches_count']} searches, which spread by {percent(line['spread_ratio'])}"
     if line["constant_count"]:
-        text += (
-            f", but {line['constant_count']} of {line['all_count']} searches found no rate: {line['reason']}"
-        )
+        some = f"{line['constant_count']} of {line['all_count']} searches"
+        text += f", but {some} found no rate: {line['reason']}"
     if line["limited_count"]:
         text += (
             f", and {line['limited_count']} of {line['all_count']} searches found no loss up to the generator's limit"

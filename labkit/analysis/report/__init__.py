@@ -92,9 +92,8 @@ def rendered(
 ) -> str:
     """Return the HTML that `page` writes."""
     asked = next((head.question for head in heads if head.question), "")
-    title, heading = next(
-        filter(None, (notebooks.title(document, asked) for document in documents)), (name, name)
-    )
+    titles = (notebooks.title(document, asked) for document in documents)
+    title, heading = next(filter(None, titles), (name, name))
     pieces = [notebooks.blocks(document, heading) for document in documents]
     kinds = {(block.kind, bool(block.more.get("still"))) for blocks in pieces for block in blocks}
     flames = ("flame", False) in kinds

@@ -96,12 +96,8 @@ def draw_stills(document: nbformat.NotebookNode, deadline_s: float = 60.0) -> bo
         large = {path: figures[path] for path in figures if len(done[_ending(path, "svg")]) > STILL_BYTES}
         done |= drawn(large, deadline_s, {"png": 1}) if large else {}
     except (Failed, KeyError, TypeError, ValueError) as error:
-        print(
-            printable(
-                f"figures need JavaScript, without still pictures: {' '.join(str(error).split())[:200]}"
-            ),
-            file=sys.stderr,
-        )
+        why = printable(" ".join(str(error).split())[:200])
+        print(f"figures need JavaScript, without still pictures: {why}", file=sys.stderr)
         return False
     for path, output in outputs.items():
         if path in large:

@@ -184,21 +184,17 @@ def blocks(document: nbformat.NotebookNode, heading: str) -> list[Block]:
         elif cell.cell_type == "code" and (cell.source.strip() or cell.outputs):
             words = [what for tag, what in _FOLDED.items() if tag in cell.metadata.get("tags", [])]
             if cell.source.strip():
-                result.append(Block("code", _highlight(cell.source), {"what": words[0] if words else ""}))
+                code = Markup(highlight(cell.source, PythonLexer(), HtmlFormatter(cssclass="highlight")))
+                result.append(Block("code", code, {"what": words[0] if words else ""}))
             result += [block for output in cell.outputs for block in _output(output)]
     return result
-
-
-def _highlight(source: str) -> str:
-    return Markup(highlight(source, PythonLexer(), HtmlFormatter(cssclass="highlight")))
 
 
 def _output(output: nbformat.NotebookNode) -> Iterator[Block]:
     if output.output_type == "stream":
         # Of a line that was overwritten in place (a progress bar), only the last state is kept.
-        text = "\n".join(
-            line.rstrip("\r").rsplit("\r", 1)[-1] for line in _colourless(output.text).split("\n")
-        )
+        lines = _colourless(output.text).split("\n")
+        text = "\n".join(line.rstrip("\r").rsplit("\r", 1)[-1] for line in lines)
         if text.strip():
             yield Block("stderr" if output.name == "stderr" else "text", text.rstrip())
     elif output.output_type == "error":
@@ -242,11 +238,9 @@ def _colourless(text: str) -> str:
 
 
 def _json(figure: dict[str, Any]) -> str:
-    config = figure.get("config") or {}
-    kept = {name: value for name, value in config.items() if name in _CONFIG}
-    return _script_json(
-        {name: figure[name] for name in ("data", "layout") if name in figure} | {"config": kept}
-    )
+    kept = {name: value for name, value in (figure.get("config") or {}).items() if name in _CONFIG}
+    shown = {name: figure[name] for name in ("data", "layout") if name in figure}
+    return _script_json(shown | {"config": kept})
 
 
 def _script_json(content: Any) -> str:

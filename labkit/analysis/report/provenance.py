@@ -55,23 +55,19 @@ def summarize_provenance(folders: Iterable[Path]) -> ProvenanceSummary:
     summary += [f"accelerator: {accelerator}" for accelerator in accelerators]
     others = ("parameters", "others")
     own = {
-        name: {key: _plain_value(key, value) for key, value in one.items() if key not in others}
+        name: {key: value for key, value in one.items() if key not in others}
         for name, one in descriptions.items()
     }
+    for one in own.values():
+        if isinstance(measuring_s := one.get("measuring_s"), int | float):
+            one["measuring_s"] = units.duration(measuring_s)
+    about = _merge(own)
+    if programs := conditions.other_programs(result.values()):
+        about["other programs, at most"] = {name: units.percent(share) for name, share in programs.items()}
+    parameters = _merge({name: d.get("parameters") or {} for name, d in descriptions.items()})
     return ProvenanceSummary(
-        summary,
-        any(emulated(machine) for machine in machines.values()),
-        _merge({name: d.get("parameters") or {} for name, d in descriptions.items()}),
-        _merge(own) | _others(result.values()),
-        _merge(machines),
+        summary, any(map(emulated, machines.values())), parameters, about, _merge(machines)
     )
-
-
-def _others(runs: Iterable[Path]) -> Table:
-    """Return the programs outside the experiments as one entry, with their largest shares of all CPUs."""
-    programs = conditions.other_programs(runs)
-    shares = {name: units.percent(share) for name, share in programs.items()}
-    return {"other programs, at most": shares} if shares else {}
 
 
 def _runs(folder: Path) -> list[Path]:
@@ -98,13 +94,8 @@ def _environment(run: Path) -> dict[str, Any]:
     if not (facts.get("kernel") and facts.get("accelerator")):
         with contextlib.suppress(BadInput):
             facts = next(iter(published_runs.read_rows(run)), {})
-    return {
-        name: facts[name] for name in ("kernel", "accelerator", "peer_accelerator") if facts.get(name)
-    } | content
-
-
-def _plain_value(name: str, value: Any) -> Any:
-    return units.duration(value) if name == "measuring_s" and isinstance(value, int | float) else value
+    names = ("kernel", "accelerator", "peer_accelerator")
+    return {name: facts[name] for name in names if facts.get(name)} | content
 
 
 def _merge(tables: dict[str, Table]) -> Table:

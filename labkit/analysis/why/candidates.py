@@ -88,12 +88,10 @@ def slows_down(setting: Setting) -> bool:
 
 def _code_candidate(evidence: Evidence, cause: causes.Cause, matched: tuple[Setting, ...]) -> Candidate:
     caller = f" below {cause.callers[0]}" if cause.callers else ""
-    words = {"new": "new code path", "gone": "code path that is no longer used", "changed": "changed"}[
-        cause.change
-    ]
+    changes = {"new": "new code path", "gone": "code path that is no longer used", "changed": "changed"}
     inner = f" (with {', '.join(cause.below)})" if cause.below else ""
     size = f"{phrases.interval(cause.size)} {phrases.per_unit(evidence)}"
-    findings = [("profile", f"{words} {cause.function}{caller}{inner}: {size}")]
+    findings = [("profile", f"{changes[cause.change]} {cause.function}{caller}{inner}: {size}")]
     findings += [("environment", one.description) for one in matched]
     findings += [("profile", f"{cause.samples_count:,} samples, p = {cause.size.p:.2g}")]
     strength = 3 if matched else 2 if cause.change != "changed" else 1

@@ -189,8 +189,8 @@ def ranked_causes(frames: Frames) -> list[Cause]:
     left, right = frames.left.mean(axis=1), frames.right.mean(axis=1)
     plain = [folded_stacks.plain(name) for name in tree.names]
     stages = {at for at, name in enumerate(tree.names) if name in STAGES}
-    processes = {int(tree.name[frame]) for frame in range(1, len(tree)) if tree.depth[frame] == 2 and not
-                 tree.names[tree.name[frame]].endswith(folded_stacks.KERNEL)}  # fmt: skip
+    second = set(tree.name[tree.depth == 2].tolist())
+    processes = {at for at in second if not tree.names[at].endswith(folded_stacks.KERNEL)}
     chosen = [
         at
         for at in np.argsort(-np.abs(difference))
@@ -207,11 +207,8 @@ def ranked_causes(frames: Frames) -> list[Cause]:
     }
     # The test of the whole function counts for its part as well, and the part must be certain by itself.
     only = {at: replace(size, p=max(size.p, float(frames.p[at]))) for at, size in only.items()}
-    moved = {
-        at
-        for at, size in only.items()
-        if abs(size.difference) < MOVED * abs(difference[at]) or not size.certain
-    }
+    small = {at for at, size in only.items() if abs(size.difference) < MOVED * abs(difference[at])}
+    moved = small | {at for at, size in only.items() if not size.certain}
     chosen = [at for at in chosen if at not in moved]
     top = [
         at
@@ -266,14 +263,12 @@ def _halves(frames: Frames, path: code_paths.Path, own: dict[int, Cause]) -> dic
     similar size that do not stand out, for example because the control widened their intervals."""
     left, right = frames.left.mean(axis=1), frames.right.mean(axis=1)
     least_s = BELOW_SHARE * max((abs(one.difference_s) for one in own.values()), default=math.inf)
-    others = {
-        at: _change(left[at], right[at])
-        for at, name in enumerate(frames.tree.names)
-        if abs(right[at] - left[at]) > least_s and not frames.stands_out[at] and _is_of(path, name)
-    }
-    return {at: one.change for at, one in own.items()} | {
-        at: change for at, change in others.items() if change != "changed"
-    }
+    result = {at: one.change for at, one in own.items()}
+    for at, name in enumerate(frames.tree.names):
+        large = abs(right[at] - left[at]) > least_s and not frames.stands_out[at]
+        if large and _is_of(path, name) and (change := _change(left[at], right[at])) != "changed":
+            result[at] = change
+    return result
 
 
 def _is_of(path: code_paths.Path, name: str) -> bool:
@@ -379,9 +374,8 @@ def _cause(frames: Frames, at: int, change: str, plain: Sequence[str], size: Est
     outer = _outermost(tree, own)
     by_load = int(samples[outer[_load_frames(tree)[outer]]].sum())
     share = by_load / max(int(samples[outer].sum()), 1)
-    return Cause(
-        plain[at], _callers(tree, outer), change, size, count, path, tuple(names[:3]), own_share=share
-    )
+    below = tuple(names[:3])
+    return Cause(plain[at], _callers(tree, outer), change, size, count, path, below, own_share=share)
 
 
 def _outermost(tree: Tree, own: Bools) -> npt.NDArray[np.intp]:
@@ -391,11 +385,10 @@ def _outermost(tree: Tree, own: Bools) -> npt.NDArray[np.intp]:
 
 def _callers(tree: Tree, outer: npt.NDArray[np.intp]) -> tuple[str, ...]:
     """Return the two most frequent callers of these frames."""
-    callers: Counter[str] = Counter()
+    callers = Counter[str]()
     for frame in outer:
-        callers[folded_stacks.plain(tree.names[tree.name[tree.parent[frame]]])] += int(
-            tree.total[frame].sum()
-        )
+        caller = tree.names[tree.name[tree.parent[frame]]]
+        callers[folded_stacks.plain(caller)] += int(tree.total[frame].sum())
     return tuple(name for name, _ in callers.most_common(2) if name not in STAGES)
 
 

@@ -78,21 +78,19 @@ def work_unit(point: ProfiledPoint) -> CostUnit:
 def _units(point: ProfiledPoint) -> tuple[float, str]:
     """Return the amount of work that counts refer to, and its description."""
     of = work_unit(point)
-    return (
-        (THOUSAND, "Per 1,000 packets that arrived")
-        if of is PER["packet"]
-        else (of.one, f"Per {of.description}")
-    )
+    if of is PER["packet"]:
+        return THOUSAND, "Per 1,000 packets that arrived"
+    return of.one, f"Per {of.description}"
 
 
 def observed_by(point: ProfiledPoint, observer: str) -> Observed:
     """Return the reports of an observer, one per round, each with its row."""
-    result = []
+    result: Observed = []
     for rows in point.rows:
-        seen = (
-            () if rows is None else rows[rows["observer"].eq(observer) & rows["status"].eq("ok")].iterrows()
-        )
-        result.append([(observed(row["observed"]), row) for _, row in seen])
+        result.append([])
+        if rows is not None:
+            own = rows[rows["observer"].eq(observer) & rows["status"].eq("ok")]
+            result[-1] = [(observed(row["observed"]), row) for _, row in own.iterrows()]
     return result
 
 
@@ -110,11 +108,8 @@ def events(point: ProfiledPoint) -> Iterator[Table]:
     if not all(seen[:2]):
         yield title, NOT.format("perf_stat"), None
         return
-    scopes = {
-        "scope" in report and report["scope"].startswith("processes")
-        for rounds in seen
-        for report, _ in rounds
-    }
+    reports = [report for rounds in seen for report, _ in rounds]
+    scopes = {"scope" in one and one["scope"].startswith("processes") for one in reports}
     if len(scopes) > 1:
         text = "Not compared: some are of ovs-vswitchd alone (events_of=switch), others of the machine."
         yield title, text, None
@@ -171,6 +166,10 @@ def _event_ratios(events: Mapping[str, float]) -> Iterator[tuple[str, float]]:
                 yield f"{name}{modifier}" if name else f"{event} / {by}", count / events[by]
 
 
+def _round_of(one: Counted) -> tuple[str, int]:
+    return str(one.row["folder"]), int(one.row["round"])
+
+
 def _mean_table(heads: list[str], sides: Sides) -> pd.DataFrame:
     """Return a table of means over rounds with half their 95 % intervals, one row per value that both sides have in
     every round.
@@ -183,15 +182,8 @@ def _mean_table(heads: list[str], sides: Sides) -> pd.DataFrame:
     result = {}
     for name in (name for name in both[0] if all(name in each for each in both)):
         left, right, again = (
-            pd.Series(
-                {
-                    (str(one.row["folder"]), int(one.row["round"])): one.counts[name]
-                    for one in rounds
-                    if name in one.counts
-                },
-                dtype=float,
-            )
-            for rounds in sides
+            pd.Series({_round_of(one): one.counts[name] for one in own if name in one.counts}, dtype=float)
+            for own in sides
         )
         own = {
             head: units.plus_minus(float(of.mean()), half_interval(np.asarray(of, dtype=np.float64)))
@@ -226,10 +218,8 @@ def _counters(point: ProfiledPoint) -> Table:
         [Counted(_flat(report), _work(point, report, row), row) for report, row in rounds] for rounds in seen
     ]
     table, left_out = _compared(point, sides, everything=False)
-    text = (
-        f"{_units(point)[1]}: the counters that differ by more than the spread between rounds, largest"
-        " difference first."
-    )
+    text = f"{_units(point)[1]}: the counters that differ by more than the spread between rounds, largest"
+    text += " difference first."
     if not len(table):
         known = all(_usable(sides)[:2])
         text = "No counter differs by more than the spread between rounds." if known else ""
@@ -282,10 +272,8 @@ def switch(point: ProfiledPoint) -> Iterator[Table]:
     actions = " ".join(_actions(name, rounds) for name, rounds in zip(heads, seen[:2], strict=True))
     if all(_usable(sides)[:2]):
         table, left_out = _compared(point, sides, everything=False, amount=float(THOUSAND))
-        text = (
-            f"Per 1,000 packets that the switch looked up: the counters that differ most.{left_out} {actions}"
-        )
-        yield title, text, table if len(table) else None
+        text = "Per 1,000 packets that the switch looked up: the counters that differ most."
+        yield title, f"{text}{left_out} {actions}", table if len(table) else None
     else:
         yield title, actions, None
     of_threads = [[Counted(report.get("averages", {}), 1.0, row) for report, row in own] for own in seen]
@@ -304,10 +292,8 @@ def _flatten_switch(report: dict[str, Any]) -> dict[str, int]:
     result |= {f"datapath: {name}": count for name, count in report.get("datapath", {}).items()}
     for port, counters in report.get("ports", {}).items():
         result |= {f"{port}: {name}": count for name, count in counters.items() if name.endswith("dropped")}
-    result |= {
-        f"{port}: its packet socket dropped": n for port, n in report.get("sockets_dropped", {}).items()
-    }
-    return result
+    sockets = report.get("sockets_dropped", {}).items()
+    return result | {f"{port}: its packet socket dropped": count for port, count in sockets}
 
 
 def _actions(name: str, rounds: list[tuple[dict[str, Any], pd.Series]]) -> str:
@@ -330,10 +316,8 @@ def _work(point: ProfiledPoint, report: dict[str, Any], row: pd.Series) -> float
         return in_window(row, of.work) or math.nan
     unit = "datagrams" if of is PER["packet"] else "frames"
     pairs = report.get("loss", [])
-    has_known_work = [
-        one[of.work] for one in pairs if one.get("unit") == unit and one.get(of.work) is not None
-    ]
-    return float(sum(has_known_work)) if len(has_known_work) == len(pairs) else math.nan
+    known = [one[of.work] for one in pairs if one.get("unit") == unit and one.get(of.work) is not None]
+    return float(sum(known)) if len(known) == len(pairs) else math.nan
 
 
 def has_known_work(work: Any) -> bool:
@@ -355,10 +339,8 @@ def _flat(report: dict[str, Any]) -> dict[str, int]:
                 for name, count in counts.items():
                     if isinstance(count, int | float):
                         result[f"{without_pair_number(space)}: {group} {name}"] += round(count)
-    cpus = {"CPUs": report} | {
-        f"CPUs of the guest {name}": its for name, its in report.get("guests", {}).items()
-    }
-    for place, its in cpus.items():
+    guests = report.get("guests", {}).items()
+    for place, its in [("CPUs", report), *((f"CPUs of the guest {name}", its) for name, its in guests)]:
         for counts in its.get("cpus", {}).values():
             for name, count in counts.items():
                 if isinstance(count, int | float) and not name.endswith("_s"):
@@ -372,9 +354,8 @@ def in_guests(seen: Observed) -> str:
     if not rounds:
         return ""
     if all("guests" in report for report, _ in rounds):
-        absent = " and ".join(
-            dict.fromkeys(report["not_read"] for report, _ in rounds if "not_read" in report)
-        )
+        unread = (report["not_read"] for report, _ in rounds if "not_read" in report)
+        absent = " and ".join(dict.fromkeys(unread))
         return f" Counters of endpoints in guests are those of the guests' kernels{absent and f'; not read: {absent}'}."
     return " Only this machine's counters are here: the guests' counters were not read."
 
@@ -404,15 +385,13 @@ def _compared(
     control = samples[2], each[2]
     result = compared(samples[0], each[0], samples[1], each[1], between_runs(sides), control)
     by = np.where(finer > 1, finer * unit_s, 1.0)
-    table = pd.DataFrame(
-        {
-            heads[0]: number_texts(result.left.mean / by, result.left.half / by),
-            heads[1]: number_texts(result.right.mean / by, result.right.half / by),
-            "difference": number_texts(result.difference / by, result.half / by, sign=True),
-            "stands out": np.where(result.stands_out, "yes", "no"),
-        },
-        index=names,
-    )
+    columns = {
+        heads[0]: number_texts(result.left.mean / by, result.left.half / by),
+        heads[1]: number_texts(result.right.mean / by, result.right.half / by),
+        "difference": number_texts(result.difference / by, result.half / by, sign=True),
+        "stands out": np.where(result.stands_out, "yes", "no"),
+    }
+    table = pd.DataFrame(columns, index=names)
     order = np.argsort(-np.abs(result.difference / by))
     if everything:
         return table.iloc[order], left_out
@@ -492,11 +471,9 @@ def others(point: ProfiledPoint, known: Set[str]) -> Iterator[Table]:
     for observer in sorted({str(name) for _, rows in sides for name in rows["observer"].dropna()} - known):
         result: dict[str, dict[str, str]] = {}
         for (side, _), rounds in zip(sides, observed_by(point, observer)[:2], strict=True):
+            reports = (report.items() for report, _ in rounds)
             numbers = pd.DataFrame(
-                [
-                    {name: value for name, value in report.items() if type(value) in (int, float)}
-                    for report, _ in rounds
-                ]
+                [{key: one for key, one in own if type(one) in (int, float)} for own in reports]
             )
             for name in numbers:
                 result.setdefault(str(name), {})[side] = f"{numbers[name].median():,.6g}"
@@ -516,10 +493,8 @@ def overhead(point: ProfiledPoint) -> Table:
             effect = stats.effect(np.log(own["overhead_ratio"].astype(float).to_numpy()))
             text = stats.ratio_text(effect.ratio, effect.low, effect.high)
             result.setdefault(str(observer), {})[name] = text
+    title, speed = "What the observers cost", protocols.find(point.protocol).speed.capitalize()
     if not result:
-        return "What the observers cost", "Not known.", None
-    return (
-        "What the observers cost",
-        f"{protocols.find(point.protocol).speed.capitalize()} with the observer, relative to that without.",
-        pd.DataFrame(result).T.fillna("–"),
-    )
+        return title, "Not known.", None
+    text = f"{speed} with the observer, relative to that without."
+    return title, text, pd.DataFrame(result).T.fillna("–")

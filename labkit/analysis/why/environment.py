@@ -153,10 +153,9 @@ def differences(point: ProfiledPoint) -> list[Setting]:
     The kernel and the machine come before their settings, because other kernels have other defaults.
     """
     parameters = _requested_settings(point)
-    alike = built_topology(point, 0) == built_topology(point, 1) and not any(
-        one.name == "endpoint" for one in parameters
-    )
-    existing = any(existing_names.is_network(built_topology(point, at)) for at in (0, 1))
+    built = [built_topology(point, at) for at in (0, 1)]
+    alike = built[0] == built[1] and all(one.name != "endpoint" for one in parameters)
+    existing = any(map(existing_names.is_network, built))
     both = [_settings(rows) for rows in point.rows[:2]]
     # Topologies differ in their interfaces, and older runs recorded less, so only settings of both sides are compared,
     # and the rules of a network that is there already: whoever made it may have forgotten them.
@@ -193,12 +192,11 @@ def differences(point: ProfiledPoint) -> list[Setting]:
         for one in _once(rest)
     ]
     rest = [one for one in rest if not any(_follows(one, requested) for requested in parameters)]
-    return [
-        *parameters,
-        *sorted(
-            rest, key=lambda one: (not one.can_affect_result, not one.relevant, *_order(one.name), one.name)
-        ),
-    ]
+
+    def rank(one: Setting) -> tuple[bool, bool, int, bool, str]:
+        return (not one.can_affect_result, not one.relevant, *_order(one.name), one.name)
+
+    return [*parameters, *sorted(rest, key=rank)]
 
 
 def _follows(one: Setting, requested: Setting) -> bool:
@@ -284,18 +282,10 @@ def _changed_settings(rows: pd.DataFrame) -> dict[tuple[str, str], tuple[str, st
             # Several steps of a change may set the same: from the first one's value to the last one's.
             key = name, str(one.get("at") or "")
             result[key] = (result[key][0] if key in result else before, after)
-    return dict(sorted(_without_ipv6_mtus(result).items(), key=lambda one: _purpose(one[0][0])))
-
-
-def _without_ipv6_mtus(
-    effects: dict[tuple[str, str], tuple[str, str]],
-) -> dict[tuple[str, str], tuple[str, str]]:
-    """Return effects without the MTUs of IPv6 that followed those of their interfaces."""
-    return {
-        (name, at): value
-        for (name, at), value in effects.items()
-        if (of := _MTU_OF_IPV6.fullmatch(name)) is None or (f"function {of[1]} mtu", at) not in effects
-    }
+    for name, at in list(result):  # the MTUs of IPv6 that followed those of their interfaces
+        if (of := _MTU_OF_IPV6.fullmatch(name)) and (f"function {of[1]} mtu", at) in result:
+            del result[name, at]
+    return dict(sorted(result.items(), key=lambda one: _purpose(one[0][0])))
 
 
 def _purpose(name: str) -> int:

@@ -140,9 +140,8 @@ class Evidence:
         if not self.cost_differs:
             return self.verdict is None or (more > 0) == self.verdict.is_right_slower
         total = self.split.total
-        return total.difference * more > 0 and max(total.left, total.right) <= math.exp(bound) * min(
-            total.left, total.right
-        )
+        less, most = sorted((total.left, total.right))
+        return total.difference * more > 0 and most <= math.exp(bound) * less
 
     @property
     def is_disturbed(self) -> bool:
@@ -185,12 +184,8 @@ class Evidence:
     def is_repetition(self) -> bool:
         """Whether both sides are the same arm of one run, measured twice (the A/A control)."""
         left, right = self.point.sides[:2]
-        return (
-            self.run_variation is None
-            and left.values == right.values
-            and left.arm != right.arm
-            and left.topology == right.topology
-        )
+        alike = left.values == right.values and left.topology == right.topology
+        return self.run_variation is None and alike and left.arm != right.arm
 
     def matters(self, difference_s: float) -> bool:
         """Return whether a difference is large enough to be named as a cause."""
@@ -211,11 +206,9 @@ def gather(
     frames = causes.judge_rounds(*rounds, variation, control)
     unit = protocols.find(point.protocol).unit
     foreign, elsewhere = (np.array([one.foreign_share for one in side]) for side in rounds)
-    by_code, parts = (
-        ([], [])
-        if switch_work.polls(point)
-        else (causes.ranked_causes(frames), switch_work.parts(point, rounds, variation, control))
-    )
+    polls = switch_work.polls(point)
+    by_code = [] if polls else causes.ranked_causes(frames)
+    parts = [] if polls else switch_work.parts(point, rounds, variation, control)
     steal = [float(np.mean([one.steal_share for one in side])) for side in rounds]
     busy = [float(np.mean([one.busy_share for one in side])) for side in rounds]
     others = [conditions.other_programs(rows["folder"]) for rows in point.rows[:2]]

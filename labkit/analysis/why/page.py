@@ -192,8 +192,7 @@ def _cells(one: ExplainedPoint, headed: bool) -> Iterator[Cell]:
         yield prose_cell(heading, plain(words))
         yield shown_cell(flame.draw_difference(difference))
         yield shown_cell(figures.functions(difference.functions()))
-        about = "The rows above the total add up to it."
-        yield prose_cell("### By function: self time", about)
+        yield prose_cell("### By function: self time", "The rows above the total add up to it.")
         yield shown_cell(flame.functions_as_text(difference))
         yield prose_cell("### By function: callees included")
         yield shown_cell(flame.functions_as_text(difference, inclusive=True))
@@ -212,9 +211,7 @@ def candidates_table(of: Conclusion) -> Table:
     if not of.candidates:
         if any(one.relevant for one in of.settings):
             return title, "None is judged: no profiles of both sides say what the settings below cost.", None
-        differs = (
-            "no recorded setting that may matter differs" if of.settings else "no recorded setting differs"
-        )
+        differs = f"no recorded setting{' that may matter' if of.settings else ''} differs"
         return title, f"None: {differs}{', and nothing stands out' if of.split is not None else ''}.", None
     lines = [
         {

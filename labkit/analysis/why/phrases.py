@@ -92,9 +92,8 @@ def known(evidence: Evidence) -> list[str]:
     if (text := frames(evidence)) is not None:
         result.append(text)
     if evidence.speed_differs and abs(right - left) >= IDLE_SHARE:
-        result.append(
-            f"the CPUs were busy for {units.percent(right)} of the time instead of {units.percent(left)}"
-        )
+        before, after = units.percent(left), units.percent(right)
+        result.append(f"the CPUs were busy for {after} of the time instead of {before}")
     return result
 
 
@@ -108,9 +107,8 @@ def difference(evidence: Evidence) -> str:
     if speed is not None and evidence.speed_differs:
         what = evidence.point.judged.average
         ratio, low, high = (math.exp(one) for one in (speed.difference, speed.low, speed.high))
-        result.append(
-            f"has {ratio:.3g} times [{low:.3g}, {high:.3g}] the {what}{'' if result else f' of {evidence.names[0]}'}"
-        )
+        of = "" if result else f" of {evidence.names[0]}"
+        result.append(f"has {ratio:.3g} times [{low:.3g}, {high:.3g}] the {what}{of}")
     return f"{evidence.names[1]} {' and '.join(result)}" if result else ""
 
 
@@ -174,13 +172,8 @@ def caveat(evidence: Evidence) -> str:
 def code_path(evidence: Evidence, code: causes.Cause) -> str:
     """Return `page allocation costs 2 µs [1, 3] more per packet that arrived, 40 % of … (in
     get_page_from_freelist)`."""
-    place = _place(code)
-    what = {
-        "new": f"new code path {place}",
-        "gone": f"code path no longer used: {place}",
-        "changed": f"in {place}",
-    }[code.change]
-    return f"{cost(evidence, code)} ({what})"
+    words = {"new": "new code path", "gone": "code path no longer used:", "changed": "in"}
+    return f"{cost(evidence, code)} ({words[code.change]} {_place(code)})"
 
 
 def cost(evidence: Evidence, code: causes.Cause) -> str:
@@ -201,12 +194,8 @@ def effect(evidence: Evidence, size: Estimate, existed: bool = False, plural: bo
 
 def place(code: causes.Cause) -> str:
     """Return the sentence about the functions of a cause."""
-    start = {
-        "new": "The code path is new:",
-        "gone": "The code path is no longer used:",
-        "changed": "The function is",
-    }[code.change]
-    return f"{start} {_place(code)}"
+    words = {"new": "code path is new:", "gone": "code path is no longer used:", "changed": "function is"}
+    return f"The {words[code.change]} {_place(code)}"
 
 
 def _place(code: causes.Cause) -> str:
@@ -283,9 +272,5 @@ def further_settings(settings: Sequence[Setting]) -> str:
 
 def capitalised(text: str) -> str:
     """Start a sentence with a capital letter, unless it starts with a name."""
-    first = text.partition(" ")[0]
-    return (
-        text
-        if any(mark in first for mark in "._/:0123456789") or first[:1].isupper()
-        else text[:1].upper() + text[1:]
-    )
+    is_name = re.search(r"[._/:0-9]", text.partition(" ")[0]) is not None
+    return text if is_name else text[:1].upper() + text[1:]

@@ -19,18 +19,7 @@ from labkit.analysis.flame.load_profiles import observed
 from labkit.analysis.flame.significance import CLAIM_SHARE, compared, estimate, half_interval, run_variation
 from labkit.analysis.protocols import CostUnit
 from labkit.analysis.why import counter_tables, work
-from labkit.analysis.why.counter_tables import (
-    LEFT_OUT,
-    NOT,
-    NS,
-    Table,
-    between_runs,
-    has_known_work,
-    in_guests,
-    number_texts,
-    observed_by,
-    work_unit,
-)
+from labkit.analysis.why.counter_tables import NOT, Table, number_texts, observed_by
 from labkit.analysis.why.selection import ProfiledPoint
 from labkit.common import loss_places, units
 from labkit.common.errors import BadInput
@@ -46,6 +35,7 @@ TIMED = (
     " instruction to its return. It includes callees, interrupts and the tracer's own cost, so times of functions that"
     " call each other overlap."
 )
+TIMES, CALLS = ("function_times", "guest_function_times"), (flame.packet_calls.OBSERVER,)  # observers
 US = 1e6
 MANY = 100  # from here on, means are shown without decimals, which carry no information
 TimedRounds = list[tuple[dict[str, Any], pd.Series]]
@@ -129,13 +119,11 @@ def loss_table(point: ProfiledPoint) -> Table:
         hops = [result for report, _ in rounds if (result := _hops(report))]
         for place in dict.fromkeys(place for result in hops for place in result):
             shares = np.array([result.get(place, 0.0) for result in hops])
-            columns.setdefault(name, {})[place] = (
-                f"{units.plus_minus(100 * shares.mean(), 100 * half_interval(shares))} %"
-            )
+            columns.setdefault(name, {})[place] = _mean_share(shares)
         for pair in (pair for report, _ in rounds for pair in report.get("loss", []) if pair.get("unit")):
             unit_of[name] = pair["unit"]
     if not columns:
-        return title, f"The path of the packets is not known.{in_guests(seen)}", None
+        return title, f"The path of the packets is not known.{counter_tables.in_guests(seen)}", None
     places = _merge([[place for place in own if place != ALL] for own in columns.values()])
     shown = pd.DataFrame(columns).reindex([*places, ALL]).fillna("–")
     text = f"Of {_share_base(unit_of)}; mean of the rounds with its 95 % interval; hops in the order of the path."
@@ -145,7 +133,11 @@ def loss_table(point: ProfiledPoint) -> Table:
         text += " Copies of mirrors are shares of the copies that the mirrors should have made."
     if protocols.find(point.protocol).work == "packet" and "frames" in unit_of.values():
         text += " Losses at sockets are not included."
-    return title, text + in_guests(seen), shown
+    return title, text + counter_tables.in_guests(seen), shown
+
+
+def _mean_share(shares: np.ndarray[Any, np.dtype[np.float64]]) -> str:
+    return f"{units.plus_minus(100 * shares.mean(), 100 * half_interval(shares))} %"
 
 
 class CountedLoss(NamedTuple):
@@ -191,8 +183,10 @@ def loss_answer(point: ProfiledPoint, places: Sequence[str] = ("",)) -> CountedL
     return CountedLoss(more, text, is_certain, p, place)
 
 
-def _copies_of_mirrors(point: ProfiledPoint) -> Iterator[Table]:
-    """Yield the table of what became of the copies of each mirror, if a side has several that are told apart."""
+def _losses(point: ProfiledPoint) -> Iterator[Table]:
+    """Yield the table of the loss per hop, and that of what became of the copies of each mirror, if a side has several
+    that are told apart."""
+    yield loss_table(point)
     columns: dict[str, dict[str, str]] = {}
     for (name, _), rounds in zip(point.named_sides(), observed_by(point, "counters")[:2], strict=False):
         reports = [report.get("copies", {}).get("mirrors", {}) for report, _ in rounds]
@@ -205,8 +199,7 @@ def _copies_of_mirrors(point: ProfiledPoint) -> Iterator[Table]:
             for what, column in columns_of.items():
                 shares = [column(one) / one["sent_count"] for one in counts if column(one) is not None]
                 if shares:
-                    mean, half = 100 * np.mean(shares), 100 * half_interval(np.array(shares))
-                    columns.setdefault(name, {})[f"{mirror}: {what}"] = f"{units.plus_minus(mean, half)} %"
+                    columns.setdefault(name, {})[f"{mirror}: {what}"] = _mean_share(np.array(shares))
     shown = pd.DataFrame(columns).fillna("–")
     if any(place.startswith("mirror1:") for place in shown.index):
         yield (
@@ -247,14 +240,10 @@ def _hops(report: dict[str, Any]) -> dict[str, float]:
     if not pairs:
         return {}
     beside = _shares([one["frames"] for one in pairs if "frames" in one])
-    all_of_it = {ALL: _lost_share(pairs)}
     copies = _shares([report["copies"]]) if "copies" in report else {}
-    return (
-        {f"{FRAMES}{place}": share for place, share in beside.items()}
-        | _shares(pairs)
-        | {f"{COPIES}{place}": share for place, share in copies.items() if place != UNEXPLAINED}
-        | all_of_it
-    )
+    result = {f"{FRAMES}{place}": share for place, share in beside.items()} | _shares(pairs)
+    result |= {f"{COPIES}{place}": share for place, share in copies.items() if place != UNEXPLAINED}
+    return result | {ALL: _lost_share(pairs)}
 
 
 def _lost_share(pairs: Sequence[Mapping[str, Any]], place: str = "") -> float:
@@ -285,14 +274,14 @@ def function_times(point: ProfiledPoint) -> list[str | pd.DataFrame | go.Figure]
     """Return text, a table and a figure of how long functions took, or only text if a side was not timed."""
     sides: dict[str, tuple[pd.DataFrame, TimedRounds]] = {}
     nothing: list[str] = []
-    of = work_unit(point)
+    of = counter_tables.work_unit(point)
     for name, rows in list(point.named_sides())[:2]:
         own = rows[rows["observer"].eq("function_times") & rows["status"].eq("ok")]
         rounds = [(observed(row["observed"]), row) for _, row in own.iterrows()]
         rounds = [(each, row) for each, row in rounds if each.get("functions")]
         if not rounds:
             return [NOT.format("function_times")]
-        worked = [(each, row) for each, row in rounds if has_known_work(row[of.work])]
+        worked = [(each, row) for each, row in rounds if counter_tables.has_known_work(row[of.work])]
         if len(worked) < len(rounds):
             nothing.append(f"{len(rounds) - len(worked)} of {len(rounds)} rounds of {name}")
         rounds = worked or rounds  # without known work, costs are shown as "–"
@@ -300,12 +289,12 @@ def function_times(point: ProfiledPoint) -> list[str | pd.DataFrame | go.Figure]
     again = [
         (report, row)
         for report, row in observed_by(point, "function_times")[2]
-        if report.get("functions") and has_known_work(row[of.work])
+        if report.get("functions") and counter_tables.has_known_work(row[of.work])
     ]
     seen = {name: (rows, [each for each, _ in rounds]) for name, (rows, rounds) in sides.items()}
     text = " ".join([TIMED.format(of.description), *_tracers(sides), *point.doubts("function_times")])
     if nothing:
-        text += LEFT_OUT.format(" and ".join(nothing))
+        text += counter_tables.LEFT_OUT.format(" and ".join(nothing))
     return [
         text,
         function_time_table(list(sides), [*(rounds for _, rounds in sides.values()), again], of),
@@ -320,8 +309,8 @@ def _tracers(sides: Mapping[str, tuple[pd.DataFrame, TimedRounds]]) -> list[str]
         for name, (_, rounds) in sides.items()
     }
     if len(set(by.values())) > 1:
-        number_texts = ", ".join(f"{name} by {tracer or 'an unknown tracer'}" for name, tracer in by.items())
-        return [f"Different tracers took the times, so do not compare them: {number_texts}."]
+        each = ", ".join(f"{name} by {tracer or 'an unknown tracer'}" for name, tracer in by.items())
+        return [f"Different tracers took the times, so do not compare them: {each}."]
     return [f"Timed by {tracer}." for tracer in set(by.values()) if tracer]
 
 
@@ -333,32 +322,29 @@ def function_time_table(heads: Sequence[str], sides: Sequence[TimedRounds], of: 
     minus left), and whether it stands out. TCP costs are not per packet, because offloads determine the size of a TCP
     packet.
     """
-    names = list(
-        dict.fromkeys(name for rounds in sides[:2] for report, _ in rounds for name in report["functions"])
-    )
+    reports = [report["functions"] for rounds in sides[:2] for report, _ in rounds]
+    names = list(dict.fromkeys(name for functions in reports for name in functions))
     columns: dict[str, list[str]] = {}
     totals, each, unit = [], [], of.description.removesuffix(" that arrived")
     for head, rounds in zip((*heads, None), sides, strict=True):
         worth = of.one / np.array([load_profiles.work(row, report, of.work) for report, row in rounds])
         functions = [[report["functions"].get(name, {}) for report, _ in rounds] for name in names]
         if head is not None:
-            columns[f"calls per {unit}, {head}"] = _means(
-                [_reported(one, "count") * worth for one in functions]
-            )
+            counts = [_reported(one, "count") * worth for one in functions]
+            columns[f"calls per {unit}, {head}"] = _means(counts)
             for quantity in ("mean", "p50", "p99"):
                 values = [_reported(one, f"{quantity}_s") * US for one in functions]
                 columns[f"{quantity}, µs, {head}"] = _means(values)
-        totals.append(
-            np.rint(np.array([_reported(one, "total_s") for one in functions]) * NS).astype(np.int64)
-        )
+        taken_s = np.array([_reported(one, "total_s") for one in functions])
+        totals.append(np.rint(taken_s * counter_tables.NS).astype(np.int64))
         each.append(worth)
-    result = compared(totals[0], each[0], totals[1], each[1], between_runs(sides), (totals[2], each[2]))
-    by = of.unit_s * NS
+    variation = counter_tables.between_runs(sides)
+    result = compared(totals[0], each[0], totals[1], each[1], variation, (totals[2], each[2]))
+    by = of.unit_s * counter_tables.NS
     for head, side in zip(heads, (result.left, result.right), strict=True):
         columns[f"{of.unit} per {unit}, {head}"] = number_texts(side.mean / by, side.half / by)
-    columns[f"difference, {of.unit} per {unit}"] = number_texts(
-        result.difference / by, result.half / by, sign=True
-    )
+    differences = number_texts(result.difference / by, result.half / by, sign=True)
+    columns[f"difference, {of.unit} per {unit}"] = differences
     columns["stands out"] = ["yes" if one else "no" for one in result.stands_out]
     return pd.DataFrame(columns, index=pd.Index(names))
 
@@ -380,17 +366,9 @@ SECTIONS = (
     Section(("counters",), _tables(counter_tables.kernel), slows=False),
     Section(("switch",), _tables(counter_tables.switch)),
     Section(("kprobe",), _tables(_kprobe_tables)),
-    Section(
-        ("counters",), _tables(lambda point: [loss_table(point), *_copies_of_mirrors(point)]), slows=False
-    ),
-    Section(
-        ("function_times", "guest_function_times"),
-        lambda point: [("Function times", list(function_times(point)))],
-    ),
-    Section(
-        (flame.packet_calls.OBSERVER,),
-        lambda point: [("The calls of one packet", list(_packets(point)))],
-    ),
+    Section(("counters",), _tables(_losses), slows=False),
+    Section(TIMES, lambda point: [("Function times", list(function_times(point)))]),
+    Section(CALLS, lambda point: [("The calls of one packet", list(_packets(point)))]),
 )
 QUIET = frozenset(name for section in SECTIONS if not section.slows for name in section.observers)
 

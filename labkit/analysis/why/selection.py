@@ -204,11 +204,11 @@ def by_host(sides: Sides) -> list[tuple[str, Sides]]:
 def _on_host(sides: Sides, key: load.Key) -> Sides:
     """Return the sides with the rows of one host."""
 
+    def here(table: pd.DataFrame) -> pd.DataFrame:
+        return dict(load.groups(table, load.HOST)).get(key, table.iloc[:0])
+
     def only(side: ProfiledArm) -> ProfiledArm:
-        rows, profiles = (
-            dict(load.groups(one, load.HOST)).get(key, one.iloc[:0]) for one in (side.rows, side.profiles)
-        )
-        return replace(side, rows=rows, profiles=profiles)
+        return replace(side, rows=here(side.rows), profiles=here(side.profiles))
 
     left, right, again = sides
     return only(left), only(right), None if again is None else only(again)
@@ -227,10 +227,8 @@ def points(sides: Sides) -> Iterator[ProfiledPoint]:
 def _points(sides: Sides) -> Iterator[ProfiledPoint]:
     by = shared_parameters(sides)
     if "protocol" not in by:
-        raise BadInput(
-            f"{sides[0].name} and {sides[1].name} have loads without a common unit of work: name two loads"
-            " of one protocol"
-        )
+        why = "have loads without a common unit of work: name two loads of one protocol"
+        raise BadInput(f"{sides[0].name} and {sides[1].name} {why}")
     left, right, control = ({} if one is None else dict(load.groups(one.profiles, by)) for one in sides)
     common = [(key, key) for key in left if key in right]
     if not common and left and right:
@@ -259,11 +257,10 @@ def _nothing(sides: Sides, by: list[str]) -> str:
     if bare := [one.name for one in sides[:2] if one is not None and one.profiles.empty]:
         who = f"{bare[0]} was" if len(bare) == 1 else "they were"
         return f"{who} not profiled: measure with observe=perf_record"
-    differing = load.differing_columns(sides[0].profiles, sides[1].profiles, by)
-    lines = (
-        f"; they differ in {', '.join(differing)}: name the points of both, as {FORM}" if differing else ""
-    )
-    return f"they have no point in common{lines}"
+    text = "they have no point in common"
+    if differing := load.differing_columns(sides[0].profiles, sides[1].profiles, by):
+        text += f"; they differ in {', '.join(differing)}: name the points of both, as {FORM}"
+    return text
 
 
 def _differing(left: Values, right: Values) -> list[str]:
@@ -339,9 +336,8 @@ def _usual(run: Run) -> tuple[str, str]:
         see = f": in JupyterLab, labkit.open('{run.folder}').causes() draws its flame graph" if drawn else ""
         raise BadInput(f"{run.folder} has one arm, {run.arms()[0]}, and nothing to compare with{see}")
     if len(variants) != 1 or len(baseline) != 1:
-        raise BadInput(
-            f"{run.folder} has the arms {', '.join(run.arms())}: name two of them as {run.folder}:ARM"
-        )
+        arms = ", ".join(run.arms())
+        raise BadInput(f"{run.folder} has the arms {arms}: name two of them as {run.folder}:ARM")
     return baseline[0], variants[0]
 
 

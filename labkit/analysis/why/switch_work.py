@@ -91,13 +91,14 @@ def kind_of(stack: str) -> str | None:
     for place in WORK_AREAS:
         if place.process is not None and not re.fullmatch(place.process, process):
             continue
-        if place.functions is None or any(_does(place.functions, one) for one in kernel):
-            return next(
-                name
-                for name, functions in place.kinds
-                if functions is None or any(_does(functions, one) for one in kernel)
-            )
+        if _do(kernel, place.functions):
+            return next(name for name, functions in place.kinds if _do(kernel, functions))
     return None if process == OUTSIDE else ENDPOINTS
+
+
+def _do(kernel: Sequence[str], functions: str | None) -> bool:
+    """Return whether one of the kernel's functions is one of these; without any (None), every one is."""
+    return functions is None or any(_does(functions, one) for one in kernel)
 
 
 @functools.cache
@@ -137,11 +138,9 @@ def parts(
 
     def size(name: str) -> Estimate:
         samples = [np.array([float(each[name]) for each in side]) for side in counts]
-        left, right, again = (count * each for count, each in zip(samples, worth, strict=True))
-        floors = [
-            float((count * each**2).sum()) / max(len(count), 1) ** 2
-            for count, each in zip(samples, worth, strict=True)
-        ]
+        both = list(zip(samples, worth, strict=True))
+        left, right, again = (count * each for count, each in both)
+        floors = [float((count * each**2).sum()) / max(len(count), 1) ** 2 for count, each in both]
         return estimate(left, right, variation, floors, again)
 
     result = [Part(name, size(name), copies) for name in names]

@@ -83,9 +83,8 @@ def of_point(point: ProfiledPoint) -> MeasuredVerdict | None:
     is_certain = result["word"].isin(CERTAIN)
     first = (result[is_certain] if is_certain.any() else result).iloc[0]
     of_right = left.folders != right.folders or first["topology"] == right.topology
-    return MeasuredVerdict(
-        bool(is_certain.any()), (first["word"] == "slower") == of_right, str(first["sentence"])
-    )
+    is_right_slower = (first["word"] == "slower") == of_right
+    return MeasuredVerdict(bool(is_certain.any()), is_right_slower, str(first["sentence"]))
 
 
 def _compare(left: ProfiledArm, right: ProfiledArm) -> pd.DataFrame | None:
@@ -98,11 +97,11 @@ def _compare(left: ProfiledArm, right: ProfiledArm) -> pd.DataFrame | None:
             return change_effects.all_verdicts(left.rows)
         if left.topology == right.topology:
             of = dict(zip(left.rows["protocol"], left.rows["metric"], strict=True))
-            compared, _ = compare_runs.compare(
-                left.folders,
-                right.folders,
-                judged=lambda rows: rows.assign(metric=rows["protocol"].map(of).fillna(rows["metric"])),
-            )
+
+            def judged(rows: pd.DataFrame) -> pd.DataFrame:
+                return rows.assign(metric=rows["protocol"].map(of).fillna(rows["metric"]))
+
+            compared, _ = compare_runs.compare(left.folders, right.folders, judged=judged)
             return selection.rows_with(compared, left.values)
     return None
 
