@@ -82,12 +82,10 @@ def below_each_other(plots: Sequence[tuple[Panel, Quantity]], panel_px: int) -> 
 def say_size(size: float, panel: Panel) -> str:
     """Return the tick label of a size, with the number of fragments if there are several."""
     mtu, family = panel.table[["mtu_bytes", "family"]].iloc[0]
-    many = (
-        panel.protocol in FRAGMENTED
-        and pd.notna(mtu)
-        and fragments_count(size, mtu, 4 if pd.isna(family) else family)
-    )
-    return f"{size:.0f}" + (f"<br>×{many}" if many and many > 1 else "")
+    many = 1
+    if panel.protocol in FRAGMENTED and pd.notna(mtu):
+        many = fragments_count(size, mtu, 4 if pd.isna(family) else family)
+    return f"{size:.0f}" + (f"<br>×{many}" if many > 1 else "")
 
 
 SIZE = Axis("length_bytes", "bytes of payload (×: fragments)", lambda size: f"{size:.0f} bytes", say_size)
@@ -100,9 +98,8 @@ def mark_mtu(figure: go.Figure, panel: Panel) -> None:
         return
     largest, sizes = largest_whole(mtu, 4 if pd.isna(family) else family), panel.table["length_bytes"]
     if sizes.min() <= largest < sizes.max():
-        figure.add_shape(
-            x0=largest + 0.5, x1=largest + 0.5, y0=0, y1=1, yref="y domain", **RULE, **panel.place
-        )
+        x = {"x0": largest + 0.5, "x1": largest + 0.5}
+        figure.add_shape(y0=0, y1=1, yref="y domain", **x, **RULE, **panel.place)
 
 
 def plot(panel: Panel, what: str, unit: str, **columns: str) -> tuple[Panel, Quantity]:
@@ -118,9 +115,8 @@ def plot(panel: Panel, what: str, unit: str, **columns: str) -> tuple[Panel, Qua
     result = (sign for sign, scale in PREFIXES.items() if scale <= middle)
     prefix = "" if unit == "CPUs" else next(result, "")
     unit = f"{prefix}{unit}"
-    return replace(panel, table=table, title=f"{panel.title}: {what}"), Quantity(
-        unit, unit, PREFIXES[prefix], far
-    )
+    quantity = Quantity(unit, unit, PREFIXES[prefix], far)
+    return replace(panel, table=table, title=f"{panel.title}: {what}"), quantity
 
 
 def largest_whole(mtu_bytes: float, family: float) -> int:

@@ -81,10 +81,8 @@ def forest(
     contains 1. An arm without any ratio in a panel has one line with its word. The optional columns `accelerator` and
     `peer_accelerator` mark emulated rows.
     """
-    parts = [
-        replace(panel, table=_lines(panel.table))
-        for panel in panels(verdicts, columns_count=1, along="pairs")
-    ]
+    each = panels(verdicts, columns_count=1, along="pairs")
+    parts = [replace(panel, table=_lines(panel.table)) for panel in each]
     texts = _Texts.of(parts)
     figure = _empty(parts, reading, STACKED_PX if texts.stacked else LINE_PX)
     low, high = drawn_range(verdicts)
@@ -139,9 +137,8 @@ def _empty(parts: list[Panel], reading: str | None, line_px: int) -> go.Figure:
 
 def drawn_range(verdicts: pd.DataFrame) -> tuple[float, float]:
     """Return the range of all values to draw with a margin, at least 7 % around 1."""
-    bounds = verdicts[["ratio", "low", "high", "control_low", "control_high"]].to_numpy(
-        float, na_value=math.nan
-    )
+    ends = verdicts[["ratio", "low", "high", "control_low", "control_high"]]
+    bounds = ends.to_numpy(float, na_value=math.nan)
     drawn = [float(bound) for bound in bounds.flat if _MIN_RATIO <= bound <= _MAX_RATIO]
     return min(0.93, *drawn, 1) / 1.01, max(1.07, *drawn, 1) * 1.01
 
@@ -170,9 +167,8 @@ def _lines(table: pd.DataFrame) -> pd.DataFrame:
     names = sorted(table["topology"].unique(), key=lambda name: (name in last, theme.arm_order(name)))
     order = {name: place for place, name in enumerate(names)}
     absent = table["ratio"].isna().groupby(table["topology"]).transform("all")
-    table = table.assign(
-        order=table["topology"].map(order), absent=absent, what=table["pairs"].map(pairs_word)
-    )
+    table = table.assign(order=table["topology"].map(order), absent=absent)
+    table["what"] = table["pairs"].map(pairs_word)
     one = table["pairs"].nunique() == 1  # then an absent arm keeps that number in its label
     table["what"] = table["what"].mask(absent & (not one), "any pairs")
     lines = table[~(absent & table.duplicated(["topology", "word", "absent"]))]

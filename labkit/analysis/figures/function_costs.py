@@ -31,27 +31,17 @@ def functions(table: pd.DataFrame) -> go.Figure:
         bars = {} if pd.isna(low) else {"error_x": {"array": [high - middle], "arrayminus": [middle - low]}}
         is_sum = not one["kind"]
         symbol = ("diamond" if is_sum else "circle") + ("" if one["stands_out"] else "-open")
-        figure.add_trace(
-            go.Scatter(
-                x=[middle],
-                y=[row],
-                mode="markers",
-                marker={"color": color, "symbol": symbol, "size": 10},
-                hoverinfo="text",
-                hovertext=[_hover(one, at)],
-                showlegend=False,
-                **bars,
-            )
-        )
+        look: dict[str, Any] = {"mode": "markers", "marker": {"color": color, "symbol": symbol, "size": 10}}
+        hover = {"hoverinfo": "text", "hovertext": [_hover(one, at)]}
+        figure.add_scatter(x=[middle], y=[row], showlegend=False, **look, **hover, **bars)
     ticks = {"tickvals": list(range(len(names))), "ticktext": names, "range": [len(names) - 0.5, -0.5]}
     figure.update_yaxes(showgrid=False, **ticks)
     figure.update_xaxes(title_text=f"difference, {unit} of CPU per {at['per']}")
-    figure.add_shape(
-        xref="x", yref="y domain", x0=0, x1=0, y0=0, y1=1, type="line", line_width=1, opacity=0.8
-    )
+    line = {"type": "line", "line_width": 1}
+    figure.add_shape(xref="x", yref="y domain", x0=0, x1=0, y0=0, y1=1, opacity=0.8, **line)
     if sums := int(table["kind"].eq("").sum()):
         y = len(table) - sums - 0.5
-        figure.add_shape(xref="x domain", yref="y", x0=0, x1=1, y0=y, y1=y, type="line", line_width=1)
+        figure.add_shape(xref="x domain", yref="y", x0=0, x1=1, y0=y, y1=y, **line)
     figure.update_layout(height=EDGES_PX + ROW_PX * len(table))
     title = f"What makes {at['right']} differ from {at['left']}"
     subtitle = f"{at['time']}; bars: 95 % interval; open: does not stand out from the spread between rounds"
@@ -62,10 +52,9 @@ def functions(table: pd.DataFrame) -> go.Figure:
 def _scale(table: pd.DataFrame, at: dict[str, Any]) -> tuple[float, str]:
     """Return the unit of the axis in seconds and its name: the table's, or a larger one for numbers of five digits."""
     most = float(table["difference_s"].abs().max()) if len(table) else 0.0
-    larger = [(size, name) for size, name in ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s")) if size > at["unit_s"]]
     fit = (float(at["unit_s"]), str(at["unit"]))
-    for size, name in larger:
-        if most / fit[0] >= 10_000:
+    for size, name in ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s")):
+        if size > at["unit_s"] and most / fit[0] >= 10_000:
             fit = (size, name)
     return fit
 

@@ -27,11 +27,8 @@ def function_times(arms: Mapping[str, tuple[pd.DataFrame, Rounds]]) -> go.Figure
     The vertical axis is the share of calls per part (BIN) of an octave, so that areas are shares. A dotted line is the
     median. `arms` maps a name to the rows of its profiles and the results of function_times (column `observed`).
     """
-    names = list(
-        dict.fromkeys(
-            name for _, rounds in arms.values() for report in rounds for name in report["functions"]
-        )
-    )
+    reports = [report["functions"] for _, rounds in arms.values() for report in rounds]
+    names = list(dict.fromkeys(name for functions in reports for name in functions))
     titles = {(row, 1): theme.plain(name) for row, name in enumerate(names, 1)}
     count = max(1, len(names))
     figure = titled_grid(titles, rows=count, cols=1, shared_xaxes=True, vertical_spacing=0.4 / max(count, 4))
@@ -51,16 +48,15 @@ def function_times(arms: Mapping[str, tuple[pd.DataFrame, Rounds]]) -> go.Figure
 
 
 def _draw_arm(figure: go.Figure, row: int, arm: str, style: theme.ArmStyle, rounds: Rounds) -> None:
-    bins: Counter[tuple[float, float]] = Counter()
+    bins = Counter[tuple[float, float]]()
     for one in rounds:
         for low, high, count in one.get("histogram", ()):
             bins[low, high] += int(count)
     total = sum(bins.values())
     if not total:
         return
-    xs: list[float | None] = []
-    ys: list[float | None] = []
-    last = None
+    xs, ys = list[float](), list[float]()
+    last: float | None = None
     for (low, high), count in sorted(bins.items()):
         low, high = low / US, high / US
         low = low or high / 2  # a coarse clock reports calls of 0 s
@@ -71,15 +67,12 @@ def _draw_arm(figure: go.Figure, row: int, arm: str, style: theme.ArmStyle, roun
     common: dict[str, Any] = {"legendgroup": arm, "name": theme.plain(arm), "mode": "lines"}
     line = {"color": style.color, "dash": style.dash}
     hover = "%{x:.3~g} µs: %{y:.1%} of calls per ⅛ octave"
-    figure.add_trace(
-        go.Scatter(x=xs, y=ys, line=line, showlegend=True, hovertemplate=hover, **common), row=row, col=1
-    )
+    curve = go.Scatter(x=xs, y=ys, line=line, showlegend=True, hovertemplate=hover, **common)
+    figure.add_trace(curve, row=row, col=1)
     medians = [one["p50_s"] for one in rounds if one.get("p50_s")]
-    middle = sum(medians) / len(medians) if medians else None
-    if middle:
-        figure.add_vline(
-            x=middle / US, row=row, col=1, line={"color": style.color, "dash": "dot", "width": 1}, opacity=1
-        )
+    if medians:
+        middle: dict[str, Any] = {"color": style.color, "dash": "dot", "width": 1}
+        figure.add_vline(x=sum(medians) / len(medians) / US, row=row, col=1, line=middle, opacity=1)
 
 
 def function_durations(times: pd.DataFrame) -> go.Figure:

@@ -42,10 +42,8 @@ def kernels(verdicts: pd.DataFrame) -> go.Figure:
     more = {panel.protocol: protocols.of(panel.table).higher_is_better for panel in parts}
     above = ["above 1 is faster"] if any(more.values()) else []
     below = [f"below 1 is faster ({name})" for name in sorted(more) if not more[name]]
-    faster = " and ".join([*above, *below])
-    subtitle = (
-        f"{faster}; bars: 95 % interval, open where it includes 1; shaded: the baseline against itself (A/A)"
-    )
+    bars = "bars: 95 % interval, open where it includes 1; shaded: the baseline against itself (A/A)"
+    subtitle = f"{' and '.join([*above, *below])}; {bars}"
     figure = finish(figure, as_rows(verdicts), "Ratios to the baseline within each kernel", subtitle)
     return theme.explained(
         figure,
@@ -74,16 +72,10 @@ def _arms(figure: go.Figure, panel: Panel) -> None:
         low, high = (own[end].fillna(own["ratio"]) for end in ("low", "high"))
         open_ = (low <= 1) & (high >= 1)
         symbol = style.symbol.removesuffix("-open")
-        points = go.Scatter(
-            x=own["place"] + 0.6 * ((number + 0.5) / len(arms) - 0.5),
-            y=own["ratio"],
+        figure.add_scatter(
+            x=own["place"] + 0.6 * ((number + 0.5) / len(arms) - 0.5), y=own["ratio"], mode="markers",
             error_y={"array": high - own["ratio"], "arrayminus": own["ratio"] - low},
-            mode="markers",
             marker={"color": style.color, "symbol": [symbol + "-open" * one for one in open_], "size": 9},
-            name=theme.plain(arm),
-            legendgroup=arm,
-            showlegend=True,
-            hoverinfo="text",
-            hovertext=[theme.folded(sentence, 60) for sentence in own["sentence"]],
-        )
-        figure.add_trace(points, **panel.place)
+            name=theme.plain(arm), legendgroup=arm, showlegend=True, hoverinfo="text",
+            hovertext=[theme.folded(sentence, 60) for sentence in own["sentence"]], **panel.place,
+        )  # fmt: skip

@@ -304,11 +304,8 @@ def _axes(
     texts = {at: axis.tick(at, panel) if axis.tick else axis.say(at) for at in places}
     shown = ticks(texts, domain[1] - domain[0], room)
     if axis.words:
-        shown = {
-            "tickvals": places,
-            "ticktext": list(axis.words.values()),
-            "tickangle": TURNED if axis.turned_px else 0,
-        }
+        shown = {"tickvals": places, "ticktext": list(axis.words.values())}
+        shown["tickangle"] = TURNED if axis.turned_px else 0
     figure.update_xaxes(type="log", range=sides, title_text=axis.title, **shown, **panel.place)
     reach = [end / quantity.scale for end in ends] if ends else [0.0, 1.0]
     shape = log_axis(*reach) if quantity.is_log and ends else {"range": reach}
@@ -374,15 +371,13 @@ def _rounds(table: pd.DataFrame) -> pd.DataFrame:
     ok = table[table["status"].eq("ok") & table["value"].notna()]
     keys = ["arm", "role", "x", "method", "round"] + (["run"] if "run" in ok else [])
     if "weight" not in ok:
-        return ok.groupby(keys, as_index=False, dropna=False).agg(
-            value=("value", "mean"), count=("value", "size")
-        )
+        rounds = ok.groupby(keys, as_index=False, dropna=False)
+        return rounds.agg(value=("value", "mean"), count=("value", "size"))
     groups = ok[ok["weight"].notna()].groupby(keys, as_index=False, dropna=False)
     # min_count: the sum of no values is NaN, not 0.
     grouped = groups[["value", "part", "weight"]].sum(min_count=1).assign(count=groups.size()["size"])
-    return grouped.assign(
-        value=grouped["value"] / grouped["weight"], part=grouped["part"] / grouped["weight"]
-    )
+    weight = grouped["weight"]
+    return grouped.assign(value=grouped["value"] / weight, part=grouped["part"] / weight)
 
 
 def _x(one: dict[Any, Any]) -> float:
@@ -399,15 +394,12 @@ def _middle(rounds: list[dict[Any, Any]]) -> dict[str, Any]:
     middle = float(np.median(values)) if mean is None else mean.ratio
     parts = [one["part"] for one in rounds if pd.notna(one.get("part"))]
     return {
-        "x": rounds[0]["x"],
-        "place": rounds[0]["place"],
-        "value": middle,
+        "x": rounds[0]["x"], "place": rounds[0]["place"], "value": middle, "rounds": len(rounds),
         "which": "median" if mean is None else "geometric mean",
         "low": middle if mean is None or mean.low is None else mean.low,
         "high": middle if mean is None or mean.high is None else mean.high,
-        "rounds": len(rounds),
         "part": float(np.median(parts)) if parts else math.nan,
-    }
+    }  # fmt: skip
 
 
 def _bars_and_marks(
@@ -452,14 +444,9 @@ def _arm(
         marker["symbol"].append("arrow-up" if beyond else symbol)
         marker["size"].append(9 if beyond else 5)
     points = common | {
-        "x": [one["x"] for one in rounds],
-        "y": y,
-        "mode": "markers",
-        "opacity": 0.5,
-        "marker": marker,
-        "hovertext": [_say_round(one, quantity) for one in rounds],
-        "hoverinfo": "text",
-    }
+        "x": [one["x"] for one in rounds], "y": y, "mode": "markers", "opacity": 0.5, "marker": marker,
+        "hovertext": [_say_round(one, quantity) for one in rounds], "hoverinfo": "text",
+    }  # fmt: skip
 
     places = [list(some) for _, some in groupby(sorted(rounds, key=_x), key=_x)]
     middles = [_middle([one for one in some if one["method"] != "whole"] or some) for some in places]
@@ -468,16 +455,12 @@ def _arm(
     bars, marks = _bars_and_marks(middles, ends, scale)
     x = [one["x"] for one in middles]
     line = common | {
-        "x": x,
-        "y": [one["value"] / scale for one in middles],
-        "error_y": bars,
+        "x": x, "y": [one["value"] / scale for one in middles], "error_y": bars, "showlegend": True,
         "mode": "lines+markers" if joined else "markers",
         "marker": {"color": style.color, "symbol": style.symbol},
         "line": {"color": style.color, "dash": style.dash},
-        "showlegend": True,
-        "hovertext": [_say_middle(arm, one, quantity) for one in middles],
-        "hoverinfo": "text",
-    }
+        "hovertext": [_say_middle(arm, one, quantity) for one in middles], "hoverinfo": "text",
+    }  # fmt: skip
 
     traces = [points, line]
     if marks["x"]:
@@ -485,15 +468,12 @@ def _arm(
         cut = common | {"x": marks["x"], "y": marks["y"], "mode": "markers", "marker": marker}
         traces.append(cut | {"cliponaxis": False, "hoverinfo": "skip"})
     if not all(math.isnan(one["part"]) for one in middles):
-        dotted = {"color": style.color, "dash": "dot", "width": 1}
         part = common | {
-            "x": x,
-            "y": [one["part"] / scale for one in middles],
-            "mode": "lines" if joined else "markers",
-            "line": dotted,
-            "marker": {"color": style.color, "symbol": "line-ew-open"},
-        }
-        traces.append(part | {"hoverinfo": "skip"})
+            "x": x, "y": [one["part"] / scale for one in middles], "mode": "lines" if joined else "markers",
+            "line": {"color": style.color, "dash": "dot", "width": 1},
+            "marker": {"color": style.color, "symbol": "line-ew-open"}, "hoverinfo": "skip",
+        }  # fmt: skip
+        traces.append(part)
     return traces
 
 
@@ -508,6 +488,6 @@ def _say_middle(arm: str, one: dict[Any, Any], quantity: Quantity) -> str:
     lines += f"<br>{one['which']} {quantity.say(one['value'])}, {counted(one['rounds'], 'round')}"
     if one["low"] < one["high"]:
         lines += f"<br>95 % interval {quantity.say(one['low'])} to {quantity.say(one['high'])}"
-    return lines + (
-        f"<br>of which softirq {quantity.say(one['part'])}" if not math.isnan(one["part"]) else ""
-    )
+    if not math.isnan(one["part"]):
+        lines += f"<br>of which softirq {quantity.say(one['part'])}"
+    return lines

@@ -1,5 +1,7 @@
 """Loss against load: every trial of the searches of the experiment `throughput`."""
 
+from typing import Any
+
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -22,9 +24,8 @@ def load_loss(trials: pd.DataFrame, rates: pd.DataFrame) -> go.Figure:
     trials: `load.load` with part "trials". rates: `loss_rates.rates`.
     """
     some = trials.loc[trials["phase"].eq("search") & trials["offered_pps"].gt(0), COLUMNS]
-    keys = sorted(
-        set(zip(some["frame"], some["flows_count"], strict=True)), key=lambda one: (len(one[0]), one)
-    )
+    both = set(zip(some["frame"], some["flows_count"], strict=True))
+    keys = sorted(both, key=lambda one: (len(one[0]), one))
     titles = {(at, 1): f"<b>frames {frame}, {flows:g} flows</b>" for at, (frame, flows) in enumerate(keys, 1)}
     count = max(1, len(keys))
     figure = titled_grid(titles, rows=count, cols=1, vertical_spacing=0.4 / max(count, 4))
@@ -35,17 +36,17 @@ def load_loss(trials: pd.DataFrame, rates: pd.DataFrame) -> go.Figure:
             style = theme.arm_style(str(arm), str(own["role"].iloc[0]))
             _dots(figure, at, str(arm), own, style)
             result = rates[rates["arm"].eq(arm) & rates["frame"].eq(frame) & rates["flows_count"].eq(flows)]
+            dash, dot = ({"dash": dash, "color": style.color} for dash in ("dash", "dot"))
+            line = {"type": "line", "row": at, "col": 1}
             for pps in result["mean_pps"].dropna():
-                line = {"type": "line", "line": {"dash": "dash", "color": style.color}}
-                marks.shape(x0=pps, x1=pps, yref="y domain", y0=0, y1=1, row=at, col=1, **line)
+                marks.shape(x0=pps, x1=pps, yref="y domain", y0=0, y1=1, line=dash, **line)
             for ratio in set(result["constant_loss_ratio"].dropna()):
-                line = {"type": "line", "line": {"dash": "dot", "color": style.color}}
-                marks.shape(xref="x domain", x0=0, x1=1, y0=ratio, y1=ratio, row=at, col=1, **line)
+                marks.shape(xref="x domain", x0=0, x1=1, y0=ratio, y1=ratio, line=dot, **line)
     marks.add()
     offered = some["offered_pps"]
-    axis = (
-        log_axis(offered.min() / AXIS_MARGIN, offered.max() * AXIS_MARGIN) if len(some) else {"type": "log"}
-    )
+    axis: dict[str, Any] = {"type": "log"}
+    if len(some):
+        axis = log_axis(offered.min() / AXIS_MARGIN, offered.max() * AXIS_MARGIN)
     axis |= {"ticktext": [si(float(value), "").strip() for value in axis.get("tickvals", ())]}
     figure.update_xaxes(title_text="offered, frames/s", tickangle=0, **axis)
     powers = [10.0**power for power in range(-6, 1)]
@@ -62,18 +63,10 @@ def load_loss(trials: pd.DataFrame, rates: pd.DataFrame) -> go.Figure:
 
 def _dots(figure: go.Figure, row: int, arm: str, own: pd.DataFrame, style: theme.ArmStyle) -> None:
     counts = own["status"].eq("ok")
+    hover = "%{x:.4s} frames/s: loss %{y:.3%}<extra></extra>"
     for part, symbol, opacity in ((own[counts], "circle", 0.8), (own[~counts], "x-thin-open", 0.4)):
-        figure.add_trace(
-            go.Scatter(
-                x=part["offered_pps"],
-                y=part["loss_ratio"].clip(lower=NO_LOSS),
-                mode="markers",
-                name=theme.plain(arm),
-                legendgroup=arm,
-                showlegend=symbol == "circle",
-                marker={"color": style.color, "symbol": symbol, "opacity": opacity, "size": 7},
-                hovertemplate="%{x:.4s} frames/s: loss %{y:.3%}<extra></extra>",
-            ),
-            row=row,
-            col=1,
-        )
+        figure.add_scatter(
+            x=part["offered_pps"], y=part["loss_ratio"].clip(lower=NO_LOSS), mode="markers",
+            name=theme.plain(arm), legendgroup=arm, showlegend=symbol == "circle", hovertemplate=hover,
+            marker={"color": style.color, "symbol": symbol, "opacity": opacity, "size": 7}, row=row, col=1,
+        )  # fmt: skip

@@ -24,9 +24,8 @@ def percentiles(rows: pd.DataFrame) -> go.Figure:
     A line joins the geometric means of the rounds' percentiles; bars are 95 % intervals.
     """
     rows = rows[timed(rows)]
-    each = [
-        rows.assign(one_of=ONE_OF[name], value=rows[f"latency_{name}_s"].astype(float)) for name in LATENCIES
-    ]
+    values = {name: rows[f"latency_{name}_s"].astype(float) for name in LATENCIES}
+    each = [rows.assign(one_of=ONE_OF[name], value=own) for name, own in values.items()]
     table = pd.concat(each, ignore_index=True)
     parts = panels(table, columns_count=2)
     figure = grid(parts, PANEL_PX)

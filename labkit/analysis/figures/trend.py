@@ -45,39 +45,26 @@ def trend(
     for kernel, own in points.groupby(points["kernel"].fillna("unknown kernel"), sort=False):
         mine = shown.loc[own.index]
         style = theme.arm_style(str(kernel) if several else str(own["arm"].iloc[0]))
-        figure.add_trace(
-            go.Scatter(
-                x=own.index,
-                y=mine["y"],
-                error_y={"array": mine["y_high"] - mine["y"], "arrayminus": mine["y"] - mine["y_low"]},
-                mode="markers",
-                marker={"color": style.color, "symbol": style.symbol, "size": 8},
-                name=theme.plain(kernel),
-                hoverinfo="text",
-                hovertext=[
-                    "<br>".join(
-                        [*map(theme.plain, one.dropna()), f"{stats.estimate_text(*ends)} {quantity.unit}"]
-                    )
-                    for (_, one), ends in zip(
-                        own[["run", "time", "kernel"]].iterrows(), mine.to_numpy(), strict=True
-                    )
-                ],
-            )
-        )
+        words = [list(map(theme.plain, one.dropna())) for _, one in own[["run", "time", "kernel"]].iterrows()]
+        sizes = (f"{stats.estimate_text(*ends)} {quantity.unit}" for ends in mine.to_numpy())
+        figure.add_scatter(
+            x=own.index, y=mine["y"], mode="markers", name=theme.plain(kernel),
+            error_y={"array": mine["y_high"] - mine["y"], "arrayminus": mine["y"] - mine["y_low"]},
+            marker={"color": style.color, "symbol": style.symbol, "size": 8}, hoverinfo="text",
+            hovertext=["<br>".join([*each, size]) for each, size in zip(words, sizes, strict=True)],
+        )  # fmt: skip
     step = -(-len(points) // TICKS)
-    words = points["run"].astype("str")
+    labels = points["run"].astype("str")
     if points["time"].notna().all():
         times = points["time"].astype("str")
-        shared = (
-            11 if times.str.slice(0, 10).nunique() == 1 else 5 if times.str.slice(0, 4).nunique() == 1 else 0
-        )
-        words = times.str.slice(shared, 16 if shared == 11 else 10)  # the time of the day, or the day
-    ticks = {"tickvals": list(range(0, len(points), step)), "ticktext": list(words.iloc[::step])}
+        day, year = (times.str.slice(0, letters).nunique() == 1 for letters in (10, 4))
+        # the time of the day, or the day
+        labels = times.str.slice(11, 16) if day else times.str.slice(5 if year else 0, 10)
+    ticks = {"tickvals": list(range(0, len(points), step)), "ticktext": list(labels.iloc[::step])}
     figure.update_xaxes(range=[-0.5, len(points) - 0.5], showgrid=False, **ticks)
     figure.update_yaxes(title_text=quantity.title)
-    figure.update_layout(
-        height=PANEL_PX + TOP_PX + BOTTOM_PX, margin={"t": TOP_PX, "b": BOTTOM_PX}, showlegend=several
-    )
+    figure.update_layout(height=PANEL_PX + TOP_PX + BOTTOM_PX, margin={"t": TOP_PX, "b": BOTTOM_PX})
+    figure.update_layout(showlegend=several)
     better = "higher" if points["higher_is_better"].iloc[0] else "lower"
     on = theme.plain(points["machine_class"].fillna("unknown machine").iloc[0])
     theme.titled(figure, title, f"{on}<br>{better} is better; bars: 95 % interval of a run; line: level")
