@@ -113,14 +113,10 @@ def _tables(top: Path, *wanted: Callable[[dict[str, Any]], bool]) -> list[pd.Dat
         if not run.get("finished"):
             unfinished.append(f"the run {folder.name} is not finished")
         asked.append(run.get("percentile"))
-        own, name, published = (
-            _with_arms_in_order(_rows(folder), run),
-            str(folder),
-            published_runs.is_published(folder),
-        )
+        own, published = _with_arms_in_order(_rows(folder), run), published_runs.is_published(folder)
         for rows, is_wanted in zip(selected, wanted, strict=True):
-            wanted_rows = filter(is_wanted, own)
-            rows += [{**row, "folder": _of_sweep(folder, row) if published else name} for row in wanted_rows]
+            of = filter(is_wanted, own)
+            rows += [{**row, "folder": _of_sweep(folder, row) if published else str(folder)} for row in of]
     # `metric` is no column of rows, but a file of somebody else may have it.
     tables = [complete(pd.DataFrame(rows).drop(columns="metric", errors="ignore")) for rows in selected]
     if (chosen := next(filter(None, asked), None)) and not os.environ.get(schema.PERCENTILE):
@@ -165,10 +161,11 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
     for row in rows:
         wrong = [name for name in ("topology", "protocol", "status") if not isinstance(row.get(name), str)]
         # Millions of values: nearly all of them are null, numbers with a fraction, or in no column of numbers.
+        others = (name for name, value in row.items() if value is not None and type(value) is not float)
         wrong += [
             name
-            for name, value in row.items()
-            if value is not None and type(value) is not float and name in _NUMBERS and not _is_number(value)
+            for name in others
+            if name in _NUMBERS and not (isinstance(row[name], int) and abs(row[name]) < 10**300)
         ]
         if wrong:
             value = row.get(wrong[0])
@@ -176,11 +173,6 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
             what = f"the column {wrong[0]} has the invalid value {shown}"
             raise BadInput(f"{folder / 'rows'}: in a row of point {row.get('point')} {what}")
     return rows
-
-
-def _is_number(value: Any) -> bool:
-    """Return whether a value is a number that a table can hold."""
-    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**300)
 
 
 def complete(df: pd.DataFrame) -> pd.DataFrame:
@@ -210,9 +202,8 @@ def _is_complete(df: pd.DataFrame) -> bool:
     if "built_topology" not in df or "metric" not in df:
         return False
     types = dict(zip(df.columns, df.dtypes, strict=True))
-    return all(str(types.get(name)) == "str" for name in WORDS) and all(
-        name in types and types[name].kind in "fiu" for name in NUMBERS
-    )
+    has_numbers = all(name in types and types[name].kind in "fiu" for name in NUMBERS)
+    return has_numbers and all(str(types.get(name)) == "str" for name in WORDS)
 
 
 AGAIN = " (again)"  # the end of the name of an arm that is measured a second time
@@ -270,10 +261,8 @@ def _variants(df: pd.DataFrame) -> pd.DataFrame:
     changed = df["change"].notna()
     if changed.any():
         names = df["arm"].str.removesuffix(AGAIN)
-        unchanged = [
-            name.removesuffix(f"+{change}") for name, change in zip(names, df["change"], strict=True)
-        ]
-        if len(set(unchanged)) == 1:
+        both = zip(names, df["change"], strict=True)
+        if len({name.removesuffix(f"+{change}") for name, change in both}) == 1:
             df.loc[changed, "arm"] = df["change"] + df["again"].map({True: AGAIN, False: ""})
     several = (df["endpoint"].notna() & df["endpoint"].ne("namespace")) | changed
     if several.any():
@@ -344,10 +333,9 @@ def measured_rows(df: pd.DataFrame) -> pd.DataFrame:
     that differ in PROVENANCE.
     """
     ok = df[df["status"].eq("ok") & df["method"].ne(PROFILE) & ~unsupported_rates(df)].copy()
-    if unknown := sorted(set(ok.loc[ok["metric"].isna(), "protocol"].astype(str))):
-        raise BadInput(
-            f"rows with protocol={unknown[0]} cannot be compared: labkit compares {', '.join(PROTOCOLS)}"
-        )
+    for unknown in sorted(set(ok.loc[ok["metric"].isna(), "protocol"].astype(str))):
+        known = f"labkit compares {', '.join(PROTOCOLS)}"
+        raise BadInput(f"rows with protocol={unknown} cannot be compared: {known}")
     ok["value"] = metric_values(ok)
     ok = ok[np.isfinite(ok["value"].astype(float))]
     ok["method"] = ok["method"].where(ok["method"].eq("slice"), "whole")
@@ -362,9 +350,8 @@ def measured_rows(df: pd.DataFrame) -> pd.DataFrame:
     different = varying(ok, [*PROVENANCE, *GUEST_COLUMNS])
     for key, group in groups(ok[[*GROUP, *different]]) if different else ():
         for name, (one, other, *_) in differing(group, different).items():
-            raise BadInput(
-                f"rows that differ in {name} are never pooled: {one} and {other} ({group_text(key)})"
-            )
+            both = f"{one} and {other} ({group_text(key)})"
+            raise BadInput(f"rows that differ in {name} are never pooled: {both}")
     return ok
 
 
@@ -573,9 +560,8 @@ def non_defaults(of: Mapping[str, Any]) -> list[str]:
     words += [f"mult {of['mult']:g}"] if of["mult"] is not None else []
     if of["loss_goal_ratio"] is not None:
         words += ["NDR" if not of["loss_goal_ratio"] else f"PDR {percent(of['loss_goal_ratio'])}"]
-    fits = of["protocol"] == "udp" and of["length_bytes"] == (of["mtu_bytes"] or 0) - HEADERS.get(
-        of["family"], 0
-    )
+    full = (of["mtu_bytes"] or 0) - HEADERS.get(of["family"], 0)
+    fits = of["protocol"] == "udp" and of["length_bytes"] == full
     words += [f"{of['length_bytes']:g} bytes each"] if of["length_bytes"] is not None and not fits else []
     words += [f"responses of {of['response_bytes']:g} bytes"] if of["response_bytes"] is not None else []
     words += [f"{of['rate_bps'] / 1e6:g} Mbit/s"] if of["rate_bps"] is not None else []

@@ -64,9 +64,8 @@ class Difference:
         ends = [self._others(foreign), self._ends(samples, order[rows:], inclusive)]
         table = pd.concat([first, *(one for one in ends if len(one))], ignore_index=True)
         whole = table.iloc[-1]
-        table["share_ratio"] = (
-            table["difference_s"] / whole["difference_s"] if whole["stands_out"] else np.nan
-        )
+        divisor = whole["difference_s"] if whole["stands_out"] else np.nan
+        table["share_ratio"] = table["difference_s"] / divisor
         heads = ["function", "kind"]
         result: pd.DataFrame = table[heads + [name for name in table if name not in heads]]
         result.attrs = {

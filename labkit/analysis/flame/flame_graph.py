@@ -22,7 +22,7 @@ from labkit.analysis.flame.difference import Difference, kinds
 from labkit.analysis.flame.frame_tree import Tree
 from labkit.analysis.flame.profile import Arm
 from labkit.analysis.flame.significance import round_means
-from labkit.common import run_folder
+from labkit.common import run_folder, units
 from labkit.common.errors import BadInput
 
 MIME = "application/vnd.labkit.flame.v1+json"
@@ -53,22 +53,18 @@ class Flame:
 
     def html(self) -> str:
         """Return self-contained HTML that draws the flame graph. It fetches nothing."""
+        # Any notebook shows the picture, trusted or not.
+        coded = base64.b64encode(still_picture(self.data).encode()).decode()
+        picture = f'<img alt="flame graph" width="100%" src="data:image/svg+xml;base64,{coded}">'
         return (
-            f'<style>{style()}</style><div class="labkit-flame"><p>{_UNTRUSTED}</p>{self._static_picture()}'
+            f'<style>{style()}</style><div class="labkit-flame"><p>{_UNTRUSTED}</p>{picture}'
             f'<script type="application/json">{as_json(self.data)}</script></div><script>{script()}</script>'
         )
 
-    def _static_picture(self) -> str:
-        """Return an image of the flame graph, which any notebook shows, trusted or not."""
-        coded = base64.b64encode(still_picture(self.data).encode()).decode()
-        return f'<img alt="flame graph" width="100%" src="data:image/svg+xml;base64,{coded}">'
-
     def write(self, path: Path) -> Path:
         """Write the flame graph as a standalone page, and return the path. Raises Failed if it cannot be written."""
-        run_folder.write(
-            path,
-            f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n{self.html()}\n</html>\n'.encode(),
-        )
+        page = f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n{self.html()}\n</html>\n'
+        run_folder.write(path, page.encode())
         return path
 
     def __repr__(self) -> str:
@@ -96,21 +92,19 @@ def graph(arm: Arm, per: str | None = None) -> Flame:
     """
     tree = arm.tree()
     of = protocols.cost_unit(per) if per else None
-    unit_s = of.unit_s if of else 1.0
 
     def values(samples: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        return (
-            round_means(samples, arms.seconds_per_sample(arm, of)).mean / unit_s
-            if of
-            else samples.sum(axis=1).astype(float)
-        )
+        if of:
+            return round_means(samples, arms.seconds_per_sample(arm, of)).mean / of.unit_s
+        counts: npt.NDArray[np.int64] = samples.sum(axis=1)
+        return counts.astype(float)
 
     total = values(tree.total)
     order = _order(tree, total)
     data = _frames(tree, order, arm.event) | {
         "title": arm.name,
-        "subtitle": f"{len(arm.rounds)} {'round' if len(arm.rounds) == 1 else 'rounds'}, {arm.event}",
-        "unit_s": unit_s if of else None,
+        "subtitle": f"{units.counted(len(arm.rounds), 'round')}, {arm.event}",
+        "unit_s": of.unit_s if of else None,
         "unit_words": f"CPU time per {of.description}" if of else "",
         "left": _five_digits(total[order]),
         "own_left": _five_digits(values(tree.own)[order]),
@@ -130,11 +124,10 @@ def draw_difference(difference: Difference) -> Flame:
     }  # fmt: skip
     there = [arm for arm in (it.left, it.right, it.control) if arm is not None]
     known = not np.isnan(spread.half).any()
-    data = _frames(it.tree, order, it.left.event) | {
-        name: _five_digits(values[order] / of.unit_s)
-        for name, values in columns.items()
-        if known or name != "half"
-    }
+    if not known:
+        del columns["half"]
+    data = _frames(it.tree, order, it.left.event)
+    data |= {name: _five_digits(values[order] / of.unit_s) for name, values in columns.items()}
     data |= {
         "title": f"{it.right.name} against {it.left.name}",
         "subtitle": f"CPU time per {of.description}; colour: how much more (orange) or less (blue)",

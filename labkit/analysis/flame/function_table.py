@@ -65,11 +65,9 @@ def sentence(difference: Difference, total: Estimate | None = None) -> str:
     if not whole["stands_out"]:
         result = f"no evidence that {right} takes more or less CPU per {per} than {left}"
         result += f": {sides}, difference {_by(whole)}{_again(difference)}"
-        return result + (
-            f"; but the single functions {_names(outstanding)} differ"
-            if len(outstanding)
-            else _with_callees(difference)
-        )
+        if len(outstanding):
+            return f"{result}; but the single functions {_names(outstanding)} differ"
+        return result + _with_callees(difference)
     word = "more" if whole["difference_s"] > 0 else "less"
     result = f"{right} takes {_by(whole)} {word} CPU per {per} than {left} ({sides})"
     if not len(outstanding):

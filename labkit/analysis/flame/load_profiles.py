@@ -46,9 +46,8 @@ def arm(rows: pd.DataFrame, name: str, processes: str = WITHIN) -> Arm:
     observations = [observed(value) for value in rows["observed"]]
     used = rows.filter(USED).to_dict("records")
     rounds = [_round(row, one) for row, one in zip(used, observations, strict=True)]
-    return Arm(name, rounds, " and ".join(sorted({str(one.get("event")) for one in observations}))).only(
-        processes
-    )
+    event = " and ".join(sorted({str(one.get("event")) for one in observations}))
+    return Arm(name, rounds, event).only(processes)
 
 
 def compared(named: Iterable[tuple[str, pd.DataFrame]], protocol: str, processes: str = WITHIN) -> Difference:
@@ -82,9 +81,8 @@ def _round(row: Mapping[Any, Any], report: Mapping[str, Any]) -> Round:
     period_s = 1 / hertz
     if report.get("event") == COUNTER:
         if not cpu:
-            raise BadInput(
-                f"{row['artefact']} was sampled by {COUNTER}, but its row has no cpu_s to convert them to seconds"
-            )
+            lacks = "but its row has no cpu_s to convert them to seconds"
+            raise BadInput(f"{row['artefact']} was sampled by {COUNTER}, {lacks}")
         # frequency_hz does not give the duration of a cycle, nor the number of cycles per sample.
         busy = sum(samples for stack, samples in stacks.items() if not is_idle(stack.rpartition(";")[2]))
         period_s = cpu / max(busy, 1)

@@ -46,11 +46,10 @@ def notes(tree: Tree, arms: Sequence[Arm]) -> list[str]:
     rested, all_of_it = int(tree.idle.sum()), int(tree.idle.sum() + tree.total[0].sum())
     if rested:
         result.append(f"Samples of idle CPUs are left out: {units.percent(rested / all_of_it)} of all.")
-    unknown = tree.own[
-        np.isin(tree.name, [at for at, name in enumerate(tree.names) if "[unknown]" in name])
-    ].sum()
-    if all_of_it > rested and unknown / (all_of_it - rested) > 0.02:
-        share = units.percent(unknown / (all_of_it - rested))
+    nameless = [at for at, name in enumerate(tree.names) if "[unknown]" in name]
+    unknown = tree.own[np.isin(tree.name, nameless)].sum() / max(all_of_it - rested, 1)
+    if unknown > 0.02:
+        share = units.percent(unknown)
         result.append(f"{share} of the samples are in functions without a known name ([unknown]).")
     result += [arm.left_out for arm in arms if arm.left_out]
     return result + list(_uncovered(tree, arms))
@@ -63,9 +62,8 @@ def _piled(tree: Tree, event: str) -> str:
     here = ""
     if odd and samples[odd].sum():
         share = units.percent(float(samples[odd].sum() / max(tree.total[0].sum(), 1)))
-        here = (
-            f" Here that is {share} of the samples, most of them in {folded_stacks.plain(tree.names[most])}."
-        )
+        where = folded_stacks.plain(tree.names[most])
+        here = f" Here that is {share} of the samples, most of them in {where}."
     return (
         f"Sampled by {event}, which cannot interrupt code that has disabled interrupts: its time is charged to"
         f" the function that enables them again (marked †), not to the function that spent it.{here}"

@@ -135,10 +135,9 @@ def _middle(arm: str, rounds: list[tuple[Tree, pd.Series]]) -> PacketCalls:
     assert tree is not None
     row = next(row for one, row in rounds if one is tree)
     report = observed(row["observed"])
-    origin = (
-        f"One call of {tree.root.name}, by {tree.process} on CPU {tree.cpu}: its duration is the median of"
-    )
-    origin += f" {report['roots'][tree.root.name]['chosen_of']}."
+    of = report["roots"][tree.root.name]["chosen_of"]
+    origin = f"One call of {tree.root.name}, by {tree.process} on CPU {tree.cpu}: its duration is the"
+    origin += f" median of {of}."
     if len(rounds) > 1:
         durations = sorted(one.root.total_ns / 1e9 for one, _ in rounds)
         ends = f"{si(durations[0], 's')} to {si(durations[-1], 's')}"
@@ -174,17 +173,14 @@ def packets_compared(left: PacketCalls, right: PacketCalls, rows: int = ROWS) ->
         result.append((words, *count, *(each / 1e3 for each in took), (took[1] - took[0]) / 1e3))
     columns = ["function", *(f"{head}, calls" for head in heads), *(f"{head}, µs" for head in heads)]
     table = pd.DataFrame(result, columns=[*columns, "difference, µs"]).set_index("function")
-    table["difference, µs"] = table["difference, µs"].map("{:+,.1f}".format)
-    return table.map(
-        lambda value: (
-            f"{value:,.1f}" if isinstance(value, float) else value if isinstance(value, str) else f"{value:,}"
-        )
-    )
+    for name in table:
+        form = "{:+,.1f}" if name == "difference, µs" else "{:,.1f}" if str(name).endswith("µs") else "{:,}"
+        table[name] = table[name].map(form.format)
+    return table
 
 
 def _by_function(tree: Tree) -> tuple[Counter[str], Counter[str]]:
-    count: Counter[str] = Counter()
-    took: Counter[str] = Counter()
+    count, took = Counter[str](), Counter[str]()
     for call in tree.calls:
         name = call.name if len(call.name) <= LETTERS else f"{call.name[: LETTERS - 1]}…"
         count[name] += 1

@@ -135,9 +135,8 @@ def estimate(
     `variation.share` alone widens the interval. again: left measured again; what two or more rounds of it show as well
     is no difference (`beyond_control`). floors: the least variances of these three means, from counting samples.
     """
-    (a, b), (half, p) = estimate_many(
-        left[None, :], right[None, :], variation, (np.array(floors[:1]), np.array(floors[1:2]))
-    )
+    least = np.array(floors[:1]), np.array(floors[1:2])
+    (a, b), (half, p) = estimate_many(left[None, :], right[None, :], variation, least)
     size = Estimate(float(a[0]), float(b[0]), float(b[0] - a[0]), float(half[0]), float(p[0]))
     if again is None or len(again) < 2:
         return size
@@ -167,10 +166,8 @@ def estimate_many(
     for at, values in enumerate((left, right)):
         if variation is not None and variation.is_measured:
             labels = variation.runs[at]
-            values = np.stack(
-                [values[:, [one == run for one in labels]].mean(axis=1) for run in dict.fromkeys(labels)],
-                axis=1,
-            )
+            of_runs = [[one == run for one in labels] for run in dict.fromkeys(labels)]
+            values = np.stack([values[:, own].mean(axis=1) for own in of_runs], axis=1)
         count = values.shape[1]
         mean, freedom_of_side = values.mean(axis=1), max(count - 1, 1)
         own = values.var(axis=1, ddof=1) if count > 1 else np.full(len(values), np.nan)

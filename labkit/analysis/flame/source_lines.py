@@ -31,15 +31,12 @@ def function_lines(profiles: pd.DataFrame, function: str) -> pd.DataFrame:
         raise BadInput(
             "no perf.data was kept, so source lines are not known: measure with observe=perf_record keep_perf_data=true"
         )
-    samples = pd.DataFrame(
-        [(arm, line, share) for arm, path in files for line, share in _read_perf_data(path, function)],
-        columns=COLUMNS,
-    )
+    found = [(arm, line, share) for arm, path in files for line, share in _read_perf_data(path, function)]
+    samples = pd.DataFrame(found, columns=COLUMNS)
     if not len(samples):
         raise BadInput(f"there is no sample of {function} in these profiles")
-    known = samples[
-        samples["line"].str.fullmatch(r".+:\d+") & ~samples["line"].str.contains("??", regex=False)
-    ]
+    lines = samples["line"].str
+    known = samples[lines.fullmatch(r".+:\d+") & ~lines.contains("??", regex=False)]
     if not len(known):
         raise Unsupported(
             f"there are no debug symbols of {function} here: install those of the kernel"
@@ -54,14 +51,13 @@ def function_lines(profiles: pd.DataFrame, function: str) -> pd.DataFrame:
 
 def _kept_files(profiles: pd.DataFrame) -> list[tuple[str, Path]]:
     """Return the arm and the perf.data file of each round that kept it."""
-    result = []
+    result = list[tuple[str, Path]]()
     for _, row in profiles.iterrows():
         name = load_profiles.observed(row["observed"]).get("perf_data")
         if row["observer"] == load_profiles.OBSERVER and isinstance(name, str) and "/" not in name:
-            result.append(
-                (str(row["arm"]), run_folder.artefact(row["folder"], row["artefact"]).with_name(name))
-            )
-    return [(arm, path) for arm, path in result if path.is_file()]
+            path = run_folder.artefact(row["folder"], row["artefact"]).with_name(name)
+            result += [(str(row["arm"]), path)] if path.is_file() else []
+    return result
 
 
 def _read_perf_data(path: Path, function: str) -> list[tuple[str, float]]:

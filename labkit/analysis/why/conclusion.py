@@ -153,14 +153,11 @@ def _conclude_with_cut_stacks(evidence: Evidence, cut: Setting) -> Conclusion:
 
 
 def _conclude(evidence: Evidence, all_candidates: list[Candidate]) -> Conclusion:
-    order = sorted(
-        all_candidates,
-        key=lambda one: (
-            -_rank(evidence, one),
-            -_plausibility(evidence, one),
-            -abs(one.size.difference if one.size else 0.0),
-        ),
-    )
+    def place(one: Candidate) -> tuple[float, ...]:
+        size = abs(one.size.difference) if one.size else 0.0
+        return -_rank(evidence, one), -_plausibility(evidence, one), -size
+
+    order = sorted(all_candidates, key=place)
     disturbance = next((one for one in order if one.name == FOREIGN_LOAD), None)
     is_disturbed = disturbance is not None
     may_be = (one for one in order if one is not disturbance and _names(evidence, one, is_disturbed))
@@ -395,10 +392,9 @@ def _measured(evidence: Evidence) -> str:
         return f"In the measuring rounds: {measured.sentence}" if evidence.speed_differs else ""
     if evidence.speed_differs and not evidence.contradicts_verdict:
         return ""
-    start = (
-        "The measuring rounds say otherwise:" if evidence.contradicts_verdict else "In the measuring rounds,"
-    )
-    return f"{start} {measured.sentence}"
+    if evidence.contradicts_verdict:
+        return f"The measuring rounds say otherwise: {measured.sentence}"
+    return f"In the measuring rounds, {measured.sentence}"
 
 
 def _is_waiting(evidence: Evidence) -> bool:
@@ -454,10 +450,9 @@ def _what_is_known(evidence: Evidence, order: list[Candidate]) -> str:
         text = f"No difference between {names[1]} and {names[0]} was seen: no recorded setting differs"
         return f"{text}, and {phrases.bounds(evidence)}"
     if not may_act:
-        return (
-            f"The setting {phrases.settings(differ)} differs in the machine's own network namespace only, and no effect"
-            f" on the experiment was seen: {phrases.bounds(evidence)}"
-        )
+        seen = f"no effect on the experiment was seen: {phrases.bounds(evidence)}"
+        where = "differs in the machine's own network namespace only"
+        return f"The setting {phrases.settings(differ)} {where}, and {seen}"
     first = next((one for one in order if one.settings and one.settings[0] in may_act), None)
     setting = first.settings[0] if first is not None else may_act[0]
     more = phrases.further_settings(may_act)
@@ -518,9 +513,8 @@ def _next_steps(evidence: Evidence, claims: bool, order: Sequence[Candidate]) ->
     if "counters" not in observers:
         text = "To see where packets are lost and how large they are, record the kernel's counters"
         yield f"{text}: {_again(evidence, OBSERVED)}"
-    functions = [
-        one.cause.function for one in order if one.cause is not None and one.cause.change == "changed"
-    ][:3]
+    code = (one.cause for one in order if one.cause is not None)
+    functions = [one.function for one in code if one.change == "changed"][:3]
     if functions and not claims:
         options = f"observe=function_times functions={','.join(functions)}"
         yield f"To see how long single calls take, time them: {_again(evidence, options)}"
@@ -570,12 +564,8 @@ def _command(evidence: Evidence, sides: Sequence[int]) -> str:
 def _as_arms(evidence: Evidence) -> str:
     """Return the step that measures both runs as arms of one."""
     text = "Compare both as arms of one run, whose rounds are interleaved"
-    changes = [
-        words
-        for one in evidence.settings
-        if one.can_affect_result and not one.requested and (words := _as_change(one))
-    ]
-    if changes:
+    acting = (one for one in evidence.settings if one.can_affect_result and not one.requested)
+    if changes := list(filter(None, map(_as_change, acting))):
         machine = any(one.startswith("machine_sysctl") for one in changes[:4])
         allowed = " (as root, with LABKIT_ALLOW=machine_sysctl in the environment)" if machine else ""
         change = f"'change=other: {' and '.join(changes[:4])}'"
@@ -600,9 +590,8 @@ def _as_change(setting: Setting) -> str:
     lacks = ABSENT in (setting.left, setting.right)
     if lacks or " or " in setting.right or not re.fullmatch(VALUE, setting.right):
         return ""
-    at = "both" if {"client", "server"} <= set(setting.places) else next(
-        (one for one in setting.places if one in ("client", "server", "between")), ""
-    )  # fmt: skip
+    at = next((one for one in setting.places if one in ("client", "server", "between")), "")
+    at = "both" if {"client", "server"} <= set(setting.places) else at
     sysctl = setting.name.removeprefix("sysctl ").replace(".conf.*.", ".conf.all.")
     if "*" in sysctl:  # of neighbours no sysctl is of all interfaces
         return ""

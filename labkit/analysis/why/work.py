@@ -103,10 +103,8 @@ class Round:
     @property
     def cost_s(self) -> float:
         """The CPU time of a unit that arrived."""
-        return sum(
-            sum(self.samples[stage].values()) * self.seconds_per_sample(stage) * self.passed[stage]
-            for stage in STAGES
-        )
+        counts = {stage: sum(self.samples[stage].values()) for stage in STAGES}
+        return sum(counts[one] * self.seconds_per_sample(one) * self.passed[one] for one in STAGES)
 
     def seconds_per_sample(self, stage: str) -> float:
         """Return the value of a stage's sample, in seconds per unit that passed the stage."""
@@ -345,10 +343,8 @@ def split(
     total = [(one * by).sum(axis=0) for one, by in zip(cost, passed, strict=True)]
     loss = [(middle[:, None] * by).sum(axis=0) for by in passed]
     # The least variance of each mean: that of counting samples (Poisson).
-    least = [
-        (count * each**2).sum(axis=1) / count.shape[1] ** 2
-        for count, each in zip(samples, worth, strict=True)
-    ]
+    both = zip(samples, worth, strict=True)
+    least = [(count * each**2).sum(axis=1) / count.shape[1] ** 2 for count, each in both]
 
     def of_stage(at: int) -> Estimate:
         one, other = (weight[at] * side[at] for side in cost)
