@@ -51,6 +51,8 @@ SWITCHES = (
     USERSPACE := "tun",
 )  # kinds of a switch's own interface: of the kernel's datapath, its own
 OVS = "ovs"  # a new bridge is one of Open vSwitch if its name begins so, as with pipework(8)
+NO_BRIDGE = 2  # ovs-vsctl(8): br-exists ends so, and with other codes when the database does not answer
+OVS_S = 20  # that ovs-vsctl may take to make or remove a bridge
 OURS = "lk"  # the names of this machine's ends of veth pairs begin so
 Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 ALIAS = "labkit"  # of each interface in a container that labkit added
@@ -236,18 +238,25 @@ def _bridge(kernel: netlink.Netlink, wanted: AttachRequest, undo: ExitStack) -> 
         kernel.do(netlink.new_link("bridge", wanted.over))
         undo.callback(kernel.do, netlink.delete_link(netlink.index_of(wanted.over)))
         return
-    switch = [machine.require_program("ovs-vsctl"), "--timeout=5"]
-    if (
-        process.run([*switch, "br-exists", wanted.over]).returncode != 0
-    ):  # else it is somebody's, without an interface
-        undo.callback(process.run, [*switch, "--if-exists", "del-br", wanted.over])
+    # It waits for ovs-vswitchd, which may have started just now.
+    switch = [machine.require_program("ovs-vsctl"), f"--timeout={OVS_S}"]
+    if not _has_bridge(switch, wanted.over):  # else it is somebody's, without an interface
+        undo.callback(process.run, [*switch, "--if-exists", "del-br", wanted.over], 2 * OVS_S)
     # The second is for a kernel without the switch's datapath.
     for command in (["add-br", wanted.over], ["set", "bridge", wanted.over, "datapath_type=netdev"]):
-        process.output([*switch, *command])
+        process.output([*switch, *command], 2 * OVS_S)
         if made := [link.index for link in netlink.links(kernel) if link.name == wanted.over]:
             kernel.do(netlink.set_link(made[0]))
             return
     raise Failed(f"Open vSwitch made no interface {wanted.over}: the log of ovs-vswitchd says why")
+
+
+def _has_bridge(switch: list[str], name: str) -> bool:
+    """Return whether Open vSwitch has a bridge of this name. Raises Failed if its database does not say."""
+    ended = process.run([*switch, "br-exists", name], 2 * OVS_S)
+    if ended.returncode not in (0, NO_BRIDGE):
+        raise Failed(f"Open vSwitch does not say whether it has a bridge {name}: {ended.message()}")
+    return ended.returncode == 0
 
 
 def _veth(
@@ -262,7 +271,7 @@ def _veth(
     mtu = wanted.mtu_bytes or bridge.mtu_bytes
     switch = [program := machine.program("ovs-vsctl"), "--timeout=5"]
     is_switch = bridge.kind in SWITCHES and os.path.isabs(program)
-    if is_switch and process.run([*switch, "br-exists", wanted.over]).returncode == 0:
+    if is_switch and _has_bridge(switch, wanted.over):
         ours = process.run([*switch, "--bare", "--columns=name", "find", "port", OVS_MARK]).stdout.split()
         for gone in set(ours) - {link.name for link in netlink.links(kernel)}:  # with their containers
             process.run([*switch, "--if-exists", "del-port", gone])

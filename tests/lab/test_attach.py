@@ -17,7 +17,7 @@ from sandbox import Done, Sandbox, Trap, one_sentence, sandbox, shell_program, u
 
 from labkit.commands import attach
 from labkit.commands.attach import AttachRequest
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, Failed
 from labkit.measure.topologies.open_vswitch.switch import SCHEMA
 from labkit.system import netlink
 
@@ -171,6 +171,7 @@ def test_a_bridge_of_open_vswitch(machine: Machine) -> None:
     def vsctl(*words: str) -> list[str]:
         return made.run("ovs-vsctl", "--timeout=20", *words, code=0).stdout.split()
 
+    made.run("ovs-vsctl", "--timeout=60", "set", "Open_vSwitch", ".", "external_ids:ready=1", code=0)
     plain, tagged, told = machine.attach_all(
         "web --veth ovs7 --create --address 10.7.0.2/24",
         "db --veth ovs7 --create --vlan 7 --address 10.7.0.3/24 --interface eth7",
@@ -259,6 +260,21 @@ def test_a_port_leaves_the_vlan_that_its_bridge_gives(
     wanted = AttachRequest("veth", "br0", vlan=20)
     attach._veth(Mock(), Mock(fd=3), wanted, bridge, ExitStack())
     assert [(argv[2], argv[argv.index("vid") + 1]) for argv in ran] == [("del", left), ("add", "20")]
+
+
+@pytest.mark.parametrize(("ends", "removes"), [("exit 0", False), ("exit 2", True), ("exit 1", False)])
+def test_only_a_bridge_that_was_not_there_is_removed(
+    ends: str, removes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an answer of the database, the bridge may be somebody's."""
+    text = f'echo "$@" >>"$0.said"; case "$*" in *br-exists*) {ends};; *add-br*) exit 1;; esac'
+    monkeypatch.setenv("PATH", shell_program(tmp_path, "ovs-vsctl", text))
+    with (
+        pytest.raises(Failed, match="does not say" if ends == "exit 1" else "ended with 1"),
+        ExitStack() as undo,
+    ):
+        attach._bridge(Mock(), AttachRequest("veth", "ovs7", create=True), undo)
+    assert ("del-br ovs7" in (tmp_path / "ovs-vsctl.said").read_text()) is removes
 
 
 LONG = "enx001122334455"  # 15 characters, the maximum length of a name
