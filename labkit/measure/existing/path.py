@@ -134,6 +134,11 @@ class Path:
         into = {self.start: 0, **{place.space: place.index for place in self.arrivals}}
         return {space: into[space] for space, _route in self.routes if space in into}
 
+    @property
+    def router_count(self) -> int:
+        """How many namespaces are known to forward the packet. Each takes one from its hop limit (TTL)."""
+        return len(self.arrivals) - (self.complete and self.exit is None)
+
     def then(self, port: PublishedPort, other: Path | None = None) -> Path:
         """Return this path to a published port, and another one from there."""
         result = replace(self, published=(len(self.places), port), steps=[*self.steps, (port, IN)])

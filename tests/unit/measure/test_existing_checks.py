@@ -929,6 +929,47 @@ def test_hop_limits_of_ipv6_are_those_of_an_interface(name: str, count: int) -> 
     assert all("sysctl -w net/ipv6/conf/eth0/hop_limit=64" in str(one.undo) for one in found)
 
 
+@pytest.mark.parametrize(
+    ("own", "of_start", "of_router", "certainties"),
+    [
+        ("64", 1, 0, [SEEN]), ("64", 10, 0, []), ("64", 0, 1, []), ("10", 0, 0, []), ("1", 0, 0, [SEEN]),
+        ("1", 64, 0, []),
+    ],
+)  # fmt: skip
+def test_a_hop_limit_counts_if_the_path_has_as_many_routers(
+    own: str, of_start: int, of_router: int, certainties: list[str]
+) -> None:
+    """The route's is before that of the namespace, and routers apply theirs to packets of their own only."""
+    seen = routed()
+    vars(seen.client.space)["sysctl"] = lambda asked: own if asked == "net/ipv4/ip_default_ttl" else "64"
+    seen.back.routes = []
+    seen.forward.routes = [
+        (one, replace(route((None, 2)), metrics={"hoplimit": limit} if limit else {}))
+        for (one, _route), limit in zip(seen.forward.routes, (of_start, of_router), strict=True)
+    ]
+    found = [*reach.hop_limits(seen), *mtu.routes(seen)]
+    assert [one.certainty for one in found] == certainties
+    assert all(("then replace" in str(one.undo)) is bool(of_start) for one in found)
+
+
+def test_a_hop_limit_may_be_too_small_for_routers_that_are_not_known() -> None:
+    seen = routed()
+    seen.forward.complete = False
+    for limit, certainties in (("1", [SEEN]), ("2", [SEEN]), ("3", [POSSIBLE]), ("16", [])):
+        vars(seen.client.space)["sysctl"] = {"net/ipv4/ip_default_ttl": limit}.get
+        assert [one.certainty for one in reach.hop_limits(seen)] == certainties
+
+
+@pytest.mark.parametrize(("value", "at", "count"), [(1, 1, 1), (2, 1, 0), (10, 1, 0), (1, 2, 0)])
+def test_a_rule_ends_hops_if_routers_follow(value: int, at: int, count: int) -> None:
+    seen = routed()
+    key = {"payload": {"protocol": "ip", "field": "ttl"}}
+    seen.rulesets[seen.spaces[at].name] = [{"rule": rule({"mangle": {"key": key, "value": value}})}]
+    seen.back = seen.forward
+    found = [one for one in rules.clamps(seen) if one.cause == "hop limit"]
+    assert [one.certainty for one in found] == [SEEN] * count
+
+
 def test_an_interface_may_answer_for_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
     routes(monkeypatch, lambda _kernel, _to, _mark: [(None, 4)])
     for address, on, dev, answers in (

@@ -91,19 +91,19 @@ def fragmented(seen: Evidence) -> Iterator[Finding]:
 
 
 def routes(seen: Evidence) -> Iterator[Finding]:
-    """Routes that limit the MTU, the segment size, the window or the hops."""
+    """Routes that limit the MTU, the segment size or the window."""
     for path, _probe in seen.directions:
         for space, route in path.routes:
             if (out := space.links.get(route.hops[0].index or 0)) is None:
                 continue
             limits = [
                 ("mtu", out.mtu_bytes, LITTLE), ("advmss", out.mtu_bytes - 60, SOME), ("window", SMALL_WINDOW, MUCH),
-                ("cwnd", 10, MUCH), ("hoplimit", 16, MUCH),
+                ("cwnd", 10, MUCH),
             ]  # fmt: skip
             for name, least, weight in limits:
                 if (value := route.metrics.get(name, least)) < least:
                     yield Finding(
-                        cause="route limits", certainty=SEEN if seen.blocked and name == "hoplimit" else PRESENT,
+                        cause="route limits",
                         what=f"the route to {path.destination} limits {name} to {value}", weight=weight,
                         where=f"{space.name} {out.name}",
                         undo=space.command(f"ip route get {path.destination}  # then replace the route without {name}"),

@@ -698,6 +698,16 @@ def _written(
             yield from (((header, name), one) for one, _sure in mapped if isinstance(one, int))
 
 
+def ends_hops(seen: Evidence, path: Path, limit: int, at: Space) -> str | None:
+    """Return how certain it is that packets which have a hop limit in a namespace of the path do not arrive; None if it
+    is enough for the routers from there on."""
+    spaces = [place.space for place in path.arrivals]
+    if limit <= path.router_count - (spaces.index(at) if at in spaces else 0):
+        return SEEN if seen.blocked else POSSIBLE
+    all_known = path.complete and path.exit is None
+    return None if all_known or limit >= FEW_HOPS else POSSIBLE
+
+
 def clamps(seen: Evidence) -> Iterator[Finding]:
     """Rules that make TCP segments small, that limit a rate, or give packets to a program."""
     packet = {"saddr": seen.client.address, "daddr": seen.server.address, "protocol": "tcp"}
@@ -714,10 +724,13 @@ def clamps(seen: Evidence) -> Iterator[Finding]:
                     cause="segments clamped", what=f"a rule sets the TCP segment size to {value} bytes", weight=MUCH,
                     where=space.name, undo=undo,
                 )  # fmt: skip
-            if field in (("payload", "ttl"), ("payload", "hoplimit")) and value < FEW_HOPS and counted != 0:
+            limits = field in (("payload", "ttl"), ("payload", "hoplimit")) and counted != 0
+            every = [one for path, _probe in seen.directions for one in (path, *path.outer)] if limits else []
+            certain = {ends_hops(seen, one, value, space) for one in every} - {None}
+            if certain:
                 yield Finding(
                     cause="hop limit", what=f"a rule sets the hop limit (TTL) to {value}: {_text(space, rule)}",
-                    where=space.name, undo=undo, certainty=SEEN if seen.blocked else POSSIBLE, weight=ALL,
+                    where=space.name, undo=undo, certainty=SEEN if SEEN in certain else POSSIBLE, weight=ALL,
                 )  # fmt: skip
         for one in rule.get("expr", ()):
             if "queue" in one:  # what it gives to nobody is dropped, unless the rule says bypass
