@@ -309,10 +309,11 @@ def _in_flight(request: dict[str, Any], times: array.array[int]) -> tuple[float,
                     del waiting[next(iter(waiting))]
                 waiting[sent] = due
                 unsent, sent, last = sent.to_bytes(length) if numbered else bytes(length), sent + 1, now
-                due = following()
             with contextlib.suppress(BlockingIOError):
                 unsent = unsent[os.write(number, unsent) :]
-        sleep_s = max(0, due - clock() - SPIN_NS) / 1e9
+            now = clock()
+            due = following()
+        sleep_s = max(0, (end if unsent else due) - clock() - SPIN_NS) / 1e9
         arrived = select.select([number], [number] if unsent else [], [], sleep_s)[0]
         data = None
         with contextlib.suppress(BlockingIOError):  # the checksum of a datagram is verified when it is read
