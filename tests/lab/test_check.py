@@ -609,6 +609,8 @@ def test_a_clone_lists_what_it_lacks(tmp_path: Path) -> None:
     assert "# It lacks" not in text
     [client, *_] = json.loads(run([*LABKIT, "draw", str(file), "--json"]))["namespaces"]
     assert [route["hops"][0]["via"] for route in client["routes"]] == ["10.1.0.254"]
+    with untouched(BRIDGE + "ip -n mid link set lan gso_max_size 20000") as words:
+        assert "{type: offloads, at: mid, interface: lan, gso_max_size: 20000}" in clone(words)
     with untouched(FLANNEL) as words:
         file.write_text(text := clone(words, "--address", "10.9.0.2"))
     assert text.count(", another end of vx of netns:") == 8

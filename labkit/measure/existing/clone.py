@@ -326,8 +326,7 @@ class _Copy:
                 except (ValueError, KeyError):
                     words = f"tc qdisc show dev {one.name} has its options"
                     self.lacks.append(f"the qdisc {one.qdisc} of {one.name} of {at}: {words}")
-            if one.kind != "bridge":  # it has those that its ports have in common
-                yield from self._offloads(made, one, limits)
+            yield from self._offloads(made, one, limits)
         yield from self._bridge_ports(at, was, made)
         yield from self._sysctls(at, was.sysctls, made)
         for address, out, mac in re.findall(
@@ -359,16 +358,23 @@ class _Copy:
         return True
 
     def _offloads(self, made: Namespace, one: InterfaceState, limits: dict[str, int]) -> Iterator[parts.Part]:
+        """Yield the offloads and limits that the copy takes. They are tried one by one: it may refuse some of them."""
         now, was = made.offloads(one.name), one.offloads
         differ = [
             (short, was[name])
             for short, name in ((short, ethtool.SHORT_NAMES[short]) for short in get_args(parts.OffloadName))
-            if name in was and was[name] != now.get(name)
+            if name in was
+            and was[name] != now.get(name)
+            and one.kind != "bridge"  # which has those of its ports
         ]
         off, on = (tuple(short for short, value in differ if value == wanted) for wanted in (False, True))
-        part = parts.Offloads(made.name, one.name, off, on, **limits)
-        if (differ or limits) and self._tries(settings.set_offloads, part, made):
-            yield part
+        tried: list[dict[str, Any]] = [{"disable": off, "enable": on}] if differ else []
+        kept: dict[str, Any] = {}
+        for given in [*tried, *({name: value} for name, value in limits.items())]:
+            if self._tries(settings.set_offloads, parts.Offloads(made.name, one.name, **given), made):
+                kept |= given
+        if kept:
+            yield parts.Offloads(made.name, one.name, **kept)
 
     def _bridge_ports(self, at: str, was: Facts, made: Namespace) -> Iterator[parts.Part]:
         """Yield the settings of bridges and their ports that differ from those of the copy."""

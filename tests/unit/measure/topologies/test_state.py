@@ -15,6 +15,7 @@ from labkit.measure.topologies.base import Spec, Topology
 from labkit.measure.topologies.network import parts
 from labkit.measure.topologies.state import packet_path, read
 from labkit.system import netlink
+from labkit.system.netlink import ethtool
 
 
 def test_any_kind_of_cable_joins_two_peers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,6 +79,27 @@ def test_netem_is_copied_or_refused() -> None:
         eth0 = veth("eth0", 2, Place("server0", "eth0"))
         with nullcontext() if known else pytest.raises(ValueError, match="netem"):
             assert clone._impairment("client0", eth0, shown).delay_s == 0.02
+
+
+@pytest.mark.parametrize(("kind", "off"), [("veth", ("tso",)), ("bridge", ())])
+def test_offloads_and_limits_are_kept_one_by_one(kind: str, off: tuple[str, ...]) -> None:
+    """The copy has those that it did not refuse. A bridge has the offloads of its ports."""
+    eth0 = msgspec.structs.replace(
+        veth("eth0", 2, Place("server0", "eth0")), kind=kind, offloads={ethtool.SHORT_NAMES["tso"]: False}
+    )
+
+    def run(*words: str) -> Any:
+        return SimpleNamespace(returncode=int("gso_max_size" in words), message=lambda: "ip ended with 2")
+
+    made: Any = SimpleNamespace(
+        name="client0", run=run, offloads=lambda _name: {ethtool.SHORT_NAMES["tso"]: True}
+    )
+    copy = clone._Copy(bridged(1), {})
+    [part] = copy._offloads(made, eth0, {"gso_max_size": 9000, "gro_max_size": 8000})
+    assert part == parts.Offloads("client0", "eth0", off, gro_max_size=8000)
+    assert copy.lacks == [
+        "what cannot be applied to a copy: eth0 (client0) does not take its offloads: ip ended with 2"
+    ]
 
 
 def test_the_hop_limit_of_a_tunnel_is_copied() -> None:
