@@ -67,7 +67,7 @@ _NIC = re.compile(
 MACHINE = re.compile(r"kernel|swapper|ksoftirqd.*")  # processes that work for the whole machine
 ROUND_COLUMNS = [
     "folder", "protocol", "nodes", "parent", "window_s", "cpus_count", "steal_s", "sent_count", "lost_count", "loop",
-    "transaction_rate", "pairs", "streams", "outstanding", "cpu_wait_s",
+    "transaction_rate", "pairs", "streams", "outstanding", "cpu_wait_s", "changed",
 ]  # fmt: skip
 _KTHREADS = "kernel"  # the process name of the kernel's threads (labkit.measure.observers.perf.fold_stacks)
 
@@ -178,7 +178,9 @@ def rounds(point: ProfiledPoint, side: int, processes: str = WITHIN) -> list[Rou
     before = _lost_before(rows)
     return [
         _round(row, each.stacks, each.period_s, getattr(each, unit.work), unit, before, processes)
-        for row, each in zip(own[ROUND_COLUMNS].to_dict("records"), profile.rounds, strict=True)
+        for row, each in zip(
+            own.reindex(columns=ROUND_COLUMNS).to_dict("records"), profile.rounds, strict=True
+        )
         if (getattr(each, unit.work) or 0) > 0
     ]
 
@@ -206,7 +208,12 @@ def _round(
     capacity_s = float(row["window_s"]) * float(row["cpus_count"] or 1)
     busy = sum(sum(each.values()) for each in samples.values()) + foreign
     rate = row["transaction_rate"]
-    alone = row["loop"] == "closed" and row["pairs"] * row["streams"] == 1 and pd.isna(row["outstanding"])
+    several = (
+        row["pairs"] * row["streams"] != 1
+        or pd.notna(row["outstanding"])
+        or _has_own_requests(row["changed"])
+    )
+    alone = row["loop"] == "closed" and not several
     return Round(
         str(row["folder"]), samples, period_s, arrived / unit.one, _passed_packets(row, before),
         # Where programs wait long for a CPU, samples were taken for longer than the window.
@@ -216,6 +223,12 @@ def _round(
         1 / float(rate) if alone and pd.notna(rate) and rate > 0 else math.nan,
         math.nan if pd.isna(row["cpu_wait_s"]) else float(row["cpu_wait_s"]) / arrived,
     )  # fmt: skip
+
+
+def _has_own_requests(changed: Any) -> bool:
+    """Return whether the arm's change sets how many requests there are at once: the row has the point's value."""
+    effects = changed if isinstance(changed, list) else ()
+    return any(one["kind"] == "parameter" and one["setting"] in ("streams", "outstanding") for one in effects)
 
 
 def _passed_packets(row: Mapping[Any, Any], before: float) -> dict[str, float]:

@@ -240,6 +240,20 @@ def test_code_of_a_topology_is_no_cause_where_one_connection_waits(tmp_path: Pat
     assert (result.round_trips is None) == (streams == 8)
 
 
+@pytest.mark.parametrize(
+    ("setting", "before"), [("streams", "1"), ("outstanding", "None"), ("length_bytes", "None")]
+)
+def test_an_arm_with_several_requests_at_once_has_no_time_of_one(
+    tmp_path: Path, setting: str, before: str
+) -> None:
+    """The row of an arm that sets how many has the value of its point."""
+    deep = MadeArm(lost=0.0, effects=[effect("parameter", setting, before, "8")])
+    made = {BASELINE: MadeArm(lost=0.0), "x": deep}
+    folder = run(tmp_path / "run", made, 4, "tcp_rr", rounds=4)
+    result = concluded(f"{folder}:{BASELINE}", f"{folder}:x")
+    assert (result.round_trips is None) == (setting != "length_bytes")
+
+
 QUOTA = "cgroup level 1 cpu.max"
 VETH = dict.fromkeys(("topology", "arm", "built_topology"), "veth")
 
