@@ -19,16 +19,20 @@ from studies.linear_fit import interval, mean
 def increase_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the verdicts (`verdicts.verdicts`) about the increase of the judged percentile instead of its value.
 
-    An arm without an increase in some measurement has no ratio, so it is left out (`without_increase`).
+    In its group, an arm without an increase in some measurement has no ratio, so it is left out (`without_increase`).
     """
-    longer = rows[~rows["topology"].isin(without_increase(rows))]
+    without = set(without_increase(rows))
+    kept = [
+        group[[(key, arm) not in without for arm in group["topology"]]] for key, group in load.groups(rows)
+    ]
+    longer = pd.concat([rows[:0], *kept])
     return verdicts.verdicts(longer.assign(metric=_increase(rows)))
 
 
-def without_increase(rows: pd.DataFrame) -> list[str]:
-    """Return the arms of which some measurement had no longer round trips under load than before it."""
+def without_increase(rows: pd.DataFrame) -> list[tuple[load.Key, str]]:
+    """Return the group and arm of which some measurement had no longer round trips under load than before it."""
     ok = rows[rows["status"].eq("ok") & rows[_increase(rows)].le(0)]
-    return list(ok["topology"].unique())
+    return [(key, str(arm)) for key, group in load.groups(ok) for arm in group["topology"].unique()]
 
 
 def _increase(rows: pd.DataFrame) -> str:
@@ -77,8 +81,9 @@ def findings(rows: pd.DataFrame, _profiles: pd.DataFrame | None = None) -> list[
             f" load ({rates}) and {one['after']} after it: an increase of {one['increase']}."
         )
     lines += [
-        f"{arm}: in some measurement the {what} did not increase, so there is no ratio of its increase."
-        for arm in without_increase(rows)
+        f"{arm}, {load.group_text(key)}: in some measurement the {what} did not increase, so there is no ratio of its"
+        " increase."
+        for key, arm in without_increase(rows)
     ]
     compared = increase_verdicts(rows)
     known = compared.loc[compared["ratio"].notna(), "sentence"]

@@ -1,7 +1,15 @@
 """Which arms, rows and profiles a run of latency under load has. Nothing is measured."""
 
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import synthetic_rows
+
+from labkit.analysis import load
 from labkit.measure.experiments import survey
 from labkit.measure.experiments.rows import Arm
+from studies.latency_under_load import finding
 from studies.latency_under_load.experiment import Beside, LatencyUnderLoad, LoadedProfile, plan
 
 
@@ -40,3 +48,33 @@ def test_profiles_are_of_the_load_with_pings_beside_it() -> None:
     usable = survey.planned_arms(parameters)
     runs = 2 * len(usable)  # observed, and not
     assert profiles[0].planned_s(usable) > runs * (3 + parameters.omit_s + 4 + 3)
+
+
+def test_a_probe_without_an_increase_leaves_the_verdicts_of_the_other() -> None:
+    """Each probe has rows of its own, and the sentence names the one whose round trips were not longer."""
+    each = {"ping": 1e-3, "udp_rr": -1e-6}
+    made = [
+        row | {"increase_p50_s": increase_s if row["role"] == "variant" else row["latency_p50_s"]}
+        for protocol, increase_s in each.items()
+        for row in synthetic_rows.rows(
+            slices=0, whole=5, protocol=protocol, metric="latency_p50_s", experiment="latency_under_load"
+        )
+    ]
+    rows = load.complete(pd.DataFrame(made))
+    compared = finding.increase_verdicts(rows)
+    known = compared[compared["topology"].eq("macvlan_bridge")]
+    assert known["protocol"].tolist() == ["ping"]
+    names = {f"{part}_p50_s" for part in ("idle", "after")} | {"forward_bps", "reverse_bps"}
+    said = finding.findings(rows.assign(**dict.fromkeys(names, 1e-3)))
+    [sentence] = [one for one in said if "did not increase" in one]
+    assert sentence.startswith("macvlan_bridge, udp_rr, 1 pair")
+
+
+def test_the_survey_builds_no_arm_that_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = list[str]()
+    monkeypatch.setattr(survey, "_why_not", lambda arm, *_others: tried.append(arm.label))
+    given = {"topology": "veth", "change": "a: mtu 1400 at both; b: parameter streams=4", "baseline": "b"}
+    arms, refused = survey.survey(LatencyUnderLoad.of(given), SimpleNamespace())  # type: ignore[arg-type]
+    assert tried == ["veth+a", "veth+b"]
+    assert [arm.label for arm in arms] == ["veth+b", "veth+b (again)", "veth+a"]
+    assert not refused
