@@ -36,12 +36,14 @@ def planned_arms(parameters: DatapathParameters) -> list[Arm]:
 
 
 def _variants(parameters: DatapathParameters) -> list[Arm]:
-    """Return an arm for every topology and endpoint kind: unchanged, and with each change."""
+    """Return an arm for every topology and endpoint kind: unchanged unless a change is the baseline, and with each
+    change."""
+    unchanged = (None,) if parameters.baseline_change is None else ()
     return [
         Arm(name, "variant", endpoint, change=change)
         for name in parameters.topology_names
         for endpoint in parameters.endpoint
-        for change in (None, *parameters.change)
+        for change in (*unchanged, *parameters.change)
     ]
 
 
@@ -81,8 +83,7 @@ def survey(parameters: DatapathParameters, run_context: RunContext) -> tuple[lis
 
 def _with_roles(good: list[Arm], parameters: DatapathParameters) -> list[Arm]:
     if (name := parameters.baseline_change) is not None:
-        changed = [(arm.change.name != name, arm) for arm in good if arm.change is not None]
-        good = [arm for _, arm in sorted(changed, key=lambda one: one[0])]
+        good = sorted(good, key=lambda arm: arm.change is None or arm.change.name != name)
     arms = [replace(arm, role="variant" if number else "baseline") for number, arm in enumerate(good)]
     # The cable to a monitor carries the copies of one arm, so such an arm has no control at the same time.
     uses_the_cable = (
