@@ -107,7 +107,8 @@ def of_run(table: pd.DataFrame, profiles: Profiles) -> dict[str, Callable[[], go
         made |= {figure: functools.partial(draw, rows, profiles) for figure, draw in drawn.items()}
     for nodes, rows in part(table, "cost").groupby("nodes", sort=True):
         end = " (two nodes)" if nodes == "two" else ""
-        made |= {f"{name}{end}": draw for name, draw in usual(rows, all_verdicts(rows)).items()}
+        for name, draw in usual(rows, all_verdicts(rows)).items():
+            made.setdefault(f"{name}{end}", draw)  # an experiment may have its own figure of that name
     return made
 
 
@@ -123,6 +124,7 @@ def usual(rows: pd.DataFrame, compared: pd.DataFrame) -> dict[str, Callable[[], 
         made["percentiles"] = lambda: figures.percentiles(rows)
     if rows["transaction_rate"].notna().any():
         made["requests"] = lambda: figures.requests(rows)
+    if "latency_histogram" in rows and rows["latency_histogram"].notna().any():
         made["latency_cdf"] = lambda: figures.latency_cdf(rows)
         made["latency_box"] = lambda: figures.latency_box(rows)
     return made

@@ -65,6 +65,21 @@ def test_tcp_and_ping_share_a_run(tmp_path: Path) -> None:
     assert "throughput" in Run(synthetic_rows.save(tmp_path / "run", rows)).figures
 
 
+@pytest.mark.parametrize("experiment", ["datapaths", "latency_under_load"])
+def test_pings_have_the_distribution_of_their_times(experiment: str, tmp_path: Path) -> None:
+    """Those of labkit, unless the experiment draws its own under these names. Older rows have no times."""
+    made = synthetic_rows.rows(
+        slices=0, whole=1, protocol="ping", generator="ping", experiment=experiment, part="cost"
+    )
+    old = Run(synthetic_rows.save(tmp_path / "old", made, experiment=experiment)).figures
+    timed = [row | {"latency_histogram": {"20000": 9}, "received_count": 9, "lost_count": 0} for row in made]
+    new = Run(synthetic_rows.save(tmp_path / "new", timed, experiment=experiment)).figures
+    for name in ("latency_cdf", "latency_box"):
+        own = OF_EXPERIMENTS.get(experiment, {})
+        assert (name in [*old]) == (name in own)
+        assert bool(new[name].data) != (name in own), "these rows have no course, which the experiment draws"
+
+
 def test_every_figure_of_a_table_belongs_to_a_run() -> None:
     """A figure that no experiment lists cannot be reached from a run."""
     sources = [Path(run_figures.__file__), *(ROOT / "studies").rglob("finding.py")]
