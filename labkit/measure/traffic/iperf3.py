@@ -149,9 +149,9 @@ class Iperf3(FlowGenerator):
             raise BadInput("socket: iperf3 sets both buffers alike: give sndbuf and rcvbuf the same size")
         if options.get("nodelay") == 0:
             raise BadInput("socket=nodelay=off: iperf3 has it off anyway; leave it out")
-        if parameters.direction == "both" and parameters.slices and parameters.protocol == "udp":
+        if parameters.direction == "both" and parameters.rate_bps is None and parameters.protocol == "udp":
             raise BadInput(
-                "direction=both: iperf3 without a rate reads one datagram for ten that it sends: use slices=0, rate_bps"
+                "direction=both: iperf3 without a rate reads one datagram for ten that it sends: use rate_bps, slices=0"
             )
 
     def client_argv(

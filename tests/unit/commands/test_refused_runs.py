@@ -105,6 +105,7 @@ datapaths generator=ping rate_bps=1e6 -> rate_bps=1000000: ping has no rate_bps;
 datapaths protocol=udp length_bytes=8 -> length_bytes=8 is outside 16 to 65507: the range of udp with iperf3
 datapaths protocol=udp_rr direction=reverse -> direction=reverse: with sockperf only clients send; leave it out
 datapaths protocol=udp direction=both slices=2 -> direction=both: iperf3 without a rate reads one datagram for ten
+datapaths protocol=udp direction=both slices=0 -> for ten that it sends: use rate_bps, slices=0
 throughput generator=trex direction=both -> direction=both: with trex only clients send; leave it out
 latency_under_load load=udp -> load=udp needs rate_bps
 latency_under_load protocol=udp_rr load=udp rate_bps=1000000 topology=veth,veth_published_nat -> publishes one port
