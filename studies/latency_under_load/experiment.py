@@ -35,7 +35,7 @@ from labkit.measure.experiments.whole_runs import Counting
 from labkit.measure.observers.counters.receive_counters import receivers
 from labkit.measure.topologies.registry import ON_ONE_PORT
 from labkit.measure.traffic import sockets
-from labkit.measure.traffic.base import LatencyGenerator, latency_columns
+from labkit.measure.traffic.base import LatencyGenerator, latency_columns, percentiles
 from labkit.measure.traffic.iperf3 import IPERF3
 from labkit.measure.traffic.ping import PING
 from labkit.system import machine
@@ -375,14 +375,14 @@ def round_trips(probes: Probing, phases: Mapping[str, tuple[float, float]]) -> d
     """Return the columns of the probes: of the load, before it, after it, and the increase. Raises Failed without
     answers."""
     seen = {name: probes.within(*window) for name, window in phases.items()}
-    columns = {name: latency_columns(times, lost) for name, (times, lost) in seen.items()}
-    row: dict[str, Any] = {**columns["loaded"], "loop": "open"}
+    columns = {name: percentiles(*of) for name, of in seen.items()}
+    times, lost = seen["loaded"]
+    row: dict[str, Any] = {**latency_columns(times, lost), "loop": "open"}
     for name in LATENCIES:
         of = {phase: columns[phase][f"latency_{name}_s"] for phase in columns}
         before, during = of["idle"], of["loaded"]
         row[f"idle_{name}_s"], row[f"after_{name}_s"] = before, of["after"]
         row[f"increase_{name}_s"] = None if before is None or during is None else during - before
-    times, lost = seen["loaded"]
     return row | {"received_count": len(times), "lost_count": lost, "sent_count": len(times) + lost}
 
 

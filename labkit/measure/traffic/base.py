@@ -415,12 +415,14 @@ class TrialGenerator(Generator):
 
 def histogram(times_s: Iterable[float]) -> dict[str, int]:
     """Return how many latencies are in each bucket, by its upper edge in nanoseconds: 24 buckets for each octave."""
-    counts = Counter(math.ceil(24 * math.log2(max(1e9 * one, 100))) for one in times_s)
+    counts = Counter[int]()
+    for time_s, count in Counter(times_s).items():
+        counts[math.ceil(24 * math.log2(max(1e9 * time_s, 100)))] += count
     return {str(round(2 ** (number / 24))): counts[number] for number in sorted(counts)}
 
 
-def latency_columns(times_s: Sequence[float], lost_count: int = 0) -> dict[str, Any]:
-    """Return the percentiles, the maximum and the histogram of sorted latencies in seconds.
+def percentiles(times_s: Sequence[float], lost_count: int = 0) -> dict[str, float | None]:
+    """Return the columns of the percentiles and the maximum of sorted latencies in seconds.
 
     Lost requests count as slower than all others. A percentile that is one of them is None, and so is the maximum.
     """
@@ -429,8 +431,12 @@ def latency_columns(times_s: Sequence[float], lost_count: int = 0) -> dict[str, 
     return {
         **{f"latency_{name}_s": times_s[at] if at < len(times_s) else None for name, at in ranks.items()},
         "latency_max_s": None if lost_count else times_s[-1],
-        "latency_histogram": histogram(times_s),
     }
+
+
+def latency_columns(times_s: Sequence[float], lost_count: int = 0) -> dict[str, Any]:
+    """Return the columns of `percentiles`, and the histogram."""
+    return {**percentiles(times_s, lost_count), "latency_histogram": histogram(times_s)}
 
 
 def request_columns(
@@ -500,7 +506,7 @@ def hidden_stalls(times_s: Sequence[float], lost_count: int = 0, within_s: float
             break
         waited_s += time_s
         at_fixed_rate_s = (waited_s - allowed_s) / count
-    p99_s = latency_columns(times_s, lost_count)["latency_p99_s"]
+    p99_s = percentiles(times_s, lost_count)["latency_p99_s"]
     if p99_s is None or at_fixed_rate_s < HIDDEN * p99_s:
         return []
     return [

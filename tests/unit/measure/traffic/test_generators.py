@@ -1,6 +1,7 @@
 """Traffic generators: parameters choose one, and its capabilities limit what can be requested."""
 
 import itertools
+import math
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -93,3 +94,17 @@ def test_histogram_has_each_latency_in_a_narrow_bucket() -> None:
             assert int(edge_ns) / 1.0294 - 1 < 1e9 * time_s < int(edge_ns) + 1
     assert next(buckets, None) is None
     assert base.histogram([0.0]) == {"102": 1}
+
+
+def test_a_row_has_one_logarithm_for_each_distinct_latency(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row may have millions of latencies of few lengths."""
+    calls, log2 = list[float](), math.log2
+
+    def counted(value: float) -> float:
+        calls.append(value)
+        return log2(value)
+
+    monkeypatch.setattr(math, "log2", counted)
+    row = base.request_columns({1e-5: 900, 2e-5: 100}, 1e3, DatapathParameters(), None, 1)
+    assert [*row["latency_histogram"].values()] == [900, 100]
+    assert len(calls) == 2
