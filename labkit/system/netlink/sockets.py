@@ -103,14 +103,25 @@ class Netlink:
 
         Raises LinkError if the kernel refuses.
         """
+        answers, interrupted = self.attempted(message)
+        if interrupted:
+            raise LinkError(message.what, EAGAIN, "the listed objects changed during every attempt")
+        return answers
+
+    def attempted(self, message: Message, most: int | None = None) -> tuple[list[bytes], bool]:
+        """Return the answers of the last attempt, and whether a change interrupted it.
+
+        most: the number of messages after which the attempt ends. The rest stays in this socket: close it.
+        Raises LinkError if the kernel refuses.
+        """
         for _ in range(ATTEMPTS):
             self._socket.send(message.body)
-            answers, interrupted = self._answers(message)
-            if not interrupted:
-                return answers
-        raise LinkError(message.what, EAGAIN, "the listed objects changed during every attempt")
+            answers, interrupted = self._answers(message, most)
+            if not interrupted or len(answers) == most:
+                break
+        return answers, interrupted
 
-    def _answers(self, message: Message) -> tuple[list[bytes], bool]:
+    def _answers(self, message: Message, most: int | None) -> tuple[list[bytes], bool]:
         """Return the answers, and whether a change interrupted the dump."""
         answers: list[bytes] = []
         interrupted = False
@@ -123,7 +134,7 @@ class Netlink:
                         raise LinkError(message.what, errno, _extended_words(flags, whole))
                     return answers, interrupted
                 answers.append(whole)
-                if not flags & NLM_F_MULTI:
+                if not flags & NLM_F_MULTI or len(answers) == most:
                     return answers, interrupted
 
     def counters(self, index: int) -> LinkCounters:
