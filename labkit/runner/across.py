@@ -135,7 +135,7 @@ def _channel(ends: _Ends, kind: str, sender: _Side) -> Iterator[tuple[Any, Any]]
 
 
 class _Found:
-    """The path that was chosen: both addresses, what each half told of it, and whether the client is hidden.
+    """The path that was chosen: both addresses, what each half told of it, and what the client is behind.
 
     `addresses`: for each half, its own and that of the other one (`Half.follow`).
     """
@@ -157,7 +157,7 @@ class _Found:
         self.source, self.destination = there["source"], there["destination"]
         pairs = [(one["source"], one["destination"]) for one in ways]
         self.others = others_than([(self.source, self.destination)], pairs)
-        self.hidden: str = there["hidden"]
+        self.hidden, self.behind = str(there["hidden"]), str(there["behind"])
         self.addresses = (
             {"source": self.source, "destination": self.destination},
             {"source": self.destination, "destination": self.hidden or self.source},
@@ -227,9 +227,9 @@ def _sending(ends: _Ends, found: _Found, not_seen: list[str]) -> evidence.Sendin
         return probes.one_way(lambda kind: _channel(ends, kind, ends.client), found.client["mtu_bytes"])
 
     def back() -> OneWay:
-        if found.hidden:
+        if found.behind:
             not_seen.append(
-                f"what {ends.server.name} sends by itself to {ends.client.name}, which is behind {found.hidden}"
+                f"what {ends.server.name} sends by itself to {ends.client.name}, which {found.behind}"
             )
             return OneWay(Sent(exempt=True), Sent(exempt=True))
         return probes.one_way(lambda kind: _channel(ends, kind, ends.server), found.server["mtu_bytes"])

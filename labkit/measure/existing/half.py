@@ -23,7 +23,7 @@ from labkit.measure.existing import network
 from labkit.measure.existing.checks import drops, load, probes, registry
 from labkit.measure.existing.checks.evidence import Evidence, mtu_of, observed
 from labkit.measure.existing.checks.probes import End, Receiver, Sender
-from labkit.measure.existing.checks.rules import translation
+from labkit.measure.existing.checks.rules import source_translation
 from labkit.measure.existing.endpoints import require, resolve
 from labkit.measure.existing.path import Path, followed, inwards, source_for, usable
 from labkit.measure.existing.spaces import Spaces
@@ -68,17 +68,18 @@ class Half:
     def ways(self, pairs: list[tuple[str | None, str]]) -> list[dict[str, Any]]:
         """Return how packets leave from own addresses (None: the one that the kernel would choose) to others.
 
-        hidden: the address that rules of this machine put in the place of the sender's, "" if none does.
+        hidden, behind: the address that rules of this machine put in the place of the sender's (`_hidden`).
         """
         result = []
         for own, to in pairs:
             source = own or source_for(self._own, to, self._own.usable())
             if source and (":" in source) == (":" in to):
                 found = followed(self._spaces, Path(self._own, source, to, outward=True))
+                hidden, behind = _hidden(found)
                 result.append(
                     {
                         "source": source, "destination": to, "leaves": found.exit is not None and not found.problems,
-                        "beside": self._own.is_beside(to), "hidden": _hidden(found),
+                        "beside": self._own.is_beside(to), "hidden": hidden, "behind": behind,
                         "version": ip_address(to).version,
                     }
                 )  # fmt: skip
@@ -248,15 +249,16 @@ def _exit(way: Path) -> dict[str, Any] | None:
     }
 
 
-def _hidden(way: Path) -> str:
-    """Return the address that rules put in the place of the sender's where others route its packets; "" if none."""
-    packet = {"saddr": way.source, "daddr": way.destination, "protocol": "tcp"}
-    for space in dict.fromkeys(place.space for place in way.arrivals):
-        packet["local"] = " ".join(space.addresses)
-        outs = {one.hops[0].index for at, one in way.routes if at is space}
-        names = {one.name for one in space.links.values() if one.index in outs}
-        rule, given, _sure = translation(space.ruleset, "postrouting", {**packet}, names)
-        if rule:
-            address = given.get("addr")
-            return address if isinstance(address, str) else source_for(space, way.destination, space.usable())
-    return ""
+def _hidden(way: Path) -> tuple[str, str]:
+    """Return the address that rules put in the place of the sender's where its packets are routed ("": none, or it is
+    not known), and that the sender is, or may be, behind it; "" if it is not."""
+    for space, into in way.routers.items():
+        packet = {"saddr": way.source, "daddr": way.destination, "protocol": "tcp"}
+        out = space.links.get(next(one.hops[0].index for at, one in way.routes if at is space) or 0)
+        if out is None:
+            break
+        arrived = space.links[into].name if into else None
+        address, is_sure = source_translation(space, packet, way.destination, arrived, out.name)
+        if address not in (None, way.source):
+            return address or "", f"{'is' if is_sure else 'may be'} behind {address or 'another address'}"
+    return "", ""

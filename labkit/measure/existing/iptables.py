@@ -16,11 +16,11 @@ _META = {"-i": "iifname", "-o": "oifname", "-p": "l4proto"}
 _PORTS = {"--sport": "sport", "--dport": "dport", "--sports": "sport", "--dports": "dport"}
 _TARGETS = {"DROP": "drop", "REJECT": "reject", "ACCEPT": "accept", "NFQUEUE": "queue", "REDIRECT": "redirect",
             "DNAT": "dnat", "SNAT": "snat", "MASQUERADE": "masquerade", "TPROXY": "tproxy",
-            "RETURN": "return"}  # fmt: skip
+            "RETURN": "return", "NETMAP": "netmap"}  # fmt: skip
 _TEXTS = ("--comment", "--log-prefix", "--nflog-prefix", "--string")  # their values may look like options
 _GIVEN = {family: re.compile(rf"--to-(?:(?:source|destination) {address}|ports)(?::? ?(\d+)(?:-(\d+))?(?=[ /]|$))?")
-          for family, address in (("ip", r"([0-9.]+)?"),
-                                  ("ip6", r"\[?([0-9a-f]*:[0-9a-f]*:[0-9a-f:]*)?\]?"))}  # fmt: skip
+          for family, address in (("ip", r"([0-9.]+)?(?:-([0-9.]+))?"),
+                                  ("ip6", r"\[?([0-9a-f]*:[0-9a-f]*:[0-9a-f:]*)?(?:-([0-9a-f:]+))?\]?"))}  # fmt: skip
 # Whose conditions are those of their options, as far as these are read
 _MODULES = ("tcp", "udp", "sctp", "icmp", "icmp6", "multiport", "addrtype", "comment", "mark", "conntrack")
 _NUMBER = re.compile(r"0x[0-9a-f]+|[0-9]+")
@@ -102,12 +102,17 @@ def _expressions(family: str, rule: str) -> Iterator[dict[str, Any]]:
             right = int(number[0], 0)
             right = {"^": [{"&": [_MANGLED[word], kept]}, right]} if kept else right
             yield {"mangle": {"key": _MANGLED[word], "value": right}}
+        elif word == "--restore-mark":  # that of the connection is not known
+            yield {"mangle": {"key": _MANGLED["--set-xmark"], "value": "@"}}
         elif word in ("-j", "-g"):
             is_match = False
             options: dict[str, Any] | None = {"flags": "bypass"} if "--queue-bypass" in words else None
             if given := _GIVEN[family].search(" ".join(words)):
-                options = {"addr": given[1]} if given[1] else {}
-                options |= {"port": _ports(":".join(filter(None, given.groups()[1:])))} if given[2] else {}
+                first, last, *of_ports = given.groups()
+                options = {"addr": {"range": [first, last]} if last else first} if first else {}
+                options |= {"port": _ports(":".join(filter(None, of_ports)))} if of_ports[0] else {}
+            elif value == "NETMAP":  # the address depends on the one that it replaces
+                options = {"addr": ""}
             called = {"jump" if word == "-j" else "goto": {"target": value}}
             yield {_TARGETS[value]: options} if value in _TARGETS else called
         elif is_match and (value not in _MODULES if word == "-m" else word.startswith("-")):

@@ -12,7 +12,7 @@ from pathlib import Path as Folder
 
 from labkit.common.errors import LabkitError
 from labkit.measure.existing import iptables, maps
-from labkit.measure.existing.checks.rules import translation
+from labkit.measure.existing.checks.rules import source_translation
 from labkit.measure.existing.path import Path, PublishedPort, followed, source_for
 from labkit.measure.existing.spaces import Place, Space, Spaces
 from labkit.measure.topologies.state.packet_path import IN, OUT
@@ -154,13 +154,8 @@ def _given(at: Space, sent: dict[str, str], to: str, arrived: Place | None, onwa
     "" if none does, or if that is unknown."""
     if arrived is None or not onwards.places:
         return ""
-    listed, sent["local"] = at.ruleset, " ".join(at.addresses)
-    _rule, given, _sure = translation(listed, "prerouting", sent, {arrived.name})
-    port = given.get("port", sent["dport"])  # of a range, the one that was asked for
-    sent |= {"daddr": to, "dport": sent["dport"] if isinstance(port, dict) else str(port)}
-    rule, given, is_sure = translation(listed, "postrouting", sent, {onwards.places[0].name})
-    address = given.get("addr", source_for(at, to, at.usable())) if rule and is_sure else ""
-    return address if isinstance(address, str) else ""
+    address, is_sure = source_translation(at, sent, to, arrived.name, onwards.places[0].name)
+    return address if address and is_sure else ""
 
 
 def _through(spaces: Spaces, port: PublishedPort, address: str) -> Through | None:

@@ -19,6 +19,7 @@ import pytest
 
 from labkit.common.errors import BadInput, Failed
 from labkit.common.topology_state import TunnelState
+from labkit.measure.existing import half as half_of
 from labkit.measure.existing import iptables, maps, path, published, spaces
 from labkit.measure.existing.checks import (
     load,
@@ -375,7 +376,8 @@ def test_an_address_that_rules_put_into_packets_may_be_of_ipv6() -> None:
     for given in ("2001:db8::9", "[2001:db8::9]:1-9", "2001:db8::9-2001:db8::a"):
         [counted, snat] = iptables.merged([], "ip6tables-nft-save", saved % given)[-1]["rule"]["expr"]
         of_port = {"port": ports(1, 9)} if given.endswith(":1-9") else {}
-        assert (counted, snat) == ({"counter": {"packets": 1}}, {"snat": {"addr": "2001:db8::9"} | of_port})
+        address = {"range": given.split("-")} if given.endswith("::a") else "2001:db8::9"
+        assert (counted, snat) == ({"counter": {"packets": 1}}, {"snat": {"addr": address} | of_port})
     for words, statement in (
         ("DNAT --to-destination [fd00::1]:80", {"dnat": {"addr": "fd00::1", "port": 80}}),
         ("DNAT --to-destination :8080", {"dnat": {"port": 8080}}),
@@ -1172,6 +1174,9 @@ GIVES_MARK = "-A PREROUTING -j MARK --set-xmark"
         (81, [LEADS], {}),
         (None, [LEADS.replace("1:81", "1:81-89")], {}),  # any of them
         (None, [LEADS.replace("1:81", "9:81")], {}),
+        (None, [LEADS.replace("1:81", "1-10.2.0.9:81")], {}),  # any of them
+        (None, ["-A PREROUTING -p tcp -j NETMAP --to 10.9.0.0/24"], {}),
+        (81, ["-A PREROUTING -j A", "-A A -m socket -g B", "-A A -m socket -j RETURN", LEADS], {}),
         (80, LOCAL, {}),
         (81, LOCAL, {"asked": "10.1.0.254"}),
         (81, ["-A PREROUTING -i to-server -j RETURN", LEADS], {"asked": "10.1.0.254"}),
@@ -1202,13 +1207,100 @@ def test_ports_that_are_closed_where_rules_lead(
 )
 def test_conditions_of_nat_that_are_not_understood_make_nothing_certain(unknown: str) -> None:
     goes, returns = LEADS.replace("-p", f"{unknown} -p"), f"-A PREROUTING {unknown} -j RETURN"
-    marks = f"{GIVES_MARK} 0x2/0xffffffff".replace("-j", f"{unknown} -j")
+    mark = f"{GIVES_MARK} 0x2/0xffffffff"
+    marks = mark.replace("-j", f"{unknown} -j")
+    accepts = ["-A PREROUTING -j A", f"-A A {unknown} -j ACCEPT"]
+    gone = ["-A PREROUTING -j A", f"-A A {unknown} -g B", "-A B -j ACCEPT"]
     for nat, mangle in (([goes], []), ([returns, LEADS], []), ([f"-A PREROUTING {unknown} -g A", LEADS], []),
-                        ([OF_MARK], [marks]), ([LEADS], [returns])):  # fmt: skip
+                        ([OF_MARK], [marks]), ([LEADS], [returns]), ([*accepts, LEADS], []),
+                        ([*gone, LEADS], []), ([OF_MARK], [*accepts, mark])):  # fmt: skip
         seen = refused(*nat, mangle=mangle)
         [(to, why, _undo, is_sure)] = rules.closed_ports(seen).values()
         assert (to, is_sure, "may lead port 80 there" in why) == (81, mangle == [returns], not is_sure)
         assert only(sockets.connection(seen)).certainty == (SEEN if is_sure else POSSIBLE)
+
+
+RANDOM = {"numgen": {"mode": "random", "mod": 2, "offset": 0}}
+OWN_MARK = {"meta": {"key": "mark"}}
+
+
+@pytest.mark.parametrize(
+    ("values", "is_sure"),
+    [
+        ([2], True),
+        ([RANDOM], False),
+        ([{"map": {"key": RANDOM, "data": {"set": [[0, 1], [1, 2]]}}}], False),
+        ([RANDOM, {"|": [OWN_MARK, 2]}], False),
+        ([RANDOM, 2], True),
+    ],
+)
+def test_marks_that_are_not_known_make_nothing_certain(values: list[Any], is_sure: bool) -> None:
+    base = {"family": "ip", "table": "f", "name": "w", "hook": "prerouting", "prio": -100}
+    leads = rule(match(OWN_MARK, 2), {"dnat": {"addr": SERVER, "port": 81}})
+    marks = [rule({"mangle": {"key": OWN_MARK, "value": one}}) for one in values]
+    listed = [{"chain": base}, *({"rule": one} for one in (*marks, leads))]
+    packet = dict(TO_PORT_80)
+    assert rules.translation(listed, "prerouting", packet, set()) == (
+        leads,
+        leads["expr"][-1]["dnat"],
+        is_sure,
+    )
+    assert packet["mark"] == ("2" if is_sure else "")
+
+
+def test_the_mark_of_a_connection_is_not_known() -> None:
+    mangle = [f"{GIVES_MARK} 0x2/0xffffffff", "-A PREROUTING -j CONNMARK --restore-mark"]
+    assert [is_sure for *_where, is_sure in rules.closed_ports(refused(OF_MARK, mangle=mangle)).values()] == [
+        False
+    ]
+
+
+MASKS = "-A POSTROUTING -o to-server -j MASQUERADE"
+BY_MARK = MASKS.replace("-j", "-m mark --mark 0x1 -j")
+
+
+@pytest.mark.parametrize(
+    ("address", "word", "mangle", "nat"),
+    [
+        ("", "", "", MASKS.replace("-server", "-client")),
+        ("10.2.0.254", "is", "", MASKS),
+        ("10.2.0.254", "may be", "", MASKS.replace("-j", "-m set --match-set pools dst -j")),
+        ("10.2.0.254", "may be", "", MASKS.replace("-j", "-m policy --dir out --pol none -j")),
+        ("10.2.0.254", "is", "-A PREROUTING -i to-client -j MARK --set-xmark 0x1/0xffffffff", BY_MARK),
+        ("10.2.0.254", "is", "-A FORWARD -j MARK --set-xmark 0x1/0xffffffff", BY_MARK),
+        ("", "", "-A PREROUTING -i to-server -j MARK --set-xmark 0x1/0xffffffff", BY_MARK),
+        ("", "is", "", MASKS.replace("MASQUERADE", "SNAT --to-source 10.2.0.7-10.2.0.9")),
+        (
+            "",
+            "may be",
+            "",
+            MASKS.replace("-j MASQUERADE", "-m set --match-set p dst -j NETMAP --to 10.9.0.0/24"),
+        ),
+        ("", "", "", MASKS.replace("MASQUERADE", f"SNAT --to-source {CLIENT}")),
+    ],
+)
+def test_a_sender_is_behind_an_address_only_as_far_as_rules_are_understood(
+    address: str, word: str, mangle: str, nat: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "source_for", lambda *_: "10.2.0.254")
+    seen = routed()
+    [client, router, _server] = seen.spaces
+    seen.forward.routes = [(client, route((None, 2))), (router, route((None, 4)))]
+    lines = [
+        "*mangle",
+        ":PREROUTING ACCEPT [0:0]",
+        ":FORWARD ACCEPT [0:0]",
+        *([f"[1:60] {mangle}"] * bool(mangle)),
+    ]
+    lines += ["*nat", ":POSTROUTING ACCEPT [0:0]", f"[1:60] {nat}"]
+    listed = {router.name: iptables.merged([], "iptables-legacy-save", "\n".join(lines))}
+    monkeypatch.setattr(Space, "ruleset", property(lambda at: listed.get(at.name, [])))
+    behind = f"{word} behind {address or 'another address'}" if word else ""
+    assert half_of._hidden(seen.forward) == (address, behind)
+    ends, told = ends_of(across._Side("ssh:a", "a", dict), across._Side("here", "b", dict)), list[str]()
+    if behind:
+        across._sending(ends, SimpleNamespace(destination=SERVER, behind=behind), told).back()
+        assert told == [f"what b sends by itself to a, which {behind}"]
 
 
 def test_rules_of_nat_of_a_namespace_that_only_bridges_take_no_connection() -> None:
@@ -1229,7 +1321,7 @@ def test_rules_of_nat_of_a_namespace_that_only_bridges_take_no_connection() -> N
 
 
 def test_what_is_sent_on_keeps_its_source_unless_the_rule_is_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(published, "source_for", lambda *_: "10.2.0.254")
+    monkeypatch.setattr(rules, "source_for", lambda *_: "10.2.0.254")
     saved = (
         "*nat\n:POSTROUTING ACCEPT [0:0]\n[1:60] -A POSTROUTING -m addrtype --src-type LOCAL -j MASQUERADE\n"
     )

@@ -15,7 +15,7 @@ from labkit.measure.existing import maps as maps_of
 from labkit.measure.existing.checks.evidence import Evidence, packets_of, rule_key
 from labkit.measure.existing.checks.findings import ALL, MOST, MUCH, POSSIBLE, PRESENT, SEEN, SOME, Finding
 from labkit.measure.existing.checks.probes import NOISE_SHARE
-from labkit.measure.existing.path import REFUSALS, Path
+from labkit.measure.existing.path import REFUSALS, Path, source_for
 from labkit.measure.existing.spaces import PLAIN, Place, Space
 from labkit.system import netlink
 
@@ -24,7 +24,7 @@ LEAVING = ("output", "postrouting", "egress")  # hooks of what an end sends; oth
 UNANSWERED = {"FAILED", "INCOMPLETE"}  # states of a neighbour that does not answer
 RULE_NS = 22  # what a rule that does not match costs a packet: 100 rules take 2.2 µs (README)
 CHOSEN = "32768-60999"  # the usual ports of which the kernel chooses those of probes (ip_local_port_range)
-TRANSLATIONS = ("dnat", "redirect", "snat", "masquerade", "tproxy")
+TRANSLATIONS = ("dnat", "redirect", "snat", "masquerade", "tproxy", "netmap")
 REPLACED = ("saddr", "daddr", "sport", "dport")  # fields whose new value leads packets elsewhere
 VERDICTS = {"drop": "drops", "reject": "rejects", "fwd": "sends elsewhere"}
 # What says all about whether a rule matches
@@ -535,24 +535,29 @@ def translation(
     listed: list[dict[str, Any]], hook: str, packet: dict[str, str], names: set[str]
 ) -> tuple[Rule, Rule, bool]:
     """Return the rule, and what its statement gives, by which chains of NAT at a hook replace addresses or ports of a
-    packet (without one both are empty), and whether that is sure: a condition that is not understood may hold. The
-    packet gets the marks that they set, or "" for one that is not known."""
+    packet (without one both are empty), and whether that is sure: a condition that is not understood may hold. An
+    address that is not known is "". The packet gets the marks that they set, or "" for one that is not known."""
     maps, every = maps_of.named(listed), entries(listed, "rule")
     packet.setdefault("mark", "0")
+    is_over = False  # perhaps: an accept, which ends all chains that called its own, may match
 
     def said(chain: Chain, is_called: bool) -> Iterator[tuple[Rule, str, Any, bool]]:
+        nonlocal is_over
         for rule in every:
             if chain_of(rule) != chain or (holds := matches(rule, packet, names)) is False:
                 continue
-            is_known = is_called and holds is True
-            for what, mark in _written(rule, maps[chain[:2]], packet, names):
+            is_known = is_called and not is_over and holds is True
+            for what, mark, is_given in _written(rule, maps[chain[:2]], packet, names):
                 if what == MARK:
-                    packet["mark"] = str(mark) if is_known and packet["mark"] else ""
+                    packet["mark"] = str(mark) if is_known and is_given and mark is not None else ""
             for one, is_given in _verdicts(rule, maps[chain[:2]], packet, names):
                 word, given = next(iter(dict[str, Any](one or {"": None}).items()))
                 is_sure = is_known and is_given
                 if word == "xt":  # a target that nft does not read
-                    word, given = str((given or {}).get("name")).lower(), {}
+                    name = str((given or {}).get("name"))
+                    word, given = name.lower(), {} if name == "MASQUERADE" else {"addr": ""}
+                    if name in ("MARK", "CONNMARK"):
+                        packet["mark"] = ""
                 if word in ("jump", "goto"):
                     yield from said((*chain[:2], given["target"]), is_sure)
                 # What may not match ends nothing: a packet that arrives was not dropped.
@@ -561,14 +566,37 @@ def translation(
                 if word in ("goto", "return", "accept"):
                     if is_sure:
                         return
+                    is_over = is_over or word == "accept"
                     is_called = False  # what follows may not be reached
 
     bases = [one for one in entries(listed, "chain") if one.get("hook") == hook]
     for base in sorted(bases, key=lambda one: int(one.get("prio", 0))):
+        is_over = False  # another base chain is passed all the same
         rule, word, given, is_sure = next(said(chain_of(base), True), ({}, "", None, True))
         if word in TRANSLATIONS:
             return rule, given or {}, is_sure
     return {}, {}, True
+
+
+def source_translation(
+    at: Space, sent: dict[str, str], to: str, arrived: str | None, out: str
+) -> tuple[str | None, bool]:
+    """Return the address that rules put in the place of the sender's before a packet leaves a namespace by an interface
+    (None: they keep it, "": it is not known), and whether that is sure.
+
+    arrived: the interface where the packet came; None: it begins here. to: where it goes after other translations.
+    """
+    listed, sent["local"] = at.ruleset, " ".join(at.addresses)
+    _rule, given, _sure = translation(listed, "prerouting" if arrived else "output", sent, {arrived or out})
+    port = given.get("port")  # of a range, the one that was asked for
+    sent |= {"daddr": to} | ({"dport": str(port)} if isinstance(port, int) else {})
+    if arrived:
+        translation(listed, "forward", sent, {arrived, out})  # it may give a mark
+    rule, given, is_sure = translation(listed, "postrouting", sent, {out})
+    if not rule:
+        return None, is_sure
+    address = given.get("addr", source_for(at, to, at.usable()))
+    return address if isinstance(address, str) else "", is_sure
 
 
 def _no_way_back(seen: Evidence, space: Space, rule: Rule) -> str:
@@ -606,15 +634,16 @@ def marks(seen: Evidence) -> Iterator[Finding]:
         for path, _probe in seen.directions:
             own = [one for one in packets if one["saddr"] == path.source and may_match(rule, one, names)]
             maps = known[space.name][chain_of(rule)[:2]]
-            given = {mark for one in own for what, mark in _written(rule, maps, one, names) if what == MARK}
-            if path.problems or space not in path.routers or not given - {0}:
+            written = (each for one in own for each in _written(rule, maps, one, names))
+            given = {mark for what, mark, _sure in written if what == MARK and mark}
+            if path.problems or space not in path.routers or not given:
                 continue
             # Of those that begin here, a chain of type route alone looks for the way again.
             hook, kind = (chain := _chain(seen, space, rule)).get("hook"), chain.get("type")
             asked = "prerouting" if path.routers[space] else "output"
             if hook not in (None, asked) or (hook, kind) == ("output", "filter"):
                 continue
-            refusals = ((mark, _refusal(space, path, mark)) for mark in given - {0})
+            refusals = ((mark, _refusal(space, path, mark)) for mark in given)
             mark, refused = next((one for one in refusals if one[1] is not None), (0, None))
             if refused is not None and _refusal(space, path) is None:
                 yield Finding(
@@ -677,8 +706,8 @@ def _refusal(space: Space, path: Path, mark: int = 0) -> netlink.LinkError | Non
     return None
 
 
-def _number(value: Any, mark: int) -> Any:
-    """Return the number that an expression gives with a packet's mark; the expression itself if that is unknown."""
+def _number(value: Any, mark: int | None) -> Any:
+    """Return the number that an expression gives with a packet's mark; anything else if that is unknown."""
     for word in BITWISE.keys() & value if isinstance(value, dict) else ():
         each = [_number(one, mark) for one in value[word]]
         return reduce(BITWISE[word], each) if all(isinstance(one, int) for one in each) else value
@@ -687,15 +716,18 @@ def _number(value: Any, mark: int) -> Any:
 
 def _written(
     rule: Rule, maps: maps_of.Maps, packet: Mapping[str, str], interfaces: set[str]
-) -> Iterator[tuple[tuple[str, str], int]]:
-    """Yield each field that a rule sets to a number in a packet, for example MARK or ("payload", "ttl"), and this."""
+) -> Iterator[tuple[tuple[str, str], int | None, bool]]:
+    """Yield each field that a rule sets in a packet, for example MARK or ("payload", "ttl"), the number, and whether a
+    packet that the rule matches surely gets it. None is a number that is not known."""
+    mark = packet.get("mark", "0")
     for mangle in (one["mangle"] for one in rule.get("expr", ()) if isinstance(one.get("mangle"), dict)):
-        value = _number(mangle.get("value"), int(packet.get("mark") or 0))
+        value = _number(mangle.get("value"), int(mark) if mark else None)
         of_map = value.get("map") if isinstance(value, dict) else None
         mapped = _mapped(of_map, maps, packet, interfaces) if isinstance(of_map, dict) else [(value, True)]
         for header, of in dict(mangle["key"]).items():
             name = next((str(of[name]) for name in ("key", "name", "field") if name in of), "")
-            yield from (((header, name), one) for one, _sure in mapped if isinstance(one, int))
+            for one, is_sure in mapped:
+                yield (header, name), one if isinstance(one, int) else None, is_sure
 
 
 def ends_hops(seen: Evidence, path: Path, limit: int, at: Space) -> str | None:
@@ -718,7 +750,9 @@ def clamps(seen: Evidence) -> Iterator[Finding]:
         ):
             continue
         undo, counted = _deletion(space, rule), seen.hits.get(rule_key(space.name, rule))
-        for field, value in _written(rule, {}, packet, names):
+        for field, value, _sure in _written(rule, {}, packet, names):
+            if value is None:
+                continue
             if field == ("tcp option", "maxseg") and value < 1000:
                 yield Finding(
                     cause="segments clamped", what=f"a rule sets the TCP segment size to {value} bytes", weight=MUCH,
