@@ -34,7 +34,9 @@ class SeveralLoads(DatapathParameters, frozen=True, kw_only=True):
             self.for_load(load).check()
 
     def _check_load(self) -> None:
-        """Check nothing: each load is checked."""
+        """Check nothing: each load is checked, also with each change."""
+
+    _check_changes = _check_load
 
     @property
     def guest_files(self) -> tuple[str, ...]:
@@ -54,8 +56,12 @@ class SeveralLoads(DatapathParameters, frozen=True, kw_only=True):
         generator, usual, own = registry.default_generator(protocol), DatapathParameters(), dict[str, Any]()
         if not isinstance(generator, RequestGenerator):  # what UDP and ping lack, is for the other loads
             own |= {name: getattr(usual, name) for name in generator.ignored_parameters(protocol)}
-        # sockperf has one connection with one request in flight, and does not run in guests.
-        if protocol.endswith("_rr") and (self.streams > 1 or self.outstanding or self.in_guests):
+        # sockperf has one connection with one request in flight and no options, and does not run in guests.
+        lacked = {"streams", "outstanding", "response_bytes", "socket"}
+        changed = lacked & {name for one in self.change for name in one.parameters}
+        if not protocol.endswith("_rr"):
+            own |= {"outstanding": None}
+        elif self.streams > 1 or self.outstanding or self.socket or self.in_guests or changed:
             own |= {"generator": "sockets"}
         if not generator.capabilities.sliced:
             own |= {"slices": 0, "whole_runs": None}

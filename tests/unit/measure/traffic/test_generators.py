@@ -17,6 +17,7 @@ from labkit.measure.traffic import base, iperf3, registry
 from labkit.measure.traffic.base import FlowGenerator, LatencyGenerator, TrialGenerator
 from studies.container_vs_vm.experiment import ContainerVsVmParameters
 from studies.packet_size.experiment import PacketSizeParameters
+from studies.requests.experiment import Requests
 
 
 def test_default_generator() -> None:
@@ -29,6 +30,24 @@ def test_default_generator() -> None:
     ):
         made = DatapathParameters.of(given)
         assert (made.load_generator.name, made.protocol) == (generator, protocol)
+
+
+@pytest.mark.parametrize(
+    ("loads", "given"),
+    [
+        ("tcp_rr,tcp_crr,http,tcp", {"outstanding": 8}),
+        ("udp_rr", {"change": "deep: parameter outstanding=8"}),
+        ("tcp_rr,tcp", {"change": "more: parameter streams=4"}),
+        ("tcp_rr,tcp_crr", {"change": "fast: socket quickack=on"}),
+    ],
+)
+def test_load_has_the_parameters_that_it_supports(loads: str, given: dict[str, Any]) -> None:
+    made = Requests.of({"topology": "veth", "streams": 1, "loads": loads, **given})
+    made.check()
+    first, *others = [made.for_load(load) for load in made.loads]
+    assert first.load_generator.name == "sockets"
+    assert first.outstanding == given.get("outstanding")
+    assert not any(one.outstanding for one in others)
 
 
 def test_generators_of_loads() -> None:
