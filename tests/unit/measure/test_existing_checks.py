@@ -1054,34 +1054,77 @@ def test_classes_and_filters_count_what_passes_meanwhile() -> None:
     assert queues._class_rates(now, before) == [50e6]
     assert queues._class_rates(now) == [1e6, 50e6]
     assert not queues._class_rates(before, before)
-    # Of two filters, the other one may have dropped as many before; a policer may be one for others.
-    drops = "filter protocol ip u32 order 1 action drop Sent 900 bytes 9 pkt (dropped %d, overlimits 0)\n" * 2
-    polices = "filter protocol ip u32 order 1 police 0x1 rate 1Mbit Sent %d bytes 9 pkt (dropped 0)\n"
-    changes = (
-        "filter protocol ip u32 action order 1:  pedit action pass keys 1 Sent %d bytes 9 pkt (dropped 0)\n"
-    )
-    for text, earlier, then, causes in (
-        (drops, (7, 0), (7, 0), []),
-        (drops, (5, 0), (7, 0), ["drops"]),
-        (drops, (7, 0), (7, 7), ["drops"]),
-        (polices, 900, 900, []),
-        (polices, 800, 900, ["polices the rate"]),
-        (changes, 900, 900, []),
-        (changes, 800, 900, ["changes packets (pedit)"]),
-        (
-            drops.replace("action drop", "gact action pass random type netrand drop val 3"),
-            (5, 0),
-            (7, 0),
-            ["drops"],
+
+
+def tc_filter(action: str, number: int = 1) -> str:
+    """Return what `tc -s filter show` prints of a filter with an action, before it fills in the counts."""
+    at = f"filter protocol ip pref {number} u32 chain 0 fh 800::800 order 2048 key ht 800 bkt 0 not_in_hw"
+    counts = " \tAction statistics:\n\tSent %d bytes 9 pkt (dropped %d, overlimits 0 requeues 0) \n"
+    return f"{at}  (rule hit %d success 9)\n\taction order 1: {action}\n \t index 1 ref 1 bind 1\n{counts}\n"
+
+
+DROPS = tc_filter("gact action drop") + tc_filter("gact action drop", 2)
+PASSES = tc_filter("gact action pass", 2)
+PEDIT = " pedit action pipe keys 1\n\t key #0  at %s: val 0a000009 mask 00000000"
+
+
+@pytest.mark.parametrize(
+    ("text", "earlier", "then", "expected"),
+    [
+        (DROPS, (9, 9, 7, 9, 9, 0), (9, 9, 7, 9, 9, 0), []),
+        (DROPS, (8, 8, 5, 9, 9, 0), (9, 9, 7, 9, 9, 0), ["drops"]),
+        (DROPS, (9, 9, 7, 8, 8, 0), (9, 9, 7, 9, 9, 7), ["drops"]),
+        (tc_filter("gact action pass\n\t random type netrand drop val 3"), (8, 8, 0), (9, 9, 7), ["drops"]),
+        (tc_filter("police 0x1 rate 1Mbit"), (9, 9, 0), (9, 9, 0), []),
+        (tc_filter("police 0x1 rate 1Mbit"), (8, 8, 0), (9, 9, 0), ["polices the rate"]),
+        # A policer or a change that no packet reaches, beside a filter that all packets pass.
+        (tc_filter("police 0x1 rate 1Mbit") + PASSES, (9, 0, 0, 8, 8, 0), (9, 0, 0, 9, 9, 0), []),
+        (tc_filter(PEDIT % "ipv4+16") + PASSES, (8, 0, 0, 8, 8, 0), (9, 0, 0, 9, 9, 0), []),
+        *(
+            (tc_filter(action), (8, 8, 0), (9, 9, 0), [f"changes packets ({action.split()[0]})"] if changes else [])
+            for action, changes in (
+                (PEDIT % "ipv4+16", True), (PEDIT % "ipv6+8", True), (PEDIT % "eth+4", True), (PEDIT % "tcp+0", True),
+                (PEDIT % "16", True), (PEDIT % "-16", True), (PEDIT % "ipv4+0", False), (PEDIT % "ipv4+8", False),
+                (PEDIT % "ipv6+0", False), (PEDIT % "0", False), (PEDIT % "8", False), ("vlan  pop pipe", True),
+                ("vlan  modify id 6 protocol 802.1Q priority 0 pipe", True),
+                ("vlan  modify id 0 protocol 802.1Q priority 4 pipe", False),
+                ("skbmod pipe set dmac 70:00:00:00:00:00 ", True), ("skbmod pipe ecn", False),
+                (" nat egress 10.0.0.0/24 192.0.2.1 pass", True), ("mpls  dec_ttl pipe", False),
+            )
         ),
-    ):
-        seen = routed()
-        at, name = seen.spaces[1], "to-client"
-        vars(seen)["queued"] = [Queued(at, name, "", {"ingress": text % then}, "")]
-        seen.queued_before = {(at, name): Queued(at, name, "", {"ingress": text % earlier}, "")}
-        found = [one.what for one in queues.filters(seen)]
-        assert len(found) == len(causes)
-        assert all(word in what for word, what in zip(causes, found, strict=True)), found
+    ],
+)  # fmt: skip
+def test_filters_that_packets_pass_and_what_they_do(
+    text: str, earlier: tuple[int, ...], then: tuple[int, ...], expected: list[str]
+) -> None:
+    """A filter may have dropped before, or be one for other packets. Marks, priorities and hops lead nowhere else."""
+    found = filtered(("ingress", text, earlier, then))
+    assert len(found) == len(expected)
+    assert all(words in one.what for words, one in zip(expected, found, strict=True)), found
+    assert all(one.certainty == (PRESENT if "polices" in one.what else SEEN) for one in found)
+
+
+def filtered(*filters: tuple[str, str, tuple[int, ...], tuple[int, ...]]) -> list[Finding]:
+    """Return what is found of filters of a router: where each is, its text, and its counts before and after."""
+    seen = routed()
+    at, name = seen.spaces[1], "to-client"
+    vars(seen)["queued"] = [
+        Queued(at, name, "", {side: text % then for side, text, _was, then in filters}, "")
+    ]
+    was = {side: text % earlier for side, text, earlier, _then in filters}
+    seen.queued_before = {(at, name): Queued(at, name, "", was, "")}
+    return list(queues.filters(seen))
+
+
+def test_a_tag_that_another_filter_takes_away_is_possible_only() -> None:
+    push, pop = tc_filter("vlan  push id 5 protocol 802.1Q priority 0 pipe"), tc_filter("vlan  pop pipe")
+    counts = (8, 8, 0), (9, 9, 0)
+    assert [one.certainty for one in filtered(("ingress", push, *counts), ("egress", pop, *counts))] == [
+        POSSIBLE
+    ] * 2
+    assert [
+        one.certainty for one in filtered(("ingress", push, *counts), ("egress", pop, *counts[:1] * 2))
+    ] == [SEEN]
 
 
 def test_the_load_has_the_addresses_and_the_segments_of_the_path(monkeypatch: pytest.MonkeyPatch) -> None:

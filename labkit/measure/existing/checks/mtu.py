@@ -103,8 +103,7 @@ def routes(seen: Evidence) -> Iterator[Finding]:
             for name, least, weight in limits:
                 if (value := route.metrics.get(name, least)) < least:
                     yield Finding(
-                        cause="route limits",
-                        what=f"the route to {path.destination} limits {name} to {value}", weight=weight,
-                        where=f"{space.name} {out.name}",
+                        cause="route limits", where=f"{space.name} {out.name}", weight=weight,
+                        what=f"the route to {path.destination} limits {name} to {value}",
                         undo=space.command(f"ip route get {path.destination}  # then replace the route without {name}"),
                     )  # fmt: skip

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from labkit.common import units
 from labkit.measure.existing.checks.evidence import REDIRECTED, Evidence
-from labkit.measure.existing.checks.findings import ALL, MOST, MUCH, PRESENT, SEEN, SOME, Finding
-from labkit.measure.existing.spaces import CLASSFUL
+from labkit.measure.existing.checks.findings import ALL, MOST, MUCH, POSSIBLE, PRESENT, SEEN, SOME, Finding
+from labkit.measure.existing.spaces import CLASSFUL, Space
 
 FAST_BPS = 40e9  # a shaper above this limits nothing here
 SHORT_PACKETS = 32
@@ -26,8 +25,15 @@ _CLASS = re.compile(
 _FILTER = re.compile(r"^filter .*(?: order \d| handle 0x)", re.M)
 # A u32 filter that does not match: 300 take 4.8 µs (`labkit why`, Linux 6.18).
 MANY_FILTERS, FILTER_NS = 50, 16
-COUNTS = (r"\(dropped (\d+)", r"Sent (\d+)")
-_CHANGES = re.compile(r" order \d+: (pedit|nat|vlan|skbmod|mpls)\b")  # what replaces headers
+COUNTS = (r"Sent (\d+)", r"\(dropped (\d+)")
+_PARTS = re.compile(r"^(?=filter |\s*action order \d)", re.M)  # filters, and each of their actions
+# What replaces addresses, ports or tags. Other keys of pedit are of TOS, TTL and the like, and so are other actions.
+_CHANGES = re.compile(
+    r" order \d+: (?P<kind>nat\b|skbmod(?= \w+ (?:set|swap))|vlan(?= push| pop| modify id [1-9])"
+    r"|mpls(?= push| pop| mac_push| modify label)"
+    r"|pedit(?=.* at (?:eth|(?:tcp|udp)\+0:|ipv4\+\d\d|ipv6\+(?:8:|\d\d)|-|\d\d)))(?: (?P<tag>push|pop)\b)?"
+)
+UNDONE_BY = {"push": "pop", "pop": "push"}
 NETEM = {"loss-random": "loses", "duplicate": "duplicates", "corrupt": "corrupts", "reorder": "reorders"}
 
 
@@ -126,35 +132,50 @@ def _class_rates(text: str, before: str = "") -> list[float]:
 
 def filters(seen: Evidence) -> Iterator[Finding]:
     """Filters of tc that are many, or that drop or police, where something was lost or a rate is limited."""
-    for space, name, _by, found, _classes in seen.queued:
-        back = {link.name for link in space.links.values() if link.kind == "ifb" and link.up}
-        of_path, then = seen.names(space), seen.queued_before.get((space, name))
-        for word, lines in found.items():
-            text, side = " ".join(lines.split()), word or "root"
-            earlier = then.filters.get(word, "") if then else ""
-            dropped, sent = (
-                (Counter(re.findall(one, lines)) - Counter(re.findall(one, earlier))).keys() - {"0"}
-                for one in COUNTS
-            )
+    busy = list[tuple[Space, str, str, str, bool]]()  # those that saw packets, and whether they dropped some
+    for space, name, _by, filters_of, _classes in seen.queued:
+        then = seen.queued_before.get((space, name))
+        for word, lines in filters_of.items():
+            earlier = _parts(then.filters.get(word, "") if then else "")
+            for at, (text, sent, dropped) in _parts(lines).items():
+                _text, was_sent, was_dropped = earlier.get(at, ("", "0", "0"))
+                if sent != was_sent:
+                    busy.append((space, name, word, text, dropped != was_dropped))
             if (count := len(_FILTER.findall(lines))) >= MANY_FILTERS:
                 yield Finding(
-                    cause="many tc filters", what=f"up to {count} filters of tc see each packet at {name} ({side})",
-                    where=f"{space.name} {name}", weight=min(SOME + count / 5000, MUCH),
+                    cause="many tc filters", where=f"{space.name} {name}", weight=min(SOME + count / 5000, MUCH),
+                    what=f"up to {count} filters of tc see each packet at {name} ({word or 'root'})",
                     cost=f"up to {units.si(count * FILTER_NS * 1e-9, 's')} for each packet",
                     undo=space.command(f"tc filter show dev {name} {word}  # then delete those that are not needed"),
                 )  # fmt: skip
-            polices, drops = "police" in text and bool(sent), "action drop" in text or " drop val " in text
-            loses = bool(dropped) and (seen.blocked or seen.lossy)
-            # From an ifb that is up packets come back, and a redirect to an interface of the path is the path itself.
-            away = [one for one in REDIRECTED.findall(text) if one not in (*back, *of_path)]
-            does = [f"redirects packets to {one}" for one in away]
-            does += [f"changes packets ({one})" for one in _CHANGES.findall(text)]
-            leads = bool(seen.blocked and does and sent)
-            if not polices and not leads and not (drops and loses):
-                continue
+    tags = {found["tag"] for *_at, text, _drops in busy if (found := _CHANGES.search(text)) and found["tag"]}
+    for space, name, word, text, drops in busy:
+        # From an ifb that is up packets come back, and a redirect to an interface of the path is the path itself.
+        back = {link.name for link in space.links.values() if link.kind == "ifb" and link.up} | seen.names(
+            space
+        )
+        does = [f"redirects packets to {one}" for one in REDIRECTED.findall(text) if one not in back]
+        if changes := _CHANGES.search(text):
+            does.append(f"changes packets ({changes['kind']})")
+        polices, loses = "police" in text, drops and (seen.blocked or seen.lossy)
+        leads = seen.blocked and bool(does)
+        if polices or leads or (loses and ("action drop" in text or " drop val " in text)):
             what = "polices the rate" if polices else does[0] if leads else "drops packets"
+            is_undone = changes is not None and UNDONE_BY.get(changes["tag"]) in tags
             yield Finding(
-                cause="tc filter", what=f"a filter of tc at {name} ({side}) {what}: {text[:160]}",
-                where=f"{space.name} {name}", certainty=SEEN if loses or leads else PRESENT, weight=MOST,
+                cause="tc filter", what=f"a filter of tc at {name} ({word or 'root'}) {what}: {text[:160]}",
+                where=f"{space.name} {name}", weight=MOST,
+                certainty=POSSIBLE if is_undone else SEEN if loses or leads else PRESENT,
                 undo=space.command(f"tc filter show dev {name} {word}  # then delete this one by its pref"),
             )  # fmt: skip
+
+
+def _parts(lines: str) -> dict[tuple[str, str], tuple[str, str, str]]:
+    """Return what tc prints of each filter and of each action, what it sent, and what it dropped."""
+    result, of = {}, ""
+    for part in _PARTS.split(lines):
+        first = part.partition("\n")[0].partition(" (rule hit")[0]  # which counts, too
+        of, order = (first, "") if part.startswith("filter ") else (of, first.partition(":")[0])
+        sent, dropped = (found[1] if (found := re.search(one, part)) else "0" for one in COUNTS)
+        result[of, order] = " ".join((of * bool(order) + part).split()), sent, dropped
+    return result

@@ -469,7 +469,7 @@ def detection(seen: Evidence) -> Iterator[Finding]:
 
 def hop_limits(seen: Evidence) -> Iterator[Finding]:
     """A first hop limit, of an end or a tunnel, so small that packets die on the path, or may die beyond it."""
-    found = list[tuple[str, str, int, int, str, str]]()
+    found = list[tuple[Path, str, str, int, str]]()
     for path in (one for one in (seen.forward, seen.back) if one.places and seen.sends(one)):
         at, out = path.start, path.places[0].name
         name = f"net/ipv6/conf/{out}/hop_limit" if ":" in path.source else "net/ipv4/ip_default_ttl"
@@ -477,22 +477,18 @@ def hop_limits(seen: Evidence) -> Iterator[Finding]:
         limit = path.routes[0][1].metrics.get("hoplimit", 0) if path.routes else 0
         if limit:  # the kernel prefers that of the route
             undo = at.command(f"ip route get {path.destination}  # then replace the route without hoplimit")
-        limit = limit or at.number(name, default=64)
-        if limit > 0 and (certain := rules.ends_hops(seen, path, limit, at)):
-            found.append((at.name, at.name, limit, path.router_count, certain, undo))
-    outer = [one for path, _probe in seen.directions for one in path.outer]
+        found.append((path, at.name, at.name, limit or at.number(name, default=64), undo))
     for place in seen.places:
         data = KINDS[place.link.kind].tunnel_data if place.link.kind in KINDS else None
         own = [int(place.link.data.get(name) or 0) for name, holds in (data or {}).items() if holds == "ttl"]
-        count = max((one.router_count for one in outer if one.start is place.space), default=0)
-        if own and 0 < own[0] <= count:
-            undo = place.space.command(f"ip link set {place.name} type {place.link.kind} ttl 64")
-            certain = SEEN if seen.blocked else POSSIBLE
-            found.append((place.name, str(place), own[0], count, certain, undo))
-    for of, where, limit, count, certain, undo in found:
-        routers = units.counted(count, "router") if limit <= count else "routers that are not all known"
-        yield Finding(
-            cause="hop limit", where=where, weight=MOST, undo=undo,
-            what=f"packets of {of}, which pass {routers}, begin with a hop limit (TTL) of {limit}",
-            certainty=certain,
-        )  # fmt: skip
+        undo = place.space.command(f"ip link set {place.name} type {place.link.kind} ttl 64")
+        starts = [one for path, _probe in seen.directions for one in path.outer if one.start is place.space]
+        found += [(one, place.name, str(place), limit, undo) for one in starts for limit in own]
+    for path, of, where, limit, undo in found:
+        if limit > 0 and (certain := rules.ends_hops(seen, path, limit, path.start)):
+            count = path.router_count
+            routers = units.counted(count, "router") if limit <= count else "routers that are not all known"
+            yield Finding(
+                cause="hop limit", where=where, certainty=certain, weight=MOST, undo=undo,
+                what=f"packets of {of}, which pass {routers}, begin with a hop limit (TTL) of {limit}",
+            )  # fmt: skip

@@ -736,8 +736,7 @@ def ends_hops(seen: Evidence, path: Path, limit: int, at: Space) -> str | None:
     spaces = [place.space for place in path.arrivals]
     if limit <= path.router_count - (spaces.index(at) if at in spaces else 0):
         return SEEN if seen.blocked else POSSIBLE
-    all_known = path.complete and path.exit is None
-    return None if all_known or limit >= FEW_HOPS else POSSIBLE
+    return POSSIBLE if limit < FEW_HOPS and not (path.complete and path.exit is None) else None
 
 
 def clamps(seen: Evidence) -> Iterator[Finding]:
@@ -758,10 +757,9 @@ def clamps(seen: Evidence) -> Iterator[Finding]:
                     cause="segments clamped", what=f"a rule sets the TCP segment size to {value} bytes", weight=MUCH,
                     where=space.name, undo=undo,
                 )  # fmt: skip
-            limits = field in (("payload", "ttl"), ("payload", "hoplimit")) and counted != 0
-            every = [one for path, _probe in seen.directions for one in (path, *path.outer)] if limits else []
+            every = [one for path, _probe in seen.directions for one in (path, *path.outer)]
             certain = {ends_hops(seen, one, value, space) for one in every} - {None}
-            if certain:
+            if field in (("payload", "ttl"), ("payload", "hoplimit")) and certain and counted != 0:
                 yield Finding(
                     cause="hop limit", what=f"a rule sets the hop limit (TTL) to {value}: {_text(space, rule)}",
                     where=space.name, undo=undo, certainty=SEEN if SEEN in certain else POSSIBLE, weight=ALL,
