@@ -152,7 +152,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
     )
     rate_rps: Annotated[
         int | None,
-        "requests per second of each pair, sent by a schedule (udp_rr, tcp_rr); none: each waits for the last response",
+        "requests per second of each pair, sent by a schedule (udp_rr, tcp_rr); none: a closed loop",
         Within(1, 500_000),
     ] = None
     outstanding: Annotated[
