@@ -65,7 +65,10 @@ def _main(argv: Sequence[str] | None) -> int:
 
 
 def _check_names(argv: Sequence[str]) -> None:
-    """Raise BadInput if the current folder is gone, or if a word or that folder's name is not UTF-8, as rows are."""
+    """Raise BadInput if the current folder is gone, or if an argument or that folder's name is not UTF-8.
+
+    Rows and reports are UTF-8.
+    """
     try:
         here = os.getcwd()
     except OSError:

@@ -216,8 +216,8 @@ def starved(lines: pd.DataFrame, slices: bool) -> str | None:
     if count <= MAX_STARVED * len(lines):
         return None
     what = counted(len(lines), "slice" if slices else "run")
-    arms = "at one of the two arms, which is too many for a ratio"
-    return f"in {count} of {what} almost nothing arrived {arms}"
+    where = "at one of the two arms"
+    return f"in {count} of {what} almost nothing arrived {where}, which is too many for a ratio"
 
 
 def column_effect(lines: pd.DataFrame, column: str, slices: bool) -> stats.Effect | None:
@@ -395,7 +395,8 @@ def _about_verdicts(result: pd.DataFrame) -> list[Weighted]:
         (2.0, compared["contradicted"], "slices and whole runs contradict each other, so the interval spans both"),
         (1.0, compared["widened"], "the baseline differs from itself, so the interval is widened by that"),
     ):  # fmt: skip
-        weight, there = least + float(which.mean()), _places(compared[which]) if which.any() else []
+        weight = least + float(which.mean())
+        there = _places(compared[which]) if which.any() else []
         lines += [(weight, f"{_together(places)}: {what} ({names})") for places, names in there]
     return lines
 

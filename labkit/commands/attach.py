@@ -4,9 +4,9 @@ The interface disappears with the container. It is the only thing that labkit cr
 
 A veth pair connects the container to a bridge or an Open vSwitch of this machine; macvlan and ipvlan use a NIC of this
 machine. With a VLAN, the port carries only this VLAN (a bridge must filter VLANs). On a NIC, labkit creates a VLAN
-device, which remains afterwards, as does a bridge that labkit creates: one of Open vSwitch, in user space where the
-kernel lacks its datapath, or one of Linux. The port of an Open vSwitch stays in its database when the container ends;
-the next `labkit attach` to one removes it.
+device. It remains afterwards, and so does a bridge that labkit creates. That bridge is one of Linux or of Open vSwitch,
+which forwards in user space where the kernel lacks its datapath. The port of an Open vSwitch stays in its database when
+the container ends; the next `labkit attach` to one removes it.
 """
 
 import argparse
@@ -46,10 +46,8 @@ MODES = {
     "ipvlan": {"IFLA_IPVLAN_MODE": 0},
     "ipvlan l3": {"IFLA_IPVLAN_MODE": 1},
 }
-SWITCHES = (
-    "openvswitch",
-    USERSPACE := "tun",
-)  # kinds of a switch's own interface: of the kernel's datapath, its own
+USERSPACE = "tun"  # the kind of a switch's own interface if the switch forwards in user space
+SWITCHES = ("openvswitch", USERSPACE)  # kinds of a switch's own interface
 OVS = "ovs"  # a new bridge is one of Open vSwitch if its name begins so, as with pipework(8)
 NO_BRIDGE = 2  # ovs-vsctl(8): br-exists ends so, and with other codes when the database does not answer
 OVS_S = 20  # that ovs-vsctl may take to make or remove a bridge

@@ -6,11 +6,11 @@ from pathlib import Path
 import msgspec
 
 from labkit.commands import arguments, existing_ends
-from labkit.commands.messages import note
+from labkit.commands.messages import json_text, note
 from labkit.common import existing_names, run_folder, topology_state
 from labkit.common.errors import BadInput
 from labkit.common.limits import Within
-from labkit.common.printable import printable, printable_json
+from labkit.common.printable import printable
 from labkit.runner import run as running
 
 NOTES = """\
@@ -71,7 +71,7 @@ def run(given: argparse.Namespace) -> int:
         run_folder.write(path, figure.page(state).encode() if given.html else figure.svg(state))
         print(f"drawing: {printable(run_folder.display_path(path))}")
     elif given.json:
-        print(printable_json(msgspec.json.format(msgspec.json.encode(state), indent=2).decode()))
+        print(json_text(state))
     else:
         draw = drawing.mermaid if given.mermaid else drawing.tree
         print(printable(draw(state)), end="")

@@ -325,8 +325,10 @@ def _tunnels(ends: _Ends, found: _Found, probed: evidence.Probed) -> Iterator[Fi
 
 
 def _placed(side: _Side, far: _Side, given: list[dict[str, Any]], nodes: Counter[str]) -> Iterator[Finding]:
-    """Yield the findings of a machine, with its name before their places, and its node in their changes, but for nodes
-    of which a copy has several. nodes: how many of each name."""
+    """Yield the findings of a machine, with its name before their places, and its node in their changes.
+
+    A finding has no change if a copy has several nodes of that name. nodes: the number of nodes of each name.
+    """
     host = existing_names.HOST
     node = f" at {node_name(_end(side, host))}:"
     for one in msgspec.convert(given, list[Finding]):

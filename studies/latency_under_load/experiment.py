@@ -277,7 +277,7 @@ class Recording:
 
 
 class CountsWithProbes:
-    """What counters had at first, and what they have of each kind of probes since, which do not begin a flow."""
+    """The first counts, and what each probe has added since: probes alone do not begin a flow."""
 
     def __init__(self, counts: list[int], *probes: tuple[Probing, int]) -> None:
         self._counts = counts

@@ -208,7 +208,8 @@ def as_json(data: dict[str, Any]) -> str:
 def still_picture(data: dict[str, Any]) -> str:
     """Return a flame graph (`Flame.data`) as a still SVG image, for places where no script runs.
 
-    Its title is above. Widths are those of the left side, or the means of both. Frames too narrow to see are left out.
+    The title and the subtitle are above the frames. Widths are those of the left side, or the means of both. Frames too
+    narrow to see are left out.
     """
     left = data["left"]
     values = [(one + other) / 2 for one, other in zip(left, data.get("right", left), strict=True)]

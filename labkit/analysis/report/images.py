@@ -28,7 +28,8 @@ from labkit.common.printable import printable
 
 WIDTH_PX = 900
 SCALES = {"png": 2, "svg": 1}
-# The initial value. Plotly writes it at each of thousands of points, a tenth of a file. No group of a figure is faint.
+# An opacity of 1 is the default, and no group of a figure sets another. Plotly writes it at thousands of points, which
+# takes a tenth of a file.
 OPAQUE = re.compile(rb"(?<=[\" ])(?:fill-|stroke-)?opacity: 1; ?")
 STILL_BYTES = 256 << 10  # a larger SVG has more points than anybody sees, and a PNG takes its place
 # The browser would look for updates and the like, and kaleido cannot switch that off. With a proxy that does not exist

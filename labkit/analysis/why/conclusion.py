@@ -537,9 +537,9 @@ def _more_rounds(evidence: Evidence) -> str:
 
 def _again(evidence: Evidence, options: str) -> str:
     """Return the command that measures the point again with other observers."""
-    # A row does not have the text of its change, and one that is measured beside a load is not of `datapaths`.
-    names = [(rows, name) for rows in evidence.point.rows[:2] for name in ("change", "load") if name in rows]
-    if any(rows[name].notna().any() for rows, name in names):
+    # A row lacks the text of its change. One with a load beside it is not of the experiment `datapaths`.
+    special = (rows.reindex(columns=["change", "load"]) for rows in evidence.point.rows[:2])
+    if any(rows.notna().to_numpy().any() for rows in special):
         return f"repeat the run with {options}"
     return f"{_command(evidence, (0, 1) if evidence.run_variation is None else (1,))} {options}"
 

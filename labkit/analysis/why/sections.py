@@ -184,8 +184,10 @@ def loss_answer(point: ProfiledPoint, places: Sequence[str] = ("",)) -> CountedL
 
 
 def _losses(point: ProfiledPoint) -> Iterator[Table]:
-    """Yield the table of the loss per hop, and that of what became of the copies of each mirror, if a side has several
-    that are told apart."""
+    """Yield the table of the loss per hop, and one of the copies of each mirror.
+
+    The second is left out if no side has several mirrors whose copies are told apart.
+    """
     yield loss_table(point)
     columns: dict[str, dict[str, str]] = {}
     for (name, _), rounds in zip(point.named_sides(), observed_by(point, "counters")[:2], strict=False):

@@ -91,13 +91,13 @@ def kind_of(stack: str) -> str | None:
     for place in WORK_AREAS:
         if place.process is not None and not re.fullmatch(place.process, process):
             continue
-        if _do(kernel, place.functions):
-            return next(name for name, functions in place.kinds if _do(kernel, functions))
+        if _has_any(kernel, place.functions):
+            return next(name for name, functions in place.kinds if _has_any(kernel, functions))
     return None if process == OUTSIDE else ENDPOINTS
 
 
-def _do(kernel: Sequence[str], functions: str | None) -> bool:
-    """Return whether one of the kernel's functions is one of these; without any (None), every one is."""
+def _has_any(kernel: Sequence[str], functions: str | None) -> bool:
+    """Return whether one of these functions is among the kernel's. None stands for any function, or for none at all."""
     return functions is None or any(_does(functions, one) for one in kernel)
 
 

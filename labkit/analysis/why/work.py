@@ -226,7 +226,7 @@ def _round(
 
 
 def _has_own_requests(changed: Any) -> bool:
-    """Return whether the arm's change sets how many requests there are at once: the row has the point's value."""
+    """Return whether the arm's change sets the number of requests in flight. The row has the point's value instead."""
     effects = changed if isinstance(changed, list) else ()
     return any(one["kind"] == "parameter" and one["setting"] in ("streams", "outstanding") for one in effects)
 

@@ -257,12 +257,14 @@ class RemotePair:
 def directed(pairs: Sequence[Pair], direction: str) -> Sequence[Pair]:
     """Return the pairs for frames in a direction: forward, reverse (their ends swapped), or both.
 
-    Raises Unsupported, unless only clients send, for ends that share a namespace or a guest.
+    Raises Unsupported for reverse and both if ends share a namespace or a guest.
     """
     if direction == "forward":
         return pairs
     if len({id(end.kernel) for pair in pairs for end in (pair.client, pair.server)}) < 2 * len(pairs):
-        raise Unsupported("ends share a namespace, which mixes the directions: let the clients send alone")
+        raise Unsupported(
+            "ends share a namespace or a guest, which mixes the directions: let only the clients send"
+        )
     turned = [pair.turned for pair in pairs]
     return turned if direction == "reverse" else [*pairs, *turned]
 

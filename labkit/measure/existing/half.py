@@ -68,7 +68,8 @@ class Half:
     def ways(self, pairs: list[tuple[str | None, str]]) -> list[dict[str, Any]]:
         """Return how packets leave from own addresses (None: the one that the kernel would choose) to others.
 
-        hidden, behind: the address that rules of this machine put in the place of the sender's (`_hidden`).
+        hidden, behind: the address that rules of this machine put in the place of the sender's, and this in words
+        (`_hidden`).
         """
         result = []
         for own, to in pairs:
@@ -250,8 +251,11 @@ def _exit(way: Path) -> dict[str, Any] | None:
 
 
 def _hidden(way: Path) -> tuple[str, str]:
-    """Return the address that rules put in the place of the sender's where its packets are routed ("": none, or it is
-    not known), and that the sender is, or may be, behind it; "" if it is not."""
+    """Return the address that rules put in the place of the sender's, and in words what the sender is behind.
+
+    The address is "" if there is none or it is not known. The words begin with "is" or "may be". They are "" if rules
+    keep the sender's address.
+    """
     for space, into in way.routers.items():
         packet = {"saddr": way.source, "daddr": way.destination, "protocol": "tcp"}
         out = space.links.get(next(one.hops[0].index for at, one in way.routes if at is space) or 0)

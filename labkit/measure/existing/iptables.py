@@ -21,7 +21,7 @@ _TEXTS = ("--comment", "--log-prefix", "--nflog-prefix", "--string")  # their va
 _GIVEN = {family: re.compile(rf"--to-(?:(?:source|destination) {address}|ports)(?::? ?(\d+)(?:-(\d+))?(?=[ /]|$))?")
           for family, address in (("ip", r"([0-9.]+)?(?:-([0-9.]+))?"),
                                   ("ip6", r"\[?([0-9a-f]*:[0-9a-f]*:[0-9a-f:]*)?(?:-([0-9a-f:]+))?\]?"))}  # fmt: skip
-# Whose conditions are those of their options, as far as these are read
+# Modules without a condition of their own: their options say all. An option that is not read is not understood.
 _MODULES = ("tcp", "udp", "sctp", "icmp", "icmp6", "multiport", "addrtype", "comment", "mark", "conntrack")
 _NUMBER = re.compile(r"0x[0-9a-f]+|[0-9]+")
 _MANGLED = {"--set-mss": {"tcp option": {"name": "maxseg"}}, "--ttl-set": {"payload": {"field": "ttl"}},

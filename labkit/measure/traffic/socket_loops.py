@@ -268,9 +268,10 @@ def _repeat(transaction: Callable[[], None], seconds: float, times: array.array[
 def _in_flight(request: dict[str, Any], times: array.array[int]) -> tuple[float, dict[str, Any]]:
     """Keep `outstanding` requests in flight, or send by a schedule, whatever comes back, and append how long each took.
 
-    With a schedule, that begins when it was due, and a sender that is late catches up. Those of the first `omit_s` do
-    not count. Responses of TCP come in order, and one of UDP has the number of its request. Return the CPU time used
-    before those that count, and parts of the report.
+    With a schedule, the time of a request begins when it is due, and a sender that is late catches up. Requests of the
+    first `omit_s` do not count. Responses of TCP come in order, and one of UDP has the number of its request.
+
+    Return the CPU time used before those that count, and parts of the report.
     """
     ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1)
     rate, length, numbered = request["rate_rps"], request["length_bytes"], request["protocol"] == "udp_rr"

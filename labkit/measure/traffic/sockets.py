@@ -60,9 +60,12 @@ class Sockets(RequestGenerator):
                 f"rate_rps={rate_rps}: {self.name} keeps a rate on one connection, each request in one write: use"
                 " streams=1, without writes"
             )
-        if (several := parameters.outstanding) and (rate_rps or writes > 1):
-            raise BadInput(f"outstanding={several} needs a closed loop and one write each: leave it out")
-        if (rate_rps or several) and parameters.protocol == "udp_rr":
+        if (outstanding := parameters.outstanding) and (rate_rps or writes > 1):
+            raise BadInput(
+                f"outstanding={outstanding} needs a closed loop with each request in one write: leave out rate_rps and"
+                " writes, or outstanding"
+            )
+        if (rate_rps or outstanding) and parameters.protocol == "udp_rr":
             what = "with rate_rps or outstanding a request of udp_rr carries its number"
             for name in ("length_bytes", "response_bytes"):
                 Within(4, LARGEST_DATAGRAM, what).check(name, getattr(parameters, name))

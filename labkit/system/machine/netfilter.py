@@ -19,7 +19,7 @@ NFTA_SET_ELEM_LIST_ELEMENTS = 3
 NFTA_SET_ELEM_PARTS = (1, 2, 3, 10)  # key, data, flags (the end of an interval), last key of a range
 NF_DROP = bytes(4)
 EMPTY = " without rules"
-# Of a set, each of up to 32 KiB: the first elements tell two sets apart, and a million of them took 45 s.
+# Messages of up to 32 KiB that are read of a set. The first elements tell two sets apart; a million of them took 45 s.
 MAX_MESSAGES = 32
 FAMILIES = {0: "unspec", 1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}
 NFTA_RULE_EXPRESSIONS, NFTA_EXPR_NAME, NFTA_EXPR_DATA = 4, 1, 2
@@ -128,6 +128,6 @@ def _dump(message: int, family: str = "unspec", *words: bytes) -> Iterator[tuple
     asked = request("list nftables", NFNL_SUBSYS_NFTABLES << 8 | message, NLM_F_DUMP, body)
     # A kernel without nftables, a user without the right, or a set that has just gone.
     with suppress(LinkError), closing(Netlink(NETLINK_NETFILTER)) as kernel:
-        # Rules that others change during every attempt are still there.
+        # If changes interrupted every attempt, what the last one listed still counts.
         for answer in kernel.attempted(asked, MAX_MESSAGES if words else None)[0]:
             yield FAMILIES.get(answer[16], str(answer[16])), dict(attributes(answer[HEAD:]))

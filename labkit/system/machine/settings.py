@@ -209,9 +209,8 @@ def namespace_settings(netns: int) -> Settings:
     sockets, routes, and the numbers of static neighbour and forwarding entries. What cannot be read is left out. The
     calling process must have one thread, because this forks.
     """
-    from labkit.system.machine import (
-        netfilter,  # netlink, which who imports this module for something else lacks
-    )
+    # It imports netlink, which is not needed by those who import this module for something else.
+    from labkit.system.machine import netfilter
 
     result = namespace_files(netns)
     prefix = ["nsenter", f"--net=/proc/{os.getpid()}/fd/{netns}", "--"]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.common.errors import Failed
+from labkit.system import libc
 
 NOBODY = 65534
 WITHOUT_CAPABILITIES = ("setpriv", "--bounding-set", "-all", "--inh-caps", "-all", "--no-new-privs")
@@ -71,12 +72,11 @@ def forbid_setuid_files() -> None:
     program = b"".join(struct.pack("=HBBI", *step) for step in _steps())
     code = ctypes.create_string_buffer(program, len(program))
     filter_ = struct.pack("=H6xQ", len(program) // 8, ctypes.addressof(code))  # struct sock_fprog
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.prctl(
-        PR_SET_SECCOMP, SECCOMP_MODE_FILTER, filter_
-    ):
-        words = os.strerror(ctypes.get_errno())
-        raise Failed(f"labkit cannot keep a guest from creating setuid files (seccomp: {words})")
+    try:
+        libc.call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        libc.call("prctl", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, filter_)
+    except OSError as error:
+        raise Failed(f"labkit cannot keep a guest from creating setuid files ({error.strerror})") from None
 
 
 def _steps() -> list[tuple[int, int, int, int]]:

@@ -97,7 +97,7 @@ def python() -> str:
 
 
 def command(file: str) -> list[str]:
-    """Return the command that runs a Python file in a guest, which has it compiled."""
+    """Return the command that runs a Python file in a guest, which has only the compiled file (.pyc)."""
     return [python(), "-I", "-S", f"{file}c"]
 
 

@@ -26,7 +26,7 @@ _FILTER = re.compile(r"^filter .*(?: order \d| handle 0x)", re.M)
 # A u32 filter that does not match: 300 take 4.8 µs (`labkit why`, Linux 6.18).
 MANY_FILTERS, FILTER_NS = 50, 16
 COUNTS = (r"Sent (\d+)", r"\(dropped (\d+)")
-_PARTS = re.compile(r"^(?=filter |\s*action order \d)", re.M)  # filters, and each of their actions
+_PARTS = re.compile(r"^(?=filter |[ \t]*action order \d)", re.M)  # filters, and each of their actions
 # What replaces addresses, ports or tags. Other keys of pedit are of TOS, TTL and the like, and so are other actions.
 _CHANGES = re.compile(
     r" order \d+: (?P<kind>nat\b|skbmod(?= \w+ (?:set|swap))|vlan(?= push| pop| modify id [1-9])"
@@ -131,7 +131,10 @@ def _class_rates(text: str, before: str = "") -> list[float]:
 
 
 def filters(seen: Evidence) -> Iterator[Finding]:
-    """Filters of tc that are many, or that drop or police, where something was lost or a rate is limited."""
+    """Filters of tc that are many, or that drop, police, redirect or change packets.
+
+    Those that drop, redirect or change count where packets were lost.
+    """
     busy = list[tuple[Space, str, str, str, bool]]()  # those that saw packets, and whether they dropped some
     for space, name, _by, filters_of, _classes in seen.queued:
         then = seen.queued_before.get((space, name))
@@ -148,14 +151,15 @@ def filters(seen: Evidence) -> Iterator[Finding]:
                     cost=f"up to {units.si(count * FILTER_NS * 1e-9, 's')} for each packet",
                     undo=space.command(f"tc filter show dev {name} {word}  # then delete those that are not needed"),
                 )  # fmt: skip
-    tags = {found["tag"] for *_at, text, _drops in busy if (found := _CHANGES.search(text)) and found["tag"]}
-    for space, name, word, text, drops in busy:
+    changed = [(*one, _CHANGES.search(one[3])) for one in busy]
+    tags = {changes["tag"] for *_one, changes in changed if changes and changes["tag"]}
+    for space, name, word, text, drops, changes in changed:
         # From an ifb that is up packets come back, and a redirect to an interface of the path is the path itself.
         back = {link.name for link in space.links.values() if link.kind == "ifb" and link.up} | seen.names(
             space
         )
         does = [f"redirects packets to {one}" for one in REDIRECTED.findall(text) if one not in back]
-        if changes := _CHANGES.search(text):
+        if changes:
             does.append(f"changes packets ({changes['kind']})")
         polices, loses = "police" in text, drops and (seen.blocked or seen.lossy)
         leads = seen.blocked and bool(does)
@@ -171,10 +175,13 @@ def filters(seen: Evidence) -> Iterator[Finding]:
 
 
 def _parts(lines: str) -> dict[tuple[str, str], tuple[str, str, str]]:
-    """Return what tc prints of each filter and of each action, what it sent, and what it dropped."""
+    """Return the text of each filter and of each of its actions, and how much it sent and dropped.
+
+    The key is the filter's first line, and that of the action, which is "" for the filter itself.
+    """
     result, of = {}, ""
     for part in _PARTS.split(lines):
-        first = part.partition("\n")[0].partition(" (rule hit")[0]  # which counts, too
+        first = part.partition("\n")[0].partition(" (rule hit")[0]  # this counts, so it is no part of the key
         of, order = (first, "") if part.startswith("filter ") else (of, first.partition(":")[0])
         sent, dropped = (found[1] if (found := re.search(one, part)) else "0" for one in COUNTS)
         result[of, order] = " ".join((of * bool(order) + part).split()), sent, dropped

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import reduce
 from ipaddress import ip_address, ip_network
 from operator import and_, or_, xor
-from typing import Any
+from typing import Any, NamedTuple
 
 from labkit.common import units
 from labkit.measure.existing import maps as maps_of
@@ -477,7 +477,7 @@ def _targets(value: Any) -> Iterator[str]:
 def translated(seen: Evidence) -> Iterator[Finding]:
     """Rules that replace addresses or ports of packets that do not arrive."""
     arrives = all(probe.arrives for _path, probe in seen.directions)
-    closed = {port for port, (*_how, is_sure) in closed_ports(seen).items() if is_sure} if arrives else set()
+    closed = {port for port, one in closed_ports(seen).items() if one.is_sure} if arrives else set()
     explained = bool(closed) and seen.ports.keys() == closed
     for space, names, rule in _rules(seen) if seen.blocked and not explained else ():
         every = rule.get("expr", ())
@@ -498,11 +498,22 @@ def translated(seen: Evidence) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def closed_ports(seen: Evidence) -> dict[int, tuple[int, str, str | None, bool]]:
-    """Return the ports that take no connection because nothing listens where it arrives: each with the port there, and,
-    if rules lead to it, these in words, and what deletes one of them if something listens without it; and whether all
-    conditions of the rules are known to hold."""
-    result, own = dict[int, tuple[int, str, str | None, bool]](), seen.server.address
+class ClosedPort(NamedTuple):
+    """Where connections to a port arrive, and nothing listens.
+
+    to: the port there. why: the rules that lead to it, in words. undo: what deletes one of them, if something listens
+    without it. is_sure: whether all conditions of these rules are known to hold.
+    """
+
+    to: int
+    why: str
+    undo: str | None
+    is_sure: bool
+
+
+def closed_ports(seen: Evidence) -> dict[int, ClosedPort]:
+    """Return the ports that take no connection because nothing listens where it arrives."""
+    result, own = dict[int, ClosedPort](), seen.server.address
     packet = {"saddr": seen.client.address, "daddr": seen.asked or own, "protocol": "tcp"}
     for port in (port for port, said in seen.ports.items() if said and seen.far != "server"):
         to, address, listening, why, undo = port, packet["daddr"], seen.listening(), "", None
@@ -527,7 +538,7 @@ def closed_ports(seen: Evidence) -> dict[int, tuple[int, str, str | None, bool]]
             if not is_there or not isinstance(to, int):  # a range
                 break
         if address == own and isinstance(to, int) and to not in listening:
-            result[port] = to, why, undo, is_sure
+            result[port] = ClosedPort(to, why, undo, is_sure)
     return result
 
 
@@ -757,9 +768,11 @@ def clamps(seen: Evidence) -> Iterator[Finding]:
                     cause="segments clamped", what=f"a rule sets the TCP segment size to {value} bytes", weight=MUCH,
                     where=space.name, undo=undo,
                 )  # fmt: skip
+            if field not in (("payload", "ttl"), ("payload", "hoplimit")) or counted == 0:
+                continue
             every = [one for path, _probe in seen.directions for one in (path, *path.outer)]
-            certain = {ends_hops(seen, one, value, space) for one in every} - {None}
-            if field in (("payload", "ttl"), ("payload", "hoplimit")) and certain and counted != 0:
+            passing = [one for one in every if space in (one.start, *(place.space for place in one.arrivals))]
+            if certain := {ends_hops(seen, one, value, space) for one in passing} - {None}:
                 yield Finding(
                     cause="hop limit", what=f"a rule sets the hop limit (TTL) to {value}: {_text(space, rule)}",
                     where=space.name, undo=undo, certainty=SEEN if SEEN in certain else POSSIBLE, weight=ALL,

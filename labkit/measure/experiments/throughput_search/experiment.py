@@ -47,7 +47,7 @@ PLANNED_SUMS, PLANNED_S = 8, 4.0
 
 # Runs a trial for a phase at a rate for a time, with or without latency, or of an exact number of frames.
 Take = Callable[[str, float | None, float, bool, int | None], tuple[Trial, Conditions]]
-Ways = Callable[[Trial], dict[str, float]]  # returns a column for each direction of a trial
+EachDirection = Callable[[Trial], dict[str, float]]  # returns what arrived in each direction, as columns
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,8 @@ def search(parameters: Throughput, built_arm: BuiltArm, frame: str, flows: int, 
         monitor = ConditionsMonitor(built_arm.namespaces, pids, in_guests=parameters.in_guests)
         stack.callback(monitor.close)
         scheduling = monitor.give_priority(built_arm.switch)
-        ways = partial(profiles.each_direction, parameters, built_arm, rates.mean_bytes(mix.frame_bytes))
-        take = _trial_runner(built_arm, trials, monitor, record, ways)
+        each_direction = partial(_each_direction, parameters, built_arm, rates.mean_bytes(mix.frame_bytes))
+        take = _trial_runner(built_arm, trials, monitor, record, each_direction)
         min_pps, line_pps = parameters.bounds(frame)
         reach_pps = _reach_pps(take, max(CALIBRATION_S, parameters.load_generator.min_trial_s))
         # Ports of TRex that fill their line keep every rate below it.
@@ -164,7 +164,7 @@ def search(parameters: Throughput, built_arm: BuiltArm, frame: str, flows: int, 
             parameters.search_limit_s,
             trial_s,
         )
-        costs = _costs(take, result.bounds, built_arm.switch, ways)
+        costs = _costs(take, result.bounds, built_arm.switch, each_direction)
         last = next((one.rate_pps for one in reversed(result.bounds) if one.rate_pps), None)
         for share in SHARES if parameters.latency and built_arm.shares_a_clock and last else ():
             assert last is not None
@@ -176,8 +176,26 @@ def search(parameters: Throughput, built_arm: BuiltArm, frame: str, flows: int, 
             record(built_arm.measured(metrics, doubts))
 
 
+def _each_direction(
+    parameters: Throughput, built_arm: BuiltArm, frame_bytes: float, trial: Trial
+) -> dict[str, float]:
+    """Return what arrived in each direction. Probes beside the load have another length, so their trials have none."""
+    if trial.latency is not None or not trial.elapsed_s:
+        return {}
+    counts = {parameters.direction: trial.received_count}
+    if parameters.direction == "both":
+        clients = {pair.client.name for pair in built_arm.pairs}
+        reverse_count = sum(count for name, count in trial.received_by.items() if name in clients)
+        counts = {"forward": trial.received_count - reverse_count, "reverse": reverse_count}
+    return {f"{name}_bps": 8 * frame_bytes * count / trial.elapsed_s for name, count in counts.items()}
+
+
 def _trial_runner(
-    built_arm: BuiltArm, trials: Trials, monitor: ConditionsMonitor, record: Record, ways: Ways
+    built_arm: BuiltArm,
+    trials: Trials,
+    monitor: ConditionsMonitor,
+    record: Record,
+    each_direction: EachDirection,
 ) -> Take:
     """Return a function that runs a trial and records its row."""
 
@@ -187,7 +205,7 @@ def _trial_runner(
         monitor.begin()
         trial = trials.trial(rate_pps, duration_s, latency=latency, count=count)
         conditions = monitor.end(trial)
-        record(built_arm.measured(_trial_row(phase, trial, conditions) | ways(trial)))
+        record(built_arm.measured(_trial_row(phase, trial, conditions) | each_direction(trial)))
         return trial, conditions
 
     return take
@@ -228,7 +246,7 @@ def _after(take: Take, phase: str, rate_pps: float, latency: bool) -> tuple[Tria
 
 
 def _costs(
-    take: Take, search: list[FoundRate], switch: Switch | None, ways: Ways
+    take: Take, search: list[FoundRate], switch: Switch | None, each_direction: EachDirection
 ) -> dict[float | None, dict[str, Any]]:
     """Return, for each rate found, the CPU time of the machine, the generator and the datapath at this rate.
 
@@ -249,7 +267,7 @@ def _costs(
             "cpu_per_packet_s": conditions.cpu_s / trial.received_count if trial.received_count else None,
             "window_s": trial.elapsed_s,
             "received_by": dict(trial.received_by),
-            **ways(trial),
+            **each_direction(trial),
             **counted(),
         }
     return costs

@@ -13,14 +13,13 @@ from typing import Any
 from labkit.common import run_folder, schema
 from labkit.common.errors import LabkitError
 from labkit.measure.experiments import rows as row_columns
-from labkit.measure.experiments.built_arm import BuiltArm, LocalArm
+from labkit.measure.experiments.built_arm import LocalArm
 from labkit.measure.experiments.measuring_loop import Running, Stages
 from labkit.measure.experiments.profiled_runs import Profile
 from labkit.measure.experiments.rows import Measured
 from labkit.measure.experiments.throughput_search.parameters import Throughput
 from labkit.measure.experiments.whole_runs import Counting
 from labkit.measure.traffic import rates
-from labkit.measure.traffic.base import Trial
 from labkit.measure.traffic.packet_sender import FCS_BYTES
 from labkit.system import machine
 
@@ -42,20 +41,6 @@ def columns(parameters: Throughput, frame: str, flows: int) -> dict[str, Any]:
         "burst_frames": parameters.burst_frames,
         "length_bytes": None,
     }
-
-
-def each_direction(
-    parameters: Throughput, built_arm: BuiltArm, frame_bytes: float, trial: Trial
-) -> dict[str, float]:
-    """Return what arrived in each direction. Probes beside the load have another length, so their trials have none."""
-    if trial.latency is not None or not trial.elapsed_s:
-        return {}
-    counts = {parameters.direction: trial.received_count}
-    if parameters.direction == "both":
-        clients = {pair.client.name for pair in built_arm.pairs}
-        reverse_count = sum(count for name, count in trial.received_by.items() if name in clients)
-        counts = {"forward": trial.received_count - reverse_count, "reverse": reverse_count}
-    return {f"{name}_bps": 8 * frame_bytes * count / trial.elapsed_s for name, count in counts.items()}
 
 
 @dataclass(frozen=True)

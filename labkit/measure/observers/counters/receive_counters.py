@@ -57,8 +57,8 @@ class Receivers:
     the servers have read (InDatagrams) times their length, so datagrams dropped at a full socket buffer or left unread
     do not count. On lo, acknowledgements are frames without payload. A tunnel's outer datagrams in the server's
     namespace do not count either (`udp_tunnels`). For UDP `length_bytes` is the payload of a datagram. What was sent is
-    known only if the clients are on this host. `reverse_count`: how many of the servers, the first ones, are
-    clients that receive what servers send.
+    known only if the clients are on this host. `reverse_count`: how many of the receivers, from the
+    first, are clients; 0 if the directions are not told apart.
     """
 
     def __init__(

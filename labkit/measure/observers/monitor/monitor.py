@@ -116,7 +116,7 @@ class Report(msgspec.Struct, Generic[Packet]):
     `classes`: packets and bytes by class. `conversations`: those with the most bytes (class, source, destination,
     packets, bytes). `packets`: new since the last request. `is_gone`: the interface no longer exists. `problem`: the
     error of the display filter's tshark. `talkers`: the hosts with the most bytes (address, packets and bytes sent,
-    packets and bytes received). selects_ports: whether port= selected them (`LiveMonitor`).
+    packets and bytes received). `selects_ports`: whether the filter has port= (`LiveMonitor`).
     """
 
     counts: MonitorCounts
