@@ -36,10 +36,10 @@ from studies.documents.registry import DOCUMENTS, TABLE, claims
 from studies.documents.results import Results
 
 FULL_LENGTH = {
-    "datapaths": "datapaths", "ipvlan": "datapaths", "published_ports": "published_ports", "switched": "nodes",
+    "datapaths": "datapaths", "ipvlan": "datapaths", "published_ports": "published_ports", "switched": "two_nodes",
     "container_vs_vm": "container_vs_vm", "packet_size": "packet_size", "overlay": "overlay",
-    "uplink": "virtual_tap", "virtual_tap": "virtual_tap", "ovs_test_plan": "ovs_test_plan", "two_nodes": "nodes",
-    "two_vms": "nodes", "tenants": "overlay", "load_test": "trex",
+    "uplink": "virtual_tap", "virtual_tap": "virtual_tap", "ovs_test_plan": "ovs_test_plan", "two_nodes": "two_nodes",
+    "two_vms": "two_nodes", "tenants": "overlay", "load_test": "trex",
     **{name: f"findings-{name}" for name in ("mtu", "mirrors", "round_trip", "offloads")},
 }  # fmt: skip
 FULL_LENGTH_WITH = {"ipvlan": ", with `where: vm:debian` in it"}
