@@ -170,7 +170,9 @@ class CapturedPackets:
     def _fill(self, file: bytes, state: State, rate_pps: int) -> None:
         recorded = pcapng.read(file)
         self.counts = recorded.counts
-        self.doubt = doubt(self.counts, rate_pps)
+        redirects = (link.redirect for space in state.namespaces for link in space.interfaces)
+        skipped = {f"{at.namespace}:{at.interface}" for one in redirects if one for at in one.skips}
+        self.doubt = doubt(self.counts, rate_pps, [hop for hop in self.counts if hop in skipped])
         result = journey.journeys(recorded.frames, state.ports())
         self._recorded = (
             journey.rows(result, self.counts, state.owners()),

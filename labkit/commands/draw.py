@@ -42,8 +42,8 @@ JSON = {
     " `mac`, `addresses`, `master`, `peer`, `lower`, `tunnel`, `copies`, `redirect`); `routes` (`to`, `hops`, `source`,"
     " `metric`, `connected`, `limits`); of an existing network also `rules`, `published`, and each interface's `qdisc`"
     " and `offloads`",
-    "forward": "of an existing network, the interfaces that a packet passes from client to server, and the rule or"
-    " program of --port: `namespace`, `interface`, `direction`",
+    "forward": "the interfaces that a packet passes from the first client to its server, and the rule or program on the"
+    " way: `namespace`, `interface`, `direction`, `skips` (the interface before it that a redirect skips)",
     "back": "the same from server to client",
 }
 

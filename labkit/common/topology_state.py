@@ -33,11 +33,15 @@ class TunnelState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RedirectState(msgspec.Struct, frozen=True):
-    """Where a BPF program sends what arrives at an interface: the helper that it calls, and the hook where it runs."""
+    """Where a BPF program sends what arrives at an interface: the helper that it calls, and the hook where it runs.
+
+    skips: the interfaces at which neither a capture nor a queue nor a rule sees it pass. Those of XDP count it.
+    """
 
     to: Place
     helper: str
     hook: str
+    skips: list[Place] = []
 
 
 class InterfaceState(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,17 +123,18 @@ class PairEnd(msgspec.Struct, frozen=True):
 
 class Step(msgspec.Struct, frozen=True):
     """An interface where a frame leaves a namespace or goes to the device below (out), or arrives or goes to the
-    one above (in)."""
+    one above (in). skips: the interface before it that a redirect skips, so that it counts nothing."""
 
     namespace: str
     interface: str
     direction: str
+    skips: Place | None = None
 
 
 class State(msgspec.Struct, frozen=True):
     """The state of a topology. Each element of `pairs` is a client and a server.
 
-    `forward` and `back`: of an existing network, the steps from its client to its server, and back.
+    `forward` and `back`: the steps from the first client to its server, and back; empty if they are not known.
     """
 
     topology: str

@@ -1,6 +1,7 @@
 """Ports joined by BPF programs: which interfaces a packet passes, as the kernel counts it and as the state says."""
 
 import json
+from collections import Counter
 
 import msgspec
 import pytest
@@ -8,6 +9,7 @@ from conftest import Need
 from topology_kinds import require_kind
 
 from labkit import live
+from labkit.analysis import drawing
 from labkit.common.errors import Unsupported
 from labkit.measure.topologies.linux_datapaths import REDIRECTS
 from labkit.measure.topologies.network.parts import Cable, CableEnd, Network, Node, Redirect
@@ -15,6 +17,7 @@ from labkit.measure.topologies.state import packet_path
 
 pytestmark = [pytest.mark.long, pytest.mark.needs("namespaces", "ip", "ping", "veth", "clsact")]
 PINGS = 20
+WHOLE = ["client0:eth0 out", "between:port0 in", "between:port1 out", "server0:eth0 in"]
 SKIPPED = {
     "veth_redirect_peer": "between:port1 out",
     "netkit_redirect_peer": "between:port1 out",
@@ -33,15 +36,26 @@ def test_which_hops_a_redirect_skips(name: str, need: Need) -> None:
     require_kind(name, need)
     with live.build(name) as net:
         before = sent_by(net, "port1")
-        net.endpoints["client0"].run(
-            "ping", "-n", f"-c{PINGS}", "-i0.01", net.endpoints["server0"].address or ""
-        )
+        with net.capture() as seen:
+            net.endpoints["client0"].run(
+                "ping", "-n", f"-c{PINGS}", "-i0.01", net.endpoints["server0"].address or ""
+            )
         sent = sent_by(net, "port1") - before
-        [path] = packet_path.packet_paths(net.state)
+        state = net.state
+    [path] = packet_path.packet_paths(state)
     steps = [f"{step.namespace}:{step.interface} {step.direction}" for step in path]
-    whole = ["client0:eth0 out", "between:port0 in", "between:port1 out", "server0:eth0 in"]
-    assert steps == [step for step in whole if step != SKIPPED.get(name)]
+    assert steps == [step for step in WHOLE if step != SKIPPED.get(name)]
     assert sent < PINGS if "between:port1 out" not in steps else sent >= PINGS, sent
+    # What the drawing says, captures show.
+    redirects = [one.redirect for space in state.namespaces for one in space.interfaces if one.redirect]
+    [skips] = [[place.interface for place in one.skips] for one in redirects if one.to.interface == "port1"]
+    captured = Counter(
+        f"{row['hop']} {row['direction']}" for row in seen.packets if "echo request" in row["what"]
+    )
+    unseen = {step for step in WHOLE[1:3] if step.split()[0].removeprefix("between:") in skips}
+    assert captured == {step: PINGS for step in WHOLE if step not in unseen}
+    assert ("skips between/port" in drawing.tree(state)) == bool(unseen)
+    assert ("redirect past between:port0, between:port1" in (seen.doubt or "")) == bool(unseen)
 
 
 def network(**more: str) -> Network:

@@ -66,6 +66,7 @@ def test_packets_skip_the_hop_that_the_path_leaves_out(name: str, where: str) ->
     # Each reply skips the same hop of the other port.
     assert seen.counts["between:port0"].captured_count == (PINGS if name in SKIPPED else 2 * PINGS)
     assert ("netkit l2" if name == "netkit" else "netkit l3") in tree
+    assert ("skips between/port" in tree) == (name in SKIPPED)
     assert ("bpf_redirect at netkit to between/port1" in tree) == (name == "netkit_redirect")
 
 

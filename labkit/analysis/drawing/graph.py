@@ -144,7 +144,8 @@ def label(one: InterfaceState) -> list[str]:
     words = [one.name, *([] if plain else [kind(one)]), *condition(one)]
     if one.redirect is not None:
         words.append(f"{one.redirect.helper} at {one.redirect.hook}")
-    return [" · ".join(words), *one.addresses]
+    skips = [place.interface for place in one.redirect.skips] if one.redirect is not None else []
+    return [" · ".join(words), *([f"skips {', '.join(skips)}"] if skips else []), *one.addresses]
 
 
 def outside(one: TunnelState) -> str:

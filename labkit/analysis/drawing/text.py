@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from labkit.analysis.drawing import graph
 from labkit.analysis.drawing.flat_layout import Layout
 from labkit.analysis.drawing.graph import Join, kind
-from labkit.common.topology_state import InterfaceState, Place, State
+from labkit.common.topology_state import InterfaceState, Place, State, Step
 
 # Those that are usually on, so that it matters where one is off.
 USUAL_OFFLOADS = (
@@ -36,7 +36,8 @@ def tree(state: State) -> str:
         lines += [f"  {sentence}" for sentence in space.published]
     for name, steps in (("forward", state.forward), ("back", state.back)):
         if steps:
-            lines += ["", f"{name}: {' > '.join(f'{one.namespace}/{one.interface}' for one in steps)}"]
+            hops = (f"(skips {_at(one.skips)}) {_at(one)}" if one.skips else _at(one) for one in steps)
+            lines += ["", f"{name}: {' > '.join(hops)}"]
     return "\n".join(lines) + "\n"
 
 
@@ -53,6 +54,9 @@ def _facts(one: InterfaceState) -> Iterator[str]:
         yield f"tunnel {graph.outside(one.tunnel)}{f' ({peers})' if peers else ''}"
     if one.redirect is not None:
         yield f"{one.redirect.helper} at {one.redirect.hook} to {_at(one.redirect.to)}"
+        if skips := ", ".join(map(_at, one.redirect.skips)):
+            is_counted = one.redirect.hook.startswith("xdp")
+            yield f"skips {skips}{' (they count it, captures do not see it)' if is_counted else ''}"
     if one.copies:
         yield f"copies of {', '.join(place.interface for place in one.copies)}"
     if one.qdisc not in (None, "noqueue"):
@@ -62,7 +66,7 @@ def _facts(one: InterfaceState) -> Iterator[str]:
     yield from graph.condition(one)
 
 
-def _at(place: Place) -> str:
+def _at(place: Place | Step) -> str:
     return f"{place.namespace}/{place.interface}"
 
 

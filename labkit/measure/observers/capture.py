@@ -87,14 +87,16 @@ class Capture:
             pcapng.sort(self.path, journey.comments(journeys, names))
 
 
-def doubt(counts: Mapping[str, Counts], rate_pps: int) -> str | None:
-    """Return one sentence if packets are missing in a capture, else None."""
+def doubt(counts: Mapping[str, Counts], rate_pps: int, skipped: Sequence[str] = ()) -> str | None:
+    """Return one sentence if packets are missing in a capture, else None. `skipped`: the points that redirects skip."""
     lost = []
     for name, one in counts.items():
         if one.dropped_count:
             lost.append(f"{one.dropped_count} at {name} (the recorder was too slow)")
         if one.skipped_count:
             lost.append(f"{one.skipped_count} at {name} (beyond {rate_pps} a second, or the file was full)")
+    if skipped:
+        lost.append(f"those that BPF programs redirect past {', '.join(skipped)}")
     return f"the capture lacks packets: {', '.join(lost)}" if lost else None
 
 

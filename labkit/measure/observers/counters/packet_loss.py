@@ -47,9 +47,11 @@ SOCKET = ("RcvbufErrors", "InCsumErrors", "MemErrors", "InErrors", "NoPorts")
 
 
 class _CounterChanges:
-    """The counter changes that `kernel_counters` reports, by place. A counter that is missing there is 0."""
+    """The counter changes that `kernel_counters` reports, by place. A counter that is missing there is 0. `skips`: as
+    of `losses`."""
 
-    def __init__(self, changed: Counts, switched: Counts = MappingProxyType({})) -> None:
+    def __init__(self, changed: Counts, switched: Counts, skips: Mapping[Step, str]) -> None:
+        self.skips = skips
         self._spaces = changed.get("namespaces", {})
         self._dropped, self._ports = switch_observer.drops(switched), switched.get("ports", {})
 
@@ -107,6 +109,7 @@ def losses(
     outside: Collection[tuple[str, str]] = (),
     switched: Counts = MappingProxyType({}),
     protected: Collection[tuple[str, str]] = (),
+    skips: Mapping[Step, str] = MappingProxyType({}),
 ) -> list[dict[str, Any]]:
     """Return the loss of each pair, where `pairs` are (client's name, server's name, path).
 
@@ -115,8 +118,9 @@ def losses(
     Datagrams that cannot be followed one by one also have `frames`. `outside`: interfaces (namespace, name) that
     decapsulate UDP of this version of IP. `switched`: the changes of an Open vSwitch's counters (`observers.switch`).
     `protected`: interfaces whose packets have ESP in transport mode, because IP counts these before and after it.
+    `skips`: by step, the interface before it that a redirect skips.
     """
-    seen = _CounterChanges(changed, switched)
+    seen = _CounterChanges(changed, switched, skips)
     shared = _shared_steps([path for _client, _server, path in pairs])
     result = []
     for client, server, path in pairs:
@@ -185,6 +189,7 @@ def _between(seen: _CounterChanges, path: Sequence[Step]) -> list[dict[str, Any]
             came = seen.interface(there, "rx_packets")
             dropped = _counts(seen, there, "rx_dropped", "rx_errors", "rx_fifo_errors")
         joined = f"{here[0]}:{here[1]} to {'' if here[0] == there[0] else there[0] + ':'}{there[1]}"
+        joined += f" (skips {seen.skips[there]})" if there in seen.skips else ""
         hops.append(_hop(joined, left - came, dropped))
         if there[2] == "out":
             hops.append(_sent(seen, there))
@@ -303,7 +308,7 @@ def lost_copies(
     pairs, whose drops are not those of copies. uplink: its interface by which copies leave in a tunnel.
     """
     sent, arrived = metered["copies_expected_count"], metered["copies_count"]
-    seen = _CounterChanges(changed, switched)
+    seen = _CounterChanges(changed, switched, {})
     dropped = seen.sender_drops(space, ports)
     if uplink is None:
         hops = [_hop("mirrors to the monitor", sent - arrived, dropped)]
@@ -378,6 +383,10 @@ class _FollowedPaths:
             ]
             for state, ends in {"forward": each[:1], "reverse": each[1:], "both": each}[direction]
         ]
+        self._skips = {
+            (step.namespace, step.interface, step.direction): f"{step.skips.namespace}:{step.skips.interface}"
+            for state, _ends in each for path in packet_path.packet_paths(state) for step in path if step.skips
+        }  # fmt: skip
         self._family = family
         self._outside = {
             (end.namespace.name, link.name)
@@ -390,7 +399,7 @@ class _FollowedPaths:
     def losses(
         self, changed: Counts, protocol: str, switched: Counts = MappingProxyType({})
     ) -> list[dict[str, Any]]:
-        more = self._outside, switched, self._protected
+        more = self._outside, switched, self._protected, self._skips
         return [one for pairs in self.ways for one in losses(changed, pairs, protocol, self._family, *more)]
 
 

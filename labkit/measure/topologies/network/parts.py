@@ -169,6 +169,21 @@ class Redirect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="red
     helper: BpfHelper = "bpf_redirect"
     hook: BpfHook = "tc"
 
+    @property
+    def skips(self) -> tuple[str, ...]:
+        """The interfaces of the node at which neither a capture nor a queue nor a rule sees what is redirected.
+
+        bpf_redirect_peer lets it arrive at the other end of `to`'s cable (skb_do_redirect, net/core/filter.c), so `to`
+        does not transmit it. A program of netkit runs before it arrives at `interface` (netkit_xmit). XDP runs before
+        captures there (veth_xdp_rcv_skb, and do_xdp_generic in __netif_receive_skb_core), and transmits at `to` without
+        dev_queue_xmit (veth_xdp_xmit, generic_xdp_tx).
+        """
+        if self.hook == "netkit":
+            return (self.interface,)
+        if self.hook.startswith("xdp"):
+            return (self.interface, self.to)
+        return (self.to,) if self.helper == "bpf_redirect_peer" else ()
+
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=10)]

@@ -456,8 +456,7 @@ def _impairments(described: NetworkIndex) -> None:
                 f" {described.names(one.at)}"
             )
         if any(
-            (each.at, each.to) == (one.at, one.interface)
-            and (each.helper == "bpf_redirect_peer" or each.hook.startswith("xdp"))
+            (each.at, each.to) == (one.at, one.interface) and each.to in each.skips
             for each in described.redirects
         ):
             raise BadInput(

@@ -2,27 +2,31 @@
 
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from labkit.common.topology_state import InterfaceState, PairEnd, Place, State, Step
 
 OUT, IN = "out", "in"
+Interfaces = dict[Place, InterfaceState]
 
 
 def packet_paths(state: State) -> list[list[Step]]:
     """Return for each pair the steps from client to server; [] if no path is found."""
-    if state.forward:  # an existing network, whose routes have been followed
-        return [state.forward]
-    known = {(space.name, one.name): one for space in state.namespaces for one in space.interfaces}
-    return [packet_path(known, client, server) for client, server in state.pairs]
+    first = [state.forward] if state.forward else []
+    known = {Place(space.name, one.name): one for space in state.namespaces for one in space.interfaces}
+    return [*first, *(_packet_path(known, *pair) for pair in state.pairs[len(first) :])]
 
 
-def packet_path(known: dict[tuple[str, str], InterfaceState], client: PairEnd, server: PairEnd) -> list[Step]:
+def _packet_path(known: Interfaces, client: PairEnd, server: PairEnd) -> list[Step]:
     """Return the steps from client to server; [] if their paths do not meet or an interface is unknown."""
     there = list(_outwards(known, Place(client.namespace, client.interface)))
     back = list(_outwards(known, Place(server.namespace, server.interface)))
     if not there or not back:
         return []
     if len(there) > 1 and len(back) > 1 and (skips := _skipped(known, there[-1][0], back[-1][0])) is not None:
-        return _steps(there[:-1], back) if skips == there[-1][0] else _steps(there, back[:-1])
+        there, back = (there[:-1], back) if skips == there[-1][0] else (there, back[:-1])
+        own, (first, *rest) = _steps(there, []), _steps([], back)
+        return [*own, replace(first, skips=skips), *rest]
     back_places = [place for place, _ in back]
     if there[0] == back[0]:  # loopback both sends and receives
         return _steps(there[:1], back[:1])
@@ -33,35 +37,33 @@ def packet_path(known: dict[tuple[str, str], InterfaceState], client: PairEnd, s
         if came_by != "lower" or meets == 0 or back[meets][1] != "lower":
             return _steps(there[: at + 1], back[:meets])
         upper, _came_by = there[at - 1]
-        if known[upper.namespace, upper.interface].mode == "vepa":  # its frames go out and come back
+        if known[upper].mode == "vepa":  # its frames go out and come back
             return _steps(there, back)
         # the device below passes frames between the two without counting them
         return _steps(there[:at], back[:meets])
     return _steps(there, back) if there[-1][0].namespace == back[-1][0].namespace else []
 
 
-def _skipped(known: dict[tuple[str, str], InterfaceState], here: Place, port: Place) -> Place | None:
-    """Return the interface that packets skip because of a program that redirects what comes to `here` to `port`.
-
-    bpf_redirect_peer gives them to the other end of the port's cable, so the port never transmits them
-    (skb_do_redirect, net/core/filter.c). A program of netkit runs before they arrive (netkit_xmit).
-    """
-    redirect = known[here.namespace, here.interface].redirect
-    if redirect is None or redirect.to != port:
-        return None
-    return here if redirect.hook == "netkit" else port if redirect.helper == "bpf_redirect_peer" else None
+def _skipped(known: Interfaces, here: Place, port: Place) -> Place | None:
+    """Return the interface that counts nothing of what a program redirects from `here` to `port`, if there is one."""
+    redirect = known[here].redirect
+    if redirect is None or redirect.to != port or redirect.hook.startswith("xdp"):
+        return None  # drivers count what XDP redirects
+    return next(iter(redirect.skips), None)
 
 
-def _outwards(known: dict[tuple[str, str], InterfaceState], place: Place) -> Iterator[tuple[Place, str]]:
+def _outwards(known: Interfaces, place: Place) -> Iterator[tuple[Place, str]]:
     """Yield the interfaces from an end outwards, each with how it was reached: from above (lower) or through a
     cable (peer)."""
-    first = known.get((place.namespace, place.interface))
+    first = known.get(place)
     # a tap is the far end of a guest's cable
     came_by = "peer" if first is not None and first.kind == "tun" else ""
-    while (one := known.get((place.namespace, place.interface))) is not None:
+    passed: list[Place] = []
+    while place not in passed and (one := known.get(place)) is not None:
         yield place, came_by
         if came_by == "peer" or not (far := one.peer or one.lower):
             return
+        passed.append(place)
         came_by, place = ("peer" if one.peer else "lower"), far
 
 

@@ -7,7 +7,7 @@ kernel tells that a program is attached, not what it does.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface
@@ -30,7 +30,7 @@ from labkit.common.topology_state import (
 from labkit.measure import endpoints
 from labkit.measure.topologies.base import MACHINE, Topology
 from labkit.measure.topologies.network.kinds import KINDS, cables
-from labkit.measure.topologies.network.parts import Redirect
+from labkit.measure.topologies.state.packet_path import packet_paths
 from labkit.system import netlink
 from labkit.system.machine import netfilter
 from labkit.system.netlink import encryption, ethtool
@@ -78,18 +78,25 @@ def state(topology: Topology) -> State:
         from labkit.measure.topologies.open_vswitch.state import with_switch  # what only a switch needs
 
         result = with_switch(result, topology.switch)
-    result = [_with_redirects(space, topology.redirects) for space in _with_peers(result)]
-    return State(topology.name, os.uname().release, ends, result, *map(list, topology.steps))
+    result = [_with_programs(space, topology) for space in _with_peers(result)]
+    made = State(topology.name, os.uname().release, ends, result, *map(list, topology.steps))
+    if topology.shown is not None or not ends:  # the routes of an existing network were followed
+        return made
+    (forward,), (back,) = (packet_paths(replace(made, pairs=[ends[0][::step]])) for step in (1, -1))
+    return replace(made, forward=forward, back=back)
 
 
-def _with_redirects(space: Namespace, redirects: Sequence[Redirect]) -> Namespace:
+def _with_programs(space: Namespace, topology: Topology) -> Namespace:
+    """Add what the topology alone knows: what its BPF programs redirect."""
     own = {
-        one.interface: RedirectState(Place(one.at, one.to), one.helper, one.hook)
-        for one in redirects
+        one.interface: RedirectState(
+            Place(one.at, one.to), one.helper, one.hook, [Place(one.at, name) for name in one.skips]
+        )
+        for one in topology.redirects
         if one.at == space.name
     }
     interfaces = [replace(one, redirect=own.get(one.name)) for one in space.interfaces]
-    return replace(space, interfaces=interfaces) if own else space
+    return replace(space, interfaces=interfaces)
 
 
 def _end(endpoint: endpoints.Endpoint) -> PairEnd:

@@ -130,6 +130,14 @@ def test_duplicates_are_located() -> None:
     assert whole_runs._duplicates([usual]) == []
 
 
+def test_a_hop_that_a_redirect_skips_is_named() -> None:
+    way, skips = [WAY[0], WAY[1], WAY[3]], {WAY[3]: "between:port1"}
+    [result] = packet_loss.losses(lossy(), [("client0", "server0", way)], "udp", 4, skips=skips)
+    lost = {hop["at"]: hop["lost_count"] for hop in result["hops"]}
+    assert lost["between:port0 to server0:eth0 (skips between:port1)"] == 8 + 16 + 32
+    assert result["unexplained_count"] == 0
+
+
 def test_losses_between_guests() -> None:
     """The client's tap receives what leaves the client. The server's tap sends what the server receives."""
     answers = {"port0": {"tx_packets": 10}, "port1": {"rx_packets": 10}}

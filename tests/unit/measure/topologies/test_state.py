@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from example_states import LO, bridged, tunnelled, veth
 
+from labkit.analysis import drawing
 from labkit.common.topology_state import Namespace, NextHop, PairEnd, Place, Route
 from labkit.measure.existing import clone
 from labkit.measure.topologies.base import Spec, Topology
@@ -53,6 +54,44 @@ def test_path_through_bridge_and_tunnel() -> None:
     ):
         [way] = packet_path.packet_paths(state)
         assert [f"{step.namespace}:{step.interface} {step.direction}" for step in way] == steps
+
+
+@pytest.mark.parametrize(
+    ("helper", "hook", "skipped", "uncounted"),
+    [
+        ("bpf_redirect", "tc", [], ""),
+        ("bpf_redirect_neigh", "tc", [], ""),
+        ("bpf_redirect_peer", "tc", ["port1"], "port1"),
+        ("bpf_redirect", "netkit", ["port0"], "port0"),
+        ("bpf_redirect_neigh", "netkit", ["port0"], "port0"),
+        ("bpf_redirect", "xdp", ["port0", "port1"], ""),
+        ("bpf_redirect", "xdp_generic", ["port0", "port1"], ""),
+    ],
+)
+def test_the_hop_that_a_redirect_skips_is_named(
+    helper: Any, hook: Any, skipped: list[str], uncounted: str
+) -> None:
+    state = bridged(1)
+    both = [parts.Redirect("between", f"port{at}", f"port{1 - at}", helper, hook) for at in (0, 1)]
+    topology = Topology("veth_redirect", Spec(), [], [], redirects=tuple(both))
+    spaces = [read._with_programs(space, topology) for space in state.namespaces]
+    state = msgspec.structs.replace(state, namespaces=spaces)
+    [port0] = [one for space in spaces for one in space.interfaces if one.name == "port0"]
+    assert port0.redirect is not None
+    assert port0.redirect.skips == [Place("between", name) for name in skipped]
+    [way] = packet_path.packet_paths(state)
+    whole = ["client0/eth0", "between/port0", "between/port1", "server0/eth0"]
+    assert [f"{step.namespace}/{step.interface}" for step in way] == [
+        one for one in whole if one != f"between/{uncounted}"
+    ]
+    assert [step.skips for step in way if step.skips] == [Place("between", uncounted)] * bool(uncounted)
+    tree = drawing.tree(msgspec.structs.replace(state, forward=way))
+    [line] = [line for line in tree.splitlines() if line.startswith("  port0 ")]
+    names = ", ".join(f"between/{name}" for name in skipped)
+    assert line.partition("; skips ")[2].partition(" (")[0] == names
+    assert ("(they count it" in line) == hook.startswith("xdp")
+    assert (f"(skips between/{uncounted})" in tree.splitlines()[-1]) == bool(uncounted)
+    assert (f"skips {', '.join(skipped)}" in drawing.mermaid(state)) == bool(skipped)
 
 
 def test_endpoint_of_another_kernel() -> None:
