@@ -7,7 +7,9 @@ import pytest
 from sandbox import also, names_in_run, until
 
 from labkit import live
+from labkit.analysis import drawing
 from labkit.measure.topologies.base import CLIENTS, SERVERS, address
+from labkit.measure.topologies.state import packet_path
 from labkit.measure.topologies.user_mode import PROGRAMS
 
 pytestmark = [
@@ -38,6 +40,17 @@ def test_payload_arrives_by_the_program(name: str) -> None:
             peer = json.loads(serving.wait())["start"]["accepted_connection"]["host"]
             # The program's own socket, not the client's packets. Those that send frames to a server take its address.
             assert (peer == client.address) == (name in ("pasta_published", "rootlesskit_slirp4netns"))
+        state = net.state
+    paths = [[one.interface for one in path] for path in packet_path.packet_paths(state)]
+    for number, path in enumerate(paths):
+        program, tap = f"{name.partition('_')[0]}{number}", PROGRAMS[name].interface
+        way = ["eth0", f"port{number}", program, tap]
+        assert path == (way if published else way[::-1])
+    assert (
+        f"forward: {' > '.join(f'{one.namespace}/{one.interface}' for one in state.forward)}\n"
+        in drawing.tree(state)
+    )
+    assert drawing.mermaid(state).count("-. through .-") == 4
     assert names_in_run() == before
 
 

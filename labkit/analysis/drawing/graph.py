@@ -27,7 +27,7 @@ JOIN_KINDS = {
     "tunnel": "tunnel",
     "mirror": "copied by a mirror",
     "redirect": "redirected by a BPF program",
-    "published": "through a published port",
+    "published": "through a program or a published port",
 }
 FEW = 8  # pairs that fit in a drawing
 
@@ -58,11 +58,11 @@ def joins(state: State) -> list[Join]:
 
 def _joined(space: Namespace, one: InterfaceState) -> Iterator[tuple[str, Place]]:
     if one.peer is not None:
-        yield "veth", one.peer
+        yield "published" if one.kind == PROGRAM else "veth", one.peer
     if one.master is not None:
         yield "port", Place(space.name, one.master)
     if one.lower is not None:
-        yield "lower", one.lower
+        yield "published" if one.kind == PROGRAM else "lower", one.lower
     if one.redirect is not None:
         yield "redirect", one.redirect.to
     for source in one.copies:

@@ -13,7 +13,7 @@ USUAL_OFFLOADS = (
 )  # fmt: skip
 _MERMAID_LINES = {
     "veth": "---", "port": "-.-", "lower": "-. lower .-", "tunnel": "== tunnel ===", "mirror": "-. mirror .-",
-    "redirect": "-- BPF ---", "published": "-. port .-",
+    "redirect": "-- BPF ---", "published": "-. through .-",
 }  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from labkit.common.topology_state import InterfaceState, PairEnd, Place, State, Step
+from labkit.common.topology_state import PROGRAM, InterfaceState, PairEnd, Place, State, Step
 
 OUT, IN = "out", "in"
 Interfaces = dict[Place, InterfaceState]
@@ -14,6 +14,9 @@ def packet_paths(state: State) -> list[list[Step]]:
     """Return for each pair the steps from client to server; [] if no path is found."""
     first = [state.forward] if state.forward else []
     known = {Place(space.name, one.name): one for space in state.namespaces for one in space.interfaces}
+    for at, one in [*known.items()]:
+        if one.kind == PROGRAM and one.peer is not None and one.peer in known:
+            known[one.peer] = replace(known[one.peer], peer=at)
     return [*first, *(_packet_path(known, *pair) for pair in state.pairs[len(first) :])]
 
 
@@ -56,8 +59,8 @@ def _outwards(known: Interfaces, place: Place) -> Iterator[tuple[Place, str]]:
     """Yield the interfaces from an end outwards, each with how it was reached: from above (lower) or through a
     cable (peer)."""
     first = known.get(place)
-    # a tap is the far end of a guest's cable
-    came_by = "peer" if first is not None and first.kind == "tun" else ""
+    # a tap that no program of the topology holds is the far end of a guest's cable
+    came_by = "peer" if first is not None and first.kind == "tun" and first.peer is None else ""
     passed: list[Place] = []
     while place not in passed and (one := known.get(place)) is not None:
         yield place, came_by

@@ -28,7 +28,7 @@ from labkit.common.topology_state import (
     TunnelState,
 )
 from labkit.measure import endpoints
-from labkit.measure.topologies.base import MACHINE, Topology
+from labkit.measure.topologies.base import BETWEEN, MACHINE, Topology
 from labkit.measure.topologies.network.kinds import KINDS, cables
 from labkit.measure.topologies.state.packet_path import packet_paths
 from labkit.system import netlink
@@ -87,7 +87,7 @@ def state(topology: Topology) -> State:
 
 
 def _with_programs(space: Namespace, topology: Topology) -> Namespace:
-    """Add what the topology alone knows: what its BPF programs redirect."""
+    """Add what the topology alone knows: what its BPF programs redirect, and programs that copy data."""
     own = {
         one.interface: RedirectState(
             Place(one.at, one.to), one.helper, one.hook, [Place(one.at, name) for name in one.skips]
@@ -96,7 +96,7 @@ def _with_programs(space: Namespace, topology: Topology) -> Namespace:
         if one.at == space.name
     }
     interfaces = [replace(one, redirect=own.get(one.name)) for one in space.interfaces]
-    return replace(space, interfaces=interfaces)
+    return replace(space, interfaces=[*interfaces, *(topology.copiers if space.name == BETWEEN else ())])
 
 
 def _end(endpoint: endpoints.Endpoint) -> PairEnd:

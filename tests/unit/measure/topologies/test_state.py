@@ -10,7 +10,7 @@ import pytest
 from example_states import LO, bridged, tunnelled, veth
 
 from labkit.analysis import drawing
-from labkit.common.topology_state import Namespace, NextHop, PairEnd, Place, Route
+from labkit.common.topology_state import PROGRAM, Namespace, NextHop, PairEnd, Place, Route
 from labkit.measure.existing import clone
 from labkit.measure.topologies.base import Spec, Topology
 from labkit.measure.topologies.network import parts
@@ -92,6 +92,37 @@ def test_the_hop_that_a_redirect_skips_is_named(
     assert ("(they count it" in line) == hook.startswith("xdp")
     assert (f"(skips between/{uncounted})" in tree.splitlines()[-1]) == bool(uncounted)
     assert (f"skips {', '.join(skipped)}" in drawing.mermaid(state)) == bool(skipped)
+
+
+def test_a_program_that_copies_data_is_on_the_path() -> None:
+    """Its tap has no peer in the kernel."""
+    state = bridged(1)
+    _client, server, between = state.namespaces
+    tap = msgspec.structs.replace(LO, name="eth0", kind="tun", addresses=[])
+    port = [one for one in between.interfaces if one.name == "port1"]
+    pasta = msgspec.structs.replace(
+        LO,
+        name="pasta0",
+        index=0,
+        kind=PROGRAM,
+        peer=Place("client0", "eth0"),
+        lower=Place("between", "port1"),
+    )
+    topology = Topology("pasta", Spec(), [], [], copiers=[pasta])
+    spaces = [Namespace("client0", [tap], []), server, Namespace("between", port, [])]
+    spaces = [read._with_programs(space, topology) for space in spaces]
+    there, back = (
+        msgspec.structs.replace(state, namespaces=spaces, pairs=[pair])
+        for pair in (state.pairs[0], state.pairs[0][::-1])
+    )
+    for one, steps in (
+        (there, ["client0/eth0 out", "between/pasta0 in", "between/port1 out", "server0/eth0 in"]),
+        (back, ["server0/eth0 out", "between/port1 in", "between/pasta0 out", "client0/eth0 in"]),
+    ):
+        [way] = packet_path.packet_paths(one)
+        assert [f"{step.namespace}/{step.interface} {step.direction}" for step in way] == steps
+        drawn = msgspec.structs.replace(one, forward=way)
+        assert sorted(join.kind for join in drawing.joins(drawn)) == ["published", "published", "veth"]
 
 
 def test_endpoint_of_another_kernel() -> None:
