@@ -236,7 +236,7 @@ class _Copy:
                 own.port, address=self._address(space, one), master=one.master, mtu_bytes=one.mtu_bytes, ttl=own.ttl,
                 mac=mac,
             )  # fmt: skip
-        self.lacks.append(f"{one.name} of {space.name}, because labkit builds no {one.kind} of this form")
+        self.lacks.append(f"{one.name} of {space.name}, because labkit copies no {one.kind} of this form")
         return 4, None
 
     def _remotes(self, space: NamespaceState, one: InterfaceState, remotes: list[str]) -> list[str]:

@@ -7,6 +7,7 @@ protocol. Sources: linux/wireguard.h, linux/xfrm.h, linux/if_macsec.h.
 
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from ipaddress import ip_address
@@ -23,6 +24,7 @@ WG_CMD_GET_DEVICE, WG_CMD_SET_DEVICE = 0, 1
 WG_INDEX, WG_PRIVATE_KEY, WG_PUBLIC_KEY, WG_LISTEN_PORT, WG_FWMARK, WG_PEERS = 1, 3, 4, 6, 7, 8
 PEER_PUBLIC_KEY, PEER_ENDPOINT, PEER_HANDSHAKE, PEER_ALLOWED_IPS = 1, 4, 6, 9
 ALLOWED_FAMILY, ALLOWED_ADDRESS, ALLOWED_PREFIX = 1, 2, 3
+SESSION_S = 180  # that a handshake of WireGuard lasts (REJECT_AFTER_TIME, drivers/net/wireguard/messages.h)
 
 XFRM_MSG_NEWSA, XFRM_MSG_GETSA, XFRM_MSG_NEWPOLICY = 0x10, 0x12, 0x13
 XFRMA_TMPL, XFRMA_ALG_AEAD, XFRMA_REPLAY_ESN_VAL, XFRMA_IF_ID = 5, 18, 23, 31
@@ -52,7 +54,7 @@ _UNUSED = bytes(32)  # struct xfrm_lifetime_cur
 
 class WireguardDevice(NamedTuple):
     """A WireGuard interface: its public key and UDP port, and its peers' outer addresses. `handshakes`: the peers
-    that answered. `mark`: of its outer packets."""
+    that answered in the last SESSION_S. `mark`: of its outer packets."""
 
     public_key: bytes
     port: int
@@ -136,11 +138,12 @@ def wireguard(netns: int, index: int) -> WireguardDevice:
         device, *more = [dict(attributes(answer[20:])) for answer in kernel.ask(asked)]
     lists = [one.get(WG_PEERS, b"") for one in (device, *more)]
     peers = [dict(attributes(peer)) for one in lists for _, peer in attributes(one)]
+    ended = time.time() - SESSION_S
     return WireguardDevice(
         device.get(WG_PUBLIC_KEY, b""),
         int.from_bytes(device[WG_LISTEN_PORT], "little"),
         [_endpoint(peer[PEER_ENDPOINT]) for peer in peers if PEER_ENDPOINT in peer],
-        sum(any(peer.get(PEER_HANDSHAKE, b"")) for peer in peers),
+        sum(int.from_bytes(peer.get(PEER_HANDSHAKE, b"")[:8], "little") > ended for peer in peers),
         int.from_bytes(device.get(WG_FWMARK, b""), "little"),
     )
 

@@ -1,6 +1,7 @@
 """The checks of an existing network judge recorded tables: rules, routes, neighbours, forwarding databases."""
 
 import errno
+import struct
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -41,8 +42,9 @@ from labkit.measure.existing.path import Path, PublishedPort, _is_proxy
 from labkit.measure.existing.spaces import Place, Space, Spaces
 from labkit.runner import across
 from labkit.system import netlink, process
-from labkit.system.netlink import Link, LinkError, Route
+from labkit.system.netlink import Link, LinkError, Route, encryption
 from labkit.system.netlink.dumps import DumpedNextHop
+from labkit.system.netlink.sockets import attribute
 
 CLIENT, SERVER = "10.1.0.1", "10.2.0.1"
 MAC = "02:00:00:00:00:0%d"
@@ -485,6 +487,33 @@ def test_next_hops_that_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         vars(seen.client.space)["neighbours"] = [{"dst": also, "dev": "eth0", "state": state}]
         found = [(one.cause, one.certainty, also in one.what) for one in reach.next_hops(seen)]
         assert found == [("dead next hop", certain, True)] * bool(certain)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ago_s", "probe", "said"),
+    [
+        ("wireguard", 170, LOST, False),
+        ("wireguard", 190, LOST, True),
+        ("wireguard", None, LOST, True),
+        ("wireguard", None, ARRIVES, False),
+        ("veth", None, LOST, False),
+    ],
+)
+def test_wireguard_without_a_recent_handshake(
+    kind: str, ago_s: int | None, probe: OneWay, said: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handshake = struct.pack("=qq", 0 if ago_s is None else int(time.time()) - ago_s, 0)
+    peer = attribute(encryption.PEER_HANDSHAKE, handshake)
+    device = attribute(encryption.WG_LISTEN_PORT, struct.pack("=H", 51820))
+    device += attribute(encryption.WG_PEERS, attribute(0, peer))
+    kernel = SimpleNamespace(ask=lambda _request: [bytes(20) + device])
+    monkeypatch.setattr(encryption, "_socket", lambda *_at: nullcontext(kernel))
+    monkeypatch.setattr(encryption, "family", lambda *_of: 16)
+    seen = routed(probe=probe)
+    seen.connection = None
+    seen.client.space.links[2] = link(2, "eth0", kind)
+    found = [(one.cause, one.certainty, one.where) for one in reach.handshakes(seen)]
+    assert found == [("WireGuard handshake", POSSIBLE, "netns:client eth0")] * said
 
 
 def bridged(fdb: list[dict[str, Any]], kind: str = "bridge", **bridge: Any) -> Evidence:
@@ -1177,14 +1206,28 @@ def test_a_thread_is_no_end() -> None:
             resolve(f"pid:{thread}")
 
 
-def test_fragments_of_a_tunnel_with_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "outside_bytes", "fits_bytes"),
+    [
+        ("gre", 1500, 1472),  # 20 (IPv4), 4 (GRE), 4 (key)
+        (
+            "xfrm",
+            1500,
+            1446,
+        ),  # 20 (IPv4), 8 and 8 (ESP, IV), 16 (ICV), 2 (trailer): all of it is a multiple of 4
+        ("xfrm", 1502, 1446),  # ESP pads to 4 bytes
+    ],
+)
+def test_fragments_of_a_tunnel(
+    kind: str, outside_bytes: int, fits_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Place, "tunnel", TunnelState(id=7))
     seen = routed()
     client = seen.client.space
-    client.links[2] = link(2, "eth0", "gre")
+    client.links[2] = replace(link(2, "eth0", kind), mtu_bytes=outside_bytes)
     seen.forward.outer.append(Path(client, CLIENT, SERVER, places=[Place(client, 2)]))
     seen.changed = {"namespaces": {client.name: {"mibs": {"Ip": {"FragCreates": 9}}}}}
-    assert str(only(mtu.fragmented(seen)).undo).endswith(" mtu 1472")  # 1500 - 20 (IPv4) - 4 (GRE) - 4 (key)
+    assert str(only(mtu.fragmented(seen)).undo).endswith(f" mtu {fits_bytes}")
 
 
 TO_81 = "-p tcp --dport 80 -j DNAT --to-destination 10.2.0.1:81"

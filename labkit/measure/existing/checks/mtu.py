@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from labkit.measure.existing.checks.evidence import Evidence
 from labkit.measure.existing.checks.findings import BETWEEN, LITTLE, MOST, MUCH, PRESENT, SEEN, SOME, Finding
 from labkit.measure.existing.path import Path
-from labkit.measure.topologies.network.kinds import overhead_bytes, tunnels
+from labkit.measure.topologies.network.kinds import headers, length_bytes, tunnels, within
 from labkit.system.netlink import encryption
 
 SMALL_WINDOW = 1 << 16
@@ -80,7 +80,7 @@ def fragmented(seen: Evidence) -> Iterator[Finding]:
             least = min(mtus, default=own.link.mtu_bytes)
             family = 6 if outer and ":" in outer[0].destination else 4
             key = bool(own.tunnel and own.tunnel.id)
-            fits = least - overhead_bytes(str(own.link.kind), family=family, key=key)
+            fits = least - length_bytes(within(headers(str(own.link.kind), family=family, key=key), least))
             yield Finding(
                 cause="tunnel fragments",
                 what=f"{own.name} has an MTU of {own.link.mtu_bytes} bytes, and with the outer header its packets do"

@@ -22,7 +22,7 @@ WANTED = {
     "tcp-segmentation-offload": ("tso", MUCH), "generic-segmentation-offload": ("gso", MUCH),
     "scatter-gather": ("sg", MUCH), "tx-checksumming": ("tx", MUCH),
 }  # fmt: skip
-KINDS = {"veth", "macvlan", "ipvlan", "vxlan", "vlan", "geneve"}
+KINDS = {"veth", "netkit", "macvlan", "ipvlan", "vxlan", "vlan", "geneve"}
 SMALL_GSO_BYTES, FEW_SEGMENTS = 1 << 15, 8
 BUSY = 0.8
 FROZEN = {"freezer.state": "FROZEN", "cgroup.events": "frozen 1"}  # of a paused container's cgroup, v1 and v2

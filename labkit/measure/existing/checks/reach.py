@@ -287,6 +287,18 @@ def policies(seen: Evidence) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+def handshakes(seen: Evidence) -> Iterator[Finding]:
+    """WireGuard interfaces of which no peer has answered lately, where packets do not arrive."""
+    for place in (one for one in seen.places if seen.blocked and one.link.kind == "wireguard"):
+        with suppress(OSError, netlink.LinkError):  # another user's
+            if not encryption.wireguard(place.space.fd, place.index).handshakes:
+                yield Finding(
+                    cause="WireGuard handshake", certainty=POSSIBLE, weight=MOST, where=str(place),
+                    what=f"no peer of {place.name} has answered a handshake in the last {encryption.SESSION_S} s: a key"
+                    " is wrong, or the outer packets do not arrive",
+                )  # fmt: skip
+
+
 def _selects(seen: Evidence, source: str, target: str) -> bool:
     """Return whether both networks of a policy have the addresses of a path, or of the outer packets of a tunnel."""
     every = [one for path, _probe in seen.directions for one in (path, *path.outer)]

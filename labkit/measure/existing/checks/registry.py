@@ -29,7 +29,7 @@ from labkit.system import machine, netlink
 
 CHECKS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
     reach.switches, reach.next_hops, reach.paths, reach.filtered, reach.asymmetric, reach.loops, reach.policies,
-    reach.interfaces, reach.bridges, reach.forwarding, reach.macvlans, reach.duplicates,
+    reach.interfaces, reach.bridges, reach.forwarding, reach.macvlans, reach.duplicates, reach.handshakes,
     reach.neighbours, reach.detection, reach.hop_limits, mtu.measured, mtu.differing, mtu.fragmented, mtu.routes,
     rules.dropping, rules.marks, rules.policy_routing, rules.translated, rules.long_sets, rules.clamps, queues.shapers,
     queues.filters, processing.offloads, processing.checksums, processing.quotas, processing.stopped,
