@@ -75,6 +75,7 @@ ARMS = {
     "veth_xdp_generic": ArmStyle(_PURPLE, "triangle-left-open", "dot"),
     "netkit": ArmStyle(_OLIVE, "square-cross", "longdash"),
     "netkit_l3": ArmStyle(_OLIVE, "square-x", "solid"),
+    "netkit_l2_redirect": ArmStyle(_VERMILLION, "triangle-nw-open", "dashdot"),
     "netkit_redirect": ArmStyle(_VERMILLION, "triangle-nw", "dash"),
     "netkit_redirect_peer": ArmStyle(_VERMILLION, "triangle-sw", "dot"),
     "pasta": ArmStyle(_BLUE, "circle-cross", "dot"),

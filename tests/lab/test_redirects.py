@@ -21,6 +21,7 @@ WHOLE = ["client0:eth0 out", "between:port0 in", "between:port1 out", "server0:e
 SKIPPED = {
     "veth_redirect_peer": "between:port1 out",
     "netkit_redirect_peer": "between:port1 out",
+    "netkit_l2_redirect": "between:port0 in",
     "netkit_redirect": "between:port0 in",
 }
 

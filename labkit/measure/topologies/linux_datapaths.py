@@ -138,13 +138,15 @@ def routed(name: str, spec: Spec) -> Network:
 
 
 # What each arm whose ports are joined by BPF programs has below them (None: all ends in one subnet), the helper and the
-# hook. In the routed ones, the router forwards nothing: bpf_redirect_neigh routes, and netkit needs no MAC addresses.
+# hook. In the routed ones, the router forwards nothing: bpf_redirect_neigh routes, and netkit in layer 3 mode needs no
+# MAC addresses.
 REDIRECTS: dict[str, tuple[str | None, BpfHelper, BpfHook]] = {
     "veth_redirect": (None, "bpf_redirect", "tc"),
     "veth_redirect_peer": (None, "bpf_redirect_peer", "tc"),
     "veth_redirect_neigh": ("veth_routed", "bpf_redirect_neigh", "tc"),
     "veth_xdp": (None, "bpf_redirect", "xdp"),
     "veth_xdp_generic": (None, "bpf_redirect", "xdp_generic"),
+    "netkit_l2_redirect": ("netkit", "bpf_redirect_neigh", "netkit"),
     "netkit_redirect": ("netkit_l3", "bpf_redirect", "netkit"),
     "netkit_redirect_peer": ("netkit_l3", "bpf_redirect_peer", "tc"),
 }
