@@ -19,6 +19,8 @@ OTHERS = (
     "studies", "labkit.measure.traffic.trex", "labkit.measure.traffic.packet_sender", "labkit.measure.observers.perf",
     "labkit.measure.observers.ftrace", "labkit.measure.topologies.open_vswitch.topology", "labkit.measure.hosts.vm",
     "labkit.measure.experiments.change_kinds.sysctl", "labkit.measure.experiments.two_hosts", "labkit.analysis.flame",
+    "labkit.measure.topologies.network.redirects", "labkit.measure.topologies.network.encryption",
+    "labkit.measure.topologies.user_mode", "labkit.system.bpf",
 )  # fmt: skip
 
 
