@@ -74,6 +74,23 @@ def test_wrong_keys_are_said(shared_vm: SharedVm) -> None:
         assert "their keys differ" in words
 
 
+@pytest.mark.needs("iperf3")
+def test_no_key_is_stored(shared_vm: SharedVm) -> None:
+    words = [
+        f"topology={','.join(ENCRYPTED)}",
+        "protocol=udp",
+        "rate_bps=1000000",
+        "length_bytes=200",
+        "rounds=1",
+    ]
+    words += ["slices=0", "duration_s=1", "omit_s=0", "observe=counters", "profile_rounds=1"]
+    report = printed_at(shared_vm.where, "vm/stored_keys.py", *words)
+    assert report["measured"] == sorted(ENCRYPTED)
+    assert report["keys"] >= 2 * 2 * len(ENCRYPTED), "at least two set-ups of two ends"
+    assert report["files"] > 3
+    assert (report["found"], report["planted"]) == ([], ["planted.gz"])
+
+
 def test_network_of_ones_own(shared_vm: SharedVm) -> None:
     with live.build(example_networks.encrypted("wireguard"), where=shared_vm.where) as net:
         assert " 0% packet loss" in ping(net, "c1", "c2", "-Mdo", "-s1372")
