@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from labkit.analysis import protocols
 from labkit.analysis.flame.significance import CLAIM_SHARE, Estimate
 from labkit.analysis.why import causes, code_paths, phrases, switch_work
 from labkit.analysis.why.environment import ABSENT, RULES, Setting
@@ -14,6 +15,7 @@ FOREIGN_LOAD = "foreign load"  # the candidate of other programs
 IDLE_BELOW = 0.9  # of the time of all CPUs: a program that wants to run gets a CPU
 AT_SOCKET = ("UDP socket", "left unread in the socket")  # the ends of places where a program was too slow
 FOREIGN_AT_TIMES = "foreign load at times"  # of other programs that ran in some rounds only
+SEGMENTATION = "tcp-segmentation-offload"  # without it, the sender segments before the path
 
 
 @dataclass(frozen=True)
@@ -286,19 +288,46 @@ def effect_of_loss(evidence: Evidence) -> tuple[float, str] | None:
 
 
 def _frames_candidate(evidence: Evidence, settings: Sequence[Setting]) -> Iterator[Candidate]:
-    frames, text = evidence.frames_per_work, phrases.frames(evidence)
-    if frames is None or text is None:
+    """Yield the candidate of smaller or larger frames, as the counters say, or without them the clients' offloads."""
+    frames, text, offload = evidence.frames_per_work, phrases.frames(evidence), _segmentation(evidence)
+    size = _more_of_the_same(evidence)
+    if frames is not None and text is not None:
+        more, findings = frames.difference, [("counters", text)]
+    elif frames is None and offload is not None and size is not None:
+        more, findings = (1.0 if offload.right == "off" else -1.0), []
+    else:
         return
-    word = "smaller" if frames.difference > 0 else "larger"
     matched = tuple(
         one for one in settings if any("segment" in path.name or "fragment" in path.name or "GRO" in path.name
                                        for path in one.paths) or "mtu" in one.name or "mss" in one.name
     )  # fmt: skip
-    findings = [("counters", text), *(("environment", one.description) for one in matched)]
-    explains = explains_direction(evidence, frames.difference)
+    if offload is not None and not any(one.name.endswith(SEGMENTATION) for one in matched):
+        matched = (offload, *matched)
+    findings += [("environment", one.description) for one in matched]
+    explains = explains_direction(evidence, more)
     differs = evidence.has_effect or evidence.verdict is not None
     strength = 3 if explains and matched else 2 if explains and differs else 0
-    yield Candidate(f"{word} frames", strength, tuple(findings), None, matched)
+    word, place = "smaller" if more > 0 else "larger", "the code that both sides run" if size else ""
+    yield Candidate(f"{word} frames", strength, tuple(findings), size, matched, place=place)
+
+
+def _segmentation(evidence: Evidence) -> Setting | None:
+    """Return the segmentation offload of TCP if the clients' rows say that one side alone has it."""
+    left, right = (
+        "".join({"on" if SEGMENTATION in names.split() else "off" for names in rows["offloads"].dropna()})
+        for rows in evidence.point.rows[:2]
+    )
+    if {left, right} != {"on", "off"} or protocols.find(evidence.point.protocol).work != "gigabyte":
+        return None
+    return Setting(f"offload {SEGMENTATION}", left, right, ("client",))
+
+
+def _more_of_the_same(evidence: Evidence) -> Estimate | None:
+    """Return the time of the code that both sides run, if it carries most of the difference: it runs more often."""
+    if not evidence.cost_differs:
+        return None
+    size = causes.common(evidence.frames)
+    return size if size.certain and size.difference / evidence.split.total.difference > 0.5 else None
 
 
 def explains_direction(evidence: Evidence, more: float) -> bool:

@@ -232,7 +232,8 @@ def _rank(evidence: Evidence, one: Candidate) -> float:
     rest."""
     if _is_change(evidence, one) or _is_run_difference(evidence, one):
         return one.strength + 0.5
-    if one.strength > 0 and _is_largest_loss(evidence, one):
+    of_most_code = one.strength == 3 and one.size is not None and one.name.endswith("frames")
+    if of_most_code or (one.strength > 0 and _is_largest_loss(evidence, one)):
         return 3.25  # the largest part of the difference, before code that explains a smaller one
     is_parameter = bool(one.settings) and one.settings[0].requested
     if one.cause is None and one.settings:
@@ -352,7 +353,8 @@ def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
         yield f"{start}: {what}, which {phrases.effect(evidence, best.size)}"
         yield phrases.total_difference(whole)
     elif setting is not None:
-        yield f"{opening} is {named}{f': {whole}' if whole else ''}"
+        makes = f", which makes {best.name}" if best.name.endswith("frames") else ""
+        yield f"{opening} is {named}{makes}{f': {whole}' if whole else ''}"
         if best.size is not None and best.size.certain:
             size = f"{phrases.interval(best.size)} {phrases.per_unit(evidence)}{phrases.share(best.size, evidence)}"
             yield f"The CPU time of {best.place} differs by {size}"

@@ -21,7 +21,7 @@ from synthetic_arms import (
 )
 
 from labkit.analysis.flame.significance import Estimate
-from labkit.analysis.why import arms, conclusion, environment, phrases
+from labkit.analysis.why import arms, conclusion, environment, evidence, phrases
 from labkit.cli import main
 from labkit.measure.experiments import changes
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
@@ -89,6 +89,32 @@ def test_frames_of_another_size_in_the_control_too_are_no_cause(
     other = MadeArm(frames=90_000, columns={"arm": "veth", "topology": "veth"})
     result = within(tmp_path, other, protocol="tcp", again=MadeArm(frames=again))
     assert ("smaller frames" in [one.name for one in result.candidates]) == named
+
+
+@pytest.mark.parametrize(
+    ("counted", "of_its_own", "cause"),
+    [
+        (True, False, "smaller frames"),
+        (False, False, "smaller frames"),
+        (False, True, "unknown_function"),
+    ],
+)
+def test_segments_before_the_path_are_smaller_frames(
+    counted: bool, of_its_own: bool, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same code runs more often, as the counters or the offloads of the rows say. Other code has its own name."""
+    if not counted:
+        monkeypatch.setattr(evidence, "_frames", lambda *_: None)
+    own = {f"{RECEIVE['tcp']};unknown_function_[k]": 3.0}
+    same = {stack: 2 * seconds for stack, seconds in USUAL["tcp"].items()}
+    base = MadeArm(columns={"offloads": "scatter-gather tcp-segmentation-offload"})
+    columns = {**VETH, "offloads": "scatter-gather"}
+    other = MadeArm(own if of_its_own else same, frames=900_000, columns=columns)
+    result = within(tmp_path, other, protocol="tcp", base=base)
+    assert result.cause == cause
+    words = "offload tcp-segmentation-offload (client: on → off), which makes smaller frames"
+    assert (words in result.sentence) == (cause == "smaller frames")
+    assert ("of the code that both sides run" in result.sentence) == (cause == "smaller frames")
 
 
 @pytest.mark.parametrize("effective", [True, False])
