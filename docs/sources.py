@@ -17,12 +17,14 @@ def collect(source: Path, published: Path) -> None:
     """Write all pages, notebooks and pictures into a new folder; claims are judged by these published runs."""
     shutil.copytree(ROOT / "docs", source)
     shutil.copytree(ROOT / "notebooks", source / "notebooks", ignore=shutil.ignore_patterns(".*"))
-    (source / "figures").mkdir()
     for path in (
         *ROOT.glob("figures/*.*"),
+        *ROOT.glob("figures/results/*/forest.svg"),
         *(ROOT / name for name in ("CHANGELOG.md", "README.md", "SECURITY.md")),
     ):
-        shutil.copy(path, source / path.relative_to(ROOT))
+        copy = source / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
     (source / "COMMANDS.md").write_text(reference.page())
     with (source / "ROWS.md").open("a") as page:
         page.write(f"\n## Every column\n\n{rows.column_tables()}\n")
