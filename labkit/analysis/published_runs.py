@@ -1,5 +1,5 @@
-"""A published run (`labkit publish`): a folder with run.json, one file of rows, whose digest run.json has, and perhaps
-stacks of profiles."""
+"""A published run (`labkit publish`): a folder with run.json and one file of rows, with the stacks of its profiles. The
+file's digest is in run.json."""
 
 import hashlib
 from pathlib import Path

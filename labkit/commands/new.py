@@ -29,7 +29,7 @@ runs to its folder data.
 PATTERNS = (
     "notebooks/*.ipynb", "params/*.yaml", "docs/network.yaml", "docs/INSTALL.md", "docs/METHOD.md", "docs/ROWS.md",
     "docs/EXTENDING.md", "docs/FINDINGS.md", "docs/method/*.md", "figures/*.svg",
-    "SECURITY.md", "data/reference/*", "data/results/*/*.*", "data/results/*/*/artefacts/*/*",
+    "SECURITY.md", "data/reference/*", "data/results/*/*.*",
 )  # fmt: skip
 SHARE = "share/labkit/"
 

@@ -1,7 +1,6 @@
 """`labkit publish`: write a run or a sweep as a few files that others can read, draw, compare with and explain."""
 
 import argparse
-import gzip
 import hashlib
 import json
 import re
@@ -27,12 +26,13 @@ PRIVATE = re.compile(
     r"(?<![\w.])/(?:[\w.+-]+/)*(?:home|root|srv|tmp|work|mnt|media|opt|nfs|folders)/|(?<![\w.])/(?:data|export|scratch)/"
 )
 ACCOUNT = re.compile(r"\bssh:[^\s@,:;/\"']+@")  # in where=ssh:user@machine
+OF_KERNEL = re.compile(rf".*{re.escape(folded_stacks.KERNEL)}|{load_profiles.BPF}")  # frames
 
 NOTES = """\
 FOLDER gets rows.parquet, with the unit and meaning of each column, and run.json: the command, the
 versions of labkit and the kernels, which of them were emulated, CPUs and memory, when it was
-measured, and the SHA-256 digest of the rows. Stacks of perf_record come along for labkit why, with
-the names of the experiment's own programs alone; other artefacts (captures) stay where they are.
+measured, and the SHA-256 digest of the rows. Rows of perf_record get their stacks for labkit why,
+with the names of the experiment's own programs alone; artefacts (captures) stay where they are.
 labkit refuses rows and parameters that quote a path of this machine, and leaves out the user of
 where=ssh:user@machine. labkit rows, compare and `labkit.open` read FOLDER as any run.
 
@@ -54,7 +54,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def publish(folder: Path, out: Path) -> int:
-    """Write the rows of a finished run or sweep, their description and profiles to `out`; return the number of rows.
+    """Write the rows of a finished run or sweep and their description to `out`; return the number of rows.
 
     It leaves out the user of where=ssh:user@machine. Raises BadInput if the run is not finished, or if a row or
     run.json quotes a path of this machine.
@@ -65,6 +65,8 @@ def publish(folder: Path, out: Path) -> int:
         raise BadInput(f"{folder} is not finished: repeat its command to continue it, then publish it")
     if (out / "rows").exists() or (out / "sweep.json").exists():
         raise BadInput(f"{out} holds a run that was measured there: name another folder")
+    sources = {own["run"]: source for own, source in zip(runs, _folders(folder), strict=True)}
+    rows = [_with_stacks(row, sources.get(str(row.get("run")), folder)) for row in rows]
     for row in rows:
         _check_private(row, "the column")
     content = parquet_rows.encode(rows, __version__)
@@ -88,35 +90,28 @@ def publish(folder: Path, out: Path) -> int:
     }
     description = _without_accounts(description)
     _check_private(description, "run.json:")
-    for own, source in zip(runs, _folders(folder), strict=True):
-        _publish_profiles(source, own["run"], rows, out)
     run_folder.write(out / published_runs.ROWS, content)
     run_folder.write_json(out / "run.json", description)
     return len(rows)
 
 
-def _publish_profiles(folder: Path, run: str, rows: Sequence[Row], out: Path) -> None:
-    """Write the stacks of perf_record of a run. Of other programs' processes only the kernel's frames are kept.
+def _with_stacks(row: Row, folder: Path) -> Row:
+    """Return a row of perf_record with its stacks, and any other row as it is. `folder`: that of its run.
 
-    Interrupts of the experiment run there, too. Other frames name the functions of somebody's programs.
+    Of other programs' processes only the kernel's frames are kept. Interrupts of the experiment run there, too. Other
+    frames name the functions of somebody's programs.
     """
-    profiled = [row for row in rows if row.get("observer") == load_profiles.OBSERVER and row.get("artefact")]
-    of_kernel = re.compile(rf".*{re.escape(folded_stacks.KERNEL)}|{load_profiles.BPF}")
-    is_published = published_runs.is_published(folder)  # it may have several runs, each with its own folder
-    names = {f"{row['run']}/{row['artefact']}" for row in profiled if is_published or row["run"] == run}
-    for name in sorted(names):
-        source = run_folder.artefact(folder, name if is_published else name.partition("/")[2])
-        if not source.exists():
-            continue  # `labkit why` says that it is lost
-        stacks = Counter[str]()
-        for stack, count in flame.read(source).items():
-            process, *frames = stack.split(";")
-            if process == load_profiles.OUTSIDE:
-                frames = [one for one in frames if of_kernel.fullmatch(one)]
-            stacks[";".join((process, *frames))] += count
-        path = run_folder.artefact(out, name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        run_folder.write(path, gzip.compress(flame.text(stacks).encode(), mtime=0))
+    source = row | {"folder": folder}
+    is_profile = row.get("observer") == load_profiles.OBSERVER and row.get("artefact")
+    if not is_profile or not load_profiles.has_stacks(source):
+        return row  # `labkit why` says that stacks are lost
+    stacks = Counter[str]()
+    for stack, count in load_profiles.stacks_of(source).items():
+        process, *frames = stack.split(";")
+        if process == load_profiles.OUTSIDE:
+            frames = [one for one in frames if OF_KERNEL.fullmatch(one)]
+        stacks[";".join((process, *frames))] += count
+    return row | {"folded_stacks": flame.text(stacks)}
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -16,6 +16,7 @@ Stacks = Mapping[str, int]
 
 KERNEL = "_[k]"
 MAX_DIGITS = 18  # of a count of samples
+MAX_LENGTH = 1 << 20  # of a stack
 _MARK = re.compile(r"_\[[kij]\]$")  # kernel, inlined, compiled at run time
 
 
@@ -35,7 +36,8 @@ def parse(lines: Iterable[str], source: str = "the text") -> Counter[str]:
         if not line.strip() or line.startswith("#"):
             continue
         stack, _, count = line.strip().rpartition(" ")
-        if not stack or not count.isascii() or not count.isdecimal() or len(count) > MAX_DIGITS:
+        is_count = count.isascii() and count.isdecimal() and len(count) <= MAX_DIGITS
+        if not is_count or not 0 < len(stack) <= MAX_LENGTH:
             raise BadInput(
                 f"{source}, line {number}, is not a folded stack (`a;b;c 42`): {line.strip()[:60]!r}"
             )

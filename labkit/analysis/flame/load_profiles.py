@@ -22,7 +22,9 @@ MADE_BY = f" (observe={OBSERVER} makes them)"
 COUNTER = "cycles"  # perf_record's event if the CPU has this counter
 OUTSIDE = "elsewhere"  # processes outside the experiment (labkit.measure.observers.perf.fold_stacks)
 WITHIN = rf"(?!{OUTSIDE}$).*"
-USED = ["folder", "artefact", "received_count", "received_bytes", "cpu_s", "transaction_rate", "window_s"]
+USED = [
+    "folder", "artefact", "folded_stacks", "received_count", "received_bytes", "cpu_s", "transaction_rate", "window_s",
+]  # fmt: skip
 
 # perf names no object of the kernel for code that the kernel made for BPF, so that these frames have no mark. The
 # number of a trampoline may be another one in every round.
@@ -40,11 +42,10 @@ def arm(rows: pd.DataFrame, name: str, processes: str = WITHIN) -> Arm:
         raise BadInput(f"{name} was profiled, but none of its profiles can be used: {why_not(observed_rows)}")
     if rows.empty:
         raise BadInput(f"{name} was not profiled: run it with observe=perf_record")
-    files = (run_folder.artefact(*one) for one in zip(rows["folder"], rows["artefact"], strict=True))
-    if not any(file.exists() for file in files):  # of a published run, for example
+    used = rows.filter(USED).to_dict("records")
+    if not any(map(has_stacks, used)):
         raise BadInput(f"there are no profiles of {name}{MADE_BY}")
     observations = [observed(value) for value in rows["observed"]]
-    used = rows.filter(USED).to_dict("records")
     rounds = [_round(row, one) for row, one in zip(used, observations, strict=True)]
     event = " and ".join(sorted({str(one.get("event")) for one in observations}))
     return Arm(name, rounds, event).only(processes)
@@ -65,6 +66,20 @@ def usable_rows(rows: pd.DataFrame, observer: str) -> tuple[pd.DataFrame, pd.Dat
     return seen, seen[seen["status"].eq("ok") & seen["artefact"].notna()]
 
 
+def has_stacks(row: Mapping[Any, Any]) -> bool:
+    """Return whether a row of the observer has its stacks, as in a published run, or a file that exists."""
+    if isinstance(row.get("folded_stacks"), str):
+        return True
+    return run_folder.artefact(row["folder"], row["artefact"]).exists()
+
+
+def stacks_of(row: Mapping[Any, Any]) -> Counter[str]:
+    """Return the stacks of a row of the observer. Raises BadInput like `folded_stacks.read`."""
+    if isinstance(text := row.get("folded_stacks"), str):
+        return folded_stacks.parse(text.split("\n"), str(row["artefact"]))
+    return folded_stacks.read(run_folder.artefact(row["folder"], row["artefact"]))
+
+
 def why_not(rows: pd.DataFrame) -> str:
     """Return `invalid (REASON)` for each kind of row that does not count."""
     reasons = rows["reason"].fillna("it has no file of stacks")
@@ -73,7 +88,7 @@ def why_not(rows: pd.DataFrame) -> str:
 
 
 def _round(row: Mapping[Any, Any], report: Mapping[str, Any]) -> Round:
-    stacks = _with_bpf_marked(folded_stacks.read(run_folder.artefact(row["folder"], row["artefact"])))
+    stacks = _with_bpf_marked(stacks_of(row))
     hertz = report.get("frequency_hz")
     if not isinstance(hertz, int | float) or hertz <= 0:
         raise BadInput(f"{row['artefact']} has no valid sampling frequency (frequency_hz is {hertz})")

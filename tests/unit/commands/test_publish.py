@@ -13,7 +13,8 @@ from conftest import ROOT
 
 import labkit
 from labkit import cli
-from labkit.analysis import compare_runs, flame, load, published_runs, verdicts, why
+from labkit.analysis import compare_runs, load, published_runs, verdicts, why
+from labkit.analysis.flame import folded_stacks, load_profiles
 from labkit.commands import arguments
 from labkit.commands.publish import PRIVATE, publish
 from labkit.common import run_folder
@@ -97,7 +98,10 @@ def test_published_run_is_explained_alike(tmp_path: Path) -> None:
     secret = "elsewhere;[secret];net_rx_action_[k];bpf_secret_flush;bpf_prog_0123456789abcdef_x 5\n"
     stacks.write_bytes(gzip.compress(gzip.decompress(stacks.read_bytes()) + secret.encode()))
     publish(run, tmp_path / "mine")
-    published = flame.read(tmp_path / "mine/run/artefacts/1-p0/0.folded.gz")
+    assert len(list((tmp_path / "mine").rglob("*"))) == 2
+    rows = published_runs.read_rows(tmp_path / "mine")
+    [row] = [row for row in rows if row["artefact"] == "artefacts/1-p0/0.folded.gz"]
+    published = load_profiles.stacks_of(row)
     assert published["elsewhere"] == 99
     assert published["elsewhere;net_rx_action_[k];bpf_prog_0123456789abcdef_x"] == 5
     publish(tmp_path / "mine", tmp_path / "again")
@@ -106,7 +110,13 @@ def test_published_run_is_explained_alike(tmp_path: Path) -> None:
         assert sentences == [sentence.replace(str(run), str(tmp_path / name)) for sentence in said[0]]
     assert "planted" in said[0][0]
     stacks.unlink()
-    assert publish(run, tmp_path / "without") == publish(run, tmp_path / "mine")
+    assert publish(run, tmp_path / "without") == len(rows)
+    there = sum(row["folded_stacks"] is not None for row in rows)
+    left = published_runs.read_rows(tmp_path / "without")
+    assert sum(row["folded_stacks"] is not None for row in left) == there - 1 > 0
+    for text in ("a 4\na;b\n", f"a 4\n{'b' * (folded_stacks.MAX_LENGTH + 1)} 4"):
+        with pytest.raises(BadInput, match=r"0\.folded\.gz, line 2, is not a folded stack"):
+            load_profiles.stacks_of(row | {"folded_stacks": text})
 
 
 def test_published_command_is_that_of_the_run(tmp_path: Path) -> None:
