@@ -132,9 +132,9 @@ class Run:
     def causes(self) -> None:
         """Show why each variant differs from the baseline, with a flame graph if perf_record profiled both.
 
-        A run of one arm has its flame graph alone. Published runs have no profiles.
+        A run of one arm has its flame graph alone. Most published runs have no profiles.
         """
-        if published_runs.is_published(self.folder):
+        if published_runs.is_published(self.folder) and self.profiles["folded_stacks"].isna().all():
             _note("Profiles are not published, so no cause is named: measure the run again to see causes.")
             return
         profiles = self.profiles

@@ -89,7 +89,7 @@ def test_published_run_has_the_same_verdicts(run: Path, tmp_path: Path) -> None:
     assert opened.figures.forest.data
 
 
-def test_published_run_is_explained_alike(tmp_path: Path) -> None:
+def test_published_run_is_explained_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames of other programs' own code are left out, and what the kernel did in them stays."""
     run = synthetic_why_run.run(tmp_path / "run", run="run", seed=7)
     described = run_folder.read_json(run / "run.json") | DESCRIBED | {"run": "run"}
@@ -109,6 +109,11 @@ def test_published_run_is_explained_alike(tmp_path: Path) -> None:
     for name, sentences in zip(("mine", "again"), said[1:], strict=True):
         assert sentences == [sentence.replace(str(run), str(tmp_path / name)) for sentence in said[0]]
     assert "planted" in said[0][0]
+    shown: list[Any] = []
+    monkeypatch.setattr("labkit.notebook.display", shown.append)
+    labkit.open(tmp_path / "mine").causes()
+    assert [one.data for one in shown[:-1]] == ["### macvlan_bridge"]
+    assert shown[-1].flames
     stacks.unlink()
     assert publish(run, tmp_path / "without") == len(rows)
     there = sum(row["folded_stacks"] is not None for row in rows)

@@ -164,7 +164,7 @@ def test_causes_without_profiles(run: Run, shown: list[Any]) -> None:
     run.causes()
     [line] = shown
     assert "observe=perf_record,counters" in line.data
-    notebook.open_run(ROOT / "data/results/datapaths_of_today").causes()
+    notebook.open_run(ROOT / "data/results/mtu").causes()
     assert "Profiles are not published" in shown[1].data
     assert len(shown) == 2
 
