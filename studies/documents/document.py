@@ -40,7 +40,7 @@ FULL_LENGTH = {
     "container_vs_vm": "container_vs_vm", "packet_size": "packet_size", "overlay": "overlay",
     "uplink": "virtual_tap", "virtual_tap": "virtual_tap", "ovs_test_plan": "ovs_test_plan", "two_nodes": "two_nodes",
     "two_vms": "two_nodes", "tenants": "overlay", "load_test": "trex",
-    **{name: f"findings-{name}" for name in ("mtu", "mirrors", "round_trip", "offloads")},
+    **{name: f"findings-{name}" for name in ("mtu", "mirrors", "mirrors_kernel", "round_trip", "offloads")},
 }  # fmt: skip
 FULL_LENGTH_WITH = {"ipvlan": ", with `where: vm:debian` in it"}
 BUSY_SHARE = 0.05  # of all CPUs: what other programs may take without a sentence

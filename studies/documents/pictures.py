@@ -31,7 +31,7 @@ BY_SIZE = {"protocol": "tcp", "rate_bps": None, "topology": MIRRORS[:2]}
 # Ratios of published runs: which run, which rows, and the title
 FORESTS: dict[str, tuple[str, Filter, str]] = {
     "datapaths": ("datapaths", {"mtu_bytes": 1500}, "macvlan against a veth bridge"),
-    "ipvlan": ("ipvlan", {}, "macvlan and ipvlan against a veth bridge, in a lab VM"),
+    "ipvlan": ("ipvlan", {"mtu_bytes": 1500}, "macvlan and ipvlan against a veth bridge, in a lab VM"),
     "switched": ("switched", {}, "Two nodes: ratios to a veth bridge"),
     "mirror_drop": ("mirrors", BY_SIZE, "What one mirror leaves of TCP in user space, by length of writes"),
 }

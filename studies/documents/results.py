@@ -1,6 +1,7 @@
 """The published runs in data/results, each loaded once."""
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ import plotly.graph_objects as go
 from labkit.analysis import load, published_runs, run_figures, verdicts
 from labkit.common import run_folder
 
-# What two arms are compared by: None is the usual metric, the others are columns of UDP.
-METRICS = {"speed": None, "jitter": "jitter_s", "arrived": "arrived_ratio"}
+# What two arms are compared by: None is the usual metric. Jitter and arrived are columns of UDP.
+METRICS = {"speed": None, "jitter": "jitter_s", "arrived": "arrived_ratio", "idle": "idle_ratio"}
 
 
 def how_to_measure(run: str) -> str:
@@ -70,6 +71,8 @@ class Results:
         rows = self.rows(name)
         if (metric := METRICS[of]) is None:
             return rows
+        if of == "idle":
+            return _shares_of_cpus(rows).assign(metric=metric)
         lost = rows["lost_count"] / rows["sent_count"].where(rows["sent_count"].gt(0))
         return rows[rows["protocol"].eq("udp")].assign(arrived_ratio=1 - lost, metric=metric)
 
@@ -83,3 +86,18 @@ class Results:
 
     def _ratios(self, name: str, of: str = "speed") -> pd.DataFrame:
         return verdicts.ratios(self.compared_rows(name, of))
+
+
+def _shares_of_cpus(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each set-up of an arm, with shares of the time of all CPUs: idle, and in the switch's threads.
+
+    The kernel counts CPU time in steps of 10 ms, of which a slice has few. Time that the hypervisor took is not idle.
+    """
+    ok = rows[rows["status"].eq("ok") & rows["cpu_s"].notna()]
+    setup = [*load.varying(ok, [*load.GROUP, "folder", "round", "method"]), "arm"]
+    sums = ok.groupby(setup, dropna=False)[["window_s", "cpu_s", "steal_s", "switch_cpu_s"]].transform("sum")
+    whole_s = ok["cpus_count"] * sums["window_s"]
+    shares = {
+        "idle_ratio": 1 - (sums["cpu_s"] + sums["steal_s"]) / whole_s, "switch_ratio": sums["switch_cpu_s"] / whole_s,
+    }  # fmt: skip
+    return ok.assign(**shares).drop_duplicates(setup).assign(method="whole", slice=math.nan)

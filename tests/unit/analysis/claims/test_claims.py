@@ -354,6 +354,21 @@ def test_jitter_and_ratios_of_ratios(tmp_path: Path) -> None:
     assert one.what.endswith("64 bytes each → 512 bytes each")
 
 
+def test_idle_time_is_of_a_set_up_and_not_of_its_slices(tmp_path: Path) -> None:
+    """In some slices, the CPUs are never idle. Time that the hypervisor took is not idle."""
+    rows = synthetic_rows.rows(dict.fromkeys(("veth", "veth (again)", "macvlan"), 1.0), slices=4)
+    for row in rows:
+        idle_s = (0.08, 0.0)[row["slice"] % 2] / (1 if row["topology"] == "veth" else 4)
+        row |= {"window_s": 0.1, "steal_s": 0.01, "cpu_s": 0.2 - 0.01 - idle_s, "switch_cpu_s": 0.05}
+    results = published(tmp_path, rows)
+    [one] = ratio_of_arms("mine", "macvlan", "veth", "idle")(results)
+    assert (one.ratio, one.setups_count) == (pytest.approx(0.25), 5)
+    shares = results.compared_rows("mine", "idle")
+    expected = shares["topology"].map({"veth": 0.2, "macvlan": 0.05})
+    assert shares["idle_ratio"].to_list() == pytest.approx(expected.to_list())
+    assert shares["switch_ratio"].to_list() == pytest.approx([0.25] * 3 * 5)
+
+
 def mirrored(
     rate_bps: float, made_bps: float, arrived: float, link_bps: float, family: int = 4
 ) -> list[synthetic_rows.Row]:
