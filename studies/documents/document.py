@@ -84,8 +84,9 @@ def introduction(results: Results, judgements: Sequence[Judgement]) -> str:
     # Lab VMs are hosts of a run as well, and never have more CPUs than the machine that they are on.
     cpus = max(int(host["cpus_count"]) for one in descriptions for host in one["hosts"])
     memory = sorted({int(one["memory_bytes"]) for one in descriptions if one.get("memory_bytes")})
-    full = [name for name in results.names() if results.description(name).get("command") == full_length(name)]
-    short = [name for name in FULL_LENGTH if name in results.names() and name not in full]
+    commands = {one: results.description(one).get("command") for one in results.names() if one in FULL_LENGTH}
+    full = [one for one in commands if commands[one] == f"labkit sweep params/{FULL_LENGTH[one]}.yaml"]
+    short = [one for one in commands if one not in full]
     lengths = "They are shortened."
     if full:
         searches = "".join(map(_shorter_search, map(results.description, full)))
@@ -110,11 +111,6 @@ def _shorter_search(description: Mapping[str, Any]) -> str:
         f" The sweep of `{description['run']}` itself makes each search {times} and"
         f" decides each load by {sum_s:g} s of trials, which is less than labkit's default."
     )
-
-
-def full_length(name: str) -> str:
-    """Return the command of the sweep that measures a published run at full length."""
-    return f"labkit sweep params/{FULL_LENGTH.get(name)}.yaml"
 
 
 def counts(judgements: Sequence[Judgement]) -> str:

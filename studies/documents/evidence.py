@@ -22,7 +22,7 @@ from labkit.analysis.load import ENDPOINT_NAMES, GROUP, HOST, Key
 from labkit.analysis.stats import Effect
 from labkit.common.units import counted
 from studies import function_time_claim
-from studies.documents.results import Results
+from studies.documents.results import Results, how_to_measure
 
 HEADERS_BYTES = {4: 42, 6: 62}  # Ethernet, IP and UDP, by the version of IP
 FULL_LINK = 0.9  # of a link's rate: more than this may fill it, because a tunnel adds headers
@@ -89,7 +89,7 @@ def _measured(
     def source_of(run: str, /, *given: Given.args, **only: Given.kwargs) -> Source:
         def source(results: Results) -> list[Evidence]:
             if not results.has(run):
-                return [Evidence(run, "", "", doubt=f"{results.how_to_measure(run)} measures it")]
+                return [Evidence(run, "", "", doubt=f"{how_to_measure(run)} measures it")]
             found = list(find(results, run, *given, **only))
             return found or [Evidence(run, "", "", doubt="the run did not measure it")]
 
@@ -172,7 +172,7 @@ def ratio_of_values(
         firsts = [side.iloc[0].to_dict() for side in sides]
         for key in map(load.key_of, firsts):
             effect = effect and stats.widened(effect, control_of(key))
-        text = f"{arm}: {_point(load.key_of(firsts[0]))} → {_value(column, right)}"
+        text = f"{arm}: {_point(load.key_of(firsts[0]))} → {value_of(column, right)}"
         one = _evidence_without_ratio(run, text, firsts[0])
         selected = {**only, "topology": arm, column: (left, right)}
         yield _add_effect(replace(one, link_full=all(map(_fills_link, sides)), of=selected), effect)
@@ -200,7 +200,7 @@ def ratio_of_ratios(
         for side in sides:
             effect = stats.widened(effect, verdicts.column_effect(side, "log_control", slices=True))
         point = _point(load.key_of(sides[0].iloc[0].to_dict()))
-        what = f"{arm} / {other}: {point} → {_value(column, right)}"
+        what = f"{arm} / {other}: {point} → {value_of(column, right)}"
         yield _add_effect(Evidence(run, what, host, of=of), effect)
 
 
@@ -388,27 +388,18 @@ def _fill_link(rows: pd.DataFrame, key: Key, *arms: str) -> bool:
     return own is not None and all(_fills_link(own[own["topology"].eq(arm)]) for arm in arms)
 
 
-def _doubt(line: Mapping[Any, Any]) -> str:
-    """Return why a verdict's ratio decides nothing, or ""."""
-    if pd.isna(line["ratio"]):
-        return str(line["sentence"])
-    if pd.isna(line["control_low"]):
-        return "the baseline was not measured twice in several rounds"
-    if line["rounds_count"] == 1:
-        return ONE_SETUP
-    return ""
-
-
 def of_verdict(one: Evidence, line: Mapping[Any, Any]) -> Evidence:
-    """Return the evidence with the ratio of a verdict, its control, and whether the ratio lies within the control's
-    interval."""
-    one = replace(one, doubt=_doubt(line))
-    if pd.notna(low := line["control_low"]):
+    """Return the evidence with the ratio of a verdict, its control, whether the ratio lies within the control's
+    interval, and why it decides nothing."""
+    if pd.isna(line["ratio"]):
+        return replace(one, doubt=str(line["sentence"]))
+    if pd.isna(low := line["control_low"]):
+        one = replace(one, doubt="the baseline was not measured twice in several rounds")
+    else:
         ratio, high = line["control_ratio"], line["control_high"]
         within = min(low, 1) <= line["ratio"] <= max(high, 1)
         one = replace(one, control=stats.ratio_text(ratio, low, high), within_control=bool(within))
-    if pd.isna(line["ratio"]):
-        return one
+        one = replace(one, doubt=ONE_SETUP if line["rounds_count"] == 1 else "")
     ratio, low, high = (float(line[name]) for name in ("ratio", "low", "high"))
     count = int(line["rounds_count"])
     return replace(one, ratio=ratio, low=low, high=high, how=str(line["how"]), setups_count=count)
@@ -423,8 +414,11 @@ def _add_effect(one: Evidence, effect: Effect | None) -> Evidence:
     return replace(one, low=effect.low, high=effect.high, setups_count=effect.setups_count)
 
 
-def _value(column: str, value: Any) -> str:
-    words = {"mtu_bytes": "MTU {}", "pairs": "{} pairs", "length_bytes": "{} bytes each"}
+def value_of(column: str, value: Any) -> str:
+    """Return the value of a column in words: `MTU 1500`, `4 pairs`."""
+    words = {
+        "mtu_bytes": "MTU {}", "pairs": "{} pairs", "length_bytes": "{} bytes each", "monitored": "monitored: {}",
+    }  # fmt: skip
     return words.get(column, "{}").format(load.value_text(value))
 
 

@@ -24,11 +24,10 @@ from labkit.common import schema, units
 from studies import reference_tables
 from studies.documents import document
 from studies.documents.claim import Judgement
-from studies.documents.evidence import durations, rows_with
+from studies.documents.evidence import durations, rows_with, value_of
 from studies.documents.registry import DOCUMENTS, where_of
 from studies.documents.results import Results, how_to_measure
 
-PRINTED = "printed"
 UNITS = {one.name: one.unit for one in schema.COLUMNS} | dict.fromkeys(("ip_rcv_s", "p50_s"), "s")
 DRAWN = {"throughput": figures.throughput, "rates": figures.rates}
 
@@ -95,7 +94,7 @@ def beside(one: Exhibit, results: Results) -> pd.DataFrame:
             known = rows[rows[column].notna()]
             medians = known.groupby([given["down"], *across], dropna=False)[column].median()
             for key, some in medians.groupby(level=across, dropna=False) if across else [((), medians)]:
-                names = [_label(*pair) for pair in zip(across, key, strict=True)]
+                names = [value_of(*pair) for pair in zip(across, key, strict=True)]
                 lines = some.droplevel(across) if across else some
                 made[place, words, *names] = lines.map(lambda value, of=column: _cell(value, of))
     if not made:
@@ -113,7 +112,7 @@ def _tables(one: Exhibit, results: Results) -> Iterator[tuple[str, Table, pd.Dat
     if one.printed:
         down, called = one.printed["down"], reference_tables.table(one.printed["file"])
         called[down] = called[down].replace(one.printed.get("call", {})) * one.printed.get("times", 1)
-        yield PRINTED, one.printed, rows_with(called, where_of(one.printed))
+        yield "printed", one.printed, rows_with(called, where_of(one.printed))
     for ours in one.ours:
         if results.has(ours["run"]):
             yield f"run {ours['run']}", ours, rows_with(_measured(ours, results), where_of(ours))
@@ -129,12 +128,9 @@ def _measured(ours: Table, results: Results) -> pd.DataFrame:
     return slices if len(slices) else rows
 
 
-def _label(column: str, value: Any) -> str:
-    words = {"mtu_bytes": "MTU {}", "monitored": "monitored: {}"}.get(column, "{}")
-    return words.format(load.value_text(value))
-
-
 def _cell(value: float, column: str) -> str:
+    if column.endswith("_ratio"):
+        return units.percent(value)
     unit = UNITS.get(column, "").removeprefix("1")
     return units.si(value, unit) if unit else f"{value:,.0f}" if value >= 1e5 else f"{value:,.6g}"
 
@@ -142,9 +138,7 @@ def _cell(value: float, column: str) -> str:
 def drawn(one: Exhibit, results: Results) -> list[go.Figure]:
     """Return the figures of an exhibit whose runs are published."""
     made = []
-    for given in one.draw:
-        if not results.has(given["run"]):
-            continue
+    for given in (each for each in one.draw if results.has(each["run"])):
         if given["name"] in DRAWN:
             rows = rows_with(results.rows(given["run"]), where_of(given))
             made.append(DRAWN[given["name"]](rows) if len(rows) else go.Figure())

@@ -38,7 +38,6 @@ class Results:
         self._rows_and_profiles = functools.cache(lambda name: load.rows_and_profiles(self._place(name)))
         self.verdicts = functools.cache(self._verdicts)
         self.ratios = functools.cache(self._ratios)
-        self.how_to_measure = functools.cache(how_to_measure)
 
     def names(self) -> list[str]:
         """Return the names of the published runs."""
@@ -97,7 +96,6 @@ def _shares_of_cpus(rows: pd.DataFrame) -> pd.DataFrame:
     setup = [*load.varying(ok, [*load.GROUP, "folder", "round", "method"]), "arm"]
     sums = ok.groupby(setup, dropna=False)[["window_s", "cpu_s", "steal_s", "switch_cpu_s"]].transform("sum")
     whole_s = ok["cpus_count"] * sums["window_s"]
-    shares = {
-        "idle_ratio": 1 - (sums["cpu_s"] + sums["steal_s"]) / whole_s, "switch_ratio": sums["switch_cpu_s"] / whole_s,
-    }  # fmt: skip
+    idle_s = whole_s - sums["cpu_s"] - sums["steal_s"]
+    shares = {"idle_ratio": idle_s / whole_s, "switch_ratio": sums["switch_cpu_s"] / whole_s}
     return ok.assign(**shares).drop_duplicates(setup).assign(method="whole", slice=math.nan)
