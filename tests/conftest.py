@@ -344,13 +344,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out what `make test` selects nothing of: each worker would import Jupyter, Dask and a browser's driver."""
-    if "not long" not in config.option.markexpr or collection_path.suffix != ".py":
+    """Leave out the files of which make selects nothing: each worker would import them, and what they import."""
+    selected = config.option.markexpr.partition(" and ")[0]
+    if collection_path.suffix != ".py" or selected not in ("not long", "long", "alone", "exhaustive"):
         return None
-    long = (
-        collection_path.parent.name in ("vm", "notebooks") and "mark.smoke" not in collection_path.read_text()
-    )
-    return True if long else None
+    text, is_long = collection_path.read_text(), collection_path.parent.name in ("vm", "notebooks")
+    if selected == "not long":
+        return True if is_long and "mark.smoke" not in text else None
+    marked = f"mark.{selected}" in text or f'"{selected}"' in text
+    return None if marked or (is_long and selected == "long") else True
 
 
 def pytest_collection_finish() -> None:
@@ -363,16 +365,12 @@ def pytest_sessionfinish() -> None:
     gc.unfreeze()  # DuckDB reports what is left at the end as leaks
 
 
-# Files in tests/vm whose lab VMs serve no other file, and which wait for no deadline of an emulated kernel.
+# Files in tests/vm whose lab VMs serve no other file, and which wait for no deadline of an emulated kernel. The longest
+# are first.
 OWN_VMS = (
-    "vm/test_vm_faults.py",
-    "vm/test_vm_lifetimes.py",
-    "vm/test_notebook_kernel.py",
-    "vm/test_kernel_browser.py",
-    "vm/test_kernels_ask.py",
-    "vm/test_guests.py",
-    "vm/test_guests_on_a_switch.py",
-)
+    "vm/test_notebook_kernel.py", "vm/test_vm_lifetimes.py", "vm/test_vm_faults.py", "vm/test_guests.py",
+    "vm/test_kernel_browser.py", "vm/test_kernels_ask.py", "vm/test_guests_on_a_switch.py",
+)  # fmt: skip
 
 
 class Scheduling(LoadFileScheduling):
@@ -394,18 +392,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Schedulin
 
 # Files that take a minute or more. At the end, such a file would leave the other workers idle.
 LONGEST = (
-    "lab/test_zoo.py", "lab/test_readme.py", "unit/test_docs_site.py", "lab/test_open_vswitch.py", "lab/test_check.py",
+    "lab/test_readme.py", "unit/test_docs_site.py", "lab/test_open_vswitch.py", "lab/test_check.py",
     "lab/test_existing.py", "lab/test_ssh.py", "lab/test_trex.py", "lab/test_two_hosts.py", "lab/test_throughput.py",
-    "lab/test_requests.py", "lab/test_changes_applied.py",
+    "lab/test_requests.py", "lab/test_changes_applied.py", "lab/test_loads.py", "lab/test_reachability.py",
+    "lab/test_without_studies.py",
 )  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark long tests by their folder, and start the longest first so that none of them runs alone at the end.
 
-    Tests in tests/lab wait for half of their time. Those in tests/unit stand between them and use the CPUs meanwhile.
-    In tests/vm, those that share a lab VM come before those that boot one of their own, and long tests in tests/unit
-    before those in tests/notebooks: more of them fit into the time that CI has.
+    Tests in tests/lab wait for half of their time. Those in tests/unit, and lab VMs, which do not wait, stand between
+    them and use the CPUs meanwhile. In tests/vm, those that share a lab VM come before those that boot one of their
+    own, and long tests in tests/unit before those in tests/notebooks: more of them fit into the time that CI has.
     """
     paths = {item: item.path.relative_to(ROOT / "tests") for item in items}
     folders = {item: path.parts[0] for item, path in paths.items()}
@@ -414,10 +413,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for folder in {*folders.values()}:
         files = list(dict.fromkeys(path for path in paths.values() if path.parts[0] == folder))
         at |= {path: number / len(files) for number, path in enumerate(files)}
+    at |= {Path(name): number / 10 for number, name in enumerate(OWN_VMS)}
 
     def place(item: pytest.Item) -> tuple[int, bool, float]:
         has_own_vm = "shared_vm" not in getattr(item, "fixturenames", ())
-        otherwise = 1 if folders[item] == "unit" and item.get_closest_marker("long") else 4
+        otherwise = 1 if folders[item] == "unit" and item.get_closest_marker("long") else 3
         return order.get(str(paths[item]), order.get(folders[item], otherwise)), has_own_vm, at[paths[item]]
 
     items.sort(key=place)
