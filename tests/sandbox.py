@@ -46,16 +46,8 @@ for words in json.loads(sys.argv[1]):
 """
 # Modules that labkit's processes import, from the standard library and from other packages.
 IMPORTED = (
-    "random",
-    "json",
-    "msgspec",
-    "pyroute2",
-    "numpy",
-    "pandas",
-    "IPython",
-    "ipykernel_launcher",
-    "sitecustomize",
-)
+    "random", "json", "msgspec", "pyroute2", "numpy", "pandas", "IPython", "ipykernel_launcher", "sitecustomize",
+)  # fmt: skip
 LIMIT = "/proc/sys/user/max_net_namespaces"  # for the user namespace that accesses it (namespaces(7))
 
 Row = dict[str, Any]
@@ -334,7 +326,7 @@ def output(argv: Sequence[str], timeout_s: float, **options: Any) -> str:
     return done.stdout
 
 
-def until(true: Callable[[], Any], seconds: float, step_s: float = 0.02) -> bool:
+def until(true: Callable[[], Any], seconds: float, step_s: float = 0.05) -> bool:
     """Return whether the condition becomes true within this many seconds."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
