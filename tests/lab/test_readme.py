@@ -1,4 +1,4 @@
-"""Every command of the README runs as written there."""
+"""Every command of the README runs as written there, but with fewer rounds."""
 
 import json
 import os
@@ -51,6 +51,14 @@ def test_command_in_a_sentence_is_one(words: str, capsys: pytest.CaptureFixture[
     assert all((ROOT / word).exists() for word in argv if word.startswith("params/"))
 
 
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder in which the commands measure what others read, as in the project's own."""
+    folder = tmp_path_factory.mktemp("here")
+    (folder / ".venv").symlink_to(ROOT / ".venv")
+    return folder
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     "command",
@@ -61,24 +69,23 @@ def test_command_in_a_sentence_is_one(words: str, capsys: pytest.CaptureFixture[
     ],
 )
 @pytest.mark.needs("set-up", "namespaces", "iperf3", "ping", "vxlan", "nft", "perf")
-def test_readme_command(command: str, environment: dict[str, str]) -> None:
-    done = subprocess.run(
-        shlex.split(command), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
-    )
+def test_readme_command(command: str, environment: dict[str, str], here: Path) -> None:
+    argv = shlex.split(re.sub(r"rounds=\d", "rounds=2", command))
+    done = subprocess.run(argv, cwd=here, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     if (file := re.search(r"--csv (\S+)", command)) is not None:
-        assert (ROOT / file[1]).read_text().count("\n") > 100
+        assert (here / file[1]).read_text().count("\n") > 50
     else:
         assert done.stdout.strip()
 
 
 @pytest.mark.long
 @pytest.mark.needs("set-up", "namespaces", "iperf3", "nft", "perf")
-def test_readme_cells(environment: dict[str, str]) -> None:
+def test_readme_cells(environment: dict[str, str], here: Path) -> None:
     """The commands before have measured data/rules."""
     done = subprocess.run(
         [ROOT / ".venv/bin/python", "-m", "IPython", "--no-banner", "--colors=NoColor", "-c", CELLS],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False,
+        cwd=here, env=environment, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^A DataFrame of \d+ columns", done.stdout, re.MULTILINE), done.stdout

@@ -16,8 +16,8 @@ change:
 - "rules-10: rules 10 at server"
 - {name: mtu-1280, parameter: {mtu_bytes: 1280}}
 - "nothing: offload gro off at server"
-rounds: 2
-slices: 2
+rounds: 1
+slices: 4
 whole_runs: 0
 omit_s: 0
 """

@@ -94,9 +94,8 @@ def test_no_key_is_stored(shared_vm: SharedVm) -> None:
 def test_network_of_ones_own(shared_vm: SharedVm) -> None:
     with live.build(example_networks.encrypted("wireguard"), where=shared_vm.where) as net:
         assert " 0% packet loss" in ping(net, "c1", "c2", "-Mdo", "-s1372")
-        [tunnel] = [one for space in net.state.namespaces for one in space.interfaces if one.name == "tun"][
-            :1
-        ]
+        interfaces = [one for space in net.state.namespaces for one in space.interfaces]
+        tunnel = next(one for one in interfaces if one.name == "tun")
     assert (tunnel.mtu_bytes, tunnel.kind) == (1440, "wireguard")
     assert tunnel.tunnel is not None
     assert [(place.namespace, place.interface) for place in tunnel.tunnel.peers] == [("n2", "tun")]

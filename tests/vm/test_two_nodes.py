@@ -8,7 +8,7 @@ from sandbox import Sandbox, clean_sandbox
 
 pytestmark = pytest.mark.needs("root", "qemu", "lab kernel", "tap")
 
-ACROSS = "topology=macvlan_bridge,ipvlan_l3"  # test_two_hosts.py has switches and mirrors
+ACROSS = "topology=ipvlan_l3"  # test_two_hosts.py has macvlan, switches and mirrors
 MEASURED = ("ok", "invalid")  # on a loaded machine, flows may not overlap long enough to count
 RATE_BPS, DELAY_S = 1e8, 0.05  # each way; the full queue of the link adds up to 50 ms, and no more
 
@@ -21,10 +21,10 @@ def machine(tmp_path: Path) -> Iterator[Sandbox]:
 
 def test_rate_and_delay_of_the_link_at_mtu_9000(lab_kernel: str, machine: Sandbox) -> None:
     words = (f"where=vm:{lab_kernel}", "nodes=two", ACROSS, "mtu_bytes=9000", f"link_rate_bps={RATE_BPS:g}")
-    more = (f"link_delay_s={DELAY_S:g}", "pairs=2", "duration_s=4", "omit_s=1")
+    more = (f"link_delay_s={DELAY_S:g}", "pairs=2", "rounds=2", "duration_s=4", "omit_s=1")
     rows = machine.rows(*words, *more, timeout=500)
-    assert [row["status"] in MEASURED for row in rows] == [True] * 3, [row["reason"] for row in rows]
-    assert {row["topology"] for row in rows} == set(ACROSS.removeprefix("topology=").split(","))
+    assert [row["status"] in MEASURED for row in rows] == [True] * 2, [row["reason"] for row in rows]
+    assert {row["topology"] for row in rows} == {"ipvlan_l3"}
     for row in rows:
         assert row["kernel"] == row["peer_kernel"] == lab_kernel
         assert row["accelerator"] == row["peer_accelerator"]

@@ -22,20 +22,17 @@ MEASURED = ("ok", "invalid")  # on a loaded machine, flows may not overlap long 
 PATIENCE_S = 300
 
 
-def test_killed_at_random_moments(lab_kernel: str, tmp_path: Path) -> None:
-    """Nothing is left when any process is killed while the lab VM boots, measures or ends."""
+def test_killed_at_a_random_moment(lab_kernel: str, tmp_path: Path) -> None:
+    """Nothing is left when any process is killed while the lab VM boots or measures."""
     print(f"LABKIT_TEST_SEED={SEED}")
     rng = random.Random(SEED)
     with sandbox(tmp_path, user=False) as machine:
-        for part in range(2):
-            process = machine.start(*LABKIT, "run", "datapaths", *ONE, f"where=vm:{lab_kernel}")
-            time.sleep((part + rng.random()) * 6)
-            if running := list(
-                machine.processes()
-            ):  # a run takes at least 15 s in an emulated lab VM, less with KVM
-                os.kill(rng.choice(running), signal.SIGKILL)
-            process.communicate(timeout=PATIENCE_S)
-            assert until(lambda: not machine.processes(), 20), machine.processes()
+        process = machine.start(*LABKIT, "run", "datapaths", *ONE, f"where=vm:{lab_kernel}")
+        time.sleep(rng.random() * 12)  # a run takes at least 15 s in an emulated lab VM, less with KVM
+        if running := list(machine.processes()):
+            os.kill(rng.choice(running), signal.SIGKILL)
+        process.communicate(timeout=PATIENCE_S)
+        assert until(lambda: not machine.processes(), 20), machine.processes()
 
 
 def test_without_root(lab_kernel: str, tmp_path: Path) -> None:
@@ -54,8 +51,7 @@ def test_without_root(lab_kernel: str, tmp_path: Path) -> None:
 def test_sweep_survives_a_killed_vm_and_an_unbootable_kernel(lab_kernel: str, tmp_path: Path) -> None:
     """One boot serves all points of a kernel. The point of the killed lab VM continues in a newly booted one.
 
-    The point of the corrupt image gets a row with the reason, and the same command tries it again. The report shows the
-    ratios of both other kernels side by side.
+    The point of the corrupt image gets a row with the reason, and the same command tries it again.
     """
     image = tmp_path / "vmlinuz-corrupt"
     content = bytearray(kernels.find(lab_kernel).image.read_bytes())
@@ -69,7 +65,7 @@ def test_sweep_survives_a_killed_vm_and_an_unbootable_kernel(lab_kernel: str, tm
     where = f"vm:{lab_kernel},cpus=1,append=labkit.test=1"
     small = {"topology": ["veth", "ovs"], "rounds": 1}
     grid = [
-        {"where": ["here", where, f"vm:{image}"]},
+        {"where": [where, f"vm:{image}"]},
         {"where": [where], "mtu_bytes": [9000], "parameters": small},
     ]
     path.write_text(yaml.safe_dump({"notebook": "01_datapaths", "parameters": parameters, "grid": grid}))
@@ -96,21 +92,18 @@ def test_sweep_survives_a_killed_vm_and_an_unbootable_kernel(lab_kernel: str, tm
     [[failed]] = [rows for rows in points.values() if {row["status"] for row in rows} == {"failed"}]
     assert "its image cannot be unpacked: " in failed["reason"]
     measured = {folder: rows for folder, rows in points.items() if rows != [failed]}
-    # Two kernels; two rounds of a baseline, its control and a variant. Then one round of the small point.
-    [small_point, *others] = sorted(measured.values(), key=len)
-    assert [len(small_point), *map(len, others)] == [3, 6, 6]
+    # One round of a baseline, its control and a variant, and two rounds.
+    [small_point, other] = sorted(measured.values(), key=len)
+    assert [len(small_point), len(other)] == [3, 6]
     for row in small_point:
         assert row["status"] in MEASURED, row["reason"]
         if row["status"] == "ok":
             assert ((row["switched_count"] or 0) > 0) == (row["topology"] == "ovs")
     for folder, rows in measured.items():
-        [kernel] = {row["kernel"] for row in rows}
-        assert kernel == (os.uname().release if rows[0]["where"] == "here" else lab_kernel)
-        if kernel == lab_kernel:
-            assert {row["cpus_count"] for row in rows} == {1}
-            details = json.loads((folder / "environment.json").read_text())
-            assert "labkit.test=1" in details["kernel_command_line"]
-    assert "Ratios to the baseline within each kernel" in (sweep / "report.html").read_text()
+        assert {(row["kernel"], row["cpus_count"]) for row in rows} == {(lab_kernel, 1)}
+        details = json.loads((folder / "environment.json").read_text())
+        assert "labkit.test=1" in details["kernel_command_line"]
+    assert "Ratios to the baseline" in (sweep / "report.html").read_text()
 
 
 def first_rounds(data: Path, release: str) -> list[Path]:

@@ -86,4 +86,6 @@ def test_untraceable_functions_are_refused_before_measuring(
         tried("ip_rcv", "ip_recv")
     guest.report["guest_cpus_count"] = 2  # such a guest is not traced; everything else is measured
     assert tried("ip_recv") == ["veth_bridge/guest"]
+    with pytest.raises(Unsupported, match="an emulated guest with several CPUs may panic"):
+        function_times._guests(DatapathParameters(endpoint=("guest",)), topology)
     assert not (top / "current_tracer").exists()
