@@ -452,10 +452,8 @@ def test_end_that_ends_is_a_reason(bridged: Machine) -> None:
     end.communicate()
     out, err = running.communicate(timeout=120)
     rows = [json.loads(line) for line in out.splitlines()]
-    assert any(row["reason"] == f"pid:{end.pid} has ended, and its network with it" for row in rows), (
-        rows,
-        err,
-    )
+    reason = f"pid:{end.pid} has ended, and its network with it"
+    assert any(row["reason"] == reason for row in rows), (rows, err)
     assert all(row["status"] == "ok" for row in rows if row["topology"] == "veth")
 
 
@@ -542,7 +540,7 @@ def test_containers_of_podman(podman: Machine) -> None:
 
 @PODMAN
 @pytest.mark.long
-@pytest.mark.parametrize("during", ["check", "run"])
+@pytest.mark.parametrize("during", ["check", *also("exhaustive", "run")])  # above, an end of a run ends
 def test_container_that_stops(during: str, podman: Machine) -> None:
     """A container that its engine stops in the middle is the reason; what was measured before stays, and nothing of
     the machine is changed."""

@@ -3,7 +3,7 @@
 import statistics
 
 import pytest
-from sandbox import Sandbox
+from sandbox import Sandbox, also
 
 pytestmark = [pytest.mark.long, pytest.mark.needs("user namespaces", "iperf3", "ping", "ip")]
 
@@ -18,7 +18,7 @@ def test_slow_load_window(words: tuple[str, ...], machine: Sandbox) -> None:
     assert row["received_bytes"] > 0
 
 
-@pytest.mark.parametrize("protocol", ["udp", "tcp"])
+@pytest.mark.parametrize("protocol", ["udp", *also("exhaustive", "tcp")])
 def test_each_direction_has_its_own_throughput(protocol: str, machine: Sandbox) -> None:
     """Only the way to the server is a bottleneck."""
     narrow = "change=narrow: qdisc tbf rate 20mbit burst 10kb latency 20ms at between:port1"
@@ -33,8 +33,9 @@ def test_each_direction_has_its_own_throughput(protocol: str, machine: Sandbox) 
 
 @pytest.mark.parametrize(
     ("protocol", "direction"),
-    [("udp", "forward"), ("udp", "reverse"), ("tcp", "forward"), ("tcp", "reverse"), ("tcp", "both")],
-)
+    [("udp", "forward"), ("tcp", "reverse"), ("tcp", "both"),
+     *also("exhaustive", ("udp", "reverse"), ("tcp", "forward"))],
+)  # fmt: skip
 def test_slices_of_each_direction(protocol: str, direction: str, machine: Sandbox) -> None:
     """Only the way to the server is a bottleneck, and whoever sends is held while the other arm has its slice."""
     narrow = "change=narrow: qdisc tbf rate 20mbit burst 10kb latency 20ms at between:port1"

@@ -229,7 +229,8 @@ def test_open_loop_shows_a_stall(protocol: str, given: dict[str, Any]) -> None:
     ("protocol", "family"),
     [
         ("tcp_crr", 4),
-        *also("long", ("http", 6), ("http_close", 4), ("tcp_rr", 6), ("tcp_cc", 6)),
+        *also("long", ("http", 6), ("tcp_cc", 6)),
+        *also("exhaustive", ("http_close", 4), ("tcp_rr", 6)),
     ],
 )
 def test_kernel_counts_the_same_connections(protocol: str, family: int) -> None:
@@ -269,7 +270,7 @@ def test_server_that_ends() -> None:
 
 @pytest.mark.long
 @pytest.mark.needs("runc")
-@pytest.mark.parametrize("protocol", ["http", "udp_rr"])
+@pytest.mark.parametrize("protocol", ["http", *also("exhaustive", "udp_rr")])
 def test_containers(protocol: str, machine: Sandbox) -> None:
     words = (f"protocol={protocol}", "topology=veth_bridge", "endpoint=container", "pairs=2", *SHORT)
     for row in machine.rows(*words):

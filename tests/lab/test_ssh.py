@@ -278,6 +278,7 @@ ip netns exec web ethtool -K eth0 tso off gso off
 """
 
 
+@pytest.mark.exhaustive  # test_ends_on_two_machines has the same commands
 @pytest.mark.needs("ethtool")
 def test_ends_on_another_machine(machine: Lab) -> None:
     """`check`, `draw`, `clone` and a run between ends that only the other machine sees, and sentences for mistakes."""

@@ -156,10 +156,10 @@ def test_bits_are_those_that_arrived_also_with_ports_of_others(box: Sandbox) -> 
     ("plan", "words"),
     [
         ({"max_pps": 15_000}, "generator-limited: TRex sent "),
-        ({"swallows": True}, "interfaces refused "),
-        ({"loss_ratio": 1.0}, "arrived: check the cables of ports 0,1"),
+        *also("exhaustive", ({"swallows": True}, "interfaces refused "),
+              ({"loss_ratio": 1.0}, "arrived: check the cables of ports 0,1")),
     ],
-)
+)  # fmt: skip
 def test_generator_fault_makes_the_row_invalid(box: Sandbox, plan: dict[str, Any], words: str) -> None:
     rows, _ = load_test(box, next(iter(plan)), **plan)
     result = result_of(rows)
@@ -311,7 +311,7 @@ def test_a_server_that_dies_keeps_the_steps_before(box: Sandbox) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["interrupt", "kill"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, *also("exhaustive", signal.SIGINT)])
 def test_an_ended_labkit_leaves_the_server_stopped_and_released(box: Sandbox, number: signal.Signals) -> None:
     with served(box) as (server, log):
         process = box.start(*LABKIT, "run", "load_test", f"server={server}", "profile=64b", "warmup_s=30")

@@ -6,8 +6,9 @@ import pytest
 
 from benchmarks import zoo
 
+# test_open_vswitch.py has a planted cause, on a machine on which nothing else runs.
 pytestmark = [
-    pytest.mark.long,
+    pytest.mark.exhaustive,
     pytest.mark.needs("namespaces", "iperf3", "ip", "ping", "veth", "bridge", "perf", "nft"),
 ]
 

@@ -10,7 +10,9 @@ from labkit.analysis import load
 from studies.packet_size import cost_model
 from studies.packet_size.cost_model import fragments_count
 
-pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge")
+# test_docs_site.py executes the notebook with published rows, and test_open_vswitch.py measures packet sizes.
+pytestmark = [pytest.mark.exhaustive,
+              pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge")]  # fmt: skip
 
 SMALL = """
 notebook: 03_packet_size

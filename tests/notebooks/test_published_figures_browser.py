@@ -20,8 +20,8 @@ pytestmark = pytest.mark.needs("chromium")
 RESULTS = ROOT / "data/results"
 # One of each kind of figures.
 FEW = (
-    "container_vs_vm", "datapaths", "datapaths_of_today", "load_test", "mirrors", "overlay", "ovs_test_plan",
-    "packet_size", "round_trip", "tenants",
+    "container_vs_vm", "datapaths_of_today", "load_test", "mirrors", "overlay", "ovs_test_plan", "packet_size",
+    "tenants",
 )  # fmt: skip
 OTHERS = sorted({path.parent.name for path in RESULTS.glob("*/run.json")} - {*FEW})
 

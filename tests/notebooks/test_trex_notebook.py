@@ -9,7 +9,9 @@ import pytest
 from sandbox import sandbox
 from trex_server import release
 
-pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "nft", "veth", "bridge", "ethtool", "trex client")
+# test_docs_site.py executes the notebook with published rows, and test_trex_own_server.py measures both experiments.
+pytestmark = [pytest.mark.exhaustive, pytest.mark.needs("namespaces", "ip", "ping", "nft", "veth", "bridge",
+                                                        "ethtool", "trex client")]  # fmt: skip
 
 SMALL = """
 notebook: 07_trex

@@ -11,7 +11,9 @@ from sandbox import sandbox
 from labkit.analysis import load
 from studies.virtual_tap import finding as virtual_tap
 
-pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "iperf3", "veth", "openvswitch", "ethtool")
+# test_docs_site.py executes the notebook with published rows, test_open_vswitch.py and test_two_hosts.py measure it.
+pytestmark = [pytest.mark.exhaustive,
+              pytest.mark.needs("namespaces", "ip", "ping", "iperf3", "veth", "openvswitch", "ethtool")]  # fmt: skip
 
 SMALL = """
 notebook: 05_virtual_tap

@@ -22,7 +22,9 @@ def test_pages(tmp_path: Path) -> None:
     # To judge the claims by all published runs takes 100 s: here, Sphinx sees a page of one run.
     shutil.copytree(ROOT / "data/results/mtu", tmp_path / "published/mtu")
     python("docs/sources.py", str(source), str(tmp_path / "published"))
-    python("docs/executed.py", str(source / "notebooks"), "04_overlay", "06_live_monitor")
+    # tests/notebooks measures with the others.
+    executed = ("03_packet_size", "05_virtual_tap", "07_trex", "12_datapaths_of_today")
+    python("docs/executed.py", str(source / "notebooks"), *executed, "06_live_monitor")
     python("-m", "sphinx", "-q", "-W", "-b", "html", str(source), str(pages))  # a warning is an error
     assert "open_run" in (pages / "API.html").read_text()
     assert (pages / "notebooks/00_start_here.html").is_file()
@@ -41,13 +43,15 @@ def test_pages(tmp_path: Path) -> None:
     assert "--parquet" in (pages / "COMMANDS.html").read_text()
     assert 'href="../METHOD.html"' in (pages / "method/why.html").read_text()
     assert "Section Navigation" not in (pages / "FINDINGS.html").read_text()
-    overlay = (pages / "notebooks/04_overlay.html").read_text()
-    assert "Plotly.newPlot" in overlay
-    assert "_static/plotly.min.js" in overlay
+    for name in executed:
+        page = (pages / f"notebooks/{name}.html").read_text()
+        assert "Plotly.newPlot" in page, name
+        assert "_static/plotly.min.js" in page
     assert "_static/plotly.min.js" not in guide
     assert (pages / "_static/plotly.min.js").stat().st_size > 1_000_000
-    # Nothing of these is published, so it is not executed: it would measure.
-    assert "Plotly.newPlot" not in (pages / "notebooks/09_what_does_it_cost.html").read_text()
+    # Nothing of these is published, so they are not executed: they would measure.
+    for name in ("06_live_monitor", "09_what_does_it_cost"):
+        assert "Plotly.newPlot" not in (pages / f"notebooks/{name}.html").read_text()
 
 
 @pytest.mark.long

@@ -15,7 +15,8 @@ from sandbox import marked, until
 
 from labkit.jupyter import kernelspecs
 
-pytestmark = pytest.mark.needs("chromium", "set-up")
+# test_notebook_kernel.py has such kernels without a browser, and test_start_here_notebook.py JupyterLab in one.
+pytestmark = [pytest.mark.exhaustive, pytest.mark.needs("chromium", "set-up")]
 
 
 @pytest.fixture

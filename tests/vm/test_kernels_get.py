@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from sandbox import also
 
 from labkit.measure.hosts import debian_kernels
 from labkit.system.qemu import kernels
@@ -65,7 +66,7 @@ def test_kernel_is_fetched_once_also_after_a_killed_fetch(store: Path) -> None:
 
 
 @pytest.mark.needs("namespaces")
-@pytest.mark.parametrize("name", ["cloud", "6.1.0-0-none-such"])
+@pytest.mark.parametrize("name", ["cloud", *also("exhaustive", "6.1.0-0-none-such")])
 def test_no_network_or_package_is_one_sentence(store: Path, name: str) -> None:
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     argv = ["unshare", *user, "--net", "--", *GET, name]

@@ -31,7 +31,7 @@ def result(shared_vm: SharedVm, request: pytest.FixtureRequest) -> dict[str, Ans
     return dict(zip(names, answers, strict=True))
 
 
-@pytest.mark.parametrize("name", [*CASES, "veth", "gre", *also("exhaustive", "internal", "vxlan", "vlan")])
+@pytest.mark.parametrize("name", [*CASES, "gre", *also("exhaustive", "veth", "internal", "vxlan", "vlan")])
 def test_kernel_datapath_switch(name: str, result: dict[str, Answer]) -> None:
     report = result[name]
     assert "error" not in report, report

@@ -50,7 +50,7 @@ def without_spine_2(net: live.LiveTopology) -> None:
         net.endpoints["sc2"].run("ip", "link", "set", name, "down")
 
 
-@pytest.mark.parametrize("routes", ["static", "ecmp", *also("exhaustive", "metric")])
+@pytest.mark.parametrize("routes", ["ecmp", *also("exhaustive", "static", "metric")])
 def test_reachability_with_every_kind_of_routes(where: str, routes: str) -> None:
     with live.build(attentive(leaf_spine_overlay.leaf_spine_network(routes)), where) as net:
         assert "ttl=64" in ping(net, "cs1", CS5, 1426)

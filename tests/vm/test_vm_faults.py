@@ -47,6 +47,7 @@ def nothing_left(machine: Sandbox) -> bool:
     return until(lambda: not machine.processes(), 20)
 
 
+@pytest.mark.exhaustive
 def test_killed_virtiofsd(lab_kernel: str, tmp_path: Path) -> None:
     """test_vm_lifetimes.py kills QEMU."""
     with measuring(f"vm:{lab_kernel}", tmp_path) as (machine, process, run):
