@@ -8,21 +8,22 @@ from labkit.commands import new
 from labkit.common import errors, run_folder
 from labkit.common.errors import BadInput, Failed
 
-CONTAINER_VS_VM = "container_vs_vm.csv"
-OVS_TEST_PLAN = "ovs_test_plan.csv"
+CONTAINER_VS_VM, OVS_TEST_PLAN = "container_vs_vm.csv", "ovs_test_plan.csv"
 THESIS_COUNT, THESIS_UPLINK = "virtual_tap_mirror_count.csv", "virtual_tap_gre_uplink.csv"
-TESTS, COUNTERS, HISTOGRAM = "trex_loadtests.csv", "trex_counters.csv", "trex_latency_histogram.csv"
+TESTS, COUNTERS = "trex_loadtests.csv", "trex_counters.csv"
+LATENCY, HISTOGRAM = "trex_latency.csv", "trex_latency_histogram.csv"
 # What is read of each table; other columns are for people. All but TEXTS and FLAG are numbers.
 COLUMNS = {
     CONTAINER_VS_VM: "endpoint length_bytes duration_s sent_bps jitter_s lost_count sent_count ip_rcv_s",
     OVS_TEST_PLAN: "use_case pps bytes_per_s total_Mpps total_Gbps",
-    THESIS_COUNT: "mirror_ports monitored bitrate_Mbps llc_loads llc_load_misses cycles instructions branches cpi",
+    THESIS_COUNT: "mirror_ports monitored bitrate_Mbps pps llc_loads llc_load_misses cycles instructions branches cpi",
     THESIS_UPLINK: "offered_Mbps sent_GB captured_GB",
     TESTS: "test profile expected_pps_per_direction measured_pps measured_L1_Mbps verdict",
     COUNTERS: "test sent_packets received_packets loss_limit cpu_share",
+    LATENCY: "port mean_us max_us jitter_us",
     HISTOGRAM: "bucket_us port0_count port1_count",
 }
-TEXTS, FLAG = ("endpoint", "use_case", "test", "profile", "measured_pps", "verdict"), "monitored"
+TEXTS, FLAG = ("endpoint", "use_case", "test", "profile", "measured_pps", "verdict", "port"), "monitored"
 THESIS_S = 60  # of each run of table 4.2
 SHARES = ["source", "test", "pps", "line_pps", "share", "verdict"]
 PUBLISHED_LINE_BPS = 1e9

@@ -5,7 +5,6 @@ Each function returns a quotient.
 
 import functools
 import math
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ import pandas as pd
 
 from labkit.common.units import percent
 from studies import reference_tables
-from studies.reference_tables import COUNTERS, HISTOGRAM, TESTS, table
+from studies.reference_tables import COUNTERS, HISTOGRAM, LATENCY, TESTS, table
 
 PREAMBLE_GAP_BYTES = 20  # of each frame on an Ethernet line (IEEE 802.3, clause 4)
 FRAME_BYTES, TAG_BYTES = 64, 4
@@ -124,15 +123,14 @@ def slow_probes() -> float:
     return float(counts[printed["bucket_us"].ge(10_000)].sum() / counts.sum())
 
 
-def _of_verdict(name: str, port: int) -> float:
-    """Return a time in µs that the tool's words about the connections have for each port."""
-    words = str(table(TESTS).set_index("test")["verdict"]["astf"])
-    return float(re.findall(rf"{name} (\d+)/(\d+) us", words)[0][port])
+def _of_port(port: int) -> Any:
+    """Return the printed statistics of the probes at a port."""
+    return table(LATENCY).set_index("port").loc[f"port {port}"]
 
 
 def latency_ratio(port: int) -> float:
     """Return the printed mean latency, divided by the least that the printed histogram allows."""
-    return _of_verdict("avg latency", port) / 1e6 / histogram_mean_s(port)
+    return float(_of_port(port)["mean_us"]) / 1e6 / histogram_mean_s(port)
 
 
 def outliers() -> float:
@@ -142,7 +140,7 @@ def outliers() -> float:
 
 def jitter_share(port: int) -> float:
     """Return the printed jitter, divided by the printed mean latency of this port."""
-    return _of_verdict("jitter", port) / _of_verdict("avg latency", port)
+    return float(_of_port(port)["jitter_us"] / _of_port(port)["mean_us"])
 
 
 def quotient(factors: Sequence[float], divisor: float) -> float:
@@ -210,8 +208,7 @@ def uplink_outlier() -> float:
     """Return the captured share that is farthest from the median of all shares, as a ratio to that median."""
     shares = captured_shares()["share"]
     relative = shares / shares.median()
-    logs = np.log(relative.to_numpy(float))
-    return float(relative.iloc[int(np.abs(logs).argmax())])
+    return float(relative.iloc[int(np.abs(np.log(relative.to_numpy(float))).argmax())])
 
 
 def _above_line() -> pd.DataFrame:
