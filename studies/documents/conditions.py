@@ -12,20 +12,23 @@ import pandas as pd
 from labkit.analysis import load
 from labkit.common import units
 from studies.documents.claim import Judgement
-from studies.documents.evidence import PRINTED, Filter, host_of, rows_with
+from studies.documents.evidence import Filter, host_of, rows_with
 from studies.documents.results import Results
 
 NOT_TOLD = "not told"
 DATAPATHS = {"system": "the kernel's datapath", "netdev": "user space"}
 READERS = {"none": "nobody", "count": "a counter", "record": "a recorder"}
-PUBLISHED_BY = {"veth_published_proxy": "a proxy", "veth_published_nat": "NAT"}
+WAYS = {
+    "veth_published_proxy": "ports published by a proxy", "veth_published_nat": "ports published by NAT",
+    "l2": "rules of the switch, by MAC address", "l3": "rules of the switch, by IP address",
+}  # fmt: skip
 
 
 def table(judged: Judgement, results: Results, had: Mapping[str, str]) -> list[tuple[str, ...]]:
     """Return a line for each condition: its name, the document's, and that of each run; none without a run."""
     found: dict[str, list[Filter]] = {}
     for one, _ in judged.evidence:
-        if one.run != PRINTED and results.has(one.run) and one.of not in found.setdefault(one.run, []):
+        if one.of and results.has(one.run) and one.of not in found.setdefault(one.run, []):
             found[one.run].append(one.of)
     lines = [("condition", "in the document", *(f"run {run}" for run in found))]
     rows = [_rows(results, run, of) for run, of in found.items()]
@@ -37,8 +40,8 @@ def table(judged: Judgement, results: Results, had: Mapping[str, str]) -> list[t
 
 
 def _rows(results: Results, run: str, of: Sequence[Filter]) -> pd.DataFrame:
-    """Return the valid rows behind the evidence; all of the run if the evidence names no columns (counts)."""
-    rows = results.rows(run, "cost" if all(of) else None)
+    """Return the valid rows behind the evidence."""
+    rows = results.rows(run, None if any("part" in one for one in of) else "cost")
     rows = rows[rows["status"].eq("ok")]
     return rows.loc[rows.index.isin([place for one in of for place in rows_with(rows, one).index])]
 
@@ -55,8 +58,9 @@ def _named(column: str, words: Mapping[str, str], what: str = "{}") -> Callable[
 
 
 def _ways(rows: pd.DataFrame) -> list[str]:
-    published = [PUBLISHED_BY[name] for (name,) in _distinct(rows, "topology") if name in PUBLISHED_BY]
-    return ["the servers' own addresses", *(f"ports published by {one}" for one in published)]
+    """Return how packets reach the servers. Frames of the packet generator have none."""
+    named = [name for column in ("topology", "rules") for (name,) in _distinct(rows, column) if name in WAYS]
+    return ["the servers' own addresses"] * bool(rows["frame"].isna().any()) + [WAYS[name] for name in named]
 
 
 def _cpus(rows: pd.DataFrame) -> list[str]:

@@ -13,8 +13,7 @@ DEFAULT_TTL = 64  # of Linux (net.ipv4.ip_default_ttl)
 
 def header_bytes(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
     """Yield the bytes that the kernel added for each tunnel, divided by those of the report's captures."""
-    shown = {"vxlan": VXLAN_BYTES, "gre": GRE_BYTES}
-    shown["vxlan_gre"] = shown["vxlan"] + shown["gre"]
+    shown = {"vxlan": VXLAN_BYTES, "gre": GRE_BYTES, "vxlan_gre": VXLAN_BYTES + GRE_BYTES}
     for row in rows.drop_duplicates(["topology", "measured_bytes"]).to_dict("records"):
         if (name := row["topology"]) in shown:
             yield f"{name}: bytes added to a packet", row["measured_bytes"] / shown[name]
@@ -53,22 +52,10 @@ def joined(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
 
 def selected(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
     """Yield the copies of one of two flows divided by those of both, each per carried bit, divided by one half."""
-    mirrored = rows[rows["select"].notna() & rows["pairs"].eq(2)]
-    for _rate, own in mirrored.groupby("rate_bps", sort=False):
+    for _rate, own in rows.groupby("rate_bps", sort=False):
         bits = (own["throughput_bps"] * own["window_s"]).groupby(own["select"]).sum()
         copies = own["copies_count"].groupby(own["select"]).sum() / bits
         if not {"client0", "all"} <= set(copies.index):
             continue
         rate = units.si(own["rate_bps"].iloc[0], "bit/s")
         yield f"two flows of {rate}: copies of one", copies["client0"] / copies["all"] * 2
-
-
-def losses(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
-    """Yield the share of the frames of each load test that were lost, divided by the test's limit.
-
-    rows: of its steps with status ok, so without those that say nothing about the device.
-    """
-    whole = rows[rows["direction"].eq("all") & rows["offered_count"].gt(0)]
-    for (arm, frame), own in whole.groupby(["arm", "frame"], sort=False):
-        lost = own["lost_count"].sum() / own["offered_count"].sum()
-        yield f"{frame} through {arm}: frames lost", lost / own["loss_goal_ratio"].iloc[0]

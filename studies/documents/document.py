@@ -82,7 +82,9 @@ def introduction(results: Results, judgements: Sequence[Judgement]) -> str:
     total_s = sum(one.get("measuring_s", 0.0) for one in descriptions)
     days = sorted({str(one["finished"])[:10] for one in descriptions})
     # Lab VMs are hosts of a run as well, and never have more CPUs than the machine that they are on.
-    cpus = max(int(host["cpus_count"]) for one in descriptions for host in one["hosts"])
+    hosts = [host for one in descriptions for host in one["hosts"]]
+    kinds = listed(sorted({host["cpu"] for host in hosts if host["cpu"] and not host["emulated"]}))
+    cpus = counted(max(int(host["cpus_count"]) for host in hosts), "CPU") + f" ({kinds})" * bool(kinds)
     memory = sorted({int(one["memory_bytes"]) for one in descriptions if one.get("memory_bytes")})
     commands = {one: results.description(one).get("command") for one in results.names() if one in FULL_LENGTH}
     full = [one for one in commands if commands[one] == f"labkit sweep params/{FULL_LENGTH[one]}.yaml"]
@@ -92,7 +94,7 @@ def introduction(results: Results, judgements: Sequence[Judgement]) -> str:
         searches = "".join(map(_shorter_search, map(results.description, full)))
         lengths = f"At full length: {_coded(full)}. Shortened: {_coded(short)}.{searches}"
     return str(TABLE["pages"]["introduction"]).format(
-        cpus=counted(cpus, "CPU"), memory=f" and {memory[-1] / 1e9:.0f} GB of memory" if memory else "",
+        cpus=cpus, memory=f" and {memory[-1] / 1e9:.0f} GB of memory" if memory else "",
         days=listed(days), measured=duration(total_s), lengths=lengths, counts=counts(judgements),
     )  # fmt: skip
 

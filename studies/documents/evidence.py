@@ -210,7 +210,8 @@ def function_time_ratio(results: Results, run: str) -> Iterator[Evidence]:
     profiles = results.profiles(run)
     host = host_of(profiles)
     for one in function_time_claim.judge_claim(function_time_claim.times(profiles)):
-        yield _add_effect(Evidence(run, str(one.arm), host), one.effect)
+        of = dict(zip(function_time_claim.BY, one.key, strict=True))
+        yield _add_effect(Evidence(run, str(one.arm), host, of=of), one.effect)
 
 
 @_measured
@@ -293,17 +294,18 @@ def computed(what: str, number: Callable[[], float]) -> Source:
 
 @_measured
 def ratios_of_counts(
-    results: Results, run: str, part: str, find: Callable[[pd.DataFrame], Iterator[tuple[str, float]]]
-) -> Iterator[Evidence]:
-    """Return quotients of counts in rows of one part of a run, which have no noise."""
-    rows = results.rows(run, part)
+    results: Results, run: str, part: str, find: Callable[[pd.DataFrame], Iterator[tuple[str, float]]], /, **only: Any
+) -> Iterator[Evidence]:  # fmt: skip
+    """Return quotients of counts in rows of one part of a run that have `only`. They have no noise."""
+    rows = rows_with(results.rows(run, part), only)
+    of = only if part == "cost" else {**only, "part": part}
     ok = rows[rows["status"].eq("ok")]
     if not len(ok):
         why = "; ".join(dict.fromkeys(rows["reason"].dropna().astype("str"))) or f"it has no part {part}"
         yield Evidence(run, part, host_of(rows), doubt=why)
         return
     for what, ratio in find(ok):
-        yield Evidence(run, what, host_of(ok), ratio, ratio, ratio, COUNTED)
+        yield Evidence(run, what, host_of(ok), ratio, ratio, ratio, COUNTED, of=of)
 
 
 @_measured

@@ -5,12 +5,12 @@ They are in the order of the documents, and read from exhibits.toml. To add one,
 Keys of an exhibit are the fields of `Exhibit`. `printed` is a table of `data/reference`, and `ours` are tables of
 published runs: `down` is the column whose values are the lines, `across` those whose values are columns (none, one or
 several), `values` the columns that are shown, with their names, and `where` the values that other columns must have.
-`draw` is a figure of a run: one of its own by `name`, or one of `labkit.analysis.figures` with `where`. `why` are two
-arms of a run with profiles: the conclusion of `labkit why` and its flame graph. `times` scales printed lines.
+`draw` is a figure of a run: one of its own by `name`, or one of DRAWN with `where`. `why` are two arms of a run with
+profiles: the conclusion of `labkit why` and its flame graph. `times` scales printed lines.
 """
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import plotly.graph_objects as go
 from IPython.display import HTML
 
 from labkit.analysis import displays, figures, load, why
+from labkit.analysis.change_effects import all_verdicts
 from labkit.common import schema, units
 from studies import reference_tables
 from studies.documents import document
@@ -28,8 +29,11 @@ from studies.documents.evidence import durations, rows_with, value_of
 from studies.documents.registry import DOCUMENTS, where_of
 from studies.documents.results import Results, how_to_measure
 
-UNITS = {one.name: one.unit for one in schema.COLUMNS} | dict.fromkeys(("ip_rcv_s", "p50_s"), "s")
-DRAWN = {"throughput": figures.throughput, "rates": figures.rates}
+UNITS = {one.name: one.unit for one in schema.COLUMNS} | {"ip_rcv_s": "s", "p50_s": "s", "writes_pps": "1/s"}
+DRAWN: Mapping[str, Callable[[pd.DataFrame], go.Figure]] = {
+    "throughput": figures.throughput, "rates": figures.rates,
+    "forest": lambda rows: figures.forest(all_verdicts(rows)),
+}  # fmt: skip
 
 Table = Mapping[str, Any]
 
@@ -38,8 +42,8 @@ Table = Mapping[str, Any]
 class Exhibit:
     """A figure, a table or a read-out of a document.
 
-    name: as the document calls it. title: what it shows. claims: the names of the claims that it supports. nothing: why
-    nothing here stands beside it, or "".
+    name: as the document calls it. title: what it shows. claims: the names of the claims that it supports. remark: what
+    else a reader must know, for example why nothing here stands beside it.
     """
 
     document: str
@@ -50,7 +54,7 @@ class Exhibit:
     ours: Sequence[Table] = ()
     draw: Sequence[Table] = ()
     why: Sequence[Table] = ()
-    nothing: str = ""
+    remark: str = ""
 
 
 EXHIBITS = tuple(
@@ -81,7 +85,7 @@ def _text(one: Exhibit, results: Results, judgements: Sequence[Judgement]) -> st
         f"- {how_to_measure(run)} measures the run {run}, which is not published."
         for run in used if not results.has(run)
     ]  # fmt: skip
-    lines += [f"- {one.nothing[0].upper()}{one.nothing[1:]}."] if one.nothing else []
+    lines += [f"- {one.remark}"] if one.remark else []
     return "\n".join(lines) + "\n"
 
 
@@ -124,6 +128,8 @@ def _measured(ours: Table, results: Results) -> pd.DataFrame:
         return durations(results.profiles(ours["run"]))
     rows = results.compared_rows(ours["run"], ours.get("of", "speed"))
     rows = rows[rows["status"].eq("ok") & rows["role"].ne("control")]
+    # The thesis computes its packets a second so.
+    rows = rows.assign(writes_pps=rows["throughput_bps"] / 8 / rows["length_bytes"])
     slices = rows_with(rows[rows["method"].eq("slice")], where_of(ours))
     return slices if len(slices) else rows
 

@@ -1,8 +1,8 @@
 """The claims of the five documents, read from claims.toml. To add a claim, add an entry there.
 
 Keys of a claim are the fields of `claim.Claim`. `range` is a name of RANGES, two bounds, or what the document prints,
-with a factor of tolerance: `{ printed = [2.5, 3], factor = 1.25 }`. Braces in `remark` and `conditions` name an entry
-of `[texts]`, or of `printed.numbers` with its format.
+with a factor of tolerance: `{ printed = [2.5, 3], factor = 1.25 }`. Braces in `remark`, `conditions` and `had` name
+an entry of `[texts]`, or of `printed.numbers` with its format.
 
 A source is one of these. Each value of a list is a source of its own; "none" is null:
 
@@ -12,8 +12,8 @@ A source is one of these. Each value of a list is a source of its own; "none" is
 - with `ratios`, the arm's ratio to that arm with the `value` of a `column`, divided by its ratio with the value
   `against`
 - `function` divided by `against`, each a kind of endpoint and a function, or with the second of `lengths` (datagrams)
-  divided by the first; `function_times`; `counts` of a `part`; `share` of mirrored packets that a link of `link_bps`
-  carried
+  divided by the first; `function_times`; `counts` of a `part`, of rows as in `where`; `share` of mirrored packets that
+  a link of `link_bps` carried
 
 `unless` says when a ratio decides nothing, and `deviation` takes the distance of a ratio from 1.
 """
@@ -46,6 +46,7 @@ def claim_of(entry: Table) -> Claim:
     fields = dict(entry)
     for name in ("remark", "conditions"):
         fields[name] = _text(fields.get(name, ""))
+    fields["had"] = {name: _text(text) for name, text in fields.get("had", {}).items()}
     fields["claimed_range"] = _range(fields.pop("range", None))
     fields["sources"] = tuple(source for one in fields.get("sources", ()) for source in _sources(one))
     return Claim(**fields)
@@ -103,7 +104,7 @@ def _source(one: Table) -> Source:
         number = getattr(printed, one["printed"])
         return evidence.computed(one["what"], lambda: _made(number, *one.get("arguments", ())))
     if "counts" in one:
-        return evidence.ratios_of_counts(one["run"], one["part"], getattr(counted, one["counts"]))
+        return evidence.ratios_of_counts(one["run"], one["part"], getattr(counted, one["counts"]), **where)
     if "share" in one:
         return evidence.mirrored_share(one["run"], one["share"], float(one["link_bps"]))
     if "function" in one:

@@ -20,7 +20,7 @@ from labkit import cli
 from labkit.analysis import load, published_runs
 from labkit.analysis.flame.flame_graph import still_picture
 from labkit.commands.publish import PRIVATE, publish
-from labkit.common import run_folder
+from labkit.common import run_folder, schema
 from labkit.common.errors import BadInput
 from studies.documents import document, evidence, exhibits, pictures, printed, repeated
 from studies.documents.claim import (
@@ -463,7 +463,8 @@ def two_runs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         ("ovs_test_plan", b"(?s).+", b"", "cannot be read: No columns to parse from file"),
         ("trex_loadtests", b"http_simple", b"\xff", "cannot be read: 'utf-8' codec"),
         ("trex_loadtests", b"1480000", b"many", "trex_loadtests.csv cannot be read: could not convert"),
-        ("trex_loadtests", b"avg latency", b"mean", "what latency_ratio takes from data/reference cannot"),
+        ("trex_latency", b"mean_us", b"mean", "has no column mean_us, which"),
+        ("trex_latency", b"\nport 1", b"\nport 2", "what latency_ratio takes from data/reference cannot"),
         ("trex_counters", b"received_packets", b"arrived", "has no column received_packets, which"),
         ("trex_counters", b"710219304", b"many", "received_packets is 'many': write a number"),
         ("trex_counters", b"\nastf", b"\nimix", "what loss takes from data/reference cannot be read: it has"),
@@ -495,6 +496,11 @@ def test_conditions_there_and_here_are_named(judgements: list[Judgement]) -> Non
     assert re.search(r"\| readers of copies \| nobody; ifstat reads [^|]* \| nobody \|", of["mirror-count"])
     assert "| nodes | two, NICs of 1 Gbit/s | one |" in of["uplink"]
     assert re.search(r"\| CPUs of the ends \| 0,1; the switch on 0[^|]* \| 0,1 \| ", of["mirror-drop"])
+    assert re.search(r"\| readers of copies \| [^|]* \| a counter \|", of["tool-filter"])
+    assert "| rules of the switch, by MAC address |" in of["order-of-cases"]
+    assert "| datagrams | 8.2 kB to containers and 1.4 kB to virtual machines | " in of["container-vs-vm"]
+    assert "QEMU Virtual CPU" not in of["container-vs-vm"], "rows of the lab VM that traces"
+    assert "condition" not in of["loss"], "no run answers it"
     for judged in judgements:  # a measured ratio is not the document's
         measured = [one for one, _ in judged.deciding if one.run != evidence.PRINTED and not one.exact]
         assert judged.claim.conditions or not measured, judged.claim.name
@@ -559,6 +565,10 @@ def test_registry_is_complete() -> None:
         assert claim.claimed_range is None or claim.claimed_range[0] < claim.claimed_range[1]
         assert claim.margin is None or claim.claimed_range in (MORE, LESS)
         assert {*DOCUMENTS[claim.document].had, *claim.had} <= CONDITIONS.keys(), claim.name
+    for entry in TABLE["claims"]:  # a claim of a direction that runs answer says what a tie is
+        is_measured = any("printed" not in one for one in entry.get("sources", ()))
+        is_decided = "margin" in entry or "no margin" in entry.get("remark", "")
+        assert is_decided or not is_measured or entry["range"] not in ("more", "less"), entry["name"]
 
 
 @pytest.mark.long
@@ -578,7 +588,7 @@ def test_exhibits_are_beside_ours() -> None:
     assert "–" not in ends.loc["guest"].tolist()
     for one in exhibits.EXHIBITS:
         assert one.document in DOCUMENTS
-        assert one.nothing or one.claims or one.why, one.name
+        assert one.ours or one.draw or one.why or one.remark, one.name
         # A median is of rows that differ in nothing else.
         for ours in (each for each in one.ours if PUBLISHED.has(each["run"])):
             rows = evidence.rows_with(exhibits._measured(ours, PUBLISHED), where_of(ours))
@@ -596,16 +606,39 @@ def test_exhibits_without_numbers_are_explained() -> None:
     assert drawn == still_picture(explained.flames[0].data), "make figures"
 
 
-@pytest.mark.parametrize(("name", "figures"), [("paper", {3: 3, 4: 3, 5: 4}), ("thesis", {3: 2, 4: 27})])
-def test_figures_of_a_document_are_in_its_order(name: str, figures: dict[int, int]) -> None:
-    every = [f"{chapter}.{number + 1}" for chapter, count in figures.items() for number in range(count)]
+@pytest.mark.parametrize(
+    ("name", "kind", "counts"),
+    [
+        ("paper", "figure", {3: 3, 4: 3, 5: 4}), ("paper", "table", {4: 1}),
+        ("thesis", "figure", {3: 2, 4: 27}), ("thesis", "table", {2: 1, 4: 2}),
+    ],
+)  # fmt: skip
+def test_figures_and_tables_of_a_document_are_in_its_order(
+    name: str, kind: str, counts: dict[int, int]
+) -> None:
+    every = [f"{chapter}.{number + 1}" for chapter, count in counts.items() for number in range(count)]
     shown = []
     for one in exhibits.EXHIBITS:
-        for words in re.findall(r"[Ff]igures? ([\d.]+(?: (?:to|and) [\d.]+)?)", one.name):
+        for words in re.findall(rf"{kind}s? ([\d.]+(?: (?:to|and) [\d.]+)?)", one.name, re.IGNORECASE):
             first, last = words.split()[0], words.split()[-1]
             if one.document == name:
                 shown += every[every.index(first) : every.index(last) + 1]
     assert shown == every
+
+
+@pytest.mark.parametrize(
+    ("name", "headings"),
+    [
+        ("report", ["1, tables", "1, pings", "1, captures", "2.1", "2.2", "2.3", "2.4"]),
+        ("load_tests", ["Introduction", "Step 3", "Step 4", "Step 5", "Injection", "Distribution"]),
+        ("test_plan", ["Methodology", "Measurement Results", "Collecting Results"]),
+    ],
+)
+def test_sections_of_a_document_are_in_its_order(name: str, headings: list[str]) -> None:
+    named = [one.name for one in exhibits.EXHIBITS if one.document == name]
+    shown = [[place for place, heading in enumerate(headings) if heading in one] for one in named]
+    assert shown == sorted(shown)
+    assert {place for places in shown for place in places} == set(range(len(headings)))
 
 
 @pytest.fixture(scope="module")
@@ -699,6 +732,42 @@ def test_remark_about_published_ports_is_what_the_run_says(judgements: list[Judg
         for veth in ("veth_bridge", "veth_published_nat", "veth_published_proxy")
     )
     assert 1 < bridge < nat < proxy
+
+
+@pytest.mark.long
+def test_remarks_about_load_tests_are_what_their_rows_say() -> None:
+    """They were too slow to lose a frame, and their jitter is of the order of their latency."""
+    tests, steps = PUBLISHED.rows("load_test"), PUBLISHED.rows("load_test", "steps")
+    assert set(tests["ended"]) == {schema.TARGET_HELD}
+    assert 0.99 < steps.loc[steps["direction"].ne("all"), "offered_pps"].max() / 50_000 < 1.03
+    assert tests["latency_mean_s"].lt(3e-6).all()
+    shares = tests["jitter_s"] / tests["latency_mean_s"]
+    said = TABLE["texts"]["own_probes"]
+    assert f"jitter is {shares.min():.2g} to {shares.max():.2g} of the mean" in said
+    assert "{own_probes}" in "".join(entry.get("remark", "") for entry in TABLE["claims"])
+
+
+@pytest.mark.long
+def test_remark_about_offloads_is_what_the_run_says() -> None:
+    rows = PUBLISHED.rows("offloads")
+    slices = rows[rows["status"].eq("ok") & rows["method"].eq("slice") & rows["role"].ne("control")]
+    rates = slices.groupby(["pairs", "placement", "topology"])["throughput_bps"].median().unstack()
+    ratios = rates["veth_bridge+no-offloads"] / rates["veth_bridge"]
+    [remark] = [one.remark for one in claims() if one.name == "udp-offloads"]
+    assert len(ratios) > 2
+    assert f"a ratio of {ratios.min():.2g} to {ratios.max():.2g} at every placement" in remark, ratios
+
+
+@pytest.mark.long
+def test_remark_about_saturation_is_what_the_run_says() -> None:
+    rows = PUBLISHED.rows("mirrors")
+    offered = rows[rows["status"].eq("ok") & rows["protocol"].eq("tcp") & rows["rate_bps"].notna()]
+    carried = (offered["throughput_bps"] / offered["rate_bps"]).groupby(
+        [offered["rate_bps"], offered["mirrors"]]
+    )
+    shares = carried.median().unstack()
+    assert shares.loc[:1.2e9].gt(0.98).all(axis=None)
+    assert shares.loc[1.6e9].lt(0.95).all()
 
 
 @pytest.mark.long
