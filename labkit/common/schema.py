@@ -163,7 +163,7 @@ COLUMNS: tuple[Column, ...] = (
     *_columns("throughput", "parametrises",
         ("frame", "", "text", "the frame size, or the name of a mix of sizes"),
         ("flows_count", "1", "integer", "flows that the generator's frames belong to"),
-        ("vlan", "", "integer", "the VLAN of the frames' 802.1Q tag, which frame_bytes leaves out; null: no tag"),
+        ("vlan", "", "integer", "the VLAN of every frame's 802.1Q tag, which frame_bytes leaves out; null: none"),
         ("burst_frames", "1", "integer", "frames that a sender was to send back to back; null: what is due in 0.15 ms"),
         ("loss_goal_ratio", "1", "number", "the share of frames that may be lost at the rate that is searched for"),
         use="group",

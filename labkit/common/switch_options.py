@@ -61,7 +61,7 @@ READERS = ("none", "count", "tcpdump", "record")
 LOCAL = ("internal", "veth")
 TUNNELS = ("gre", "erspan", "vxlan")
 OUTPUTS = (*LOCAL, *TUNNELS, "vlan")
-PLAN_TUNNELS = ("off", "vxlan")
+PLAN_TUNNELS = ("off", "vxlan", "vlan")
 MIN_RULES, MAX_RULES = 4, 65536  # flows differ in 16 bits of an IP address
 SELECT = r"all|(client|server)\d{1,3}(:in|:out)?|vlan:\d{1,4}"
 COPIES = r"mirror\d+|trunk|uplink"  # ports that mirrors make
@@ -174,7 +174,8 @@ class SwitchOptions:
     )
     tunnel: str = _option(
         "off",
-        "how the network of a case reaches the switch: off (directly) or vxlan",
+        "how the network of a case reaches the switch: off (directly), vxlan, or vlan (its frames have an 802.1Q tag,"
+        " which the rules take off or add)",
         OneOf(PLAN_TUNNELS),
         needs="case",
     )
@@ -260,8 +261,15 @@ def of_row(row: Mapping[Any, Any]) -> SwitchOptions:
     return SwitchOptions(topology, **given)
 
 
+def has_vlan(topology: object) -> bool:
+    """Return whether the network of this topology reaches a switch in a VLAN."""
+    return is_switch(topology) and options(str(topology)).tunnel == "vlan"
+
+
 def why_no_tags(name: str) -> str | None:
     """Return why a switch with this name passes no frame with a VLAN tag; None if it does."""
+    if has_vlan(name):
+        return "its rules match the tag of tunnel=vlan alone"
     wanted = options(name)
     if not wanted.vlans and wanted.output != "vlan":
         return None

@@ -6,8 +6,8 @@ experiment `throughput`. The VMs of the plan are namespaces, containers or guest
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Annotated, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Self
 
 from labkit.common.errors import BadInput
 from labkit.common.limits import UNIQUE, Offered, OneOf, Within
@@ -28,7 +28,6 @@ from labkit.measure.experiments.measuring_loop import Plan
 from labkit.measure.experiments.throughput_search import experiment
 from labkit.measure.experiments.throughput_search.parameters import Throughput
 from labkit.measure.traffic import packet_sender
-from labkit.measure.traffic.packet_sender import Mix
 
 VARY = {"l2": "target_mac", "l3": "target_ip"}  # what the rules match, so what flows differ in
 SIZES = ("64", "128", "256", "512", "1024", "1514")
@@ -38,7 +37,10 @@ class OvsTestPlanParameters(Throughput, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `throughput`, and the plan's."""
 
     HAS_OTHER_ARMS: ClassVar[bool] = True
-    ABSENT: ClassVar[tuple[str, ...]] = (*Throughput.ABSENT, "vary", *TWO_HOSTS, "server", "ports", "force")
+    ABSENT: ClassVar[tuple[str, ...]] = (
+        *Throughput.ABSENT, "vary", "vlan", *TWO_HOSTS, "server", "ports", "force",
+    )  # fmt: skip
+    INSTEAD: ClassVar[Mapping[str, str]] = {"vlan": "tunnel"}
 
     topology: Annotated[
         tuple[str, ...],
@@ -63,7 +65,7 @@ class OvsTestPlanParameters(Throughput, frozen=True, kw_only=True):
     ] = (1000,)
     tunnel: Annotated[
         tuple[str, ...],
-        f"how the network reaches the switch: {', '.join(PLAN_TUNNELS)}; vm_to_vm has no tunnel",
+        f"how the network reaches the switch: {', '.join(PLAN_TUNNELS)}; vm_to_vm has only off",
         OneOf(PLAN_TUNNELS),
         UNIQUE,
     ] = PLAN_TUNNELS
@@ -117,9 +119,9 @@ class OvsTestPlanParameters(Throughput, frozen=True, kw_only=True):
 class SwitchSearch(Throughput, frozen=True, kw_only=True):
     """Parameters of the searches of the plan's switches."""
 
-    def mix_of(self, topology: str, frame: str, flows: int) -> Mix:
-        """Return the mix for a switch: flows differ in the field that the rules match."""
-        return dataclasses.replace(self.mix(frame, flows), vary=(VARY[options(topology).rules],))
+    def through(self, topology: str) -> Self:
+        """Return the parameters for a switch: flows differ in the field that the rules match."""
+        return type(self).like(super().through(topology), vary=(VARY[options(topology).rules],))
 
 
 def plan(parameters: OvsTestPlanParameters, seed: int) -> Plan:

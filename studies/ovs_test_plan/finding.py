@@ -24,7 +24,7 @@ SWITCH = ["datapath", "use_case", "rules", "rules_count", "tunnel"]
 # the first level is compared with each other one.
 FACTORS = {
     "datapath": "datapath", "use_case": "use case", "rules": "rules match", "rules_count": "number of rules",
-    "tunnel": "tunnel", "flows_count": "flows of a sender", "frame_bytes": "frame size (bytes)", "pairs": "VMs",
+    "tunnel": "tunnel or VLAN", "flows_count": "flows of a sender", "frame_bytes": "frame size (bytes)", "pairs": "VMs",
     "endpoint": "crossing into",
 }  # fmt: skip
 CONTROL = "the same switch again (A/A)"

@@ -182,7 +182,8 @@ def unbalanced_first() -> Iterator[None]:
 
 
 def loaded(topology: topologies.Topology, vary: str) -> dict[str, Any]:
-    """Send a load through a use case of the OVS test plan. Return how often each rule matched, and what arrived."""
+    """Send a load through a use case of the OVS test plan. Return the datapath's flows, how often each rule
+    matched, and what arrived."""
     words = ping.reachable(topology.pairs, 1500, 4)
     mix = Mix((64,), 64_000, (vary,), 2000, 10)
     with registry.find_trial("packets").trials(topology.pairs, mix) as ready:
@@ -191,7 +192,9 @@ def loaded(topology: topologies.Topology, vary: str) -> dict[str, Any]:
             trial = ready.trial(20_000, 0.5, latency=True)
             if trial.received_count > 0.1 * trial.offered_count:  # else the switch got no CPU time
                 break
-    return asdict(trial) | {"reachable": words, "used": used(topology)}
+    assert topology.switch is not None
+    flows = topology.switch.command("dpctl/dump-flows")
+    return asdict(trial) | {"reachable": words, "flows": flows, "used": used(topology)}
 
 
 def used(topology: topologies.Topology) -> list[int]:

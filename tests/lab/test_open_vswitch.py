@@ -446,6 +446,8 @@ VMS = {"vm0", "vm1", "vm2", "vm3"}
             "case=net_to_vm", "target_mac", VMS, "container", marks=pytest.mark.needs("root", "runc"),
         ),
         ("case=vm_to_net+rules=l3", "target_ip", {"network"}, "namespace"),
+        ("case=net_to_vm+tunnel=vlan", "target_mac", VMS, "namespace"),
+        ("case=vm_to_net+rules=l3+tunnel=vlan", "target_ip", {"network"}, "namespace"),
         pytest.param(
             "case=net_to_vm+rules=l3+tunnel=vxlan", "target_ip", VMS, "namespace", marks=pytest.mark.needs("vxlan"),
         ),
@@ -456,6 +458,8 @@ def test_use_cases_of_the_test_plan(words: str, vary: str, receivers: set[str], 
     assert result["reachable"] is None
     assert len(result["used"]) == 1000
     assert min(result["used"]) > 0  # every rule matched packets
+    tag = "push_vlan(vid=1," if receivers == {"network"} else "pop_vlan"
+    assert (tag in result["flows"]) == ("tunnel=vlan" in words)
     by = result["received_by"]
     assert set(by) == receivers
     # A switch in user space loses packets on a busy machine.

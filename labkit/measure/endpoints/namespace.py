@@ -150,7 +150,8 @@ class Endpoint:
     host at which clients reach the ports of this end; None: they use `address`. `port_offset`: added to the port of a
     generator's server here, where several arms share an end. `cpu`: the CPU of programs that are started here; None:
     any. `programs`: paths of those that are started instead of others, by the names of these. `more_header_bytes`:
-    what its interface counts of a full packet of TCP in addition to the usual headers (ESP in transport mode).
+    what its interface counts of a full packet of TCP in addition to the usual headers (ESP in transport mode). `vlan`:
+    the VLAN whose tag the packet generator's frames from here carry; None: they have none.
     """
 
     name: str
@@ -165,6 +166,7 @@ class Endpoint:
     cpu: int | None = None
     programs: Mapping[str, str] = field(default_factory=dict, compare=False)
     more_header_bytes: int = 0
+    vlan: int | None = None
 
     @property
     def prefix(self) -> list[str]:

@@ -154,7 +154,9 @@ def kind_of(topology: str | Network) -> TopologyKind:
             generators=("iperf3", "ping", "sockperf", "sockets"),
             side=on_call(f"{_EXISTING}:side") if existing_names.is_apart(topology) else None,
         )
-    return TABLE[topology.partition("+")[0]]
+    kind = TABLE[topology.partition("+")[0]]
+    # The network has no VLAN device, which some kernels lack. The packet generator tags its frames itself.
+    return replace(kind, generators=("packets",)) if switch_options.has_vlan(topology) else kind
 
 
 def check(

@@ -60,7 +60,8 @@ def frame_addresses(pair: Pair | RemotePair) -> FrameAddresses:
                 f"{client.name} does not know the MAC address of {hop}, its next hop to {server.name}"
             )
     ethernet = kind in ("ether", "loopback")
-    return FrameAddresses(client.interface, source_mac, target_mac, client.address, server.address, ethernet)
+    ips = client.address, server.address
+    return FrameAddresses(client.interface, source_mac, target_mac, *ips, ethernet, client.vlan)
 
 
 def _ip(end: Endpoint, words: list[str]) -> list[dict[str, Any]]:
@@ -78,7 +79,7 @@ def learning_frame(addresses: FrameAddresses, mix: Mix) -> bytes:
     target, source = map(packet_sender.mac, (addresses.target_mac, addresses.source_mac))
     ips = [addresses.source_ip, addresses.target_ip]
     own, other = (socket.inet_aton(ip) if ":" not in ip else bytes(4) for ip in ips)
-    tag = packet_sender.tag_of(mix)
+    tag = packet_sender.tag_of(addresses, mix)
     return (target + source + tag + ARP_REPLY + source + own + target + other).ljust(60, b"\0")
 
 

@@ -60,7 +60,8 @@ SNDBUF_BYTES = 4 << 20
 class FrameAddresses:
     """The addresses of a sender's frames: those of both ends, and the MAC address of the next hop.
 
-    `ethernet` False: the interface takes packets without an Ethernet header.
+    `ethernet` False: the interface takes packets without an Ethernet header. `vlan`: the VLAN of the sender, whose
+    tag its frames carry.
     """
 
     interface: str
@@ -69,6 +70,7 @@ class FrameAddresses:
     source_ip: str
     target_ip: str
     ethernet: bool = True
+    vlan: int | None = None
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def headers(addresses: FrameAddresses, mix: Mix, port: int = PORT) -> tuple[byte
     ip = _Ip(addresses, port)
     front = b""
     if addresses.ethernet:
-        tag = tag_of(mix)
+        tag = tag_of(addresses, mix)
         macs = mac(addresses.target_mac) + mac(addresses.source_mac)
         front = macs + tag + struct.pack("!H", ip.ethertype)
         sizes = [size + len(tag) for size in sizes]
@@ -131,9 +133,10 @@ def varied_mac(base: int, value: int) -> int:
     return base ^ value ^ (NO_END if value else 0)
 
 
-def tag_of(mix: Mix) -> bytes:
-    """Return the 802.1Q tag of the frames: empty without one."""
-    return b"" if mix.vlan is None else struct.pack("!HH", ETH_P_8021Q, mix.vlan)
+def tag_of(addresses: FrameAddresses, mix: Mix) -> bytes:
+    """Return the 802.1Q tag of the frames: that of their sender, or of the mix, or empty."""
+    vlan = mix.vlan if addresses.vlan is None else addresses.vlan
+    return b"" if vlan is None else struct.pack("!HH", ETH_P_8021Q, vlan)
 
 
 def _messages(mix: Mix) -> int:
@@ -278,7 +281,7 @@ class Report:
 
 def ethertype(addresses: FrameAddresses, mix: Mix) -> int:
     """Return the type of what an Ethernet header of these frames announces."""
-    if mix.vlan is not None:
+    if tag_of(addresses, mix):
         return ETH_P_8021Q
     return ETH_P_IPV6 if ":" in addresses.source_ip else ETH_P_IP
 

@@ -195,6 +195,7 @@ throughput ports=2,3 -> labkit's own server has the ports 0 and 1
 throughput vlan=7 topology=veth_bridge,veth_routed -> vlan=7: veth_routed drops frames with a VLAN tag, because its
 throughput vlan=7 topology=ipvlan_l3s -> vlan=7: ipvlan_l3s drops frames with a VLAN tag
 throughput vlan=7 topology=ovs_netdev+vlans=2 -> because vlans=2 makes the ends' ports access ports
+throughput vlan=7 topology=ovs+case=net_to_vm+tunnel=vlan -> because its rules match the tag of tunnel=vlan alone
 throughput vlan=7 topology=ovs+mirrors=1+output=vlan -> because output=vlan makes the ends' ports
 throughput trial_frames=9 trial_s=1 -> trial_frames=9 and trial_s=1: give one of them
 throughput trial_frames=1000000 -> trial_frames=1000000 takes 1000 s at min_rate=1kpps
@@ -246,6 +247,7 @@ monitor_cost topology=veth,gre -> topology and endpoint need one value each
 monitor_cost 'sample=$(id)' -> sample='$(id)' is no way to sample
 monitor_cost frame_bytes=20 -> a frame of 20 bytes is outside 64
 ovs_test_plan case=vm_to_vm tunnel=vxlan -> vm_to_vm has no network behind a tunnel: add tunnel=off
+ovs_test_plan vlan=7 -> there is no parameter vlan (use tunnel instead)
 ovs_test_plan rules_count=15 -> rules_count=15 is too few for pairs=4: 16 rules are the minimum
 ovs_test_plan endpoint=shared_guest -> does not support endpoint=shared_guest
 overlay payload_bytes=1399 -> payload_bytes=1399 is outside 16 to 1398: the range of a ping within the MTU
@@ -283,6 +285,7 @@ veth+mirrors=1 -> veth takes no options; ovs, ovs_netdev, ovs_afxdp, ovs_dpdk do
 ovs+rules=l3 -> rules needs a case: add case=net_to_vm|vm_to_net|vm_to_vm
 ovs+case=vm_to_net+rules=l4 -> rules=l4: choose l2, l3
 ovs+case=vm_to_vm+tunnel=vxlan -> vm_to_vm has no network behind a tunnel
+ovs+case=vm_to_net+tunnel=vlan -> takes the load of packets only, not that of iperf3
 ovs+case=vm_to_net+mirrors=1 -> a case does not use mirrors
 ovs_netdev+mirrors=1+select=client7 -> there is no client7; the last one is client0
 ovs_netdev endpoint=shared_guest -> ovs_netdev does not support endpoint=shared_guest: choose veth_bridge

@@ -273,7 +273,7 @@ def test_project_sweep_files(project: Path) -> None:
         if name.startswith("findings-"):
             assert sum(map(result.planned_s, result.points)) < 1800  # the shortened runs of docs/FINDINGS.md
         elif result.experiment == "ovs_test_plan":
-            assert sum(map(result.planned_s, result.points)) < 75 * 60  # it took 71 minutes
+            assert sum(map(result.planned_s, result.points)) < 95 * 60  # it took 71 minutes without a VLAN
             # The report compares both points, which measure frames of 64 bytes and 64,000 flows, with one baseline.
             assert len({OvsTestPlanParameters.of(point.parameters).arms[0] for point in result.points}) == 1
 

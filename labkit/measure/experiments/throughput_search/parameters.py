@@ -1,8 +1,9 @@
 """Parameters of the experiment `throughput`, and their checks."""
 
 import dataclasses
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
+from labkit.common import switch_options
 from labkit.common.errors import BadInput
 from labkit.common.limits import UNIQUE, Offered, OneOf, Within
 from labkit.measure import topologies
@@ -154,7 +155,8 @@ class Throughput(ServerParameters, frozen=True, kw_only=True):
             for flows in self.flows:
                 self.mix(frame, flows)
             if self.server is None or self.line_rate_bps is not None:
-                self.check_bounds(frame)
+                for one in self.topology_names:
+                    self.through(one).check_bounds(frame)
 
     def check_bounds(self, frame: str) -> None:
         """Raise BadInput for loads that cannot be searched. Percentages need the rate of the line."""
@@ -240,9 +242,12 @@ class Throughput(ServerParameters, frozen=True, kw_only=True):
         packet_generator.check_mix(mix, self.mtu_bytes, self.family)
         return mix
 
-    def mix_of(self, topology: str, frame: str, flows: int) -> Mix:
-        """Return the frames to send through one topology."""
-        return self.mix(frame, flows)
+    def through(self, topology: str) -> Self:
+        """Return the parameters for one topology: a VLAN or VXLAN makes the frames on a switch's network longer."""
+        tunnel = switch_options.columns(topology)["tunnel"]
+        if self.line_tag is not None or tunnel in (None, "off"):
+            return self
+        return type(self).like(self, line_tag=tunnel)
 
     def bounds(self, frame: str) -> tuple[float, float | None]:
         """Return the minimum and maximum load in frames per second; a maximum of None is what the generator reaches.

@@ -4,6 +4,9 @@ A rule matches an input port and the low bits of the destination: of the MAC add
 Rule number `i` matches the value `i`. The first 512 rules compare nine bits. The others compare as many bits as their
 number has, so each overlaps with one of the first, and goes ahead of it. With several input ports the rules belong to
 them in turn: with four, two of the nine bits are the port's, so every packet of every port meets exactly one rule.
+
+Where an end is in a VLAN, the rules match the tag of its frames and take it off, or add it to frames for this end. A
+ping stays without a tag, because the end has no VLAN device that would answer.
 """
 
 import ipaddress
@@ -15,6 +18,8 @@ from labkit.common.units import counted
 from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.system import machine, process
 
+# The type of a VLAN tag, and the bit of vlan_vid for it (ovs-fields(7))
+ETH_P_8021Q, OFPVID_PRESENT = 0x8100, 0x1000
 FIRST = 512  # rules that compare the same number of bits
 PRIORITY = 100  # of a rule that compares no bit; each bit adds 1
 INSTALL_S = 60.0  # 64,000 rules take 1 to 4 s
@@ -22,10 +27,12 @@ INSTALL_S = 60.0  # 64,000 rules take 1 to 4 s
 
 @dataclass(frozen=True)
 class Port:
-    """A port of the switch: its OpenFlow number, and the MAC address of the end behind it."""
+    """A port of the switch: its OpenFlow number, and the MAC address of the end behind it, with its VLAN if its frames
+    have a tag."""
 
     number: int
     mac: str
+    vlan: int | None = None
 
 
 @dataclass(frozen=True)
@@ -69,14 +76,18 @@ def rules(kind: str, count: int, family: int, towards: Sequence[Direction], rout
     result = []
     for number in range(count):
         direction, value = towards[number % len(towards)], number // len(towards)
-        compared, target = bits(number, count, len(towards)), direction.target(value)
+        arriving, target = direction.arriving, direction.target(value)
+        compared = bits(number, count, len(towards))
         match = _l2(value, compared) if kind == "l2" else _l3(value, compared, family)
         actions = f"output:{target.number}"
+        if arriving.vlan is not None:
+            match, actions = f"dl_vlan={arriving.vlan},{match}", f"pop_vlan,{actions}"
+        if target.vlan is not None:
+            tag = f"push_vlan:{ETH_P_8021Q:#x},set_field:{OFPVID_PRESENT | target.vlan}->vlan_vid"
+            match, actions = f"{'udp' if family == 4 else 'udp6'},{match}", f"{tag},{actions}"
         if kind == "l3":
             actions = f"mod_dl_src:{router_mac},mod_dl_dst:{target.mac},dec_ttl,{actions}"
-        result.append(
-            f"priority={PRIORITY + compared},in_port={direction.arriving.number},{match},actions={actions}"
-        )
+        result.append(f"priority={PRIORITY + compared},in_port={arriving.number},{match},actions={actions}")
     return result
 
 

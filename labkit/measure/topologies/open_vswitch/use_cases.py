@@ -3,14 +3,14 @@
 `ovs+case=net_to_vm`: frames from the network are spread over the VMs. `vm_to_net`: every VM sends to the network.
 `vm_to_vm`: every VM sends to all others. A pair adds a VM; `pairs=4` is the test plan's number. The VMs are namespaces
 (or containers in them), or guests on taps; the network is a namespace. With `tunnel=vxlan` the network reaches the
-switch through VXLAN.
+switch through VXLAN, and with `tunnel=vlan` in a VLAN.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from labkit.common import switch_options
@@ -56,20 +56,21 @@ BRIDGE = "switch"
 NETWORK = "network"
 NET_PORT, VM_PORT = 1, 10  # OpenFlow numbers of the network and of the first VM, as in the test plan
 ROUTER_SIDE = 6  # the part of the MAC address that L3 rules give to a frame
-VNI = 1
+VNI = VLAN = 1
 
 
 @dataclass(frozen=True)
 class _End:
     """An end of a use case: a VM (`number` from 0), or the network, whose number comes after the last VM's.
 
-    `openflow`: the number of its port.
+    `openflow`: the number of its port. `vlan`: the VLAN between it and the switch; None: its frames have no tag.
     """
 
     name: str
     number: int
     address: Interface
     openflow: int
+    vlan: int | None = None
 
 
 @contextmanager
@@ -87,7 +88,7 @@ def use_case(name: str, spec: Spec) -> Iterator[Topology]:
             " minimum for so many VMs"
         )
     under_bytes = spec.mtu_bytes + length_bytes(headers("vxlan"))
-    if options.tunnel != "off" and under_bytes > MAX_BYTES:
+    if options.tunnel == "vxlan" and under_bytes > MAX_BYTES:
         raise BadInput(
             f"mtu_bytes={spec.mtu_bytes} does not fit into VXLAN over a veth: the limit is {MAX_BYTES}"
         )
@@ -96,8 +97,8 @@ def use_case(name: str, spec: Spec) -> Iterator[Topology]:
         _End(f"vm{number}", number, address(spec.family, SERVERS, number - 1), VM_PORT + number)
         for number in range(vms_count)
     ]
-    is_network = options.case != "vm_to_vm"
-    net = [_End(NETWORK, vms_count, address(spec.family, CLIENTS, 0), NET_PORT)] if is_network else []
+    at, vlan = address(spec.family, CLIENTS, 0), VLAN if options.tunnel == "vlan" else None
+    net = [_End(NETWORK, vms_count, at, NET_PORT, vlan)] if options.case != "vm_to_vm" else []
     guests = vms if spec.endpoint == "guest" else []
     own = [end for end in (*vms, *net) if end not in guests]
     tunnelled = net if options.tunnel == "vxlan" else []
@@ -119,7 +120,8 @@ def use_case(name: str, spec: Spec) -> Iterator[Topology]:
             _tunnel_switch(end, one, built)
         _install(options, spec, one, vms, net)
         nics = {end.number: _nic(spec, end, tap.fds, [*vms, *net]) for end, tap in taps.items()}
-        ends = {end.number: built.endpoint(end.name) for end in own} | booted(stack, spec, between, nics)
+        ends = {end.number: replace(built.endpoint(end.name), vlan=end.vlan) for end in own}
+        ends |= booted(stack, spec, between, nics)
         pairs = _pairs(options.case, spec, [ends[vm.number] for vm in vms], [ends[end.number] for end in net])
         yield Topology(name, spec, pairs, built.spaces, switch=one, meter=_meter(one))
 
@@ -197,7 +199,7 @@ def _install(
 ) -> None:
     """Add the rules. What no rule takes, as the answers to a ping, is switched by learning."""
     assert options.case is not None, "the name of the topology has a case"
-    ports = [RulePort(end.openflow, mac(end.number, 0, spec.ours)) for end in (*vms, *net)]
+    ports = [RulePort(end.openflow, mac(end.number, 0, spec.ours), end.vlan) for end in (*vms, *net)]
     towards = rules.directions(options.case, ports[-1], ports[: len(vms)])
     lines = rules.rules(
         options.rules, options.rules_count, spec.family, towards, mac(0, ROUTER_SIDE, spec.ours)

@@ -29,6 +29,7 @@ SWITCHES = (
     SwitchOptions("ovs_netdev", mirrors=1, output="vxlan", uplink_bps=1e9, uplink_mtu=1500),
     SwitchOptions(vlans=2, mirrors=1, select="vlan:2", sampling="ipfix:100"),
     SwitchOptions(case="net_to_vm", rules="l3", rules_count=16),
+    SwitchOptions(case="vm_to_net", tunnel="vlan"),
 )
 
 

@@ -76,6 +76,25 @@ def test_load_is_spread_evenly(case: str, expected: dict[int, int]) -> None:
             assert outputs == expected
 
 
+@pytest.mark.parametrize("kind", ["l2", "l3"])
+@pytest.mark.parametrize(
+    ("case", "match", "action"),
+    [
+        ("net_to_vm", "dl_vlan=7,", "pop_vlan,"),
+        ("vm_to_net", "udp,", "push_vlan:0x8100,set_field:4103->vlan_vid,"),  # 0x1000: there is a tag
+    ],
+)
+def test_rules_of_a_vlan_are_the_others_and_change_the_tag(
+    case: str, match: str, action: str, kind: str
+) -> None:
+    plain, tagged = (
+        rules(kind, 100, 4, directions(case, net, VMS), ROUTER) for net in (NET, Port(1, NET.mac, vlan=7))
+    )
+    for line, other in zip(plain, tagged, strict=True):
+        assert other.count(f",{match}") == other.count(f"{action}output:") == 1
+        assert other.replace(match, "").replace(action, "") == line
+
+
 @pytest.mark.parametrize("case", ["net_to_vm", "vm_to_vm"])
 @pytest.mark.parametrize("count", [17, 1000])
 def test_number_of_a_vm_leads_to_it(case: str, count: int) -> None:

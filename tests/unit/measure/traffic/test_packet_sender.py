@@ -1,5 +1,6 @@
 """Frames of the packet generator: lengths, checksums, flows, rates, and line rate arithmetic."""
 
+import dataclasses
 import errno
 import os
 import socket
@@ -72,6 +73,7 @@ def test_frames_with_a_tag_without_ethernet_and_in_a_mix() -> None:
     tagged, plain = frames(V4, Mix(vlan=7))[0], frames(V4, Mix())[0]
     assert tagged[12:18] == bytes.fromhex("810000070800")
     assert tagged[:12] + tagged[16:] == plain  # the tag makes a frame longer and changes nothing else
+    assert frames(dataclasses.replace(V4, vlan=7), Mix())[0] == tagged  # a sender in a VLAN
     bare = FrameAddresses("tun0", V4.source_mac, V4.target_mac, V4.source_ip, V4.target_ip, ethernet=False)
     [frame, *_] = frames(bare, Mix((64,), 1))
     assert (frame[0], len(frame)) == (0x45, 46)
