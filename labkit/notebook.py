@@ -129,16 +129,22 @@ class Run:
         left, right = against or self._only("baseline"), arm or self._only("variant")
         return why_page.explain(f"{self.folder}:{left}", right, processes, self.percentile)
 
-    def causes(self) -> None:
+    def causes(self, arm: str = "", against: str | None = None) -> None:
         """Show why each variant differs from the baseline, with a flame graph if perf_record profiled both.
 
-        A run of one arm has its flame graph alone. Most published runs have no profiles.
+        arm, against: show it of these two alone, and nothing if the run lacks profiles of either. A run of one arm has
+        its flame graph alone. Most published runs have no profiles.
         """
-        if published_runs.is_published(self.folder) and self.profiles["folded_stacks"].isna().all():
+        profiled = self.profiles[self.profiles["observer"].notna()]
+        there = not published_runs.is_published(self.folder) or profiled["folded_stacks"].notna().any()
+        if arm:
+            if there and {arm, against} <= set(profiled["arm"]):
+                self._show_cause(arm, against)
+            return
+        if not there:
             _note("Profiles are not published, so no cause is named: measure the run again to see causes.")
             return
-        profiles = self.profiles
-        arms = profiles.loc[profiles["role"].eq("variant") & profiles["observer"].notna(), "arm"].unique()
+        arms = profiled.loc[profiled["role"].eq("variant"), "arm"].unique()
         try:
             own = self._own_flames()
         except LabkitError as error:
@@ -148,12 +154,15 @@ class Run:
             display(graph)
         if not len(arms) and not own:
             _note("Not measured: set `observe=perf_record,counters` to see causes and flame graphs.")
-        for arm in arms:
-            display(displays.markdown(f"### {arm}"))
-            try:
-                display(self.why(str(arm)))
-            except LabkitError as error:
-                _note(f"{arm} is not explained: {error}.")
+        for each in arms:
+            self._show_cause(str(each))
+
+    def _show_cause(self, arm: str, against: str | None = None) -> None:
+        display(displays.markdown(f"### {arm}{f' against {against}' if against else ''}"))
+        try:
+            display(self.why(arm, against))
+        except LabkitError as error:
+            _note(f"{arm} is not explained: {error}.")
 
     def flames(self, arm: str = "", against: str | None = None) -> flame.Flames:
         """Return the differential flame graphs of `why`; of a run of one arm, that arm's own. Raises as `why`."""

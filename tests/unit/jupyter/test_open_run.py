@@ -164,9 +164,23 @@ def test_causes_without_profiles(run: Run, shown: list[Any]) -> None:
     run.causes()
     [line] = shown
     assert "observe=perf_record,counters" in line.data
+    run.causes("macvlan_bridge", against="veth_bridge")
+    assert len(shown) == 1
     notebook.open_run(ROOT / "data/results/mtu").causes()
     assert "Profiles are not published" in shown[1].data
     assert len(shown) == 2
+
+
+def test_causes_of_a_published_run(shown: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    published = notebook.open_run(ROOT / "data/results/datapaths_of_today")
+    monkeypatch.setattr(published, "why", lambda *sides: sides)
+    published.causes()
+    assert ("veth_redirect_peer", None) in shown
+    shown.clear()
+    published.causes("veth_redirect_peer", against="veth_redirect")
+    published.causes("veth_redirect_peer", against="netkit")
+    assert shown[0].data == "### veth_redirect_peer against veth_redirect"
+    assert shown[1:] == [("veth_redirect_peer", "veth_redirect")]
 
 
 def test_names_of_a_notebook_are_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
