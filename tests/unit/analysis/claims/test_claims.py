@@ -771,6 +771,19 @@ def test_remark_about_saturation_is_what_the_run_says() -> None:
 
 
 @pytest.mark.long
+def test_remark_about_idle_time_is_what_the_runs_say(judgements: list[Judgement]) -> None:
+    [judged] = [one for one in judgements if one.claim.name == "mirror-idle"]
+    [idle] = [one for one, _ in judged.evidence if one.run == "mirrors"]
+    assert (1 / 1.1 < idle.low < idle.high < 1.1, idle.setups_count) == (True, 30)
+    for run in ("mirrors", "mirrors_profiled"):
+        rows = evidence.rows_with(
+            PUBLISHED.compared_rows(run, "idle"), {"length_bytes": 1024, "rate_bps": None}
+        )
+        shares = rows.groupby("mirrors")["switch_ratio"].median()
+        assert shares[1] > shares[0]
+
+
+@pytest.mark.long
 def test_figures_of_a_run_replace_earlier_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(PUBLISHED.folder / "uplink", tmp_path / "uplink")
     folder = tmp_path / "figures/uplink"
