@@ -171,8 +171,8 @@ class CapturedPackets:
         recorded = pcapng.read(file)
         self.counts = recorded.counts
         redirects = (link.redirect for space in state.namespaces for link in space.interfaces)
-        skipped = {f"{at.namespace}:{at.interface}" for one in redirects if one for at in one.skips}
-        self.doubt = doubt(self.counts, rate_pps, [hop for hop in self.counts if hop in skipped])
+        unseen = {f"{at.namespace}:{at.interface}" for one in redirects if one for at in one.unseen}
+        self.doubt = doubt(self.counts, rate_pps, [hop for hop in self.counts if hop in unseen])
         result = journey.journeys(recorded.frames, state.ports())
         self._recorded = (
             journey.rows(result, self.counts, state.owners()),

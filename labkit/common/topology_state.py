@@ -35,13 +35,13 @@ class TunnelState(msgspec.Struct, frozen=True, kw_only=True):
 class RedirectState(msgspec.Struct, frozen=True):
     """Where a BPF program sends what arrives at an interface: the helper that it calls, and the hook where it runs.
 
-    skips: the interfaces at which neither a capture nor a queue nor a rule sees it pass. Those of XDP count it.
+    unseen: the interfaces at which neither a capture nor a queue nor a rule sees it pass. Those of XDP count it.
     """
 
     to: Place
     helper: str
     hook: str
-    skips: list[Place] = []
+    unseen: list[Place] = []
 
 
 class InterfaceState(msgspec.Struct, frozen=True, kw_only=True):

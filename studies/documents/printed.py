@@ -208,7 +208,8 @@ def uplink_outlier() -> float:
     """Return the captured share that is farthest from the median of all shares, as a ratio to that median."""
     shares = captured_shares()["share"]
     relative = shares / shares.median()
-    return float(relative.iloc[int(np.abs(np.log(relative.to_numpy(float))).argmax())])
+    logs = np.log(relative.to_numpy(float))
+    return float(relative.iloc[int(np.abs(logs).argmax())])
 
 
 def _above_line() -> pd.DataFrame:

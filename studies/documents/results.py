@@ -12,9 +12,6 @@ import plotly.graph_objects as go
 from labkit.analysis import load, published_runs, run_figures, verdicts
 from labkit.common import run_folder
 
-# What two arms are compared by: None is the usual metric. Jitter and arrived are columns of UDP.
-METRICS = {"speed": None, "jitter": "jitter_s", "arrived": "arrived_ratio", "idle": "idle_ratio"}
-
 
 def how_to_measure(run: str) -> str:
     """Return the command that measures a run that is not published, with the shortened sweep if there is one."""
@@ -67,13 +64,9 @@ class Results:
 
     def compared_rows(self, name: str, of: str = "speed") -> pd.DataFrame:
         """Return the rows of a run that have this metric (of METRICS)."""
-        rows = self.rows(name)
-        if (metric := METRICS[of]) is None:
-            return rows
-        if of == "idle":
-            return _shares_of_cpus(rows).assign(metric=metric)
-        lost = rows["lost_count"] / rows["sent_count"].where(rows["sent_count"].gt(0))
-        return rows[rows["protocol"].eq("udp")].assign(arrived_ratio=1 - lost, metric=metric)
+        metric, rows_of = METRICS[of]
+        rows = rows_of(self.rows(name))
+        return rows if metric is None else rows.assign(metric=metric)
 
     def _verdicts(self, name: str, of: str = "speed") -> pd.DataFrame:
         return verdicts.verdicts(self.compared_rows(name, of), pairs=self.ratios(name, of))
@@ -99,3 +92,17 @@ def _shares_of_cpus(rows: pd.DataFrame) -> pd.DataFrame:
     idle_s = whole_s - sums["cpu_s"] - sums["steal_s"]
     shares = {"idle_ratio": idle_s / whole_s, "switch_ratio": sums["switch_cpu_s"] / whole_s}
     return ok.assign(**shares).drop_duplicates(setup).assign(method="whole", slice=math.nan)
+
+
+def _of_udp(rows: pd.DataFrame) -> pd.DataFrame:
+    lost = rows["lost_count"] / rows["sent_count"].where(rows["sent_count"].gt(0))
+    return rows[rows["protocol"].eq("udp")].assign(arrived_ratio=1 - lost)
+
+
+# What two arms are compared by: a column (None: the usual metric), and the rows that have it.
+METRICS: dict[str, tuple[str | None, Callable[[pd.DataFrame], pd.DataFrame]]] = {
+    "speed": (None, lambda rows: rows),
+    "jitter": ("jitter_s", _of_udp),
+    "arrived": ("arrived_ratio", _of_udp),
+    "idle": ("idle_ratio", _shares_of_cpus),
+}

@@ -119,9 +119,9 @@ class OvsTestPlanParameters(Throughput, frozen=True, kw_only=True):
 class SwitchSearch(Throughput, frozen=True, kw_only=True):
     """Parameters of the searches of the plan's switches."""
 
-    def through(self, topology: str) -> Self:
+    def for_topology(self, topology: str) -> Self:
         """Return the parameters for a switch: flows differ in the field that the rules match."""
-        return type(self).like(super().through(topology), vary=(VARY[options(topology).rules],))
+        return type(self).like(super().for_topology(topology), vary=(VARY[options(topology).rules],))
 
 
 def plan(parameters: OvsTestPlanParameters, seed: int) -> Plan:

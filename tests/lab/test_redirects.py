@@ -49,13 +49,13 @@ def test_which_hops_a_redirect_skips(name: str, need: Need) -> None:
     assert sent < PINGS if "between:port1 out" not in steps else sent >= PINGS, sent
     # What the drawing says, captures show.
     redirects = [one.redirect for space in state.namespaces for one in space.interfaces if one.redirect]
-    [skips] = [[place.interface for place in one.skips] for one in redirects if one.to.interface == "port1"]
+    [names] = [[place.interface for place in one.unseen] for one in redirects if one.to.interface == "port1"]
     captured = Counter(
         f"{row['hop']} {row['direction']}" for row in seen.packets if "echo request" in row["what"]
     )
-    unseen = {step for step in WHOLE[1:3] if step.split()[0].removeprefix("between:") in skips}
+    unseen = {step for step in WHOLE[1:3] if step.split()[0].removeprefix("between:") in names}
     assert captured == {step: PINGS for step in WHOLE if step not in unseen}
-    assert ("skips between/port" in drawing.tree(state)) == bool(unseen)
+    assert ("captures do not see it at between/port" in drawing.tree(state)) == bool(unseen)
     assert ("redirect past between:port0, between:port1" in (seen.doubt or "")) == bool(unseen)
 
 

@@ -144,8 +144,8 @@ def label(one: InterfaceState) -> list[str]:
     words = [one.name, *([] if plain else [kind(one)]), *condition(one)]
     if one.redirect is not None:
         words.append(f"{one.redirect.helper} at {one.redirect.hook}")
-    skips = [place.interface for place in one.redirect.skips] if one.redirect is not None else []
-    return [" · ".join(words), *([f"skips {', '.join(skips)}"] if skips else []), *one.addresses]
+    unseen = [place.interface for place in one.redirect.unseen] if one.redirect is not None else []
+    return [" · ".join(words), *([f"not seen at {', '.join(unseen)}"] if unseen else []), *one.addresses]
 
 
 def outside(one: TunnelState) -> str:

@@ -54,9 +54,9 @@ def _facts(one: InterfaceState) -> Iterator[str]:
         yield f"tunnel {graph.outside(one.tunnel)}{f' ({peers})' if peers else ''}"
     if one.redirect is not None:
         yield f"{one.redirect.helper} at {one.redirect.hook} to {_at(one.redirect.to)}"
-        if skips := ", ".join(map(_at, one.redirect.skips)):
+        if unseen := ", ".join(map(_at, one.redirect.unseen)):
             is_counted = one.redirect.hook.startswith("xdp")
-            yield f"skips {skips}{' (they count it, captures do not see it)' if is_counted else ''}"
+            yield f"captures do not see it at {unseen}{' (counters do)' if is_counted else ''}"
     if one.copies:
         yield f"copies of {', '.join(place.interface for place in one.copies)}"
     if one.qdisc not in (None, "noqueue"):

@@ -15,6 +15,7 @@ FOREIGN_LOAD = "foreign load"  # the candidate of other programs
 IDLE_BELOW = 0.9  # of the time of all CPUs: a program that wants to run gets a CPU
 AT_SOCKET = ("UDP socket", "left unread in the socket")  # the ends of places where a program was too slow
 FOREIGN_AT_TIMES = "foreign load at times"  # of other programs that ran in some rounds only
+FRAMES = {True: "smaller frames", False: "larger frames"}  # candidates, by whether there are more of them
 SEGMENTATION = "tcp-segmentation-offload"  # without it, the sender segments before the path
 
 
@@ -290,7 +291,7 @@ def effect_of_loss(evidence: Evidence) -> tuple[float, str] | None:
 def _frames_candidate(evidence: Evidence, settings: Sequence[Setting]) -> Iterator[Candidate]:
     """Yield the candidate of smaller or larger frames, as the counters say, or without them the clients' offloads."""
     frames, text, offload = evidence.frames_per_work, phrases.frames(evidence), _segmentation(evidence)
-    size = _more_of_the_same(evidence)
+    size = _common_functions(evidence)
     if frames is not None and text is not None:
         more, findings = frames.difference, [("counters", text)]
     elif frames is None and offload is not None and size is not None:
@@ -307,8 +308,8 @@ def _frames_candidate(evidence: Evidence, settings: Sequence[Setting]) -> Iterat
     explains = explains_direction(evidence, more)
     differs = evidence.has_effect or evidence.verdict is not None
     strength = 3 if explains and matched else 2 if explains and differs else 0
-    word, place = "smaller" if more > 0 else "larger", "the code that both sides run" if size else ""
-    yield Candidate(f"{word} frames", strength, tuple(findings), size, matched, place=place)
+    place = "the code that both sides run" if size else ""
+    yield Candidate(FRAMES[more > 0], strength, tuple(findings), size, matched, place=place)
 
 
 def _segmentation(evidence: Evidence) -> Setting | None:
@@ -322,11 +323,11 @@ def _segmentation(evidence: Evidence) -> Setting | None:
     return Setting(f"offload {SEGMENTATION}", left, right, ("client",))
 
 
-def _more_of_the_same(evidence: Evidence) -> Estimate | None:
+def _common_functions(evidence: Evidence) -> Estimate | None:
     """Return the time of the code that both sides run, if it carries most of the difference: it runs more often."""
     if not evidence.cost_differs:
         return None
-    size = causes.common(evidence.frames)
+    size = causes.common_functions(evidence.frames)
     return size if size.certain and size.difference / evidence.split.total.difference > 0.5 else None
 
 

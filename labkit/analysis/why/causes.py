@@ -301,7 +301,7 @@ def part(frames: Frames, path: code_paths.Path) -> Estimate:
     return _time_in(frames, lambda tree: tree.inside(_frames_of(tree, lambda name: _is_of(path, name))))
 
 
-def common(frames: Frames) -> Estimate:
+def common_functions(frames: Frames) -> Estimate:
     """Return the self time of the functions that both sides call, in seconds per unit that arrived."""
     both = np.minimum(frames.left.mean(axis=1), frames.right.mean(axis=1)) > 0
     names = {name for name, there in zip(frames.tree.names, both, strict=True) if there}

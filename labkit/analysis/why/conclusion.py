@@ -223,7 +223,7 @@ def _further_p_values(evidence: Evidence, one: Candidate) -> Iterator[float]:
         yield TESTS_COUNT * one.size.p
     if one.name.endswith("lost"):
         yield TESTS_COUNT * evidence.split.spent.p
-    if one.name.endswith("frames") and evidence.frames_per_work is not None:
+    if one.name in candidates.FRAMES.values() and evidence.frames_per_work is not None:
         yield TESTS_COUNT * evidence.frames_per_work.p
 
 
@@ -232,7 +232,7 @@ def _rank(evidence: Evidence, one: Candidate) -> float:
     rest."""
     if _is_change(evidence, one) or _is_run_difference(evidence, one):
         return one.strength + 0.5
-    of_most_code = one.strength == 3 and one.size is not None and one.name.endswith("frames")
+    of_most_code = one.strength == 3 and one.size is not None and one.name in candidates.FRAMES.values()
     if of_most_code or (one.strength > 0 and _is_largest_loss(evidence, one)):
         return 3.25  # the largest part of the difference, before code that explains a smaller one
     is_parameter = bool(one.settings) and one.settings[0].requested
@@ -353,7 +353,7 @@ def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
         yield f"{start}: {what}, which {phrases.effect(evidence, best.size)}"
         yield phrases.total_difference(whole)
     elif setting is not None:
-        makes = f", which makes {best.name}" if best.name.endswith("frames") else ""
+        makes = f", which makes {best.name}" if best.name in candidates.FRAMES.values() else ""
         yield f"{opening} is {named}{makes}{f': {whole}' if whole else ''}"
         if best.size is not None and best.size.certain:
             size = f"{phrases.interval(best.size)} {phrases.per_unit(evidence)}{phrases.share(best.size, evidence)}"

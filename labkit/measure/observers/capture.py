@@ -87,16 +87,17 @@ class Capture:
             pcapng.sort(self.path, journey.comments(journeys, names))
 
 
-def doubt(counts: Mapping[str, Counts], rate_pps: int, skipped: Sequence[str] = ()) -> str | None:
-    """Return one sentence if packets are missing in a capture, else None. `skipped`: the points that redirects skip."""
+def doubt(counts: Mapping[str, Counts], rate_pps: int, unseen: Sequence[str] = ()) -> str | None:
+    """Return one sentence if packets are missing in a capture, else None. `unseen`: the points where what
+    BPF programs redirect cannot be captured."""
     lost = []
     for name, one in counts.items():
         if one.dropped_count:
             lost.append(f"{one.dropped_count} at {name} (the recorder was too slow)")
         if one.skipped_count:
             lost.append(f"{one.skipped_count} at {name} (beyond {rate_pps} a second, or the file was full)")
-    if skipped:
-        lost.append(f"those that BPF programs redirect past {', '.join(skipped)}")
+    if unseen:
+        lost.append(f"those that BPF programs redirect past {', '.join(unseen)}")
     return f"the capture lacks packets: {', '.join(lost)}" if lost else None
 
 

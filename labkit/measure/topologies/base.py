@@ -104,8 +104,8 @@ class Topology:
 
     `switch`: the Open vSwitch that joins the ends, if any. `meter`: reads counters of what joins the ends and returns
     a function; that function reads them again and returns the row columns for the time between. `doubts`: reasons to
-    doubt every row of this topology. `redirects`: what its BPF programs redirect. `copiers`: programs in BETWEEN that
-    copy data, each between the interface whose packets it takes (`peer`) and its own (`lower`). `why_silent`: returns
+    doubt every row of this topology. `redirects`: what its BPF programs redirect. `relays`: programs in BETWEEN that
+    relay data, each between the interface whose packets it takes (`peer`) and its own (`lower`). `why_silent`: returns
     why its ends cannot reach each other, if it knows. `shown`: of an existing network, the interfaces on its path by
     namespace; None: all. `steps`: its path, forward and back. `at_end`: what has to be undone before the topology is
     removed.
@@ -119,7 +119,7 @@ class Topology:
     meter: Meter | None = None
     doubts: tuple[str, ...] = ()
     redirects: tuple[Redirect, ...] = ()
-    copiers: Sequence[InterfaceState] = ()
+    relays: Sequence[InterfaceState] = ()
     shown: Mapping[str, Collection[str]] | None = None
     steps: tuple[Sequence[Step], Sequence[Step]] = ((), ())
     why_silent: Callable[[], str] = lambda: ""

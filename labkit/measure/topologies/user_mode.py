@@ -161,7 +161,7 @@ def user_mode(name: str, spec: Spec) -> Iterator[Topology]:
         between, spaces = built.space[BETWEEN], dict(built.space)
         # Pings leave by sockets that only this range of groups may open (icmp(7)).
         between.sysctl("ipv4/ping_group_range", "0 0")
-        pairs, copiers = [], []
+        pairs, relays = [], []
         for number in range(spec.pairs):
             client, server = names = [end_name(2 * number), end_name(2 * number + 1)]
             behind = names[program.side - CLIENTS]
@@ -180,7 +180,7 @@ def user_mode(name: str, spec: Spec) -> Iterator[Topology]:
             if program.interface != TAP:
                 index, own = 1, LOOPBACK
             end = Endpoint(behind, spaces[behind], program.interface, index, str(own.ip))
-            copiers.append(InterfaceState(
+            relays.append(InterfaceState(
                 name=f"{name.partition('_')[0]}{number}", index=0, kind=PROGRAM, up=True, carrier=True, mtu_bytes=0,
                 peer=Place(behind, end.interface), lower=Place(BETWEEN, f"port{number}"),
             ))  # fmt: skip
@@ -191,7 +191,7 @@ def user_mode(name: str, spec: Spec) -> Iterator[Topology]:
                 if behind == client
                 else Pair(built.endpoint(client), replace(end, published_address=str(host.ip)))
             )
-        yield replace(topology, pairs=pairs, namespaces=list(spaces.values()), copiers=copiers)
+        yield replace(topology, pairs=pairs, namespaces=list(spaces.values()), relays=relays)
 
 
 def _other(side: int) -> int:

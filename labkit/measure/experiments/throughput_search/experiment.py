@@ -131,7 +131,7 @@ def plan(parameters: Throughput, seed: int) -> Plan:
 
 def search(parameters: Throughput, built_arm: BuiltArm, frame: str, flows: int, record: Record) -> None:
     """Search one arm; record a row for each trial and for each loss ratio. Raises LabkitError."""
-    parameters = parameters.through(built_arm.arm.topology)
+    parameters = parameters.for_topology(built_arm.arm.topology)
     with ExitStack() as stack:
         mix = parameters.mix(frame, flows)
         trials = stack.enter_context(built_arm.trials(parameters.load_generator, mix, parameters.direction))

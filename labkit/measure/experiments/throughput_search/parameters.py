@@ -156,7 +156,7 @@ class Throughput(ServerParameters, frozen=True, kw_only=True):
                 self.mix(frame, flows)
             if self.server is None or self.line_rate_bps is not None:
                 for one in self.topology_names:
-                    self.through(one).check_bounds(frame)
+                    self.for_topology(one).check_bounds(frame)
 
     def check_bounds(self, frame: str) -> None:
         """Raise BadInput for loads that cannot be searched. Percentages need the rate of the line."""
@@ -242,7 +242,7 @@ class Throughput(ServerParameters, frozen=True, kw_only=True):
         packet_generator.check_mix(mix, self.mtu_bytes, self.family)
         return mix
 
-    def through(self, topology: str) -> Self:
+    def for_topology(self, topology: str) -> Self:
         """Return the parameters for one topology: a VLAN or VXLAN makes the frames on a switch's network longer."""
         tunnel = switch_options.columns(topology)["tunnel"]
         if self.line_tag is not None or tunnel in (None, "off"):

@@ -63,7 +63,7 @@ class SearchProfile(Profile):
         shared = columns(parameters, frame, self.flows)
         shared |= {"loss_goal_ratio": parameters.loss[0]}
         try:
-            mix = parameters.through(built_arm.arm.topology).mix(frame, self.flows)
+            mix = parameters.for_topology(built_arm.arm.topology).mix(frame, self.flows)
             made = built_arm.trials(parameters.load_generator, mix, parameters.direction)
             with made as trials, (counting or nullcontext)():
                 metered, times = built_arm.metered(), machine.cpu_times()

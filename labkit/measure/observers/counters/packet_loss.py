@@ -126,7 +126,7 @@ def losses(
     for client, server, path in pairs:
         own = [step for step in path if step not in shared]
         if not own:
-            reason = "the path between the endpoints is unknown, or a program copies the data of the packets"
+            reason = "the path between the endpoints is unknown, or a program relays the data of the packets"
             report: dict[str, Any] = {"unit": None, "reason": reason, "hops": []}
         else:
             at_ends = (own[0][0], own[-1][0])
@@ -376,7 +376,7 @@ class _FollowedPaths:
         each = (there, pairs), (back, [pair.turned for pair in pairs])
         self.ways = [
             [
-                (sender.name, receiver.name, _pair_path(pair, [] if topology.copiers else steps))
+                (sender.name, receiver.name, _pair_path(pair, [] if topology.relays else steps))
                 for pair, (sender, receiver), steps in zip(
                     ends, state.pairs, packet_path.packet_paths(state), strict=True
                 )

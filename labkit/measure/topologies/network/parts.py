@@ -170,7 +170,7 @@ class Redirect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="red
     hook: BpfHook = "tc"
 
     @property
-    def skips(self) -> tuple[str, ...]:
+    def unseen(self) -> tuple[str, ...]:
         """The interfaces of the node at which neither a capture nor a queue nor a rule sees what is redirected.
 
         bpf_redirect_peer lets it arrive at the other end of `to`'s cable (skb_do_redirect, net/core/filter.c), so `to`

@@ -456,7 +456,7 @@ def _impairments(described: NetworkIndex) -> None:
                 f" {described.names(one.at)}"
             )
         if any(
-            (each.at, each.to) == (one.at, one.interface) and each.to in each.skips
+            (each.at, each.to) == (one.at, one.interface) and each.to in each.unseen
             for each in described.redirects
         ):
             raise BadInput(

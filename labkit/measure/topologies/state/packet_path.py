@@ -52,7 +52,7 @@ def _skipped(known: Interfaces, here: Place, port: Place) -> Place | None:
     redirect = known[here].redirect
     if redirect is None or redirect.to != port or redirect.hook.startswith("xdp"):
         return None  # drivers count what XDP redirects
-    return next(iter(redirect.skips), None)
+    return next(iter(redirect.unseen), None)
 
 
 def _outwards(known: Interfaces, place: Place) -> Iterator[tuple[Place, str]]:

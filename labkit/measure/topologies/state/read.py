@@ -82,21 +82,23 @@ def state(topology: Topology) -> State:
     made = State(topology.name, os.uname().release, ends, result, *map(list, topology.steps))
     if topology.shown is not None or not ends:  # the routes of an existing network were followed
         return made
-    (forward,), (back,) = (packet_paths(replace(made, pairs=[ends[0][::step]])) for step in (1, -1))
+    client, server = ends[0]
+    (forward,) = packet_paths(replace(made, pairs=[(client, server)]))
+    (back,) = packet_paths(replace(made, pairs=[(server, client)]))
     return replace(made, forward=forward, back=back)
 
 
 def _with_programs(space: Namespace, topology: Topology) -> Namespace:
-    """Add what the topology alone knows: what its BPF programs redirect, and programs that copy data."""
+    """Add what the topology alone knows: what its BPF programs redirect, and programs that relay data."""
     own = {
         one.interface: RedirectState(
-            Place(one.at, one.to), one.helper, one.hook, [Place(one.at, name) for name in one.skips]
+            Place(one.at, one.to), one.helper, one.hook, [Place(one.at, name) for name in one.unseen]
         )
         for one in topology.redirects
         if one.at == space.name
     }
     interfaces = [replace(one, redirect=own.get(one.name)) for one in space.interfaces]
-    return replace(space, interfaces=[*interfaces, *(topology.copiers if space.name == BETWEEN else ())])
+    return replace(space, interfaces=[*interfaces, *(topology.relays if space.name == BETWEEN else ())])
 
 
 def _end(endpoint: endpoints.Endpoint) -> PairEnd:

@@ -22,7 +22,7 @@ def test_parameters_of_the_plan() -> None:
     assert made.in_guests
     assert made.switch_parameters().endpoint == ("namespace", "guest")
     arms = OvsTestPlanParameters.of({"frame_bytes": "imix"}).switch_parameters()
-    l2, l3 = (arms.through(f"ovs+case=vm_to_vm{words}").mix("128", 64000) for words in ("", "+rules=l3"))
+    l2, l3 = (arms.for_topology(f"ovs+case=vm_to_vm{words}").mix("128", 64000) for words in ("", "+rules=l3"))
     assert l2 == Mix((128,), 64000, ("target_mac",), 2000, 10)
     assert l3 == Mix((128,), 64000, ("target_ip",), 2000, 10)
     given = {"case": "vm_to_net", "tunnel": "vxlan", "rules": "l3"}
@@ -33,7 +33,7 @@ def test_parameters_of_the_plan() -> None:
 
 def test_frames_on_the_network_are_longer_in_a_vlan_and_a_tunnel() -> None:
     made = OvsTestPlanParameters.of({"line_rate_bps": 1e9, "case": "net_to_vm", "rules": "l3"})
-    of = {options(arm).tunnel: made.switch_parameters().through(arm) for arm in made.arms}
+    of = {options(arm).tunnel: made.switch_parameters().for_topology(arm) for arm in made.arms}
     wire_bytes = {name: one.line().wire_bytes(64) for name, one in of.items()}
     assert wire_bytes == {"off": 84, "vxlan": 134, "vlan": 88}
     assert of["vlan"].bounds("64") == (1000, pytest.approx(1_420_454.5))

@@ -57,7 +57,7 @@ def test_path_through_bridge_and_tunnel() -> None:
 
 
 @pytest.mark.parametrize(
-    ("helper", "hook", "skipped", "uncounted"),
+    ("helper", "hook", "unseen", "uncounted"),
     [
         ("bpf_redirect", "tc", [], ""),
         ("bpf_redirect_neigh", "tc", [], ""),
@@ -69,7 +69,7 @@ def test_path_through_bridge_and_tunnel() -> None:
     ],
 )
 def test_the_hop_that_a_redirect_skips_is_named(
-    helper: Any, hook: Any, skipped: list[str], uncounted: str
+    helper: Any, hook: Any, unseen: list[str], uncounted: str
 ) -> None:
     state = bridged(1)
     both = [parts.Redirect("between", f"port{at}", f"port{1 - at}", helper, hook) for at in (0, 1)]
@@ -78,7 +78,7 @@ def test_the_hop_that_a_redirect_skips_is_named(
     state = msgspec.structs.replace(state, namespaces=spaces)
     [port0] = [one for space in spaces for one in space.interfaces if one.name == "port0"]
     assert port0.redirect is not None
-    assert port0.redirect.skips == [Place("between", name) for name in skipped]
+    assert port0.redirect.unseen == [Place("between", name) for name in unseen]
     [way] = packet_path.packet_paths(state)
     whole = ["client0/eth0", "between/port0", "between/port1", "server0/eth0"]
     assert [f"{step.namespace}/{step.interface}" for step in way] == [
@@ -87,14 +87,14 @@ def test_the_hop_that_a_redirect_skips_is_named(
     assert [step.skips for step in way if step.skips] == [Place("between", uncounted)] * bool(uncounted)
     tree = drawing.tree(msgspec.structs.replace(state, forward=way))
     [line] = [line for line in tree.splitlines() if line.startswith("  port0 ")]
-    names = ", ".join(f"between/{name}" for name in skipped)
-    assert line.partition("; skips ")[2].partition(" (")[0] == names
-    assert ("(they count it" in line) == hook.startswith("xdp")
+    names = ", ".join(f"between/{name}" for name in unseen)
+    assert line.partition("; captures do not see it at ")[2].partition(" (")[0] == names
+    assert ("(counters do)" in line) == hook.startswith("xdp")
     assert (f"(skips between/{uncounted})" in tree.splitlines()[-1]) == bool(uncounted)
-    assert (f"skips {', '.join(skipped)}" in drawing.mermaid(state)) == bool(skipped)
+    assert (f"not seen at {', '.join(unseen)}" in drawing.mermaid(state)) == bool(unseen)
 
 
-def test_a_program_that_copies_data_is_on_the_path() -> None:
+def test_a_program_that_relays_data_is_on_the_path() -> None:
     """Its tap has no peer in the kernel."""
     state = bridged(1)
     _client, server, between = state.namespaces
@@ -108,7 +108,7 @@ def test_a_program_that_copies_data_is_on_the_path() -> None:
         peer=Place("client0", "eth0"),
         lower=Place("between", "port1"),
     )
-    topology = Topology("pasta", Spec(), [], [], copiers=[pasta])
+    topology = Topology("pasta", Spec(), [], [], relays=[pasta])
     spaces = [Namespace("client0", [tap], []), server, Namespace("between", port, [])]
     spaces = [read._with_programs(space, topology) for space in spaces]
     there, back = (
