@@ -17,6 +17,7 @@ AT_SOCKET = ("UDP socket", "left unread in the socket")  # the ends of places wh
 FOREIGN_AT_TIMES = "foreign load at times"  # of other programs that ran in some rounds only
 FRAMES = {True: "smaller frames", False: "larger frames"}  # candidates, by whether there are more of them
 SEGMENTATION = "tcp-segmentation-offload"  # without it, the sender segments before the path
+GSO_BYTES = 65536  # of a packet of TCP before segmentation (GSO_LEGACY_MAX_SIZE, linux/netdevice.h)
 
 
 @dataclass(frozen=True)
@@ -313,12 +314,17 @@ def _frames_candidate(evidence: Evidence, settings: Sequence[Setting]) -> Iterat
 
 
 def _segmentation(evidence: Evidence) -> Setting | None:
-    """Return the segmentation offload of TCP if the clients' rows say that one side alone has it."""
+    """Return the segmentation offload of TCP if the clients' rows say that one side alone has it.
+
+    With an MTU of which one packet before segmentation has less than two, it makes no frame smaller.
+    """
     left, right = (
         "".join({"on" if SEGMENTATION in names.split() else "off" for names in rows["offloads"].dropna()})
         for rows in evidence.point.rows[:2]
     )
-    if {left, right} != {"on", "off"} or protocols.find(evidence.point.protocol).work != "gigabyte":
+    is_bulk = protocols.find(evidence.point.protocol).work == "gigabyte"
+    is_split = all(rows["mtu_bytes"].le(GSO_BYTES / 2).all() for rows in evidence.point.rows[:2])
+    if {left, right} != {"on", "off"} or not is_bulk or not is_split:
         return None
     return Setting(f"offload {SEGMENTATION}", left, right, ("client",))
 

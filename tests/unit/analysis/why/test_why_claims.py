@@ -92,23 +92,33 @@ def test_frames_of_another_size_in_the_control_too_are_no_cause(
 
 
 @pytest.mark.parametrize(
-    ("counted", "of_its_own", "cause"),
+    ("counted", "of_its_own", "mtu_bytes", "cause"),
     [
-        (True, False, "smaller frames"),
-        (False, False, "smaller frames"),
-        (False, True, "unknown_function"),
+        (True, False, 1500, "smaller frames"),
+        (False, False, 1500, "smaller frames"),
+        (False, True, 1500, "unknown_function"),
+        (False, False, 65520, "the bridge"),
     ],
 )
 def test_segments_before_the_path_are_smaller_frames(
-    counted: bool, of_its_own: bool, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    counted: bool,
+    of_its_own: bool,
+    mtu_bytes: int,
+    cause: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The same code runs more often, as the counters or the offloads of the rows say. Other code has its own name."""
+    """The same code runs more often, as the counters or the offloads of the rows say. Other code has its own name.
+
+    With an MTU of 65,520 bytes, a frame has all of a packet before segmentation.
+    """
     if not counted:
         monkeypatch.setattr(evidence, "_frames", lambda *_: None)
     own = {f"{RECEIVE['tcp']};unknown_function_[k]": 3.0}
     same = {stack: 2 * seconds for stack, seconds in USUAL["tcp"].items()}
-    base = MadeArm(columns={"offloads": "scatter-gather tcp-segmentation-offload"})
-    columns = {**VETH, "offloads": "scatter-gather"}
+    more = {"mtu_bytes": mtu_bytes}
+    base = MadeArm(columns={"offloads": "scatter-gather tcp-segmentation-offload", **more})
+    columns = {**VETH, "offloads": "scatter-gather", **more}
     other = MadeArm(own if of_its_own else same, frames=900_000, columns=columns)
     result = within(tmp_path, other, protocol="tcp", base=base)
     assert result.cause == cause
