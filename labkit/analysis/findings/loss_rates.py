@@ -86,8 +86,8 @@ def report(rows: pd.DataFrame, trials: pd.DataFrame) -> list[str]:
         )
     phases = trials["phase"].astype("str").str.extract(PHASE, expand=False)
     by, latencies = ["arm", *BY, "share"], {name: f"latency_{name}_s" for name in schema.LATENCIES}
-    beside = trials.loc[phases.notna() & trials["status"].eq("ok"), [*by[:-1], *latencies.values()]]
-    for key, some in groups(beside.assign(share=phases), by):
+    beside = trials[[*by[:-1], *latencies.values()]].assign(share=phases)
+    for key, some in groups(beside[phases.notna() & trials["status"].eq("ok")], by):
         of = dict(zip(by, key, strict=True))
         medians = {name: si(some[column].median(), "s") for name, column in latencies.items()}
         quantiles = ", ".join(f"{name} {median}" for name, median in medians.items())

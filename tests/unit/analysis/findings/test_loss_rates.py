@@ -133,6 +133,9 @@ def test_sentences() -> None:
     assert (
         "latency at 50 % of the rate found: p50 60 µs, p90 80 µs, p99 150 µs, p999 300 µs, max 1 ms" in lines
     )
+    searched = TRIALS[~TRIALS["phase"].astype("str").str.contains("latency")]
+    assert len(searched)
+    assert "latency" not in "\n".join(loss_rates.report(ROWS, searched))
     limited = load.complete(pd.DataFrame([search(None, reason=LIMIT, lower_bound_pps=300e3)] * 7))
     rows = pd.concat([ROWS, limited], ignore_index=True)
     [line] = [line for line in loss_rates.report(rows, TRIALS) if "ovs" in line and "NDR" in line]
