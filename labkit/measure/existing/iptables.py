@@ -81,6 +81,7 @@ def _expressions(family: str, rule: str) -> Iterator[dict[str, Any]]:
             address, _, length = value.partition("/")
             prefix = {"addr": address, "len": int(length)} if length.isdigit() else None
             right = {"prefix": prefix} if prefix else "@"  # another mask
+            right = address if length == ("128" if family == "ip6" else "32") else right
             yield _match(op, {"payload": {"protocol": family, "field": f"{word[1]}addr"}}, right)
         elif word in _PORTS:
             right = {"set": [_ports(one) for one in value.split(",")]}

@@ -160,6 +160,7 @@ def _steps(path: Path) -> list[Step]:
 def _with_published(state: State, shown: Iterable[Space], passed: Path, spaces: Spaces) -> State:
     """Add what publishes ports of the ends, or replaces their addresses, and the published port that is passed."""
     addresses = {end.address for pair in state.pairs for end in pair}
+    addresses |= {*spaces.client.usable(), *spaces.server.usable()}
     ports = [port for end in (spaces.client, spaces.server) for port in published.ports(spaces.host, end)]
     own = None if passed.published is None else passed.published[1]
     namespaces = []
@@ -171,7 +172,7 @@ def _with_published(state: State, shown: Iterable[Space], passed: Path, spaces: 
                 InterfaceState(name=own.name, index=0, kind=kind, up=True, carrier=True, mtu_bytes=0)
             )
         rules = published.by_rules(space, addresses)
-        others = (port.what for port in ports if port.space is space and port.what not in rules)
+        others = (port.what for port in ports if port.space is space and port.what)
         lines = [*rules[:MOST], *dict.fromkeys(others)]
         namespaces.append(msgspec.structs.replace(one, interfaces=interfaces, published=lines))
     return msgspec.structs.replace(state, namespaces=namespaces)

@@ -57,10 +57,11 @@ class Problem:
 class PublishedPort:
     """A port of a namespace that leads to an end: a rule of the kernel replaces the address, or a program copies data.
 
-    name: of the rule or the program. what: a sentence about it. address: the end's; "" if it is unknown. listens: the
-    address at which the port is open; None: all of the namespace. not_from: packets that arrive at this interface do
-    not match the rule. copies: whether it is a program. enters: the end's interface that the program holds open.
-    others: further addresses to which it leads, of which one is chosen at random.
+    name: of the rule or the program. what: a sentence about it; "" for a rule that says it itself. address: the end's;
+    "" if it is unknown. listens: the address at which the port is open; None: all of the namespace. not_from: packets
+    that arrive at this interface do not match the rule. copies: whether it is a program. enters: the end's interface
+    that the program holds open. others: further addresses to which it leads, of which one is chosen at random.
+    protocol: which the rule takes, TCP if several.
     """
 
     space: Space
@@ -73,6 +74,7 @@ class PublishedPort:
     copies: bool = False
     enters: Place | None = None
     others: tuple[str, ...] = ()
+    protocol: str = "tcp"
 
     def __str__(self) -> str:
         return f"{self.space.name} {self.name}"

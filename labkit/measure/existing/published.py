@@ -11,8 +11,8 @@ from ipaddress import ip_address
 from pathlib import Path as Folder
 
 from labkit.common.errors import LabkitError
-from labkit.measure.existing import iptables, maps
-from labkit.measure.existing.checks.rules import source_translation
+from labkit.measure.existing import iptables
+from labkit.measure.existing.checks.rules import ANY, ANY_PORT, Met, destinations, source_translation
 from labkit.measure.existing.path import Path, PublishedPort, followed, source_for
 from labkit.measure.existing.spaces import Place, Space, Spaces
 from labkit.measure.topologies.state.packet_path import IN, OUT
@@ -21,16 +21,14 @@ from labkit.system.netlink import taps
 
 COUNTER = re.compile(r" ?counter packets \d+ bytes \d+")
 TARGET = re.compile(r"(?:dnat (?:ip6? )?to|--to-destination) \[?([0-9a-fA-F:.]+?)\]?(?::\d+)?(?: |$)")
-PORTS = re.compile(r"(?<!! --)dports? \{? ?(\d+(?:(?:, ?|[:-])\d+)*)")
-NOT_FROM = re.compile(r"(?:iifname !=|! -i) \"?([^\s\"]+)")
-NO_TCP = re.compile(r"(?!.*\btcp\b).*\b(udp|sctp)\b")  # rules for the others alone
 SOURCE = re.compile(r"\b(masquerade|snat)\b", re.IGNORECASE)
 # Programs that hold the published ports of a child of theirs, and copy what arrives unless a rule takes it before.
 PARENTS = ("conmon", "rootlessport", "containers-rootlessport")
 
 
 def by_rules(space: Space, addresses: Collection[str]) -> list[str]:
-    """Return the rules of a namespace that publish ports of these addresses, or replace addresses of senders."""
+    """Return the rules of a namespace, as they are printed, that publish ports of these addresses or replace addresses
+    of senders."""
     lines = []
     if any(name.startswith("nftables") for name in space.chains):
         lines += [f"nftables: {line}" for line in _output(space, "nft", "list", "ruleset")]
@@ -55,33 +53,30 @@ def ports(at: Space, server: Space) -> list[PublishedPort]:
     """Return the ports of a namespace that publish those of an end: of rules first, then of programs."""
     if at is server:
         return []
+    found: dict[tuple[str, str, str], Met] = {}
+    for one in destinations(at.ruleset):
+        to, sent = (one.given or {}).get("addr"), one.packet
+        if isinstance(to, str) and (":" in to) == (":" in sent["saddr"]) and sent["dport"] != ANY_PORT:
+            found.setdefault((sent["dport"], sent["daddr"], to), one)
     result = []
-    for line in by_rules(at, server.addresses):
-        to, other = TARGET.search(line), NOT_FROM.search(line)
-        if to is None:
+    for (number, address, to), one in found.items():
+        if to not in server.addresses:
             continue
-        for port in _numbers(line):
-            name = f"{line.partition(':')[0]} dnat {port} to {to[1]}"
-            not_from = other[1] if other else None
-            result.append(PublishedPort(at, port, name, line, to[1], not_from=not_from))
-    for one in maps.translations(at.ruleset):
-        for port in one.ports if one.to in server.addresses else ():
-            others = f"; or, chosen at random, to {', '.join(one.others)}" if one.others else ""
-            chains = f" through {', '.join(one.chains)}" if one.chains else ""
-            name, own = f"nftables dnat {port} to {one.to}", one.address or at.name
-            what = f"nftables: a map leads port {port} of {own}{chains} to {one.to}{others}"
-            given = (one.to, one.address, one.not_from)
-            result.append(PublishedPort(at, port, name, what, *given, others=one.others))
+        sent, listens, what = one.packet, None if address in ANY else address, ""
+        alike = (each for port, own, each in found if (port, own) == (number, address) and each != to)
+        others = tuple(alike) if "random" in sent else ()
+        if "through" in sent:
+            chains = f" through {sent['through']}" if sent["through"] else ""
+            also = f"; or, chosen at random, to {', '.join(others)}" if others else ""
+            what = f"nftables: a map leads port {number} of {listens or at.name}{chains} to {to}{also}"
+        program, legacy, _words = one.rule.get("undo", "").partition("-legacy ")
+        name = f"{program if legacy else 'nftables'} dnat {number} to {to}"
+        given = (to, listens, sent.get("not_from"))
+        result.append(
+            PublishedPort(at, int(number), name, what, *given, others=others, protocol=sent["protocol"])
+        )
     ruled = {one.port for one in result}  # podman's conmon only holds such a port
     return [*result, *(one for one in _by_programs(at, server) if one.port not in ruled or one.address)]
-
-
-def _numbers(rule: str) -> Iterator[int]:
-    """Yield the ports that a rule takes: of a list all, of a range the first maps.MOST_PORTS."""
-    found = PORTS.search(rule)
-    for part in found[1].split(",") if found else ():
-        first, *last = (int(one) for one in re.split("[:-]", part))
-        yield from range(first, min(last[0] if last else first, first + maps.MOST_PORTS - 1) + 1)
 
 
 def _by_programs(at: Space, server: Space) -> Iterator[PublishedPort]:
@@ -138,7 +133,7 @@ def through(spaces: Spaces, number: int | None = None, family: int | None = None
     is none."""
     at = spaces.host
     for port in ports(at, spaces.server):
-        if number is None and NO_TCP.match(port.what):
+        if number is None and port.protocol != "tcp":
             continue
         addresses = sorted(at.usable(), key=lambda one: not spaces.client.is_beside(one)) or at.addresses
         for address in [port.listens] if port.listens else addresses:

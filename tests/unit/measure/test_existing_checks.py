@@ -4,7 +4,7 @@ import errno
 import struct
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, replace
@@ -38,7 +38,7 @@ from labkit.measure.existing.checks.findings import LITTLE, MUCH, POSSIBLE, PRES
 from labkit.measure.existing.checks.probes import Connection, End, OneWay, Sent
 from labkit.measure.existing.endpoints import ExistingEndpoint, resolve
 from labkit.measure.existing.half import Half
-from labkit.measure.existing.path import Path, PublishedPort, _is_proxy
+from labkit.measure.existing.path import Path, _is_proxy
 from labkit.measure.existing.spaces import Place, Space, Spaces
 from labkit.runner import across
 from labkit.system import netlink, process
@@ -1173,14 +1173,149 @@ def test_the_load_has_the_addresses_and_the_segments_of_the_path(monkeypatch: py
     assert (found.again_count, found.sent_count) == (30, 1000)
 
 
-def test_ports_that_rules_publish_for_udp_alone_are_not_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    host = space("host", [], {"10.1.0.254": 3})
-    lines = ("udp dport 53 dnat to 10.2.0.1:53", "meta l4proto { tcp, udp } th dport 54 dnat to 10.2.0.1")
-    found = [PublishedPort(host, port, "dnat", line) for port, line in zip((53, 54), lines, strict=True)]
-    monkeypatch.setattr(published, "ports", lambda *_ends: found)
+BASE = {"family": "ip", "table": "f", "name": "w", "type": "nat", "hook": "prerouting", "prio": -100}
+DNAT = {"dnat": {"addr": SERVER, "port": 80}}
+DPORT = {"payload": {"protocol": "th", "field": "dport"}}
+L4 = {"meta": {"key": "l4proto"}}
+TCP_OR_UDP = match(L4, {"set": ["tcp", "udp"]})
+
+
+@pytest.fixture
+def publishing() -> Iterator[Any]:
+    """Return a machine with these rules, as nft and iptables-legacy-save print them, and an end."""
+    with FilePath("/dev/null").open() as none:  # a namespace that no process has
+
+        def made(*listed: dict[str, Any], saved: str = "") -> tuple[Space, Space]:
+            chain = {"chain": BASE}
+            printed = msgspec.json.encode({"nftables": [chain, *listed]}).decode()
+
+            def run(*words: str) -> process.Ended:
+                return process.Ended(words, 0, printed if words[0] == "nft" else saved, "", 0.0)
+
+            host = space(
+                "host", [], {"10.1.0.254": 3}, chains={"iptables nat": "loaded"} if saved else {},
+                namespace=SimpleNamespace(run=run, listening=list),
+            )  # fmt: skip
+            server = space("netns:server", [], {SERVER: 2})
+            host.fd = server.fd = none.fileno()
+            return host, server
+
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("rule_of", "expected"),
+    [
+        (
+            rule(of("dport", {"set": [8080, ports(9000, 9002)]}, protocol="tcp"), DNAT),
+            [8080, 9000, 9001, 9002],
+        ),
+        (rule(of("dport", ports(1, 65535), protocol="tcp"), DNAT), list(range(1, 65))),
+        (rule(match(DPORT, 22, "!="), DNAT), []),
+        (rule(match(DPORT, 1000, ">"), DNAT), []),
+        (rule(of("dport", 80, protocol="tcp"), {"dnat": {"addr": "10.2.0.9"}}), []),
+        (rule(of("dport", 80, protocol="tcp"), DNAT, chain="nobody-calls-it"), []),
+        (rule(of("dport", 80, protocol="tcp"), {"jump": {"target": "called"}}), [80]),
+        (rule(of("dport", 80, protocol="tcp"), {"accept": None}), []),
+    ],
+)
+def test_ports_that_rules_publish(publishing: Any, rule_of: dict[str, Any], expected: list[int]) -> None:
+    """Also where one rule tests the port, and another one of a chain that it calls replaces the address."""
+    called = rule(match(L4, "tcp"), DNAT, chain="called")
+    found = published.ports(*publishing({"rule": rule_of}, {"rule": called}))
+    assert [one.port for one in found] == expected
+    assert {(one.name, one.what) for one in found} == {
+        (f"nftables dnat {port} to {SERVER}", "") for port in expected
+    }
+
+
+def test_an_open_port_is_as_narrow_as_all_rules_on_its_way(publishing: Any) -> None:
+    """What one rule does with some packets says nothing of those that the next one takes."""
+    first = [
+        rule(of("dport", 22, protocol="tcp"), {"accept": None}),
+        rule(of("dport", 80, protocol="tcp"), {"mangle": {"key": OWN_MARK, "value": 1}}),
+        rule({"vmap": {"key": DPORT, "data": {"set": [[23, {"return": None}], [24, {"accept": None}]]}}}),
+    ]
+    last = rule(
+        of("daddr", "192.0.2.1"),
+        match(IFACE, "lan", "!="),
+        match(OWN_MARK, 1),
+        of("dport", 80, protocol="tcp"),
+        DNAT,
+    )
+    host, server = publishing(*({"rule": one} for one in (*first, last)))
+    [found] = published.ports(host, server)
+    assert (found.port, found.listens, found.not_from, found.address) == (80, "192.0.2.1", "lan", SERVER)
+    docker = (
+        "*nat\n:PREROUTING ACCEPT [0:0]\n:DOCKER - [0:0]\n[1:60] -A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER\n"
+        "[1:60] -A DOCKER -d 127.0.0.1/32 ! -i docker0 -p tcp -m tcp --dport 80 -j DNAT --to-destination 10.2.0.1:90\n"
+    )
+    [found] = published.ports(*publishing(saved=docker))
+    assert (found.name, found.listens, found.not_from) == (
+        "iptables dnat 80 to 10.2.0.1",
+        "127.0.0.1",
+        "docker0",
+    )
+
+
+def test_ports_that_maps_publish(publishing: Any) -> None:
+    """As kube-proxy writes rules: an address and a port choose the chain of a service, which chooses one at random."""
+    service = {"concat": [{"payload": {"protocol": "ip", "field": "daddr"}}, L4, DPORT]}
+    elements = [
+        [{"concat": ["10.96.0.10", "tcp", 80]}, {"goto": {"target": "service"}}],
+        [{"concat": ["10.96.0.10", "udp", 53]}, {"goto": {"target": "two"}}],
+    ]
+    each = {"set": [[0, {"goto": {"target": "one"}}], [1, {"goto": {"target": "two"}}]]}
+    every = (
+        rule({"vmap": {"key": service, "data": "@services"}}),
+        rule({"vmap": {"key": RANDOM, "data": each}}, chain="service"),
+        *(
+            rule(match(L4, "tcp"), {"dnat": {"addr": to, "port": 8080}}, chain=chain)
+            for chain, to in (("one", SERVER), ("two", "10.2.0.9"))
+        ),
+    )
+    named = {"map": {"family": "ip", "table": "f", "name": "services", "elem": elements}}
+    [found] = published.ports(*publishing(named, *({"rule": one} for one in every)))
+    assert found.what == (
+        "nftables: a map leads port 80 of 10.96.0.10 through service, one to 10.2.0.1"
+        "; or, chosen at random, to 10.2.0.9"
+    )
+    assert (found.port, found.listens, found.others) == (80, "10.96.0.10", ("10.2.0.9",))
+    [found] = published.ports(*publishing({"rule": OF_A_MAP}))
+    assert (found.port, found.what) == (80, "nftables: a map leads port 80 of host to 10.2.0.1")
+
+
+OF_A_MAP = rule(
+    match(L4, "tcp"),
+    {
+        "dnat": {"addr": {"map": {"key": DPORT, "data": {"set": [
+            [80, {"concat": [SERVER, 81]}], [443, {"concat": ["10.2.0.9", 444]}],
+        ]}}}}
+    },
+)  # fmt: skip
+
+
+def test_a_map_gives_address_and_port_to_a_packet() -> None:
+    for port, given in (
+        (80, {"addr": SERVER, "port": 81}),
+        (443, {"addr": "10.2.0.9", "port": 444}),
+        (9, {}),
+    ):
+        listed = [{"chain": BASE}, {"rule": OF_A_MAP}]
+        found = rules.translation(listed, "prerouting", {**SYN, "dport": str(port)}, set())
+        assert found == (OF_A_MAP if given else {}, given, True)
+
+
+def test_ports_that_rules_publish_for_udp_alone_are_not_connected_to(
+    publishing: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = (rule(of("dport", 53, protocol="udp"), DNAT), rule(TCP_OR_UDP, match(DPORT, 54), DNAT))
+    host, server = publishing(*({"rule": one} for one in listed))
     monkeypatch.setattr(published, "_through", lambda _spaces, port, _address: port)
-    every = SimpleNamespace(host=host, client=space("netns:client", [], {}, prefixed=[]), server=None)
-    assert [published.through(every, number) for number in (None, 53)] == found[::-1]
+    every = SimpleNamespace(host=host, client=space("netns:client", [], {}, prefixed=[]), server=server)
+    for number, port, protocol in ((None, 54, "tcp"), (53, 53, "udp")):
+        found: Any = published.through(every, number)
+        assert (found.port, found.protocol) == (port, protocol)
 
 
 def test_commands_for_a_namespace_of_docker(monkeypatch: pytest.MonkeyPatch, tmp_path: FilePath) -> None:

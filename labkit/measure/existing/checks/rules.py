@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import reduce
 from ipaddress import ip_address, ip_network
+from itertools import product
 from operator import and_, or_, xor
 from typing import Any, NamedTuple
 
@@ -46,9 +47,15 @@ FLAGS = {name: 1 << bit for bit, name in enumerate(("fin", "syn", "rst", "psh", 
 SYN, SYN_ACK = str(FLAGS["syn"]), str(FLAGS["syn"] | FLAGS["ack"])
 DONT_FRAGMENT = "16384"  # of the packets that measure an MTU
 PROTOCOLS = ("tcp", "udp", "icmp", "icmpv6", "sctp")
+# Both addresses and the port of an open packet: one of which only family and protocol are known, until conditions on
+# its way narrow it to those that they take (`_narrowed`).
+ANY, ANY_PORT, MOST_PORTS = ("0.0.0.0/0", "::/0"), "0-65535", 64
+RANDOM = {"numgen", "jhash", "symhash"}  # what chooses an element without regard to address or port
 Rule = Mapping[str, Any]
+Packet = dict[str, str]
 Chain = tuple[str, str, str]  # family, table, name
-Given = tuple[Any, bool]  # a statement or a value, and whether a packet that the rule matches surely gets it
+# A statement or a value, whether a packet that the rule matches surely gets it, and this packet
+Given = tuple[Any, bool, Packet]
 
 
 def _any(results: Iterable[bool | None]) -> bool | None:
@@ -95,23 +102,18 @@ def may_match(rule: Rule, packet: Mapping[str, str], interfaces: set[str]) -> bo
 def matches(rule: Rule, packet: Mapping[str, str], interfaces: set[str]) -> bool | None:
     """Return whether a rule matches a packet, as `may_match`; None if that is unknown."""
     is_sure = all(one.keys() <= SURE for one in rule.get("expr", ()))
-    version = ip_address(packet["saddr"]).version
-    if rule["family"] in ("ip", "ip6") and rule["family"] != ("ip6" if version == 6 else "ip"):
+    if rule["family"] in ("ip", "ip6") and rule["family"] != ("ip6" if ":" in packet["saddr"] else "ip"):
         return False
-    for one in rule.get("expr", ()):
-        match = one.get("match")
-        if not isinstance(match, dict) or not isinstance(match.get("left"), dict):
-            continue
-        op = match.get("op", "==")
-        masked = match["left"].get("&")
-        field, mask = masked if isinstance(masked, list) and len(masked) == 2 else (match["left"], None)
+    for left, right, op in _conditions(rule):
+        masked = left.get("&")
+        field, mask = masked if isinstance(masked, list) and len(masked) == 2 else (left, None)
         payload = field.get("payload", {}) if isinstance(field, dict) else {}
         protocol = payload.get("protocol")
         if protocol in PROTOCOLS and protocol != packet["protocol"]:
             return False
-        holds = _compared(match["left"], match["right"], packet, interfaces)
+        holds = _compared(left, right, packet, interfaces)
         name = payload.get("field") or (field.get("meta", {}).get("key") if isinstance(field, dict) else None)
-        if (flags := _flags(name, mask, match["right"], op, packet)) is not None:
+        if (flags := _flags(name, mask, right, op, packet)) is not None:
             holds = flags
         elif op not in ("==", "!=", "in"):
             holds = None
@@ -121,6 +123,13 @@ def matches(rule: Rule, packet: Mapping[str, str], interfaces: set[str]) -> bool
             return False
         is_sure = is_sure and holds is True
     return True if is_sure else None
+
+
+def _conditions(rule: Rule) -> Iterator[tuple[dict[str, Any], Any, str]]:
+    """Yield what each condition of a rule looks at, what it compares this with, and how."""
+    for match in (one["match"] for one in rule.get("expr", ()) if isinstance(one.get("match"), dict)):
+        if isinstance(match.get("left"), dict):
+            yield match["left"], match["right"], match.get("op", "==")
 
 
 def _flags(field: Any, mask: Any, right: Any, op: str, packet: Mapping[str, str]) -> bool | None:
@@ -151,7 +160,7 @@ def _compared(left: Any, right: Any, packet: Mapping[str, str], interfaces: set[
         return None
     field, key = str(left.get("payload", {}).get("field")), str(left.get("meta", {}).get("key"))
     if field in ("saddr", "daddr") and left["payload"].get("protocol") in ("ip", "ip6"):
-        return _holds(packet[field], right)
+        return None if packet[field] in ANY else _holds(packet[field], right)
     if key in ("iifname", "oifname", "iif", "oif"):
         results = {_holds(name, right) for name in interfaces}
         return results.pop() if len(results) == 1 else None  # which of them the rule sees is not known
@@ -184,20 +193,71 @@ def _compared(left: Any, right: Any, packet: Mapping[str, str], interfaces: set[
     return None
 
 
-def _verdicts(rule: Rule, maps: maps_of.Maps, packet: Mapping[str, str], names: set[str]) -> Iterator[Given]:
+def _narrowed(conditions: Iterable[tuple[Any, Any, str]], packet: Packet) -> list[Packet]:
+    """Return an open packet as conditions (what they look at, a value, an operator) leave it, once for each port that
+    they name; any other packet itself.
+
+    It also gets `not_from`, an interface from which they take none, and `random` if they choose it at random.
+    """
+    result = [packet]
+    for left, right, op in conditions if packet["saddr"] in ANY else ():
+        of = left if isinstance(left, dict) else {}
+        field, key = of.get("payload", {}).get("field"), of.get("meta", {}).get("key")
+        is_word = isinstance(right, str) and not right.startswith("@")
+        known: list[Packet] = []
+        if RANDOM & of.keys():
+            known = [{"random": "yes"}]
+        elif op == "!=" and key in ("iif", "iifname") and is_word:
+            known = [{"not_from": right}]
+        elif op in ("==", "in") and field == "dport" and result[0]["dport"] == ANY_PORT:
+            known = [{"dport": str(number)} for number in _numbers(right)]
+        elif op == "==" and field == "daddr" and result[0]["daddr"] in ANY and is_word:
+            known = [{"daddr": right}]
+        result = [{**one, **each} for one in result for each in known] or result
+    return result
+
+
+def _numbers(right: Any) -> Iterator[int]:
+    """Yield the ports that a rule compares with, of a range the first MOST_PORTS."""
+    if isinstance(right, int):
+        yield right
+    elif isinstance(right, dict) and "range" in right:
+        first, last = right["range"]
+        yield from range(first, min(last, first + MOST_PORTS - 1) + 1)
+    elif isinstance(right, dict) and "set" in right:
+        for one in right["set"]:
+            yield from _numbers(one)
+
+
+def _verdicts(rule: Rule, maps: maps_of.Maps, packet: Packet, names: set[str]) -> Iterator[Given]:
     """Yield the statements of a rule, and of its verdict maps the verdicts that a packet may get."""
     for one in rule.get("expr", ()):
         vmap = one.get("vmap")
-        yield from _mapped(vmap, maps, packet, names) if isinstance(vmap, dict) else ((one, True),)
+        yield from _mapped(vmap, maps, packet, names) if isinstance(vmap, dict) else ((one, True, packet),)
 
 
-def _mapped(of: Rule, maps: maps_of.Maps, packet: Mapping[str, str], names: set[str]) -> Iterator[Given]:
-    """Yield the values that a map may give to a packet."""
+def _mapped(of: Rule, maps: maps_of.Maps, packet: Packet, names: set[str]) -> Iterator[Given]:
+    """Yield the values that a map may give to a packet. An open one then has `through`, the chains that maps choose."""
+    if packet["saddr"] in ANY:
+        packet = {"through": "", **packet}
     for key, value in maps_of.elements(dict(of), maps):
-        parts = zip(maps_of.parts(of.get("key")), maps_of.parts(key), strict=False)
-        holds = [_compared(part, given, packet, names) for part, given in parts]
-        if False not in holds:
-            yield value, all(holds)
+        parts = [*zip(maps_of.parts(of.get("key")), maps_of.parts(key), strict=False)]
+        for own in _narrowed([(part, given, "==") for part, given in parts], packet):
+            holds = [_compared(part, given, own, names) for part, given in parts]
+            if False not in holds:
+                yield value, own is packet and all(holds), own
+
+
+def _replaced(given: Any, maps: maps_of.Maps, packet: Packet, names: set[str]) -> Iterator[Given]:
+    """Yield what a translation may give to a packet. A map may choose the address, and the port with it."""
+    address = given.get("addr") if isinstance(given, dict) else None
+    of_map = address.get("map") if isinstance(address, dict) else None
+    if not isinstance(of_map, dict):
+        yield given, True, packet
+        return
+    for value, is_sure, own in _mapped(of_map, maps, packet, names):
+        chosen = dict(zip(("addr", "port"), maps_of.parts(value), strict=False))
+        yield {**given, **chosen}, is_sure, own
 
 
 def entries(listed: list[dict[str, Any]], kind: str) -> list[Rule]:
@@ -220,18 +280,23 @@ def _reached(starts: Iterable[Chain], calls: Callable[[Chain], Iterable[str]]) -
     return reached
 
 
-def _reachable(listed: list[dict[str, Any]], packet: Mapping[str, str], interfaces: set[str]) -> set[Chain]:
-    """Return the chains that a packet may pass: those with a hook, and those that matching rules call."""
-    rules, known = defaultdict[Chain, list[Rule]](list), maps_of.named(listed)
+def _by_chain(listed: list[dict[str, Any]]) -> defaultdict[Chain, list[Rule]]:
+    result = defaultdict[Chain, list[Rule]](list)
     for one in entries(listed, "rule"):
-        rules[chain_of(one)].append(one)
+        result[chain_of(one)].append(one)
+    return result
+
+
+def _reachable(listed: list[dict[str, Any]], packet: Packet, interfaces: set[str]) -> set[Chain]:
+    """Return the chains that a packet may pass: those with a hook, and those that matching rules call."""
+    rules, known = _by_chain(listed), maps_of.named(listed)
 
     def called(chain: Chain) -> Iterator[str]:
         for rule in rules[chain]:
             calls = any(word in one for one in rule.get("expr", ()) for word in ("jump", "goto", "vmap"))
             if calls and may_match(rule, packet, interfaces):
                 verdicts = _verdicts(rule, known[chain[:2]], packet, interfaces)
-                yield from _targets([one for one, _sure in verdicts])
+                yield from _targets([one for one, *_packet in verdicts])
 
     return _reached((chain_of(one) for one in entries(listed, "chain") if "hook" in one), called)
 
@@ -327,7 +392,7 @@ def dropping(seen: Evidence) -> Iterator[Finding]:
         for number, packet in enumerate(packets):
             if (space.name, chain, number) in accepted or not may_match(rule, packet, names):
                 continue
-            said = [one for one, _sure in _verdicts(rule, known, packet, names) if isinstance(one, dict)]
+            said = [one for one, *_to in _verdicts(rule, known, packet, names) if isinstance(one, dict)]
             found = next((word for one in said for word in VERDICTS if word in one), None)
             key = (space.name, number)
             if found and key not in reachable:
@@ -542,26 +607,40 @@ def closed_ports(seen: Evidence) -> dict[int, ClosedPort]:
     return result
 
 
-def translation(
-    listed: list[dict[str, Any]], hook: str, packet: dict[str, str], names: set[str]
-) -> tuple[Rule, Rule, bool]:
-    """Return the rule, and what its statement gives, by which chains of NAT at a hook replace addresses or ports of a
-    packet (without one both are empty), and whether that is sure: a condition that is not understood may hold. An
-    address that is not known is "". The packet gets the marks that they set, or "" for one that is not known."""
-    maps, every = maps_of.named(listed), entries(listed, "rule")
+class Met(NamedTuple):
+    """What a packet meets: a rule, the word of its statement and what this gives, whether that is sure, and the packet,
+    of an open one what conditions on its way left of it."""
+
+    rule: Rule
+    word: str
+    given: Any
+    is_sure: bool
+    packet: Packet
+
+
+def _met(listed: list[dict[str, Any]], hook: str, packet: Packet, names: set[str]) -> Iterator[Iterator[Met]]:
+    """Yield, for each base chain at a hook, the translations that a packet may meet, and what surely ends its way.
+
+    A condition that is not understood may hold. The packet gets the marks that rules set, or "" for one that is not
+    known.
+    """
+    maps, rules = maps_of.named(listed), _by_chain(listed)
     packet.setdefault("mark", "0")
     is_over = False  # perhaps: an accept, which ends all chains that called its own, may match
 
-    def said(chain: Chain, is_called: bool) -> Iterator[tuple[Rule, str, Any, bool]]:
+    def said(chain: Chain, packet: Packet, is_called: bool) -> Iterator[Met]:
         nonlocal is_over
-        for rule in every:
-            if chain_of(rule) != chain or (holds := matches(rule, packet, names)) is False:
+        known = maps[chain[:2]]
+        each_rule = ((rule, own) for rule in rules[chain] for own in _narrowed(_conditions(rule), packet))
+        for rule, own in each_rule:
+            if (holds := matches(rule, own, names)) is False:
                 continue
-            is_known = is_called and not is_over and holds is True
-            for what, mark, is_given in _written(rule, maps[chain[:2]], packet, names):
+            # What meets the packets of one port says nothing of the others.
+            is_known = is_called and not is_over and holds is True and own is packet
+            for what, mark, is_given in _written(rule, known, own, names):
                 if what == MARK:
                     packet["mark"] = str(mark) if is_known and is_given and mark is not None else ""
-            for one, is_given in _verdicts(rule, maps[chain[:2]], packet, names):
+            for one, is_given, each in _verdicts(rule, known, own, names):
                 word, given = next(iter(dict[str, Any](one or {"": None}).items()))
                 is_sure = is_known and is_given
                 if word == "xt":  # a target that nft does not read
@@ -570,10 +649,16 @@ def translation(
                     if name in ("MARK", "CONNMARK"):
                         packet["mark"] = ""
                 if word in ("jump", "goto"):
-                    yield from said((*chain[:2], given["target"]), is_sure)
+                    if "through" in each:
+                        chains = filter(None, (each["through"], given["target"]))
+                        each = {**each, "through": ", ".join(chains)}
+                    yield from said((*chain[:2], given["target"]), each, is_sure)
                 # What may not match ends nothing: a packet that arrives was not dropped.
-                if word in TRANSLATIONS or (is_sure and word in ("accept", "drop")):
-                    yield rule, word, given, is_sure
+                if word in TRANSLATIONS:
+                    for chosen, is_chosen, last in _replaced(given, known, each, names):
+                        yield Met(rule, word, chosen, is_sure and is_chosen, last)
+                elif is_sure and word in ("accept", "drop"):
+                    yield Met(rule, word, given, is_sure, each)
                 if word in ("goto", "return", "accept"):
                     if is_sure:
                         return
@@ -583,10 +668,28 @@ def translation(
     bases = [one for one in entries(listed, "chain") if one.get("hook") == hook]
     for base in sorted(bases, key=lambda one: int(one.get("prio", 0))):
         is_over = False  # another base chain is passed all the same
-        rule, word, given, is_sure = next(said(chain_of(base), True), ({}, "", None, True))
-        if word in TRANSLATIONS:
-            return rule, given or {}, is_sure
+        yield said(chain_of(base), packet, True)
+
+
+def translation(
+    listed: list[dict[str, Any]], hook: str, packet: Packet, names: set[str]
+) -> tuple[Rule, Rule, bool]:
+    """Return the rule, and what its statement gives, by which chains of NAT at a hook replace addresses or ports of a
+    packet (without one both are empty), and whether that is sure. An address that is not known is "". The packet gets
+    marks (`_met`)."""
+    for met in _met(listed, hook, packet, names):
+        one = next(met, None)
+        if one is not None and one.word in TRANSLATIONS:
+            return one.rule, one.given or {}, one.is_sure
     return {}, {}, True
+
+
+def destinations(listed: list[dict[str, Any]]) -> Iterator[Met]:
+    """Yield each rule that sends packets to another address, and which packets these are: TCP first."""
+    for protocol, address, hook in product(("tcp", "udp", "sctp"), ANY, ("prerouting", "output")):
+        packet = {"saddr": address, "daddr": address, "dport": ANY_PORT, "protocol": protocol, "mark": ""}
+        for met in _met(listed, hook, packet, set()):
+            yield from (one for one in met if one.word == "dnat")
 
 
 def source_translation(
@@ -726,7 +829,7 @@ def _number(value: Any, mark: int | None) -> Any:
 
 
 def _written(
-    rule: Rule, maps: maps_of.Maps, packet: Mapping[str, str], interfaces: set[str]
+    rule: Rule, maps: maps_of.Maps, packet: Packet, interfaces: set[str]
 ) -> Iterator[tuple[tuple[str, str], int | None, bool]]:
     """Yield each field that a rule sets in a packet, for example MARK or ("payload", "ttl"), the number, and whether a
     packet that the rule matches surely gets it. None is a number that is not known."""
@@ -734,10 +837,12 @@ def _written(
     for mangle in (one["mangle"] for one in rule.get("expr", ()) if isinstance(one.get("mangle"), dict)):
         value = _number(mangle.get("value"), int(mark) if mark else None)
         of_map = value.get("map") if isinstance(value, dict) else None
-        mapped = _mapped(of_map, maps, packet, interfaces) if isinstance(of_map, dict) else [(value, True)]
+        mapped = (
+            _mapped(of_map, maps, packet, interfaces) if isinstance(of_map, dict) else [(value, True, packet)]
+        )
         for header, of in dict(mangle["key"]).items():
             name = next((str(of[name]) for name in ("key", "name", "field") if name in of), "")
-            for one, is_sure in mapped:
+            for one, is_sure, _to in mapped:
                 yield (header, name), one if isinstance(one, int) else None, is_sure
 
 
