@@ -161,13 +161,10 @@ def judge_arms(run: Path, conditions: Sequence[Condition]) -> list[Judged]:
     if loss is a condition and no packets were counted.
     """
     rows = load(run)
+    judged_by = {"slower": _verdicts, "cpu": lambda rows: _verdicts(by_cost(rows)), "loss": _loss_of_arms}
     result = list[Judged]()
     for by in conditions:
-        lines = (
-            _loss_of_arms(rows)
-            if by.what == "loss"
-            else _verdicts(by_cost(rows) if by.what == "cpu" else rows)
-        )
+        lines = judged_by[by.what](rows)
         equal = lines["word"].eq("equal")
         # Without a control, or with one round, a missing difference proves nothing.
         hidden = lines["control_low"].isna() | lines["rounds_count"].eq(1)
@@ -178,12 +175,9 @@ def judge_arms(run: Path, conditions: Sequence[Condition]) -> list[Judged]:
     return _sorted(result)
 
 
-def _verdicts(rows: pd.DataFrame, pairs: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Return the verdicts about arms, or, where there are changes, about each changed arm and its own unchanged one.
-
-    pairs: the `verdicts.ratios` of the rows, if they are not those of the metric.
-    """
-    pairs = verdicts.ratios(rows) if pairs is None else pairs
+def _verdicts(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the verdicts about arms, or, where there are changes, about each changed arm and its own unchanged one."""
+    pairs = verdicts.ratios(rows)
     lines = verdicts.verdicts(rows, pairs=pairs)
     changes = list(rows["change"].dropna().unique())
     if not changes:
@@ -200,12 +194,11 @@ def _verdicts(rows: pd.DataFrame, pairs: pd.DataFrame | None = None) -> pd.DataF
 def _loss_of_arms(rows: pd.DataFrame) -> pd.DataFrame:
     """Return `_verdicts` about lost packets: the ratio is exp() of the difference of two shares of the same round."""
     rows = _by_loss(rows)
-    lost = _losses(rows)
+    lost = measured_rows(rows)
     if not len(lost):
         raise BadInput("--fail-if loss: no valid run counted packets")
     rows = rows[rows["protocol"].isin(lost["protocol"])]  # others count no packets
-    of_rounds = lost.assign(method="whole", slice=np.nan, starved=False)
-    lines = _verdicts(rows, verdicts.ratios_of(of_rounds))
+    lines = _verdicts(rows)
     shares = {key: float(own["log"].mean()) for key, own in groups(lost, [*GROUP, "topology"])}
     sentences = [_lost_text(line, shares) for line in lines.to_dict("records")]
     return lines.assign(sentence=sentences)
@@ -304,7 +297,7 @@ def _judge_loss(
         tables = compare_runs.without(tables, but)
     hidden = (None,) * len(HOST) if in_turn else ()
     names = [*GROUP[len(hidden) :], "topology"]
-    one, other = (dict(groups(_losses(table), names)) for table in tables)
+    one, other = (dict(groups(measured_rows(table), names)) for table in tables)
     tried = {key for key, _ in groups(tables[1][names], names)}
     result = []
     for key in (key for key in one if key in tried):
@@ -340,18 +333,11 @@ def _judge_loss(
 
 
 def _by_loss(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows compared by the share of lost packets."""
+    """Return the rows compared by exp() of the share of lost packets: its logarithms are shares, 0 included."""
     answered = rows["received_count"].where(timed(rows))
     lost = rows["lost_count"].fillna(rows["sent_count"] - answered)
     share = (lost / rows["sent_count"].where(rows["sent_count"].gt(0))).astype(float)
-    return rows.assign(lost_share=share, metric="lost_share")
-
-
-def _losses(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the valid rows that count packets; `log` is the share of lost ones, so that it is paired as logarithms
-    are."""
-    rows = measured_rows(rows)
-    return rows.assign(log=rows["value"])
+    return rows.assign(lost_share=np.exp(share), metric="lost_share")
 
 
 def overall(judged: Sequence[Judged]) -> str:
