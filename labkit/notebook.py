@@ -307,7 +307,7 @@ class Run:
         display(self.findings(self.verdicts), figures.forest(self.verdicts))
 
     def findings(self, verdicts: pd.DataFrame) -> Markdown:
-        """Return a table of the verdicts for each host, then what could not be measured."""
+        """Return a table of the verdicts for each host, then why there is no evidence or no ratio."""
         if not len(verdicts):
             return displays.markdown("Only one topology was measured, so nothing can be compared.")
         lines = []
@@ -316,7 +316,8 @@ class Run:
             hosts = load.hosts(part)
             for name, rows in hosts:
                 lines += [f"\n**{name}**\n"] if len(hosts) > 1 or "emulated" in name else []
-                lines += _findings(rows)
+                names, cells, same, reasons = verdict_cells.table(rows)
+                lines += [f"Ratios{same}:\n", markdown_table(names, cells), *(f"- {one}" for one in reasons)]
         return displays.markdown("\n".join(lines))
 
     def effects(self) -> pd.DataFrame:
@@ -492,36 +493,6 @@ def _host(row: pd.Series[Any], is_elsewhere: bool) -> str:
         return f"{where} Linux {row['kernel']}, on an unknown CPU{peer}.".strip()
     on = f"Linux {row['kernel']} on {row['cpu']}, {row['cpus_count']:g} CPUs"
     return f"{where} {on} ({_accelerator(row['accelerator'])}){peer}.{emulated}".strip()
-
-
-def _findings(verdicts: pd.DataFrame) -> list[str]:
-    """Return the table of one host, what is the same in all its lines, and what it does not show."""
-    if not len(known := verdicts[verdicts["ratio"].notna()]):
-        return _without_ratio(verdicts)
-    names, cells, same, reasons = verdict_cells.table(known)
-    table = markdown_table(names, cells)
-    return [f"Ratios{same}:\n", table, *(f"- {reason}" for reason in reasons), *_without_ratio(verdicts)]
-
-
-def _without_ratio(verdicts: pd.DataFrame) -> list[str]:
-    """Return a line for each topology and reason without a ratio.
-
-    It names the points, unless the reason holds for every point of the topology.
-    """
-    lines = []
-    missing = verdicts[verdicts["ratio"].isna()]
-    for key, rows in missing.groupby(["topology", "word", "sentence"], sort=False):
-        topology, word, sentence = map(str, key)
-        everywhere = len(rows) == int(verdicts["topology"].eq(topology).sum())
-        points = "; ".join(load.group_text(point) for point, _ in load.groups(rows))
-        at = "" if everywhere else f" ({points})"
-        if word == "equal":
-            lines.append(f"- **{topology}**{at}: {sentence}.")
-        elif word in verdict_tables.ABSENT:
-            lines.append(f"- **{topology}** was not measured{at}: {sentence}.")
-        else:
-            lines.append(f"- {sentence[0].upper()}{sentence[1:]}{at}.")
-    return lines
 
 
 def _name_compared(rows: pd.DataFrame) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pandas as pd
 from pandas.io.formats.style import Styler
 
-from labkit.analysis import load, stats, verdicts
+from labkit.analysis import load, stats, verdict_cells, verdicts
 from labkit.common import schema, units
 
 if TYPE_CHECKING:
@@ -172,16 +172,7 @@ class Verdicts(_Displayed):
             for low, high in zip(self["low"], self["high"], strict=True)
         ]
         table["verdict"] = self["word"]
-        unclear = self[self["word"].eq("no evidence") | self["ratio"].isna()]
-        points: dict[str, set[str]] = {}
-        for point, rows in load.groups(unclear):
-            for sentence in rows["sentence"].dropna().astype(str):
-                points.setdefault(sentence, set()).add(load.group_text(point))
-        several = len(list(load.groups(self))) > 1
-        reasons = [
-            f"{next(iter(there))}: {sentence}" if several and len(there) == 1 else sentence
-            for sentence, there in points.items()
-        ]
+        reasons = verdict_cells.reasons(self, self["word"].eq("no evidence") | self["ratio"].isna())
         return f"{units.counted(len(self), 'verdict')}, each a ratio to the baseline.", table, reasons
 
 

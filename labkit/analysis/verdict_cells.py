@@ -1,4 +1,4 @@
-"""The cells of a table of verdicts, for the terminal and for reports."""
+"""The cells of a table of verdicts, for the terminal and for reports, and the reasons below it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,42 @@ POINT = ("protocol", "pairs", "MTU")
 
 
 def table(result: pd.DataFrame) -> tuple[list[str], list[list[str]], str, list[str]]:
-    """Return the names of the columns, the cells of each verdict with a ratio, what is the same in all verdicts, and
-    why there is no evidence where the cells do not show it."""
+    """Return the names of the columns, the cells of the verdicts, what is the same in all verdicts, and why there is no
+    evidence or no ratio where the cells do not show it.
+
+    Verdicts without a ratio come last: a line for each protocol, MTU, topology and word, with all numbers of pairs.
+    """
     varying, same = varying_and_same([point_cells(group_of(line)) for _, line in result.iterrows()])
-    known = result[result["ratio"].notna()]
-    lines = [
-        [*(point_cells(group_of(line))[name] for name in varying), *_cells(line)]
-        for _, line in known.sort_values(["protocol", "mtu_bytes", "pairs"], kind="stable").iterrows()
-    ]
-    hidden = known["low"].isna() | known["control_low"].isna() | known["rounds_count"].eq(1)
-    reasons = [
-        f"{line['protocol']}, pairs {point_cells(group_of(line))['pairs']}: {line['sentence']}"
-        for _, line in known[known["word"].eq("no evidence") & hidden].iterrows()
-    ]
+    is_known, alike = result["ratio"].notna(), ["protocol", "mtu_bytes", "topology", "word"]
+    known = result[is_known].sort_values(["protocol", "mtu_bytes", "pairs"], kind="stable")
+    several = [known.iloc[[place]] for place in range(len(known))]
+    several += [rows for _, rows in result[~is_known].groupby(alike, sort=False, dropna=False)]
+    lines = []
+    for rows in several:
+        each = [point_cells(group_of(line)) for _, line in rows.iterrows()]
+        own = [", ".join(dict.fromkeys(point[name] for point in each)) for name in varying]
+        lines.append([*own, *_cells(rows.iloc[0])])
+    hidden = result["low"].isna() | result["control_low"].isna() | result["rounds_count"].eq(1)
+    unclear = ~is_known | (result["word"].eq("no evidence") & hidden)
     names = ["topology", "against", "ratio", "95 % interval", "baseline with itself", "verdict"]
-    return [*varying, *names], lines, same, list(dict.fromkeys(reasons))
+    return [*varying, *names], lines, same, reasons(result, unclear)
+
+
+def reasons(result: pd.DataFrame, unclear: pd.Series[bool]) -> list[str]:
+    """Return a sentence for each topology and reason of the unclear verdicts.
+
+    It names the points, unless the reason holds for every point of the topology.
+    """
+    sentences = []
+    by = ["topology", "word", "sentence"]
+    for key, rows in result[unclear].groupby(by, sort=False):
+        topology, word, sentence = map(str, key)
+        everywhere = len(rows) == result["topology"].eq(topology).sum()
+        points = dict.fromkeys(load.group_text(point) for point, _ in load.groups(rows[load.GROUP]))
+        at = "" if everywhere else f" ({'; '.join(points)})"
+        # Without evidence, the sentence names the topology.
+        sentences.append(f"{sentence}{at}" if word == "no evidence" else f"{topology}{at}: {sentence}")
+    return sentences
 
 
 def varying_and_same(points: Sequence[dict[str, str]]) -> tuple[list[str], str]:
@@ -53,6 +74,6 @@ def _cells(line: pd.Series[Any]) -> list[str]:
     def between(low: float, high: float) -> str:
         return stats.interval_text(low, high, ".3f", " – ") if low == low else "–"
 
-    size = f"{line['ratio']:.3f}", between(line["low"], line["high"])
-    control = between(line["control_low"], line["control_high"])
-    return [str(line["topology"]), str(line["baseline"]), *size, control, str(line["word"])]
+    ratio = f"{line['ratio']:.3f}" if line["ratio"] == line["ratio"] else "–"
+    intervals = (between(line[f"{of}low"], line[f"{of}high"]) for of in ("", "control_"))
+    return [str(line["topology"]), str(line["baseline"]), ratio, *intervals, str(line["word"])]

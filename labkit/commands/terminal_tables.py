@@ -143,19 +143,11 @@ def _verdicts(suffix: str, result: pd.DataFrame) -> tuple[Table, list[str]]:
 
     What is the same in all lines stands in its title. The last interval is that of the baseline measured twice.
     """
-    names, cells, same, sentences = verdict_cells.table(result)
+    names, cells, same, reasons = verdict_cells.table(result)
     table = _table(f"Verdicts{suffix}{same}", names)
     for line in cells:
         table.add_row(*line)
-    reasons = dict.fromkeys(sentences)
-    by = ["protocol", "mtu_bytes", "topology", "word"]
-    for key, lines in result[result["ratio"].isna()].groupby(by, sort=False, dropna=False):
-        topology, word = map(str, key[2:])
-        each = [verdict_cells.point_cells(verdict_cells.group_of(line)) for _, line in lines.iterrows()]
-        own = [", ".join(dict.fromkeys(point[name] for point in each)) for name in names if name in each[0]]
-        table.add_row(*own, topology, str(lines["baseline"].iloc[0]), "–", "–", "–", word)
-        reasons |= {f"{topology}: {sentence}": None for sentence in lines["sentence"].unique()}
-    return table, list(reasons)
+    return table, reasons
 
 
 def show_comparison(df: pd.DataFrame, sentences: Sequence[str]) -> None:

@@ -2,7 +2,6 @@
 run."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +56,10 @@ def test_prose_matches_the_rows(executed: Shown, machine: Sandbox) -> None:
     assert f"Linux {rows[0]['kernel']} on {rows[0]['cpu']}" in prose
     assert f"{len(ok)} valid measurements of {len({row['topology'] for row in ok})} topologies" in prose
     assert "1 pair: all 1 round were measured" in prose
-    # On a busy machine almost nothing may arrive in one of the two slices, which is too many for a ratio.
-    assert re.search(r"(\| veth_bridge \| veth \| |No evidence about veth_bridge against veth: )", prose)
+    assert "| veth_bridge | veth | " in prose
     refused = [row for row in rows if row["status"] == "unsupported"]
     for row in refused:
-        assert f"**ipvlan_l2** was not measured: {row['reason']}" in prose
+        assert f"- ipvlan_l2: {row['reason']}" in prose
 
 
 @pytest.mark.smoke

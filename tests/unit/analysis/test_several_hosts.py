@@ -354,13 +354,13 @@ def test_finding_without_a_ratio(tmp_path: Path) -> None:
     absent = [row for row in absent if row["role"] == "variant"]
     # Without a baseline there is nothing to tell.
     assert not [line for line in findings(measured, absent) if line.startswith("-")]
-    line = findings(measured, absent, base)[-1]
-    assert line == "- **macvlan_bridge** was not measured (tcp, 8 pairs, MTU 1500): the guest did not boot."
-    [line] = findings(absent, base)
-    assert line == "- **macvlan_bridge** was not measured: the guest did not boot."
+    *_, cells, _, line = findings(measured, absent, base)
+    assert cells == "| 8 | macvlan_bridge | veth_bridge | – | – | – | failed |"
+    assert line == "- macvlan_bridge (tcp, 8 pairs, MTU 1500): the guest did not boot"
+    assert findings(absent, base)[-1] == "- macvlan_bridge: the guest did not boot"
     starved = [row | ({"throughput_bps": 0.0} if row["role"] == "variant" else {}) for row in measured]
-    [line] = findings(starved)
-    assert line.startswith("- No evidence about macvlan_bridge")
+    line = findings(starved)[-1]
+    assert line.startswith("- no evidence about macvlan_bridge")
     assert "not measured" not in line
 
 

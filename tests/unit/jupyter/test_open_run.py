@@ -109,7 +109,7 @@ def test_tables_are_readable(run: Run) -> None:
     verdicts = displays.Verdicts.of(pd.concat([run.verdicts, run.verdicts.assign(pairs=77)]))
     verdicts["word"] = "no evidence"
     verdicts["sentence"] = [f"reason {number}" for number in range(len(verdicts))]
-    assert re.search(r"<li>[^<]*77 pairs[^<]*: reason \d+</li>", verdicts._repr_html_())
+    assert re.search(r"<li>reason \d+ \([^<]*77 pairs[^<]*\)</li>", verdicts._repr_html_())
 
 
 def test_figures_by_name(run: Run) -> None:
