@@ -26,10 +26,10 @@ from labkit import __version__
 from labkit.analysis import benchmark_formats, change_points, csv_series, load, protocols, verdicts
 from labkit.analysis.change_points import Change
 from labkit.analysis.load import COST, HOST
-from labkit.analysis.parquet_rows import as_file
+from labkit.analysis.parquet_rows import column_types, encode
 from labkit.common import run_folder, safe_files, units
 from labkit.common.errors import BadInput
-from labkit.common.schema import BY_NAME, PERCENTILE
+from labkit.common.schema import BY_NAME, PERCENTILE, Column, Type
 
 # Raised also where a value gets another meaning, so that a series has one: files of an older format are left out until
 # their run is added again, which computes the values anew. 2: the CPU time of a request is of those in its window.
@@ -43,34 +43,26 @@ SERIES = ["experiment", "arm", "baseline", "point", "metric", "machine_class"]
 PROVENANCE = [
     "kernel", "kernel_build", "kernel_config_digest", "sysctl_digest", "iperf3", "labkit", "git_revision", "machine",
 ]  # fmt: skip
-COLUMNS: dict[str, tuple[str, str]] = {
-    "experiment": ("string", "the experiment"),
-    "arm": ("string", "the arm: what verdicts name"),
-    "baseline": ("string", "the arm that ratios are to; null: this arm is the baseline"),
-    "point": ("string", "the parameters of the point that are no defaults, in words"),
-    "metric": ("string", "the column of rows whose values these are"),
-    "higher_is_better": ("bool_", "whether higher values are better"),
-    "machine_class": ("string", "the machine or lab VM, its accelerator, CPU and number of CPUs"),
-    "machine": ("string", "a digest of the machine's identity"),
-    "kernel": ("string", "the kernel's release"),
-    "kernel_build": ("string", "the kernel's build"),
-    "kernel_config_digest": ("string", "a digest of the kernel's configuration"),
-    "sysctl_digest": ("string", "a digest of sysctls that are known to change a throughput"),
-    "iperf3": ("string", "the version of iperf3"),
-    "labkit": ("string", "the version of labkit that measured"),
-    "git_revision": ("string", "labkit's commit"),
-    "time": ("string", "when it was measured, in UTC"),
-    "added": ("string", "when it was added, in UTC"),
-    "run": ("string", "the run's name"),
-    "folder": ("string", "the run's folder when it was added"),
-    "setups_count": ("int64", "fresh set-ups"),
-    "value": ("float64", "the geometric mean over set-ups, in the metric's unit"),
-    "value_low": ("float64", "the low end of its 95 % interval"),
-    "value_high": ("float64", "the high end of its 95 % interval"),
-    "ratio": ("float64", "the ratio to the baseline, measured next to it"),
-    "low": ("float64", "the low end of its 95 % interval"),
-    "high": ("float64", "the high end of its 95 % interval"),
-}  # fmt: skip
+_OWN: tuple[tuple[str, Type, str], ...] = (
+    ("arm", "text", "the arm: what verdicts name"),
+    ("baseline", "text", "the arm that ratios are to; null: this arm is the baseline"),
+    ("point", "text", "the parameters of the point that are no defaults, in words"),
+    ("metric", "text", "the column of rows whose values these are"),
+    ("higher_is_better", "flag", "whether higher values are better"),
+    ("machine_class", "text", "the machine or lab VM, its accelerator, CPU and number of CPUs"),
+    ("added", "text", "when it was added, in UTC"),
+    ("folder", "text", "the run's folder when it was added"),
+    ("setups_count", "integer", "fresh set-ups"),
+    ("value", "number", "the geometric mean over set-ups, in the metric's unit"),
+    ("value_low", "number", "the low end of its 95 % interval"),
+    ("value_high", "number", "the high end of its 95 % interval"),
+    ("ratio", "number", "the ratio to the baseline, measured next to it"),
+    ("low", "number", "the low end of its 95 % interval"),
+    ("high", "number", "the high end of its 95 % interval"),
+)
+COLUMNS = {name: BY_NAME[name] for name in ("experiment", "run", "time", *PROVENANCE)} | {
+    name: Column(name, "", kind, meaning, "rows", "describes") for name, kind, meaning in _OWN
+}
 
 
 def add(run: Path, folder: Path) -> list[tuple[Path, bool]]:
@@ -158,13 +150,8 @@ def machine_class(row: Any) -> str:
 
 
 def _encoded(points: list[dict[str, Any]]) -> bytes:
-    import pyarrow
-
-    kinds = {name: getattr(pyarrow, kind)() for name, (kind, _) in COLUMNS.items()}
     plain = [{name: None if pd.isna(one[name]) else one[name] for name in COLUMNS} for one in points]
-    fields = [pyarrow.field(name, kinds[name], metadata={"meaning": COLUMNS[name][1]}) for name in COLUMNS]
-    about = {"labkit_history": FORMAT, "labkit": __version__}
-    return as_file(pyarrow.Table.from_pylist(plain, pyarrow.schema(fields, metadata=about)))
+    return encode(plain, __version__, COLUMNS, labkit_history=FORMAT)
 
 
 def _read(path: Path) -> pd.DataFrame | str:
@@ -178,8 +165,9 @@ def _read(path: Path) -> pd.DataFrame | str:
         if version != FORMAT or not set(COLUMNS) <= set(table.column_names):
             what = f"has version {version[:20]} of the history" if version else "is not of a history"
             return f"left out: {path} {what}, and this labkit reads version {FORMAT}: add its run again"
-        kinds = [(name, getattr(pyarrow, kind)()) for name, (kind, _) in COLUMNS.items()]
-        return pd.DataFrame(table.select(list(COLUMNS)).cast(pyarrow.schema(kinds)).to_pandas())
+        types = column_types()
+        own = pyarrow.schema([(name, types[column.type]) for name, column in COLUMNS.items()])
+        return pd.DataFrame(table.select(list(COLUMNS)).cast(own).to_pandas())
     except BadInput as error:
         return f"left out: {error}"
     except (pyarrow.ArrowException, OSError):

@@ -4,7 +4,7 @@ Types are those of the schema. Lists, objects, and columns outside the schema ar
 it is needed, because the measuring wing does without.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,29 +13,36 @@ from labkit.common import schema
 from labkit.common.errors import BadInput
 
 Row = dict[str, Any]
+Known = Mapping[str, schema.Column]
 AS_JSON = ("list", "object")
 
 
-def columns(rows: Sequence[Row]) -> list[str]:
-    """Return the columns of these rows: those of the schema in its order, then others in order of appearance."""
+def columns(rows: Sequence[Row], known: Known = schema.BY_NAME) -> list[str]:
+    """Return the columns of these rows: the known ones in their order, then others in order of appearance."""
     there = dict.fromkeys(name for row in rows for name in row)
-    return [
-        *(name for name in schema.BY_NAME if name in there),
-        *(name for name in there if name not in schema.BY_NAME),
-    ]
+    return [*(name for name in known if name in there), *(name for name in there if name not in known)]
 
 
-def encode(rows: Sequence[Row], version: str) -> bytes:
-    """Return the rows as Parquet; `version` is labkit's. Raises BadInput for a value of another type than its
-    column."""
+def column_types() -> dict[str, Any]:
+    """Return pyarrow's type for each type of the schema that needs no JSON."""
     import pyarrow
 
-    kinds = {
+    return {
         "text": pyarrow.string(), "number": pyarrow.float64(), "integer": pyarrow.int64(), "flag": pyarrow.bool_(),
     }  # fmt: skip
-    fields, arrays = [], []
-    for name in columns(rows):
-        column = schema.BY_NAME.get(name)
+
+
+def encode(rows: Sequence[Row], version: str, known: Known = schema.BY_NAME, **about: str) -> bytes:
+    """Return the rows as Parquet; `version` is labkit's, and `about` more metadata of the file.
+
+    Raises BadInput for a value of another type than its known column.
+    """
+    import pyarrow
+    from pyarrow import parquet
+
+    kinds, fields, arrays = column_types(), [], []
+    for name in columns(rows, known):
+        column = known.get(name)
         kind = kinds.get(column.type if column else "object")
         values = [row.get(name) for row in rows]
         if kind is None:
@@ -47,15 +54,8 @@ def encode(rows: Sequence[Row], version: str) -> bytes:
             what = f"a value that is no {expected}: {str(error)[:200]}"
             raise BadInput(f"the column {name} has {what}") from None
         fields.append(pyarrow.field(name, arrays[-1].type, metadata=_metadata(column)))
-    about = {"labkit": version, "columns": "the metadata of each field has its unit, meaning, role and use"}
-    return as_file(pyarrow.table(arrays, schema=pyarrow.schema(fields, metadata=about)))
-
-
-def as_file(table: Any) -> bytes:
-    """Return a table of pyarrow as the content of a Parquet file."""
-    import pyarrow
-    from pyarrow import parquet
-
+    about |= {"labkit": version, "columns": "the metadata of each field has its unit, meaning, role and use"}
+    table = pyarrow.table(arrays, schema=pyarrow.schema(fields, metadata=about))
     sink = pyarrow.BufferOutputStream()
     # Level 9 halves the bytes of published stacks, and is as fast for rows.
     parquet.write_table(table, sink, compression="zstd", compression_level=9)
