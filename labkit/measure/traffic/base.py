@@ -440,37 +440,41 @@ def latency_columns(times_s: Sequence[float], lost_count: int = 0) -> dict[str, 
 
 
 def request_columns(
-    counts: Mapping[float, int],
+    times_s: Sequence[float],
     rate: float,
     parameters: LoadParameters,
     client_cpu_s: float | None,
     clients_count: int,
     lost_count: int = 0,
     within_s: float = 0.0,
+    overtaken_count: int = 0,
 ) -> dict[str, Any]:
-    """Return the columns of a row from how often each round-trip time (in seconds) was measured, and their rate.
+    """Return the columns of a row from sorted round-trip times in seconds, and the rate of responses.
 
     The loop is closed, unless the parameters have a rate (`kept_rate`).
 
-    `lost_count` requests got no response within `within_s`. Raises Failed without any round trip.
+    `lost_count` requests got no response within `within_s` (0: as long as the generator waited). The responses of
+    `overtaken_count` have no time: these requests, too, count as slower than all others. Raises Failed without any
+    round trip.
     """
-    times = [one for one in sorted(counts) for _ in range(counts[one])]
-    if not times:
+    if not times_s:
         raise Failed("no request got a response")
     busy = client_cpu_s is not None and client_cpu_s > SATURATED * parameters.duration_s * clients_count
     closed = parameters.rate_rps is None
+    received_count = len(times_s) + overtaken_count
+    within = f" within {within_s:.0f} s" if within_s else ""
     return {
         "loop": "closed" if closed else "open",
-        "received_count": len(times),
-        "sent_count": len(times) + lost_count,
+        "received_count": received_count,
+        "sent_count": received_count + lost_count,
         "lost_count": lost_count,
         "transaction_rate": rate,
-        **latency_columns(times, lost_count),
+        **latency_columns(times_s, lost_count + overtaken_count),
         "client_cpu_s": client_cpu_s,
         "doubts": [
             *["generator-limited: each client used a whole CPU"] * (closed and busy),
-            *(hidden_stalls(times, lost_count, within_s) if closed else []),
-            *unanswered(lost_count, len(times) + lost_count, f" within {within_s:.0f} s"),
+            *(hidden_stalls(times_s, lost_count, within_s) if closed else []),
+            *unanswered(lost_count, received_count + lost_count, within),
         ],
     }
 

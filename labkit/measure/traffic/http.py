@@ -154,8 +154,9 @@ class Http(RequestGenerator):
         rate = sum(report.requests_count / report.duration_s for report in measured)
         used = [report.cpu_s for report in measured if report.cpu_s is not None]
         cpu_s = sum(used) if used else None
+        times_s = sorted(counts.elements())
         row = base.request_columns(
-            counts, rate, parameters, cpu_s, len(measured), failed["timeout"], TIMEOUT_S
+            times_s, rate, parameters, cpu_s, len(measured), failed["timeout"], TIMEOUT_S
         )
         return row | ({"status": "invalid", "reason": words} if failed.total() > failed["timeout"] else {})
 

@@ -108,7 +108,8 @@ class Sockets(RequestGenerator):
             portless, lost = portless + report["portless"], lost + report["lost"]
             late, cpu_s = late + report.get("late", 0), cpu_s + report["cpu_s"]
         rate = counts.total() / parameters.duration_s
-        row = request_columns(counts, rate, parameters, cpu_s, len(reports), lost, socket_loops.LOST_S)
+        times_s = sorted(counts.elements())
+        row = request_columns(times_s, rate, parameters, cpu_s, len(reports), lost, socket_loops.LOST_S)
         if parameters.rate_rps is not None:
             offered_rps = min(report["offered_rps"] for report in reports)
             about = base.kept_rate(late, row["sent_count"], offered_rps, parameters.rate_rps, "labkit")

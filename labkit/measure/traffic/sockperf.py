@@ -92,14 +92,14 @@ def read(lines: Iterable[str]) -> Log:
     return Log(sent, received, int(counts[2]), float(counts[1]), int(missing[1]), int(missing[2]))
 
 
-def columns(logs: Sequence[Log], duration_s: int, rate_rps: int | None, omit_s: int = 0) -> dict[str, Any]:
-    """Return the columns of a row from the logs of all pairs, of which it takes `duration_s` seconds after the first
-    `omit_s`.
+def columns(logs: Sequence[Log], parameters: LoadParameters) -> dict[str, Any]:
+    """Return the columns of a row from the logs of all pairs, of which it takes `duration_s` after the first `omit_s`.
 
     A request without a response counts as slower than all others, and so does one whose response came after that of a
     later request: sockperf leaves its time out. Raises Failed if a client stopped before.
     """
-    times: list[float] = []
+    duration_s, omit_s, rate_rps = parameters.duration_s, parameters.omit_s, parameters.rate_rps
+    times: list[int] = []
     lost = late = overtaken = 0
     for log in logs:
         start = log.sent_ns if rate_rps is None else log.due_ns(rate_rps)
@@ -118,30 +118,21 @@ def columns(logs: Sequence[Log], duration_s: int, rate_rps: int | None, omit_s: 
             overtaken += min(log.out_of_order_count, missing - of_own)
             late += sum(log.sent_ns[at] - start[at] > base.LATE_NS for at in range(first, last))
         times += own
-    times.sort()
-    times_s = [1e-9 * one for one in times]
+    times_s = [1e-9 * one for one in sorted(times)]
+    rate = (len(times) + overtaken) / duration_s
+    row = base.request_columns(times_s, rate, parameters, None, len(logs), lost, overtaken_count=overtaken)
+    row["out_of_order_count"] = sum(log.out_of_order_count for log in logs)
     if rate_rps is None:
-        about: dict[str, Any] = {"doubts": base.hidden_stalls(times_s)}
-    else:
-        offered_rps = min((log.sent_count / log.elapsed_s for log in logs), default=0.0)
-        about = base.kept_rate(late, len(times), offered_rps, rate_rps, "sockperf")
-        if overtaken:
-            share = units.percent(overtaken / (len(times) + overtaken))
-            about["doubts"].append(
-                f"sockperf does not time {share} of the requests, because responses to later ones came before: they"
-                " count as slower than all others; generator=sockets times them"
-            )
-    return {
-        "loop": "closed" if rate_rps is None else "open",
-        "received_count": len(times) + overtaken,
-        "sent_count": len(times) + overtaken + lost,
-        "lost_count": lost,
-        "out_of_order_count": sum(log.out_of_order_count for log in logs),
-        "transaction_rate": (len(times) + overtaken) / duration_s,
-        **base.latency_columns(times_s, lost + overtaken),
-        **about,
-        "doubts": [*about["doubts"], *base.unanswered(lost, len(times) + overtaken + lost)],
-    }
+        return row
+    offered_rps = min((log.sent_count / log.elapsed_s for log in logs), default=0.0)
+    about = base.kept_rate(late, len(times), offered_rps, rate_rps, "sockperf")
+    if overtaken:
+        share = units.percent(overtaken / (len(times) + overtaken))
+        about["doubts"].append(
+            f"sockperf does not time {share} of the requests, because responses to later ones came before: they"
+            " count as slower than all others; generator=sockets times them"
+        )
+    return row | about | {"doubts": [*about["doubts"], *row["doubts"]]}
 
 
 def client_argv(parameters: LoadParameters, pair: Pair, log: Path) -> list[str]:
@@ -234,7 +225,7 @@ class Sockperf(RequestGenerator):
     def columns(self, measured: list[bytes], parameters: LoadParameters) -> dict[str, Any]:
         """Return the columns of a row from the full logs. Raises Failed if a request got no response in time."""
         logs = [read(log.decode().splitlines()) for log in measured]
-        return columns(logs, parameters.duration_s, parameters.rate_rps, parameters.omit_s)
+        return columns(logs, parameters)
 
 
 SOCKPERF = Sockperf()

@@ -124,6 +124,6 @@ def test_a_row_has_one_logarithm_for_each_distinct_latency(monkeypatch: pytest.M
         return log2(value)
 
     monkeypatch.setattr(math, "log2", counted)
-    row = base.request_columns({1e-5: 900, 2e-5: 100}, 1e3, DatapathParameters(), None, 1)
+    row = base.request_columns([1e-5] * 900 + [2e-5] * 100, 1e3, DatapathParameters(), None, 1)
     assert [*row["latency_histogram"].values()] == [900, 100]
     assert len(calls) == 2
