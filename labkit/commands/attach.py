@@ -31,6 +31,7 @@ from labkit.common.limits import Form, Within
 from labkit.common.printable import printable
 from labkit.measure.endpoints.namespace import Namespace
 from labkit.measure.existing import endpoints
+from labkit.measure.topologies.network.kinds import KINDS as LINK_KINDS
 from labkit.system import machine, netlink, process
 from labkit.system.netlink import address_probe, ethtool
 
@@ -40,12 +41,6 @@ LEASE_S = 30.0
 MAX_WAIT_S = 86400.0
 IFNAMSIZ, ETH_P_8021Q = 16, 0x8100  # linux/if.h, linux/if_ether.h
 MIN_MTU, MAX_MTU = 68, 65535  # RFC 791; a device may have narrower limits
-# bridge, L2, L3 (linux/if_link.h)
-MODES = {
-    "macvlan": {"IFLA_MACVLAN_MODE": 4},
-    "ipvlan": {"IFLA_IPVLAN_MODE": 0},
-    "ipvlan l3": {"IFLA_IPVLAN_MODE": 1},
-}
 USERSPACE = "tun"  # the kind of a switch's own interface if the switch forwards in user space
 SWITCHES = ("openvswitch", USERSPACE)  # kinds of a switch's own interface
 OVS = "ovs"  # a new bridge is one of Open vSwitch if its name begins so, as with pipework(8)
@@ -220,7 +215,9 @@ def _make(kernel: netlink.Netlink, space: Namespace, wanted: AttachRequest, undo
         if wanted.kind == "veth":
             return _veth(kernel, space, wanted, over, undo)
         lower = over.index if wanted.vlan is None else _vlan(kernel, wanted, known, undo)
-        data = MODES["ipvlan l3" if wanted.l3 else wanted.kind]
+        kind = LINK_KINDS[wanted.kind]
+        mode = "bridge" if wanted.kind == "macvlan" else "l3" if wanted.l3 else "l2"
+        data = {kind.mode_attribute: kind.modes[mode]}
         kernel.do(netlink.new_link(wanted.kind, wanted.interface, link=lower, data=data, **common))  # type: ignore[arg-type]
         undo.callback(space.netlink.do, netlink.delete_link(_index(space, wanted.interface)))
         return next((link.name for link in netlink.links(kernel) if link.index == lower), wanted.over)
