@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from labkit.common import units
@@ -588,12 +589,10 @@ def until_listening(
     """Wait until the servers at these ends listen on PORT. Raises Failed if one ends before, or is late."""
     deadline = time.monotonic() + within_s
     for end, program in zip(ends, programs, strict=True):
-        while not end.kernel.listens(PORT + end.port_offset, transport):
+        if not program.ready(partial(end.kernel.listens, PORT + end.port_offset, transport), deadline):
             if program.poll():
                 raise Failed(f"{name} ended before it listened: {program.ended().message()}")
-            if time.monotonic() > deadline:
-                raise Failed(f"{name} at {end.name} did not listen within {within_s:.0f} s")
-            time.sleep(0.002)
+            raise Failed(f"{name} at {end.name} did not listen within {within_s:.0f} s")
 
 
 def finished(
