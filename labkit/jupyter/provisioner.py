@@ -4,6 +4,7 @@ import asyncio
 import math
 import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -104,23 +105,20 @@ class Events:
     """
 
     def __init__(self, fd: int) -> None:
-        os.set_blocking(fd, False)
         self._pipe = open(fd, "rb", buffering=0)
-        self._unread = b""
+        self._lines = process.Lines(self._pipe)
         self.started = self.ready = self.ended = False
         self.error: str | None = None
 
     def read(self) -> None:
-        while not self._pipe.closed and (data := self._pipe.read(65536)) is not None:
-            if not data:
-                self.ended = True
-                self.close()
-                return
-            *lines, self._unread = (self._unread + data).split(b"\n")
-            for event in map(msgspec.json.decode, lines):
+        with suppress(TimeoutError):  # no more yet
+            for line in self._lines.until_end(0):
+                event = msgspec.json.decode(line)
                 self.started |= event["event"] == "started"
                 self.ready |= event["event"] == "ready"
                 self.error = event.get("text", self.error)
+            self.ended = True
+            self.close()
 
     def close(self) -> None:
         self._pipe.close()
