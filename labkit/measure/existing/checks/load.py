@@ -67,10 +67,8 @@ def listening(server: End) -> Iterator[None]:
     """Run a server of iperf3 for one load. Raises Unsupported without iperf3, and Failed if its port is taken."""
     if server.space.namespace.listens(PORT):
         raise Failed(f"another program listens on port {PORT} of {server.space.name}")
-    with process.all_ended([_iperf3(server, "-s", "-1", "-B", server.address)]) as started:
-        until = time.monotonic() + START_S
-        while not server.space.namespace.listens(PORT) and time.monotonic() < until and not started[0].poll():
-            time.sleep(0.02)
+    with process.all_ended([_iperf3(server, "-s", "-1", "-B", server.address)]) as [started]:
+        started.ready(lambda: server.space.namespace.listens(PORT), time.monotonic() + START_S, 0.02)
         yield
 
 
