@@ -22,7 +22,6 @@ from labkit.analysis import protocols, published_runs
 from labkit.analysis.protocols import PROTOCOLS
 from labkit.common import run_folder, schema, switch_options
 from labkit.common.errors import BadInput, choose
-from labkit.common.units import percent, si
 
 # The host of a row: as requested, and as it turned out to be
 RAN_ON = schema.names(writer=("machine",), use="host")
@@ -41,6 +40,7 @@ ENDPOINT_NAMES = {
 }
 TURN = ("run", "point", "round", "method", "slice")  # in it each arm is measured once
 STARVED = 0.01  # share of the arm's median; a slice with less is starved
+ALWAYS_NAMED = ("pairs", "mtu_bytes")  # of a group, also where they have the usual value
 HEADERS = {4: 28, 6: 48}  # IP and UDP headers: the MTU minus these is the largest unfragmented payload
 # The columns of every table. Columns of the other parts of `overlay` keep their types.
 COMPARED = tuple(writer for writer in schema.WRITERS if writer != "observation")
@@ -537,47 +537,36 @@ def group_similar(reasons: pd.Series[str]) -> pd.Series[str]:
 def group_text(key: Key, host: str = "") -> str:
     """Describe a group: `tcp, 8 pairs, MTU 1500`, other parameters that are not defaults, and the host."""
     of = dict(zip(GROUP, key, strict=True))
-    words = [str(of["protocol"])]
-    words += [f"{of['pairs']:g} pair{'s' * (of['pairs'] != 1)}"] if of["pairs"] is not None else []
-    words += [f"MTU {of['mtu_bytes']:g}"] if of["mtu_bytes"] is not None else []
-    there = [f"on {host}"] if host else [f"in {of['where']}"] if of["where"] not in (None, "here") else []
-    return ", ".join([*words, *non_defaults(of), *there])
+    always = [in_words(name, of[name]) for name in ALWAYS_NAMED if of[name] is not None]
+    there = [f"on {host}"] if host else _unusual(of, ("where",))
+    return ", ".join([str(of["protocol"]), *always, *non_defaults(of), *there])
 
 
 def non_defaults(of: Mapping[str, Any]) -> list[str]:
     """Describe the parameters of a group that are not defaults, except protocol, pairs, MTU and host."""
-    words = ["two nodes"] if of["nodes"] == "two" else []
-    usual = (None, protocols.find(str(of["protocol"])).generator)
-    words += [f"by {of['generator']}"] if of["generator"] not in usual else []
-    words += [f"link {si(of['link_rate_bps'], 'bit/s')}"] if of["link_rate_bps"] is not None else []
-    words += [f"delay {si(of['link_delay_s'], 's')}"] if of["link_delay_s"] is not None else []
-    words += ["IPv6"] if of["family"] == 6 else []
-    words += [f"frames {of['frame']}"] if of["frame"] is not None else []
-    words += [f"VLAN {of['vlan']:g}"] if of["vlan"] is not None else []
-    words += [f"{of['flows_count']:g} flows"] if of["flows_count"] is not None else []
-    words += [f"bursts of {of['burst_frames']:g}"] if of["burst_frames"] is not None else []
-    words += [f"{si(of['load_pps'], 'pps')} offered"] if of["load_pps"] is not None else []
-    words += [f"mult {of['mult']:g}"] if of["mult"] is not None else []
-    if of["loss_goal_ratio"] is not None:
-        words += ["NDR" if not of["loss_goal_ratio"] else f"PDR {percent(of['loss_goal_ratio'])}"]
+    left_out = {"protocol", *ALWAYS_NAMED}
+    if of["generator"] == protocols.find(str(of["protocol"])).generator:
+        left_out.add("generator")
     full = (of["mtu_bytes"] or 0) - HEADERS.get(of["family"], 0)
-    fits = of["protocol"] == "udp" and of["length_bytes"] == full
-    words += [f"{of['length_bytes']:g} bytes each"] if of["length_bytes"] is not None and not fits else []
-    words += [f"responses of {of['response_bytes']:g} bytes"] if of["response_bytes"] is not None else []
-    words += [f"{of['rate_bps'] / 1e6:g} Mbit/s"] if of["rate_bps"] is not None else []
-    words += [f"{of['rate_rps']:,.0f} requests/s"] if of["rate_rps"] is not None else []
-    words += [f"{of['outstanding']:g} outstanding"] if of["outstanding"] is not None else []
-    words += [schema.ENDS_ON[of["ends_on"]]] if of["ends_on"] is not None else []
-    words += [f"{of['streams']:g} streams"] if of["streams"] not in (None, 1) else []
-    words += [f"direction {of['direction']}"] if of["direction"] not in (None, "forward", "all") else []
-    words += [f"beside {of['load']}"] if of["load"] is not None else []
-    words += [f"MSS {of['mss_bytes']:g}"] if of["mss_bytes"] is not None else []
-    words += [str(of[name]) for name in ("congestion", "socket") if of[name] is not None]
-    words += ["zero copy"] if str(of["zerocopy"]) == "True" else []
-    words += [f"CPUs {of['affinity']}"] if of["affinity"] is not None else []
-    words += [f"on {of['parent']}"] if of["parent"] is not None else []
-    words += [f"guests of {of['guest']}"] if of["guest"] not in (None, "debian") else []
-    return words
+    if of["protocol"] == "udp" and of["length_bytes"] == full:
+        left_out.add("length_bytes")
+    return _unusual(of, [name for name in GROUP[len(HOST) :] if name not in left_out])
+
+
+def _unusual(of: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """Return these parameters in words, without null and usual values."""
+    known = ((name, of[name]) for name in names if of[name] is not None)
+    return [
+        in_words(name, value) for name, value in known if value_text(value) not in schema.BY_NAME[name].usual
+    ]
+
+
+def in_words(name: str, value: Any) -> str:
+    """Return a value of a parameter in words: `8 streams`."""
+    column = schema.BY_NAME[name]
+    if pd.isna(value) or column.words is None:
+        return column.null or f"{name.replace('_', ' ')} {value_text(value)}"
+    return column.words(value)
 
 
 def without_numbers(reasons: pd.Series[str]) -> pd.Series[str]:

@@ -5,11 +5,12 @@ prints them. A new column is one line here; its writer fills it: a generator, an
 `labkit.measure.experiments.rows`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from labkit.common.switch_options import OPTIONS
+from labkit.common.units import percent, si
 
 TARGET_HELD = "the target was held"  # in the column `ended`: the load test reached no limit
 # Values of the column ends_on, in words
@@ -53,7 +54,11 @@ WRITERS = {
 @dataclass(frozen=True)
 class Column:
     """A column. `unit` is "" for columns without unit, `writer` is a key of WRITERS, `use` says how comparisons use
-    it."""
+    it.
+
+    Of a parameter: `words` says a value as sentences and figures do, and `null` is what figures call null. Sentences
+    and commands leave out null and the values of `usual`, which are texts; the first is the default.
+    """
 
     name: str
     unit: str
@@ -62,12 +67,19 @@ class Column:
     writer: str
     role: Role
     use: Use = ""
+    words: Callable[[Any], str] | None = None
+    null: str = ""
+    usual: tuple[str, ...] = ()
 
 
 def _columns(
-    writer: str, role: Role, *columns: tuple[str, str, Type, str], use: Use = ""
+    writer: str, role: Role, *columns: tuple[str, str, Type, str, *tuple[Any, ...]], use: Use = ""
 ) -> tuple[Column, ...]:
-    return tuple(Column(name, unit, kind, text, writer, role, use) for name, unit, kind, text in columns)
+    """Return columns: the name, unit, type and meaning of each, and then its words, null and usual values."""
+    return tuple(
+        Column(name, unit, kind, text, writer, role, use, *words)
+        for name, unit, kind, text, *words in columns
+    )
 
 
 # The judged percentiles of latencies, by the name in their columns: the share of round trips that are not slower, and
@@ -120,7 +132,8 @@ COLUMNS: tuple[Column, ...] = (
         ("role", "", "text", "the arm's part in the comparison: baseline, control (the baseline again) or variant"),
         ("topology", "", "text", "the topology"),
         ("network", "", "text", "a digest of the YAML file's network; null: a topology of labkit's"),
-        ("endpoint", "", "text", "what programs run in: namespace, container, guest or shared_guest"),
+        ("endpoint", "", "text", "what programs run in: namespace, container, guest or shared_guest",
+         str, "", ("namespace",)),
         ("change", "", "text", "the change of this arm; null for the unchanged topology"),
         ("time", "", "text", "when it was measured, in UTC (ISO 8601)"),
         ("status", "", "text", "ok, unsupported, isolated by design, equal (no effect of its change), failed, invalid"),
@@ -128,52 +141,74 @@ COLUMNS: tuple[Column, ...] = (
         ("doubts", "", "text", "what weakens the measurement, in sentences separated by '; '"),
     ),
     *_columns("rows", "parametrises",
-        ("where", "", "text", "the kernel it ran on, as requested: here, vm:KERNEL or ssh:NAME"),
+        ("where", "", "text", "the kernel it ran on, as requested: here, vm:KERNEL or ssh:NAME",
+         "in {}".format, "", ("here",)),
         ("peer", "", "text", "the servers' host as requested, with two nodes"),
         use="host",
     ),
     *_columns("rows", "parametrises",
         ("protocol", "", "text", "tcp, udp, ping, udp_rr, tcp_rr, tcp_crr, tcp_cc, http or http_close"),
-        ("generator", "", "text", "the traffic generator"),
-        ("nodes", "", "text", "one, or two: clients on one host, servers on another"),
-        ("link_rate_bps", "bit/s", "number", "the rate of labkit's cable between two nodes; null: no limit"),
-        ("link_delay_s", "s", "number", "the delay of labkit's cable between two nodes, each way"),
-        ("mtu_bytes", "byte", "integer", "the MTU of every endpoint's interface"),
-        ("family", "", "integer", "the version of IP: 4 or 6"),
-        ("pairs", "1", "integer", "pairs of endpoints that are loaded at the same time"),
-        ("length_bytes", "byte", "integer", "a write (TCP), datagram (UDP), request or ping payload; path: the packet"),
-        ("response_bytes", "byte", "integer", "a response of labkit's own sockets; null: as long as its request"),
-        ("rate_bps", "bit/s", "number", "the rate of each stream as requested; null: as fast as possible"),
-        ("rate_rps", "1/s", "integer", "requests per second of each pair; null: a closed loop"),
-        ("outstanding", "1", "integer", "requests in flight on each connection of a closed loop; null: one"),
-        ("streams", "1", "integer", "parallel streams of each pair"),
-        ("direction", "", "text", "forward (data goes to servers), reverse, both; path: in, out; load test: all, 0→1"),
-        ("mss_bytes", "byte", "integer", "the TCP maximum segment size as requested; null: the path's"),
-        ("congestion", "", "text", "the TCP congestion control as requested; null: the kernel's default"),
-        ("socket", "", "text", "options of the load's sockets as requested; null: the generator's usual ones"),
-        ("zerocopy", "", "flag", "whether the generator sends without copying"),
-        ("affinity", "", "text", "the client's CPU and the server's CPU; null: not bound"),
-        ("parent", "", "text", "the NIC under macvlan and ipvlan; null: a veth"),
-        ("guest", "", "text", "kernel and options of the guests, as requested"),
+        ("generator", "", "text", "the traffic generator", "by {}".format),
+        ("nodes", "", "text", "one, or two: clients on one host, servers on another",
+         lambda count: f"{count} node{'s' * (count != 'one')}", "", ("one",)),
+        ("link_rate_bps", "bit/s", "number", "the rate of labkit's cable between two nodes; null: no limit",
+         lambda rate: f"link {si(rate, 'bit/s')}", "unshaped link"),
+        ("link_delay_s", "s", "number", "the delay of labkit's cable between two nodes, each way",
+         lambda delay: f"delay {si(delay, 's')}", "no delay"),
+        ("mtu_bytes", "byte", "integer", "the MTU of every endpoint's interface", "MTU {:g}".format, "", ("1500",)),
+        ("family", "", "integer", "the version of IP: 4 or 6", "IPv{:g}".format, "", ("4",)),
+        ("pairs", "1", "integer", "pairs of endpoints that are loaded at the same time",
+         lambda count: f"{count:g} pair{'s' * (count != 1)}", "", ("1",)),
+        ("length_bytes", "byte", "integer", "a write (TCP), datagram (UDP), request or ping payload; path: the packet",
+         "{:g} bytes each".format, "default length"),
+        ("response_bytes", "byte", "integer", "a response of labkit's own sockets; null: as long as its request",
+         "responses of {:g} bytes".format),
+        ("rate_bps", "bit/s", "number", "the rate of each stream as requested; null: as fast as possible",
+         lambda rate: f"{rate / 1e6:g} Mbit/s", "unlimited"),
+        ("rate_rps", "1/s", "integer", "requests per second of each pair; null: a closed loop",
+         "{:,.0f} requests/s".format, "closed loop"),
+        ("outstanding", "1", "integer", "requests in flight on each connection of a closed loop; null: one",
+         "{:g} outstanding".format, "1 outstanding"),
+        ("streams", "1", "integer", "parallel streams of each pair",
+         lambda count: f"{count:g} stream{'s' * (count != 1)}", "", ("1",)),
+        ("direction", "", "text", "forward (data goes to servers), reverse, both; path: in, out; load test: all, 0→1",
+         "direction {}".format, "", ("forward", "all")),
+        ("mss_bytes", "byte", "integer", "the TCP maximum segment size as requested; null: the path's",
+         "MSS {:g}".format, "default MSS"),
+        ("congestion", "", "text", "the TCP congestion control as requested; null: the kernel's default",
+         str, "default congestion control"),
+        ("socket", "", "text", "options of the load's sockets as requested; null: the generator's usual ones",
+         str, "usual sockets"),
+        ("zerocopy", "", "flag", "whether the generator sends without copying",
+         lambda on: "zero copy" if str(on) == "True" else "copied", "copied", ("False",)),
+        ("affinity", "", "text", "the client's CPU and the server's CPU; null: not bound", "CPUs {}".format, "any CPU"),
+        ("parent", "", "text", "the NIC under macvlan and ipvlan; null: a veth", "on {}".format, "veth parent"),
+        ("guest", "", "text", "kernel and options of the guests, as requested",
+         "guests of {}".format, "no guests", ("debian",)),
         use="group",
     ),
     *_columns("throughput", "identifies",
         ("part", "", "text", "the part of an experiment that has several"),
     ),
     *_columns("throughput", "parametrises",
-        ("frame", "", "text", "the frame size, or the name of a mix of sizes"),
-        ("flows_count", "1", "integer", "flows that the generator's frames belong to"),
-        ("vlan", "", "integer", "the VLAN of every frame's 802.1Q tag, which frame_bytes leaves out; null: none"),
-        ("burst_frames", "1", "integer", "frames that a sender was to send back to back; null: what is due in 0.15 ms"),
-        ("loss_goal_ratio", "1", "number", "the share of frames that may be lost at the rate that is searched for"),
+        ("frame", "", "text", "the frame size, or the name of a mix of sizes", "frames {}".format),
+        ("flows_count", "1", "integer", "flows that the generator's frames belong to", "{:g} flows".format),
+        ("vlan", "", "integer", "the VLAN of every frame's 802.1Q tag, which frame_bytes leaves out; null: none",
+         "VLAN {:g}".format),
+        ("burst_frames", "1", "integer", "frames that a sender was to send back to back; null: what is due in 0.15 ms",
+         "bursts of {:g}".format),
+        ("loss_goal_ratio", "1", "number", "the share of frames that may be lost at the rate that is searched for",
+         lambda goal: f"PDR {percent(goal)}" if goal else "NDR"),
         use="group",
     ),
     *_columns("reader", "parametrises",
-        ("load_pps", "1/s", "number", "the parameter loads, in frames per second; null: as many as possible"),
+        ("load_pps", "1/s", "number", "the parameter loads, in frames per second; null: as many as possible",
+         lambda rate: f"{si(rate, 'pps')} offered"),
         use="group",
     ),
     *_columns("load", "parametrises",
-        ("load", "", "text", "the protocol of the traffic beside which round trips are timed: tcp or udp"),
+        ("load", "", "text", "the protocol of the traffic beside which round trips are timed: tcp or udp",
+         "beside {}".format),
         use="group",
     ),
     *_columns("rows", "parametrises",
@@ -183,7 +218,8 @@ COLUMNS: tuple[Column, ...] = (
     ),
     *_columns("traffic", "parametrises",
         ("ends_on", "", "text",
-         "of requests: one_cpu (the ends of each pair share one) or two_cpus; null: the scheduler chose"),
+         "of requests: one_cpu (the ends of each pair share one) or two_cpus; null: the scheduler chose",
+         ENDS_ON.__getitem__, "placed by the scheduler"),
         use="group",
     ),
     *_columns("traffic", "measures",
@@ -345,7 +381,7 @@ COLUMNS: tuple[Column, ...] = (
         ("histogram", "", "text", "one-way latencies in ns: HDR histogram V2, zlib, base64; not latency_histogram"),
     ),
     *_columns("trex", "parametrises",
-        ("mult", "1", "number", "connections per second in multiples of the profile's own"),
+        ("mult", "1", "number", "connections per second in multiples of the profile's own", "mult {:g}".format),
         use="group",
     ),
     *_columns("trex", "describes",

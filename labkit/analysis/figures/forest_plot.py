@@ -10,17 +10,8 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from labkit.analysis import protocols, theme
-from labkit.analysis.figures.panels import (
-    HOST_PX,
-    Marks,
-    Panel,
-    finish,
-    pairs_word,
-    panels,
-    titled_grid,
-    wrapped,
-)
+from labkit.analysis import load, protocols, theme
+from labkit.analysis.figures.panels import HOST_PX, Marks, Panel, finish, panels, titled_grid, wrapped
 
 LINE_PX, STACKED_PX = 22, 36  # height of a line; of one whose texts are in two rows
 MAX_TEXT_PX = 450  # beside the plots, in a figure 700 px wide; more text is put in two rows for each line
@@ -168,7 +159,7 @@ def _lines(table: pd.DataFrame) -> pd.DataFrame:
     order = {name: place for place, name in enumerate(names)}
     absent = table["ratio"].isna().groupby(table["topology"]).transform("all")
     table = table.assign(order=table["topology"].map(order), absent=absent)
-    table["what"] = table["pairs"].map(pairs_word)
+    table["what"] = [load.in_words("pairs", count) for count in table["pairs"]]
     one = table["pairs"].nunique() == 1  # then an absent arm keeps that number in its label
     table["what"] = table["what"].mask(absent & (not one), "any pairs")
     lines = table[~(absent & table.duplicated(["topology", "word", "absent"]))]

@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from labkit.analysis import load, protocols, theme
-from labkit.analysis.load import GROUP, emulated, group_similar, hosts, non_defaults, value_text, varying
+from labkit.analysis.load import emulated, group_similar, hosts, value_text, varying
 from labkit.analysis.protocols import PROTOCOLS
 from labkit.common import schema
 from labkit.common.units import si
@@ -32,6 +32,14 @@ TITLES_WIDTH = 48  # characters of all panel titles side by side in a figure 680
 TOP_PX, TITLE_SHIFT_PX = 95, 5  # above the plots: the figure's title, panel titles; from a plot to its title
 NOTES_PX = 52  # from a plot to the notes: axis and axis title
 LETTER_PX, LINE_PX, LEAST_LETTERS = 7.5, 17, 8  # of labels; letters of a line of those that are turned
+# What titles call values for which sentences have more room
+SHORT: dict[str, Callable[[Any], str]] = {
+    "protocol": lambda name: protocols.find(name).label,
+    "length_bytes": "{:.0f} B each".format,
+    "rate_bps": lambda rate: si(rate, "bit/s"),
+    "direction": str,
+    "guest": lambda word: f"guests of {word.replace(',', ' · ')}",
+}
 TURNED = -90  # the angle of labels that would overlap
 
 
@@ -171,34 +179,9 @@ def words_of(column: str, own: "pd.Series[Any]", names: Sequence[str] = ()) -> d
 
 def in_words(name: str, value: Any) -> str:
     """Return a value of a column of GROUP, or an arm, in words."""
-    of: dict[str, Callable[[Any], str]] = {
-        "protocol": lambda name: protocols.find(name).label,
-        "mtu_bytes": lambda size: f"MTU {size:.0f}",
-        "nodes": lambda nodes: f"{nodes} node{'s' * (nodes != 'one')}",
-        "link_rate_bps": lambda rate: "unshaped link" if pd.isna(rate) else f"link {si(rate, 'bit/s')}",
-        "link_delay_s": lambda delay: "no delay" if pd.isna(delay) else f"delay {si(delay, 's')}",
-        "family": lambda family: f"IPv{family:.0f}",
-        "length_bytes": lambda length: "default length" if pd.isna(length) else f"{length:.0f} B each",
-        "rate_bps": lambda rate: "unlimited" if pd.isna(rate) else si(rate, "bit/s"),
-        "rate_rps": lambda rate: "closed loop" if pd.isna(rate) else f"{rate:,.0f} requests/s",
-        "outstanding": lambda count: f"{1 if pd.isna(count) else count:.0f} outstanding",
-        "ends_on": lambda name: "placed by the scheduler" if pd.isna(name) else schema.ENDS_ON[name],
-        "streams": lambda streams: f"{streams:.0f} stream{'s' * (streams != 1)}",
-        "direction": str,
-        "mss_bytes": lambda size: "default MSS" if pd.isna(size) else f"MSS {size:.0f}",
-        "congestion": lambda name: "default congestion control" if pd.isna(name) else str(name),
-        "socket": lambda options: "usual sockets" if pd.isna(options) else str(options),
-        "zerocopy": lambda on: "zero copy" if str(on) == "True" else "copied",
-        "affinity": lambda cpus: "any CPU" if pd.isna(cpus) else f"CPUs {cpus}",
-        "parent": lambda nic: "veth parent" if pd.isna(nic) else f"on {nic}",
-        "guest": lambda word: "no guests" if pd.isna(word) else f"guests of {word.replace(',', ' · ')}",
-        "pairs": pairs_word,
-        ARM: str,
-    }
-    if name in of:
-        return of[name](value)
-    alone = dict.fromkeys(GROUP) | {name: None if pd.isna(value) else value}
-    return ", ".join(non_defaults(alone)) or f"{name.replace('_', ' ')} {value_text(value)}"
+    if name == ARM:
+        return str(value)
+    return SHORT[name](value) if name in SHORT and pd.notna(value) else load.in_words(name, value)
 
 
 def _title(one: dict[str, Any], named: list[str], words: dict[str, dict[str, str]]) -> str:
@@ -311,10 +294,6 @@ def arms(table: pd.DataFrame, column: str = "arm") -> list[tuple[str, str]]:
     roles = ("baseline", "variant", "control")
     result = table[[column, "role"]].drop_duplicates().itertuples(index=False, name=None)
     return sorted(result, key=lambda one: (roles.index(one[1]), theme.arm_order(one[0])))
-
-
-def pairs_word(count: float) -> str:
-    return "1 pair" if count == 1 else f"{count:.0f} pairs"
 
 
 def finish(figure: go.Figure, table: pd.DataFrame, title: str, subtitle: str) -> go.Figure:

@@ -17,6 +17,7 @@ from labkit.analysis import load
 from labkit.analysis.flame.function_table import seconds
 from labkit.analysis.flame.load_profiles import WITHIN
 from labkit.analysis.flame.significance import BETWEEN_SHARE, TESTS_COUNT
+from labkit.analysis.protocols import PROTOCOLS
 from labkit.analysis.why import candidates, environment, phrases, sections, switch_work, verdict, work
 from labkit.analysis.why.candidates import FOREIGN_LOAD, Candidate
 from labkit.analysis.why.environment import ABSENT, Setting
@@ -24,30 +25,21 @@ from labkit.analysis.why.evidence import Evidence, gather
 from labkit.analysis.why.sections import CountedLoss
 from labkit.analysis.why.selection import ProfiledPoint
 from labkit.analysis.why.work import Split
-from labkit.common import units
+from labkit.common import schema, units
 from labkit.common.errors import BadInput
 from labkit.system.machine import sysctl_journal
 
 NETWORK_FILE = "FILE.yaml"  # the file of a network of one's own, because a row has only the network's name
-# The parameters that say what is measured, in the order of a command. A command does not repeat the usual values, which
-# are those of the experiment.
-PARAMETERS = (
-    "where", "endpoint", "guest", "generator", "protocol", "pairs", "mtu_bytes", "length_bytes", "response_bytes",
-    "rate_bps", "rate_rps", "outstanding", "streams", "direction", "family", "mss_bytes", "congestion", "socket",
-    "zerocopy", "affinity", "parent",
-)  # fmt: skip
-USUAL = {
-    "where": "here", "endpoint": "namespace", "pairs": "1", "mtu_bytes": "1500", "streams": "1", "family": "4",
-    "direction": "forward", "zerocopy": "False",
-}  # fmt: skip
-# The same of a search for a rate, each with its column of a row
+# The parameters that say what is measured, each with its column of a row, in the order of a command
+PARAMETERS = {name: name for name in ("where", "endpoint", *schema.names(writer=("rows",), use="group"))}
+# The same of a search for a rate
 SEARCHED = {
     "where": "where", "endpoint": "endpoint", "guest": "guest", "pairs": "pairs", "mtu_bytes": "mtu_bytes",
     "family": "family", "frame_bytes": "frame", "flows": "flows_count", "vlan": "vlan",
     "burst_frames": "burst_frames",
 }  # fmt: skip
 # Each is the usual one of its protocols.
-USUAL_GENERATORS = ("iperf3", "ping", "sockperf", "connections", "wrk")
+USUAL_GENERATORS = {one.generator for one in PROTOCOLS.values()}
 VALUE = r"[A-Za-z0-9_ .,:-]{1,200}"
 OBSERVED = "observe=perf_record,counters"
 
@@ -551,13 +543,13 @@ def _command(evidence: Evidence, sides: Sequence[int]) -> str:
     values = {"topology": ",".join(dict.fromkeys(_topology(evidence, at) for at in sides))}
     rows = evidence.point.rows[:2]
     search = any(one["frame"].notna().any() for one in rows if "frame" in one)
-    columns = SEARCHED if search else {name: name for name in PARAMETERS}
-    for name, column in columns.items():
+    for name, column in (SEARCHED if search else PARAMETERS).items():
         there = (rows[at][column].dropna() for at in sides if column in rows[at])
         of = dict.fromkeys(text for values in there for text in load.values(values))
         several = name in ("endpoint", "pairs")
         text = (",".join(of) if several else next(iter(of))) if of else ""
-        if text and text != USUAL.get(name) and not (name == "generator" and text in USUAL_GENERATORS):
+        is_usual = text in (USUAL_GENERATORS if name == "generator" else schema.BY_NAME[column].usual)
+        if text and not is_usual:
             values[name] = text
     words = " ".join(f"{name}={text}" for name, text in values.items())
     return f"labkit run {f'throughput {words}' if search else f'datapaths {words} rounds=1 whole_runs=1'}"

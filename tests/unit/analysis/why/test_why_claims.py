@@ -23,6 +23,7 @@ from synthetic_arms import (
 from labkit.analysis.flame.significance import Estimate
 from labkit.analysis.why import arms, conclusion, environment, evidence, phrases
 from labkit.cli import main
+from labkit.common import schema
 from labkit.measure.experiments import changes
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.throughput_search.parameters import Throughput
@@ -169,15 +170,16 @@ def test_recommended_commands_measure_the_same_point(
                 there = getattr(parameters, name)
                 assert there == ((value,) if name in ("pairs", "endpoint") else value), step
             usual = DatapathParameters.of({"protocol": protocol})
-            assert {name for name in conclusion.USUAL if name not in load and getattr(parameters, name) != getattr(
+            assert {name for name in conclusion.PARAMETERS if name not in load and getattr(parameters, name) != getattr(
                 usual, name)} == set()  # fmt: skip
 
 
 def test_usual_values_are_the_defaults() -> None:
     usual = DatapathParameters()
-    for name, text in conclusion.USUAL.items():
-        value = getattr(usual, name)
-        assert text == str(value[0] if isinstance(value, tuple) else value)
+    for name in conclusion.PARAMETERS:
+        if texts := schema.BY_NAME[name].usual:
+            value = usual.guest_word if name == "guest" else getattr(usual, name)
+            assert texts[0] == str(value[0] if isinstance(value, tuple) else value)
 
 
 def test_machine_sysctl_is_recommended_as_a_change(tmp_path: Path) -> None:
