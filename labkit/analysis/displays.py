@@ -138,9 +138,8 @@ class Rows(_Displayed):
 
     def _summary(self) -> tuple[str, pd.DataFrame, list[str]]:
         roles = ("identifies", "parametrises", "measures")
-        known = [
-            one for one in schema.COLUMNS if one.name in self and one.role in roles and one.type != "object"
-        ]
+        there = schema.described(map(str, self)).values()
+        known = [one for one in there if one.role in roles and one.type != "object"]
         varying, alike = [], []
         for one in known:
             values = self[one.name].dropna()

@@ -14,12 +14,14 @@ from labkit.common.errors import BadInput
 
 Row = dict[str, Any]
 Known = Mapping[str, schema.Column]
-AS_JSON = ("list", "object")
+AS_JSON = "; JSON text"  # the end of a column's meaning
 
 
-def columns(rows: Sequence[Row], known: Known = schema.BY_NAME) -> list[str]:
-    """Return the columns of these rows: the known ones in their order, then others in order of appearance."""
+def columns(rows: Sequence[Row], known: Known | None = None) -> list[str]:
+    """Return the columns of these rows: the known ones in their order (None: those of the schema), then others in order
+    of appearance."""
     there = dict.fromkeys(name for row in rows for name in row)
+    known = schema.described(there) if known is None else known
     return [*(name for name in known if name in there), *(name for name in there if name not in known)]
 
 
@@ -32,7 +34,7 @@ def column_types() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def encode(rows: Sequence[Row], version: str, known: Known = schema.BY_NAME, **about: str) -> bytes:
+def encode(rows: Sequence[Row], version: str, known: Known | None = None, **about: str) -> bytes:
     """Return the rows as Parquet; `version` is labkit's, and `about` more metadata of the file.
 
     Raises BadInput for a value of another type than its known column.
@@ -40,8 +42,9 @@ def encode(rows: Sequence[Row], version: str, known: Known = schema.BY_NAME, **a
     import pyarrow
     from pyarrow import parquet
 
-    kinds, fields, arrays = column_types(), [], []
-    for name in columns(rows, known):
+    kinds, fields, arrays, names = column_types(), [], [], columns(rows, known)
+    known = schema.described(names) if known is None else known
+    for name in names:
         column = known.get(name)
         kind = kinds.get(column.type if column else "object")
         values = [row.get(name) for row in rows]
@@ -68,12 +71,14 @@ def decode(content: bytes) -> list[Row]:
     from pyarrow import parquet as files
 
     try:
-        rows: list[Row] = files.read_table(pyarrow.BufferReader(content)).to_pylist()
-        for name in columns(rows[:1]):
-            column = schema.BY_NAME.get(name)
-            if column is None or column.type in AS_JSON:
+        table = files.read_table(pyarrow.BufferReader(content))
+        rows: list[Row] = table.to_pylist()
+        for field in table.schema:
+            # The file says so: what wrote it may have known other columns.
+            if (field.metadata or {}).get(b"meaning", b"").endswith(AS_JSON.encode()):
                 for row in rows:
-                    row[name] = None if row[name] is None else msgspec.json.decode(row[name])
+                    value = row[field.name]
+                    row[field.name] = None if value is None else msgspec.json.decode(value)
     except (pyarrow.ArrowException, OSError, TypeError, ValueError, msgspec.DecodeError) as error:
         raise BadInput(f"these are not rows that labkit wrote as Parquet: {str(error)[:200]}") from None
     return rows
@@ -86,6 +91,6 @@ def as_json(value: Any) -> str:
 
 def _metadata(column: schema.Column | None) -> dict[str, str]:
     if column is None:
-        return {"meaning": "not in the schema of this version of labkit; JSON text"}
-    text = "; JSON text" if column.type in AS_JSON else ""
+        return {"meaning": f"not in the schema of this version of labkit{AS_JSON}"}
+    text = AS_JSON if column.type in ("list", "object") else ""
     return {"unit": column.unit, "meaning": f"{column.meaning}{text}", "role": column.role, "use": column.use}

@@ -94,13 +94,15 @@ def column_tables() -> str:
     """Return every column of a row as Markdown: the roles and uses, and a table for each writer."""
     lines = [f"- `{name}`: {text}" for name, text in (*schema.ROLES.items(), *schema.USES.items())]
     parts = ["The role of a column, and its use in comparisons (in brackets):", "\n".join(lines)]
-    for writer, text in schema.WRITERS.items():
+    columns = [*schema.COLUMNS, *schema.added().values()]
+    for writer in dict.fromkeys([*schema.WRITERS, *(one.writer for one in columns)]):
         rows = [
             (f"`{one.name}`", one.unit, one.type, one.role, _meaning(one))
-            for one in schema.COLUMNS
+            for one in columns
             if one.writer == writer
         ]
         head = ("column", "unit", "type", "role", "meaning")
+        text = schema.WRITERS.get(writer, writer)
         parts += [f"### Written by {text}", markdown_table(head, rows).rstrip("\n")]
     return "\n\n".join(parts)
 

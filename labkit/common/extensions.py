@@ -1,4 +1,5 @@
-"""Find what installed packages add to labkit: topologies, generators, observers, experiments, findings, figures.
+"""Find what installed packages add to labkit: topologies, generators, observers, experiments, findings, figures, and
+columns of rows.
 
 A package names each of them as an entry point (packaging.python.org, "Entry points specification"): the group says what
 it is, the name is what users write, and the value is the module and its object.

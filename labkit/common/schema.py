@@ -2,13 +2,16 @@
 
 `labkit.measure` writes rows and `labkit.analysis` reads them with these definitions. `labkit rows --columns`
 prints them. A new column is one line here; its writer fills it: a generator, an observer, or `row_of` in
-`labkit.measure.experiments.rows`.
+`labkit.measure.experiments.rows`. Packages add columns by entry points (`added`).
 """
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from labkit.common import extensions
+from labkit.common.errors import Failed
 from labkit.common.switch_options import OPTIONS
 from labkit.common.units import percent, si
 
@@ -53,8 +56,8 @@ WRITERS = {
 
 @dataclass(frozen=True)
 class Column:
-    """A column. `unit` is "" for columns without unit, `writer` is a key of WRITERS, `use` says how comparisons use
-    it.
+    """A column. `unit` is "" for columns without unit, `writer` is a key of WRITERS (of a package's column: words like
+    those), `use` says how comparisons use it.
 
     Of a parameter: `words` says a value as sentences and figures do, and `null` is what figures call null. Sentences
     and commands leave out null and the values of `usual`, which are texts; the first is the default.
@@ -479,6 +482,32 @@ COLUMNS: tuple[Column, ...] = (
     ),
 )  # fmt: skip
 BY_NAME = {column.name: column for column in COLUMNS}
+
+
+@functools.cache
+def added() -> dict[str, Column]:
+    """Return the columns that packages add, by name: each entry point of `labkit.columns` is a tuple of them.
+
+    Raises Failed for one that is there already, or that would change what is compared.
+    """
+    result: dict[str, Column] = {}
+    for point, columns in extensions.load_all("labkit.columns", tuple, ()).items():
+        for one in columns:
+            if not isinstance(one, Column) or one.use or one.name in BY_NAME or one.name in result:
+                what = "is no Column, has a `use`, or has the name of another column: repair or remove the package"
+                raise Failed(f"{getattr(one, 'name', one)} of {point} (labkit.columns) {what}")
+            result[one.name] = one
+    return result
+
+
+def described(names: Iterable[str]) -> dict[str, Column]:
+    """Return those of these columns that are known, in the order of the schema, by name.
+
+    Packages are asked only for what labkit itself does not know.
+    """
+    there = set(names)
+    known = BY_NAME if there <= BY_NAME.keys() else BY_NAME | added()
+    return {name: column for name, column in known.items() if name in there}
 
 
 def latency_text(name: str) -> str:

@@ -52,8 +52,8 @@ class Refused(LatencyGenerator):
         times = sorted(float(line) for one in ended for line in one.stdout.split())
         if not times or any(one.returncode != 0 for one in ended):
             raise Failed(f"refused: {ended[0].message()}")
-        p50_s = statistics.median(times)
-        return {"loop": "closed", "received_count": len(times), "latency_p50_s": p50_s}
+        own = {"latency_p50_s": statistics.median(times), "refused_deviation_s": statistics.pstdev(times)}
+        return {"loop": "closed", "received_count": len(times), **own}
 
 
 REFUSED = Refused()

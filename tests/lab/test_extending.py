@@ -8,17 +8,18 @@ from typing import Any
 
 import pytest
 from conftest import IN_A_NAMESPACE, ROOT
+from pyarrow import parquet
 from python_environment import environment, install
 
-from labkit.analysis import load, theme, verdicts
+from labkit.analysis import load, parquet_rows, theme, verdicts
 from labkit.analysis.findings.registry import BY_EXPERIMENT
 from labkit.common import run_folder, schema
 from labkit.measure import experiments
 
 HERE = ROOT / "tests/extending"
 TOYS = (
-    "toy_topology", "toy_macvtap", "toy_generator", "toy_observer", "toy_experiment", "toy_findings",
-    "toy_figures",
+    "toy_topology", "toy_macvtap", "toy_generator", "toy_columns", "toy_observer", "toy_experiment",
+    "toy_findings", "toy_figures",
 )  # fmt: skip
 SHORT = ("rounds=1", "duration_s=1", "omit_s=0")
 
@@ -58,7 +59,13 @@ def test_topology_generator_and_observer(python: Path, tmp_path: Path) -> None:
     seen = [row["observed"] for row in rows if row["observer"] == "machine_events"]
     assert len(seen) == 3
     assert all(set(one) == {"processes_count"} for one in seen)  # the observer's own parameter chose it
-    assert not {name for row in rows for name in row} - set(schema.BY_NAME)
+    assert {name for row in rows for name in row} - set(schema.BY_NAME) == {"refused_deviation_s"}
+    assert "| `refused_deviation_s` | s | number |" in labkit(python, "rows", "--columns").stdout
+    out = tmp_path / "rows.parquet"
+    assert labkit(python, "rows", str(folder), "--parquet", str(out)).returncode == 0
+    assert parquet.read_schema(out).field("refused_deviation_s").metadata[b"unit"] == b"s"
+    without = [row["refused_deviation_s"] for row in parquet_rows.decode(out.read_bytes())]  # the package
+    assert without == [row["refused_deviation_s"] for row in run_folder.read_rows(folder)]
     table = load.load(folder)
     assert verdicts.verdicts(table)["topology"].tolist() == ["two_bridges"]
     assert theme.arm_style("two_bridges") not in (theme.BASELINE, theme.CONTROL)

@@ -104,3 +104,14 @@ def test_rows_come_back() -> None:
     assert parquet_rows.decode(parquet_rows.encode(rows, "0.1.0"))[0] == {"arm": "veth", "pairs": None}
     with pytest.raises(BadInput, match="not rows that labkit wrote as Parquet"):
         parquet_rows.decode(b"PAR1 and nothing else")
+
+
+def test_rows_come_back_where_the_package_of_a_column_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [ROW | {"route": "static"}]
+    with monkeypatch.context() as patch:
+        route = schema.Column("route", "", "text", "which route", "a package", "describes")
+        patch.setattr(schema, "added", lambda: {"route": route})
+        content = parquet_rows.encode(rows, "0.1.0")
+    assert parquet_rows.decode(content) == rows

@@ -2,6 +2,7 @@
 examples of docs/ROWS.md run."""
 
 import csv
+import dataclasses
 import json
 import re
 import statistics
@@ -14,7 +15,8 @@ from conftest import ROOT
 
 from labkit import cli
 from labkit.commands import rows as rows_command
-from labkit.common import run_folder, schema
+from labkit.common import extensions, run_folder, schema
+from labkit.common.errors import Failed
 from studies.latency_under_load.course import Course, Interval
 
 # Rows of all experiments that run without guests: labkit run EXPERIMENT on Linux 6.18, long lists cut.
@@ -37,6 +39,21 @@ def test_recorded_rows_have_no_other_column_and_no_other_type() -> None:
             kind: Any = KINDS[schema.BY_NAME[name].type]
             right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
             assert value is None or right, (row["experiment"], name, value)
+
+
+@pytest.mark.parametrize("change", [{}, {"name": "pairs"}, {"use": "group"}])
+def test_packages_add_columns_and_change_none(
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    one = schema.Column("new_s", "s", "number", "a time", "a package", "measures")
+    columns = {"toys": (dataclasses.replace(one, **change),)}
+    monkeypatch.setattr(extensions, "load_all", lambda *_: columns)
+    added = schema.added.__wrapped__
+    if not change:
+        assert added() == {"new_s": one}
+        return
+    with pytest.raises(Failed, match="of toys"):
+        added()
 
 
 def test_columns_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
