@@ -33,7 +33,7 @@ RUN = ("topology=macvlan_bridge", "pairs=1,2", "rounds=4", "slices=2", "duration
 POINTS = 8  # more than fit between the kills
 KILLS = 3  # as root, and again rootless: each process of the chain once
 STARTED_S = 60.0  # for an experiment; it takes 0.7 s on an idle machine, and more than 5 s beside four others
-GONE_S = 1.5  # until processes have ended; it takes 0.1 s on an idle machine
+GONE_S = 5.0  # until processes have ended; it takes 0.1 s on an idle machine
 SEED = int(os.environ.get("LABKIT_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 31)
 
 machine = machine_fixture()

