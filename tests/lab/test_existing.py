@@ -202,7 +202,10 @@ def interfaces(state: dict[str, Any]) -> list[tuple[str, int | None, list[str]]]
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["bridge", *also("long", "routed", "macvlan", "ipvlan", "vxlan")])
+# Podman has a network of macvlans, below.
+@pytest.mark.parametrize(
+    "name", ["bridge", *also("long", "routed", "ipvlan", "vxlan"), *also("exhaustive", "macvlan")]
+)
 def test_path_is_followed(name: str, machine: Machine, need: Need) -> None:
     if name in ("macvlan", "ipvlan", "vxlan"):
         need(name)

@@ -58,6 +58,7 @@ def test_slices_of_each_direction(protocol: str, direction: str, machine: Sandbo
             assert row["throughput_bps"] == pytest.approx(row["forward_bps"] + row["reverse_bps"])
 
 
+@pytest.mark.exhaustive  # test_topologies.py builds 260 pairs, and sees that no entry is learned
 @pytest.mark.needs("veth", "bridge", "macvlan", "vxlan")
 def test_five_arms_of_128_pairs(machine: Sandbox) -> None:
     """The machine's neighbour table has room for four arms if its entries are learned (neigh.default.gc_thresh3)."""

@@ -223,6 +223,20 @@ def test_other_ends_of_interfaces() -> None:
         assert shown(interfaces["client0/eth0"].lower) == "between/parent"
 
 
+@pytest.mark.needs("root")
+@pytest.mark.parametrize("name", ["veth_bridge", "veth", "macvlan_bridge", "macvlan_vepa", "vxlan"])
+def test_no_neighbour_is_learned(name: str, need: Need) -> None:
+    """All namespaces share one table of learned ones, which four arms of 128 pairs would fill."""
+    require_kind(name, need)
+    with topologies.build(name, topologies.Spec()) as topology:
+        [pair] = topology.pairs
+        process.output([*pair.client.prefix, "ping", "-nc1", "-w20", pair.server.address])
+        for end in (pair.client, pair.server):
+            known = process.output([*end.prefix, "ip", "neighbour"]).splitlines()
+            assert known
+            assert all(line.endswith("PERMANENT") for line in map(str.strip, known)), known
+
+
 @pytest.mark.long
 @pytest.mark.needs("bridge")
 def test_more_than_256_pairs() -> None:

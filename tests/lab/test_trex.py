@@ -171,26 +171,30 @@ OWNED = "port 0 of the TRex server {} is owned by alice: wait until it is releas
 OTHER_API = "has another version of the API than lbr-trex-client"
 
 
-UNUSABLE: list[tuple[str, dict[str, Any], tuple[str, ...], str]] = [
+Unusable = tuple[str, dict[str, Any], Sequence[str], str]
+UNUSABLE: list[Unusable] = [
     ("load_test", {"owner": "alice"}, (), OWNED),
     ("load_test", {"silent": True}, (), "no TRex server answers at {}"),
     ("load_test", {"api": (4, 1)}, (), OTHER_API),
-    ("load_test", {"api": (6, 0)}, (), OTHER_API),
-    ("load_test", ASTF | {"api": (5, 1)}, (), "runs in another mode: start it without --astf"),
     ("load_test", {}, ("ports=0,7",), "has no port 7; it has 0, 1"),
     ("load_test", {"line_bps": 1e6}, (), "target=30kpps is more than the link carries"),
+    ("trex_stateful", {"recorded": "stl_errors"}, STATEFUL, "runs in another mode: start it with --astf"),
+]
+UNUSABLE_TOO: list[Unusable] = [
+    ("load_test", {"api": (6, 0)}, (), OTHER_API),
+    ("load_test", ASTF | {"api": (5, 1)}, (), "runs in another mode: start it without --astf"),
     ("load_test", {}, ("line_rate_bps=1e9", "target=120%"), "target=120% is more than the link carries"),
     ("trex_stateful", ASTF | {"silent": True}, STATEFUL, "no TRex server answers at {}"),
-    ("trex_stateful", {"recorded": "stl_errors"}, STATEFUL, "runs in another mode: start it with --astf"),
 ]
 
 
 @pytest.mark.long
-def test_servers_that_cannot_be_used(box: Sandbox) -> None:
+@pytest.mark.parametrize("cases", [UNUSABLE, *also("exhaustive", UNUSABLE_TOO)], ids=["each", "others"])
+def test_servers_that_cannot_be_used(cases: list[Unusable], box: Sandbox) -> None:
     before = {*box.data.glob("trex_stateful/*")}
     with ExitStack() as stack:
         servers, lines = [], []
-        for number, (experiment, plan, words, _sentence) in enumerate(UNUSABLE):
+        for number, (experiment, plan, words, _sentence) in enumerate(cases):
             servers.append(stack.enter_context(served(box, f"unusable{number}", **plan)))
             server = servers[-1][0]
             given = words_of(server, *words) if experiment == "load_test" else [f"server={server}", *words]
@@ -198,7 +202,7 @@ def test_servers_that_cannot_be_used(box: Sandbox) -> None:
         ended = box.commands(*lines, timeout=400)
         for _server, log in servers:
             assert until(lambda log=log: calls(log).count("acquire") == calls(log).count("release"), 5), log  # type: ignore[misc]
-    for (server, _log), (*_case, sentence), done in zip(servers, UNUSABLE, ended.values(), strict=True):
+    for (server, _log), (*_case, sentence), done in zip(servers, cases, ended.values(), strict=True):
         assert sentence.format(server) in one_sentence(done)
     assert {*box.data.glob("trex_stateful/*")} == before
 

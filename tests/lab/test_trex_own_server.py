@@ -129,7 +129,7 @@ def test_stateful_traffic(box: Sandbox) -> None:
 SEARCH = "throughput generator=trex rounds=1 loss=0 width=0.1 sum_s=0.5 passes=1 limit_s=60"
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive  # test_trex.py searches with a server elsewhere
 def test_search_finds_what_the_device_carries(box: Sandbox) -> None:
     """The stand-in sends at most 100 kpps, and its device carries 22 kpps."""
     rows, _, _ = own(

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from sandbox import LABKIT, Process, Sandbox, machine_fixture, one_sentence, only_run, sandbox, until
+from sandbox import LABKIT, Process, Sandbox, also, machine_fixture, one_sentence, only_run, sandbox, until
 from searches import searched
 from sshd import HOLD, REAL, lab
 
@@ -215,21 +215,22 @@ def test_interrupt_returns_the_nics(machine: Sandbox) -> None:
 
 
 @pytest.mark.needs("root", "sshd", "user namespaces")
-def test_one_machine_by_two_names_does_not_deadlock(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("where", "peer"),
+    [
+        ("here", "ssh:lab"),
+        ("ssh:lab", "ssh:root@lab"),
+        *also("exhaustive", ("ssh:lab", "here"), ("ssh:lab", "ssh:lab")),
+    ],
+)
+def test_one_machine_by_two_names_does_not_deadlock(where: str, peer: str, tmp_path: Path) -> None:
     with lab(tmp_path, nics=["nic0"]) as machine:
         before = machine.interfaces()
-        names = (
-            ("here", "ssh:lab"),
-            ("ssh:lab", "here"),
-            ("ssh:lab", "ssh:lab"),
-            ("ssh:lab", "ssh:root@lab"),
-        )
-        for where, peer in names:
-            words = (f"where={where}", f"peer={peer}", "nodes=two", CABLE, "topology=macvlan_bridge")
-            [row] = machine.rows(*words, *SHORT)
-            assert row["status"] in MEASURED, row["reason"]
-            assert (row["where"], row["peer"]) == (where, peer)
-            assert row["peer_git_revision"] == row["git_revision"]
+        words = (f"where={where}", f"peer={peer}", "nodes=two", CABLE, "topology=macvlan_bridge")
+        [row] = machine.rows(*words, *SHORT)
+        assert row["status"] in MEASURED, row["reason"]
+        assert (row["where"], row["peer"]) == (where, peer)
+        assert row["peer_git_revision"] == row["git_revision"]
         assert until(lambda: machine.interfaces() == before, 5)
         assert until(lambda: not machine.over_there(), 20), machine.over_there()
 

@@ -10,9 +10,10 @@ from sandbox import Sandbox, clean_sandbox
 from labkit.analysis import load
 from studies.container_vs_vm import finding as container_vs_vm
 
-pytestmark = pytest.mark.needs(
-    "root", "qemu", "lab kernel", "bridge", "tap", "iperf3", "ethtool", "ping", "runc"
-)
+pytestmark = [
+    pytest.mark.exhaustive,
+    pytest.mark.needs("root", "qemu", "lab kernel", "bridge", "tap", "iperf3", "ethtool", "ping", "runc"),
+]
 
 SMALL = """
 notebook: 02_container_vs_vm

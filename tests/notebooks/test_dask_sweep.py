@@ -153,6 +153,7 @@ def test_interrupt_releases_the_worker(killed: Done, machine: Sandbox, cluster: 
     assert cluster.workers[address].poll() is None, cluster.log("worker-3")
 
 
+@pytest.mark.exhaustive
 def test_failed_point_is_one_sentence(killed: Done, machine: Sandbox, cluster: Cluster) -> None:
     sentence = one_sentence(Sweep(machine, "nic", cluster.address).done())
     assert sentence.startswith("point tcp-1500: parent=nic7: the machine has no such interface; it has lo")
@@ -161,6 +162,7 @@ def test_failed_point_is_one_sentence(killed: Done, machine: Sandbox, cluster: C
     assert (folder(machine, "nic") / "tcp-1500" / "failed.ipynb").exists()
 
 
+@pytest.mark.exhaustive
 def test_dead_scheduler(killed: Done, machine: Sandbox, cluster: Cluster) -> None:
     """Finished points stay. test_sweep.py continues sweeps."""
     sweep = Sweep(machine, "scheduler", cluster.address)

@@ -70,6 +70,7 @@ def test_figures_and_no_failed_cell(executed: Shown) -> None:
     assert all(line.startswith("labkit: ") for line in lines.splitlines()), lines
 
 
+@pytest.mark.exhaustive  # test_docs_site.py executes notebooks with runs that exist
 def test_existing_run_is_shown(executed: Shown, machine: Sandbox) -> None:
     folder = only_run(machine)
     before = rows_on_disk(folder), (folder / "run.json").read_bytes()

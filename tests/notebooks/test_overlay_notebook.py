@@ -11,9 +11,12 @@ from sandbox import Sandbox, machine_fixture
 
 from labkit.analysis import load
 
-pytestmark = pytest.mark.needs(
-    "user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge", "vxlan", "chromium"
-)
+pytestmark = [
+    pytest.mark.exhaustive,
+    pytest.mark.needs(
+        "user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge", "vxlan", "chromium"
+    ),
+]
 
 SMALL = """
 notebook: 04_overlay

@@ -19,10 +19,7 @@ pytestmark = pytest.mark.needs("chromium")
 
 RESULTS = ROOT / "data/results"
 # One of each kind of figures.
-FEW = (
-    "container_vs_vm", "datapaths_of_today", "load_test", "mirrors", "overlay", "ovs_test_plan", "packet_size",
-    "tenants",
-)  # fmt: skip
+FEW = ("container_vs_vm", "datapaths_of_today", "load_test", "mirrors", "ovs_test_plan", "tenants")
 OTHERS = sorted({path.parent.name for path in RESULTS.glob("*/run.json")} - {*FEW})
 
 

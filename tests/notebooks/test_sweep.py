@@ -157,6 +157,7 @@ def test_interrupt_and_resume(machine: Sandbox, done: str) -> None:
     assert list(machine.folder.joinpath("tmp").iterdir()) == []
 
 
+@pytest.mark.exhaustive  # test_dask_sweep.py kills a worker, and test_notebook_kernel.py a notebook's kernel
 def test_killed_notebook_process(machine: Sandbox, done: str) -> None:
     path = project(machine) / "params" / "other.yaml"
     path.write_text(SMALL.replace("rounds: 3", "rounds: 20, half_width: 0"))

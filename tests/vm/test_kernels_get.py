@@ -79,6 +79,7 @@ def test_no_network_or_package_is_one_sentence(store: Path, name: str) -> None:
     assert visible(store) == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.needs("root")
 def test_full_disk_is_one_sentence(store: Path) -> None:
     """The file system is smaller than the kernel and fills up only after the check for free space."""

@@ -15,7 +15,10 @@ from labkit.analysis import verdicts
 from labkit.analysis.load import load as load_rows
 from labkit.common import run_folder
 
-pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "iperf3", "qemu", "full kernel")
+pytestmark = [
+    pytest.mark.exhaustive,
+    pytest.mark.needs("namespaces", "ip", "ping", "iperf3", "qemu", "full kernel"),
+]
 
 PATIENCE_S = 300
 SYSCTL = "net.core.high_order_alloc_disable"

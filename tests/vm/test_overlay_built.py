@@ -74,6 +74,7 @@ def test_reachability_with_every_kind_of_routes(where: str, routes: str) -> None
             assert "ttl=64" in ping(net, "cs1", CS5, 1426)
 
 
+@pytest.mark.exhaustive
 def test_overlay_by_name_and_with_ipip(where: str) -> None:
     with live.build("overlay", where, mtu_bytes=9000) as net:
         assert [end.name for end in net.endpoints.values() if end.address] == ["cs1", "cs5"]

@@ -59,7 +59,9 @@ def test_killed_virtiofsd(lab_kernel: str, tmp_path: Path) -> None:
         assert nothing_left(machine)
 
 
+@pytest.mark.exhaustive
 def test_hanging_vm(lab_kernel: str, tmp_path: Path) -> None:
+    """test_lab_vm.py has one that is silent."""
     with measuring(f"vm:{lab_kernel}", tmp_path) as (machine, process, run):
         os.kill(programs(machine, "qemu")[0], signal.SIGSTOP)
         begun = time.monotonic()

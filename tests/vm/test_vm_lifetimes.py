@@ -22,6 +22,7 @@ MEASURED = ("ok", "invalid")  # on a loaded machine, flows may not overlap long 
 PATIENCE_S = 300
 
 
+@pytest.mark.exhaustive  # the sweep below kills QEMU while it measures
 def test_killed_at_a_random_moment(lab_kernel: str, tmp_path: Path) -> None:
     """Nothing is left when any process is killed while the lab VM boots or measures."""
     print(f"LABKIT_TEST_SEED={SEED}")

@@ -166,8 +166,19 @@ class Holder:
         os.close(self._writes)
 
 
-def test_process_ends_together_with_its_lab_vm(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("is_silent", "reason"),
+    [
+        (False, "ended together with its lab VM: QEMU was ended by SIGKILL"),
+        (True, "was silent for 1 s: its lab VM hangs"),
+    ],
+)
+def test_process_ends_together_with_its_lab_vm(
+    is_silent: bool, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vm, "SILENCE_S", 1.0)
     holder: Any = Holder()
+    left = threading.Event()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(tmp_path / "channel"))
         listener.listen()
@@ -175,6 +186,8 @@ def test_process_ends_together_with_its_lab_vm(tmp_path: Path) -> None:
         def greet_and_end() -> None:
             with listener.accept()[0] as port:
                 port.sendall(f'{{"event":"hello","labkit":"{__version__}","problem":null}}\n'.encode())
+                if is_silent:
+                    left.wait(30)
 
         guest = threading.Thread(target=greet_and_end)
         guest.start()
@@ -182,10 +195,11 @@ def test_process_ends_together_with_its_lab_vm(tmp_path: Path) -> None:
             there = vm.LabVm("vm:x", tmp_path, None, holder)
             conversation = vm.VmConversation(there, time.monotonic() + 30)
             assert list(conversation.lines()) == []
-            assert conversation.end_reason() == "ended together with its lab VM: QEMU was ended by SIGKILL"
+            assert conversation.end_reason() == reason
             assert there.suspect()
             conversation.end()
         finally:
+            left.set()
             guest.join()
             holder.close()
 
