@@ -23,12 +23,13 @@ from labkit.measure import topologies
 from labkit.measure.endpoints import Namespace
 from labkit.measure.endpoints.namespace import first_sysctls
 from labkit.measure.existing.network import ExistingNetwork
-from labkit.measure.existing.spaces import STATIC, programs, shown, tc_filters, vlans
+from labkit.measure.existing.spaces import STATIC, programs
 from labkit.measure.topologies import Network
 from labkit.measure.topologies.network import impairments, parts, settings
 from labkit.measure.topologies.network.kinds import KINDS, cables, tunnels, uppers
 from labkit.measure.topologies.network.model import ShortNames
 from labkit.system import machine, netlink
+from labkit.system.machine.printed import Printed, entries
 from labkit.system.machine.settings import STATES, flat, sysctls
 from labkit.system.netlink import ethtool
 
@@ -45,6 +46,7 @@ PRINTED = {
     "policies of IPsec": ("xfrm policy show",),
     "permanent neighbours": ("neighbour show nud permanent",),
 }
+STATIC_ENTRIES = "static entries of forwarding databases"
 NEIGHBOUR = re.compile(r"^(\S+) dev (\S+) lladdr (\S+) PERMANENT$", re.MULTILINE)
 # Words of these lines that each copy chooses, or that limit nothing, and what follows from addresses.
 CHOSEN = re.compile(
@@ -78,17 +80,16 @@ class Facts(msgspec.Struct, frozen=True):
     """What a namespace has beside its state, as plain values, which also come from another machine.
 
     `forwards`: packets of the path's version of IP. `others`: the interfaces that are not on the path, with their
-    addresses. `ports`: bridges and their ports (`_ports`). `static`: entries of their forwarding databases that were
-    made by hand. `queues`: by interface, what `tc -j qdisc show` prints, without filters. `attached`: by interface, the
-    programs and filters that see its packets. `links`: by interface, fields of `ip -d link`. `printed`: lines by what
-    they are (PRINTED). `quota_cpus`: of a process there (`_quota_cpus`). `tables`: those of nftables as nft(8) lists
-    them, by their names. `unread`: of rules that it does not list, the reason.
+    addresses. `ports`: bridges and their ports (`_ports`). `queues`: by interface, what `tc -j qdisc show` prints.
+    `attached`: by interface, the programs and filters that see its packets. `links`: by interface, fields of
+    `ip -d link`. `printed`: lines by what they are (PRINTED, STATIC_ENTRIES). `quota_cpus`: of a process there
+    (`_quota_cpus`). `tables`: those of nftables as nft(8) lists them, by their names. `unread`: of rules that it does
+    not list, the reason.
     """
 
     forwards: bool
     others: dict[str, list[str]]
     ports: Ports
-    static: list[str]
     queues: dict[str, list[dict[str, Any]]]
     attached: dict[str, list[str]]
     links: dict[str, dict[str, str]]
@@ -106,15 +107,15 @@ def facts(path: ExistingNetwork) -> dict[str, Facts]:
     for space, state in zip(path.topology.namespaces, path.state.namespaces, strict=True):
         names = {one.name for one in state.interfaces}
         tables, unread = _tables(space) if any(map(_is_nftables, state.rules)) else ({}, {})
+        printed = Printed(space.run)
         result[space.name] = Facts(
             forwards=space.read(forwarding).strip() == "1",
             others=_others(space, names),
-            ports=_ports(space),
-            static=_static_entries(space),
-            queues=_queues(space),
-            attached={one.name: list(_attached(space, one)) for one in state.interfaces if one.index},
-            links=_links(space),
-            printed=_printed(space),
+            ports=_ports(printed),
+            queues=printed.qdiscs,
+            attached={one.name: _attached(space.fd, printed, one) for one in state.interfaces if one.index},
+            links=_links(printed),
+            printed=_printed(printed),
             quota_cpus=_quota_cpus(path.pids.get(space.name)),
             sysctls=_sysctls(space),
             tables=tables,
@@ -300,7 +301,8 @@ class _Copy:
         """Yield what makes a node of the built copy like a namespace of the original, as far as it can be made."""
         [state] = (each for each in self._state.namespaces if each.name == at)
         links = {link.name: link for link in netlink.links(made.netlink)}
-        made_links = _links(made)
+        now = Printed(made.run)
+        made_links = _links(now)
         if at in [end.namespace for end in self._state.pairs[0]]:
             others = {name: " ".join(on) for name, on in was.others.items() if on or name not in links}
             self._list(
@@ -311,10 +313,10 @@ class _Copy:
                 self.lacks.append(f"the CPU quota of the programs of {at}: {was.quota_cpus:.3g} CPUs")
         for one in (each for each in state.interfaces if each.name in links):
             self.lacks += [f"{what} of {one.name} of {at}" for what in was.attached.get(one.name, ())]
-            own, now = was.links.get(one.name, {}), made_links.get(one.name, {})
-            differ = {key: value for key, value in own.items() if now.get(key) != value}
+            own, there = was.links.get(one.name, {}), made_links.get(one.name, {})
+            differ = {key: value for key, value in own.items() if there.get(key) != value}
             limits = {name: int(differ.pop(name)) for name in parts.LINK_LIMITS if name in differ}
-            if own.get("linkinfo info_kind") == now.get("linkinfo info_kind"):
+            if own.get("linkinfo info_kind") == there.get("linkinfo info_kind"):
                 self._list(f"settings of {one.name} of {at}", [" ".join(pair) for pair in differ.items()])
             if links[one.name].mtu_bytes != one.mtu_bytes:
                 self.lacks.append(f"the MTU of {one.name} of {at}, {one.mtu_bytes} bytes")
@@ -327,7 +329,7 @@ class _Copy:
                     words = f"tc qdisc show dev {one.name} has its options"
                     self.lacks.append(f"the qdisc {one.qdisc} of {one.name} of {at}: {words}")
             yield from self._offloads(made, one, limits)
-        yield from self._bridge_ports(at, was, made)
+        yield from self._bridge_ports(at, was, _ports(now), made)
         yield from self._sysctls(at, was.sysctls, made)
         for address, out, mac in re.findall(
             NEIGHBOUR, "\n".join(was.printed.get("permanent neighbours", ()))
@@ -337,7 +339,7 @@ class _Copy:
                 message = netlink.new_neighbour(links[out].index, address, mac)
                 if self._tries(lambda *_given, message=message: made.netlink.do(message), part, made):
                     yield part
-        printed = _printed(made)
+        printed = _printed(now)
         for what, lines in was.printed.items():
             self._list(f"{what} of {at}", [one for one in lines if one not in printed.get(what, ())])
         yield from self._rules(at, was, made)
@@ -376,9 +378,8 @@ class _Copy:
         if kept:
             yield parts.Offloads(made.name, one.name, **kept)
 
-    def _bridge_ports(self, at: str, was: Facts, made: Namespace) -> Iterator[parts.Part]:
-        """Yield the settings of bridges and their ports that differ from those of the copy."""
-        now = _ports(made)
+    def _bridge_ports(self, at: str, was: Facts, now: Ports, made: Namespace) -> Iterator[parts.Part]:
+        """Yield the settings of bridges and their ports that differ from those of the copy, `now`."""
         for name, own in was.ports.items():
             differ = {key for key in own if name in now and own[key] != now[name].get(key)}
             options = differ.intersection(get_args(parts.PortOption))
@@ -394,9 +395,6 @@ class _Copy:
             if others := sorted(differ - options - {"vlans", "vlan_filtering"}):
                 words = ", ".join(f"{key} {own[key]}" for key in others)
                 self.lacks.append(f"settings of the bridge or port {name} of {at}: {words}")
-        if was.static:
-            entries = ", ".join(was.static)
-            self.lacks.append(f"static entries of forwarding databases of {at}: {entries}")
 
     def _sysctls(self, at: str, there: Mapping[str, str], made: Namespace) -> Iterator[parts.Part]:
         here = _sysctls(made)
@@ -451,19 +449,19 @@ def _others(space: Namespace, names: Collection[str]) -> dict[str, list[str]]:
     return result
 
 
-def _attached(space: Namespace, one: InterfaceState) -> Iterator[str]:
-    yield from (f"the BPF program at {hook}" for hook in programs(space, one.name, one.index))
-    for side, text in tc_filters(space, one.name).items():
+def _attached(fd: int, printed: Printed, one: InterfaceState) -> list[str]:
+    result = [f"the BPF program at {hook}" for hook in programs(fd, printed, one.name, one.index)]
+    for side, text in printed.filters(one.name).items():
         if kinds := set(re.findall(r"^filter .*?\bpref \d+ (\w+)", text, re.MULTILINE)) - {"bpf"}:
-            yield f"tc's filters ({', '.join(sorted(kinds))}) at {side or 'the root qdisc'}"
+            result.append(f"tc's filters ({', '.join(sorted(kinds))}) at {side or 'the root qdisc'}")
+    return result
 
 
-def _links(space: Namespace) -> dict[str, dict[str, str]]:
+def _links(printed: Printed) -> dict[str, dict[str, str]]:
     result = {}
-    for one in shown(space, "ip", "-d", "-j", "link", "show"):
-        info = one.get("linkinfo", {})
-        if info.get("info_kind") == "bridge":  # `_ports` has them
-            info.pop("info_data", None)
+    for one in printed.links:
+        if (info := one.get("linkinfo", {})).get("info_kind") == "bridge":  # `_ports` has its data
+            one = {**one, "linkinfo": {**info, "info_data": {}}}
         flags = " ".join(flag for flag in FLAGS if flag in one.get("flags", ()))
         result[str(one.get("ifname"))] = {
             **{key.removeprefix("linkinfo info_data "): value for key, value in flat(one, OTHER_FIELDS)},
@@ -472,13 +470,19 @@ def _links(space: Namespace) -> dict[str, dict[str, str]]:
     return result
 
 
-def _printed(space: Namespace) -> dict[str, list[str]]:
+def _printed(printed: Printed) -> dict[str, list[str]]:
     result: dict[str, list[str]] = {}
     for what, commands in PRINTED.items():
-        with suppress(LabkitError):
-            text = "".join(space.run("ip", *words.split()).stdout for words in commands)
-            lines = (" ".join(line.split()) for line in re.sub(r"\n[ \t]+", " ", text).splitlines())
-            result[what] = [CHOSEN.sub("", line) for line in lines if not DERIVED.search(line)]
+        lines = (line for words in commands for line in entries(printed.text("ip", *words.split())))
+        result[what] = [CHOSEN.sub("", line) for line in lines if not DERIVED.search(line)]
+    macs = {
+        one.get("ifname"): one.get("address") for one in printed.links
+    }  # each port has an entry for its own
+    result[STATIC_ENTRIES] = [
+        f"{one['mac']} at {one['ifname']}"
+        for one in printed.objects("bridge", "-j", "fdb", "show")
+        if one.get("master") and one.get("state") in STATIC and macs.get(one["ifname"]) != one["mac"]
+    ]
     return result
 
 
@@ -488,14 +492,6 @@ def _quota_cpus(pid: int | None) -> float | None:
         quota = None if pid is None else machine.quota_cpus(pid)
         return None if quota == machine.quota_cpus() else quota
     return None
-
-
-def _queues(space: Namespace) -> dict[str, list[dict[str, Any]]]:
-    result: dict[str, list[dict[str, Any]]] = {}
-    for one in shown(space, "tc", "-j", "qdisc", "show"):
-        if one.get("kind") not in ("ingress", "clsact"):
-            result.setdefault(str(one.get("dev")), []).append(one)
-    return result
 
 
 def _is_nftables(name: str) -> bool:
@@ -521,11 +517,11 @@ def _tables(space: Namespace) -> tuple[dict[str, str], dict[str, str]]:
     return tables, unread
 
 
-def _ports(space: Namespace) -> Ports:
+def _ports(printed: Printed) -> Ports:
     """Return the settings of bridges and of their ports by the names of interfaces, as `ip -d -j` and `bridge -j` print
     them, and the VLANs: number, whether of untagged frames that arrive, and whether they leave untagged."""
     result: Ports = {}
-    for one in shown(space, "ip", "-d", "-j", "link", "show"):
+    for one in printed.links:
         info = one.get("linkinfo", {})
         for kind, data in (("info_kind", "info_data"), ("info_slave_kind", "info_slave_data")):
             if info.get(kind) == "bridge":
@@ -535,20 +531,10 @@ def _ports(space: Namespace) -> Ports:
                     if key in KEPT_PORT_SETTINGS and value != "forwarding"
                 }
                 result.setdefault(str(one["ifname"]), {"vlans": []}).update(kept)
-    for name, numbers in vlans(space).items() if result else ():
+    for name, numbers in printed.vlans.items() if result else ():
         if name in result:
             result[name]["vlans"] = [[number, *flags] for number, flags in numbers.items()]
     return result
-
-
-def _static_entries(space: Namespace) -> list[str]:
-    """Return the entries of forwarding databases that were made by hand."""
-    macs = {link.name: link.mac for link in netlink.links(space.netlink)}
-    return [
-        f"{one['mac']} at {one['ifname']}"
-        for one in shown(space, "bridge", "-j", "fdb", "show")
-        if one.get("master") and one.get("state") in STATIC and macs.get(one["ifname"]) != one["mac"]
-    ]
 
 
 def _sysctls(space: Namespace) -> dict[str, str]:
@@ -581,7 +567,7 @@ def _impairment(at: str, one: InterfaceState, shown: list[dict[str, Any]]) -> pa
 
     Raises ValueError or KeyError for one that no impairment is.
     """
-    [only] = shown
+    [only] = (each for each in shown if each["kind"] not in ("ingress", "clsact"))
     kind, options = str(only["kind"]), dict(only.get("options") or {})
     given: dict[str, Any] = {}
     if kind == "tbf":

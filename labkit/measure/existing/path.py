@@ -19,7 +19,7 @@ from ipaddress import ip_address
 from itertools import pairwise
 
 from labkit.common.errors import BadInput, Unsupported
-from labkit.measure.existing.spaces import MASTERS, UPPERS, Place, Space, Spaces, tc_filters
+from labkit.measure.existing.spaces import MASTERS, UPPERS, Place, Space, Spaces
 from labkit.measure.topologies.network.kinds import KINDS
 from labkit.measure.topologies.state.packet_path import IN, OUT
 from labkit.system import netlink
@@ -413,7 +413,7 @@ def _is_in_other_vlan(domain: Domain, place: Place) -> bool:
 
 def _may_tag(place: Place) -> bool:
     """Return whether an interface may change tags in a way that is not known here."""
-    link, filters = place.link, "".join(tc_filters(place.space.namespace, place.name).values())
+    link, filters = place.link, "".join(place.space.printed.filters(place.name).values())
     other = link.kind == "openvswitch" or {link.data.get(one, DOT1Q) for one in VLAN_PROTOCOLS} != {DOT1Q}
     return other or bool(VLAN_ACTION.search(filters) or place.programs)
 

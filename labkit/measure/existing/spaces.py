@@ -27,12 +27,12 @@ from labkit.measure.topologies.network.kinds import cables, tunnels
 from labkit.measure.topologies.state.read import encrypted, tunnel_of
 from labkit.system import bpf, machine, netlink
 from labkit.system.machine import netfilter
+from labkit.system.machine.printed import Printed
 from labkit.system.netlink import encryption
 
 NAMES = (NAMED, Path("/run/docker/netns"))  # where namespaces have names, also without a process
 NO_MAC = "00:00:00:00:00:00"  # of a netkit in layer 3 mode
 MASTERS = ("bridge", "openvswitch", "bond", "team")
-CLASSFUL = ("htb", "hfsc", "cbq", "drr", "qfq", "ets")
 STATIC = ("permanent", "static")  # states of entries of a forwarding database that it has not learned
 UPPERS = ("macvlan", "macvtap", "ipvlan", "ipvtap", "vlan")
 # Names that neither a shell nor nft reads as more than a name: a container may name an interface $(reboot).
@@ -86,9 +86,9 @@ class Space:
         return {str(one.get("ifname")): one for one in self.json("ip", "-d", "-s", "-j", "address", "show")}
 
     @cached_property
-    def vlans(self) -> dict[str, dict[int | None, tuple[bool, bool]]]:
-        """The VLANs of bridges and of their ports (`vlans`)."""
-        return vlans(self.namespace)
+    def printed(self) -> Printed:
+        """What programs print of it."""
+        return Printed(self.namespace.run)
 
     @cached_property
     def neighbours(self) -> list[dict[str, Any]]:
@@ -132,8 +132,8 @@ class Space:
         return [one for one in needed if not os.path.isabs(machine.program(one))]
 
     def json(self, program: str, *words: str) -> list[dict[str, Any]]:
-        """Return the objects that a program prints as JSON; none if it fails or is not installed."""
-        return shown(self.namespace, program, *words)
+        """Return the objects that a program prints as JSON (`Printed.objects`)."""
+        return self.printed.objects(program, *words)
 
     def place(self, address: str) -> Place:
         """Return the interface that has an address of its own."""
@@ -196,8 +196,8 @@ class Place:
 
     @property
     def vlans(self) -> dict[int | None, tuple[bool, bool]]:
-        """Its VLANs as a bridge, or a port of one (`vlans`)."""
-        return self.space.vlans.get(self.name, {})
+        """Its VLANs as a bridge, or a port of one (`Printed.vlans`)."""
+        return self.space.printed.vlans.get(self.name, {})
 
     @property
     def untagged(self) -> int | None:
@@ -207,7 +207,7 @@ class Place:
     @property
     def programs(self) -> list[str]:
         """The hooks at which BPF programs see its packets."""
-        return programs(self.space.namespace, self.name, self.index)
+        return programs(self.space.fd, self.space.printed, self.name, self.index)
 
     @property
     def tunnel(self) -> TunnelState | None:
@@ -233,48 +233,14 @@ class Place:
         return address in own or (self.link.master is None and bool(self.programs))
 
 
-def programs(at: Namespace, name: str, index: int) -> list[str]:
+def programs(fd: int, printed: Printed, name: str, index: int) -> list[str]:
     """Return the hooks at which BPF programs see the packets of an interface; XDP and tc need ip and tc to be known."""
-    with netlink.inside(at.fd):
+    with netlink.inside(fd):
         found = bpf.hooks(index)
-    with suppress(LabkitError):
-        found += ["XDP"] if " prog/xdp " in at.run("ip", "-d", "link", "show", "dev", name).stdout else []
-    own = tc_filters(at, name)
+    found += ["XDP"] if " prog/xdp " in printed.text("ip", "-d", "link", "show", "dev", name) else []
+    own = printed.filters(name)
     hooks = (("tc", "ingress"), ("tc (egress)", "egress"))
     return found + [hook for hook, side in hooks if " bpf " in own.get(side, "")]
-
-
-def tc_filters(at: Namespace, name: str) -> dict[str, str]:
-    """Return what tc prints of the filters of an interface, by where they see packets: `ingress`, `egress`, or "" for
-    the root qdisc."""
-    kinds = {str(one.get("kind")) for one in shown(at, "tc", "-j", "qdisc", "show", "dev", name)}
-    # A plain ingress qdisc answers for all of these words with the same filters (ingress_tcf_block), and one with
-    # classes for none of them.
-    sides = ["ingress"] if kinds & {"ingress", "clsact"} else []
-    sides += ["egress"] if "clsact" in kinds else []
-    sides += [""] if kinds & {*CLASSFUL, "prio", "multiq"} else []
-    return {side: at.run("tc", "-s", "filter", "show", "dev", name, *side.split()).stdout for side in sides}
-
-
-def shown(at: Namespace, program: str, *words: str) -> list[dict[str, Any]]:
-    """Return the objects that a program prints as JSON in a namespace; none if it fails or is not installed."""
-    with suppress(LabkitError, ValueError):
-        result = json.loads(at.run(program, *words).stdout or "[]")
-        return [one for one in result if isinstance(one, dict)]
-    return []
-
-
-def vlans(at: Namespace) -> dict[str, dict[int | None, tuple[bool, bool]]]:
-    """Return the VLANs of bridges and of their ports by the names of interfaces: by numbers, whether frames without a
-    tag that enter are in it, and whether it leaves without a tag."""
-    return {
-        str(one.get("ifname")): {
-            number: ("PVID" in vlan.get("flags", ()), "Egress Untagged" in vlan.get("flags", ()))
-            for vlan in one.get("vlans", ())
-            for number in range(vlan["vlan"], vlan.get("vlanEnd", vlan["vlan"]) + 1)
-        }
-        for one in shown(at, "bridge", "-j", "vlan", "show")
-    }
 
 
 class Spaces:

@@ -5,7 +5,6 @@ the calling process sees it (`machine_settings`), and of one network namespace (
 """
 
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -20,6 +19,7 @@ from labkit.common.errors import LabkitError
 from labkit.system import libc, process
 from labkit.system.machine import bpf
 from labkit.system.machine.interfaces import features
+from labkit.system.machine.printed import Printed, entries
 from labkit.system.machine.programs import program
 
 Settings = dict[str, str]
@@ -214,65 +214,55 @@ def namespace_settings(netns: int) -> Settings:
 
     result = namespace_files(netns)
     prefix = ["nsenter", f"--net=/proc/{os.getpid()}/fd/{netns}", "--"]
-    for link in _json(prefix, "ip", "-d", "-j", "link", "show"):
+    printed = Printed(lambda name, *words: process.run([*prefix, program(name), *words]))
+    for link in printed.links:
         name = str(link.get("ifname"))
         if name == "lo":
             continue
         result |= {f"{name} {key}": value for key, value in flat(link, STATES)}
-        with suppress(LabkitError):
-            text = process.output([*prefix, program("ethtool"), "-k", name])
-            result |= {f"{name} offload {key}": "on" if on else "off" for key, on in features(text).items()}
-    names = dict.fromkeys(name.split()[0] for name in result if name.endswith(" mtu"))
-    for kind, name in itertools.product(("ingress", "egress", "root"), names):
-        if text := _plain(prefix, "tc", "filter", "show", "dev", name, kind):
+        offloads = features(printed.text("ethtool", "-k", name))
+        result |= {f"{name} offload {key}": "on" if on else "off" for key, on in offloads.items()}
+        for side, text in printed.filters(name).items():
             text = re.sub(r"\bid \d+\b|jited", "", text)  # counters
-            result[f"{name} filter {kind}"] = _truncated(" ".join(text.split()))
+            result |= {f"{name} filter {side or 'root'}": _truncated(" ".join(text.split()))} if text else {}
     for name in ("iptables", "ip6tables"):
         # Usually no table is loaded, and no program needs to start.
         if any(key.startswith(f"{name} ") for key in result):
-            text = _plain(prefix, f"{name}-legacy-save") or _plain(prefix, f"{name}-save")
+            text = printed.text(f"{name}-legacy-save") or printed.text(f"{name}-save")
             result |= netfilter.iptables_tables(name, text)
     disciplines: dict[str, list[str]] = {}
-    for one in _json(prefix, "tc", "-j", "qdisc", "show"):
-        words = [one.get("kind", ""), one.get("parent", "root")]
-        words += [f"{key} {value}" for key, value in flat(one.get("options", {}), frozenset())]
-        disciplines.setdefault(str(one.get("dev")), []).append(" ".join(map(str, words)))
-    disciplines.pop("lo", None)
+    for name, own in printed.qdiscs.items():
+        for one in own if name != "lo" else ():
+            words = [one.get("kind", ""), one.get("parent", "root")]
+            words += [f"{key} {value}" for key, value in flat(one.get("options", {}), frozenset())]
+            disciplines.setdefault(name, []).append(" ".join(map(str, words)))
     result |= {f"{name} qdisc": _truncated("; ".join(sorted(all_of))) for name, all_of in disciplines.items()}
-    classes = _plain(prefix, "tc", "class", "show")
+    classes = printed.text("tc", "class", "show")
     result |= {"traffic classes": _truncated(classes)} if classes else {}
     for what, command, in_order in (
         ("rules", "rule show", True), ("rules of IPv6", "-6 rule show", True),
         ("routes", "route show table all", False), ("XFRM policies", "xfrm policy", True),
     ):  # fmt: skip
-        result |= entries(what, _plain(prefix, "ip", *command.split()), in_order)
+        result |= listed(what, printed.text("ip", *command.split()), in_order)
     if any(name.endswith(" vlan_filtering") and value == "1" for name, value in result.items()):
-        for one in _json(prefix, "bridge", "-j", "vlan", "show"):
+        for one in printed.objects("bridge", "-j", "vlan", "show"):
             result[f"{one.get('ifname')} VLANs"] = vlans(one.get("vlans", []))
-    static: Counter[str] = Counter()
-    for one in _json(prefix, "ip", "-j", "neighbour", "show", "nud", "permanent"):
-        static[f"{one.get('dev')} static neighbours"] += 1
-    for one in _json(prefix, "bridge", "-j", "fdb", "show"):
+    neighbours = printed.objects("ip", "-j", "neighbour", "show", "nud", "permanent")
+    static = Counter(f"{one.get('dev')} static neighbours" for one in neighbours)
+    for one in printed.objects("bridge", "-j", "fdb", "show"):
         # Without a master these are the interface's own multicast addresses, which come and go.
         if one.get("state") in ("permanent", "static") and one.get("master"):
             static[f"{one.get('ifname')} static forwarding entries"] += 1
     return result | {name: str(count) for name, count in static.items()}
 
 
-def entries(what: str, text: str, in_order: bool = True) -> Settings:
+def listed(what: str, text: str, in_order: bool = True) -> Settings:
     """Return a list of the kernel, as `ip` prints it, as one setting: its entries, or their number and a digest.
 
-    Lines that begin with white space continue the entry before, as those of an XFRM policy do. `in_order`: whether
-    their order means something; routes of several interfaces come in any order.
+    `in_order`: whether their order means something; routes of several interfaces come in any order.
     """
-    result: list[str] = []
-    for line in filter(str.strip, text.splitlines()):
-        if line.startswith("local fe80:"):  # of a MAC address, which is another one every time
-            continue
-        if line[0].isspace() and result:
-            result[-1] += f" {' '.join(line.split())}"
-        else:
-            result.append(" ".join(line.split()))
+    # Local routes are of a MAC address, which is another one every time.
+    result = [one for one in entries(text) if not one.startswith("local fe80:")]
     if not result:
         return {}
     if not in_order:
@@ -357,21 +347,6 @@ def flat(value: Any, left_out: frozenset[str], above: str = "") -> Iterator[tupl
             yield above, _truncated(" ".join(map(str, value)))
     else:
         yield above, _truncated(str(value))
-
-
-def _json(prefix: list[str], name: str, *words: str) -> list[dict[str, Any]]:
-    try:
-        result = json.loads(process.output([*prefix, program(name), *words]) or "[]")
-    except (LabkitError, ValueError):
-        return []
-    return [one for one in result if isinstance(one, dict)]
-
-
-def _plain(prefix: list[str], name: str, *words: str) -> str:
-    try:
-        return process.output([*prefix, program(name), *words]).strip()
-    except LabkitError:
-        return ""
 
 
 def _texts(files: Iterable[tuple[str, str | Path]]) -> Settings:

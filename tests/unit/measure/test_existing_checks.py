@@ -197,6 +197,7 @@ def space(name: str, links: list[Link], addresses: dict[str, int], **listed: Any
     known = {
         "namespace": SimpleNamespace(run=run, read=read, netlink=name), "links": {one.index: one for one in links},
         "addresses": addresses, "details": {one.name: {"address": one.mac} for one in links}, "neighbours": [],
+        "chains": {},
     }  # fmt: skip
     vars(result).update(known | listed)
     return result
@@ -813,17 +814,29 @@ def switched(
     ]
     ports = [link(3 + at, f"port-{name}", master=9, link=2, link_netnsid=at) for at, name in enumerate(names)]
     data = {"IFLA_BR_VLAN_FILTERING": int(filters), "IFLA_BR_VLAN_PROTOCOL": protocol}
-    vlans = {name: {number: (enters, leaves) for number, enters, leaves in of} for name, of in own.items()}
+    words = ("PVID", "Egress Untagged")
+    vlans = [
+        {"ifname": name, "vlans": [
+            {"vlan": number, "flags": [word for word, on in zip(words, flags, strict=True) if on]}
+            for number, *flags in of
+        ]} for name, of in own.items()
+    ]  # fmt: skip
+    qdiscs = [{"kind": "ingress", "dev": one.name} for one in ports if tc]
+
+    def run(*words: str) -> process.Ended:
+        listed = {"bridge": vlans, "tc": qdiscs}.get(words[0], [])
+        text = tc if "filter" in words else msgspec.json.encode(listed).decode()
+        return process.Ended(words, 0, text, "", 0.0)
+
     mid = space("netns:mid", [*ports, link(9, "lan", kind, data=data)], {})
+    mid.namespace.run = run
     every: Any = object.__new__(Spaces)
     every._uppers, every._all = None, dict(enumerate([*ends, mid]))
     every._numbers = {mid: dict(enumerate(ends)), **{end: {0: mid} for end in ends}}
     every._asked = {}
     along = Path(ends[0], CLIENT, SERVER, ends[1])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spaces, "vlans", lambda at: vlans if at is mid.namespace else {})
         patch.setattr(Place, "programs", programs)
-        patch.setattr(path, "tc_filters", lambda _at, _name: {"ingress": tc})
         path._across(every, along, Place(ends[0], 7 if numbers[0] else 2), SERVER)
     return along, sorted({owner.space.name for *_hop, owner in along.hops})
 
@@ -1514,8 +1527,9 @@ def test_a_sender_is_behind_an_address_only_as_far_as_rules_are_understood(
         *([f"[1:60] {mangle}"] * bool(mangle)),
     ]
     lines += ["*nat", ":POSTROUTING ACCEPT [0:0]", f"[1:60] {nat}"]
-    listed = {router.name: iptables.merged([], "iptables-legacy-save", "\n".join(lines))}
-    monkeypatch.setattr(Space, "ruleset", property(lambda at: listed.get(at.name, [])))
+    saved = {"iptables-legacy-save": "\n".join(lines)}
+    vars(router)["chains"] = {"iptables nat": "loaded"}
+    router.namespace.run = lambda *words: process.Ended(words, 0, saved.get(words[0], ""), "", 0.0)
     behind = f"{word} behind {address or 'another address'}" if word else ""
     assert half_of._hidden(seen.forward) == (address, behind)
     ends, told = ends_of(across._Side("ssh:a", "a", dict), across._Side("here", "b", dict)), list[str]()

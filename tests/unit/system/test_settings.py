@@ -15,6 +15,7 @@ from sandbox import until
 from labkit.analysis.why import code_paths
 from labkit.system import netlink, process
 from labkit.system.machine import bpf, load_programs, netfilter, settings
+from labkit.system.machine.printed import Printed
 
 pytestmark = pytest.mark.long
 
@@ -83,6 +84,27 @@ def test_reports_become_flat_settings() -> None:
     assert settings.packet_sockets(head) == {}
     report = [{"vlan": 1, "flags": ["PVID", "Egress Untagged"]}, {"vlan": 5, "vlanEnd": 9}]
     assert settings.vlans(report) == "1 PVID Egress Untagged; 5-9"
+
+
+def test_filters_are_asked_for_where_a_queueing_discipline_takes_them() -> None:
+    """A plain ingress qdisc would answer for all places with the same ones."""
+    asked = list[str]()
+    each = {"a": ["noqueue"], "b": ["ingress", "noqueue"], "c": ["clsact", "fq_codel"], "d": ["mq", "htb"]}
+    qdiscs = [{"dev": name, "kind": kind} for name, kinds in each.items() for kind in kinds]
+
+    def run(*words: str) -> process.Ended:
+        asked.append(" ".join(words))
+        fails = words[-1] == "egress"
+        return process.Ended(
+            words, int(fails), json.dumps(qdiscs) if "qdisc" in words else " text\n", "", 0.0
+        )
+
+    printed = Printed(run)
+    assert [printed.filters(name, "-s") for name in [*each, "gone"]] == [
+        {}, {"ingress": "text"}, {"ingress": "text", "egress": "", "": "text"}, {"": "text"}, {},
+    ]  # fmt: skip
+    shown = ("b ingress", "c ingress", "c egress", "c", "d")
+    assert asked == ["tc -j qdisc show", *(f"tc -s filter show dev {words}" for words in shown)]
 
 
 @pytest.mark.needs("root", "perf")
@@ -222,12 +244,12 @@ COMMIT
 def test_a_list_of_the_kernel_is_one_setting() -> None:
     """Each policy of XFRM has three lines, and 5,000 rules are no 5,000 settings."""
     policy = "src 10.0.0.0/8 dst 10.1.0.0/16\n\tdir out\n\ttmpl src 1.1.1.1 dst 2.2.2.2 proto esp\n"
-    assert settings.entries("XFRM policies", policy) == {"XFRM policies": " ".join(policy.split())}
+    assert settings.listed("XFRM policies", policy) == {"XFRM policies": " ".join(policy.split())}
     many = "".join(f"{number}:\tfrom 10.0.0.{number % 250} lookup main\n" for number in range(5000))
-    [text] = settings.entries("rules", many).values()
+    [text] = settings.listed("rules", many).values()
     assert text.startswith("5000 entries, digest ")
-    assert settings.entries("rules", many.replace("10.0.0.7", "10.0.1.7"))["rules"] != text
-    assert settings.entries("routes", "") == {}
+    assert settings.listed("rules", many.replace("10.0.0.7", "10.0.1.7"))["rules"] != text
+    assert settings.listed("routes", "") == {}
 
 
 def test_unknown_programs_are_none(monkeypatch: pytest.MonkeyPatch) -> None:

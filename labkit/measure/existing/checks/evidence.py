@@ -17,7 +17,7 @@ from labkit.measure.existing.checks import drops, load, probes
 from labkit.measure.existing.checks.probes import Connection, End, OneWay
 from labkit.measure.existing.endpoints import ExistingEndpoint, require
 from labkit.measure.existing.path import Path
-from labkit.measure.existing.spaces import Place, Space, tc_filters
+from labkit.measure.existing.spaces import Place, Space
 from labkit.measure.observers.counters import kernel_counters
 from labkit.measure.topologies.state.packet_path import IN
 from labkit.system import netlink
@@ -32,7 +32,7 @@ RuleKey = tuple[str, str, str, int | str]  # of a rule: namespace, family, table
 
 class Queued(NamedTuple):
     """An interface whose queue packets of the path pass: on the path, or the one to which a filter of `by` redirects
-    them. filters: its own (`tc_filters`). classes: as tc prints them."""
+    them. filters: its own (`Printed.filters`). classes: as tc prints them."""
 
     space: Space
     name: str
@@ -183,9 +183,9 @@ class Evidence(Probed):
         by = dict.fromkeys(((place.space, place.name) for place in self.places), "")
         waiting, result = list(by), list[Queued]()
         for space, name in waiting:
-            filters = tc_filters(space.namespace, name)
+            filters = space.printed.filters(name, "-s")
             words = ("-s", "class", "show", "dev", name)
-            classes = space.namespace.run("tc", *words).stdout if "" in filters else ""
+            classes = space.printed.text("tc", *words) if "" in filters else ""
             result.append(Queued(space, name, by[space, name], filters, classes))
             for to in REDIRECTED.findall(" ".join(filters.values())):
                 if (space, to) not in by:

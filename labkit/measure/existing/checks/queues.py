@@ -9,7 +9,8 @@ from typing import Any
 from labkit.common import units
 from labkit.measure.existing.checks.evidence import REDIRECTED, Evidence
 from labkit.measure.existing.checks.findings import ALL, MOST, MUCH, POSSIBLE, PRESENT, SEEN, SOME, Finding
-from labkit.measure.existing.spaces import CLASSFUL, Space
+from labkit.measure.existing.spaces import Space
+from labkit.system.machine.printed import CLASSFUL
 
 FAST_BPS = 40e9  # a shaper above this limits nothing here
 SHORT_PACKETS = 32
