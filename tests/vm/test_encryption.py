@@ -1,6 +1,7 @@
 """Encrypted links in a kernel that has them: nothing readable leaves, the kernel's tools agree, and wrong keys are
 said."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -91,6 +92,24 @@ def test_no_key_is_stored(shared_vm: SharedVm) -> None:
     assert report["keys"] >= 2 * 2 * len(kinds), "at least two set-ups of two ends"
     assert report["files"] > 3
     assert (report["found"], report["planted"]) == ([], ["planted.gz"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "copied"),
+    [("encrypt on", ""), ("cipher gcm-aes-256 replay on window 64", "cipher: GCM-AES-256, encrypts: false")],
+)
+def test_macsec_of_others_is_cloned_with_new_keys(settings: str, copied: str, shared_vm: SharedVm) -> None:
+    report = printed_at(shared_vm.where, "vm/clone_macsec.py", settings)
+    text = report["clone"]
+    assert "# It lacks" not in text
+    assert text.count("kind: macsec") == 2
+    assert text.count(copied) >= 2
+    assert text.count("replay_window: 64") == 2 * ("window 64" in settings)
+    assert not re.search(r"\b[12]c[12]c", text), "a key of the original"
+    assert report["copy"] == report["original"]
+    assert report["silent"] is None
+    steps = [f"{one['interface']} {one['direction']}" for one in report["drawn"]["forward"]]
+    assert steps == ["macsec0 out", "eth0 out", "eth0 in", "macsec0 in"]
 
 
 def test_network_of_ones_own(shared_vm: SharedVm) -> None:

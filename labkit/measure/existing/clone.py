@@ -17,7 +17,7 @@ import msgspec
 
 from labkit.common import existing_names
 from labkit.common.errors import BadInput, Failed, LabkitError
-from labkit.common.topology_state import RULE, InterfaceState, State
+from labkit.common.topology_state import RULE, InterfaceState, State, TunnelState
 from labkit.common.topology_state import Namespace as NamespaceState
 from labkit.measure import topologies
 from labkit.measure.endpoints import Namespace
@@ -26,7 +26,7 @@ from labkit.measure.existing.network import ExistingNetwork
 from labkit.measure.existing.spaces import STATIC, programs
 from labkit.measure.topologies import Network
 from labkit.measure.topologies.network import impairments, parts, settings
-from labkit.measure.topologies.network.kinds import KINDS, cables, tunnels, uppers
+from labkit.measure.topologies.network.kinds import KINDS, MACSEC_CIPHERS, cables, tunnels, uppers
 from labkit.measure.topologies.network.model import ShortNames
 from labkit.system import machine, netlink
 from labkit.system.machine.printed import Printed, entries
@@ -58,6 +58,7 @@ DERIVED = re.compile(
     r" proto kernel( (scope|src|pref|expires) \S+| metric (0|256)| linkdown| dead)*$|^local fe80:"
 )
 FLAGS = ("NOARP", "PROMISC", "ALLMULTI")
+OFF = ("off", "False")  # as versions of `ip -j` print a flag
 # Fields of `ip -d link` that are not the interface's own, are copied, or depend on who looks.
 OTHER_FIELDS = STATES | {
     "mtu", "min_mtu", "max_mtu", "promiscuity", "allmulti", "group", "ifalias", "altnames", "inet6_addr_gen_mode",
@@ -131,7 +132,7 @@ def cloned(state: State, of: Mapping[str, Facts], gap: str | None, name: str) ->
 
     Raises BadInput if labkit cannot build such a network, and the errors of `topologies.build_network`.
     """
-    copy = _Copy(state, {at: one.ports for at, one in of.items()})
+    copy = _Copy(state, of)
     client, server = state.pairs[0]
     every = copy.as_parts({OUTSIDE, *(at for at, one in of.items() if one.forwards)})
     ends_reached = ((state.forward, server), (state.back, client))
@@ -155,13 +156,15 @@ def cloned(state: State, of: Mapping[str, Facts], gap: str | None, name: str) ->
 
 
 class _Copy:
-    """The parts of a network, by the state of the existing one, and its bridges' ports (`_ports`) by namespace.
+    """The parts of a network, by the state of the existing one, and the facts of its namespaces.
 
     `nodes`: the names of the copy's nodes by those of namespaces. `lacks`: what has no part.
     """
 
-    def __init__(self, state: State, ports: dict[str, Ports]) -> None:
-        self._state, self._ports = state, ports
+    def __init__(self, state: State, of: Mapping[str, Facts]) -> None:
+        self._state = state
+        self._ports = {at: one.ports for at, one in of.items()}
+        self._links = {at: one.links for at, one in of.items()}
         self.lacks: list[str] = []
         names = ShortNames()
         self.nodes = {space.name: node_name(space.name, names) for space in state.namespaces}
@@ -228,20 +231,41 @@ class _Copy:
             return 2, parts.UpperDevice(
                 one.kind, at, one.name, lower, str(one.mode), self._address(space, one), mac
             )
-        if one.kind in tunnels() and one.tunnel is not None and one.tunnel.remotes:
-            own, remotes = one.tunnel, self._remotes(space, one, one.tunnel.remotes)
+        if one.kind in tunnels() and (remotes := self._remotes(space, one)):
+            own = one.tunnel or TunnelState()
             # Permanent neighbours of others have its address.
-            mac = one.mac if KINDS[one.kind].outer and KINDS[one.kind].carries_frames else None
+            mac = one.mac if KINDS[one.kind].carries_frames else None
             return 3, parts.Tunnel(
                 one.kind, at, one.name, remotes[0] if len(remotes) == 1 else tuple(remotes), own.local, own.id,
                 own.port, address=self._address(space, one), master=one.master, mtu_bytes=one.mtu_bytes, ttl=own.ttl,
-                mac=mac,
+                mac=mac, **self._macsec(space, one),
             )  # fmt: skip
         self.lacks.append(f"{one.name} of {space.name}, because labkit copies no {one.kind} of this form")
         return 4, None
 
-    def _remotes(self, space: NamespaceState, one: InterfaceState, remotes: list[str]) -> list[str]:
-        """Return the remotes of a tunnel that are in the copy; all if it has one, or none of them is."""
+    def _macsec(self, space: NamespaceState, one: InterfaceState) -> dict[str, Any]:
+        """Return what a tunnel of MACsec has beside others: its cable and its settings. Nothing reads its keys."""
+        if one.kind != "macsec" or one.lower is None:
+            return {}
+        own = self._links.get(space.name, {}).get(one.name, {})
+        result: dict[str, Any] = {"link": one.lower.interface, "encrypts": own.get("encrypt") not in OFF}
+        if own.get("cipher_suite") in MACSEC_CIPHERS:
+            result["cipher"] = own["cipher_suite"]
+        if own.get("replay_protect", "off") not in OFF and "window" in own:
+            result["replay_window"] = int(own["window"])
+        return result
+
+    def _remotes(self, space: NamespaceState, one: InterfaceState) -> list[str]:
+        """Return the remotes of a tunnel that are in the copy; all if it has one, or none of them is. MACsec has none:
+        return an address of the node at the other end of its cable, if that one has MACsec, too."""
+        if one.kind == "macsec" and one.lower is not None and one.lower.namespace == space.name:
+            lower = self.interfaces.get((space.name, one.lower.interface))
+            far = None if lower is None else lower.peer
+            every = self.interfaces.items() if far is not None else ()
+            ends = [at for (at, _), each in every if (each.kind, each.lower) == ("macsec", far)]
+            there = (self._copied_address(each) for (at, name), each in every if at in ends and name != "lo")
+            return [str(ip_interface(address).ip) for address in there if address][:1]
+        remotes = one.tunnel.remotes if one.tunnel is not None else []
         known = {str(ip_interface(each).ip) for other in self.interfaces.values() for each in other.addresses}
         kept = [to for to in remotes if to in known]
         if len(remotes) < 2 or not kept:

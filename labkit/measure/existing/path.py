@@ -312,7 +312,7 @@ def _across(spaces: Spaces, along: Path, out: Place, next_hop: str) -> Place | N
     """Follow a link layer to the owner of an address; None if nobody there has it."""
     domain, through = _domain(spaces, along, out, next_hop)
     along.domains.append(list(domain))
-    owners = [place for place in domain if place != out and place.owns(next_hop)]
+    owners = [one for one in domain if one != out and one.owns(next_hop) and not _is_sealed(domain, one)]
     owners = owners or [place for place in domain if place != out and _is_proxy(place, next_hop)][:1]
     apart = [one for one in owners if _is_apart(domain[one], out)]
     real = [one for one in owners if one not in apart]
@@ -392,7 +392,7 @@ def _is_apart(came: tuple[Place, str] | None, out: Place) -> bool:
     if came is None:
         return False
     before, how = came
-    below = how == "down" and before.link.kind in UPPERS and before.link.kind != "vlan"
+    below = how == "down" and before.link.kind in UPPERS and before.link.kind not in ("vlan", "macsec")
     return below or (how == "up" and before == out)
 
 
@@ -402,6 +402,13 @@ def _chain(domain: Domain, last: Place) -> list[tuple[Place, str]]:
     while (before := domain[result[0][0]]) is not None:
         result = [before, *result]
     return result
+
+
+def _is_sealed(domain: Domain, place: Place) -> bool:
+    """Return whether what reaches an interface is still in MACsec, or came to MACsec without being in it."""
+    passed = pairwise(_chain(domain, place))
+    ways = [how for (one, how), (two, _) in passed if (two if how == "up" else one).link.kind == "macsec"]
+    return ways.count("down") != ways.count("up")
 
 
 def _is_in_other_vlan(domain: Domain, place: Place) -> bool:

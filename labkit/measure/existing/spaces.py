@@ -34,7 +34,7 @@ NAMES = (NAMED, Path("/run/docker/netns"))  # where namespaces have names, also 
 NO_MAC = "00:00:00:00:00:00"  # of a netkit in layer 3 mode
 MASTERS = ("bridge", "openvswitch", "bond", "team")
 STATIC = ("permanent", "static")  # states of entries of a forwarding database that it has not learned
-UPPERS = ("macvlan", "macvtap", "ipvlan", "ipvtap", "vlan")
+UPPERS = ("macvlan", "macvtap", "ipvlan", "ipvtap", "vlan", "macsec")
 # Names that neither a shell nor nft reads as more than a name: a container may name an interface $(reboot).
 PLAIN = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@+/-]*")
 

@@ -875,6 +875,34 @@ def test_an_address_in_another_vlan_is_no_duplicate(
     assert [one.cause for one in reach.duplicates(seen)] == ["duplicate address"] * (len(asked) - 1)
 
 
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_frames_in_macsec_reach_only_macsec(is_plain: bool) -> None:
+    """The server has an address at each of its interfaces, and only one of them opens what the client seals."""
+    upon = link(7, "macsec0", "macsec", link=2)
+    client = space("netns:client", [link(2, "eth0", link=2, link_netnsid=0), upon], {CLIENT: 7})
+    links = [link(2, "eth0", link=2, link_netnsid=0), *([] if is_plain else [upon])]
+    server = space("netns:server", links, {"10.2.0.9": 2, SERVER: 2 if is_plain else 7})
+    every: Any = object.__new__(Spaces)
+    every._uppers, every._asked, every._all = None, {}, {0: client, 1: server}
+    every._numbers = {client: {0: server}, server: {0: client}}
+    for sender, passed in (
+        (7, ["macsec0 out", "eth0 out", "eth0 in", "macsec0 in"]),
+        (2, ["eth0 out", "eth0 in"]),
+    ):
+        along = Path(client, CLIENT, SERVER, server)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Place, "programs", [])
+            patch.setattr(Place, "tunnel", None)
+            patch.setattr(path, "_is_proxy", lambda *_of: False)
+            arrived = path._across(every, along, Place(client, sender), SERVER)
+        if is_plain and sender == 7:
+            assert (arrived, [one.cause for one in along.problems]) == (None, ["missing neighbour"])
+            continue
+        assert not along.problems
+        assert [f"{place.name} {direction}" for place, direction in along.steps] == passed
+        assert [owner.name for *_hop, owner in along.hops] == [passed[-1].split()[0]]
+
+
 def test_vlans_of_a_namespace_are_read_once() -> None:
     asked = list[tuple[str, ...]]()
 

@@ -17,7 +17,8 @@ from labkit.system import netlink
 from labkit.system.netlink import encryption
 
 Ends = tuple[DescribedInterface, DescribedInterface]
-WIREGUARD_KEY_BYTES, MACSEC_KEY_BYTES = 32, 16  # Curve25519 (RFC 7748); GCM-AES-128
+WIREGUARD_KEY_BYTES = 32  # Curve25519 (RFC 7748)
+MACSEC_KEY_BYTES = {"GCM-AES-128": 16, "GCM-AES-256": 32}
 FIRST_SPI = 0x1000  # RFC 4303 reserves 0 to 255
 OPTIONS = {"esp": "INET_ESP and CRYPTO_GCM", "macsec": "MACSEC and CRYPTO_GCM", "wireguard": "WIREGUARD"}
 # No such protocol (af_netlink.c, xfrm_state.c), family (genetlink.c), cipher (xfrm_user.c, crypto/api.c)
@@ -93,7 +94,8 @@ def _wireguard(ends: Ends, index: Mapping[Key, int], space: Mapping[str, Namespa
 
 
 def _macsec(ends: Ends, index: Mapping[Key, int], space: Mapping[str, Namespace]) -> None:
-    keys = [secrets.token_bytes(MACSEC_KEY_BYTES) for _ in ends]
+    ciphers = [end.part.cipher for end in ends if isinstance(end.part, Tunnel)]
+    keys = [secrets.token_bytes(MACSEC_KEY_BYTES[cipher]) for cipher in ciphers]
     channels = []
     for end in ends:
         links = {link.index: link for link in netlink.links(space[end.at].netlink)}

@@ -71,6 +71,8 @@ MACSEC_ATTRIBUTES = tuple(
         ("PAD", "hex"), ("OFFLOAD", "uint8"),
     )
 )  # fmt: skip
+# MACSEC_DEFAULT_CIPHER_ID and MACSEC_CIPHER_ID_GCM_AES_256 of linux/if_macsec.h
+MACSEC_CIPHERS = {"GCM-AES-128": 0x0080020001000001, "GCM-AES-256": 0x0080C20001000002}
 KEYED = 0x2000  # GRE_KEY of linux/if_tunnel.h, in network order
 BLACKHOLE = 2  # NETKIT_DROP of linux/if_link.h
 
@@ -127,7 +129,9 @@ class LinkKind:
         held: dict[str, Any] = {
             "id": tunnel.id, "keyed": None if tunnel.id is None else KEYED, "local": tunnel.local, "lower": lower,
             "remote": tunnel.remotes[0] if len(tunnel.remotes) == 1 else None, "port": tunnel.udp_port,
-            "learning": int(tunnel.learning), "ttl": tunnel.ttl, "mark": None, "on": 1,
+            "learning": int(tunnel.learning), "ttl": tunnel.ttl, "mark": None, "cipher": MACSEC_CIPHERS[tunnel.cipher],
+            "encrypts": int(tunnel.encrypts), "window": tunnel.replay_window,
+            "replay": None if tunnel.replay_window is None else 1,
         }  # fmt: skip
         given = {name: held[what] for name, what in (self.tunnel_data or {}).items()}
         return {
@@ -221,7 +225,10 @@ KINDS: dict[str, LinkKind] = {
         ),
         LinkKind(
             "macsec", headers=MACSEC, outer=(), is_encrypted=True,
-            tunnel_data={"IFLA_MACSEC_ENCRYPT": "on"}, attributes=MACSEC_ATTRIBUTES,
+            tunnel_data={
+                "IFLA_MACSEC_CIPHER_SUITE": "cipher", "IFLA_MACSEC_ENCRYPT": "encrypts",
+                "IFLA_MACSEC_WINDOW": "window", "IFLA_MACSEC_REPLAY_PROTECT": "replay",
+            }, attributes=MACSEC_ATTRIBUTES,
         ),
     )
 }  # fmt: skip

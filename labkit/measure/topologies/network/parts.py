@@ -16,6 +16,7 @@ from labkit.common import packets
 
 BpfHelper = Literal["bpf_redirect", "bpf_redirect_peer", "bpf_redirect_neigh"]
 BpfHook = Literal["tc", "xdp", "xdp_generic", "netkit"]
+MacsecCipher = Literal["GCM-AES-128", "GCM-AES-256"]
 # Of the kinds of tunnels that are in UDP; that of WireGuard is the usual one (wg(8)).
 UDP_PORTS = {kind: port for port, kind in packets.PORTS.items()} | {"wireguard": 51820}
 
@@ -100,8 +101,11 @@ class Tunnel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="tunne
     replication by forwarding database entries). `id`: VNI, key, or interface ID (xfrm). `port`: UDP port of vxlan,
     geneve and wireguard; None: 4789, 6081 (IANA) and 51820. `learning`: of MAC addresses from received frames (vxlan).
     `ttl` None: the namespace's default for vxlan and geneve, the inner packet's for gre, gretap and ipip; wireguard and
-    xfrm always have the namespace's default. `mac` None: random. `qdisc`: the root queueing discipline; None: the
-    kernel's choice. `mtu_bytes` None: computed.
+    xfrm always have the namespace's default. `mac` None: random, or that of the cable (macsec). `qdisc`: the root
+    queueing discipline; None: the kernel's choice. `mtu_bytes` None: computed.
+
+    Of macsec: `cipher`; `encrypts`: it does not only authenticate; `replay_window`: how many frames behind the newest
+    one it accepts (None: it accepts all).
     """
 
     kind: str
@@ -119,6 +123,9 @@ class Tunnel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="tunne
     ttl: int | None = None
     mac: str | None = None
     qdisc: str | None = None
+    cipher: MacsecCipher = "GCM-AES-128"
+    encrypts: bool = True
+    replay_window: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)] | None = None
 
     @property
     def remotes(self) -> tuple[str, ...]:

@@ -329,6 +329,9 @@ def _tunnels(described: NetworkIndex) -> None:
     for one in described.tunnels:
         assert isinstance(one.part, parts.Tunnel)
         _number(one, one.part)
+        settings = one.part.cipher, one.part.encrypts, one.part.replay_window
+        if one.kind != "macsec" and settings != ("GCM-AES-128", True, None):
+            raise BadInput(f"{one}: cipher, encrypts and replay_window are of macsec, not of {one.kind}")
         _ends(described, one, one.part)
 
 
@@ -405,6 +408,8 @@ def _other_end(
     if one.kind == "macsec" and (lower is None or lower.far is None or lower.far[0] != other.at):
         raise BadInput(f"{one} needs the cable to {other.at} below it: name the end in {one.at} as link")
     assert isinstance(other.part, parts.Tunnel)
+    if tunnel.cipher != other.part.cipher:
+        raise BadInput(f"{one} and {other} have different ciphers: give both the same")
     near, far = (
         {ip_address(text) for text in (end.local, *end.remotes) if text} for end in (tunnel, other.part)
     )
@@ -556,7 +561,7 @@ class Mtus:
 
     def _outside(self, one: DescribedInterface, tunnel: parts.Tunnel, remote: Address) -> DerivedMtu:
         """Return the MTU for the tunnel's outer packets."""
-        if remote.is_multicast:
+        if remote.is_multicast or not kinds.KINDS[one.kind].outer:
             return self.derived(self._described.interfaces[one.at, tunnel.link or ""])
         result = self._on_paths(one.at, remote, tunnel.link)
         if result is None:

@@ -10,7 +10,7 @@ import pytest
 
 from labkit.common.errors import BadInput, Failed
 from labkit.measure.topologies import Spec, check_network, linux_datapaths
-from labkit.measure.topologies.network import build, leaf_spine_overlay, validate
+from labkit.measure.topologies.network import build, kinds, leaf_spine_overlay, validate
 from labkit.measure.topologies.network import build as building
 from labkit.measure.topologies.network.model import NetworkIndex
 from labkit.measure.topologies.network.parts import (
@@ -47,6 +47,15 @@ def refused(network: Network) -> str:
         check_network(network)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def changed_at(node: str, network: Network, **fields: Any) -> Network:
+    """Return the network with these fields changed in the tunnel of a node."""
+    parts = (
+        msgspec.structs.replace(part, **fields) if isinstance(part, Tunnel) and part.at == node else part
+        for part in network.parts
+    )
+    return of_parts(network, parts)
 
 
 def changed(network: Network, name: str, **fields: Any) -> Network:
@@ -237,6 +246,25 @@ def test_network_name() -> None:
         assert refused(network).startswith(f"{name!r} is not a valid network name: use at most 60 letters")
 
 
+def test_settings_of_macsec_are_those_of_the_kernel() -> None:
+    """The kernel takes replay protection only with a window (macsec_validate_attr, drivers/net/macsec.c)."""
+    usual = {"IFLA_MACSEC_CIPHER_SUITE": 0x0080020001000001, "IFLA_MACSEC_ENCRYPT": 1}
+    protected = {"IFLA_MACSEC_WINDOW": 0, "IFLA_MACSEC_REPLAY_PROTECT": 1}
+    for fields, expected in (
+        ({}, usual),
+        ({"replay_window": 0}, usual | protected),
+        (
+            {"cipher": "GCM-AES-256", "encrypts": False},
+            {"IFLA_MACSEC_CIPHER_SUITE": 0x0080C20001000002, "IFLA_MACSEC_ENCRYPT": 0},
+        ),
+    ):
+        tunnel = msgspec.convert(
+            {"type": "tunnel", "kind": "macsec", "at": "n", "name": "m", "remote": "10.0.0.2", **fields},
+            Tunnel,
+        )
+        assert kinds.KINDS["macsec"].tunnel_attributes(tunnel, 7) == expected
+
+
 XFRM = {"kind": "xfrm", "id": 7, "local": "192.0.2.{n}"}
 
 
@@ -273,6 +301,11 @@ def test_encrypted_tunnel_that_cannot_be() -> None:
         (example_networks.encrypted("xfrm", id=7), "no local address"),
         (example_networks.encrypted("xfrm", local="192.0.2.{n}"), "give its interface ID"),
         (example_networks.encrypted("macsec"), "needs the cable to n2 below it"),
+        (
+            changed_at("n2", example_networks.encrypted("macsec", link="wan"), cipher="GCM-AES-256"),
+            "tun (n1) and tun (n2) have different ciphers: give both the same",
+        ),
+        (example_networks.encrypted("wireguard", replay_window=0), "are of macsec, not of wireguard"),
     ):
         assert words in refused(network)
     network = example_networks.encrypted("wireguard")

@@ -12,6 +12,7 @@ from example_states import LO, bridged, tunnelled, veth
 from labkit.analysis import drawing
 from labkit.common.topology_state import PROGRAM, Namespace, NextHop, PairEnd, Place, Route
 from labkit.measure.existing import clone
+from labkit.measure.topologies import Network, check_network
 from labkit.measure.topologies.base import Spec, Topology
 from labkit.measure.topologies.network import parts
 from labkit.measure.topologies.state import packet_path, read
@@ -182,6 +183,56 @@ def test_the_hop_limit_of_a_tunnel_is_copied() -> None:
         space.interfaces[1] = msgspec.structs.replace(space.interfaces[1], tunnel=tunnel)
     made = clone._Copy(state, {}).as_parts(set())
     assert [one.ttl for one in made if isinstance(one, parts.Tunnel)] == [5, 5]
+
+
+# What `ip -d -j link` of iproute2 6.1 prints of a MACsec interface, as far as its copy can differ.
+MACSEC = {
+    "sci": "0200000000010001", "protect": "on", "cipher_suite": "GCM-AES-256", "icv_len": "16", "encoding_sa": "0",
+    "validation": "strict", "encrypt": "off", "inc_sci": "on", "es": "off", "scb": "off", "replay_protect": "on",
+    "window": "32",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("outside", [True, False])
+@pytest.mark.parametrize(
+    ("shown", "settings"),
+    [
+        (MACSEC, ("GCM-AES-256", False, 32)),
+        (MACSEC | {"cipher_suite": "GCM-AES-XPN-256", "encrypt": "True"}, ("GCM-AES-128", True, 32)),
+        (
+            {"cipher_suite": "GCM-AES-128", "encrypt": "on", "replay_protect": "off"},
+            ("GCM-AES-128", True, None),
+        ),
+    ],
+)
+def test_macsec_is_copied_with_its_settings(
+    shown: dict[str, str], settings: tuple[Any, ...], outside: bool
+) -> None:
+    """Whether or not the cable below has addresses of its own."""
+    state = tunnelled()
+    for space in state.namespaces:
+        eth0, under = space.interfaces[1:]
+        space.interfaces[1:] = [
+            msgspec.structs.replace(eth0, kind="macsec", mtu_bytes=1468, tunnel=None),
+            under if outside else msgspec.structs.replace(under, addresses=[]),
+        ]
+    facts: Any = SimpleNamespace(ports={}, links={"eth0": shown})
+    copy = clone._Copy(state, {space.name: facts for space in state.namespaces})
+    every = copy.as_parts(set())
+    ends = [one for one in every if isinstance(one, parts.Tunnel)]
+    assert [(one.cipher, one.encrypts, one.replay_window) for one in ends] == [settings] * 2
+    assert [(one.kind, one.link, one.mtu_bytes) for one in ends] == [("macsec", "under", 1468)] * 2
+    check_network(Network("copy", tuple(every), (("client0", "server0"),)))
+    assert {one.split()[0] for one in copy.lacks} == {"lo"}
+
+
+def test_macsec_without_its_other_end_is_lacking() -> None:
+    state = tunnelled()
+    for space, kind in zip(state.namespaces, ("macsec", "dummy"), strict=True):
+        space.interfaces[1] = msgspec.structs.replace(space.interfaces[1], kind=kind, tunnel=None)
+    copy = clone._Copy(state, {})
+    assert not [one for one in copy.as_parts(set()) if isinstance(one, parts.Tunnel)]
+    assert "eth0 of client0, because labkit copies no macsec of this form" in copy.lacks
 
 
 @pytest.mark.parametrize(("metrics", "copied"), [((100,), [None]), ((0, 100), [0, 100])])
