@@ -170,8 +170,7 @@ class CapturedPackets:
     def _fill(self, file: bytes, state: State, rate_pps: int) -> None:
         recorded = pcapng.read(file)
         self.counts = recorded.counts
-        redirects = (link.redirect for space in state.namespaces for link in space.interfaces)
-        unseen = {f"{at.namespace}:{at.interface}" for one in redirects if one for at in one.unseen}
+        unseen = state.unseen()
         self.doubt = doubt(self.counts, rate_pps, [hop for hop in self.counts if hop in unseen])
         result = journey.journeys(recorded.frames, state.ports())
         self._recorded = (
@@ -280,12 +279,14 @@ class LiveTopology:
         """
         kind, _, of_inside = inside.partition(":") if inside else ("", "", "")
         named = {int(of_inside): kind} if of_inside.isdecimal() else {}
-        ports = tuple((self.state.ports() | named).items())
+        state = self.state
+        ports = tuple((state.ports() | named).items())
         selection = Selection(source, destination, port, protocol, vlan, inside, expression)
         made = LiveMonitor(
             self._ask,
             interface,
             monitoring.Request(selection, sample, keep_count, snap_bytes, display, fields, ports),
+            state.unseen(),
         )
         self._monitors.add(made)
         return made

@@ -333,7 +333,7 @@ JSON = {
     "conversations": "a list of lists: class, source, destination, packets, bytes",
     "talkers": "a list of lists, by bytes: address, packets and bytes sent, packets and bytes received",
     "problem": "what went wrong, for example that tshark was killed; empty: nothing",
-    "hint": "what to change if no packet was selected, or only first fragments; empty: nothing",
+    "hint": "why no packet was selected, or only first fragments; or what redirects hide from it; empty: nothing",
     "packets": "the headers of the last packets, a line of text each",
     "fields": "for each of these packets, the list of its values of `fields=`",
 }

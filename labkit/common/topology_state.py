@@ -14,6 +14,9 @@ class Place(msgspec.Struct, frozen=True):
     namespace: str
     interface: str
 
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.interface}"
+
 
 class TunnelState(msgspec.Struct, frozen=True, kw_only=True):
     """The encapsulation of an interface: identifier (VNI or key), outer addresses, UDP port; hop limit and mark of its
@@ -42,6 +45,15 @@ class RedirectState(msgspec.Struct, frozen=True):
     helper: str
     hook: str
     unseen: list[Place] = []
+
+    @property
+    def facts(self) -> list[str]:
+        """Where it goes, and where captures do not see it, as parts of a sentence."""
+        result = [f"{self.helper} at {self.hook} to {self.to}"]
+        if unseen := ", ".join(map(str, self.unseen)):
+            is_counted = self.hook.startswith("xdp")
+            result.append(f"captures do not see it at {unseen}{' (counters do)' if is_counted else ''}")
+        return result
 
 
 class InterfaceState(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,6 +155,18 @@ class State(msgspec.Struct, frozen=True):
     namespaces: list[Namespace]
     forward: list[Step] = []
     back: list[Step] = []
+
+    def unseen(self) -> dict[str, str]:
+        """Return what redirects hide from captures, a sentence for each of their points (NAMESPACE:INTERFACE)."""
+        result: dict[str, str] = {}
+        for space in self.namespaces:
+            redirects = [(one.name, one.redirect) for one in space.interfaces if one.redirect is not None]
+            for name, redirect in redirects:
+                what = f"what arrives at {Place(space.name, name)}: {', '.join(redirect.facts)}"
+                for at in redirect.unseen:
+                    point = f"{at.namespace}:{at.interface}"
+                    result[point] = f"{result[point]}; {what}" if point in result else what
+        return result
 
     def ports(self) -> dict[int, str]:
         """Return the encapsulation for each UDP port: the well-known ports and those of this topology's tunnels."""

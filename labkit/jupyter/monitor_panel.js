@@ -221,7 +221,7 @@ function render({ model, el }) {
     for (const [name, value] of Object.entries(total))
       element(counts, "span", `${name.replace("_count", "")} ${value}  `, value && LOST.includes(name) ? "lost" : "");
     counts.dataset.selected = total.selected_count;
-    problem.textContent = report.problem || (report.is_gone ? "The interface has gone." : refused);
+    problem.textContent = report.problem || (report.is_gone ? "The interface has gone." : refused || report.hint || "");
     if (paused) return;
     if (before && report.time_s > before.time_s) {
       const rates = {};

@@ -221,7 +221,8 @@ def message(report: Any) -> dict[str, Any]:
         "talkers": [list(one) for one in report.talkers],
         "packets": [_row(one) for one in report.packets],
         "is_gone": report.is_gone,
-        "problem": report.problem or live_monitor.hint(report),
+        "problem": report.problem,
+        "hint": live_monitor.hint(report),
     }
 
 

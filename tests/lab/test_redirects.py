@@ -37,7 +37,7 @@ def test_which_hops_a_redirect_skips(name: str, need: Need) -> None:
     require_kind(name, need)
     with live.build(name) as net:
         before = sent_by(net, "port1")
-        with net.capture() as seen:
+        with net.capture() as seen, net.monitor("between:port1", protocol="icmp") as watched:
             net.endpoints["client0"].run(
                 "ping", "-n", f"-c{PINGS}", "-i0.01", net.endpoints["server0"].address or ""
             )
@@ -57,6 +57,9 @@ def test_which_hops_a_redirect_skips(name: str, need: Need) -> None:
     assert captured == {step: PINGS for step in WHOLE if step not in unseen}
     assert ("captures do not see it at between/port" in drawing.tree(state)) == bool(unseen)
     assert ("redirect past between:port0, between:port1" in (seen.doubt or "")) == bool(unseen)
+    echoes = [row for row in seen.packets if row["hop"] == "between:port1" and "echo re" in row["what"]]
+    assert watched.counts.selected_count == len(echoes)
+    assert ("captures do not see it at between/port" in repr(watched)) == bool(unseen)
 
 
 def network(**more: str) -> Network:

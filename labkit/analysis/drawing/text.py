@@ -53,10 +53,7 @@ def _facts(one: InterfaceState) -> Iterator[str]:
         peers = ", ".join(map(_at, one.tunnel.peers))
         yield f"tunnel {graph.outside(one.tunnel)}{f' ({peers})' if peers else ''}"
     if one.redirect is not None:
-        yield f"{one.redirect.helper} at {one.redirect.hook} to {_at(one.redirect.to)}"
-        if unseen := ", ".join(map(_at, one.redirect.unseen)):
-            is_counted = one.redirect.hook.startswith("xdp")
-            yield f"captures do not see it at {unseen}{' (counters do)' if is_counted else ''}"
+        yield from one.redirect.facts
     if one.copies:
         yield f"copies of {', '.join(place.interface for place in one.copies)}"
     if one.qdisc not in (None, "noqueue"):

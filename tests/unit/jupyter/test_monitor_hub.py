@@ -234,7 +234,7 @@ def test_mutants_of_frames_are_plain_text_in_the_page() -> None:
 def test_page_says_why_nothing_is_selected() -> None:
     nothing = MonitorCounts(9, 0, 0, 0, 0, 0, 0, 0, 0)
     made = monitor_panel.message(MonitorReport(nothing, {}, [], [], False, 1))
-    assert made["problem"].startswith("9 packets passed and none was selected: leave a condition out")
+    assert made["hint"].startswith("9 packets passed and none was selected: leave a condition out")
     failed = MonitorReport(nothing, {}, [], [], False, 1, "tshark was killed")
     assert monitor_panel.message(failed)["problem"] == "tshark was killed"
 

@@ -58,26 +58,28 @@ MonitorReport = Report[MonitoredPacket]
 
 
 def hint(report: MonitorReport) -> str | None:
-    """Return one sentence if the filter selected nothing, or port= only the first fragments of datagrams; else None."""
+    """Return one sentence if the filter selected nothing, or port= only the first fragments of datagrams, or if BPF
+    programs redirect packets past the interface; else None."""
     places = [place for one in report.packets for place in re.findall(r" fragment at (\d+)", one.stack)]
     if report.selects_ports and places and not any(map(int, places)):
         return "only first fragments are here: later ones have no ports, so port= cannot select them; leave it out"
-    return report.counts.hint
+    return report.unseen or report.counts.hint
 
 
 class LiveMonitor:
     """A monitor that goes on until it is closed, or its topology is. Several threads may use it.
 
-    What it kept can be read and saved afterwards.
+    What it kept can be read and saved afterwards. `unseen`: as of `State.unseen`.
     """
 
-    def __init__(self, ask: Ask, hop: str, request: monitor.Request) -> None:
+    def __init__(self, ask: Ask, hop: str, request: monitor.Request, unseen: Mapping[str, str]) -> None:
         monitor.check_request(request)
         self._ask = ask
         answer = ask("monitor", hop=hop, request=msgspec.to_builtins(request))
         self._number = answer["number"]
         self.hop: str = answer["hop"]
         self.request = request
+        self._unseen = unseen.get(self.hop)
         self._lock = threading.Lock()
         self._last: MonitorReport | None = None
 
@@ -152,7 +154,8 @@ class LiveMonitor:
             for number, time_ns, direction, length_bytes, data, fields in report.packets
         ]
         by_port = self.request.selection.port is not None
-        return MonitorReport(**asdict(report) | {"packets": seen, "selects_ports": by_port})
+        own = {"packets": seen, "selects_ports": by_port, "unseen": self._unseen}
+        return MonitorReport(**asdict(report) | own)
 
     def __enter__(self) -> Self:
         return self
@@ -165,11 +168,12 @@ class LiveMonitor:
             self.close()
 
     def __repr__(self) -> str:
-        counts = self.counts
+        report = self.read(limit=0)
+        counts, advice = report.counts, hint(report)
         return (
             f"monitor of {self.hop}: {counts.seen_count} seen, {counts.selected_count} selected,"
             f" {counts.sampled_count} sampled, {counts.kept_count} kept, {counts.dropped_count} dropped"
-            + (f"; {counts.hint}" if counts.hint else "")
+            + (f"; {advice}" if advice else "")
         )
 
 

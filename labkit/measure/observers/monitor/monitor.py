@@ -116,7 +116,8 @@ class Report(msgspec.Struct, Generic[Packet]):
     `classes`: packets and bytes by class. `conversations`: those with the most bytes (class, source, destination,
     packets, bytes). `packets`: new since the last request. `is_gone`: the interface no longer exists. `problem`: the
     error of the display filter's tshark. `talkers`: the hosts with the most bytes (address, packets and bytes sent,
-    packets and bytes received). `selects_ports`: whether the filter has port= (`LiveMonitor`).
+    packets and bytes received). `selects_ports`: whether the filter has port= (`LiveMonitor`). `unseen`: what BPF
+    programs redirect past the interface, a sentence (`LiveMonitor`).
     """
 
     counts: MonitorCounts
@@ -128,6 +129,7 @@ class Report(msgspec.Struct, Generic[Packet]):
     problem: str | None = None
     talkers: list[tuple[str, int, int, int, int]] = []
     selects_ports: bool = False
+    unseen: str | None = None
 
 
 class _MonitorProcess:

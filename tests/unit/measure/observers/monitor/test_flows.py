@@ -190,3 +190,16 @@ def test_later_fragments_are_missing_only_where_ports_are_selected(selects_ports
         MonitorCounts(2, 1, 0, 0, 0, 1, 0, 0, 0), {}, [], [row], False, ETHERNET, selects_ports=selects_ports
     )
     assert (hint(report) or "").startswith("only first fragments are here") is selects_ports
+
+
+def test_a_redirect_past_the_interface_is_said_instead_of_a_condition_to_leave_out() -> None:
+    """Counters of an interface count what XDP redirects, and the monitor sees nothing of it."""
+    counts = MonitorCounts(9, 0, 0, 0, 0, 0, 0, 0, 0)
+    said = "what arrives at n/p0: bpf_redirect at xdp to n/p1, captures do not see it at n/p0 (counters do)"
+    console = new_console()
+    for unseen, expected in ((said, said), (None, counts.hint)):
+        report = MonitorReport(counts, {}, [], [], False, ETHERNET, unseen=unseen)
+        assert hint(report) == command.summary("n:p0", report)["hint"] == expected
+        with console.capture() as printed:
+            console.print(command.tables("n:p0", report, (1.0, None)))
+        assert expected[:60] in printed.get()
