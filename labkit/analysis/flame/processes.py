@@ -9,12 +9,14 @@ READER = r"mirror_reader|tcpdump"  # who reads the copies of a mirror (measure.t
 # The threads of ovs-vswitchd, as perf names them: those that forward packets in user space, and those that handle
 # upcalls and check flows
 FORWARDING, HANDLING = r"ovs-vswitchd|pmd.*|urcu\d*", r"handler\d+|revalidator\d+"
+# Programs in user space that relay all data between the ends (`exe`: what rootlesskit executes as itself)
+RELAY = r"passt.*|pasta.*|slirp4netns|rootlesskit|exe|port_proxy"
 NAMED = {"switch": rf"{FORWARDING}|{HANDLING}"}  # what a user can choose without a regular expression
 # Other processes that belong to the load: the kernel's threads (`kernel`: all of them, as
 # labkit.measure.observers.perf.fold_stacks names them), what forwards in user space, generators, idle CPUs, labkit
 WORKS = re.compile(
-    r"(kernel|swapper.*|ksoftirqd.*|kworker.*|napi.*|irq/.*|rcu.*|migration.*|ovs.*|pasta.*|slirp4netns|rootlesskit|exe"
-    rf"|port_proxy|sockperf|wrk|nginx|{FORWARDING}|{HANDLING}|{READER}"
+    rf"(kernel|swapper.*|ksoftirqd.*|kworker.*|napi.*|irq/.*|rcu.*|migration.*|ovs.*|{RELAY}"
+    rf"|sockperf|wrk|nginx|{FORWARDING}|{HANDLING}|{READER}"
     r"|virtiofsd|python.*|labkit.*|perf|ip|tc|nsenter|conmon|crun|runc)"
 )
 

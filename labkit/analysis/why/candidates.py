@@ -16,6 +16,7 @@ IDLE_BELOW = 0.9  # of the time of all CPUs: a program that wants to run gets a 
 AT_SOCKET = ("UDP socket", "left unread in the socket")  # the ends of places where a program was too slow
 FOREIGN_AT_TIMES = "foreign load at times"  # of other programs that ran in some rounds only
 FRAMES = {True: "smaller frames", False: "larger frames"}  # candidates, by whether there are more of them
+RELAYING = "relaying all data in user space"  # the candidate of a program between the ends
 SEGMENTATION = "tcp-segmentation-offload"  # without it, the sender segments before the path
 GSO_BYTES = 65536  # of a packet of TCP before segmentation (GSO_LEGACY_MAX_SIZE, linux/netdevice.h)
 
@@ -64,6 +65,8 @@ def find(evidence: Evidence) -> Iterator[Candidate]:
             yield Candidate(setting.name, 0, (("environment", setting.description),), settings=(setting,))
     yield from _loss_candidate(evidence, relevant)
     yield from _frames_candidate(evidence, relevant)
+    if evidence.relay is not None:
+        yield _relay_candidate(evidence, evidence.relay)
     yield from _disturbance_candidate(evidence)
 
 
@@ -311,6 +314,16 @@ def _frames_candidate(evidence: Evidence, settings: Sequence[Setting]) -> Iterat
     strength = 3 if explains and matched else 2 if explains and differs else 0
     place = "the code that both sides run" if size else ""
     yield Candidate(FRAMES[more > 0], strength, tuple(findings), size, matched, place=place)
+
+
+def _relay_candidate(evidence: Evidence, relay: switch_work.Part) -> Candidate:
+    """Return the candidate of a program that relays all data, with the kinds of work that differ most."""
+    size, more = relay.size, relay.size.difference
+    kinds = [one for one in evidence.parts if one.name in switch_work.RELAYING]
+    findings = [("profile", phrases.switch_part(evidence, one)) for one in (relay, *kinds[:3])]
+    shown = size.certain and evidence.matters(more) and explains_direction(evidence, more)
+    is_most = evidence.cost_differs and more / evidence.split.total.difference > 0.5
+    return Candidate(RELAYING, 0 if not shown else 3 if is_most else 2, tuple(findings), size)
 
 
 def _segmentation(evidence: Evidence) -> Setting | None:

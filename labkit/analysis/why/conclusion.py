@@ -52,7 +52,7 @@ class Conclusion:
     sentence claims a cause of the difference. has_effect: whether the sides certainly differ in CPU time or speed, if
     this is the only comparison. candidates: strongest first. notes: caveats. next: the steps that would
     decide, with their commands. p: the p value of the hypothesis that nothing differs. parts: the kinds of work of an
-    Open vSwitch, if a side has one. round_trips: the parts of a round trip's time, if that is known.
+    Open vSwitch or a relay, if a side has one. round_trips: the parts of a round trip's time, if that is known.
     """
 
     sentence: str
@@ -211,7 +211,7 @@ def _further_p_values(evidence: Evidence, one: Candidate) -> Iterator[float]:
         yield TESTS_COUNT * one.cause.size.p
     if one.part is not None:
         yield TESTS_COUNT * len(evidence.parts) * one.part.size.p
-    if one.place and one.size is not None:
+    if (one.place or one.name == candidates.RELAYING) and one.size is not None:
         yield TESTS_COUNT * one.size.p
     if one.name.endswith("lost"):
         yield TESTS_COUNT * evidence.split.spent.p
@@ -224,8 +224,8 @@ def _rank(evidence: Evidence, one: Candidate) -> float:
     rest."""
     if _is_change(evidence, one) or _is_run_difference(evidence, one):
         return one.strength + 0.5
-    of_most_code = one.strength == 3 and one.size is not None and one.name in candidates.FRAMES.values()
-    if of_most_code or (one.strength > 0 and _is_largest_loss(evidence, one)):
+    of_most_code = one.size is not None and one.name in (*candidates.FRAMES.values(), candidates.RELAYING)
+    if (one.strength == 3 and of_most_code) or (one.strength > 0 and _is_largest_loss(evidence, one)):
         return 3.25  # the largest part of the difference, before code that explains a smaller one
     is_parameter = bool(one.settings) and one.settings[0].requested
     if one.cause is None and one.settings:
@@ -283,6 +283,8 @@ def _names(evidence: Evidence, one: Candidate, disturbed: bool) -> bool:
         return evidence.has_effect and not disturbed
     if _is_change(evidence, one):
         return one.strength >= 3
+    if one.name == candidates.RELAYING:  # other programs do not add it
+        return evidence.has_effect and not _is_waiting(evidence)
     code = one.cause
     if code is not None:
         if not evidence.matters(code.difference_s) or (_is_waiting(evidence) and not one.settings):
@@ -397,9 +399,18 @@ def _is_waiting(evidence: Evidence) -> bool:
 
 
 def _besides(evidence: Evidence) -> str:
-    """Return the setting that also differs and whose effect cannot be judged, or an empty text."""
+    """Return the setting that also differs and whose effect cannot be judged, and what a relay takes."""
     setting = next((phrases.setting(one) for one in evidence.settings if one.can_affect_result), "")
-    return f"The setting {setting} also differs, and its effect cannot be separated" if setting else ""
+    text = f"The setting {setting} also differs, and its effect cannot be separated" if setting else ""
+    return phrases.join_sentences([text, _relay(evidence)])
+
+
+def _relay(evidence: Evidence) -> str:
+    """Return what the profile shows of a program that relays all data but is not named as the cause."""
+    if evidence.relay is None or not evidence.matters(evidence.relay.size.difference):
+        return ""
+    doubt = "" if evidence.relay.size.certain else ", which so few rounds do not make certain"
+    return f"In the profile, {phrases.switch_part(evidence, evidence.relay)}{doubt}"
 
 
 def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
@@ -407,7 +418,8 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
     is_doubtful = evidence.contradicts_verdict or evidence.is_disturbed or evidence.is_repetition
     claims = evidence.has_effect and not is_doubtful and evidence.run_variation is None
     weak = phrases.capitalised(phrases.disturbance(evidence))
-    return Conclusion(phrases.join_sentences([_what_is_known(evidence, order), weak]), None, claims)
+    known = [_what_is_known(evidence, order), weak, _relay(evidence)]
+    return Conclusion(phrases.join_sentences(known), None, claims)
 
 
 def _what_is_known(evidence: Evidence, order: list[Candidate]) -> str:
@@ -501,7 +513,7 @@ def _next_steps(evidence: Evidence, claims: bool, order: Sequence[Candidate]) ->
         yield _as_arms(evidence)
     if evidence.is_disturbed:
         yield _undisturbed(evidence)
-    if evidence.parts and "switch" not in observers:
+    if evidence.parts and evidence.relay is None and "switch" not in observers:
         text = "To see the actions of the switch's flows, observe the switch"
         yield f"{text}: {_again(evidence, 'observe=perf_record,switch')}"
     if "counters" not in observers:

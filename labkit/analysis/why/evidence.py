@@ -43,9 +43,9 @@ FRAMES_SHARE = 0.10  # the least relative difference in frames per gigabyte that
 class Evidence:
     """All evidence about a point.
 
-    speed: throughput, or the rate of pings. parts: the kinds of work of an Open vSwitch, if a side has one. closed: how
-    often receivers of TCP closed their window, per gigabyte that arrived, in each round with the kernel's counters.
-    round_trips: the time of a round trip and its parts, if it is known.
+    speed: throughput, or the rate of pings. parts: the kinds of work of an Open vSwitch or a relay, if a side has one.
+    relay: all work of a relay. closed: how often receivers of TCP closed their window, per gigabyte that arrived, in
+    each round with the kernel's counters. round_trips: the time of a round trip and its parts, if it is known.
     others: the programs outside the experiment with their largest shares of the CPUs, the busiest first.
     """
 
@@ -67,6 +67,7 @@ class Evidence:
     parts: Sequence[switch_work.Part] = ()
     closed: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
     round_trips: RoundTrips | None = None
+    relay: switch_work.Part | None = None
 
     @functools.cached_property
     def measured(self) -> verdict.MeasuredVerdict | None:
@@ -219,6 +220,7 @@ def gather(
         (others[0], others[1]), _frames(point, variation),
         (work.loss_by_hop(point.rows[0]), work.loss_by_hop(point.rows[1])), parts,
         (_closed(point, 0), _closed(point, 1)), work.round_trips(*rounds, variation, control),
+        None if polls else switch_work.relay((*rounds, control), variation),
     )  # fmt: skip
 
 

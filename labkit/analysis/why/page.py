@@ -286,7 +286,7 @@ def round_trip_table(of: Conclusion) -> Table:
 
 
 def switch_table(of: Conclusion) -> Table:
-    """Return the CPU time of each kind of a switch's work, largest difference first."""
+    """Return the CPU time of each kind of work of a switch or a relay, largest difference first."""
     assert of.split is not None, "there are profiles of both sides"
     lines = {
         part.name: _line(of.split, part.size)
@@ -294,7 +294,7 @@ def switch_table(of: Conclusion) -> Table:
         for part in of.parts
     }
     text = f"CPU time per {of.split.unit.description}, by what it is spent on. Every sample counts once."
-    return "Where the switch's work goes", text, pd.DataFrame(lines).T.rename_axis(columns="kind of work")
+    return "Work between the ends", text, pd.DataFrame(lines).T.rename_axis(columns="kind of work")
 
 
 def _line(split: Split, size: Estimate, shown: Sequence[str] = ()) -> dict[str, str]:

@@ -1,4 +1,5 @@
-"""Split the CPU time of arms with an Open vSwitch by what the time is spent on: the work that mirrors add.
+"""Split the CPU time of arms with an Open vSwitch, or with a program that relays all data in user space, by what the
+time is spent on: the work that mirrors add, or that of the program.
 
 A sample belongs to the first one of WORK_AREAS that its stack matches, and there to the first kind of work. So the
 parts add up to the whole CPU time. A packet that a switch sends is received in another context. Hence delivery to the
@@ -9,7 +10,7 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,7 @@ from labkit.analysis import protocols
 from labkit.analysis.flame import folded_stacks
 from labkit.analysis.flame.frame_tree import is_idle
 from labkit.analysis.flame.load_profiles import OUTSIDE
-from labkit.analysis.flame.processes import FORWARDING, HANDLING, READER
+from labkit.analysis.flame.processes import FORWARDING, HANDLING, READER, RELAY
 from labkit.analysis.flame.significance import Estimate, RunVariation, estimate
 from labkit.analysis.why.selection import ProfiledPoint
 from labkit.analysis.why.work import MIN_SHARE, SOFTIRQ, Round
@@ -44,6 +45,14 @@ class WorkArea:
     kinds: tuple[tuple[str, str | None], ...]
 
 
+RELAYING = {
+    "copying data in the relay": COPYING[1],
+    "reading and writing the relay's tap": r"tun_chr_\w+",
+    "sending through the relay's sockets": r"\w*sys_send(to|m?msg)|sock_write_iter|do_splice\w*",
+    "receiving from the relay's sockets": r"\w*sys_recv(from|m?msg)|sock_read_iter",
+    "waiting for data in the relay": r"do_sys_poll|\w*sys_poll|(do_)?epoll_\w+|ep_\w+|do_select|do_futex",
+    "running the relay's own code": None,
+}
 WORK_AREAS = (
     WorkArea(HANDLING, None, (("handling upcalls and checking flows", None),)),
     WorkArea(None, r"ovs_\w+|do_execute_actions|do_output|output_userspace", (
@@ -55,6 +64,7 @@ WORK_AREAS = (
         ("looking up flows in the kernel's datapath", None),
     )),
     WorkArea(None, SOFTIRQ, (("delivering packets to the other ends of the ports", None),)),
+    WorkArea(RELAY, None, tuple(RELAYING.items())),
     WorkArea(READER, None, (("reading the copies", None),)),
     WorkArea(FORWARDING, None, (
         COPYING,
@@ -124,17 +134,42 @@ def parts(
     variation: RunVariation | None,
     control: Sequence[Round] = (),
 ) -> list[Part]:
-    """Return the parts of the CPU time per unit that arrived, largest difference first; [] if no side has a switch.
+    """Return the parts of the CPU time per unit that arrived, largest difference first; [] without switch and relay.
 
     control: the rounds of left measured again: what they show as well is no difference.
     """
-    if not _datapaths(point):
+    if not _datapaths(point) and not any(map(_relay_of, rounds)):
         return []
-    sides = (*rounds, control)
-    counts = [[_work_by_kind(one) for one in side] for side in sides]
+    copies = _copies(point, 1) - _copies(point, 0)
+    sizes = _sizes(kind_of, (*rounds, control), variation)
+    result = [Part(name, size, copies) for name, size in sizes.items()]
+    return sorted(result, key=lambda one: -abs(one.size.difference))
+
+
+def relay(sides: Sequence[Sequence[Round]], variation: RunVariation | None) -> Part | None:
+    """Return all work of programs that relay data, named after them; None without one. sides: as of `_sizes`."""
+    left, right = map(_relay_of, sides[:2])
+    if not left and not right:
+        return None
+    name = right if left in ("", right) else f"{right} instead of {left}" if right else f"the lack of {left}"
+    sizes = _sizes(lambda stack: RELAY if kind_of(stack) in RELAYING else None, sides, variation)
+    return Part(name, sizes[RELAY], math.nan)
+
+
+def _relay_of(side: Sequence[Round]) -> str:
+    """Return the busiest program that relays data, or "" without one that counts."""
+    of = sum((_by_kind(lambda stack: stack.partition(";")[0], one) for one in side), Counter[str]())
+    count, name = max(((of[one], one) for one in of if re.fullmatch(RELAY, one)), default=(0, ""))
+    return name if count > MIN_SHARE * of.total() else ""
+
+
+def _sizes(
+    kind: Callable[[str], str | None], sides: Sequence[Sequence[Round]], variation: RunVariation | None
+) -> dict[str, Estimate]:
+    """Return the CPU time of each kind of stacks per unit that arrived. sides: left, right, left measured again."""
+    counts = [[_by_kind(kind, one) for one in side] for side in sides]
     worth = [np.array([one.period_s / one.arrived for one in side]) for side in sides]
     names = dict.fromkeys(name for side in counts[:2] for each in side for name in each)
-    copies = _copies(point, 1) - _copies(point, 0)
 
     def size(name: str) -> Estimate:
         samples = [np.array([float(each[name]) for each in side]) for side in counts]
@@ -143,14 +178,13 @@ def parts(
         floors = [float((count * each**2).sum()) / max(len(count), 1) ** 2 for count, each in both]
         return estimate(left, right, variation, floors, again)
 
-    result = [Part(name, size(name), copies) for name in names]
-    return sorted(result, key=lambda one: -abs(one.size.difference))
+    return {name: size(name) for name in names}
 
 
-def _work_by_kind(one: Round) -> Counter[str]:
+def _by_kind(kind: Callable[[str], str | None], one: Round) -> Counter[str]:
     result: Counter[str] = Counter()
     for stack, count in one.stacks.items():
-        if (name := kind_of(stack)) is not None:
+        if (name := kind(stack)) is not None:
             result[name] += count
     return result
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import synthetic_rows
-from synthetic_arms import concluded
+from synthetic_arms import MadeArm, concluded, within
 
 from labkit.analysis import flame, load, why
 from labkit.analysis.flame import processes
@@ -17,6 +17,7 @@ from labkit.analysis.why import environment, page, selection, switch_work, work
 PERIOD_S, ARRIVED = 1 / 997, 60_000
 SENDING = "iperf3;do_syscall_64_[k];__sys_sendto_[k];udp_sendmsg_[k]"
 SWITCH = "ovs-vswitchd;[ovs-vswitchd];entry_SYSCALL_64_after_hwframe_[k];do_syscall_64_[k]"
+RELAY = "passt.avx2;[unknown];entry_SYSCALL_64_after_hwframe_[k];do_syscall_64_[k]"
 SENDMMSG = f"{SWITCH};__sys_sendmmsg_[k];packet_snd_[k]"
 SOFTIRQ = "ksoftirqd/0;net_rx_action_[k];process_backlog_[k]"
 DATAPATH = f"{SOFTIRQ};ovs_dp_process_packet_[k];do_execute_actions_[k]"
@@ -104,8 +105,52 @@ def test_kinds_of_work() -> None:
         (f"{SOFTIRQ};ovs_vport_receive_[k];ovs_flow_tbl_lookup_stats_[k]", "looking up flows in the kernel's datapath"),
         ("iperf3;do_syscall_64_[k];udp_sendmsg_[k];skb_segment_[k]", switch_work.ENDPOINTS),
         ("elsewhere;main", None),
+        (f"{RELAY};__sys_recvmmsg_[k];udp_recvmsg_[k]", "receiving from the relay's sockets"),
+        (f"{RELAY};__sys_sendto_[k];tcp_sendmsg_[k];_copy_from_iter_[k]", "copying data in the relay"),
+        (f"{RELAY};__sys_sendto_[k];net_rx_action_[k]", "delivering packets to the other ends of the ports"),
+        (f"{RELAY};ksys_write_[k];tun_chr_write_iter_[k];netif_receive_skb_[k]", "reading and writing the relay's tap"),
+        (f"{RELAY};do_epoll_wait_[k];ep_poll_[k];schedule_[k]", "waiting for data in the relay"),
+        ("slirp4netns;[libslirp.so.0.4.0]", "running the relay's own code"),
     ):  # fmt: skip
         assert switch_work.kind_of(stack) == name
+
+
+RELAYED = {
+    f"{RELAY};__sys_recvmmsg_[k];udp_recvmsg_[k]": 2e-6,
+    f"{RELAY};ksys_write_[k];tun_chr_write_iter_[k];tun_get_user_[k]": 2e-6,
+    "passt.avx2;[passt.avx2]": 1e-6,
+}
+OTHER = {"arm": "other", "topology": "other"}
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "cause"),
+    [
+        ({}, RELAYED, "passt.avx2 costs 6"),
+        (RELAYED, {}, "the lack of passt.avx2 saves 6"),
+        (RELAYED, {"slirp4netns;[libslirp.so.0.4.0]": 2e-5}, "slirp4netns instead of passt.avx2 costs 1"),
+    ],
+)
+def test_a_program_that_relays_all_data_is_the_cause(
+    tmp_path: Path, left: dict[str, float], right: dict[str, float], cause: str
+) -> None:
+    result = within(tmp_path, MadeArm(right, columns=OTHER), base=MadeArm(left))
+    assert result.sentence.startswith(f"Relaying all data in user space: {cause}"), result.sentence
+    assert "% of the difference" in result.sentence
+    assert (result.claims, result.cause) == (True, "relaying all data in user space")
+    first = result.candidates[0]
+    kinds = [text for _source, text in first.evidence[1:]]
+    assert any("the relay's own code" in text for text in kinds), kinds
+    assert not any("observe the switch" in step for step in result.next)
+    parts = sum(part.size.difference for part in result.parts)
+    assert parts == pytest.approx(result.split.total.difference, rel=0.05)
+
+
+def test_what_a_relay_takes_is_said_without_certainty(tmp_path: Path) -> None:
+    result = within(tmp_path, MadeArm(RELAYED, columns=OTHER), rounds=2, noise=0.8)
+    assert result.cause is None
+    assert "In the profile, passt.avx2 costs " in result.sentence
+    assert result.sentence.endswith(", which so few rounds do not make certain")
 
 
 def test_sending_copies_is_the_cause(tmp_path: Path) -> None:
@@ -171,7 +216,7 @@ def test_page_has_the_parts_and_the_actions(tmp_path: Path) -> None:
     explained = why.explain(f"{folder}:ovs_netdev", "ovs_netdev+mirrors=4")
     assert len(explained.flames) == 1
     text = explained.write().read_text()
-    for words in ("Where the switch", "sending packets through packet sockets", "mirror0,port1"):
+    for words in ("Work between the ends", "sending packets through packet sockets", "mirror0,port1"):
         assert words in text.replace("\\", ""), words
 
 
