@@ -39,10 +39,11 @@ FULL_LENGTH = {
     "datapaths": "datapaths", "ipvlan": "datapaths", "published_ports": "published_ports", "switched": "two_nodes",
     "container_vs_vm": "container_vs_vm", "packet_size": "packet_size", "overlay": "overlay",
     "uplink": "virtual_tap", "virtual_tap": "virtual_tap", "ovs_test_plan": "ovs_test_plan", "two_nodes": "two_nodes",
-    "two_vms": "two_nodes", "tenants": "overlay", "load_test": "trex",
-    **{name: f"findings-{name}" for name in ("mtu", "mirrors", "mirrors_kernel", "round_trip", "offloads")},
+    "ipvlan_1500": "datapaths", "ovs_test_plan_vlan": "ovs_test_plan", "two_vms": "two_nodes", "tenants": "overlay",
+    "load_test": "trex", "mirror_count": "findings-mirror_count", "mirrors": "findings-mirrors",
+    **{name: f"findings-{name}" for name in ("mtu", "mirrors_kernel", "round_trip", "offloads")},
 }  # fmt: skip
-FULL_LENGTH_WITH = {"ipvlan": ", with `where: vm:debian` in it"}
+FULL_LENGTH_WITH = dict.fromkeys(("ipvlan", "ipvlan_1500"), ", with `where: vm:debian` in it")
 BUSY_SHARE = 0.05  # of all CPUs: what other programs may take without a sentence
 MAX_DOUBTS = 12  # of a run; the others are counted
 NO_RATIO = "–"  # what a claim without any has as evidence

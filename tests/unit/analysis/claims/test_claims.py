@@ -766,15 +766,15 @@ def test_remark_about_saturation_is_what_the_run_says() -> None:
         [offered["rate_bps"], offered["mirrors"]]
     )
     shares = carried.median().unstack()
-    assert shares.loc[:1.2e9].gt(0.98).all(axis=None)
-    assert shares.loc[1.6e9].lt(0.95).all()
+    assert shares.loc[:3e8].gt(0.98).all(axis=None)
+    assert shares.loc[4.5e8:, 1].lt(0.95).all()
 
 
 @pytest.mark.long
 def test_remark_about_idle_time_is_what_the_runs_say(judgements: list[Judgement]) -> None:
     [judged] = [one for one in judgements if one.claim.name == "mirror-idle"]
     [idle] = [one for one, _ in judged.evidence if one.run == "mirrors"]
-    assert (1 / 1.1 < idle.low < idle.high < 1.1, idle.setups_count) == (True, 30)
+    assert (idle.low > 1, round(idle.ratio, 1), idle.setups_count) == (True, 1.1, 30)
     for run in ("mirrors", "mirrors_profiled"):
         rows = evidence.rows_with(
             PUBLISHED.compared_rows(run, "idle"), {"length_bytes": 1024, "rate_bps": None}
@@ -827,7 +827,11 @@ def test_numbers_of_the_readme_are_those_of_the_findings(long_page: str) -> None
     low, high = map(
         float, re.findall(r"carries ([\d.]+) to ([\d.]+) times as much as a plain bridge", readme)[0]
     )
-    runs = [one for name in ("datapaths", "ipvlan", "published_ports") for one in ratios(name, "tcp")]
+    runs = [
+        one
+        for name in ("datapaths", "ipvlan", "ipvlan_1500", "published_ports")
+        for one in ratios(name, "tcp")
+    ]
     assert (low, high) == (round(min(runs)[0], 2), round(max(runs)[0], 2))
 
 
