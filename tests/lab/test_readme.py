@@ -1,4 +1,4 @@
-"""Every command of the README runs as written there, but with fewer rounds."""
+"""Every command of the README runs as written there, but with one round."""
 
 import json
 import os
@@ -70,11 +70,11 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 @pytest.mark.needs("set-up", "namespaces", "iperf3", "ping", "vxlan", "nft", "perf")
 def test_readme_command(command: str, environment: dict[str, str], here: Path) -> None:
-    argv = shlex.split(re.sub(r"rounds=\d", "rounds=2", command))
+    argv = shlex.split(re.sub(r"rounds=\d", "rounds=1", command))
     done = subprocess.run(argv, cwd=here, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     if (file := re.search(r"--csv (\S+)", command)) is not None:
-        assert (here / file[1]).read_text().count("\n") > 50
+        assert (here / file[1]).read_text().count("\n") > 20
     else:
         assert done.stdout.strip()
 
