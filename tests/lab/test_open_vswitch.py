@@ -348,7 +348,8 @@ def test_perf_watches_the_switch_alone(tmp_path: Path) -> None:
                 row["observed"]["datapath"]["hit"], rel=0.1, abs=100
             )
     assert "The events are those of ovs-vswitchd alone." in page
-    assert re.search(r"of the samples of ovs_netdev are in other processes \(.*?iperf3", page)
+    # iperf3 is among them, but named only where no other program of the machine has more.
+    assert re.search(r"of the samples of ovs_netdev are in other processes \(\w", page)
     assert "What a packet costs Open vSwitch" in page
     actions = re.findall(r"the busiest flow has the actions ([\w,]+)", page)
     assert [set(one.split(",")) for one in actions] == [{"port1"}, {"port1", "mirror0", "mirror1"}]
