@@ -17,12 +17,14 @@ Known = Mapping[str, schema.Column]
 AS_JSON = "; JSON text"  # the end of a column's meaning
 
 
-def columns(rows: Sequence[Row], known: Known | None = None) -> list[str]:
+def columns(rows: Sequence[Row], known: Known | None = None) -> dict[str, schema.Column | None]:
     """Return the columns of these rows: the known ones in their order (None: those of the schema), then others in order
-    of appearance."""
+    of appearance, which have no description."""
     there = dict.fromkeys(name for row in rows for name in row)
     known = schema.described(there) if known is None else known
-    return [*(name for name in known if name in there), *(name for name in there if name not in known)]
+    return {name: column for name, column in known.items() if name in there} | {
+        name: None for name in there if name not in known
+    }
 
 
 def column_types() -> dict[str, Any]:
@@ -42,10 +44,8 @@ def encode(rows: Sequence[Row], version: str, known: Known | None = None, **abou
     import pyarrow
     from pyarrow import parquet
 
-    kinds, fields, arrays, names = column_types(), [], [], columns(rows, known)
-    known = schema.described(names) if known is None else known
-    for name in names:
-        column = known.get(name)
+    kinds, fields, arrays = column_types(), [], []
+    for name, column in columns(rows, known).items():
         kind = kinds.get(column.type if column else "object")
         values = [row.get(name) for row in rows]
         if kind is None:

@@ -27,8 +27,8 @@ class Candidate:
 
     strength: how strong the evidence is, 0 (none) to 3 (strong), by which candidates are ordered. evidence: pairs of a
     source and a finding. size: seconds per unit that arrived with its interval, or None if unknown. part: the kind of a
-    switch's work that a change of its options affects most. place: the code path that `size` is about, if a setting's
-    code was tested by itself.
+    switch's work that a change of its options affects most. place: the code that `size` is about, if it was tested by
+    itself.
     """
 
     name: str
@@ -319,11 +319,12 @@ def _frames_candidate(evidence: Evidence, settings: Sequence[Setting]) -> Iterat
 def _relay_candidate(evidence: Evidence, relay: switch_work.Part) -> Candidate:
     """Return the candidate of a program that relays all data, with the kinds of work that differ most."""
     size, more = relay.size, relay.size.difference
-    kinds = [one for one in evidence.parts if one.name in switch_work.RELAYING]
+    kinds = [one for one in evidence.parts if one.name in switch_work.RELAY_WORK]
     findings = [("profile", phrases.switch_part(evidence, one)) for one in (relay, *kinds[:3])]
     shown = size.certain and evidence.matters(more) and explains_direction(evidence, more)
     is_most = evidence.cost_differs and more / evidence.split.total.difference > 0.5
-    return Candidate(RELAYING, 0 if not shown else 3 if is_most else 2, tuple(findings), size)
+    strength = 3 if shown and is_most else 2 if shown else 0
+    return Candidate(RELAYING, strength, tuple(findings), size, place="the relay")
 
 
 def _segmentation(evidence: Evidence) -> Setting | None:

@@ -211,7 +211,7 @@ def _further_p_values(evidence: Evidence, one: Candidate) -> Iterator[float]:
         yield TESTS_COUNT * one.cause.size.p
     if one.part is not None:
         yield TESTS_COUNT * len(evidence.parts) * one.part.size.p
-    if (one.place or one.name == candidates.RELAYING) and one.size is not None:
+    if one.place and one.size is not None:
         yield TESTS_COUNT * one.size.p
     if one.name.endswith("lost"):
         yield TESTS_COUNT * evidence.split.spent.p

@@ -45,7 +45,7 @@ class WorkArea:
     kinds: tuple[tuple[str, str | None], ...]
 
 
-RELAYING = {
+RELAY_WORK = {
     "copying data in the relay": COPYING[1],
     "reading and writing the relay's tap": r"tun_chr_\w+",
     "sending through the relay's sockets": r"\w*sys_send(to|m?msg)|sock_write_iter|do_splice\w*",
@@ -64,7 +64,7 @@ WORK_AREAS = (
         ("looking up flows in the kernel's datapath", None),
     )),
     WorkArea(None, SOFTIRQ, (("delivering packets to the other ends of the ports", None),)),
-    WorkArea(RELAY, None, tuple(RELAYING.items())),
+    WorkArea(RELAY, None, tuple(RELAY_WORK.items())),
     WorkArea(READER, None, (("reading the copies", None),)),
     WorkArea(FORWARDING, None, (
         COPYING,
@@ -152,7 +152,7 @@ def relay(sides: Sequence[Sequence[Round]], variation: RunVariation | None) -> P
     if not left and not right:
         return None
     name = right if left in ("", right) else f"{right} instead of {left}" if right else f"the lack of {left}"
-    sizes = _sizes(lambda stack: RELAY if kind_of(stack) in RELAYING else None, sides, variation)
+    sizes = _sizes(lambda stack: RELAY if kind_of(stack) in RELAY_WORK else None, sides, variation)
     return Part(name, sizes[RELAY], math.nan)
 
 

@@ -244,7 +244,7 @@ class _Copy:
         return 4, None
 
     def _macsec(self, space: NamespaceState, one: InterfaceState) -> dict[str, Any]:
-        """Return what a tunnel of MACsec has beside others: its cable and its settings. Nothing reads its keys."""
+        """Return what only a tunnel of MACsec has: its cable and its settings. Nothing reads its keys."""
         if one.kind != "macsec" or one.lower is None:
             return {}
         own = self._links.get(space.name, {}).get(one.name, {})
@@ -256,8 +256,10 @@ class _Copy:
         return result
 
     def _remotes(self, space: NamespaceState, one: InterfaceState) -> list[str]:
-        """Return the remotes of a tunnel that are in the copy; all if it has one, or none of them is. MACsec has none:
-        return an address of the node at the other end of its cable, if that one has MACsec, too."""
+        """Return the remotes of a tunnel that are in the copy; all if it has one, or none of them is.
+
+        MACsec has no remotes. Its one is an address of the node at the other end of the cable, if that has MACsec, too.
+        """
         if one.kind == "macsec" and one.lower is not None and one.lower.namespace == space.name:
             lower = self.interfaces.get((space.name, one.lower.interface))
             far = None if lower is None else lower.peer
@@ -499,13 +501,11 @@ def _printed(printed: Printed) -> dict[str, list[str]]:
     for what, commands in PRINTED.items():
         lines = (line for words in commands for line in entries(printed.text("ip", *words.split())))
         result[what] = [CHOSEN.sub("", line) for line in lines if not DERIVED.search(line)]
-    macs = {
-        one.get("ifname"): one.get("address") for one in printed.links
-    }  # each port has an entry for its own
+    own = {one.get("ifname"): one.get("address") for one in printed.links}  # each port has an entry for it
     result[STATIC_ENTRIES] = [
         f"{one['mac']} at {one['ifname']}"
         for one in printed.objects("bridge", "-j", "fdb", "show")
-        if one.get("master") and one.get("state") in STATIC and macs.get(one["ifname"]) != one["mac"]
+        if one.get("master") and one.get("state") in STATIC and own.get(one["ifname"]) != one["mac"]
     ]
     return result
 

@@ -79,9 +79,12 @@ def _expressions(family: str, rule: str) -> Iterator[dict[str, Any]]:
             yield _match(op, {"meta": {"key": _META[word]}}, right)
         elif word in ("-s", "-d"):
             address, _, length = value.partition("/")
-            prefix = {"addr": address, "len": int(length)} if length.isdigit() else None
-            right = {"prefix": prefix} if prefix else "@"  # another mask
-            right = address if length == ("128" if family == "ip6" else "32") else right
+            if length == ("128" if family == "ip6" else "32"):
+                right = address
+            elif length.isdigit():
+                right = {"prefix": {"addr": address, "len": int(length)}}
+            else:
+                right = "@"  # another mask
             yield _match(op, {"payload": {"protocol": family, "field": f"{word[1]}addr"}}, right)
         elif word in _PORTS:
             right = {"set": [_ports(one) for one in value.split(",")]}

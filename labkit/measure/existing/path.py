@@ -57,11 +57,11 @@ class Problem:
 class PublishedPort:
     """A port of a namespace that leads to an end: a rule of the kernel replaces the address, or a program copies data.
 
-    name: of the rule or the program. what: a sentence about it; "" for a rule that says it itself. address: the end's;
-    "" if it is unknown. listens: the address at which the port is open; None: all of the namespace. not_from: packets
-    that arrive at this interface do not match the rule. copies: whether it is a program. enters: the end's interface
-    that the program holds open. others: further addresses to which it leads, of which one is chosen at random.
-    protocol: which the rule takes, TCP if several.
+    name: of the rule or the program. what: a sentence about it; "" for a rule that is shown as it is printed.
+    address: the end's; "" if it is unknown. listens: the address at which the port is open; None: all of the namespace.
+    not_from: packets that arrive at this interface do not match the rule. copies: whether it is a program. enters: the
+    end's interface that the program holds open. others: further addresses to which it leads, of which one is chosen at
+    random. protocol: which the rule takes, TCP if several.
     """
 
     space: Space
@@ -405,7 +405,7 @@ def _chain(domain: Domain, last: Place) -> list[tuple[Place, str]]:
 
 
 def _is_sealed(domain: Domain, place: Place) -> bool:
-    """Return whether what reaches an interface is still in MACsec, or came to MACsec without being in it."""
+    """Return whether a frame reaches an interface while MACsec still protects it, or reaches MACsec unprotected."""
     passed = pairwise(_chain(domain, place))
     ways = [how for (one, how), (two, _) in passed if (two if how == "up" else one).link.kind == "macsec"]
     return ways.count("down") != ways.count("up")

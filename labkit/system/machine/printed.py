@@ -18,8 +18,10 @@ Objects = list[dict[str, Any]]
 
 
 class Printed:
-    """What programs print of a namespace: lists of all interfaces are read once. `run` runs a program there, as that of
-    an endpoint's kernel does."""
+    """What programs print of a namespace. Lists of all interfaces are read once.
+
+    `run` runs a program with its words in the namespace, and returns how it ended.
+    """
 
     def __init__(self, run: Callable[..., process.Ended]) -> None:
         self._run = run

@@ -261,7 +261,7 @@ def listed(what: str, text: str, in_order: bool = True) -> Settings:
 
     `in_order`: whether their order means something; routes of several interfaces come in any order.
     """
-    # Local routes are of a MAC address, which is another one every time.
+    # A link-local address is made of a MAC address, which is another one in each set-up.
     result = [one for one in entries(text) if not one.startswith("local fe80:")]
     if not result:
         return {}

@@ -47,8 +47,8 @@ FLAGS = {name: 1 << bit for bit, name in enumerate(("fin", "syn", "rst", "psh", 
 SYN, SYN_ACK = str(FLAGS["syn"]), str(FLAGS["syn"] | FLAGS["ack"])
 DONT_FRAGMENT = "16384"  # of the packets that measure an MTU
 PROTOCOLS = ("tcp", "udp", "icmp", "icmpv6", "sctp")
-# Both addresses and the port of an open packet: one of which only family and protocol are known, until conditions on
-# its way narrow it to those that they take (`_narrowed`).
+# An open packet stands for all packets of a family and a protocol. It has these as its addresses and its port, until a
+# condition on its way names some (`_narrowed`).
 ANY, ANY_PORT, MOST_PORTS = ("0.0.0.0/0", "::/0"), "0-65535", 64
 RANDOM = {"numgen", "jhash", "symhash"}  # what chooses an element without regard to address or port
 Rule = Mapping[str, Any]
@@ -194,10 +194,10 @@ def _compared(left: Any, right: Any, packet: Mapping[str, str], interfaces: set[
 
 
 def _narrowed(conditions: Iterable[tuple[Any, Any, str]], packet: Packet) -> list[Packet]:
-    """Return an open packet as conditions (what they look at, a value, an operator) leave it, once for each port that
-    they name; any other packet itself.
+    """Return what conditions leave of an open packet: one for each port that they name. Others stay as they are.
 
-    It also gets `not_from`, an interface from which they take none, and `random` if they choose it at random.
+    A condition is what it looks at, a value, and an operator. The packet also gets `not_from`, an interface whose
+    packets the conditions exclude, and `random` if they choose at random.
     """
     result = [packet]
     for left, right, op in conditions if packet["saddr"] in ANY else ():
@@ -685,7 +685,7 @@ def translation(
 
 
 def destinations(listed: list[dict[str, Any]]) -> Iterator[Met]:
-    """Yield each rule that sends packets to another address, and which packets these are: TCP first."""
+    """Yield the rules that replace destinations, each with the packets that it takes: those of TCP first."""
     for protocol, address, hook in product(("tcp", "udp", "sctp"), ANY, ("prerouting", "output")):
         packet = {"saddr": address, "daddr": address, "dport": ANY_PORT, "protocol": protocol, "mark": ""}
         for met in _met(listed, hook, packet, set()):
