@@ -35,11 +35,11 @@ def table(result: pd.DataFrame) -> tuple[list[str], list[list[str]], str, list[s
 
 
 def reasons(result: pd.DataFrame, unclear: pd.Series[bool]) -> list[str]:
-    """Return a sentence for each topology and reason of the unclear verdicts.
+    """Return a sentence for each reason of the unclear verdicts, with the topologies.
 
     It names the points, unless the reason holds for every point of the topology.
     """
-    sentences = []
+    topologies: dict[tuple[str, str], list[str]] = {}
     by = ["topology", "word", "sentence"]
     for key, rows in result[unclear].groupby(by, sort=False):
         topology, word, sentence = map(str, key)
@@ -47,8 +47,11 @@ def reasons(result: pd.DataFrame, unclear: pd.Series[bool]) -> list[str]:
         points = dict.fromkeys(load.group_text(point) for point, _ in load.groups(rows[load.GROUP]))
         at = "" if everywhere else f" ({'; '.join(points)})"
         # Without evidence, the sentence names the topology.
-        sentences.append(f"{sentence}{at}" if word == "no evidence" else f"{topology}{at}: {sentence}")
-    return sentences
+        topologies.setdefault((sentence, at), []).extend([topology] if word != "no evidence" else [])
+    return [
+        f"{', '.join(names)}{at}: {sentence}" if names else f"{sentence}{at}"
+        for (sentence, at), names in topologies.items()
+    ]
 
 
 def varying_and_same(points: Sequence[dict[str, str]]) -> tuple[list[str], str]:
