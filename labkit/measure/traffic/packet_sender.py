@@ -266,8 +266,9 @@ class Report:
     """The result of a trial.
 
     `dropped_count`: offered, but refused by the first hop (ENOBUFS). `elapsed_s`: from the first frame's due time to
-    the end; `begun_s` is that time (CLOCK_MONOTONIC). `slip_s`: by how much the schedule moved because the sender was
-    late. `bursts_count`: how often it waited for a frame's time; the frames between two waits left back to back.
+    the end, or at a rate to when the next frame would be due; `begun_s` is that first time (CLOCK_MONOTONIC). `slip_s`:
+    by how much the schedule moved because the sender was late. `bursts_count`: how often it waited for a frame's time;
+    the frames between two waits left back to back.
     """
 
     sent_count: int
@@ -386,7 +387,8 @@ class Sender:
             sent, self._position = sent + done, self._position + done
             if done < wanted:  # the next frame was refused: sendmmsg(2) then returns the count alone
                 dropped, self._position = dropped + 1, self._position + 1
-        elapsed_s = (clock() - begin) / 1e9
+        # The last frame, and those of the last burst, take their time of the rate, too.
+        elapsed_s = max(clock() - begin, slipped + (sent + dropped) * gap_ns) / 1e9
         return Report(
             sent_count=sent,
             dropped_count=dropped,

@@ -5,6 +5,7 @@ import errno
 import os
 import socket
 import struct
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -143,9 +144,19 @@ class BusyHop:
         self.sent.append(frame)
 
 
+def sender_to(call: Callable[[int, int, int, int], int], burst: int | None = None) -> packet_sender.Sender:
+    """Return a sender of 1,000 frames whose system call is this function."""
+    sender = object.__new__(packet_sender.Sender)
+    sender._call = call
+    sender._socket = cast(socket.socket, SimpleNamespace(fileno=lambda: 0))
+    sender._all = cast(Any, SimpleNamespace(buffer_info=lambda: (0, 0)))
+    sender._block, sender._repeats, sender._count, sender._position, sender._turn = None, 1, 1000, 0, 0
+    sender._burst = burst
+    return sender
+
+
 def test_refused_frames_of_a_batch_are_counted() -> None:
     """sendmmsg(2) returns how many frames were sent before the refused one, and no error."""
-    sender = object.__new__(packet_sender.Sender)
     answers = iter([5, 2, -1])
     called: list[tuple[int, int]] = []
 
@@ -155,14 +166,17 @@ def test_refused_frames_of_a_batch_are_counted() -> None:
         packet_sender.ctypes.set_errno(errno.ENOBUFS)
         return min(answer, wanted)
 
-    sender._call = call
-    sender._socket = cast(socket.socket, SimpleNamespace(fileno=lambda: 0))
-    sender._all = cast(Any, SimpleNamespace(buffer_info=lambda: (0, 0)))
-    sender._block, sender._repeats, sender._count, sender._position, sender._turn = None, 1, 1000, 0, 0
-    sender._burst = None
-    report = sender.send(None, 10.0, 20)
+    report = sender_to(call).send(None, 10.0, 20)
     assert (report.sent_count, report.dropped_count) == (17, 3)
     assert [place for place, _ in called] == [0, 6, 9, 10], "the refused frame is not sent again"
+
+
+@pytest.mark.parametrize("burst", [None, 150, 1024])
+def test_no_rate_is_above_the_requested_one(burst: int | None) -> None:
+    """The last burst leaves before its time of the rate is over, and a short trial may be one burst."""
+    report = sender_to(lambda _fd, _place, wanted, _flags: wanted, burst).send(10_000, 10.0, 500)
+    assert report.sent_count == 500
+    assert report.sent_count / report.elapsed_s <= 10_000 * 1.001
 
 
 def test_varied_addresses_are_of_no_end() -> None:
