@@ -23,7 +23,7 @@ from labkit.common.errors import LabkitError
 from labkit.measure import topologies
 from labkit.measure.endpoints import Pair
 from labkit.measure.experiments.throughput_search import mlrsearch
-from labkit.measure.traffic import packet_agent, registry
+from labkit.measure.traffic import latency_probes, packet_agent, registry
 from labkit.measure.traffic.base import Trial
 from labkit.measure.traffic.packet_ends import frame_addresses, learning_frame
 from labkit.measure.traffic.packet_sender import Mix, Sender
@@ -239,6 +239,14 @@ def test_latency_beside_a_load() -> None:
     assert p50 < 1e-3
     assert result.histogram
     assert trial.sent_count == trial.received_count
+
+
+def test_buffers_that_hold_a_part_of_the_probes_lose_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without privilege they hold some hundred, and a long trial has more than any buffer holds."""
+    monkeypatch.setattr(latency_probes, "RCVBUF_BYTES", 1 << 16)
+    with ready("veth_bridge", Mix((64,), 10)) as (_net, made):
+        latency = made.trial(3000, 0.5, latency=True).latency
+    assert (latency.sent_count, latency.lost_count, latency.clock) == (500, 0, "kernel")
 
 
 @pytest.mark.long

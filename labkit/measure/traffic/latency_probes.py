@@ -23,7 +23,10 @@ from labkit.measure.traffic.packet_sender import PROBE_PORT, FrameAddresses, Mix
 from labkit.system import netlink
 
 RATE_PPS = 1000
-SETTLE_S = 0.05  # time for the last probe to arrive
+# Probes are over when none has arrived for so long; if none has arrived at all, the path may delay them for longer.
+SETTLE_S, DRAIN_S, STEP_S = 0.05, 1.0, 0.005
+# labkit reads what came after so many probes: a buffer that it never read would be full after some hundred.
+TAKEN = 16
 LONGEST_NS, DIGITS = 60_000_000_000, 3  # of the histogram
 _MARK = struct.Struct("<IQ")  # sequence number, send time in ns
 ETH_P_ALL = 3
@@ -66,7 +69,8 @@ class Prober:
         self._receive.setblocking(False)
         # the offset of the mark as a receiver sees it
         self._mark_at = 28 if ":" not in addresses.source_ip else 48
-        self._number = self._stamped = 0
+        self._number = 0
+        self._stamps, self._probes = dict[int, int](), list[tuple[int, int, int]]()
 
     def answer(self, request: list[Any]) -> dict[str, Any]:
         """Send probes for so many seconds at a rate; return their counts and latencies in nanoseconds.
@@ -74,6 +78,7 @@ class Prober:
         One extra probe is sent first and ignored: the first timestamp of a socket may be wrong by a second.
         """
         duration_s, rate_pps = request
+        self._stamps, self._probes = {}, []
         self._one(time.time_ns())
         time.sleep(0.002)
         first, count = self._number, max(1, round(duration_s * rate_pps))
@@ -83,8 +88,28 @@ class Prober:
             if (wait := due - time.monotonic_ns()) > 0:
                 time.sleep(wait / 1e9)
             self._one(time.time_ns())
-        time.sleep(SETTLE_S)
+            if not number % TAKEN:
+                self._take()
+        self._wait_for_arrivals(gap_ns / 1e9)
         return self._result(first, count)
+
+    def _wait_for_arrivals(self, gap_s: float) -> None:
+        """Wait until no more probes arrive, which were sent `gap_s` apart."""
+        deadline, quiet_s, there = time.monotonic() + DRAIN_S, 0.0, 0
+        while (now := time.monotonic()) < deadline:
+            if not there or len(self._probes) != there:
+                there, quiet_s = len(self._probes), now + max(SETTLE_S, 2 * gap_s)
+            elif now > quiet_s:
+                return
+            time.sleep(STEP_S)
+            self._take()
+
+    def _take(self) -> None:
+        """Read the probes that have arrived, and the send timestamps."""
+        for number, stamp_ns in self._sent():
+            # The first interface's counts; a tunnel's underlay gives another.
+            self._stamps.setdefault(number, stamp_ns)
+        self._probes += self._arrived()
 
     def _one(self, now_ns: int) -> None:
         _MARK.pack_into(self._frame, self._at, self._number, now_ns)
@@ -96,15 +121,13 @@ class Prober:
         self._number += 1
 
     def _result(self, first: int, count: int) -> dict[str, Any]:
-        stamps: dict[int, int] = {}
-        for number, stamp_ns in self._sent():
-            stamps.setdefault(number, stamp_ns)  # the first interface's; a tunnel's underlay gives another
+        self._take()
         seen: dict[int, int] = {}
         reordered = duplicated = 0
         last = -1
         by_kernel: list[int] = []
         by_sender: list[int] = []
-        for number, sent_ns, received_ns in self._arrived():
+        for number, sent_ns, received_ns in self._probes:
             if number < first:
                 continue
             if number in seen:
@@ -114,8 +137,8 @@ class Prober:
             reordered += number < last
             last = max(last, number)
             by_sender.append(received_ns - sent_ns)
-            if number in stamps:
-                by_kernel.append(received_ns - stamps[number])
+            if number in self._stamps:
+                by_kernel.append(received_ns - self._stamps[number])
         kernel = len(by_kernel) == len(by_sender)
         return {
             "frames": count + 1,

@@ -203,10 +203,11 @@ class PacketTrials:
             sent = sum(report["sent_count"] for report in reports) + probes
             offered = sent + sum(report["dropped_count"] for report in reports)
             bursts = sum(report["bursts_count"] for report in reports)
-            by_server, hops = self._wait_for_arrivals(before, sent)
             # Senders that share a CPU may begin one after the other: the load is as long as all of them together, and
             # one that begins late is late.
             begun_s = min(report["begun_s"] for report in reports)
+            elapsed_s = max(report["begun_s"] + report["elapsed_s"] for report in reports) - begun_s
+            by_server, hops = self._wait_for_arrivals(before, sent, elapsed_s)
             return Trial(
                 rate_pps=None if load_pps is None else load_pps + probes_pps,
                 duration_s=duration_s,
@@ -216,7 +217,7 @@ class PacketTrials:
                 received_count=sum(by_server.values()),
                 received_by=by_server,
                 hops=hops,
-                elapsed_s=max(report["begun_s"] + report["elapsed_s"] for report in reports) - begun_s,
+                elapsed_s=elapsed_s,
                 slip_s=max(report["begun_s"] - begun_s + report["slip_s"] for report in reports),
                 generator_cpu_s=sum(report["cpu_s"] for report in reports),
                 latency=None if probed is None else latency_probes.latency(probed),
@@ -231,20 +232,24 @@ class PacketTrials:
         return self._receiving.read(), sent_count
 
     def _wait_for_arrivals(
-        self, before: tuple[Arrived, int], sent: int
+        self, before: tuple[Arrived, int], sent: int, elapsed_s: float
     ) -> tuple[dict[str, int], dict[str, int]]:
-        """Wait until everything has arrived, or nothing more does; return the load that arrived and the interfaces'
-        counts."""
-        deadline, quiet = time.monotonic() + DRAIN_S, time.monotonic()
+        """Wait until everything has arrived that was sent in `elapsed_s`, or nothing more does; return the load that
+        arrived and the interfaces' counts."""
+        begun = quiet = time.monotonic()
         (earlier, left_before), (arrived, left) = before, self._counted()
-        while arrived.count - earlier.count < sent and time.monotonic() < deadline:
+        while arrived.count - earlier.count < sent and time.monotonic() < begun + DRAIN_S:
             time.sleep(STEP_S)
             count = arrived.count
             arrived, left = self._counted()
+            came = arrived.count - earlier.count
             # A path may delay even the first of them.
-            if arrived.count != count or arrived.count == earlier.count:
+            if arrived.count != count or not came:
                 quiet = time.monotonic()
-            elif time.monotonic() - quiet > self._receiving.settle_s:
+            # A slow path has longer pauses, and one with a delay may have irregular ones.
+            elif time.monotonic() - quiet > max(
+                self._receiving.settle_s, 2 * elapsed_s / came, (quiet - begun) / 2
+            ):
                 break
         counted = zip(self._receiving.names, arrived.load, earlier.load, strict=True)
         return {name: now - then for name, now, then in counted}, {

@@ -2,6 +2,7 @@
 
 import errno
 import time
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,7 @@ STAMPS = [(0, 1), (1, 1_000), (2, 2_000), (3, 3_000), (4, 4_000), (2, 9_999)]
 def result(monkeypatch: pytest.MonkeyPatch, stamps: list[tuple[int, int]]) -> dict[str, Any]:
     """Return the counts of probes that are sent 50 ns before their stamps and arrive 100 ns after them."""
     prober = object.__new__(Prober)
+    prober._stamps, prober._probes = {}, []
     arrived = [(number, 1_000 * number - 50, 1_000 * number + 100) for number in ARRIVED]
     monkeypatch.setattr(prober, "_sent", lambda: iter(stamps))
     monkeypatch.setattr(prober, "_arrived", lambda: iter(arrived))
@@ -34,6 +36,26 @@ def test_probes_and_their_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (made["clock"], made["latencies_ns"]) == ("kernel", [100] * 3)
     made = result(monkeypatch, [one for one in STAMPS if one[0] != 3])
     assert (made["clock"], made["latencies_ns"]) == ("sender", [150] * 3)
+
+
+def test_late_probes_are_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path delays them for longer than the trial takes, and for longer than labkit waits between two of them."""
+    prober, sent = object.__new__(Prober), list[tuple[float, int]]()
+    prober._number = 0
+
+    def one(_now_ns: int) -> None:
+        sent.append((time.monotonic() + 0.12, prober._number))
+        prober._number += 1
+
+    def arrived() -> Iterator[tuple[int, int, int]]:
+        while sent and sent[0][0] <= time.monotonic():
+            yield sent.pop(0)[1], 0, 1
+
+    monkeypatch.setattr(prober, "_one", one)
+    monkeypatch.setattr(prober, "_sent", lambda: iter(()))
+    monkeypatch.setattr(prober, "_arrived", arrived)
+    result = prober.answer([0.05, 1000])
+    assert (result["sent"], result["received"]) == (50, 50)
 
 
 def test_probe_that_the_first_hop_drops_is_lost() -> None:
@@ -64,9 +86,21 @@ def test_load_and_probes_are_together_as_fast_as_asked(
     assert begun == [(load_pps, 1.0, probes_pps, None)]
 
 
-def test_delay_that_is_longer_than_a_trial_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "times_s",
+    [
+        [0.1] * 10,  # a delay that is longer than the trial
+        [0.04 * number for number in range(10)],  # a slow link, or a low rate
+        [*[0.1] * 9, 0.14],  # a delay that varies
+    ],
+)
+def test_late_frames_are_no_loss(times_s: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     trials, begun_s = object.__new__(PacketTrials), time.monotonic()
     trials._receiving: Any = SimpleNamespace(settle_s=0.02, names=["server0"])
-    counted = lambda: (Arrived([10 * (time.monotonic() > begun_s + 0.1)], 0), 10)  # noqa: E731
+
+    def counted() -> tuple[Arrived, int]:
+        passed_s = time.monotonic() - begun_s
+        return Arrived([sum(one <= passed_s for one in times_s)], 0), 10
+
     monkeypatch.setattr(trials, "_counted", counted)
-    assert trials._wait_for_arrivals((Arrived([0], 0), 0), 10)[0] == {"server0": 10}
+    assert trials._wait_for_arrivals((Arrived([0], 0), 0), 10, 0.2)[0] == {"server0": 10}
