@@ -77,7 +77,7 @@ class SearchProfile(Profile):
             "status": "invalid" if trial.generator_limited else "ok",
             "reason": limited if trial.generator_limited else None,
             **trial.columns,
-            "throughput_bps": received_bytes * 8 / trial.elapsed_s,
+            "throughput_bps": 8 * shared["frame_bytes"] * trial.received_count / trial.elapsed_s,
             "received_bytes": received_bytes,
             "received_count": trial.received_count,
             **used.columns,

@@ -18,6 +18,9 @@ PING: dict[str, Any] = {
     "protocol": "ping", "method": "whole", "duration_s": 5, "sent_count": 10, "received_count": 10,
     "latency_p50_s": 1e-3, "latency_p99_s": 2e-3, "latency_max_s": 3e-3,
 }  # fmt: skip
+FRAMES: dict[str, Any] = {
+    "protocol": "udp", "method": "search", "frame_bytes": 64, "link_rate_bps": 1e8, "throughput_bps": 208_333 * 512.0,
+}  # fmt: skip
 
 
 def test_every_row_is_checked() -> None:
@@ -53,6 +56,9 @@ def test_contradictions_are_named() -> None:
         (UDP | {"lost_count": 1400}, "5000 packets arrived by the generator's count and 1400 were lost, but 6000"),
         (UDP | {"iperf3_bps": 400_000.0 - 1}, "iperf3 0.4 Mbit/s"),
         (UDP | {"link_rate_bps": 700_000}, "throughput_bps is 0.8 Mbit/s over a link of 0.7 Mbit/s"),
+        # A token bucket of 100 Mbit/s passes 208,333 frames of 60 bytes, which are 64 with their check sequence.
+        (FRAMES, None),
+        (FRAMES | {"throughput_bps": 1.13e8}, "throughput_bps is 113 Mbit/s over a link of 100"),
         (UDP | {"throughput_bps": float("nan")}, "throughput_bps is nan"),
         (PING | {"received_count": 11}, "11 packets arrived and 0 were lost, but 10 were sent"),
         (PING | {"latency_p99_s": 4e-3}, "round-trip times of 0.001 s"),
