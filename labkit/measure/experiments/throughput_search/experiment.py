@@ -37,6 +37,7 @@ CALIBRATION_S, CALIBRATIONS = 0.1, 5
 WITHIN_REACH = 0.8  # share of the generator's own limit up to which it keeps the rate within 1 %
 FULL = 0.98  # share of a line's rate from which it is full
 AFTER_S = 1.0  # seconds of a trial after the search
+QUEUED = 0.02  # a share lost in it beyond the goal: queues held what shorter trials sent too much
 SHARES = (0.1, 0.5, 0.9)  # shares of the last rate found at which latency is measured
 REPEATED = 0.2  # share of all attempts: with more repeats, the rate is biased upwards (mlrsearch.Attempts)
 AROUND_S = 2.0  # about: the calibration before a search, and reading what the switch counted after it
@@ -173,7 +174,14 @@ def search(parameters: Throughput, built_arm: BuiltArm, frame: str, flows: int, 
         for one in result.bounds:
             metrics, doubts = _row(one, result, parameters, frame, line_pps)
             doubts += getattr(trials, "doubts", ())
-            metrics |= {"datapath_scheduling": scheduling} | costs.get(one.rate_pps, {})
+            cost, lost_share = costs.get(one.rate_pps, ({}, 0.0))
+            is_shorter = one.rate_pps and trial_s(one.rate_pps, parameters.settings.trial_s) < AFTER_S
+            if is_shorter and lost_share > one.loss_ratio + QUEUED:
+                doubts.append(
+                    f"a trial of {AFTER_S:g} s at this rate lost {units.percent(lost_share)} of the frames: the path's"
+                    " queues held what shorter trials sent too much, or it became slower; use a longer trial_s"
+                )
+            metrics |= {"datapath_scheduling": scheduling} | cost
             record(built_arm.measured(metrics, doubts))
 
 
@@ -248,17 +256,19 @@ def _after(take: Take, phase: str, rate_pps: float, latency: bool) -> tuple[Tria
 
 def _costs(
     take: Take, search: list[FoundRate], switch: Switch | None, each_direction: EachDirection
-) -> dict[float | None, dict[str, Any]]:
-    """Return, for each rate found, the CPU time of the machine, the generator and the datapath at this rate.
+) -> dict[float | None, tuple[dict[str, Any], float]]:
+    """Return, for each rate found, the CPU time of the machine, the generator and the datapath at this rate, and the
+    share of the frames that a trial lost (0: the machine disturbed it).
 
     It also has the machine's CPU time per received packet, what each receiver and each direction got, and what a switch
     counted.
     """
-    costs: dict[float | None, dict[str, Any]] = {}
+    costs: dict[float | None, tuple[dict[str, Any], float]] = {}
     for rate_pps in {one.rate_pps for one in search if one.rate_pps and one.upper_pps}:
         counted = upcalls(switch)
         trial, conditions = _after(take, "cost", rate_pps, latency=False)
-        costs[rate_pps] = {
+        lost_share = 0.0 if conditions.disturbance(trial) else trial.loss_ratio
+        cost = {
             "cpu_s": conditions.cpu_s,
             "softirq_s": conditions.softirq_s,
             "steal_s": conditions.steal_s,
@@ -271,6 +281,7 @@ def _costs(
             **each_direction(trial),
             **counted(),
         }
+        costs[rate_pps] = cost, lost_share
     return costs
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -53,6 +54,34 @@ class DyingArm:
 
     def measured(self, metrics: dict[str, Any]) -> tuple[Arm, dict[str, Any]]:
         return self.arm, {"status": "ok", **metrics}
+
+
+class QueueArm(DyingArm):
+    """An arm that carries 10,000 frames a second, and has a queue for those of `queue_s`."""
+
+    def __init__(self, queue_s: float) -> None:
+        self.queue_s = queue_s
+
+    def trial(self, rate_pps: float | None, duration_s: float, **_: object) -> Trial:
+        self.count = 0
+        made = super().trial(rate_pps, duration_s)
+        passed = min(made.offered_count, round(10e3 * (duration_s + self.queue_s)))
+        return dataclasses.replace(made, received_count=passed)
+
+    def measured(self, metrics: dict[str, Any], doubts: Sequence[str] = ()) -> tuple[Arm, dict[str, Any]]:
+        return self.arm, {"status": "ok", **metrics, "doubts": "; ".join(doubts)}
+
+
+@pytest.mark.parametrize(("queue_s", "factor"), [(0.05, 1.25), (0.0, 1.0)])
+def test_queue_that_holds_what_short_trials_send_too_much(
+    queue_s: float, factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conditions.ConditionsMonitor, "give_priority", lambda *_: None)
+    made, parameters = list[Measured](), Throughput(passes=1, loss=(0.0,), latency=False)
+    experiment.search(parameters, QueueArm(queue_s), "64", 1, made.append)  # type: ignore[arg-type]
+    [found] = [row for _arm, row in made if row["method"] == experiment.METHOD]
+    assert found["throughput_pps"] == pytest.approx(factor * 10e3, rel=0.06)
+    assert found["doubts"].startswith("a trial of 1 s at this rate lost 1") == bool(queue_s)
 
 
 @pytest.fixture
