@@ -14,10 +14,12 @@ from labkit.system import netlink
 from labkit.system.machine.mibs import mibs, mibs6
 
 ATTEMPTS = 4  # attempts to read two counters at the same moment
-# TCP's header with timestamps (RFC 7323), which Linux sends unless net.ipv4.tcp_timestamps is 0
-TCP_BYTES = 32
-# Kinds that count frames after they took the Ethernet header off (vxlan_rcv, br_pass_frame_up, vlan_do_receive)
-WITHOUT_ETHERNET = ("vxlan", "geneve", "bridge", "vlan", "team")
+# TCP's header, and that with timestamps (RFC 7323), which Linux sends unless this sysctl is 0 at an end
+PLAIN_TCP_BYTES, TCP_BYTES = 20, 32
+TIMESTAMPS = "/proc/sys/net/ipv4/tcp_timestamps"
+# Kinds that count frames after they took the Ethernet header off (vxlan_rcv, br_pass_frame_up, vlan_do_receive,
+# __ip6_tnl_rcv)
+WITHOUT_ETHERNET = ("vxlan", "geneve", "bridge", "vlan", "team", "ip6gretap")
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,10 @@ class Receivers:
             else []
             for server in servers
         ]
+        of_tcp = () if protocol == "udp" else (servers[0], *clients[:1])
+        is_plain = any(end.kernel.read(TIMESTAMPS).strip() == "0" for end in of_tcp)
         self._header_bytes = [
-            _header_bytes(server, bool(clients)) if protocol != "udp" else 0 for server in servers
+            _header_bytes(server, bool(clients), is_plain) if of_tcp else 0 for server in servers
         ]
 
     def read(self) -> ReceiveCounts:
@@ -139,12 +143,14 @@ def receivers(
     return Receivers(receiving, protocol, length_bytes, sending, reverse_count)
 
 
-def _header_bytes(server: Endpoint, local: bool) -> int:
+def _header_bytes(server: Endpoint, local: bool, is_plain: bool) -> int:
     """Return the bytes of headers in a frame of TCP, as the interface of a server counts it.
 
-    local: whether the clients are on this host. Most interfaces that have an Ethernet header count it. The loopback
-    interface counts packets after it took it off (loopback_xmit), as others do (WITHOUT_ETHERNET), and MACsec before
-    Linux 6.0 (macsec_handle_frame). ipvlan counts it twice between its interfaces on one host (ipvlan_rcv_frame).
+    local: whether the clients are on this host. is_plain: TCP sends no timestamps.
+
+    Most interfaces that have an Ethernet header count it. The loopback interface counts packets after it took it off
+    (loopback_xmit), as others do (WITHOUT_ETHERNET), and MACsec before Linux 6.0 (macsec_handle_frame). ipvlan counts
+    it twice between its interfaces on one host (ipvlan_rcv_frame).
     WireGuard also counts its own header and tag (wg_packet_consume_data_done).
     """
     family = 6 if ":" in server.address else 4
@@ -154,8 +160,11 @@ def _header_bytes(server: Endpoint, local: bool) -> int:
     before_6 = int(os.uname().release.partition(".")[0]) < 6
     without = kind in WITHOUT_ETHERNET or (kind == "macsec" and before_6) or (link and link.mac is None)
     ethernet_count = 0 if without else 2 if kind == "ipvlan" and local else 1
-    more_bytes = server.more_header_bytes + (length_bytes(WIREGUARD) if kind == "wireguard" else 0)
-    return ethernet_count * ETHERNET.length_bytes + IP[family].length_bytes + TCP_BYTES + more_bytes
+    tcp_bytes = PLAIN_TCP_BYTES if is_plain else TCP_BYTES
+    # The programs of user-mode networks send no timestamps in any case.
+    more_bytes = max(server.more_header_bytes, PLAIN_TCP_BYTES - tcp_bytes)
+    more_bytes += length_bytes(WIREGUARD) if kind == "wireguard" else 0
+    return ethernet_count * ETHERNET.length_bytes + IP[family].length_bytes + tcp_bytes + more_bytes
 
 
 def _received_datagrams(server: Endpoint, path: str, outside: list[int]) -> int:

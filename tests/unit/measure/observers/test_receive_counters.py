@@ -16,7 +16,7 @@ from labkit.system.netlink import LinkCounters, encryption
 
 def test_headers_of_tcp_are_no_payload(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without segmentation offload every frame has headers, and would seem to carry 4.6 % more."""
-    for interface, kind, address, local, payload_bytes, more_bytes in (
+    for interface, kind, address, local, payload_bytes, more_bytes, *timestamps in (
         ("eth0", "veth", "10.2.0.1", True, 1448, 0),
         ("eth0", "veth", "fd00::2:1", True, 1428, 0),
         ("eth0", "vxlan", "10.2.0.1", True, 1462, 0),  # its counters leave out the Ethernet header
@@ -30,12 +30,18 @@ def test_headers_of_tcp_are_no_payload(monkeypatch: pytest.MonkeyPatch) -> None:
         ("eth0.5", "vlan", "10.2.0.1", True, 1462, 0),
         ("tun0", "tun", "10.2.0.1", True, 1462, 0),  # it has no Ethernet header
         ("tap0", "tun", "10.2.0.1", True, 1448, 0),
+        ("tap0", "tun", "10.2.0.1", True, 1460, -12),  # of a program that sends no timestamps
+        ("tap0", "tun", "10.2.0.1", True, 1460, -12, "0"),
+        ("eth0", "veth", "10.2.0.1", True, 1460, 0, "0"),
+        ("eth0", "veth", "10.2.0.1", True, 1424, 36, "0"),
+        ("eth0", "ip6gretap", "fd00::2:1", True, 1442, 0),
     ):
         mac = None if kind == "wireguard" or interface in ("lo", "tun0") else "02:00:00:00:00:07"
         links = [SimpleNamespace(index=at, kind=of, mac=mac) for at, of in ((7, kind), (8, "vxlan"))]
         monkeypatch.setattr(receive_counters.netlink, "links", lambda _kernel, links=links: links)
         end: Any = SimpleNamespace(
-            interface=interface, index=7, address=address, kernel=SimpleNamespace(is_here=True),
+            interface=interface, index=7, address=address,
+            kernel=SimpleNamespace(is_here=True, read=lambda _path, own=timestamps: "".join(own) or "1\n"),
             namespace=SimpleNamespace(netlink=None), more_header_bytes=more_bytes,
             counters=lambda: LinkCounters(1514 * 1000, 1000),
         )  # fmt: skip
