@@ -3,8 +3,8 @@
 The hops add up: what the client's programs sent, minus the loss of each hop, is what the server's program received. UDP
 is followed from socket to socket. With fragments or tunnels, interfaces count other units than datagrams; then
 everything between the sockets is one hop, and frames are reported separately (`frames`). All other traffic is followed
-from the client's interface to the server's. Interfaces count every frame, including the few of iperf3's TCP control
-connection; a difference between both sides is reported as `unexplained_count`.
+from the client's interface to the server's, also that of a packet generator. Interfaces count every frame, including
+the few of iperf3's TCP control connection; a difference between both sides is reported as `unexplained_count`.
 
 Of a topology with an Open vSwitch, the hop between two of its ports has the drops of the switch and of its packet
 sockets. The copies that its mirrors make are followed from the mirrors to their readers (`copies`). What the interface
@@ -134,6 +134,8 @@ def losses(
             simple &= not any(step[:2] in protected for step in own)
             # If the path starts or ends at a guest's tap, the sockets are in the guest.
             sockets = protocol == "udp" and (own[0][2], own[-1][2]) == ("out", "in")
+            # Frames of a packet generator are of no socket.
+            sockets &= _sent_datagrams(seen, own[0][0], family) > 0
             if not sockets:
                 report = _frames(seen, own)
             elif simple and not seen.mib(own[0][0], _groups(family)[0], "FragCreates"):

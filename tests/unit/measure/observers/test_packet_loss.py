@@ -85,6 +85,14 @@ def test_losses_by_hop_add_up() -> None:
     assert [hop["lost_count"] for hop in result["hops"]] == list(LOST.values())
 
 
+def test_frames_of_a_packet_generator_are_followed_between_interfaces() -> None:
+    """No socket sends them, and what counts them at the receiver drops them before IP."""
+    counted = lossy()
+    for name in ("client0", "server0"):
+        counted["namespaces"][name]["mibs"] = {}
+    assert losses(counted) == losses(lossy(), "tcp")
+
+
 def test_the_place_of_most_loss_is_named() -> None:
     for place, where in (
         ("IP to eth0", "67 % of these at client: IP to eth0 (qdisc tbf dropped)"),
