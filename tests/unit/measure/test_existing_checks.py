@@ -658,6 +658,39 @@ def test_probes_that_arrived_in_time_count_however_late_they_are_read(
         assert receiver.arrived(probes.LAST_S, 9) == set(range(9))
 
 
+class LongPath:
+    """Both ends of a path that delays every packet, and passes those of up to 1,500 bytes."""
+
+    def __init__(self, delay_s: float) -> None:
+        self.delay_s, self.on_their_way = delay_s, list[tuple[float, int]]()
+
+    def send(self, number: int, length_bytes: int) -> str:
+        if length_bytes <= 1500:
+            self.on_their_way.append((time.monotonic() + self.delay_s, number))
+        return ""
+
+    def burst(self, count: int) -> None:
+        for number in range(1, count + 1):
+            self.send(number, probes.SMALL_BYTES)
+
+    def told(self) -> tuple[str, None]:
+        return "", None
+
+    def arrived(self, wait_s: float, wanted: int) -> set[int]:
+        until, result = time.monotonic() + wait_s, set[int]()
+        while self.on_their_way and len(result) < wanted and self.on_their_way[0][0] <= until:
+            at_s, number = self.on_their_way.pop(0)
+            time.sleep(max(0.0, at_s - time.monotonic()))
+            result.add(number)
+        return result
+
+
+def test_delay_is_no_loss() -> None:
+    path: Any = LongPath(2 * probes.LAST_S)
+    found = probes.one_way(lambda _kind: nullcontext((path, path)), 1500)
+    assert found.summary == {"icmp": "301/301", "udp": "301/301", "mtu_bytes": 1500}
+
+
 def test_a_load_ends_with_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """iperf3 would wait for many seconds."""
     monkeypatch.setattr(load, "_iperf3", lambda *_words: process.Running(["sleep", "60"]))

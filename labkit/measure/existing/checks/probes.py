@@ -271,27 +271,31 @@ def one_way(
         burst: Sent = getattr(result, kind)
         try:
             with opened(kind) as (sender, receiver):
-                _burst(sender, receiver, burst)
+                wait_s = _burst(sender, receiver, burst)
                 if burst.arrived and result.mtu is None:
-                    result.mtu = _mtu(sender, receiver, mtu_bytes, burst.lost_share)
+                    result.mtu = _mtu(sender, receiver, mtu_bytes, burst.lost_share, wait_s)
         except OSError as error:
             burst.said = error.strerror or str(error)
     return result
 
 
-def _burst(sender: Sender, receiver: Receiver, result: Sent) -> None:
+def _burst(sender: Sender, receiver: Receiver, result: Sent) -> float:
+    """Send a burst; return how long a packet may take: LAST_S more than the first one took."""
+    begun = time.monotonic()
     said = sender.send(number=0, length_bytes=SMALL_BYTES)  # this one asks for the neighbour
     numbers, result.sent = set(receiver.arrived(wait_s=FIRST_S, wanted=1)), 1
+    wait_s = LAST_S + (time.monotonic() - begun if numbers else 0.0)
     if numbers or not said:
         count = BURST if numbers else BLOCKED_BURST
         sender.burst(count=count)
         result.sent += count
-        numbers |= set(receiver.arrived(wait_s=LAST_S, wanted=result.sent - len(numbers)))
+        numbers |= set(receiver.arrived(wait_s=wait_s, wanted=result.sent - len(numbers)))
     result.arrived = len(numbers)
     result.said = said or sender.told()[0]
+    return wait_s
 
 
-def _mtu(sender: Sender, receiver: Receiver, full_bytes: int, lost_share: float) -> Mtu | None:
+def _mtu(sender: Sender, receiver: Receiver, full_bytes: int, lost_share: float, wait_s: float) -> Mtu | None:
     """Find the largest packet that passes: the full one, or by halving. None if what passes changes, as on a machine
     that is busy for a while."""
     number, told_bytes = 1 << 20, None
@@ -302,7 +306,7 @@ def _mtu(sender: Sender, receiver: Receiver, full_bytes: int, lost_share: float)
         for _ in range(tries):
             number += 1
             said = sender.send(number=number, length_bytes=length_bytes)
-            if number in receiver.arrived(wait_s=LAST_S if not said else 0.01, wanted=1):
+            if number in receiver.arrived(wait_s=wait_s if not said else 0.01, wanted=1):
                 return True
             told_bytes = sender.told()[1] or told_bytes
         return False
