@@ -20,6 +20,8 @@ FILE_WORDS = {
     "export", "exp", "run", "exec", "import", "distribution", "stab", "uds_file",
 }  # fmt: skip
 SHORT_DIGEST = r"sha256:[0-9a-f]{12,64}"
+# linux/if_link.h, XDP_ATTACHED_SKB: the driver has no XDP, so the program runs after it made an skb.
+GENERIC = 2
 
 
 class _Words(Kind):
@@ -161,8 +163,9 @@ class Xdp(Bpf):
     section = "xdp"
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        program = place.link("XDP").get("xdp", {}).get("prog", {})
-        return {"xdp": f"program of tag {program['tag']}" if program.get("tag") else "none"}
+        attached = place.link("XDP").get("xdp", {})
+        program, generic = attached.get("prog", {}), ", generic" * (attached.get("mode") == GENERIC)
+        return {"xdp": f"program of tag {program['tag']}{generic}" if program.get("tag") else "none"}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         with place.kernel.file("program.o", self._object(options)) as path:
