@@ -40,6 +40,10 @@ ESTABLISH_S, FLOW_ESTABLISH_S = 10.0, 0.1
 
 
 NOT_SENDING = f"no data arrived at one of the servers for {SIGNAL_S:g} s after the flows went on"
+LATE = (
+    f"nothing arrived in the first {1e3 * SETTLE_S:.0f} ms of the slice, which it leaves out: if the path delays"
+    " packets for so long, use whole runs (slices=0)"
+)
 STILL_SENDING = f"data still arrived {SIGNAL_S:g} s after the flows were held: the next slice has some of it"
 Cpus = tuple[int, int]  # the CPU of a flow's client and that of its server
 ONE_CPU, TWO_CPUS = schema.ENDS_ON
@@ -81,17 +85,19 @@ class Sender:
         """Send for slice `number`, bound to `placement`; return its row: the counters of SETTLE_S to SLICE_S."""
         if placement is not None:
             self.flows.bind(placement)
+        before = self.counters.per_server() if self._is_prompt else []
         self.flows.go()
         begun = self._data_arrives()
         end = time.monotonic() + SLICE_S
         time.sleep(SETTLE_S)
+        is_late = self._is_prompt and self.counters.per_server() == before
         metered = self.built_arm.metered()
         seen = server_counters.window(
             self.counters, lambda until: time.sleep(max(0.01, until - time.monotonic())), end
         )
         joined = metered()
         self.flows.hold()
-        doubts = [*self._starts, *([] if begun else [NOT_SENDING])]
+        doubts = [*self._starts, *([] if begun else [NOT_SENDING]), *[LATE] * is_late]
         doubts += [] if self._data_stops() else [STILL_SENDING]
         self.problem = self.flows.early_end()
         return self.built_arm.measured(
@@ -107,6 +113,11 @@ class Sender:
             [*machine.stolen(seen.steal_s, seen.window_s), *doubts],
         )
 
+    @property
+    def _is_prompt(self) -> bool:
+        """Whether all programs are in namespaces, and get their signals at once."""
+        return all(end.runtime is None for end in self.built_arm.topology.ends)
+
     def _data_arrives(self) -> bool:
         """Wait until data has arrived at every server since now. Return whether that was in time."""
         return self._within_time(lambda begin, _before, now: all(map(operator.gt, now, begin)))
@@ -117,11 +128,9 @@ class Sender:
 
     def _within_time(self, holds: Callable[[list[int], list[int], list[int]], bool]) -> bool:
         """Look every LOOK_S, for at most SIGNAL_S, whether a condition holds of what each server had received at the
-        beginning, when labkit looked before, and now.
-
-        Programs in namespaces get their signals at once, so there is nothing to wait for.
+        beginning, when labkit looked before, and now. There is nothing to wait for if the programs are prompt.
         """
-        if all(end.runtime is None for end in self.built_arm.topology.ends):
+        if self._is_prompt:
             return True
         begin = now = self.counters.per_server()
         deadline = time.monotonic() + SIGNAL_S

@@ -1,5 +1,6 @@
 """Slices begin when every flow carries data; many flows may take longer."""
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from labkit.common.errors import Failed
 from labkit.measure.experiments import server_counters, slices
+from labkit.measure.observers.counters.receive_counters import ReceiveCounts
 
 
 @pytest.mark.parametrize(("flows_count", "within"), [(1, "10 s"), (128, "23 s")])
@@ -40,6 +42,26 @@ def sender(readings: list[list[int]], runtime: str | None = "a container") -> sl
     live: Any = SimpleNamespace(topology=SimpleNamespace(ends=ends))
     counters: Any = SimpleNamespace(per_server=lambda: next(each))
     return slices.Sender(live, SimpleNamespace(), counters)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("delay_s", "doubted"), [(0.0, False), (2 * slices.SETTLE_S, True)])
+def test_delay_beyond_what_a_slice_leaves_out_is_doubted(delay_s: float, doubted: bool) -> None:
+    """The window of a slice begins SETTLE_S after its senders go on, so it would count a part of what they send."""
+    gone: list[float] = []
+    arrived = lambda: round(1e6 * max(0.0, time.monotonic() - gone[0] - delay_s)) if gone else 0  # noqa: E731
+    live: Any = SimpleNamespace(
+        topology=SimpleNamespace(ends=[SimpleNamespace(runtime=None)]),
+        metered=lambda: dict,
+        measured=lambda metrics, doubts: (metrics, doubts),
+    )
+    counters: Any = SimpleNamespace(
+        per_server=lambda: [arrived()], read=lambda: ReceiveCounts(arrived(), arrived())
+    )
+    flows: Any = SimpleNamespace(
+        go=lambda: gone.append(time.monotonic()), hold=lambda: None, early_end=lambda: None
+    )
+    one: Any = slices.Sender(live, flows, counters)
+    assert (slices.LATE in one.slice(0)[1]) == doubted
 
 
 def test_late_signals_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
