@@ -65,7 +65,6 @@ OTHER_FIELDS = STATES | {
     "master", "xdp", "linkmode", "info_slave_kind", "info_slave_data", "usedbcqueuelen",
 }  # fmt: skip
 MOST = 6  # lines in a sentence
-NETEM_PACKETS = 1000  # what netem holds by default (tc-netem(8))
 OUTSIDE = "outside"  # the node at the far end of a NIC, whose real one is not on this machine
 FORWARDING = ("/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding")
 PLAIN_TABLE = r"table [a-z0-9]+ [A-Za-z0-9_][A-Za-z0-9_.-]*"
@@ -349,8 +348,10 @@ class _Copy:
             if not one.up:
                 self.lacks.append(f"that {one.name} of {at} is down")
             elif one.qdisc != made.qdisc(one.name, links[one.name].index):
+                queues = was.queues.get(one.name, [])
                 try:
-                    yield _impairment(made.name, one, was.queues.get(one.name, []))
+                    yield _impairment(made.name, one, queues)
+                    self._list(f"the limit of netem of {one.name} of {at}", _limits(queues))
                 except (ValueError, KeyError):
                     words = f"tc qdisc show dev {one.name} has its options"
                     self.lacks.append(f"the qdisc {one.qdisc} of {one.name} of {at}: {words}")
@@ -586,6 +587,13 @@ def _is_set(option: Any) -> bool:
     return any(map(_is_set, option.values())) if isinstance(option, dict) else bool(option)
 
 
+def _limits(shown: list[dict[str, Any]]) -> list[str]:
+    """Return how many packets netem holds. What a copy's holds is no limit, but 1,000 packets in 0.1 s may be one."""
+    delayed = (one.get("options", {}) for one in shown if one["kind"] == "netem")
+    held = [int(one.get("limit", 0)) for one in delayed if "delay" in one]
+    return [f"{count} packets" for count in held if 0 < count < impairments.LIMIT]
+
+
 def _impairment(at: str, one: InterfaceState, shown: list[dict[str, Any]]) -> parts.Impairment:
     """Return the queueing discipline of an interface, as `tc -j qdisc show` prints it, as an impairment.
 
@@ -600,9 +608,7 @@ def _impairment(at: str, one: InterfaceState, shown: list[dict[str, Any]]) -> pa
     elif kind == "pfifo":
         given = {"queue_packets": options.pop("limit")}
     elif kind == "netem":
-        options.pop("seed", None)
-        if options.pop("limit", NETEM_PACKETS) not in (NETEM_PACKETS, impairments.LIMIT):
-            raise ValueError(kind)
+        options = {name: value for name, value in options.items() if name not in ("seed", "limit")}
         if "reorder" in options and options.get("gap") == 1:  # which is what reorder means without a gap
             del options["gap"]
         delay = options.get("delay", {})

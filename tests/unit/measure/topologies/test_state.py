@@ -14,7 +14,7 @@ from labkit.common.topology_state import PROGRAM, Namespace, NextHop, PairEnd, P
 from labkit.measure.existing import clone
 from labkit.measure.topologies import Network, check_network
 from labkit.measure.topologies.base import Spec, Topology
-from labkit.measure.topologies.network import parts
+from labkit.measure.topologies.network import impairments, parts
 from labkit.measure.topologies.state import packet_path, read
 from labkit.system import netlink
 from labkit.system.netlink import ethtool
@@ -154,13 +154,17 @@ def test_netem_is_copied_or_refused() -> None:
         ({"reorder": {"reorder": 0.1, "correlation": 0}, "gap": 1}, True),
         ({"ecn": True}, False),
         ({"loss-random": {"loss": 0.1, "correlation": 0.25}}, False),
-        ({"limit": 50}, False),
+        ({"limit": 50, "seed": 7}, True),
     ):
         options = {"limit": 1000, "delay": {"delay": 0.02, "jitter": 0, "correlation": 0}, **more}
         shown = [{"kind": "netem", "handle": "1:", "root": True, "options": options}]
         eth0 = veth("eth0", 2, Place("server0", "eth0"))
         with nullcontext() if known else pytest.raises(ValueError, match="netem"):
             assert clone._impairment("client0", eth0, shown).delay_s == 0.02
+            # The copy's netem holds more, so that it does not limit the rate: that is said.
+            assert clone._limits(shown) == [f"{options['limit']} packets"]
+    shown[0]["options"]["limit"] = impairments.LIMIT
+    assert clone._limits(shown) == []
 
 
 @pytest.mark.parametrize(("kind", "off"), [("veth", ("tso",)), ("bridge", ())])
