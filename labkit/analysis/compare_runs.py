@@ -438,7 +438,9 @@ def _verdict(
     }
     for name, control in controls.items():
         effect = stats.widened(effect, control, f"the baseline in {name}")
-    starved = (verdicts.starved(lines, method == "slice") for lines in _lines(one, method))
+    starved = (
+        verdicts.starved(lines, method == "slice", one.higher_is_better) for lines in _lines(one, method)
+    )
     if (
         why := next(filter(None, starved), None)
         or next(_modes(one, baselines or (None, None)), None)

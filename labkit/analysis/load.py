@@ -327,7 +327,9 @@ def measured_rows(df: pd.DataFrame) -> pd.DataFrame:
     Added columns: value, log, starved, setup (label). A slice in which almost nothing arrived is
     `starved`. It gets the logarithm of the arm's slowest slice that is not starved, for two reasons. Without these
     slices, an arm that livelocks its receivers would lose its worst results. With their own logarithms, they alone
-    would decide. The logarithm is NaN if nothing arrived in any slice. A short time or a small cost is not starved.
+    would decide. The logarithm is NaN if nothing arrived in any slice. A short time or a small cost is not starved. A
+    percentile that is a lost round trip is, too, and counts as the arm's longest time: without it, an arm that loses
+    its slowest round trips would be the faster one.
 
     `unsupported_rates` are left out. Raises BadInput for a protocol without a metric, and for rows of one group
     that differ in PROVENANCE.
@@ -337,15 +339,19 @@ def measured_rows(df: pd.DataFrame) -> pd.DataFrame:
         known = f"labkit compares {', '.join(PROTOCOLS)}"
         raise BadInput(f"rows with protocol={unknown} cannot be compared: {known}")
     ok["value"] = metric_values(ok)
-    ok = ok[np.isfinite(ok["value"].astype(float))]
+    is_lost = timed(ok) & ok["value"].isna() & ok["lost_count"].gt(0)
+    ok = ok[np.isfinite(ok["value"].astype(float)) | is_lost]
     ok["method"] = ok["method"].where(ok["method"].eq("slice"), "whole")
     ok["role"] = ok["role"].where(ok["role"].isin(["baseline", "control"]), "variant")
     ok["setup"] = ok["folder"].astype(str) + ":" + ok["round"].astype(str)
     arms = [*varying(ok, [*GROUP, "role", "topology"]), "method"]
-    least = ok.groupby(arms, dropna=False)["value"].transform(starved_limit)
+    by_arm = ok.groupby(arms, dropna=False)["value"]
+    least, longest = by_arm.transform(starved_limit), by_arm.transform("max")
     rates = list(filter(protocols.higher_is_better, ok["metric"].unique()))
+    is_lost, ok["value"] = ok["value"].isna(), ok["value"].fillna(longest)
     ok["starved"] = (ok["value"].lt(least) & (ok["metric"].isin(rates) | ok["value"].le(0))) | least.isna()
     ok["log"] = np.log(ok["value"].astype(float).mask(ok["starved"], least))
+    ok["starved"] |= is_lost
     # In the whole table; most often in none of its groups.
     different = varying(ok, [*PROVENANCE, *GUEST_COLUMNS])
     for key, group in groups(ok[[*GROUP, *different]]) if different else ():
@@ -363,13 +369,21 @@ def by_cost(df: pd.DataFrame) -> pd.DataFrame:
     return df.assign(**{COST: df["cpu_s"] / arrived.where(arrived.gt(0))}).assign(metric=COST)
 
 
-def unsupported_rates(df: pd.DataFrame) -> pd.Series[bool]:
-    """Return which rows are rates of arms of which at least as many searches saw frames lost at every load.
+def without_rate(df: pd.DataFrame) -> pd.Series[bool]:
+    """Return which rows are searches that saw frames lost at every load, or ended at the generator's limit."""
+    limited = df["loss_goal_ratio"].notna()
+    if limited.any():
+        limited &= df["reason"].astype("str").str.startswith("generator-limited")
+    return limited | df["constant_loss_ratio"].notna()
 
-    Such an arm has no rate. In the latter, the short
-    trials missed the loss by chance.
+
+def unsupported_rates(df: pd.DataFrame, none: pd.Series[bool] | None = None) -> pd.Series[bool]:
+    """Return which rows are rates of arms of which at least as many searches have none (by default `without_rate`).
+
+    Such an arm has no rate. Where loss is the same at every load, short trials missed it by chance; where the generator
+    is the limit, the other searches found the lowest rates.
     """
-    none = df["constant_loss_ratio"].notna()
+    none = without_rate(df) if none is None else none
     with_rate = df["loss_goal_ratio"].notna() & df["status"].eq("ok")
     if not none.any():
         return none
@@ -388,7 +402,7 @@ def metric_values(df: pd.DataFrame) -> pd.Series[float]:
 
 def starved_limit(values: pd.Series[float]) -> float:
     """Return the least of an arm's values that is not starved, or NaN."""
-    known = values.to_numpy(float)
+    known = values.dropna().to_numpy(float)
     fed = known[(known > 0) & (known >= STARVED * np.median(known))] if len(known) else known
     return float(fed.min()) if len(fed) else math.nan
 

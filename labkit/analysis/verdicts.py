@@ -7,6 +7,7 @@ Arms are compared with the baseline within a group, whose rows are equal in the 
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -48,6 +49,8 @@ SHOWN_DOUBTS = 3
 TAIL_COUNT = 5
 MARGIN = 0.05  # a smaller difference counts as equal
 MODES = 2.0  # between two CPUs a round trip took 12 times as long as on one
+# Of a starved measurement, by whether more of its metric is better
+LITTLE = {True: "almost nothing arrived", False: "no time is known"}
 MAX_STARVED = 0.25  # share of the slices; above 29 % the Hodges-Lehmann estimate is no longer robust
 
 
@@ -191,7 +194,7 @@ def verdict_line(
 ) -> dict[str, Any]:
     """Return the verdict about one topology from its ratios, and from the effect of the control by slices or runs."""
     slices = bool(mine["method"].eq("slice").any())
-    if why := starved(mine[mine["method"].eq("slice" if slices else "whole")], slices):
+    if why := starved(mine[mine["method"].eq("slice" if slices else "whole")], slices, higher):
         return no_evidence(topology, baseline, why)
     effect, control = column_effect(mine, "log_ratio", slices), control_by(slices)
     assert effect is not None, "the caller has checked that there are ratios"
@@ -210,14 +213,17 @@ def verdict_line(
     }  # fmt: skip
 
 
-def starved(lines: pd.DataFrame, slices: bool) -> str | None:
-    """Return why there is no ratio if more measurements are starved than the estimate tolerates, else None."""
+def starved(lines: pd.DataFrame, slices: bool, higher: bool) -> str | None:
+    """Return why there is no ratio if more measurements are starved than the estimate tolerates, else None.
+
+    higher: whether more of the metric is better.
+    """
     count = int(lines["starved"].sum())
     if count <= MAX_STARVED * len(lines):
         return None
     what = counted(len(lines), "slice" if slices else "run")
     where = "at one of the two arms"
-    return f"in {count} of {what} almost nothing arrived {where}, which is too many for a ratio"
+    return f"in {count} of {what} {LITTLE[higher]} {where}, which is too many for a ratio"
 
 
 def column_effect(lines: pd.DataFrame, column: str, slices: bool) -> stats.Effect | None:
@@ -245,14 +251,16 @@ def _unmeasured(
     for about, own in ((topology, rows), (baseline, base)):
         is_rate = protocols.higher_is_better(own["metric"].iloc[0])
         if own["status"].ne("ok").all():
-            status, reason = own[["status", "reason"]].fillna("no reason was recorded").mode().iloc[0]
+            reasons = own["reason"].fillna("no reason was recorded")
+            [((status, reason), _)] = Counter(zip(own["status"], reasons, strict=True)).most_common(1)
             if about == topology and status in ABSENT:
                 return str(status), str(reason)
             why = f"{about} has no valid measurement ({reason})"
         elif load.unsupported_rates(own).any():
-            why = f"{about} has no rate ({own.loc[own['constant_loss_ratio'].notna(), 'reason'].iloc[0]})"
-        elif is_rate and len(ok := measured_rows(own)) and ok["log"].isna().all():
-            why = f"nothing arrived at {about} in any measurement"
+            why = f"{about} has no rate ({own.loc[load.without_rate(own), 'reason'].iloc[0]})"
+        elif len(ok := measured_rows(own)) and ok["log"].isna().all():
+            lost = f"{about} lost so many round trips in every run that their time is not known"
+            why = f"nothing arrived at {about} in any measurement" if is_rate else lost
         else:
             continue
         break
@@ -429,13 +437,14 @@ def _left_out(df: pd.DataFrame, ok: pd.DataFrame) -> list[Weighted]:
     unsupported = load.unsupported_rates(df)
     if count := int(unsupported.sum()):
         text = f"{counted(count, 'rate')} left out: at least as many searches of the arm saw frames lost at every load"
-        lines.append((count / len(df), text))
+        lines.append((count / len(df), f"{text}, or ended at the generator's limit"))
     if unusable := int((df["status"].eq("ok") & ~unsupported).sum()) - len(ok):
         text = f"{counted(unusable, 'row')} left out: status ok, but the compared metric is null"
         lines.append((unusable / len(df), text))
-    for topology, starved in ok.groupby("topology", sort=False)["starved"]:
+    for (topology, metric), starved in ok.groupby(["topology", "metric"], sort=False)["starved"]:
         if count := int(starved.sum()):
-            text = f"{topology}: in {count} of {counted(len(starved), 'row')} almost nothing arrived"
+            little = LITTLE[protocols.higher_is_better(str(metric))]
+            text = f"{topology}: in {count} of {counted(len(starved), 'row')} {little}"
             lines.append((count / len(starved), f"{text}; each counts as the slowest of the others"))
     return lines
 

@@ -8,34 +8,36 @@ import plotly.graph_objects as go
 from labkit.analysis import theme
 from labkit.analysis.figures.line_chart import log_axis
 from labkit.analysis.figures.panels import Marks, finish, titled_grid
+from labkit.analysis.findings.loss_rates import BY, traffic
+from labkit.analysis.load import groups, varying
 from labkit.common.units import percent, si
 
 PANEL_PX, EDGES_PX = 260, 140
 AXIS_MARGIN = 1.15  # factor between the measured range and the axis
-COLUMNS = ["frame", "flows_count", "arm", "role", "status", "offered_pps", "loss_ratio"]  # of a trial
+COLUMNS = ["arm", "role", "status", "offered_pps", "loss_ratio"]  # of a trial
 NO_LOSS = 1e-6  # position of trials without loss on the logarithmic axis
 
 
 def load_loss(trials: pd.DataFrame, rates: pd.DataFrame) -> go.Figure:
-    """Draw the loss ratio against the offered rate, a panel for each frame size and number of flows.
+    """Draw the loss ratio against the offered rate, a panel for each frame size, number of flows, and what else varies.
 
     A dot is a valid trial. A cross is a trial that the machine disturbed or the generator limited. Dashed lines are the
     rates found. Dotted lines are losses above the goal that are the same at every load, where there is no rate.
     trials: `load.load` with part "trials". rates: `loss_rates.rates`.
     """
-    some = trials.loc[trials["phase"].eq("search") & trials["offered_pps"].gt(0), COLUMNS]
-    both = set(zip(some["frame"], some["flows_count"], strict=True))
-    keys = sorted(both, key=lambda one: (len(one[0]), one))
-    titles = {(at, 1): f"<b>frames {frame}, {flows:g} flows</b>" for at, (frame, flows) in enumerate(keys, 1)}
-    count = max(1, len(keys))
+    some = trials.loc[trials["phase"].eq("search") & trials["offered_pps"].gt(0), [*BY, *COLUMNS]]
+    by = [*BY[:2], *varying(some, BY[2:])]
+    parts = sorted(groups(some, by), key=lambda one: (len(one[0][0]), one[0][:2]))
+    keys = [dict(zip(by, key, strict=True)) for key, _ in parts]
+    titles = {(at, 1): f"<b>{theme.plain(traffic(of, by[2:]))}</b>" for at, of in enumerate(keys, 1)}
+    found, count = dict(groups(rates, ["arm", *by])), max(1, len(parts))
     figure = titled_grid(titles, rows=count, cols=1, vertical_spacing=0.4 / max(count, 4))
     marks = Marks(figure)
-    for at, (frame, flows) in enumerate(keys, 1):
-        panel = some[some["frame"].eq(frame) & some["flows_count"].eq(flows)]
+    for at, (key, panel) in enumerate(parts, 1):
         for arm, own in panel.groupby("arm", sort=False):
             style = theme.arm_style(str(arm), str(own["role"].iloc[0]))
             _dots(figure, at, str(arm), own, style)
-            result = rates[rates["arm"].eq(arm) & rates["frame"].eq(frame) & rates["flows_count"].eq(flows)]
+            result = found.get((arm, *key), pd.DataFrame(columns=["mean_pps", "constant_loss_ratio"]))
             dash, dot = ({"dash": dash, "color": style.color} for dash in ("dash", "dot"))
             line = {"type": "line", "row": at, "col": 1}
             for pps in result["mean_pps"].dropna():

@@ -8,6 +8,7 @@ from labkit.analysis.figures.line_chart import PANEL_PX, Axis, Quantity, draw
 from labkit.analysis.figures.panels import finish, grid, panels
 from labkit.analysis.load import timed
 from labkit.common.schema import LATENCIES, latency_text
+from labkit.common.units import counted
 
 # The place of a percentile: one of how many round trips is longer. The axis is logarithmic, so that each further nine
 # takes as much room as the one before; the longest is beside the last percentile.
@@ -32,6 +33,8 @@ def percentiles(rows: pd.DataFrame) -> go.Figure:
     for panel in parts:
         draw(figure, panel, TIME, AXIS)
     subtitle = "geometric mean of rounds, 95 % interval (open triangle: it continues); faint: rounds"
+    lost = int((table["status"].eq("ok") & table["value"].isna() & table["lost_count"].gt(0)).sum())
+    subtitle += f"; without {counted(lost, 'percentile')} that a lost round trip is" * bool(lost)
     figure = finish(figure, rows, "Round-trip time by percentile", subtitle)
     return theme.explained(
         figure,

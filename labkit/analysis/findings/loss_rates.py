@@ -13,11 +13,13 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis import load, stats
-from labkit.analysis.load import groups, unsupported_rates, varying
+from labkit.analysis.load import GROUP, HOST, groups, unsupported_rates, varying
 from labkit.common import schema
 from labkit.common.units import counted, percent, si
 
-BY = ("frame", "flows_count", "pairs", "mtu_bytes", "family")
+# The parameters of a search beside its goal; searches that differ in one of them have rates of their own.
+_FIRST = ("frame", "flows_count", "pairs", "mtu_bytes", "family")
+BY = (*_FIRST, *(name for name in GROUP[len(HOST) :] if name not in (*_FIRST, "loss_goal_ratio")))
 COLUMNS = [
     "status", "reason", "throughput_pps", "lower_bound_pps", "constant_loss_ratio", "repeated_count", "trials_count",
     "exceed_ratio",
@@ -40,7 +42,8 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
     """
     result = []
     some = rows[rows["loss_goal_ratio"].notna()]
-    unsupported = unsupported_rates(some)
+    # Of rates below the generator's limit the sentence says that they may be higher.
+    unsupported = unsupported_rates(some, some["constant_loss_ratio"].notna())
     some = some[["arm", *BY, "loss_goal_ratio", *COLUMNS]]  # selecting rows of a wide table is slow
     for key, group in groups(some, ["arm", *BY, "loss_goal_ratio"]):
         line: dict[str, Any] = dict(zip(["arm", *BY, "loss_goal_ratio"], key, strict=True))
@@ -72,7 +75,7 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
 
 def goal_name(loss_ratio: float) -> str:
     """Return the name of a loss goal: `NDR` or `PDR 0.5 %`."""
-    return f"PDR {percent(loss_ratio)}" if loss_ratio else "NDR"
+    return load.in_words("loss_goal_ratio", loss_ratio)
 
 
 def report(rows: pd.DataFrame, trials: pd.DataFrame) -> list[str]:
@@ -93,19 +96,20 @@ def report(rows: pd.DataFrame, trials: pd.DataFrame) -> list[str]:
         quantiles = ", ".join(f"{name} {median}" for name, median in medians.items())
         what = f"one-way latency at {of['share']} % of the rate found"
         among = f"medians of {counted(len(some), 'trial')}"
-        lines.append(f"{_traffic(of, several)}: {what}: {quantiles} ({among})")
+        lines.append(f"{of['arm']}, {traffic(of, several)}: {what}: {quantiles} ({among})")
     return lines
 
 
-def _traffic(of: Mapping[Any, Any], several: Sequence[str]) -> str:
-    """Return an arm and its traffic in words. several: the parameters, beside frames and flows, that vary."""
-    more = [f"{load.value_text(of['flows_count'])} flows"]
-    more += [f"{name.removesuffix('_bytes')} {load.value_text(of[name])}" for name in several]
-    return ", ".join([str(of["arm"]), f"frames {of['frame']}", *more])
+def traffic(of: Mapping[Any, Any], several: Sequence[str]) -> str:
+    """Return the traffic of a search in words. several: the parameters, beside frames and flows, that vary."""
+    more = [
+        f"{name.removesuffix('_bytes').replace('_', ' ')} {load.value_text(of[name])}" for name in several
+    ]
+    return ", ".join([f"frames {of['frame']}", f"{load.value_text(of['flows_count'])} flows", *more])
 
 
 def _rate(line: Mapping[Any, Any], several: Sequence[str]) -> str:
-    where = f"{_traffic(line, several)}: {goal_name(line['loss_goal_ratio'])}"
+    where = f"{line['arm']}, {traffic(line, several)}: {goal_name(line['loss_goal_ratio'])}"
     if not line["searches_count"]:
         if line["constant_count"]:
             some = line["constant_count"] < line["all_count"]

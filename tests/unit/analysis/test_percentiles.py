@@ -80,6 +80,25 @@ def test_a_run_is_opened_with_another_percentile(tmp_path: Path) -> None:
         Run(carried, "p99")
 
 
+@pytest.mark.parametrize(("lost", "word"), [(0, "faster"), (2, "faster"), (4, "no evidence")])
+def test_an_arm_is_not_faster_because_it_lost_its_slowest_round_trips(
+    tmp_path: Path, lost: int, word: str
+) -> None:
+    folder = run(tmp_path / "run", 0.5)
+    for path in (folder / "rows").iterdir():
+        made = list(map(json.loads, path.read_text().splitlines()))
+        for row in made:
+            if row["arm"] == "veth_bridge" and row["round"] < lost:
+                row |= {"latency_p99_s": None, "lost_count": 50}
+        path.write_text("".join(json.dumps(row) + "\n" for row in made))
+    opened = Run(folder, "p99")
+    [line] = opened.verdicts.to_dict("records")
+    assert line["word"] == word
+    if lost:
+        assert f"veth_bridge: in {lost} of 8 rows no time is known" in opened.doubts().data
+    assert (f"in {lost} of 8 runs no time is known" in line["sentence"]) == (word == "no evidence")
+
+
 def test_unknown_percentile_is_one_sentence(tmp_path: Path, compared: Compared) -> None:
     old, new = run(tmp_path / "old", 1.0), run(tmp_path / "new", 1.0)
     code, out, err = compared(old, new, judged="p98")

@@ -170,6 +170,12 @@ def test_unmeasured_arm_gives_its_reason() -> None:
         assert not result["disagree"].any()
         alone = verdicts.verdicts(pd.DataFrame([absent, absent | {"topology": "ipvlan_l3"}]))
         assert list(alone["word"]) == ["no evidence"] * 2, "no baseline was measured with it"
+    reasons = [("failed", f"failure {name}") for name in "abc"] + [("unsupported", why)] * 2
+    several = [
+        ROW | {"topology": "ipvlan_l2", "status": status, "reason": reason} for status, reason in reasons
+    ]
+    line = verdicts.verdicts(pd.DataFrame([*rows(), *several])).set_index("topology").loc["ipvlan_l2"]
+    assert (line["word"], line["sentence"]) in reasons, "the word and its reason are of one row"
 
 
 def test_nothing_to_compare() -> None:

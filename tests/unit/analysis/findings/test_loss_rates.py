@@ -83,25 +83,27 @@ def test_the_rate_is_within_its_interval() -> None:
     assert "NDR 133 kpps [106 kpps, 167 kpps] over 12 searches" in sentence
 
 
-def test_numbers_of_pairs_are_not_pooled() -> None:
-    searches = [search(pps * pairs, pairs=pairs) for pairs in (1, 8) for pps in (190e3, 200e3, 210e3)]
+@pytest.mark.parametrize("name", ["pairs", "burst_frames", "vlan"])
+def test_parameters_are_not_pooled(name: str) -> None:
+    searches = [search(pps * count, **{name: count}) for count in (1, 8) for pps in (190e3, 200e3, 210e3)]
     trials = [
-        trial(
-            1e5,
-            0.0,
-            phase="latency at 50 %",
-            pairs=pairs,
-            **{f"latency_{name}_s": 1e-5 * pairs for name in P},
-        )
-        for pairs in (1, 8)
+        trial(1e5 * count, 0.0, phase=phase, **{name: count} | {f"latency_{of}_s": 1e-5 * count for of in P})
+        for count in (1, 8)
+        for phase in ("search", "latency at 50 %")
     ]
-    lines = loss_rates.report(*(load.complete(pd.DataFrame(each)) for each in (searches, trials)))
+    rows, tried = (load.complete(pd.DataFrame(each)) for each in (searches, trials))
+    lines, words = loss_rates.report(rows, tried), name.replace("_", " ")
     for start in (
-        "pairs 1: NDR 200 kpps ", "pairs 8: NDR 1.6 Mpps ",
-        "pairs 1: one-way latency at 50 % of the rate found: p50 10 µs,",
-        "pairs 8: one-way latency at 50 % of the rate found: p50 80 µs,",
+        "1: NDR 200 kpps ", "8: NDR 1.6 Mpps ",
+        "1: one-way latency at 50 % of the rate found: p50 10 µs,",
+        "8: one-way latency at 50 % of the rate found: p50 80 µs,",
     ):  # fmt: skip
-        assert sum(line.startswith(f"ovs, frames 64, 1000 flows, {start}") for line in lines) == 1, start
+        start = f"ovs, frames 64, 1000 flows, {words} {start}"
+        assert sum(line.startswith(start) for line in lines) == 1, start
+    layout = figures.load_loss(tried, loss_rates.rates(rows)).layout
+    titles = [note.text for note in layout.annotations if note.text.startswith("<b>")]
+    assert titles == [f"<b>frames 64, 1000 flows, {words} {count}</b>" for count in (1, 8)]
+    assert [round(line.x0, -4) for line in layout.shapes] == [200e3, 1600e3], "a panel has its own rate alone"
 
 
 def test_hosts_are_not_pooled() -> None:
@@ -208,6 +210,27 @@ def test_rates_of_a_path_without_one_enter_no_verdict(lossy_count: int, compared
     if not compared:
         assert line["word"] == "no evidence"
         assert line["sentence"] == f"no evidence about veth: veth has no rate ({LOST})"
+
+
+@pytest.mark.parametrize(("limited_count", "compared"), [(1, True), (2, False)])
+def test_an_arm_that_the_generator_limits_is_not_slower(limited_count: int, compared: bool) -> None:
+    """The searches that found a rate are those that were disturbed."""
+    common = {"generator": "packets", "protocol": "udp", "folder": "run", "where": "here"}
+    rows = [
+        {**search(pps + 1e3 * at), **common, "role": role, "round": at}
+        for at in range(4)
+        for role, pps in (("baseline", 200e3), ("control", 201e3))
+    ]
+    for at in range(4):
+        pps, reason = (None, LIMIT) if at < limited_count else (150e3, None)
+        one = search(pps, arm="veth", reason=reason, lower_bound_pps=300e3)
+        rows.append({**one, **common, "role": "variant", "round": at})
+    table = pd.DataFrame(rows)
+    table = load.complete(table.assign(throughput_bps=table["throughput_pps"] * 512))
+    [line] = verdicts.verdicts(table).to_dict("records")
+    assert (line["word"] == "slower") == compared
+    if not compared:
+        assert line["sentence"] == f"no evidence about veth: veth has no rate ({LIMIT})"
 
 
 def test_figure_marks_excluded_trials() -> None:
