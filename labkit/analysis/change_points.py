@@ -47,7 +47,7 @@ def changes(y: Floats, low: Floats, high: Floats) -> list[Change]:
     """
     if len(y) < LEAST:
         return []
-    y = _without_single(y)
+    y = without_single(y)
     errors = np.fmax((high - low) / (2 * float(ndtri(0.975))), _deviation(y) / math.sqrt(2))
     places = _proposed(y, errors)
     while places:
@@ -59,8 +59,11 @@ def changes(y: Floats, low: Floats, high: Floats) -> list[Change]:
     return []
 
 
-def _without_single(y: Floats) -> Floats:
-    """Return the series with each point that is far from both of its neighbours replaced by the nearer one."""
+def without_single(y: Floats) -> Floats:
+    """Return the series with each point that is far from both of its neighbours replaced by the nearer one; one that is
+    too short as it is."""
+    if len(y) < LEAST:
+        return y
     # The first and the last point have two neighbours on one side.
     ends = np.concatenate([y[2:3], y, y[-3:-2]])
     near = np.median([ends[:-2], y, ends[2:]], axis=0)

@@ -154,5 +154,5 @@ def latency_box(rows: pd.DataFrame) -> go.Figure:
             figure.add_trace(trace, row=row, col=1)
     figure.update_yaxes(type="log", dtick=1, title_text="ms")
     figure.update_layout(boxmode="group")
-    subtitle = "boxes: quartiles and median; whiskers: from the 1st to the 99th percentile, all rounds"
+    subtitle = "answered probes: quartiles and median; whiskers: the 1st and the 99th percentile, all rounds"
     return finish(figure, rows, "Round-trip times before, under and after the load", subtitle)

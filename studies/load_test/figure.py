@@ -30,7 +30,7 @@ def over_time(rows: pd.DataFrame) -> go.Figure:
     every = rows[rows["part"].eq("steps") & rows["offered_pps"].notna()]
     steps = every[every["direction"].eq("all")]
     line_pps = _line_pps(rows, steps)
-    limit = float(steps["loss_goal_ratio"].max()) if len(steps) else None
+    limit = float(steps["loss_goal_ratio"].max()) if steps["loss_goal_ratio"].nunique() == 1 else None
     of_line = "" if line_pps is None else f", dashed: all lines full ({si(line_pps, 'pps')})"
     of_limit = "" if limit is None else f", dashed: the limit ({100 * limit:g} %)"
     titles = (
@@ -84,10 +84,11 @@ def _of_test(name: str, color: str, steps: pd.DataFrame, ways: pd.DataFrame) -> 
 
 
 def _line_pps(rows: pd.DataFrame, steps: pd.DataFrame) -> float | None:
-    """Return what all lines carry, unless it would push everything else to the bottom of the panel."""
+    """Return what all lines carry, if it is the same in all tests and does not push everything else to the bottom."""
     results = rows[rows["part"].eq("cost") & rows["line_pps"].notna()]
-    most = (results["line_pps"] * results["senders_count"]).max()
-    return None if pd.isna(most) or most > 5 * steps["requested_pps"].max() else float(most)
+    full = results["line_pps"] * results["senders_count"]
+    is_far = full.max() > 5 * steps["requested_pps"].max()
+    return float(full.max()) if full.nunique() == 1 and not is_far else None
 
 
 def line_shares(rows: pd.DataFrame, own: pd.DataFrame, published: pd.DataFrame) -> go.Figure:

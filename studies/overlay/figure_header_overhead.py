@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from labkit.analysis import theme
 from labkit.analysis.figures.cost_by_size import IP_BYTES, UDP_BYTES
-from labkit.analysis.figures.forest_plot import as_rows, drawn_range, ratio_ticks
+from labkit.analysis.figures.forest_plot import as_rows, control_band, drawn_range, ratio_ticks
 from labkit.analysis.figures.panels import Panel, finish, panels, titled_grid
 from labkit.analysis.load import part
 from labkit.common.packets import ETHERNET_BYTES
@@ -141,8 +141,7 @@ def _controls(figure: go.Figure, panel: Panel, margin: float, place: dict[str, i
     """Draw the rule at 1, and at each size the band of the baseline against itself."""
     for size in sorted(panel.table["payload"].unique()):
         some = panel.table[panel.table["payload"].eq(size)]
-        low, high = some["control_low"].iloc[0], some["control_high"].iloc[0]
-        if not pd.isna(low):
+        for low, high in control_band(some):
             figure.add_shape(type="rect", x0=size / margin, x1=size * margin, y0=low, y1=high, **place)
     rule = {"type": "line", "line_width": 1, "opacity": 0.8}
     figure.add_shape(xref="x domain", x0=0, x1=1, y0=1, y1=1, **rule, **place)

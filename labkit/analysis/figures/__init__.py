@@ -26,7 +26,7 @@ from labkit.analysis.figures.over_time import over_time
 from labkit.analysis.figures.panels import Panel, arms, finish, grid, panels
 from labkit.analysis.figures.percentiles import percentiles
 from labkit.analysis.figures.requests import requests
-from labkit.analysis.load import metric_values
+from labkit.analysis.load import metric_values, unsupported_rates
 from labkit.analysis.protocols import CARRYING, PROTOCOLS
 from labkit.common import units
 
@@ -49,7 +49,8 @@ def throughput(
     axis has counts; bars are 95 % intervals (Student's t on logarithms). A faint point is one round: the mean of its
     slices, or its whole run (open). At each place, the mean is of slices if there are any, else of whole runs.
     """
-    figure, axis = against(rows.assign(value=metric_values(rows)), THROUGHPUT, along, panel, colour)
+    values = metric_values(rows).mask(unsupported_rates(rows))
+    figure, axis = against(rows.assign(value=values), THROUGHPUT, along, panel, colour)
     each = (rows[rows["protocol"].eq(name)] for name in PROTOCOLS)
     quantities = dict.fromkeys(protocols.of(one).quantity for one in each if len(one))
     title = f"{units.listed(list(quantities)) or 'throughput'}{axis}"
@@ -91,7 +92,8 @@ def slices(rows: pd.DataFrame) -> go.Figure:
     parts = panels(ok, columns_count=2)
     figure = grid(parts, SLICES_PX)
     for panel in parts:
-        wide = panel.table.pivot_table(index=["round", "slice"], columns="arm", values="throughput_bps")
+        turn = [name for name in ("folder", "round", "slice") if panel.table[name].notna().all()]
+        wide = panel.table.pivot_table(index=turn, columns="arm", values="throughput_bps")
         baseline, *others = arms(panel.table)
         if baseline[1] != "baseline" or not others:
             continue

@@ -36,7 +36,7 @@ def latency_cdf(rows: pd.DataFrame) -> go.Figure:
 
 def latency_box(rows: pd.DataFrame) -> go.Figure:
     """Draw the quartiles of the round-trip times (logarithmic) of each arm, in the same panels."""
-    subtitle = "boxes: quartiles and median; whiskers: the 1st and the 99th percentile; all rounds together"
+    subtitle = "answered requests, all rounds; boxes: quartiles, median; whiskers: 1st and 99th percentile"
     return finish(_drawn(rows, boxed=True), rows, "Round-trip times of each arm", subtitle)
 
 

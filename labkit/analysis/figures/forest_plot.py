@@ -188,8 +188,7 @@ def _draw(figure: go.Figure, marks: Marks, panel: Panel, texts: _Texts) -> None:
     rule = {"type": "line", "line_width": 1, **panel.place}
     for _, group in table[~table["absent"]].groupby("pairs"):
         top, bottom = group["y"].min() - 0.5, group["y"].max() + 0.5
-        low, high = group["control_low"].iloc[0], group["control_high"].iloc[0]
-        if not pd.isna(low):
+        for low, high in control_band(group):
             marks.shape(type="rect", x0=low, x1=high, y0=top, y1=bottom, **panel.place)
         if bottom < len(table) - 0.5:
             marks.shape(xref="x domain", x0=0, x1=1, y0=bottom, y1=bottom, **rule)
@@ -201,6 +200,12 @@ def _draw(figure: go.Figure, marks: Marks, panel: Panel, texts: _Texts) -> None:
         labels = [label.replace(" · ", "<br>", 1) for label in labels]
     axis = {"tickvals": table["y"], "ticktext": labels, "range": [len(table) - 0.5, -0.5], "ticks": ""}
     figure.update_yaxes(**axis, showgrid=False, automargin=False, **panel.place)
+
+
+def control_band(lines: pd.DataFrame) -> list[tuple[Any, ...]]:
+    """Return the interval of the baseline against itself, which not all of these lines may have; none without any."""
+    known = lines[["control_low", "control_high"]].dropna()
+    return list(known[:1].itertuples(index=False, name=None))
 
 
 def _numbers(one: dict[Any, Any]) -> str:

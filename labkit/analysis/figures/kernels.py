@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.analysis import protocols, theme
-from labkit.analysis.figures.forest_plot import as_rows, drawn_range, ratio_ticks
+from labkit.analysis.figures.forest_plot import as_rows, control_band, drawn_range, ratio_ticks
 from labkit.analysis.figures.panels import TURNED, Panel, finish, grid, labels, panels
 from labkit.analysis.load import hosts
 
@@ -56,8 +56,7 @@ def _controls(figure: go.Figure, panel: Panel) -> None:
     """Draw the rule at 1, and in each kernel the band of the baseline against itself."""
     for place in sorted(panel.table["place"].unique()):
         rows = panel.table[panel.table["place"].eq(place)]
-        low, high = rows["control_low"].iloc[0], rows["control_high"].iloc[0]
-        if not pd.isna(low):
+        for low, high in control_band(rows):
             figure.add_shape(type="rect", x0=place - 0.45, x1=place + 0.45, y0=low, y1=high, **panel.place)
     rule = {"type": "line", "line_width": 1, "opacity": 0.8}
     figure.add_shape(xref="x domain", x0=0, x1=1, y0=1, y1=1, **rule, **panel.place)

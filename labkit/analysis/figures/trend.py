@@ -3,10 +3,12 @@
 import itertools
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.analysis import stats, theme
+from labkit.analysis.change_points import without_single
 from labkit.analysis.figures.line_chart import THROUGHPUT, Quantity, of_metric
 from labkit.analysis.load import COST
 from labkit.common.schema import BY_NAME
@@ -31,9 +33,9 @@ def trend(
     quantity = RATIO if is_ratio else CPU_TIME if metric == COST else known
     shown = points[["y", "y_low", "y_high"]].astype(float) / quantity.scale
     figure = go.Figure()
-    edges = [0, *places, len(points)]
+    edges, judged = [0, *places, len(points)], without_single(np.log(shown["y"].to_numpy(float)))
     for begin, end in itertools.pairwise(edges):
-        level = float(shown["y"].iloc[begin:end].mean())
+        level = float(np.exp(judged[begin:end].mean()))
         line = {"line_color": theme.GREY, "line_width": 2, "opacity": 0.8}
         figure.add_shape(type="line", x0=begin - 0.5, x1=end - 0.5, y0=level, y1=level, **line)
     for place, text in zip(places, texts, strict=True):

@@ -15,7 +15,7 @@ from pyarrow import parquet
 from synthetic_rows import HOSTS, rows, save
 
 from labkit import cli
-from labkit.analysis import change_points, history
+from labkit.analysis import change_points, history, trend_page
 from labkit.common.errors import BadInput
 
 ARMS = {"veth": 1.0, "veth (again)": 1.0, "vxlan": 0.8}
@@ -136,6 +136,17 @@ def test_a_series_of_a_csv_file_is_judged(tmp_path: Path, capsys: pytest.Capture
     [change] = series["changes"]
     assert (series["points_count"], change["before"], change["after"]) == (11, "own.csv:6", "own.csv:7")
     assert change["sentence"].startswith("worse: +20 %")
+
+
+def test_drawn_levels_are_those_that_are_judged(tmp_path: Path) -> None:
+    """A single run that is off counts as its neighbour in both."""
+    values = (100, 101, 300, 99, 100, 101, 99, 120, 121, 119, 120, 121, 120, 119)
+    (tmp_path / "own.csv").write_text("series,value\n" + "".join(f"p99,{value}\n" for value in values))
+    history.add(tmp_path / "own.csv", tmp_path / "track")
+    [series] = history.read(tmp_path / "track").series
+    [change] = series.changes
+    before, after = (one.y0 for one in trend_page.figure(series).layout.shapes if one.y0 == one.y1)
+    assert after / before == pytest.approx(change.ratio)
 
 
 def test_a_wrong_csv_file_is_one_sentence(tmp_path: Path) -> None:

@@ -189,6 +189,10 @@ def test_kernels_in_order_of_version() -> None:
     bands = [shape for shape in figure.layout.shapes if shape.type == "rect"]
     assert [round((band.x0 + band.x1) / 2) for band in bands] == [0, 1, 2, 3]
     assert all(band.y0 < 1 < band.y1 for band in bands)
+    first = report(ratios=WITH_IPVLAN)
+    first.loc[first["topology"].eq("macvlan_bridge"), ["status", "reason"]] = ["unsupported", "no macvlan"]
+    shapes = figures.kernels(verdict_tables.verdicts(first)).layout.shapes
+    assert len([shape for shape in shapes if shape.type == "rect"]) == 4
     [note] = [note.text for note in figure.layout.annotations if note.name == "notes"]
     assert (
         note.replace("<br>", " ") == f"ipvlan_l2 (on {NAMES[2]} and on {NAMES[3]}): this kernel has no ipvlan"

@@ -165,6 +165,10 @@ def test_percentiles_from_the_median_to_the_longest() -> None:
     figure = figures.percentiles(rows.assign(protocol="tcp_rr", metric="latency_p50_s"))
     assert {tuple(np.round(line.y)) for line in lines(figure)} == {(10, 20, 40, 80, 160)}
     assert next(figure.select_xaxes()).ticktext == ("p50", "p90", "p99", "p99.9", "max")
+    lossy = rows.assign(protocol="tcp_rr", metric="latency_p50_s", lost_count=1.0)
+    lossy.loc[lossy.index[5:7], "latency_max_s"] = math.nan
+    subtitle = figures.percentiles(lossy).layout.title.subtitle.text.replace("<br>", " ")
+    assert subtitle.endswith("; without 2 percentiles that a lost round trip is")
 
 
 def test_distribution_merges_the_rounds() -> None:
@@ -195,6 +199,9 @@ def test_slices_compared_within_a_round() -> None:
     raw = [trace for trace in figures.slices(rows).data if trace.mode == "markers"]
     assert {trace.name for trace in raw} == {"macvlan_bridge", "veth_bridge (again)"}
     assert {len(trace.y) for trace in raw} == {ROUNDS * SLICES}
+    both = pd.concat([rows, rows.assign(folder="another run")], ignore_index=True)
+    raw = [trace for trace in figures.slices(both).data if trace.mode == "markers"]
+    assert {len(trace.y) for trace in raw} == {2 * ROUNDS * SLICES}, "slices of two runs are not averaged"
 
 
 def test_labels_of_many_counts_do_not_overlap() -> None:

@@ -28,6 +28,10 @@ def test_forest_lines_and_bands() -> None:
         "vxlan · 2 pairs",
     ]
     assert "veth_bridge" in list(figure.select_xaxes())[-1].title.text
+    # The first arm of a point has no ratio.
+    lost = verdicts["topology"].eq("macvlan_bridge") & verdicts["pairs"].eq(2)
+    verdicts.loc[lost, ["ratio", "low", "high", "control_low", "control_high"]] = math.nan
+    assert len([shape for shape in figures.forest(verdicts).layout.shapes if shape.type == "rect"]) == 2 * 3
 
 
 def test_intervals_and_labels_of_the_forest() -> None:

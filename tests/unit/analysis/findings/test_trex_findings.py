@@ -89,6 +89,12 @@ def test_figures_show_own_and_published_results() -> None:
     ]
     assert [1e5] in received
     assert [2e5] in received
+    of_lines = [rows().assign(point=str(pps), line_pps=pps) for pps in (1e5, 2e4)]
+    for table, count in (
+        (of_lines[0], 1),
+        (pd.concat(of_lines), 0),
+    ):  # lines of two tests have no common rate
+        assert str(trex_figure.over_time(table).layout.annotations).count("all lines full") == count
     table = rows().iloc[:0]
     for figure in (
         trex_figure.over_time(table),
