@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from labkit.analysis.flame import folded_stacks
-from labkit.analysis.flame.frame_tree import Tree, build_tree
+from labkit.analysis.flame.frame_tree import Tree, build_tree, is_idle
 from labkit.analysis.flame.processes import NAMED
 from labkit.analysis.flame.significance import Floats
 from labkit.analysis.protocols import CostUnit
@@ -64,7 +64,8 @@ class Arm:
         kept, others = [], Counter[str]()
         for each in self.rounds:
             stacks = {stack: count for stack, count in each.stacks.items() if wanted(stack.split(";")[0])}
-            left = {stack: each.stacks[stack] for stack in each.stacks.keys() - stacks.keys()}
+            others_and_idle = ((stack, count) for stack, count in each.stacks.items() if stack not in stacks)
+            left = {stack: count for stack, count in others_and_idle if not is_idle(stack.rpartition(";")[2])}
             kept.append(replace(each, stacks=stacks, others_count=each.others_count + sum(left.values())))
             for stack, count in left.items():
                 others[stack.split(";")[0]] += count

@@ -135,15 +135,18 @@ def _ratio(left: pd.DataFrame, right: pd.DataFrame) -> str:
     """
     both = (left, right)
     method = "slice" if all(rows["method"].eq("slice").any() for rows in both) else "whole"
-    of = []
+    of, placed = [], True
     for rows in both:
-        logs = rows[rows["method"].eq(method) & rows["log"].notna()].groupby("setup")["log"]
+        used = rows[rows["method"].eq(method) & rows["log"].notna()]
+        placed &= method == "whole" or bool(used["placement"].notna().all())
+        logs = used.groupby("setup")["log"]
         of.append({str(setup): stats.centre(own.to_numpy(float)) for setup, own in logs})
     if not all(of):
         return "one side has no valid measurement"
     if rounds := sorted(of[0].keys() & of[1].keys()):
-        effect, paired = stats.effect([of[1][one] - of[0][one] for one in rounds]), ", round by round"
+        lost, paired = stats.lost_freedom(len(rounds), placed), ", round by round"
+        effect = stats.effect([of[1][one] - of[0][one] for one in rounds], lost=lost)
     else:
-        unpaired = stats.difference(list(of[0].values()), list(of[1].values()))
+        unpaired = stats.difference(list(of[0].values()), list(of[1].values()), placed=placed)
         effect, paired = compare_runs.with_drift(unpaired), ""
     return f"{stats.ratio_text(effect.ratio, effect.low, effect.high)} ({effect.how}{paired})"

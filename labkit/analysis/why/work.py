@@ -81,7 +81,8 @@ class Round:
     stage per unit that arrived.
 
     Shares of the time of all CPUs: foreign_share for programs outside the experiment, steal_share for the hypervisor,
-    busy_share for all busy time. stacks: all samples as they were recorded, with their processes.
+    busy_share for all busy time. stacks: all samples as they were recorded, with their processes; of some processes
+    alone, those that count.
 
     round_trip_s: the mean time of a round trip in a closed loop of one connection. With more of them a request also
     waits for others' CPU time, which its own does not show, so it is unknown. wait_s: for each request, how long the
@@ -195,31 +196,36 @@ def _round(
     processes: str,
 ) -> Round:
     samples: dict[str, Counter[str]] = {stage: Counter() for stage in STAGES}
-    foreign = 0
+    foreign, busy, counted = 0, 0, dict[str, int]()
     wanted = process_pattern(processes).fullmatch
     over_nic = row.get("nodes") == "two" or pd.notna(row.get("parent"))
     for stack, count in stacks.items():
         result = stage_of(stack, over_nic)
         process = stack.partition(";")[0]
-        if result is not None and (result[0] == RECEIVE or processes == WITHIN or wanted(process)):
-            samples[result[0]][result[1]] += count
-        elif result is None and not is_idle(stack.rpartition(";")[2]):
+        if is_idle(stack.rpartition(";")[2]):
+            continue
+        busy += count
+        if result is None:
             foreign += count
+        elif result[0] == RECEIVE or processes == WITHIN or wanted(process):
+            samples[result[0]][result[1]] += count
+            counted[stack] = count
     capacity_s = float(row["window_s"]) * float(row["cpus_count"] or 1)
-    busy = sum(sum(each.values()) for each in samples.values()) + foreign
     rate = row["transaction_rate"]
     several = (
         row["pairs"] * row["streams"] != 1
         or pd.notna(row["outstanding"])
         or _has_own_requests(row["changed"])
     )
-    alone = row["loop"] == "closed" and not several
+    # The rest of a round trip is time of no process, not of those that are left out.
+    alone = row["loop"] == "closed" and not several and processes == WITHIN
     return Round(
         str(row["folder"]), samples, period_s, arrived / unit.one, _passed_packets(row, before),
         # Where programs wait long for a CPU, samples were taken for longer than the window.
         min(foreign * period_s / capacity_s, 1.0) if capacity_s > 0 else math.nan,
         float(row["steal_s"]) / capacity_s if capacity_s > 0 and pd.notna(row["steal_s"]) else 0.0,
-        min(busy * period_s / capacity_s, 1.0) if capacity_s > 0 else math.nan, stacks,
+        min(busy * period_s / capacity_s, 1.0) if capacity_s > 0 else math.nan,
+        stacks if processes == WITHIN else counted,
         1 / float(rate) if alone and pd.notna(rate) and rate > 0 else math.nan,
         math.nan if pd.isna(row["cpu_wait_s"]) else float(row["cpu_wait_s"]) / arrived,
     )  # fmt: skip

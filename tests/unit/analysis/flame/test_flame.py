@@ -190,6 +190,9 @@ def test_process_selection() -> None:
     assert one.left_out.startswith("40 % of the samples of l are in other processes (python, qemu")
     assert one.left_out in flame.graph(one).data["notes"]
     assert one.only("iperf3") == one
+    idle = arm("l", {"iperf3;a": 60, "python;b": 40, IDLE: 900}, cpu_s=0.1).only("iperf3")
+    assert idle.left_out.startswith("40 % of the samples of l are in other processes (python)")
+    assert "CPU time that the kernel counted" not in " ".join(flame.graph(idle).data["notes"])
     for wrong, why in (("nginx", "the profile has iperf3"), ("(", "not a valid regular expression")):
         with pytest.raises(BadInput, match=why):
             one.only(wrong)

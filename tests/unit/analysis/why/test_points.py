@@ -1,6 +1,7 @@
 """`labkit why` for two points of a run: their names, invalid points, and the conclusions."""
 
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -65,6 +66,21 @@ def test_points_of_two_runs_of_a_sweep_are_not_paired(folder: Path, tmp_path: Pa
     [sentence] = verdict.sentences(sides)[0]
     assert "round by round" not in sentence
     assert "Welch's t over 5 and 5 set-ups, widened by 5 % for the drift between runs" in sentence
+
+
+def test_ends_that_the_scheduler_placed_widen_a_ratio_of_points(folder: Path, tmp_path: Path) -> None:
+    """Student's t over five rounds has 2 instead of 4 degrees of freedom."""
+    read = (map(json.loads, path.read_text().splitlines()) for path in (folder / "rows").iterdir())
+    slices, widths = [row for each in read for row in each if row["method"] == "slice"], list[float]()
+    for placement in (None, "0,1"):
+        own = synthetic_rows.save(
+            tmp_path / ("placed" if placement else "free"), [row | {"placement": placement} for row in slices]
+        )
+        sides = selection.select_sides(f"{own}:{ARM},length_bytes=400", "length_bytes=800")
+        [sentence] = verdict.sentences(sides)[0]
+        low, high = map(float, re.findall(r"\[([\d.]+), ([\d.]+)\]", sentence)[0])
+        widths.append(math.log(high / low))
+    assert widths[0] / widths[1] == pytest.approx(4.303 / 2.776, rel=0.1)
 
 
 def test_kernels_of_a_sweep_are_explained_one_by_one(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from synthetic_why_run import page, run, section, words
 
 from labkit.analysis import flame, load, why
 from labkit.analysis.flame import load_profiles
-from labkit.analysis.why import explain_run, sections, selection, verdict
+from labkit.analysis.why import explain_run, sections, selection, verdict, work
 from labkit.cli import main
 from labkit.common.errors import BadInput
 
@@ -177,6 +177,14 @@ def test_runs_of_one_side_are_judged_together(folder: Path, tmp_path: Path) -> N
         in sentence
     )
     assert "Welch's t over 2 and 2 runs" in sentence
+
+
+def test_a_choice_of_processes_leaves_the_machine_as_busy(folder: Path) -> None:
+    [point] = selection.points(selection.select_sides(str(folder), None))
+    every, some = (work.rounds(point, 0, processes) for processes in (load_profiles.WITHIN, "process1"))
+    assert [one.busy_share for one in some] == [one.busy_share for one in every]
+    assert all(0 < one.cost_s < other.cost_s for one, other in zip(some, every, strict=True))
+    assert {stack.partition(";")[0] for one in some for stack in one.stacks} == {"process1"}
 
 
 def test_invalid_process_pattern_is_refused(
