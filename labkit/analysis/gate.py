@@ -49,7 +49,7 @@ class Condition(NamedTuple):
     @property
     def text(self) -> str:
         """What a worse point is: `slower by more than 3 %`."""
-        return f"{CONDITIONS[self.what]} by more than {units.percent(self.beyond)}"
+        return f"{CONDITIONS[self.what]} by more than {units.exact_percent(self.beyond)}"
 
 
 # What may be worse, in words.
@@ -355,7 +355,7 @@ def sentences(judged: Sequence[Judged], conditions: Sequence[Condition]) -> list
         counts = {each: words.count(each) for each in VERBS if each in words}
         many = units.listed([f"{count} {VERBS[each][count > 1]}" for each, count in counts.items()])
         how = "" if by.what == "slower" else f" ({CONDITIONS[by.what]})"
-        points, beyond = units.counted(len(own), "point"), units.percent(by.beyond)
+        points, beyond = units.counted(len(own), "point"), units.exact_percent(by.beyond)
         result.append(f"{overall(own)}: of {points} {many} worse by more than {beyond}{how}")
     return result
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from labkit.common import extensions
 from labkit.common.errors import Failed
 from labkit.common.switch_options import OPTIONS
-from labkit.common.units import percent, si
+from labkit.common.units import exact_percent, si
 
 TARGET_HELD = "the target was held"  # in the column `ended`: the load test reached no limit
 # Values of the column ends_on, in words
@@ -201,7 +201,7 @@ COLUMNS: tuple[Column, ...] = (
         ("burst_frames", "1", "integer", "frames that a sender was to send back to back; null: what is due in 0.15 ms",
          "bursts of {:g}".format),
         ("loss_goal_ratio", "1", "number", "the share of frames that may be lost at the rate that is searched for",
-         lambda goal: f"PDR {percent(goal)}" if goal else "NDR"),
+         lambda goal: f"PDR {exact_percent(goal)}" if goal else "NDR"),
         use="group",
     ),
     *_columns("reader", "parametrises",

@@ -53,9 +53,16 @@ def digits(value: float, sign: bool = False) -> str:
 
 
 def percent(share: float) -> str:
-    """Format a share in per cent: 0.153 gives `15 %`, 0.0153 gives `1.5 %`."""
+    """Format a share in per cent: 0.153 gives `15 %`, 0.0153 gives `1.5 %`, 0.0002 gives `0.02 %`."""
     number = f"{100 * share:.1f}".removesuffix(".0") if abs(share) < 0.0995 else f"{100 * share:.0f}"
+    if 1e-6 <= abs(share) < 0.0005:  # not 0, and more than an error of rounding
+        number = f"{float(f'{100 * share:.1g}'):.6f}".rstrip("0")
     return f"{number if share < 100 else f'{100 * share:.2g}'} %"
+
+
+def exact_percent(share: float) -> str:
+    """Format a share that somebody chose, with all its digits: 0.0125 gives `1.25 %`."""
+    return f"{100 * share:.12g} %"
 
 
 def plus_minus(middle: float, half: float, sign: bool = False) -> str:

@@ -92,7 +92,7 @@ def judgement_notes(it: Difference) -> list[str]:
         ]
     result = [
         f"Coloured frames stand out from the spread between rounds (Student's t over {rounds}). At most"
-        f" {units.percent(CLAIM_SHARE)} of them are expected to be chance (Benjamini-Hochberg)."
+        f" {units.exact_percent(CLAIM_SHARE)} of them are expected to be chance (Benjamini-Hochberg)."
     ]
     if it.frames.control is not None:
         count = int(it.frames.control.stands_out.sum())

@@ -263,7 +263,7 @@ def work_table(of: Conclusion) -> Table:
         f"Cost per {split.unit.description} = packets sent for each that arrived × CPU time of each stage for a"
         " packet that passes it. The differences add up: each factor is weighted by the mean of the other factor over"
         f" both sides. Several questions are asked of the same rounds, so a difference needs"
-        f" p < {units.percent(CLAIM_SHARE)}; it is unsure where only its 95 % interval excludes 0."
+        f" p < {units.exact_percent(CLAIM_SHARE)}; it is unsure where only its 95 % interval excludes 0."
     )
     return title, text, pd.DataFrame(lines).T.rename_axis(columns="stage")
 

@@ -79,6 +79,8 @@ def test_sizes_and_answers_are_plain_english() -> None:
     assert gate.sentences([replace(point, word=word) for word in words], [SLOWER]) == [
         "worse: of 4 points 1 is, 1 may be and 2 are not worse by more than 3 %"
     ]
+    texts = [gate.condition(given).text for given in ("slower>2.25%", "loss>0.03%", "cpu>12.5%")]
+    assert [text.partition("more than ")[2] for text in texts] == ["2.25 %", "0.03 %", "12.5 %"]
 
 
 def test_few_set_ups_are_more_often_far_beyond_the_margin() -> None:
