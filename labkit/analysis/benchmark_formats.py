@@ -5,24 +5,22 @@ figures show it.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import msgspec
 import numpy as np
 import pandas as pd
 
-from labkit.analysis import load, stats
-from labkit.analysis.load import Key, group_text, groups, measured_rows, part
+from labkit.analysis import stats
+from labkit.analysis.load import Key, group_text, groups, measured_rows
 from labkit.analysis.protocols import higher_is_better
 from labkit.common.errors import BadInput
 from labkit.common.schema import BY_NAME
 
 
-def _series(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str, bool, stats.Effect]]:
+def _series(rows: pd.DataFrame) -> Iterator[tuple[str, str, bool, stats.Effect]]:
     """Yield the name, the metric, its direction (whether more is better) and the mean of each arm at each point."""
-    table = load.complete(pd.DataFrame([{**row, "folder": row["run"]} for row in rows]))
-    ok = measured_rows(part(table, "cost"))
+    ok = measured_rows(rows)
     ok = ok[ok["role"].ne("control") & ok["value"].gt(0)]
     if ok.empty:
         raise BadInput("these rows have no valid measurement of throughput or latency")
@@ -41,9 +39,9 @@ def arm_means(ok: pd.DataFrame) -> Iterator[tuple[Key, str, pd.DataFrame, stats.
             yield key, str(arm), used, mean
 
 
-def github_action_benchmark(rows: Sequence[dict[str, Any]]) -> bytes:
-    """Return the rows as JSON for github-action-benchmark: its tool customBiggerIsBetter, or customSmallerIsBetter for
-    round-trip times. Raises BadInput for both together, because a file has one direction."""
+def github_action_benchmark(rows: pd.DataFrame) -> bytes:
+    """Return the rows (`load.load`) as JSON for github-action-benchmark: its tool customBiggerIsBetter, or
+    customSmallerIsBetter for round-trip times. Raises BadInput for both together, because a file has one direction."""
     each = list(_series(rows))
     if len({more for _, _, more, _ in each}) > 1:
         raise BadInput("throughput and round-trip times have no common direction: export two runs")
@@ -55,9 +53,9 @@ def github_action_benchmark(rows: Sequence[dict[str, Any]]) -> bytes:
     return msgspec.json.format(msgspec.json.encode(points)) + b"\n"
 
 
-def bencher_metric_format(rows: Sequence[dict[str, Any]]) -> bytes:
-    """Return the rows as JSON in the Bencher Metric Format: throughput in bit/s, transaction (their rate) in 1/s,
-    latency in ns."""
+def bencher_metric_format(rows: pd.DataFrame) -> bytes:
+    """Return the rows (`load.load`) as JSON in the Bencher Metric Format: throughput in bit/s, transaction (their rate)
+    in 1/s, latency in ns."""
     result: dict[str, dict[str, dict[str, float]]] = {}
     for name, metric, _, mean in _series(rows):
         measure, scale = ("latency", 1e9) if metric.endswith("_s") else (metric.rpartition("_")[0], 1.0)

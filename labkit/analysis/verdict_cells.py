@@ -16,10 +16,11 @@ def table(result: pd.DataFrame) -> tuple[list[str], list[list[str]], str, list[s
     """Return the names of the columns, the cells of the verdicts, what is the same in all verdicts, and why there is no
     evidence or no ratio where the cells do not show it.
 
-    Verdicts without a ratio come last: a line for each protocol, MTU, topology and word, with all numbers of pairs.
+    Verdicts without a ratio come last: a line for each protocol, MTU, topology, baseline and word, with all numbers of
+    pairs.
     """
     varying, same = varying_and_same([point_cells(group_of(line)) for _, line in result.iterrows()])
-    is_known, alike = result["ratio"].notna(), ["protocol", "mtu_bytes", "topology", "word"]
+    is_known, alike = result["ratio"].notna(), ["protocol", "mtu_bytes", "topology", "baseline", "word"]
     known = result[is_known].sort_values(["protocol", "mtu_bytes", "pairs"], kind="stable")
     several = [known.iloc[[place]] for place in range(len(known))]
     several += [rows for _, rows in result[~is_known].groupby(alike, sort=False, dropna=False)]

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from labkit import __version__
-from labkit.analysis import parquet_rows, published_runs
+from labkit.analysis import load, parquet_rows, published_runs
 from labkit.analysis.benchmark_formats import bencher_metric_format, github_action_benchmark
 from labkit.commands import arguments
 from labkit.commands.messages import note
@@ -63,13 +63,14 @@ def parquet(rows: Sequence[Row]) -> bytes:
 
 
 _MEAN = "a mean for each arm at each point"
-FORMS: dict[str, tuple[Callable[[Sequence[Row]], bytes], str]] = {
+FORMS: dict[str, tuple[Callable[[Any], bytes], str]] = {
     "parquet": (parquet, "Parquet, with units and meanings"),
     "csv": (csv_text, "CSV"),
     "json": (json_lines, "JSON, one object per line"),
     "github": (github_action_benchmark, f"JSON for github-action-benchmark, {_MEAN}"),
     "bencher": (bencher_metric_format, f"JSON in the Bencher Metric Format, {_MEAN}"),
 }
+MEANS = ("github", "bencher")  # of what verdicts compare, in their metric
 
 
 def write(folder: Path, form: str, out: Path) -> int:
@@ -81,7 +82,7 @@ def write(folder: Path, form: str, out: Path) -> int:
     if out == STDOUT and form == "parquet":
         raise BadInput("--parquet - is not possible, because Parquet is not text: name a file")
     encode, _ = FORMS[form]
-    content = encode(rows)
+    content = encode(load.load(folder) if form in MEANS else rows)
     if out != STDOUT:
         run_folder.write(out, content)
     else:

@@ -106,8 +106,8 @@ def _medians(title: str, df: pd.DataFrame) -> Table:
         # TCP counters count frames of up to 64 KB because of offloads, so there is no packet rate
         in_packets = protocol.work == "packet"
         rate = units.si(ok["throughput_pps"].median() if len(ok) and in_packets else None, "pps")
-        busy, window_s = "–", ok["window_s"].sum()
-        if window_s > 0 and ok["cpu_s"].notna().any():
+        busy, window_s = "–", ok["window_s"].where(ok["cpu_s"].notna()).sum()
+        if window_s > 0:
             busy = f"{(ok['cpu_s'].sum() / window_s):.2f} of {rows['cpus_count'].iloc[0]:g}"
         point = verdict_cells.point_cells(of)
         table.add_row(*(point[name] for name in varying), arm, measured, rate, busy, str(len(ok)))

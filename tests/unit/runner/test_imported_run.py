@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import synthetic_rows
 from conftest import ROOT
 
 from labkit import cli
@@ -176,3 +177,13 @@ def test_trackers_get_a_mean_for_each_arm(
     for form in ("github", "bencher"):
         assert cli.main(["rows", str(run), f"--{form}", "-"]) == 0
         assert capsys.readouterr().out.endswith("\n")
+
+
+def test_trackers_get_the_percentile_that_the_run_was_measured_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = synthetic_rows.rows(protocol="ping", latency_p99_s=5e-3)
+    run = synthetic_rows.save(tmp_path / "run", made, percentile="p99")
+    assert cli.main(["rows", str(run), "--bencher", "-"]) == 0
+    arms = json.loads(capsys.readouterr().out).values()
+    assert [one["latency"]["value"] for one in arms] == pytest.approx([5e6] * 2)
