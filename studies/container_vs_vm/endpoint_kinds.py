@@ -121,7 +121,7 @@ def fair(rows: pd.DataFrame) -> pd.DataFrame:
 
     Only groups (ALIKE) in which the two are a fair pair are kept.
     """
-    own = rows[rows["endpoint"].isin([SHARED, OWN_GUEST])].copy()
+    own = rows[rows["endpoint"].isin([SHARED, OWN_GUEST]) & rows["change"].isna()].copy()
     judged = ((there, _judged(there, SHARED, OWN_GUEST) or "") for _, there in groups(own, ALIKE))
     kept = [there for there, words in judged if words.startswith("A fair pair")]
     own = own.loc[[index for there in kept for index in there.index]]

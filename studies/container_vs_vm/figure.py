@@ -130,6 +130,7 @@ def _drawn(
     rows: pd.DataFrame, plots: dict[str, list[Plot]], title: str, note: str = "",
     published: pd.DataFrame | None = None,
 ) -> go.Figure:  # fmt: skip
+    rows = rows[rows["change"].isna()]  # else a kind's mean would have two arms
     there = [name for name in ENDPOINTS if name in set(rows["endpoint"])]
     places = [
         (replace(panel, row=row, column=column, title=f"{_load(panel)}<br>{plot.title}"), plot)
@@ -229,8 +230,7 @@ def _dots(
     )
     logs = np.log(rows["value"]).groupby([rows["folder"], rows["round"]]).mean().to_numpy(float)
     result = stats.effect(logs)
-    middle = result.ratio if result else math.exp(float(logs.mean()))
-    low, high = (result.low or middle, result.high or middle) if result else (middle, middle)
+    middle, low, high = result.ratio, result.low or result.ratio, result.high or result.ratio
     bars = {"array": [high - middle], "arrayminus": [middle - low]}
     numbers = f"{middle:.4g} {rows['unit'].iloc[0]} [{stats.interval_text(low, high)}], {len(logs)} rounds"
     lines = f"<b>{theme.plain(rows['arm'].iloc[0])}</b><br>{numbers}"

@@ -239,7 +239,7 @@ def _ratios(known: pd.DataFrame) -> Iterator[str]:
             mine, theirs = of.get("monitor"), of.get(other)
             if not isinstance(mine, Estimate) or not isinstance(theirs, Estimate):
                 continue
-            if theirs.excludes_zero and theirs.value > 0 and mine.value > 0:
+            if all(one.excludes_zero and one.value > 0 for one in (mine, theirs)):
                 ratio = mine.value / theirs.value
                 yield f"At {load_words(load_pps)}{point} the monitor adds {ratio:.2g} times what {words} adds."
 

@@ -132,7 +132,7 @@ def factors(rows: pd.DataFrame) -> pd.DataFrame:
     columns = ["factor", "level", "other", "ratio", "low", "high", "rounds_count", "ratios_count"]
     if not len(some):
         return pd.DataFrame(columns=columns)
-    goal = some["loss_goal_ratio"].max()
+    some, goal = some[~load.unsupported_rates(some)], some["loss_goal_ratio"].max()
     ok = some[some["loss_goal_ratio"].eq(goal) & some["status"].eq("ok") & some["throughput_pps"].gt(0)]
     ok = ok.assign(
         log=np.log(ok["throughput_pps"].to_numpy(float)),

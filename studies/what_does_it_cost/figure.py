@@ -78,12 +78,12 @@ def _lines(group: pd.DataFrame, of: dict[str, Any]) -> list[dict[str, Any]]:
         effect, baseline_s = _effect(own.set_index("setup")["log"] - both, placed), float(np.exp(base.mean()))
         if effect is None:
             continue
-        word = WORDS.get(stats.verdict(effect, control, higher_is_better=False).word, "no evidence")
+        word = stats.verdict(effect, control, higher_is_better=False).word
         effect, cost_s = stats.widened(effect, control), baseline_s * (effect.ratio - 1)
         result.append({
             **of, "topology": arm, "baseline": names.iloc[0], "ratio": effect.ratio, "low": effect.low,
             "high": effect.high, "control_low": control and control.low, "control_high": control and control.high,
-            "cost_s": cost_s, "baseline_s": baseline_s, "rounds_count": effect.n_count, "word": word,
+            "cost_s": cost_s, "baseline_s": baseline_s, "rounds_count": effect.n_count, "word": WORDS.get(word, word),
             "sentence": f"{arm}: {_price(cost_s, baseline_s, effect, unit)}",
         })  # fmt: skip
     return result

@@ -177,6 +177,16 @@ def test_figures_name_their_machines(tmp_path: Path) -> None:
     assert len(figures_of_ends.ends(result.iloc[:0], reference_tables.container_vs_vm()).data) == 0
 
 
+def test_changed_arms_are_not_mixed_with_unchanged_ones(tmp_path: Path) -> None:
+    result, published = table(tmp_path), reference_tables.container_vs_vm()
+    changed = result.assign(change="slow", topology=result["topology"] + "+slow", role="variant")
+    changed["throughput_bps"] /= 10
+    both = pd.concat([result, changed], ignore_index=True)
+    alone, beside = (figures_of_ends.ends(rows, published) for rows in (result, both))
+    assert [list(trace.x) for trace in beside.data] == [list(trace.x) for trace in alone.data]
+    assert len(endpoint_kinds.fair(both)) == len(endpoint_kinds.fair(result)) > 0
+
+
 def test_logarithmic_axis_with_zero(tmp_path: Path) -> None:
     result = table(tmp_path)
     result.loc[result["endpoint"].eq("guest"), "guest_softirq_s"] = 0.0

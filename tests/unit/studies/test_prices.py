@@ -11,10 +11,10 @@ from studies.what_does_it_cost.figure import price_sentences, prices
 CHANGES = {"rules": 1.1, "gro": 0.8}
 
 
-def priced(again: float = 1.0, **changes: object) -> pd.DataFrame:
-    """Return the prices of two changes; the CPU time of a packet is 10 µs without them, and `again` times as much in
+def priced(again: float = 1.0, of: dict[str, float] = CHANGES, **changes: object) -> pd.DataFrame:
+    """Return the prices of changes; the CPU time of a packet is 10 µs without them, and `again` times as much in
     the second measurement."""
-    arms = {"veth_bridge": 1.0, "veth_bridge (again)": again, **CHANGES}
+    arms = {"veth_bridge": 1.0, "veth_bridge (again)": again, **of}
     rows = synthetic_rows.rows(arms, noise=0.003, protocol="udp", **{"placement": "0,1"} | changes)
     for row in rows:
         row |= {"received_count": 1000, "cpu_s": row["throughput_bps"] / 1e10 / 100}
@@ -30,6 +30,12 @@ def test_known_price_is_found() -> None:
     first, last = price_sentences(table.reset_index())
     assert re.search(r": rules: (1\.0\d|1|0\.9\d+|9\d\d) (µs|ns) \[.+\] of CPU time for each packet;", first)
     assert re.search(r": gro: −(2|1\.9\d|2\.0\d) µs \[−.+, −.+\] of CPU time for each packet;", last)
+
+
+def test_a_change_that_costs_nothing_is_said_to() -> None:
+    table = priced(of={"rules": 1.1, "same": 1.0})
+    assert dict(table["word"]) == {"rules": "more expensive", "same": "no difference beyond 5 %"}
+    assert "no evidence" not in " ".join(price_sentences(table.reset_index()))
 
 
 def test_a_baseline_that_differs_from_itself_hides_a_price() -> None:

@@ -103,6 +103,8 @@ def test_sentences_and_ratios() -> None:
         in silent
     )
     assert any(line.startswith("**tcpdump**, 10 kpps: ") and "it lost 10 %" in line for line in lines)
+    unsure = df.assign(cpu_per_sent_s=df["cpu_per_sent_s"] + 1e-3 * noise * df["change"].eq("monitor"))
+    assert "the monitor adds" not in " ".join(monitor_cost.findings(unsure)), "its interval includes 0"
 
 
 def test_two_measurements_without_a_reader_that_differ_widen_the_costs() -> None:

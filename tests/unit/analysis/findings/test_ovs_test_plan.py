@@ -81,6 +81,11 @@ def test_planted_factors_are_found_ranked_and_have_intervals() -> None:
     rows.loc[rows["rules"].eq("l3"), "status"] = "invalid"
     assert "rules match" not in set(factors(rows)["factor"])
     assert len(factors(rows.iloc[:0])) == 0
+    lost = ROWS["rules"].eq("l3") & ROWS["round"].ne(0)
+    lossy = ROWS.assign(
+        constant_loss_ratio=lost.map({True: 0.01}), status=ROWS["status"].mask(lost, "invalid")
+    )
+    assert "rules match" not in set(factors(lossy)["factor"]), "most searches with l3 found no rate"
     table = factors(ROWS[ROWS["round"].eq(0)])
     assert table["low"].isna().all()
     assert "(1 round: no interval)" in ovs_test_plan.report(ROWS[ROWS["round"].eq(0)])[0]
