@@ -30,8 +30,8 @@ def increase_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def without_increase(rows: pd.DataFrame) -> list[tuple[load.Key, str]]:
-    """Return the group and arm of which some measurement had no longer round trips under load than before it."""
-    ok = rows[rows["status"].eq("ok") & rows[_increase(rows)].le(0)]
+    """Return the group and arm of which some measurement had no longer round trips under load, or one has no time."""
+    ok = rows[rows["status"].eq("ok") & rows[_increase(rows)].fillna(0.0).le(0)]
     return [(key, str(arm)) for key, group in load.groups(ok) for arm in group["topology"].unique()]
 
 
@@ -81,8 +81,8 @@ def findings(rows: pd.DataFrame, _profiles: pd.DataFrame | None = None) -> list[
             f" load ({rates}) and {one['after']} after it: an increase of {one['increase']}."
         )
     lines += [
-        f"{arm}, {load.group_text(key)}: in some measurement the {what} did not increase, so there is no ratio of its"
-        " increase."
+        f"{arm}, {load.group_text(key)}: in some measurement the {what} did not increase, or is a lost probe, so there"
+        " is no ratio of its increase."
         for key, arm in without_increase(rows)
     ]
     compared = increase_verdicts(rows)

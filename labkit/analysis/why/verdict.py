@@ -135,7 +135,8 @@ def _ratio(left: pd.DataFrame, right: pd.DataFrame) -> str:
     """
     both = (left, right)
     method = "slice" if all(rows["method"].eq("slice").any() for rows in both) else "whole"
-    of, placed = [], True
+    of = []
+    placed = True
     for rows in both:
         used = rows[rows["method"].eq(method) & rows["log"].notna()]
         placed &= method == "whole" or bool(used["placement"].notna().all())

@@ -50,15 +50,16 @@ def test_profiles_are_of_the_load_with_pings_beside_it() -> None:
     assert profiles[0].planned_s(usable) > runs * (3 + parameters.omit_s + 4 + 3)
 
 
-def test_a_probe_without_an_increase_leaves_the_verdicts_of_the_other() -> None:
-    """Each probe has rows of its own, and the sentence names the one whose round trips were not longer."""
-    each = {"ping": 1e-3, "udp_rr": -1e-6}
+@pytest.mark.parametrize("without", [-1e-6, None])
+def test_a_probe_without_an_increase_leaves_the_verdicts_of_the_other(without: float | None) -> None:
+    """Each probe has rows of its own, and the sentence names the one of which a round had no longer time, or none."""
     made = [
-        row | {"increase_p50_s": increase_s if row["role"] == "variant" else row["latency_p50_s"]}
-        for protocol, increase_s in each.items()
+        row | {"increase_p50_s": without if at == ("udp_rr", "variant", 0) else row["latency_p50_s"]}
+        for protocol in ("ping", "udp_rr")
         for row in synthetic_rows.rows(
             slices=0, whole=5, protocol=protocol, metric="latency_p50_s", experiment="latency_under_load"
         )
+        for at in [(protocol, row["role"], row["round"])]
     ]
     rows = load.complete(pd.DataFrame(made))
     compared = finding.increase_verdicts(rows)
