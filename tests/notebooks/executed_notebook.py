@@ -27,6 +27,14 @@ def papermill(name: str, out: Path, *words: str) -> list[str]:
     return [sys.executable, "-P", "-m", "papermill", notebook, str(out), *words, "--no-progress-bar"]
 
 
+def without_figures(path: Path) -> None:
+    """Take the figures out of a notebook that a sweep executes for each point; test_sweep.py looks at them."""
+    notebook = nbformat.read(path, as_version=4)
+    [at] = [number for number, cell in enumerate(notebook.cells) if "figures.forest(" in cell.source]
+    del notebook.cells[at:]
+    nbformat.write(notebook, path)
+
+
 class Shown:
     """The outputs of an executed notebook's cells, and of each that is displayed its forms by MIME type."""
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import nbformat
 import pytest
 from dask_cluster import PATIENCE_S, RESOURCE, Cluster, Sweep
+from executed_notebook import without_figures
 from sandbox import Done, Sandbox, one_sentence, sandbox, until
 
 from labkit import __version__
@@ -49,14 +49,6 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
         nic = LONG.replace("[veth, veth_bridge]", "[macvlan_bridge], parent: nic7")
         without_figures(made.project(**sweeps, long=LONG, nic=nic) / "notebooks/01_datapaths.ipynb")
         yield made
-
-
-def without_figures(path: Path) -> None:
-    """Take the figures out of a notebook: each point would draw them, and test_sweep.py looks at them."""
-    notebook = nbformat.read(path, as_version=4)
-    [at] = [number for number, cell in enumerate(notebook.cells) if "figures.forest(" in cell.source]
-    del notebook.cells[at:]
-    nbformat.write(notebook, path)
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,8 @@ from sandbox import MARK, marked, until
 from labkit.common.errors import BadInput, Failed
 from labkit.jupyter import kernelspecs, vm_kernel
 from labkit.jupyter.provisioner import Events, LabProvisioner
+from labkit.measure.agent import notebook_kernel
+from labkit.system import process
 from labkit.system.qemu import kernels
 
 CONNECTION = {
@@ -129,6 +131,20 @@ def test_restart_count(capfd: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):  # a kernel manager polls again and again
         assert asyncio.run(provisioner.poll()) == 0  # exit code of a missing process
     assert capfd.readouterr().err == "labkit: vm:debian: it has ended\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("kill -ILL $$", "was ended by SIGILL: a library uses an instruction that the lab VM's CPU does not have"),
+        ("echo Traceback >&2; echo ImportError: no zmq >&2; exit 1", "ended with 1: ImportError: no zmq"),
+    ],
+)  # fmt: skip
+def test_last_words_of_a_kernel(script: str, words: str) -> None:
+    kernel = process.Running(["sh", "-c", script])
+    with process.all_ended([kernel]):
+        assert not process.wait([kernel], time.monotonic() + 20)
+        assert notebook_kernel._last_words(kernel) == f"sh {words}"
 
 
 def test_boot_progress_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
