@@ -387,8 +387,8 @@ BROKEN = {
         "stopped program: a program", BRIDGE + f"{SLEEPS} kill -STOP $!",
     ),
     "a server that is stopped": (
-        "stopped program: the program", ROUTED + f'{SLEEPS}\n{PYTHON} "{LISTENS}" >/dev/null 2>&1 & sleep 0.5;'
-        " kill -STOP $!",
+        "stopped program: the program", ROUTED + f'{SLEEPS}\n{PYTHON} "{LISTENS}" >/dev/null 2>&1 &\n'
+        "until ip netns exec server ss -Hltn | grep -q :80; do sleep 0.1; done; kill -STOP $!",
     ),
     "no answer to ping": (
         "no answer to ping", BRIDGE + "ip netns exec server sysctl -qw net.ipv4.icmp_echo_ignore_all=1",
@@ -527,7 +527,60 @@ def run(argv: list[str], timeout: float = 120) -> str:
 
 
 Report = dict[str, list[dict[str, str]]]
-CHECK = [*LABKIT, "check", "netns:client", "netns:server", "--json"]
+CHECK = ["check", "netns:client", "netns:server", "--json"]
+# Runs commands in forks of itself, each in the namespaces of a process: importing labkit takes half of a check.
+FORKS = """
+import contextlib, ctypes, io, json, os, signal, sys, traceback
+import labkit.commands.clone, labkit.commands.draw, labkit.measure.existing.checks.check
+import labkit.measure.existing.clone, labkit.measure.existing.questions
+from labkit import cli
+for line in sys.stdin:
+    pid, words = json.loads(line)
+    if child := os.fork():
+        if os.waitpid(child, 0)[1]:
+            sys.exit(f"{words} did not end")
+        continue
+    code = 1
+    try:
+        signal.alarm(120)
+        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+        for space in [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY) for kind in ("mnt", "net")]:
+            assert ctypes.CDLL(None).setns(space, 0) == 0
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            ended = cli.main(words)
+        print(json.dumps([ended, out.getvalue(), err.getvalue()]), flush=True)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+"""
+IDLE: list[subprocess.Popen[str]] = []  # programs that run FORKS
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_fork_is_left() -> Iterator[None]:
+    yield
+    while IDLE:
+        IDLE.pop().communicate(timeout=20)
+
+
+def labkit(words: list[str], *command: str) -> str:
+    """Return what a command of labkit prints in the namespaces that these words enter."""
+    try:
+        program = IDLE.pop()
+    except IndexError:
+        argv, pipe = [sys.executable, "-P", "-c", FORKS], subprocess.PIPE
+        program = subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True, cwd=ROOT)
+    assert program.stdin is not None
+    assert program.stdout is not None
+    program.stdin.write(json.dumps([words[1].partition("=")[2], command]) + "\n")
+    program.stdin.flush()
+    code, out, err = json.loads(program.stdout.readline())
+    IDLE.append(program)
+    assert code == 0, (command, err)
+    return str(out)
 
 
 @contextmanager
@@ -542,7 +595,7 @@ def untouched(script: str) -> Iterator[list[str]]:
 def checked(script: str, *options: str, made: Any = untouched) -> Report:
     """Return the report of a check of a network; it must not change one that is made `untouched`."""
     with made(script) as words:
-        report: Report = json.loads(run([*words, *CHECK, *options]))
+        report: Report = json.loads(labkit(words, *CHECK, *options))
     return report
 
 
@@ -636,16 +689,16 @@ def test_a_clone_lists_what_it_lacks(tmp_path: Path) -> None:
 
 
 def clone(words: list[str], *options: str) -> str:
-    return run([*words, *LABKIT, "clone", "netns:client", "netns:server", *options])
+    return labkit(words, "clone", "netns:client", "netns:server", *options)
 
 
 def of_original_and_clone(name: str, file: Path) -> list[list[tuple[str, str]]]:
     """Return cause and place of what a check finds in a network and in its clone, and write the clone's file."""
     with untouched(BROKEN[name][1]) as words:
-        reports = [run([*words, *CHECK])]
+        reports = [labkit(words, *CHECK)]
         file.write_text(clone(words))
     in_shell = subprocess.run(  # the check is in the namespace of the shell's parent, which is none of the ends
-        [*LABKIT, "shell", str(file)], input=f"nsenter --net=/proc/1/ns/net -- {' '.join(CHECK)}", cwd=ROOT,
+        [*LABKIT, "shell", str(file)], input=f"nsenter --net=/proc/1/ns/net -- {' '.join([*LABKIT, *CHECK])}", cwd=ROOT,
         env=os.environ | {"SHELL": "/bin/sh"}, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert in_shell.returncode == 0, in_shell.stderr
@@ -789,7 +842,7 @@ def test_nothing_listens_where_rules_lead_a_connection() -> None:
     script = PUBLISHED + listening("::ffff:127.0.0.1").replace("80", "90")
     with untouched(script) as words:
         end = ("netns:server", "--json", "--port", "9090")
-        reports = [json.loads(run([*words, *LABKIT, "check", one, *end])) for one in ("host", "netns:client")]
+        reports = [json.loads(labkit(words, "check", one, *end)) for one in ("host", "netns:client")]
     for [only] in (report["findings"] for report in reports):
         what = r"nothing listens at port 90 of 10\.1\.0\.3; python\S* \(pid \d+\) listens at \S*127\.0\.0\.1\]?:90"
         assert re.match(f"{what} only; a rule of host leads port 9090 there: PORT .*DNAT", only["what"]), only
@@ -817,7 +870,7 @@ def test_what_undoes_a_cause_is_a_change_of_the_copy(tmp_path: Path) -> None:
     """Applied to a copy of the network, each change that a finding names has an effect."""
     for number, name in enumerate(UNDONE):
         with untouched(BROKEN[name][1]) as words:
-            [first, *_] = json.loads(run([*words, *CHECK]))["findings"]
+            [first, *_] = json.loads(labkit(words, *CHECK))["findings"]
             (file := tmp_path / f"{number}.yaml").write_text(clone(words))
         assert first["change"] == UNDONE[name]
         with topologies.build_network(yaml_files.network(file)) as built:
@@ -836,9 +889,9 @@ def test_answers_come_back_to_the_address_that_rules_put_into_packets() -> None:
     script, drawn = PUBLISHED + listening("::").replace("80", "90"), list[str]()
     for made in (script, script.replace("-s 10.1.0.0/24 -p", "-s 192.0.2.0/24 -p")):
         with untouched(made) as words:
-            drawn += run([*words, *LABKIT, "draw", *ends]).splitlines()[-3::2]
+            drawn += labkit(words, "draw", *ends).splitlines()[-3::2]
             if made == script:
-                assert not json.loads(run([*words, *LABKIT, "check", *ends, "--json"]))["findings"]
+                assert not json.loads(labkit(words, "check", *ends, "--json"))["findings"]
     rule = "host/br0 > host/nftables dnat 9090 to 10.1.0.3"
     assert drawn == [
         f"forward: {client} > host/v-client > {rule}, from 10.1.0.1 > host/br0 > host/v-server > {server}",
@@ -865,7 +918,7 @@ def test_the_quota_of_an_end() -> None:
     with fifth_of_a_cpu("labkit-check") as pids:
         spin = f"nsenter --net=/run/netns/server sh -c 'echo $$ > {pids}; while :; do :; done'"
         with network(f"{BRIDGE}{spin} > /dev/null 2>&1 &\nsleep 1\n") as words:
-            [first, *_] = json.loads(run([*words, *CHECK]))["findings"]
+            [first, *_] = json.loads(labkit(words, *CHECK))["findings"]
             copy = clone(words)
     assert first["cause"] == "CPU quota"
     assert "0.2 CPUs" in first["what"]
@@ -893,7 +946,7 @@ def test_a_paused_program_is_stopped() -> None:
             with network(
                 f"{BRIDGE}{SLEEPS} echo $! > {own}/cgroup.procs; echo {on} > {own}/{switch}"
             ) as words:
-                found[top] = sentences(json.loads(run([*words, *CHECK])))
+                found[top] = sentences(json.loads(labkit(words, *CHECK)))
                 (own / switch).write_text(off)
         finally:
             (own / switch).write_text(off)
