@@ -13,7 +13,7 @@ import pytest
 from conftest import IN_A_NAMESPACE, ROOT, Need, met, works
 from sandbox import ORDINARY, names_in_run
 
-from labkit.commands import doctor
+from labkit.commands import doctor, kernels
 from labkit.common import schema
 from labkit.measure.hosts import local
 from labkit.measure.topologies import TABLE
@@ -112,6 +112,11 @@ def test_groups_of_root_and_without_root(parameters: Answer, rootless: Answer) -
         both = available(parameters, group), available(rootless, group)
         differ = {name for name in both[0] if both[0][name] != both[1][name]}
         assert differ <= {"tun", "tap"}  # only root may be able to open /dev/net/tun
+
+
+def test_the_table_of_kernels_asks_for_what_is_probed(parameters: Answer) -> None:
+    probed = {(one["group"], one["name"]) for one in parameters["capabilities"]}
+    assert {*kernels.CAPABILITIES.values()} <= probed
 
 
 def test_missing_capability_explains_loss_and_remedy(parameters: Answer, rootless: Answer) -> None:

@@ -202,9 +202,9 @@ def interfaces(state: dict[str, Any]) -> list[tuple[str, int | None, list[str]]]
     )  # fmt: skip
 
 
-# Podman has a network of macvlans, below.
+# Podman has a network of macvlans, below, and test_check.py routers.
 @pytest.mark.parametrize(
-    "name", ["bridge", *also("long", "routed", "ipvlan", "vxlan"), *also("exhaustive", "macvlan")]
+    "name", ["bridge", *also("long", "ipvlan", "vxlan"), *also("exhaustive", "routed", "macvlan")]
 )
 def test_path_is_followed(name: str, machine: Machine, need: Need) -> None:
     if name in ("macvlan", "ipvlan", "vxlan"):

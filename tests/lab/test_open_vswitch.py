@@ -455,9 +455,9 @@ VMS = {"vm0", "vm1", "vm2", "vm3"}
         pytest.param(
             "case=net_to_vm", "target_mac", VMS, "container", marks=pytest.mark.needs("root", "runc"),
         ),
-        ("case=vm_to_net+rules=l3", "target_ip", {"network"}, "namespace"),
-        ("case=net_to_vm+tunnel=vlan", "target_mac", VMS, "namespace"),
         ("case=vm_to_net+rules=l3+tunnel=vlan", "target_ip", {"network"}, "namespace"),
+        *also("exhaustive", ("case=vm_to_net+rules=l3", "target_ip", {"network"}, "namespace"),
+              ("case=net_to_vm+tunnel=vlan", "target_mac", VMS, "namespace")),
         pytest.param(
             "case=net_to_vm+rules=l3+tunnel=vxlan", "target_ip", VMS, "namespace", marks=pytest.mark.needs("vxlan"),
         ),

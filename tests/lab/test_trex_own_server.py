@@ -80,7 +80,7 @@ def test_load_test_of_two_topologies(box: Sandbox) -> None:
     assert not list(Path("/var/run/dpdk").glob("labkit-*"))
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive  # test_trex.py has one elsewhere that dies, and below one does not start
 def test_own_server_that_dies_is_named(box: Sandbox) -> None:
     rows, _, _ = own(box, "dies", "load_test", "topology=veth", *SHORT.split(), code=2, dies_after=5)
     reason = results(rows)["veth"]["reason"]

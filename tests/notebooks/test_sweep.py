@@ -130,6 +130,7 @@ def test_report_takes_a_sweep(done: str, machine: Sandbox) -> None:
     assert report.stdout == done.splitlines()[-1] + "\n"
 
 
+@pytest.mark.exhaustive  # test_sweep_file.py has which points are reused
 def test_finished_points_of_another_sweep_are_reused(done: str, machine: Sandbox) -> None:
     (project(machine) / "params" / "same.yaml").write_text(SMALL)
     same = machine.labkit("sweep", "params/same.yaml", "--reuse", str(folder(machine)), cwd=project(machine))

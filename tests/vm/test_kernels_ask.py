@@ -9,6 +9,8 @@ from labkit.commands import kernels as kernels_command
 from labkit.system.qemu import kernels
 
 
+# test_kernels.py has the table and what is remembered, test_lab_vm.py the request, test_doctor.py its answer.
+@pytest.mark.exhaustive
 def test_kernel_capabilities_are_probed_once(
     lab_kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
