@@ -368,8 +368,8 @@ def pytest_sessionfinish() -> None:
 # Files in tests/vm whose lab VMs serve no other file, and which wait for no deadline of an emulated kernel. The longest
 # are first.
 OWN_VMS = (
-    "vm/test_notebook_kernel.py", "vm/test_vm_lifetimes.py", "vm/test_vm_faults.py", "vm/test_guests.py",
-    "vm/test_kernel_browser.py", "vm/test_kernels_ask.py", "vm/test_guests_on_a_switch.py",
+    "vm/test_guests.py", "vm/test_notebook_kernel.py", "vm/test_vm_lifetimes.py", "vm/test_vm_faults.py",
+    "vm/test_guests_on_a_switch.py", "vm/test_kernel_browser.py", "vm/test_kernels_ask.py",
 )  # fmt: skip
 
 

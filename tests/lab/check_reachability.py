@@ -22,14 +22,11 @@ PINGS = 3
 
 
 def rows(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of the overlay, compared with its own and with another description, and those of a broken
-    network."""
+    """Return the rows of the overlay, of a network that is compared with another description, and of a broken one."""
     result = {}
     ecmp = tenants.network("ecmp", 1500, 1426, "routed")
     with build.build(ecmp) as topology:
         result["overlay"] = reachability(ecmp, topology, PINGS, folder / "overlay")
-        static = tenants.network("static", 1500, 1426, "routed")
-        result["another"] = reachability(static, topology, PINGS, folder / "another")
     plain = leaves_and_spines("static")
     with build.build(plain) as topology:
         result["other"] = reachability(_by_the_first_spine(plain), topology, PINGS, folder / "other")

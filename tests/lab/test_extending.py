@@ -1,6 +1,7 @@
 """The examples of docs/EXTENDING.md, installed as a package: each runs by its name, and its rows are read like all
 others."""
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from conftest import IN_A_NAMESPACE, ROOT
 from pyarrow import parquet
 from python_environment import environment, install
+from sandbox import TOGETHER, ended_together
 
 from labkit.analysis import load, parquet_rows, theme, verdicts
 from labkit.analysis.findings.registry import BY_EXPERIMENT
@@ -107,17 +109,22 @@ def test_experiment(python: Path, tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.needs("namespaces")
 def test_help_and_messages_name_the_examples(python: Path) -> None:
-    page = "".join(labkit(python, "run", *name, "--help").stdout for name in ((), ("datapaths",), ("jumbo",)))
+    helps = ["run --help", "run datapaths --help", "run jumbo --help"]
+    known = {
+        "observe=nothing": "machine_events",
+        "generator=nothing": "refused",
+        "stat_event=nothing": "processes",
+    }
+    lines = [*helps, *(f"run datapaths {words}" for words in known)]
+    argv = [*IN_A_NAMESPACE, str(python), "-P", "-c", TOGETHER, json.dumps([line.split() for line in lines])]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    *pages, observer, generator, event = ended_together(done, lines)
+    page = "".join(one.stdout for one in pages)
     for word in ("jumbo", "two_bridges", "stat_event=ctxt", "mtus=1500,9000"):
         assert word in page
-    for words, known in (
-        (("observe=nothing",), "machine_events"),
-        (("generator=nothing",), "refused"),
-        (("stat_event=nothing",), "processes"),
-    ):
-        refused = labkit(python, "run", "datapaths", *words)
+    for refused, name in zip((observer, generator, event), known.values(), strict=True):
         assert refused.returncode == 2
-        assert known in refused.stderr
+        assert name in refused.stderr
         assert "Traceback" not in refused.stderr
 
 

@@ -47,12 +47,8 @@ def test_packets_take_the_expected_paths(result: dict[str, Rows]) -> None:
 
 
 def test_unexpected_path_is_detected(result: dict[str, Rows]) -> None:
-    """The same network is compared with a description in which only spine 2 connects the leaves."""
-    for row in (row for row in result["another"] if not row["reason"]):
-        assert row["received_count"] == row["sent_count"], row
-        assert row["as_expected"] == ("sc1" not in row["path"]), row
-        assert (row["path"] in row["expected_paths"]) == row["as_expected"]
-    # The description leaves the choice to the kernel's hash. Here every packet takes the second spine.
+    """The network is compared with a description in which the leaves use the first spine. Every packet takes the
+    second one."""
     for row, way in zip(
         result["other"], (["h1", "l1", "s2", "l2", "h2"], ["h2", "l2", "s2", "l1", "h1"]), strict=True
     ):

@@ -137,11 +137,11 @@ def test_why_explains_two_searched_arms(tmp_path: Path) -> None:
     """A router costs CPU time at the same rate; the profiles say where."""
     with sandbox(tmp_path, user=False) as made:
         folder = made.folder / "run"
-        words = "topology=veth,veth_routed rounds=1 sum_s=0.4 passes=1 limit_s=20 latency=false"
-        observed = ("observe=perf_record", "profile_rounds=2", "max_rate=60kpps", "--folder", str(folder))
+        words = "topology=veth,veth_routed rounds=1 sum_s=0.4 passes=1 width=0.2 limit_s=20 latency=false"
+        observed = ("observe=perf_record", "profile_rounds=1", "max_rate=60kpps", "--folder", str(folder))
         rows = made.rows(*words.split(), *observed, experiment="throughput", timeout=300)
         profiles = [row for row in rows if row["method"] == "profile"]
-        assert len(profiles) == 2 * 3 * 2  # two arms and a control, with and without the observer
+        assert len(profiles) == 3 * 2  # two arms and a control, with and without the observer
         [rate_pps] = {row["requested_pps"] for row in profiles}
         assert 0 < rate_pps <= 30e3
         for row in profiles:

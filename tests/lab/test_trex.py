@@ -263,8 +263,6 @@ def test_a_publisher_that_does_not_listen_is_a_doubt(box: Sandbox) -> None:
     assert done.returncode == 0, done.stderr
     assert [unheard(server) in str(row["doubts"]) for row in rows] == [True] * 3
     assert (rows[0]["status"], rows[0]["connections_count"]) == ("ok", 501)
-    rows, _ = load_test(box, "mute-ramp", capacity_pps=22_000, line_bps=1e9, publishes=False)
-    assert result_of(rows)["throughput_pps"] == pytest.approx(42_000, rel=0.05)
 
 
 SEARCH = ["rounds=1", "loss=0", "width=0.1", "sum_s=0.5", "passes=1", "limit_s=60"]
