@@ -43,7 +43,7 @@ def _rows(results: Results, run: str, of: Sequence[Filter]) -> pd.DataFrame:
     """Return the valid rows behind the evidence."""
     rows = results.rows(run, None if any("part" in one for one in of) else "cost")
     rows = rows[rows["status"].eq("ok")]
-    return rows.loc[rows.index.isin([place for one in of for place in rows_with(rows, one).index])]
+    return rows.loc[rows.index.isin([place for one in of for place in rows_with(rows[[*one]], one).index])]
 
 
 def _distinct(rows: pd.DataFrame, *columns: str) -> list[tuple[Any, ...]]:

@@ -345,11 +345,11 @@ def mirrored_share(results: Results, run: str, /, share: str, link_bps: float) -
 
 def rows_with(rows: pd.DataFrame, only: Filter) -> pd.DataFrame:
     """Return the rows with these values. A tuple allows several values, None means null."""
+    which = pd.Series(True, rows.index)
     for name, value in only.items():
-        allowed = value if isinstance(value, tuple) else (value,)
-        which = rows[name].isin([one for one in allowed if one is not None])
-        rows = rows[which | (rows[name].isna() if None in allowed else False)]
-    return rows
+        column, allowed = rows[name], value if isinstance(value, tuple) else (value,)
+        which &= column.isin([one for one in allowed if one is not None]) | column.isna() & (None in allowed)
+    return rows[which] if only else rows
 
 
 def host_of(rows: pd.DataFrame) -> str:
