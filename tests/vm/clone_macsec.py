@@ -1,24 +1,22 @@
-"""Clone two ends that MACsec joins, and build the copy. The tests run this as a program in a lab VM.
-
-Standard output gets as JSON what `labkit clone` and `labkit draw` print, what `ip` prints of the MACsec interfaces of
-the original and of the copy, and why the copy's ends do not reach each other, if so.
-"""
+"""Clone two ends that MACsec joins, and build the copy, in a lab VM (encrypted_links.py)."""
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from labkit import cli
 from labkit.measure import topologies
 from labkit.measure.traffic import ping
 from labkit.runner import yaml_files
 
-LABKIT = [sys.executable, "-P", "-m", "labkit.cli"]
+SETTINGS = ("encrypt on", "cipher gcm-aes-256 replay on window 64")  # in the words of ip-macsec(8)
 ENDS = ("netns:client", "netns:server")
 MAC = "02:00:00:00:00:0{}"
 KEY_BYTES = {True: 32, False: 16}  # of GCM-AES-256, or GCM-AES-128
@@ -26,6 +24,13 @@ KEY_BYTES = {True: 32, False: 16}  # of GCM-AES-256, or GCM-AES-128
 
 def run(*words: str) -> str:
     return subprocess.check_output(words, text=True)
+
+
+def labkit(*words: str) -> str:
+    """Return what a command of labkit prints."""
+    with redirect_stdout(io.StringIO()) as printed:
+        assert cli.main([*words]) == 0, words
+    return printed.getvalue()
 
 
 def make(settings: str) -> None:
@@ -54,14 +59,16 @@ def shown(inside: Callable[..., str]) -> dict[str, Any]:
     return {name: one[name] for name in ("mtu", "address")} | one["linkinfo"]["info_data"]
 
 
-if __name__ == "__main__":
+def report(settings: str) -> dict[str, Any]:
+    """Return what `labkit clone` and `labkit draw` print, what `ip` prints of the MACsec interfaces of the original and
+    of the copy, and why the copy's ends do not reach each other, if so."""
     try:
-        make(sys.argv[1])
-        report = {
-            "clone": run(*LABKIT, "clone", *ENDS),
-            "drawn": json.loads(run(*LABKIT, "draw", *ENDS, "--json")),
+        make(settings)
+        result: dict[str, Any] = {
+            "clone": labkit("clone", *ENDS),
+            "drawn": json.loads(labkit("draw", *ENDS, "--json")),
         }
-        report["original"] = [
+        result["original"] = [
             shown(lambda *words, name=name: run("ip", "netns", "exec", name, *words))
             for name in ("client", "server")
         ]
@@ -69,12 +76,12 @@ if __name__ == "__main__":
         for name in ("client", "server"):
             subprocess.run(["ip", "netns", "delete", name], check=False)
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        file.write(report["clone"])
+        file.write(result["clone"])
         file.flush()
         network = yaml_files.network(Path(file.name))
     with topologies.build_network(network) as built:
-        report["copy"] = [
+        result["copy"] = [
             shown(lambda *words, space=space: space.run(*words).stdout) for space in built.namespaces
         ]
-        report["silent"] = ping.reachable(built.pairs, report["copy"][0]["mtu"], 4, patience_s=3)
-    print(json.dumps(report))
+        result["silent"] = ping.reachable(built.pairs, result["copy"][0]["mtu"], 4, patience_s=3)
+    return result

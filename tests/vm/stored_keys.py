@@ -1,13 +1,12 @@
-"""Run an experiment over encrypted links, and look for their keys in everything that it writes and sends. The tests run
-this as a program in a lab VM; the arguments are parameters of `datapaths`. Standard output gets a JSON object."""
+"""Run an experiment over encrypted links, and look for their keys in everything that it writes and sends, in a lab VM
+(encrypted_links.py)."""
 
 from __future__ import annotations
 
 import base64
 import gzip
-import json
 import secrets
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -43,7 +42,9 @@ def places(folder: Path) -> list[str]:
     return result
 
 
-if __name__ == "__main__":
+def report(words: Sequence[str]) -> dict[str, Any]:
+    """Return how many keys and files were made, what was measured, and which files hold a key: of the experiment, and
+    after one was planted. From then on, events and keys of this process are recorded."""
     sent: list[dict[str, Any]] = []
     agent.write_event = sent.append
     encryption.secrets = SimpleNamespace(token_bytes=recorded)  # type: ignore[assignment]
@@ -51,7 +52,7 @@ if __name__ == "__main__":
         folder = Path(name)
         for part in ("rows", "artefacts"):
             (folder / part).mkdir()
-        parameters = dict(word.split("=", 1) for word in sys.argv[1:])
+        parameters = dict(word.split("=", 1) for word in words)
         request = {"experiment": "datapaths", "parameters": parameters, "folder": name, "seed": 1}
         events = [*agent.experiment(request)]
         (folder / "events.json").write_bytes(msgspec.json.encode([*sent, *events]))
@@ -61,5 +62,4 @@ if __name__ == "__main__":
     rows = [row for event in events for row in event.get("rows", ())]
     # On a slow machine, flows may not overlap long enough to count.
     measured = sorted({row["topology"] for row in rows if row["status"] in ("ok", "invalid")})
-    report = {"keys": len(made), "files": files, "measured": measured, "found": found, "planted": planted}
-    print(json.dumps(report))
+    return {"keys": len(made), "files": files, "measured": measured, "found": found, "planted": planted}

@@ -4,10 +4,13 @@ said."""
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import example_networks
 import pytest
+from clone_macsec import SETTINGS
 from conftest import ROOT, SharedVm, printed_at
+from sandbox import also
 
 from labkit import live
 from labkit.common import packets
@@ -18,6 +21,8 @@ from labkit.measure.topologies.state import packet_path
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "wg", "qemu", "full kernel")
 
 PATTERN = "5ca1ab1e"
+# ESP makes and gives its keys in one way for both modes.
+KINDS = [name for name in ENCRYPTED if name != "esp_transport"]
 ADDED = """
 import os, sys
 from labkit.system.netlink import encryption
@@ -39,9 +44,10 @@ def ping(net: live.LiveTopology, client: str, server: str, *words: str) -> str:
     return net.endpoints[client].run("ping", "-n", "-c3", "-i0.2", "-w20", *words, address)
 
 
-@pytest.mark.parametrize("kind", ENCRYPTED)
+# WireGuard always encrypts.
+@pytest.mark.parametrize("kind", ["esp_tunnel", "macsec", *also("exhaustive", "wireguard", "esp_transport")])
 def test_nothing_readable_leaves(kind: str, shared_vm: SharedVm, tmp_path: Path) -> None:
-    """test_tunnels.py measures the headers of VXLAN inside of each kind."""
+    """test_tunnels.py measures the headers of VXLAN inside of each kind, and those of ESP's transport mode."""
     cable = "eth0" if kind == "esp_transport" else "under"
     with live.build(kind, where=shared_vm.where) as net:
         with net.capture(*{"client0:eth0", f"client0:{cable}"}) as seen:
@@ -66,8 +72,17 @@ def test_nothing_readable_leaves(kind: str, shared_vm: SharedVm, tmp_path: Path)
     assert cable in {step.interface for step in path}
 
 
-def test_wrong_keys_are_said(shared_vm: SharedVm) -> None:
-    said = printed_at(shared_vm.where, "vm/wrong_keys.py")
+@pytest.fixture(scope="module")
+def report(shared_vm: SharedVm) -> dict[str, Any]:
+    """Return what encrypted_links.py prints. Its experiment measures the kinds with keys of their own."""
+    load = "protocol=udp rate_bps=1000000 length_bytes=200 rounds=1 slices=0 duration_s=1 omit_s=0"
+    words = (f"topology={','.join(KINDS)}", *load.split(), "observe=counters", "profile_rounds=1")
+    result: dict[str, Any] = printed_at(shared_vm.where, "vm/encrypted_links.py", *words)
+    return result
+
+
+def test_wrong_keys_are_said(report: dict[str, Any]) -> None:
+    said = report["wrong keys"]
     assert list(said) == list(ENCRYPTED)
     for words in said.values():
         assert words.startswith("client0 gets no answer from server0 to a ping of 1500 bytes; ")
@@ -76,42 +91,32 @@ def test_wrong_keys_are_said(shared_vm: SharedVm) -> None:
 
 
 @pytest.mark.needs("iperf3")
-def test_no_key_is_stored(shared_vm: SharedVm) -> None:
-    """ESP makes and gives its keys in one way for both modes."""
-    kinds = [name for name in ENCRYPTED if name != "esp_transport"]
-    words = [
-        f"topology={','.join(kinds)}",
-        "protocol=udp",
-        "rate_bps=1000000",
-        "length_bytes=200",
-        "rounds=1",
-    ]
-    words += ["slices=0", "duration_s=1", "omit_s=0", "observe=counters", "profile_rounds=1"]
-    report = printed_at(shared_vm.where, "vm/stored_keys.py", *words)
-    assert report["measured"] == sorted(kinds)
-    assert report["keys"] >= 2 * 2 * len(kinds), "at least two set-ups of two ends"
-    assert report["files"] > 3
-    assert (report["found"], report["planted"]) == ([], ["planted.gz"])
+def test_no_key_is_stored(report: dict[str, Any]) -> None:
+    stored = report["stored keys"]
+    assert stored["measured"] == sorted(KINDS)
+    assert stored["keys"] >= 2 * 2 * len(KINDS), "at least two set-ups of two ends"
+    assert stored["files"] > 3
+    assert (stored["found"], stored["planted"]) == ([], ["planted.gz"])
 
 
 @pytest.mark.parametrize(
-    ("settings", "copied"),
-    [("encrypt on", ""), ("cipher gcm-aes-256 replay on window 64", "cipher: GCM-AES-256, encrypts: false")],
+    ("settings", "copied"), [*zip(SETTINGS, ("", "cipher: GCM-AES-256, encrypts: false"), strict=True)]
 )
-def test_macsec_of_others_is_cloned_with_new_keys(settings: str, copied: str, shared_vm: SharedVm) -> None:
-    report = printed_at(shared_vm.where, "vm/clone_macsec.py", settings)
-    text = report["clone"]
+def test_macsec_of_others_is_cloned_with_new_keys(settings: str, copied: str, report: dict[str, Any]) -> None:
+    cloned = report["cloned"][settings]
+    text = cloned["clone"]
     assert "# It lacks" not in text
     assert text.count("kind: macsec") == 2
     assert text.count(copied) >= 2
     assert text.count("replay_window: 64") == 2 * ("window 64" in settings)
     assert not re.search(r"\b[12]c[12]c", text), "a key of the original"
-    assert report["copy"] == report["original"]
-    assert report["silent"] is None
-    steps = [f"{one['interface']} {one['direction']}" for one in report["drawn"]["forward"]]
+    assert cloned["copy"] == cloned["original"]
+    assert cloned["silent"] is None
+    steps = [f"{one['interface']} {one['direction']}" for one in cloned["drawn"]["forward"]]
     assert steps == ["macsec0 out", "eth0 out", "eth0 in", "macsec0 in"]
 
 
+@pytest.mark.exhaustive  # test_tunnels.py has WireGuard's MTU and peers, test_overlay_built.py networks of one's own
 def test_network_of_ones_own(shared_vm: SharedVm) -> None:
     with live.build(example_networks.encrypted("wireguard"), where=shared_vm.where) as net:
         assert " 0% packet loss" in ping(net, "c1", "c2", "-Mdo", "-s1372")

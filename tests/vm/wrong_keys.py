@@ -1,9 +1,7 @@
-"""Build encrypted links whose ends get different keys, and report what the reachability check says. The tests run this
-as a program in a lab VM. Standard output gets a sentence for each topology as JSON."""
+"""Build encrypted links whose ends get different keys, in a lab VM (encrypted_links.py)."""
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
@@ -35,7 +33,8 @@ def other_macsec(netns: int, index: int, key: bytes, peer: int, _peer_key: bytes
     add_macsec(netns, index, key, peer, os.urandom(16))
 
 
-if __name__ == "__main__":
+def sentences() -> dict[str, str]:
+    """Return for each topology what the reachability check says. From then on, no ends of this process agree."""
     encryption.add_wireguard_peer = other_peer
     encryption.add_ipsec = other_ipsec
     encryption.add_macsec = other_macsec
@@ -44,4 +43,4 @@ if __name__ == "__main__":
         with topologies.build(name, topologies.Spec()) as built:
             words = ping.reachable(built.pairs, built.spec.mtu_bytes, built.spec.family, patience_s=3)
             result[name] = f"{words}; {built.why_silent()}"
-    print(json.dumps(result))
+    return result
