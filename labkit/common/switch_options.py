@@ -201,6 +201,35 @@ class SwitchOptions:
         return replace(self, **{name: USUAL[name] for name in ("mirrors", *of_mirrors)})
 
     @property
+    def copies_leave(self) -> bool:
+        """Whether its copies go through a tunnel to another host."""
+        return self.mirrors > 0 and self.output in TUNNELS
+
+    @property
+    def why_no_tags(self) -> str | None:
+        """Why it passes no frame with a VLAN tag; None if it does."""
+        if self.tunnel == "vlan":
+            return "its rules match the tag of tunnel=vlan alone"
+        if not self.vlans and self.output != "vlan":
+            return None
+        why = f"vlans={self.vlans}" if self.vlans else "output=vlan"
+        return f"{why} makes the ends' ports access ports"
+
+    def check_load(self, _name: str, pairs: int, mtu_bytes: int, _family: int) -> None:
+        """Raise BadInput for an MTU whose frames do not fit into its buffers, for a mirror of an end that does not
+        exist, or for too few rules."""
+        mirrored_end(self, pairs)
+        what, most = LARGEST_MTUS.get(self.datapath, ("", mtu_bytes))
+        if mtu_bytes > most:
+            limit = f"{what} takes an MTU of at most {most}"
+            raise BadInput(f"mtu_bytes={mtu_bytes}: {limit}: choose a smaller one, or ovs_netdev")
+        if self.case is not None and self.rules_count < pairs**2:
+            raise BadInput(
+                f"rules_count={self.rules_count} is too few for pairs={pairs}: {pairs**2} rules are the minimum for so"
+                " many VMs"
+            )
+
+    @property
     def columns(self) -> dict[str, Any]:
         """The columns of a row about the switch; null for options that mean nothing beside the others."""
         own = {name: one for name, one in OPTIONS.items() if not one.needs or _NEEDS[one.needs][0](self)}
@@ -261,39 +290,6 @@ def of_row(row: Mapping[Any, Any]) -> SwitchOptions:
     return SwitchOptions(topology, **given)
 
 
-def has_vlan(topology: object) -> bool:
-    """Return whether the network of this topology reaches a switch in a VLAN."""
-    return is_switch(topology) and options(str(topology)).tunnel == "vlan"
-
-
-def why_no_tags(name: str) -> str | None:
-    """Return why a switch with this name passes no frame with a VLAN tag; None if it does."""
-    if has_vlan(name):
-        return "its rules match the tag of tunnel=vlan alone"
-    wanted = options(name)
-    if not wanted.vlans and wanted.output != "vlan":
-        return None
-    why = f"vlans={wanted.vlans}" if wanted.vlans else "output=vlan"
-    return f"{why} makes the ends' ports access ports"
-
-
-def copies_leave(name: str) -> bool:
-    """Return whether the copies of a switch with this name go through a tunnel to another host."""
-    wanted = options(name)
-    return wanted.mirrors > 0 and wanted.output in TUNNELS
-
-
-def check_load(name: str, pairs: int, mtu_bytes: int, _family: int) -> None:
-    """Raise BadInput for an MTU whose frames do not fit into the buffers of the switch with this name, or for a mirror
-    of an end that does not exist."""
-    wanted = options(name)
-    mirrored_end(wanted, pairs)
-    what, most = LARGEST_MTUS.get(wanted.datapath, ("", mtu_bytes))
-    if mtu_bytes > most:
-        limit = f"{what} takes an MTU of at most {most}"
-        raise BadInput(f"mtu_bytes={mtu_bytes}: {limit}: choose a smaller one, or ovs_netdev")
-
-
 def mirrored_end(wanted: SwitchOptions, pairs: int) -> tuple[str, int] | None:
     """Return the role and the number of the end whose packets are mirrored, or None if `select` names no end.
 
@@ -306,11 +302,6 @@ def mirrored_end(wanted: SwitchOptions, pairs: int) -> tuple[str, int] | None:
     if number >= pairs:
         raise BadInput(f"select={wanted.select}: there is no {found[0]}; the last one is {role}{pairs - 1}")
     return role, number
-
-
-def shares_ends(name: str) -> bool:
-    """Return whether an end of a switch with this name belongs to several pairs, as those of a use case do."""
-    return options(name).case is not None
 
 
 def _check(name: str, wanted: SwitchOptions) -> None:

@@ -318,9 +318,7 @@ def mirrored_share(results: Results, run: str, /, share: str, link_bps: float) -
     the rate that it was asked for. The link is that between two hosts, or else the uplink of the switch.
     """
     rows = results.rows(run)
-    names = rows["topology"].astype("str")
-    uplink = names.str.extract(r"\+uplink_bps=(\d+(?:\.\d+)?(?:e\+?\d+)?)", expand=False).astype(float)
-    rows = rows[rows["link_rate_bps"].fillna(uplink).eq(link_bps)]
+    rows = rows[rows["link_rate_bps"].fillna(rows["uplink_bps"]).eq(link_bps)]
     rows = rows[rows["status"].eq("ok") & rows["rate_bps"].notna() & rows["copies_expected_count"].gt(0)]
     frame_bits = 8 * (rows["length_bytes"] + rows["family"].map(HEADERS_BYTES))
     made_bps, arrived_bps = (

@@ -52,8 +52,8 @@ class Run:
 
         The name is as in tables, or with the topology that all arms share in front of the arm's change.
         """
-        short, arms = name.partition("+")[2], self.arms()
-        return next((one for one in (name, short) if one and one in arms), None)
+        arms = self.arms()
+        return name if name in arms else next((one for one in arms if name.endswith(f"+{one}")), None)
 
 
 def _compared_as(arm: str, *tables: pd.DataFrame) -> str:

@@ -383,8 +383,8 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
 
         if self.in_guests:
             raise BadInput("guests have programs of their own: leave program out, or endpoint")
-        switches = {one.partition("+")[0] for one in self.topology_names if switch_options.is_switch(one)}
-        if name == program.SWITCH and (not switches or "ovs_dpdk" in switches):
+        datapaths = {switch_options.columns(one)["datapath"] for one in self.topology_names} - {None}
+        if name == program.SWITCH and (not datapaths or switch_options.Datapath.DPDK in datapaths):
             raise BadInput(
                 f"program {name} is that of switches without DPDK: name one as topology, and no ovs_dpdk"
             )
@@ -411,7 +411,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         """Raise BadInput for a topology whose pairs share ends, because `what` takes the ends of each pair for
         itself."""
         for one in self.topology:
-            if topologies.kind_of(one).shares_ends(str(one)):
+            if topologies.kind_of(one).shares_ends:
                 raise BadInput(
                     f"{one}: {what} takes the interfaces of the ends, which the pairs of a use case share, and"
                     " its flows do not differ in what the rules match: search for rates with generator=packets"
@@ -539,7 +539,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
     @property
     def copying_topologies(self) -> list[str]:
         """The names of topologies that send copies of packets to another host."""
-        return [str(one) for one in self.topology if topologies.kind_of(one).copies_leave(str(one))]
+        return [str(one) for one in self.topology if topologies.kind_of(one).copies_leave]
 
     @property
     def servers_host(self) -> str:

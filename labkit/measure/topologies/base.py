@@ -164,27 +164,27 @@ SideBuilder = Callable[[str, Spec], AbstractContextManager[BuiltSide]]
 class TopologyKind:
     """An entry of the registry: how to build a topology, and what else it supports.
 
-    `check_options`: raises BadInput for invalid options behind the name; None if it takes none. `check_load`: raises
-    BadInput if the topology (its name) cannot carry this many pairs, MTU in bytes and IP version. `guests`: the builder
-    for each kind of endpoint in guests (guest, shared_guest). `side`: builds one side of it across two hosts.
-    `takes_parent`: whether it is built on a NIC. `why_no_tags`: returns the reason why the topology (its name) drops
-    frames with a VLAN tag; None if it passes them. `isolated`: why no packet may pass, if it must isolate its ends.
-    `copies_leave`: returns whether the topology (its name) sends copies of packets to another host. `shares_ends`:
-    returns whether an end of the topology (its name) belongs to several pairs. `generators`: the only generators whose
-    load takes the way that the topology is about; None: all. `links`: kinds of links that labkit lacks.
-    `networking_model`: one of NETWORKING_MODELS.
+    `with_options`: returns the entry with the options behind the topology's name, and raises BadInput for invalid ones;
+    None if it takes none. `check_load`: raises BadInput if the topology (its name) cannot carry this many pairs, MTU in
+    bytes and IP version. `guests`: the builder for each kind of endpoint in guests (guest, shared_guest). `side`:
+    builds one side of it across two hosts. `takes_parent`: whether it is built on a NIC. `why_no_tags`: returns the
+    reason why the topology (its name) drops frames with a VLAN tag; None if it passes them. `isolated`: why no packet
+    may pass, if it must isolate its ends. `copies_leave`: whether it sends copies of packets to another host.
+    `shares_ends`: whether an end belongs to several pairs. `generators`: the only generators whose load takes the way
+    that the topology is about; None: all. `links`: kinds of links that labkit lacks. `networking_model`: one of
+    NETWORKING_MODELS.
     """
 
     build: Builder
-    check_options: Callable[[str], object] | None = None
+    with_options: Callable[[str], TopologyKind] | None = None
     check_load: Callable[[str, int, int, int], object] = lambda _name, _pairs, _mtu_bytes, _family: None
     guests: Mapping[str, Builder] = field(default_factory=dict)
     side: SideBuilder | None = None
     takes_parent: bool = False
     why_no_tags: Callable[[str], str | None] = lambda _name: None
     isolated: str | None = None
-    copies_leave: Callable[[str], bool] = lambda _name: False
-    shares_ends: Callable[[str], bool] = lambda _name: False
+    copies_leave: bool = False
+    shares_ends: bool = False
     generators: tuple[str, ...] | None = None
     links: tuple[LinkKind, ...] = ()
     networking_model: str = KERNEL_SPACE

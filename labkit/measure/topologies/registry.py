@@ -35,16 +35,26 @@ _TUNNEL = TopologyKind(
     described(linux_datapaths.tunnel),
     check_load=lambda name, _pairs, mtu_bytes, family: linux_datapaths.outside_bytes(name, mtu_bytes, family),
 )
-_OVS = TopologyKind(
-    on_call(f"{_SWITCH}:ovs"),
-    check_options=switch_options.options,
-    check_load=switch_options.check_load,
-    guests={"guest": on_call(f"{_SWITCH}:ovs_guests")},
-    side=on_call(f"{_SWITCH}:side"),
-    copies_leave=switch_options.copies_leave,
-    shares_ends=switch_options.shares_ends,
-    why_no_tags=switch_options.why_no_tags,
-)
+
+
+def _switch(name: str) -> TopologyKind:
+    """Return the entry of a switch with the options behind its name. Raises BadInput for invalid ones."""
+    wanted = switch_options.options(name)
+    return TopologyKind(
+        partial(on_call(f"{_SWITCH}:ovs"), wanted),
+        with_options=_switch,
+        check_load=wanted.check_load,
+        guests={"guest": partial(on_call(f"{_SWITCH}:ovs_guests"), wanted)},
+        side=partial(on_call(f"{_SWITCH}:side"), wanted),
+        why_no_tags=lambda _name: wanted.why_no_tags,
+        copies_leave=wanted.copies_leave,
+        shares_ends=wanted.case is not None,
+        # The network has no VLAN device, which some kernels lack. The packet generator tags its frames itself.
+        generators=("packets",) if wanted.tunnel == "vlan" else None,
+        networking_model=USER_SPACE if wanted.datapath.in_userspace else base.KERNEL_SPACE,
+    )
+
+
 # Published ports are one port of each server, to which these send.
 ON_ONE_PORT = ("iperf3", "sockperf", "sockets", "connections", "wrk")
 # A generator that gives frames to a device passes its queueing discipline and the policies of IP by.
@@ -96,10 +106,7 @@ TABLE: dict[str, TopologyKind] = {
     **dict.fromkeys(linux_datapaths.TUNNELS, _TUNNEL),
     "esp_transport": replace(_TUNNEL, build=described(linux_datapaths.esp_transport), generators=ON_SOCKETS),
     "overlay": TopologyKind(network_builder.overlay, check_load=network_builder.check_overlay),
-    **{
-        name: replace(_OVS, networking_model=base.KERNEL_SPACE if name == "ovs" else USER_SPACE)
-        for name in switch_options.NAMES
-    },
+    **{name: _switch(name) for name in switch_options.NAMES},
 }
 TABLE |= extensions.load_all("labkit.topologies", TopologyKind, TABLE)
 KINDS.update({link.name: link for kind in TABLE.values() for link in kind.links})
@@ -126,15 +133,15 @@ def check_names(topologies: Iterable[str | Network]) -> None:
         if word not in TABLE:
             raise BadInput(f"{word} is not a topology: {choose(word, TABLE)}")
         if plus:
-            check_options = TABLE[word].check_options
-            if check_options is None:
-                able = ", ".join(name for name, kind in TABLE.items() if kind.check_options)
+            with_options = TABLE[word].with_options
+            if with_options is None:
+                able = ", ".join(name for name, kind in TABLE.items() if kind.with_options)
                 raise BadInput(f"{name}: {word} takes no options; {able} do")
-            check_options(name)
+            with_options(name)
 
 
 def kind_of(topology: str | Network) -> TopologyKind:
-    """Return the entry of a topology, without its options.
+    """Return the entry of a topology, with its options.
 
     A network of one's own gets an entry that builds it, and an existing one an entry that uses it.
     """
@@ -155,8 +162,7 @@ def kind_of(topology: str | Network) -> TopologyKind:
             side=on_call(f"{_EXISTING}:side") if existing_names.is_apart(topology) else None,
         )
     kind = TABLE[topology.partition("+")[0]]
-    # The network has no VLAN device, which some kernels lack. The packet generator tags its frames itself.
-    return replace(kind, generators=("packets",)) if switch_options.has_vlan(topology) else kind
+    return kind.with_options(topology) if kind.with_options else kind
 
 
 def check(

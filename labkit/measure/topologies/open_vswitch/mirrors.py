@@ -114,7 +114,7 @@ class Mirrors:
         self._indices = indices  # of the ends' ports, by the ends' numbers
         # where copies arrive: names and indexes in `monitor`
         self._ends = [(name, index) for (at, name), index in built.index.items() if at == MONITOR]
-        self._remote = spec.monitor if parameters.mirrors and parameters.output in TUNNELS else None
+        self._remote = spec.monitor if parameters.copies_leave else None
         self._uplink = (UPLINK, built.index.get((BETWEEN, UPLINK), 0))
         self._remote_mac = mac(1, UPLINK_SIDE)
         self._sockets: PacketSockets | None = None  # of the switch
@@ -128,7 +128,7 @@ class Mirrors:
         sampling = (kind, int(of)) if kind else None
         every = [*ports, *self._ports()]
         main = Bridge(name, own.datapath, every, self._mirrors(), ports[0].vlan, sampling)
-        if own.output in TUNNELS and own.mirrors and own.datapath.in_userspace:
+        if own.copies_leave and own.datapath.in_userspace:
             # Also with DPDK: the frames of tunnels are too large for its driver.
             return [main, Bridge(UNDERLAY, Datapath.SOCKETS, [Port(self._uplink[0])])]
         return [main]

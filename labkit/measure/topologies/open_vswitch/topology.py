@@ -10,7 +10,7 @@ from dataclasses import replace
 import msgspec
 
 from labkit.common.errors import BadInput
-from labkit.common.switch_options import SwitchOptions, options
+from labkit.common.switch_options import SwitchOptions
 from labkit.measure.endpoints import RemotePair
 from labkit.measure.topologies.base import (
     BETWEEN,
@@ -36,44 +36,43 @@ from labkit.system.netlink.ethtool import complete_packets
 
 
 @contextmanager
-def ovs(name: str, spec: Spec) -> Iterator[Topology]:
+def ovs(wanted: SwitchOptions, name: str, spec: Spec) -> Iterator[Topology]:
     """Build a veth from every end to one switch.
 
-    Raises BadInput for invalid options (`switch_options.options`), Unsupported if Open vSwitch or its datapath is
-    missing, Failed with its message.
+    Raises Unsupported if Open vSwitch or its datapath is missing, Failed with its message.
     """
-    if options(name).case is not None:
-        with use_case(name, spec) as topology:
+    if wanted.case is not None:
+        with use_case(wanted, name, spec) as topology:
             yield topology
         return
-    with joined(_network(name, spec), spec) as built, _start_switch(name, spec, built) as (one, mirrors):
+    described = _network(wanted, name, spec)
+    with joined(described, spec) as built, _start_switch(wanted, spec, built) as (one, mirrors):
         with _proved(replace(built.topology(name, spec), switch=one), one, mirrors) as topology:
             yield topology
 
 
 @contextmanager
-def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
+def ovs_guests(wanted: SwitchOptions, name: str, spec: Spec) -> Iterator[Topology]:
     """Build a tap from every guest to one switch.
 
     Raises as `ovs`, and BadInput for guests whose packets the userspace datapath cannot carry.
     """
     from labkit.measure.endpoints.guest.spec import parse  # what only guests need
 
-    wanted = options(name)
     if wanted.datapath.in_userspace and parse(spec.guest).offloads:
         raise BadInput(
             f"guest={spec.guest}: {name} receives through packet sockets, which need complete packets: use"
             f" guest={spec.guest},offloads=off"
         )
     if wanted.case is not None:
-        with use_case(name, spec) as topology:
+        with use_case(wanted, name, spec) as topology:
             yield topology
         return
-    with joined(_network(name, spec, with_ends=False), spec) as built, ExitStack() as stack:
+    with joined(_network(wanted, name, spec, with_ends=False), spec) as built, ExitStack() as stack:
         between = built.space[BETWEEN]
         taps = {number: tap_of(stack, spec, between, number) for number in numbers(spec)}
         indices = {number: tap.index for number, tap in taps.items()}
-        one, mirrors = stack.enter_context(_start_switch(name, spec, built, indices))
+        one, mirrors = stack.enter_context(_start_switch(wanted, spec, built, indices))
         nics = {number: nic_of(spec, number, tap.fds) for number, tap in taps.items()}
         ends = paired(list(booted(stack, spec, between, nics).values()))
         with _proved(Topology(name, spec, ends, built.spaces, switch=one), one, mirrors) as topology:
@@ -81,19 +80,18 @@ def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
 
 
 @contextmanager
-def side(name: str, spec: Spec) -> Iterator[BuiltSide]:
+def side(wanted: SwitchOptions, name: str, spec: Spec) -> Iterator[BuiltSide]:
     """Build a switch with a veth for each end of this host, and the NIC as one more port.
 
     Mirrors are on the clients' host. Raises as `ovs`, and BadInput for a use case.
     """
-    parameters = options(name)
-    if parameters.case is not None:
+    if wanted.case is not None:
         raise BadInput(f"{name}: a case has its network and its VMs on one host: use nodes=one")
-    here = name if spec.side == CLIENTS else parameters.without_mirrors.name
-    with joined(_network(here, spec), spec) as built, ExitStack() as stack:
+    here = wanted if spec.side == CLIENTS else wanted.without_mirrors
+    with joined(_network(here, name, spec), spec) as built, ExitStack() as stack:
         nic = built.index[BETWEEN, "nic"]
         [cable] = [link.name for link in netlink.links(built.space[BETWEEN].netlink) if link.index == nic]
-        switched = _start_switch(here, spec, built, None, _cable(cable, numbers(spec), parameters))
+        switched = _start_switch(here, spec, built, None, _cable(cable, numbers(spec), wanted))
         one, mirrors = stack.enter_context(switched)
 
         def begin(pairs: Sequence[RemotePair]) -> None:
@@ -104,11 +102,11 @@ def side(name: str, spec: Spec) -> Iterator[BuiltSide]:
         yield BuiltSide(made, remote_ends(spec), one, mirrors.meter(one), mirrors.doubts(), begin)
 
 
-def _network(name: str, spec: Spec, *, with_ends: bool = True) -> Network:
+def _network(wanted: SwitchOptions, name: str, spec: Spec, *, with_ends: bool = True) -> Network:
     """Describe the ends with their ports, the NIC of one of two hosts, and where mirrors' copies arrive."""
     own: list[Part] = [*ends_with_known_macs(spec), *ports(spec, None)] if with_ends else []
     nic = [Nic(BETWEEN, "nic", moves=True)] if spec.side else []
-    monitor = monitor_parts(options(name), spec)
+    monitor = monitor_parts(wanted, spec)
     described = network(name, spec, [*own, Node(BETWEEN), *nic, *monitor])
     return described if with_ends else msgspec.structs.replace(described, pairs=())
 
@@ -125,21 +123,21 @@ def _cable(nic: str, numbers: Iterable[int], parameters: SwitchOptions) -> Port:
 
 @contextmanager
 def _start_switch(
-    name: str, spec: Spec, built: BuiltNetwork, taps: dict[int, int] | None = None, *more: Port
+    wanted: SwitchOptions, spec: Spec, built: BuiltNetwork, taps: dict[int, int] | None = None, *more: Port
 ) -> Iterator[tuple[Switch, Mirrors]]:
     """Start the switch in the namespace between the ends, and its mirrors.
 
     Its ports are the ends' interfaces there, or those of guests (`taps`: indexes by the ends' numbers), and `more`.
     """
-    parameters, between = options(name), built.space[BETWEEN]
-    if parameters.datapath.in_userspace and taps is None:
+    between = built.space[BETWEEN]
+    if wanted.datapath.in_userspace and taps is None:
         for number in numbers(spec):
             complete_packets(built.space[end_name(number)].fd, "eth0")
     indices = taps or {number: built.index[BETWEEN, f"port{number}"] for number in numbers(spec)}
-    mirrors = Mirrors(parameters, spec, built, indices)
-    ports = [Port(f"port{number}", number=number + 1, vlan=vlan_of(number, parameters)) for number in indices]
+    mirrors = Mirrors(wanted, spec, built, indices)
+    ports = [Port(f"port{number}", number=number + 1, vlan=vlan_of(number, wanted)) for number in indices]
     with mirrors.uplink(), switch(between) as one:
-        one.start(mirrors.bridges(BRIDGE, [*ports, *more]), parameters, spec.programs.get(DAEMON, DAEMON))
+        one.start(mirrors.bridges(BRIDGE, [*ports, *more]), wanted, spec.programs.get(DAEMON, DAEMON))
         mirrors.connect(one)
         with mirrors.counted():
             yield one, mirrors

@@ -13,7 +13,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from labkit.common import switch_options
 from labkit.common.errors import BadInput
 from labkit.common.switch_options import Datapath, SwitchOptions
 from labkit.measure.endpoints import Endpoint, Pair
@@ -74,19 +73,14 @@ class _End:
 
 
 @contextmanager
-def use_case(name: str, spec: Spec) -> Iterator[Topology]:
-    """Build the use case that `name` asks for.
+def use_case(options: SwitchOptions, name: str, spec: Spec) -> Iterator[Topology]:
+    """Build a use case.
 
-    Raises BadInput for too few rules, and the errors of `switch`, of a port, and of a rule that the switch refuses.
+    Raises BadInput for an MTU that a tunnel cannot carry, and the errors of `switch`, of a port, and of a rule that the
+    switch refuses.
     """
-    options = switch_options.options(name)
     assert options.case is not None, "the name of the topology has a case"
     vms_count = max(spec.pairs, 2) if options.case == "vm_to_vm" else spec.pairs
-    if options.rules_count < vms_count**2:
-        raise BadInput(
-            f"rules_count={options.rules_count} is too few for {vms_count} VMs: {vms_count**2} rules are the"
-            " minimum for so many VMs"
-        )
     under_bytes = spec.mtu_bytes + length_bytes(headers("vxlan"))
     if options.tunnel == "vxlan" and under_bytes > MAX_BYTES:
         raise BadInput(
