@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 
-from labkit.analysis.run_figures import Draw, Profiles
+from labkit.analysis.run_figures import Draw
 from labkit.common.units import percent, si
 from studies import reference_tables
 from studies.load_test.figure import line_shares, over_time, probe_latency
@@ -31,11 +29,11 @@ def histogram(rows: pd.DataFrame) -> pd.DataFrame:
 
     The counts of all steps, tests or multiples that say something about the device are added.
     """
-    some = rows[rows["status"].eq("ok") & rows["latency_buckets"].map(lambda one: isinstance(one, dict))]
     lines = [
         (f"{row['frame']} through {_device(row)}", row["direction"], int(edge), count)
-        for _, row in some.iterrows()
-        for edge, count in row["latency_buckets"].items()
+        for _, row in rows[rows["status"].eq("ok")].iterrows()
+        if isinstance(buckets := row.get("latency_buckets"), dict)
+        for edge, count in buckets.items()
     ]
     by = ["arm", "direction", "bucket_us"]
     return pd.DataFrame(lines, columns=[*by, "count"]).groupby(by, as_index=False, sort=True).sum()
@@ -126,23 +124,11 @@ def _sentence(row: pd.Series[Any]) -> str:
     )
 
 
-def _complete(draw: Callable[[pd.DataFrame], go.Figure]) -> Draw:
-    """Return a function that draws load tests. A run without a single test lacks some columns."""
-
-    def drawn(rows: pd.DataFrame, _profiles: Profiles) -> go.Figure:
-        missing = [name for name in ("direction", "latency_buckets", "time_s") if name not in rows]
-        return draw(rows.assign(**dict.fromkeys(missing)))
-
-    return drawn
-
-
-STATEFUL_FIGURES = {
-    "probe_latency": _complete(
-        lambda rows: probe_latency(rows, histogram(rows), reference_tables.trex_histogram())
-    )
+STATEFUL_FIGURES: dict[str, Draw] = {
+    "probe_latency": lambda rows, _: probe_latency(rows, histogram(rows), reference_tables.trex_histogram()),
 }
-FIGURES = {
-    "over_time": _complete(over_time),
-    "line_shares": _complete(lambda rows: line_shares(rows, shares(rows), reference_tables.trex_shares())),
+FIGURES: dict[str, Draw] = {
+    "over_time": lambda rows, _: over_time(rows),
+    "line_shares": lambda rows, _: line_shares(rows, shares(rows), reference_tables.trex_shares()),
     **STATEFUL_FIGURES,
 }
