@@ -53,7 +53,9 @@ class Run:
         The name is as in tables, or with the topology that all arms share in front of the arm's change.
         """
         arms = self.arms()
-        return name if name in arms else next((one for one in arms if name.endswith(f"+{one}")), None)
+        shared = {*arms, *self.rows["built_topology"], *self.profiles["built_topology"]}
+        full = {f"{topology}+{one}": one for topology in shared for one in arms}
+        return name if name in arms else full.get(name)
 
 
 def _compared_as(arm: str, *tables: pd.DataFrame) -> str:

@@ -173,6 +173,17 @@ def test_names_of_switches_with_options(name: str, tmp_path: Path) -> None:
         selection.select_sides(f"{tmp_path}/none:{first}", name)
 
 
+def test_names_of_changes_of_a_switch_with_options() -> None:
+    """Where all arms have one topology, tables name a changed arm by its change alone."""
+    own = {"topology": "ovs+mirrors=1", "protocol": "tcp", "status": "ok", "run": "r", "role": "variant"}
+    arms = {"ovs+mirrors=1": None, "ovs+mirrors=1+gro-off": "gro-off"}
+    table = loading.complete(pd.DataFrame([own | {"arm": arm, "change": one} for arm, one in arms.items()]))
+    of = selection.Run(Path(), table, table[:0], ())
+    assert of.arms() == ["ovs+mirrors=1", "gro-off"]
+    asked = ("gro-off", "ovs+mirrors=1+gro-off", "veth+gro-off", "other:ovs+mirrors=1+gro-off")
+    assert list(map(of.arm, asked)) == ["gro-off", "gro-off", None, None]
+
+
 def test_parameters_named_once_hold_for_both(folder: Path) -> None:
     for left, right in (
         (f"{folder},length_bytes=400", None),
