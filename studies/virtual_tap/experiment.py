@@ -24,8 +24,7 @@ from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measuring_loop import Plan
 
 LOADS = ("tcp:64", "tcp", "udp:64", "udp:512", "udp:1472")  # the first is the thesis' own
-LOAD = r"(tcp|udp)(:\d{1,6})?(@\d+(\.\d+)?(e\d{1,2})?)?"
-
+LOAD = r"(tcp|udp)(?::(\d{1,6}))?(?:@(\d+(?:\.\d+)?(?:e\d{1,2})?))?"
 
 USUAL = DatapathParameters.help()
 # Presets of CPUs: that of the switch, and those of client and server as `affinity` has them
@@ -150,12 +149,11 @@ class VirtualTapParameters(DatapathParameters, frozen=True, kw_only=True):
 
     def for_load(self, load: str) -> DatapathParameters:
         """Return the parameters of `datapaths` for one load. Raises BadInput for an invalid load."""
-        if not re.fullmatch(LOAD, load):
+        if not (found := re.fullmatch(LOAD, load)):
             raise BadInput(
                 f"loads={load}: a load is tcp or udp, each with or without :BYTES and @RATE: udp:512@1e8"
             )
-        what, _, rate = load.partition("@")
-        protocol, _, size = what.partition(":")
+        protocol, size, rate = found.groups()
         way = {"rate_bps": float(rate), "slices": 0} if rate else {"whole_runs": 0}
         return self.switch_parameters(protocol=protocol, length_bytes=int(size) if size else None, **way)
 

@@ -50,6 +50,20 @@ def test_mirror_of_an_endpoint_that_is_not_here() -> None:
         topologies.check("ovs+mirrors=1+select=client2", (2, 1500, 4), "iperf3")
 
 
+def test_options_decide_what_a_topology_takes() -> None:
+    ways = {name: topologies.kind_of(f"ovs{name}") for name in ("", "+case=net_to_vm+tunnel=vlan")}
+    assert [(one.shares_ends, one.generators) for one in ways.values()] == [
+        (False, None),
+        (True, ("packets",)),
+    ]
+    assert [topologies.kind_of(f"ovs+mirrors=1+output={one}").copies_leave for one in ("veth", "gre")] == [
+        False,
+        True,
+    ]
+    with pytest.raises(BadInput, match="rules_count=8 is too few for pairs=3: 9 rules are the minimum"):
+        topologies.check("ovs+case=net_to_vm+rules_count=8", (3, 1500, 4), "packets")
+
+
 @pytest.mark.parametrize(("output", "size"), [("gre", 42), ("erspan", 50), ("vxlan", 50)])
 def test_tunnel_overhead_of_a_copy(output: str, size: int) -> None:
     """The overhead is GRE with a key and the copy's own Ethernet header, plus a tag where there are VLANs."""
