@@ -16,7 +16,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from labkit.common.errors import LabkitError
 from labkit.measure import topologies
@@ -171,6 +170,8 @@ def unbalance(switch: Switch) -> None:
 @contextmanager
 def unbalanced_first() -> Iterator[None]:
     """Unbalance mirrors before they are proved, and shorten the proof."""
+    from unittest import mock  # which takes seconds on an emulated CPU
+
     prove = mirrors.Mirrors.prove
 
     def unbalanced(self: mirrors.Mirrors, switch: Switch, pairs: Any) -> None:

@@ -22,7 +22,7 @@ def test_set_up_speed_and_result_against_ip() -> None:
     assert promise.median(result[set_up.BRIDGE]) <= SLACK * set_up.BOUND * promise.median(result[set_up.IP])
 
 
-@pytest.mark.alone
+@pytest.mark.long  # CPU time is nearly the same beside other programs
 def test_imports_are_quick() -> None:
     results = list(imports.promises(quick=True))
     for each, result in zip(imports.TABLE, results, strict=True):

@@ -35,6 +35,7 @@ def executed(machine: Sandbox) -> Shown:
     return Shown(path)
 
 
+@pytest.mark.smoke
 def test_rows_of_the_executed_notebook(executed: Shown, machine: Sandbox) -> None:
     folder = only_run(machine)
     rows = run_folder.read_rows(folder)
@@ -49,6 +50,7 @@ def test_rows_of_the_executed_notebook(executed: Shown, machine: Sandbox) -> Non
     assert {row["seed"] for row in rows} == {9}
 
 
+@pytest.mark.smoke
 def test_prose_matches_the_rows(executed: Shown, machine: Sandbox) -> None:
     prose = executed.texts()
     rows = run_folder.read_rows(only_run(machine))

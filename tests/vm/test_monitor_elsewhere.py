@@ -72,19 +72,17 @@ def test_command_with_where(shared_vm: SharedVm, capsys: pytest.CaptureFixture[s
     assert len(pcapng.read(file.read_bytes()).frames) == shown["selected_count"]
 
 
-def test_command_on_an_interface_of_another_machine(
-    shared_vm: SharedVm, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_on_an_interface_of_another_machine(shared_vm: SharedVm) -> None:
     """`labkit monitor lo where=…` opens the loopback interface of that machine, not the one of this one."""
-    command.watch("lo", {"where": shared_vm.where}, 0.2, None, pings=False, as_json=True)
-    assert json.loads(capsys.readouterr().out)["hop"] == "machine:lo"
-    with live.machine(shared_vm.where) as there, there.monitor("lo", protocol="icmp") as one:
+    with command.open_monitor("lo", {"where": shared_vm.where, "protocol": "icmp"}) as (there, one):
+        assert one.hop == "machine:lo"
         there.machine.run("ping", "-q", "-c", "2", "-i", "0.01", "127.0.0.1")
         assert one.stop().counts.selected_count == 8  # requests and replies, each outgoing and incoming
-    with pytest.raises(BadInput, match="has no interface"):
-        command.watch("nowhere0", {"where": shared_vm.where}, 0.2, None, pings=False, as_json=True)
+        with pytest.raises(BadInput, match="has no interface"):
+            there.monitor("machine:nowhere0")
 
 
+@pytest.mark.exhaustive  # the command watches there above, and test_monitor_page.py has pages
 def test_page_with_where(
     shared_vm: SharedVm, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,11 @@ pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "qemu", "full kernel"
 
 Answer = dict[str, Any]
 PINGS = 20
-CASES = {"case": "ovs+case=net_to_vm+rules=l3", "tunnel": "ovs+case=vm_to_net+tunnel=vxlan"}
+# test_open_vswitch.py has 1,000 rules.
+CASES = {
+    "case": "ovs+case=net_to_vm+rules=l3+rules_count=16",
+    "tunnel": "ovs+case=vm_to_net+rules_count=16+tunnel=vxlan",
+}
 TOPOLOGIES = {
     **CASES,
     "veth": "ovs+mirrors=2+readers=count",
