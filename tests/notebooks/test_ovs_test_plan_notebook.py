@@ -16,7 +16,8 @@ pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "nft", "veth", "openv
 SMALL = """
 notebook: 08_ovs_test_plan
 parameters:
-  {case: [net_to_vm, vm_to_vm], tunnel: ["off"], rounds: 1, sum_s: 0.4, passes: 1, limit_s: 12, latency: false}
+  {case: [net_to_vm, vm_to_vm], tunnel: ["off"], rounds: 1, flows: [4000], sum_s: 0.4, passes: 1, limit_s: 12,
+   latency: false}
 grid:
   - frame_bytes: [["64"]]
 """
