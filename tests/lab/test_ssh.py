@@ -29,10 +29,22 @@ LONG = ("where=ssh:lab", "topology=veth", "pairs=1,2", "rounds=6", "slices=2", "
 POINTS = 12
 
 
+COMPILED: list[Path] = []  # what labkit brought to the first machine, with Python's compiled files
+
+
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Lab]:
+def empty(tmp_path: Path) -> Iterator[Lab]:
+    """Return a machine to which labkit has brought nothing yet."""
     with lab(tmp_path) as made:
         yield made
+
+
+@pytest.fixture
+def machine(empty: Lab) -> Lab:
+    """Return a machine that has labkit, if another one got it before: each would compile all of it again."""
+    for brought in COMPILED:
+        shutil.copytree(brought, empty.cache)
+    return empty
 
 
 def nothing_runs_there(machine: Lab, within_s: float = 20) -> None:
@@ -40,31 +52,32 @@ def nothing_runs_there(machine: Lab, within_s: float = 20) -> None:
     assert list((machine.cache / "run").iterdir()) == []
 
 
-def test_run_through_ssh(machine: Lab) -> None:
+def test_run_through_ssh(empty: Lab) -> None:
     """The login shell prints text and the home folder has its own random.py. labkit is copied once, and files come
     back."""
-    (machine.home / ".bashrc").write_text("echo Welcome; echo Welcome >&2\n")
-    (machine.home / "random.py").write_text("raise SystemExit('not the random that was meant')\n")
+    (empty.home / ".bashrc").write_text("echo Welcome; echo Welcome >&2\n")
+    (empty.home / "random.py").write_text("raise SystemExit('not the random that was meant')\n")
     begun = time.time()
-    done = machine.labkit("run", "datapaths", *SHORT, "--json", code=0)
+    done = empty.labkit("run", "datapaths", *SHORT, "--json", code=0)
     assert "labkit: copying labkit, " in done.stderr
     [row] = [json.loads(line) for line in done.stdout.splitlines()]
     assert (row["status"], row["where"], row["git_revision"]) == ("ok", "ssh:lab", this.git_revision())
     assert row["throughput_bps"] > 1e6
-    folder = only_run(machine)
+    folder = only_run(empty)
     assert row["run"] == folder.name
     assert run_folder.read_rows(folder) == [row]
     assert (folder / "artefacts" / "1-r0" / "veth.json.gz").stat().st_mtime > begun
     environment = run_folder.read_json(folder / "environment.json")
     assert environment["machine"].items() <= row.items()
-    nothing_runs_there(machine)
-    brought = machine.digests()
+    nothing_runs_there(empty)
+    brought = empty.digests()
     assert ["labkit", "studies"] in brought.values()
-    again = machine.labkit("run", "datapaths", *SHORT, "--json", code=0)
+    again = empty.labkit("run", "datapaths", *SHORT, "--json", code=0)
     assert "copying" not in again.stderr
-    assert machine.digests() == brought
-    nothing_runs_there(machine)
-    assert sorted(path.name for path in machine.home.iterdir()) == [".bashrc", ".cache", "random.py"]
+    assert empty.digests() == brought
+    nothing_runs_there(empty)
+    assert sorted(path.name for path in empty.home.iterdir()) == [".bashrc", ".cache", "random.py"]
+    COMPILED.append(empty.cache)
 
 
 def test_doctor_through_ssh_removes_unused_files(machine: Lab) -> None:
@@ -81,15 +94,15 @@ def test_doctor_through_ssh_removes_unused_files(machine: Lab) -> None:
     assert not (machine.cache / (".old-" + "0" * 16)).exists()
 
 
-def test_concurrent_runs(machine: Lab) -> None:
+def test_concurrent_runs(empty: Lab) -> None:
     """Both copy the same files to an empty home. The lock of the remote machine lets one measure at a time.
 
     The user's configuration forwards a port, which only one connection could do.
     """
-    holder = machine.start(sys.executable, "-c", HOLD)
+    holder = empty.start(sys.executable, "-c", HOLD)
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
-    both = [machine.start(*LABKIT, "run", "datapaths", *SHORT, "--json") for _ in range(2)]
+    both = [empty.start(*LABKIT, "run", "datapaths", *SHORT, "--json") for _ in range(2)]
     for process in both:
         assert process.stderr is not None
         waits = f"on lab: another measurement is using this machine (process {holder.pid}: "
@@ -100,8 +113,8 @@ def test_concurrent_runs(machine: Lab) -> None:
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
         assert json.loads(out)["status"] == "ok"
-    assert sorted(machine.digests().values()).count(["labkit", "studies"]) == 1
-    nothing_runs_there(machine)
+    assert sorted(empty.digests().values()).count(["labkit", "studies"]) == 1
+    nothing_runs_there(empty)
 
 
 def test_remote_without_root(machine: Lab) -> None:
@@ -134,18 +147,18 @@ with live.build("veth", where="ssh:lab") as net:
     nothing_runs_there(machine)
 
 
-def test_connection_failure(machine: Lab) -> None:
+def test_connection_failure(empty: Lab) -> None:
     """The message has ssh's own words and a remedy. An unknown host stays unknown."""
-    known = (machine.there / "known").read_bytes()
+    known = (empty.there / "known").read_bytes()
     lines = [f"run datapaths where=ssh:{name} {' '.join(SHORT[1:])}" for name in REFUSED]
-    ended = machine.commands(*lines).values()
+    ended = empty.commands(*lines).values()
     for (name, words), done in zip(REFUSED.items(), ended, strict=True):
         sentence = one_sentence(done)
         assert sentence.startswith(f"ssh to {name} ended with 255: ")
         assert words in sentence
         assert sentence.endswith(f"; `ssh {name} true` must work without a prompt: connect once by hand")
-    assert (machine.there / "known").read_bytes() == known
-    assert not machine.cache.exists()
+    assert (empty.there / "known").read_bytes() == known
+    assert not empty.cache.exists()
 
 
 # A fake python3 on the remote side; the real one gets this first.
@@ -396,10 +409,10 @@ def test_ends_on_two_machines(two: Lab) -> None:
     os.kill(busy, signal.SIGKILL)
     assert (row["status"], row["where"], row["peer"], row["nodes"]) == ("ok", "ssh:a", "ssh:b", "two"), row
     assert row["throughput_bps"] > 1e6
-    mixed = f"topology=existing:host+{TRANSIT[1]},existing:host+ssh:b/host"
-    rows = two.rows(mixed, "protocol=udp", "rate_bps=1e7", "duration_s=1", "omit_s=0", "--yes")
-    assert [(row["status"], row["where"], row["peer"]) for row in rows] == [("ok", "here", "ssh:b")] * 3, rows
-    assert all(row["received_count"] > 500 for row in rows)
+    mixed = "topology=existing:host+ssh:b/host"
+    [row] = two.rows(mixed, "protocol=udp", "rate_bps=1e7", "duration_s=1", "omit_s=0", "--yes")
+    assert (row["status"], row["where"], row["peer"]) == ("ok", "here", "ssh:b"), row
+    assert row["received_count"] > 500
     refused = {
         f"{BETWEEN} where=ssh:b": f"{BETWEEN.removeprefix('topology=')} decides where, nodes, peer",
         f"{BETWEEN},veth_bridge": "nodes=two needs parent=NIC,NIC",
