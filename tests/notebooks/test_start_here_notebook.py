@@ -20,7 +20,8 @@ from labkit.common import run_folder
 pytestmark = pytest.mark.needs("chromium", "namespaces", "iperf3", "ip", "veth", "bridge")
 
 SMALL = """topology = ["veth", "veth_bridge"]
-rounds = slices = profile_rounds = 2
+rounds = slices = 2
+profile_rounds = 1
 seed = 9"""
 PANEL = "labkit.panel('datapaths', topology='veth,veth_bridge', rounds=60, slices=2, whole_runs=0)"
 # JupyterLab drops cells that run before it is connected to their kernel.
