@@ -42,7 +42,7 @@ TURN = ("run", "point", "round", "method", "slice")  # in it each arm is measure
 STARVED = 0.01  # share of the arm's median; a slice with less is starved
 ALWAYS_NAMED = ("pairs", "mtu_bytes")  # of a group, also where they have the usual value
 HEADERS = {4: 28, 6: 48}  # IP and UDP headers: the MTU minus these is the largest unfragmented payload
-# The columns of every table. Columns of captures keep their types.
+# The columns of every table. Columns of the other parts of `overlay` keep their types.
 COMPARED = tuple(writer for writer in schema.WRITERS if writer != "observation")
 WORDS = [*(one for one in schema.names(writer=COMPARED, type=("text", "flag")) if one != "again"), "folder"]
 NUMBERS = schema.names(writer=COMPARED, type=("number", "integer"))
@@ -190,9 +190,6 @@ def complete(df: pd.DataFrame) -> pd.DataFrame:
     for name in NUMBERS:
         is_there = name in columns and columns[name].notna().any()
         columns[name] = pd.to_numeric(columns[name]) if is_there else no_numbers
-    for name, one in schema.described(columns).items():  # a package's number that no row has
-        if one.type in ("number", "integer") and name not in _NUMBERS and columns[name].isna().all():
-            columns[name] = no_numbers
     # Built at once: a table that grows column by column is slow, and pandas warns about its many blocks.
     whole = pd.DataFrame(columns, index=given.index)
     whole.attrs = dict(df.attrs)

@@ -5,7 +5,6 @@ import pytest
 from conftest import ROOT
 
 from labkit.analysis import load
-from labkit.common import schema
 
 
 @pytest.mark.parametrize("name", ["container_vs_vm", "switched", "virtual_tap"])
@@ -29,22 +28,6 @@ def test_complete_table_stays_what_it_is() -> None:
     pd.testing.assert_frame_equal(load.complete(few), few.reset_index(drop=True))
     without = table.drop(columns="reason")
     assert load.complete(without)["reason"].isna().all()
-
-
-def test_a_number_of_a_package_is_one_without_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = schema.Column("new_s", "s", "number", "a time", "a package", "measures")
-    monkeypatch.setattr(schema, "added", lambda: {"new_s": own})
-    row = {
-        "topology": "veth",
-        "protocol": "tcp",
-        "status": "ok",
-        "run": "r",
-        "role": "variant",
-        "arm": "veth",
-    }
-    table = load.complete(pd.DataFrame([row | {"new_s": None, "other": None}]))
-    assert (table["new_s"].dtype.kind, table["other"].dtype.kind) == ("f", "O")
-    assert "new_s" not in load.complete(pd.DataFrame([row]))
 
 
 def test_second_measurements_are_a_column_which_older_rows_get_from_the_name() -> None:
