@@ -490,7 +490,7 @@ def _within_drift(effect: stats.Effect, margin: float) -> str | None:
     if not 1 / (1 + DRIFT) <= effect.ratio <= 1 + DRIFT:
         return None
     if margin >= DRIFT and 1 / (1 + margin) <= low and high <= 1 + margin:
-        return f"no difference beyond {units.percent(margin)}"
+        return f"no difference beyond {units.exact_percent(margin)}"
     return "no evidence"
 
 

@@ -361,10 +361,10 @@ def verdict(
         return Verdict("no evidence", sentence)
     if low > 1 or high < 1:
         word = "faster" if (low > 1) == higher_is_better else "slower"
-        small = f", a difference below {units.percent(margin)}" if inside else ""
+        small = f", a difference below {units.exact_percent(margin)}" if inside else ""
         size = _size(effect.ratio, low, high, word, higher_is_better, baseline)
         return Verdict(word, f"{arm} is {size} ({effect.how}){small}")
-    word = f"no difference beyond {units.percent(margin)}" if inside else "no evidence"
+    word = f"no difference beyond {units.exact_percent(margin)}" if inside else "no evidence"
     lines = word if inside else "no evidence of a difference"
     return Verdict(word, f"{lines} between {arm} and {baseline}: {measured}")
 

@@ -144,5 +144,6 @@ def run(given: argparse.Namespace) -> int:
     for form, out in wanted.items():
         count = write(given.run, form, out)
         if out != STDOUT:
-            note(f"{units.counted(count, 'row')} in {run_folder.display_path(out)}")
+            of = "means of " if form in MEANS else ""
+            note(f"{of}{units.counted(count, 'row')} in {run_folder.display_path(out)}")
     return 0

@@ -320,6 +320,7 @@ def test_verdict_words() -> None:
     ):
         verdict = stats.verdict(result, QUIET, 0.05, False, arm="m", baseline="v")
         assert (verdict.word, says in verdict.sentence) == (word, True), verdict.sentence
+    assert stats.verdict(effect(1.01, 0.99, 1.02), QUIET, 0.0225, True).word == "no difference beyond 2.25 %"
     with pytest.raises(BadInput, match="margin"):
         stats.verdict(result, QUIET, 1)
 

@@ -115,3 +115,12 @@ def test_rows_come_back_where_the_package_of_a_column_is_not_installed(
         patch.setattr(schema, "added", lambda: {"route": route})
         content = parquet_rows.encode(rows, "0.1.0")
     assert parquet_rows.decode(content) == rows
+
+
+def test_an_export_of_means_says_of_how_many_rows(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "means.json"
+    assert cli.main(["rows", str(run), "--github", str(out)]) == 0
+    assert f"means of {len(MADE)} rows in {out}" in capsys.readouterr().err
+    assert len(json.loads(out.read_bytes())) < len(MADE)

@@ -37,7 +37,7 @@ CALIBRATION_S, CALIBRATIONS = 0.1, 5
 WITHIN_REACH = 0.8  # share of the generator's own limit up to which it keeps the rate within 1 %
 FULL = 0.98  # share of a line's rate from which it is full
 AFTER_S = 1.0  # seconds of a trial after the search
-QUEUED = 0.02  # a share lost in it beyond the goal: queues held what shorter trials sent too much
+QUEUED = 0.02  # share of its frames: a greater loss beyond the goal shows that queues held the excess of shorter trials
 SHARES = (0.1, 0.5, 0.9)  # shares of the last rate found at which latency is measured
 REPEATED = 0.2  # share of all attempts: with more repeats, the rate is biased upwards (mlrsearch.Attempts)
 AROUND_S = 2.0  # about: the calibration before a search, and reading what the switch counted after it
@@ -179,7 +179,7 @@ def search(parameters: Throughput, built_arm: BuiltArm, frame: str, flows: int, 
             if is_shorter and lost_share > one.loss_ratio + QUEUED:
                 doubts.append(
                     f"a trial of {AFTER_S:g} s at this rate lost {units.percent(lost_share)} of the frames: the path's"
-                    " queues held what shorter trials sent too much, or it became slower; use a longer trial_s"
+                    " queues held the excess of shorter trials, or the path became slower: use a longer trial_s"
                 )
             metrics |= {"datapath_scheduling": scheduling} | cost
             record(built_arm.measured(metrics, doubts))
@@ -343,7 +343,7 @@ def _row(
 
 def _verdict(one: FoundRate, result: Result, line_pps: float | None) -> tuple[str | None, str | None]:
     """Return the status and reason of a search without a valid rate; None for a valid one."""
-    goal = f"loss of at most {units.percent(one.loss_ratio)}"
+    goal = f"loss of at most {units.exact_percent(one.loss_ratio)}"
     if (loss := one.constant_loss) is not None:
         least, most = (units.si(pps, "pps") for pps in (loss.low_pps, loss.max_pps))
         low, every = (f"{100 * ratio:.2g} %" for ratio in (loss.low_loss_ratio, loss.loss_ratio))

@@ -77,6 +77,7 @@ def test_search_summary() -> None:
         (FoundRate(0, 3e5, 3e5, None), None, None, "invalid", limited),
         (FoundRate(0, 3e5, 3e5, None), None, 300e3, None, ""),  # 300 kpps was requested, or is the line rate
         (FoundRate(0, None, None, 1e3), None, None, "invalid", "the lowest load, 1 kpps, already lost"),
+        (FoundRate(0.00125, None, None, 1e3), None, None, "invalid", "(loss of at most 0.125 %)"),
         (
             FoundRate(0, None, 9e4, None),
             "out of time",
