@@ -47,7 +47,7 @@ def changes(y: Floats, low: Floats, high: Floats) -> list[Change]:
     """
     if len(y) < LEAST:
         return []
-    y = without_single(y)
+    y = without_outliers(y)
     errors = np.fmax((high - low) / (2 * float(ndtri(0.975))), _deviation(y) / math.sqrt(2))
     places = _proposed(y, errors)
     while places:
@@ -59,7 +59,7 @@ def changes(y: Floats, low: Floats, high: Floats) -> list[Change]:
     return []
 
 
-def without_single(y: Floats) -> Floats:
+def without_outliers(y: Floats) -> Floats:
     """Return the series with each point that is far from both of its neighbours replaced by the nearer one; one that is
     too short as it is."""
     if len(y) < LEAST:

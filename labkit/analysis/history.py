@@ -174,8 +174,8 @@ def _read(path: Path) -> pd.DataFrame | str:
         return f"left out: {path} is no Parquet file of a history, or a part of one: remove it, and add its run again"
 
 
-def percents(ratio: float) -> str:
-    """Return a ratio as a change: 1.1 is `+10 %`, and 2.5 is `+150 %`."""
+def change_text(ratio: float) -> str:
+    """Return a ratio as a change in per cent: 1.1 is `+10 %`, and 2.5 is `+150 %`."""
     return f"{units.digits(float(f'{(ratio - 1) * 100:.2g}'), sign=True)} %"
 
 
@@ -214,7 +214,7 @@ class Series:
         before, after = self.beside(change)
         more = bool(self.points["higher_is_better"].iloc[0])
         word = "better" if (change.ratio > 1) == more else "worse"
-        one, low, high = map(percents, (change.ratio, change.low, change.high))
+        one, low, high = map(change_text, (change.ratio, change.low, change.high))
         return f"{word}: {one} [{low}, {high}] from {before['run']} to {after['run']}"
 
 

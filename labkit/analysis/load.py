@@ -371,10 +371,15 @@ def by_cost(df: pd.DataFrame) -> pd.DataFrame:
 
 def without_rate(df: pd.DataFrame) -> pd.Series[bool]:
     """Return which rows are searches that saw frames lost at every load, or ended at the generator's limit."""
+    return generator_limited(df) | df["constant_loss_ratio"].notna()
+
+
+def generator_limited(df: pd.DataFrame) -> pd.Series[bool]:
+    """Return which rows are searches that ended at the generator's limit."""
     limited = df["loss_goal_ratio"].notna()
-    if limited.any():
+    if limited.any():  # most tables have no search, and their reasons need no reading
         limited &= df["reason"].astype("str").str.startswith("generator-limited")
-    return limited | df["constant_loss_ratio"].notna()
+    return limited
 
 
 def unsupported_rates(df: pd.DataFrame, none: pd.Series[bool] | None = None) -> pd.Series[bool]:

@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 
 from labkit.analysis import compare_runs, report, stats, why
 from labkit.analysis.figures.trend import trend
-from labkit.analysis.history import PROVENANCE, History, Series, percents
+from labkit.analysis.history import PROVENANCE, History, Series, change_text
 from labkit.analysis.report.notebook_cells import Cell, document, plain, prose_cell, shown_cell
 from labkit.common.errors import LabkitError
 
@@ -37,7 +37,7 @@ def sentences(history: History) -> list[str]:
 
 def figure(of: Series) -> go.Figure:
     """Draw a series with its changes."""
-    texts = [percents(change.ratio) for change in of.changes]
+    texts = [change_text(change.ratio) for change in of.changes]
     places = [change.place for change in of.changes]
     return trend(of.points, of.title, places, texts, of.is_ratio)
 

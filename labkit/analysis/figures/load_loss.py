@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from labkit.analysis import theme
 from labkit.analysis.figures.line_chart import log_axis
 from labkit.analysis.figures.panels import Marks, finish, titled_grid
-from labkit.analysis.findings.loss_rates import BY, traffic
+from labkit.analysis.findings.loss_rates import BY, traffic_text
 from labkit.analysis.load import groups, varying
 from labkit.common.units import percent, si
 
@@ -29,7 +29,7 @@ def load_loss(trials: pd.DataFrame, rates: pd.DataFrame) -> go.Figure:
     by = [*BY[:2], *varying(some, BY[2:])]
     parts = sorted(groups(some, by), key=lambda one: (len(one[0][0]), one[0][:2]))
     keys = [dict(zip(by, key, strict=True)) for key, _ in parts]
-    titles = {(at, 1): f"<b>{theme.plain(traffic(of, by[2:]))}</b>" for at, of in enumerate(keys, 1)}
+    titles = {(at, 1): f"<b>{theme.plain(traffic_text(of, by[2:]))}</b>" for at, of in enumerate(keys, 1)}
     found, count = dict(groups(rates, ["arm", *by])), max(1, len(parts))
     figure = titled_grid(titles, rows=count, cols=1, vertical_spacing=0.4 / max(count, 4))
     marks = Marks(figure)

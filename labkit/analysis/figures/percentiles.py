@@ -34,7 +34,8 @@ def percentiles(rows: pd.DataFrame) -> go.Figure:
         draw(figure, panel, TIME, AXIS)
     subtitle = "geometric mean of rounds, 95 % interval (open triangle: it continues); faint: rounds"
     lost = int((table["status"].eq("ok") & table["value"].isna() & table["lost_count"].gt(0)).sum())
-    subtitle += f"; without {counted(lost, 'percentile')} that a lost round trip is" * bool(lost)
+    if lost:
+        subtitle += f"; without {counted(lost, 'percentile')} that fell on a lost round trip"
     figure = finish(figure, rows, "Round-trip time by percentile", subtitle)
     return theme.explained(
         figure,

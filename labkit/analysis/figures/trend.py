@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.analysis import stats, theme
-from labkit.analysis.change_points import without_single
+from labkit.analysis.change_points import without_outliers
 from labkit.analysis.figures.line_chart import THROUGHPUT, Quantity, of_metric
 from labkit.analysis.load import COST
 from labkit.common.schema import BY_NAME
@@ -33,7 +33,7 @@ def trend(
     quantity = RATIO if is_ratio else CPU_TIME if metric == COST else known
     shown = points[["y", "y_low", "y_high"]].astype(float) / quantity.scale
     figure = go.Figure()
-    edges, judged = [0, *places, len(points)], without_single(np.log(shown["y"].to_numpy(float)))
+    edges, judged = [0, *places, len(points)], without_outliers(np.log(shown["y"].to_numpy(float)))
     for begin, end in itertools.pairwise(edges):
         level = float(np.exp(judged[begin:end].mean()))
         line = {"line_color": theme.GREY, "line_width": 2, "opacity": 0.8}

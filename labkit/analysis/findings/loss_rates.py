@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis import load, stats
-from labkit.analysis.load import GROUP, HOST, groups, unsupported_rates, varying
+from labkit.analysis.load import GROUP, HOST, generator_limited, groups, unsupported_rates, varying
 from labkit.common import schema
 from labkit.common.units import counted, percent, si
 
@@ -49,7 +49,7 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
         line: dict[str, Any] = dict(zip(["arm", *BY, "loss_goal_ratio"], key, strict=True))
         with_rate = group["status"].eq("ok") & ~unsupported[group.index]
         values = group.loc[with_rate, "throughput_pps"].dropna().to_numpy(float)
-        limited = group["reason"].astype("str").str.startswith("generator-limited")
+        limited = generator_limited(group)
         without = group[group["status"].ne("ok") & group["reason"].notna()].sort_values("constant_loss_ratio")
         mean = stats.effect(np.log(values)) if len(values) else None
         low, high = (mean.low, mean.high) if mean and len(values) >= MIN_SEARCHES else (math.nan, math.nan)
@@ -96,11 +96,11 @@ def report(rows: pd.DataFrame, trials: pd.DataFrame) -> list[str]:
         quantiles = ", ".join(f"{name} {median}" for name, median in medians.items())
         what = f"one-way latency at {of['share']} % of the rate found"
         among = f"medians of {counted(len(some), 'trial')}"
-        lines.append(f"{of['arm']}, {traffic(of, several)}: {what}: {quantiles} ({among})")
+        lines.append(f"{of['arm']}, {traffic_text(of, several)}: {what}: {quantiles} ({among})")
     return lines
 
 
-def traffic(of: Mapping[Any, Any], several: Sequence[str]) -> str:
+def traffic_text(of: Mapping[Any, Any], several: Sequence[str]) -> str:
     """Return the traffic of a search in words. several: the parameters, beside frames and flows, that vary."""
     more = [
         f"{name.removesuffix('_bytes').replace('_', ' ')} {load.value_text(of[name])}" for name in several
@@ -109,7 +109,7 @@ def traffic(of: Mapping[Any, Any], several: Sequence[str]) -> str:
 
 
 def _rate(line: Mapping[Any, Any], several: Sequence[str]) -> str:
-    where = f"{line['arm']}, {traffic(line, several)}: {goal_name(line['loss_goal_ratio'])}"
+    where = f"{line['arm']}, {traffic_text(line, several)}: {goal_name(line['loss_goal_ratio'])}"
     if not line["searches_count"]:
         if line["constant_count"]:
             some = line["constant_count"] < line["all_count"]

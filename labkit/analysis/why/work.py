@@ -81,8 +81,8 @@ class Round:
     stage per unit that arrived.
 
     Shares of the time of all CPUs: foreign_share for programs outside the experiment, steal_share for the hypervisor,
-    busy_share for all busy time. stacks: all samples as they were recorded, with their processes; of some processes
-    alone, those that count.
+    busy_share for all busy time. stacks: the samples as they were recorded, with their processes; if processes were
+    chosen, only those that belong to one of their stages.
 
     round_trip_s: the mean time of a round trip in a closed loop of one connection. With more of them a request also
     waits for others' CPU time, which its own does not show, so it is unknown. wait_s: for each request, how long the

@@ -6,6 +6,7 @@ A plain run reads constants of headers only; journey and pcapng are imported by 
 from labkit.common.packets.headers import (
     ETHERNET,
     ETHERNET_BYTES,
+    FCS_BYTES,
     PORTS,
     RAW_IP,
     Layer,
@@ -14,4 +15,6 @@ from labkit.common.packets.headers import (
     stack,
 )
 
-__all__ = ["ETHERNET", "ETHERNET_BYTES", "PORTS", "RAW_IP", "Layer", "internet_checksum", "layers", "stack"]
+__all__ = [
+    "ETHERNET", "ETHERNET_BYTES", "FCS_BYTES", "PORTS", "RAW_IP", "Layer", "internet_checksum", "layers", "stack",
+]  # fmt: skip

@@ -12,6 +12,7 @@ from ipaddress import IPv4Address, IPv6Address
 # Link types of pcap (LINKTYPE_ETHERNET, LINKTYPE_RAW: IPv4 or IPv6 without a link's header).
 ETHERNET, RAW_IP = 1, 101
 ETHERNET_BYTES = 14
+FCS_BYTES = 4  # counted in the size of a frame, but never passed to a driver
 PORTS: Mapping[int, str] = {4789: "vxlan", 6081: "geneve"}  # IANA's (RFC 7348, RFC 8926)
 WIREGUARD_PORT = 51820  # the usual one (wg(8)); what is inside cannot be seen
 UNKNOWN, CUT = "unknown", "cut"

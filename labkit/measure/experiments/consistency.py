@@ -8,6 +8,7 @@ which one delivers fewer copies than another are a doubt.
 import math
 from typing import Any
 
+from labkit.common.packets import FCS_BYTES
 from labkit.measure.traffic.base import skew
 from labkit.measure.traffic.ping import step_s
 
@@ -15,7 +16,6 @@ from labkit.measure.traffic.ping import step_s
 MAX_RATE_RATIO = 2.0
 MAX_LINK_SHARE = 1.05  # the largest share of the link's rate, because a token bucket lets a burst through
 TCP_BLOCK_BYTES = 128 * 1024  # iperf3's default length of a write
-FCS_BYTES = 4  # as in packet_sender, which few experiments need
 ROUNDING = 1e-6
 # Tolerated difference between two mirrors, because counters are read one after the other
 UNEVEN_SHARE, UNEVEN_COUNT = 0.05, 100

@@ -97,7 +97,7 @@ class Sender:
         )
         joined = metered()
         self.flows.hold()
-        doubts = [*self._starts, *([] if begun else [NOT_SENDING]), *[LATE] * is_late]
+        doubts = [*self._starts, *([] if begun else [NOT_SENDING]), *([LATE] if is_late else [])]
         doubts += [] if self._data_stops() else [STILL_SENDING]
         self.problem = self.flows.early_end()
         return self.built_arm.measured(

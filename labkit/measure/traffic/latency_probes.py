@@ -95,11 +95,12 @@ class Prober:
 
     def _wait_for_arrivals(self, gap_s: float) -> None:
         """Wait until no more probes arrive, which were sent `gap_s` apart."""
-        deadline, quiet_s, there = time.monotonic() + DRAIN_S, 0.0, 0
+        deadline = over = time.monotonic() + DRAIN_S
+        arrived_count = 0
         while (now := time.monotonic()) < deadline:
-            if not there or len(self._probes) != there:
-                there, quiet_s = len(self._probes), now + max(SETTLE_S, 2 * gap_s)
-            elif now > quiet_s:
+            if not arrived_count or len(self._probes) != arrived_count:
+                arrived_count, over = len(self._probes), now + max(SETTLE_S, 2 * gap_s)
+            elif now > over:
                 return
             time.sleep(STEP_S)
             self._take()

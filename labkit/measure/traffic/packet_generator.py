@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import labkit
 from labkit.common.errors import BadInput, Unsupported, choose
-from labkit.common.packets import ETHERNET_BYTES
+from labkit.common.packets import ETHERNET_BYTES, FCS_BYTES
 from labkit.measure.endpoints import Pair, RemotePair
 from labkit.measure.traffic import latency_probes, packet_ends, packet_sender
 from labkit.measure.traffic.base import (
@@ -28,7 +28,7 @@ from labkit.measure.traffic.base import (
     TrialGenerator,
 )
 from labkit.measure.traffic.packet_ends import PATIENCE_S, START_S, Receivers, frame_addresses
-from labkit.measure.traffic.packet_sender import FCS_BYTES, Mix
+from labkit.measure.traffic.packet_sender import Mix
 from labkit.system import machine
 
 # IEEE 802.3, and what a jumbo frame of 9,000 bytes is with header and FCS.

@@ -26,8 +26,7 @@ from io import BufferedIOBase
 from typing import Any
 
 PORT, PROBE_PORT = 9, 10  # discard (RFC 863), and the port of latency probes
-ETHERNET_BYTES = 14  # as in labkit.common.packets, which this file does not import
-FCS_BYTES = 4  # counted in the size of a frame, but never passed to a driver
+ETHERNET_BYTES, FCS_BYTES = 14, 4  # as in labkit.common.packets, which this file does not import
 FIRST_PORT, PORTS_COUNT = 1024, 64512
 # How many values a field can take. The low bits of addresses vary, so they stay in the subnet.
 CAPACITY = {

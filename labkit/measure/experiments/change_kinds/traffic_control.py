@@ -20,8 +20,8 @@ FILE_WORDS = {
     "export", "exp", "run", "exec", "import", "distribution", "stab", "uds_file",
 }  # fmt: skip
 SHORT_DIGEST = r"sha256:[0-9a-f]{12,64}"
-# linux/if_link.h, XDP_ATTACHED_SKB: the driver has no XDP, so the program runs after it made an skb.
-GENERIC = 2
+# linux/if_link.h: the driver has no XDP, so the program runs after it made an skb.
+XDP_ATTACHED_SKB = 2
 
 
 class _Words(Kind):
@@ -164,7 +164,8 @@ class Xdp(Bpf):
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         attached = place.link("XDP").get("xdp", {})
-        program, generic = attached.get("prog", {}), ", generic" * (attached.get("mode") == GENERIC)
+        program = attached.get("prog", {})
+        generic = ", generic" if attached.get("mode") == XDP_ATTACHED_SKB else ""
         return {"xdp": f"program of tag {program['tag']}{generic}" if program.get("tag") else "none"}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:

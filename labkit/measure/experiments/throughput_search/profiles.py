@@ -12,6 +12,7 @@ from typing import Any
 
 from labkit.common import run_folder, schema
 from labkit.common.errors import LabkitError
+from labkit.common.packets import FCS_BYTES
 from labkit.measure.experiments import rows as row_columns
 from labkit.measure.experiments.built_arm import LocalArm
 from labkit.measure.experiments.measuring_loop import Running, Stages
@@ -20,7 +21,6 @@ from labkit.measure.experiments.rows import Measured
 from labkit.measure.experiments.throughput_search.parameters import Throughput
 from labkit.measure.experiments.whole_runs import Counting
 from labkit.measure.traffic import rates
-from labkit.measure.traffic.packet_sender import FCS_BYTES
 from labkit.system import machine
 
 SEARCH = "search"  # the method of rows that have a rate

@@ -84,10 +84,10 @@ class Receivers:
             else []
             for server in servers
         ]
-        of_tcp = () if protocol == "udp" else (servers[0], *clients[:1])
-        is_plain = any(end.kernel.read(TIMESTAMPS).strip() == "0" for end in of_tcp)
+        tcp_ends = () if protocol == "udp" else (servers[0], *clients[:1])
+        without_timestamps = any(end.kernel.read(TIMESTAMPS).strip() == "0" for end in tcp_ends)
         self._header_bytes = [
-            _header_bytes(server, bool(clients), is_plain) if of_tcp else 0 for server in servers
+            _header_bytes(server, bool(clients), without_timestamps) if tcp_ends else 0 for server in servers
         ]
 
     def read(self) -> ReceiveCounts:
@@ -143,10 +143,10 @@ def receivers(
     return Receivers(receiving, protocol, length_bytes, sending, reverse_count)
 
 
-def _header_bytes(server: Endpoint, local: bool, is_plain: bool) -> int:
+def _header_bytes(server: Endpoint, local: bool, without_timestamps: bool) -> int:
     """Return the bytes of headers in a frame of TCP, as the interface of a server counts it.
 
-    local: whether the clients are on this host. is_plain: TCP sends no timestamps.
+    local: whether the clients are on this host. without_timestamps: TCP sends none.
 
     Most interfaces that have an Ethernet header count it. The loopback interface counts packets after it took it off
     (loopback_xmit), as others do (WITHOUT_ETHERNET), and MACsec before Linux 6.0 (macsec_handle_frame). ipvlan counts
@@ -160,7 +160,7 @@ def _header_bytes(server: Endpoint, local: bool, is_plain: bool) -> int:
     before_6 = int(os.uname().release.partition(".")[0]) < 6
     without = kind in WITHOUT_ETHERNET or (kind == "macsec" and before_6) or (link and link.mac is None)
     ethernet_count = 0 if without else 2 if kind == "ipvlan" and local else 1
-    tcp_bytes = PLAIN_TCP_BYTES if is_plain else TCP_BYTES
+    tcp_bytes = PLAIN_TCP_BYTES if without_timestamps else TCP_BYTES
     # The programs of user-mode networks send no timestamps in any case.
     more_bytes = max(server.more_header_bytes, PLAIN_TCP_BYTES - tcp_bytes)
     more_bytes += length_bytes(WIREGUARD) if kind == "wireguard" else 0

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.common.errors import BadInput
+from labkit.common.packets import FCS_BYTES
 from labkit.common.safe_files import read_regular
 
 # Of TRex's stl/imix.py: bytes without FCS, packets, start in s.
@@ -26,7 +27,6 @@ PROBE_BYTES = 60  # without FCS
 # between the frames of the load meet a device that drops regularly always or never.
 PROBES_PPS = 997.0
 FIRST_PROBES = 1000  # the identifiers of latency probes are this number plus the port's
-FCS_BYTES = 4
 PROBE_FRAME_BYTES = PROBE_BYTES + FCS_BYTES
 WIRE_BYTES = 20  # preamble and gap
 

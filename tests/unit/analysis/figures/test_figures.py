@@ -168,7 +168,7 @@ def test_percentiles_from_the_median_to_the_longest() -> None:
     lossy = rows.assign(protocol="tcp_rr", metric="latency_p50_s", lost_count=1.0)
     lossy.loc[lossy.index[5:7], "latency_max_s"] = math.nan
     subtitle = figures.percentiles(lossy).layout.title.subtitle.text.replace("<br>", " ")
-    assert subtitle.endswith("; without 2 percentiles that a lost round trip is")
+    assert subtitle.endswith("; without 2 percentiles that fell on a lost round trip")
 
 
 def test_distribution_merges_the_rounds() -> None:

@@ -186,21 +186,27 @@ def test_loss_at_every_load_is_said_and_drawn() -> None:
     assert f"(2 searches: no interval), but 1 of 3 searches found no rate: {LOST}" in line
 
 
+def compared_searches(variant: list[dict[str, Any]]) -> pd.DataFrame:
+    """Return the table of a variant's searches, one in each round, beside a baseline and its control near 200 kpps."""
+    common = {"generator": "packets", "protocol": "udp", "folder": "run", "where": "here"}
+    rows = []
+    for at, one in enumerate(variant):
+        rows += [
+            {**search(pps + 1e3 * at), **common, "role": role, "round": at}
+            for role, pps in (("baseline", 200e3), ("control", 201e3))
+        ]
+        rows.append({**one, **common, "role": "variant", "round": at})
+    table = pd.DataFrame(rows)
+    return load.complete(table.assign(throughput_bps=table["throughput_pps"] * 512))
+
+
 @pytest.mark.parametrize(("lossy_count", "compared"), [(1, True), (2, False)])
 def test_rates_of_a_path_without_one_enter_no_verdict(lossy_count: int, compared: bool) -> None:
     """Three searches of one arm: as many as found loss at every load decide whether the others' rates count."""
-    common = {"generator": "packets", "protocol": "udp", "folder": "run", "where": "here"}
-    rows = [
-        {**search(pps + 1e3 * at), **common, "role": role, "round": at}
-        for at in range(3)
-        for role, pps in (("baseline", 200e3), ("control", 201e3))
-    ]
-    for at in range(3):
-        lost = {"reason": LOST, "constant_loss_ratio": 0.002} if at < lossy_count else {}
-        one = search(None if lost else 2e3, arm="veth", **lost)
-        rows.append({**one, **common, "role": "variant", "round": at})
-    table = pd.DataFrame(rows)
-    table = load.complete(table.assign(throughput_bps=table["throughput_pps"] * 512))
+    lost = {"reason": LOST, "constant_loss_ratio": 0.002}
+    table = compared_searches(
+        [search(None, arm="veth", **lost) if at < lossy_count else search(2e3, arm="veth") for at in range(3)]
+    )
     [line] = verdicts.verdicts(table).to_dict("records")
     assert pd.notna(line["ratio"]) == compared
     doubts = "\n".join(verdicts.doubts(table))
@@ -215,18 +221,10 @@ def test_rates_of_a_path_without_one_enter_no_verdict(lossy_count: int, compared
 @pytest.mark.parametrize(("limited_count", "compared"), [(1, True), (2, False)])
 def test_an_arm_that_the_generator_limits_is_not_slower(limited_count: int, compared: bool) -> None:
     """The searches that found a rate are those that were disturbed."""
-    common = {"generator": "packets", "protocol": "udp", "folder": "run", "where": "here"}
-    rows = [
-        {**search(pps + 1e3 * at), **common, "role": role, "round": at}
-        for at in range(4)
-        for role, pps in (("baseline", 200e3), ("control", 201e3))
-    ]
-    for at in range(4):
-        pps, reason = (None, LIMIT) if at < limited_count else (150e3, None)
-        one = search(pps, arm="veth", reason=reason, lower_bound_pps=300e3)
-        rows.append({**one, **common, "role": "variant", "round": at})
-    table = pd.DataFrame(rows)
-    table = load.complete(table.assign(throughput_bps=table["throughput_pps"] * 512))
+    found = [(None, LIMIT) if at < limited_count else (150e3, None) for at in range(4)]
+    table = compared_searches(
+        [search(pps, arm="veth", reason=reason, lower_bound_pps=300e3) for pps, reason in found]
+    )
     [line] = verdicts.verdicts(table).to_dict("records")
     assert (line["word"] == "slower") == compared
     if not compared:
