@@ -240,6 +240,10 @@ def test_last_words_of_the_console(tmp_path: Path) -> None:
         ("\x1bc\x1b[?7l[    0.1] one\r\n[ 2.2] Oops: 0002\r\n[ 3.0] end of it\r\n", "Oops: 0002"),
         (f"init: no /proc\n[ 2.2][    T1] {PANIC}\n[ 3.0] Oops\n", f"init: no /proc; {PANIC}"),
         ("x" * 300, "x" * 200),
+        (
+            "[ 9.1] RIP: 0010:skb_put+0x4/0x9\n[ 9.2] RIP: 0033:0x7f\n[ 9.3] Kernel panic - not syncing: Fatal",
+            "RIP: 0010:skb_put+0x4/0x9; Kernel panic - not syncing: Fatal",
+        ),
     ):
         machine.console.write_bytes(console.encode())
         assert machine.last_words() == (words and f"; the console's last line: {words}")
