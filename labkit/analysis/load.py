@@ -11,7 +11,7 @@ import contextlib
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ TURN = ("run", "point", "round", "method", "slice")  # in it each arm is measure
 STARVED = 0.01  # share of the arm's median; a slice with less is starved
 ALWAYS_NAMED = ("pairs", "mtu_bytes")  # of a group, also where they have the usual value
 HEADERS = {4: 28, 6: 48}  # IP and UDP headers: the MTU minus these is the largest unfragmented payload
-# The columns of every table. Columns of the other parts of `overlay` keep their types.
+# The columns of every table. Columns of captures keep their types.
 COMPARED = tuple(writer for writer in schema.WRITERS if writer != "observation")
 WORDS = [*(one for one in schema.names(writer=COMPARED, type=("text", "flag")) if one != "again"), "folder"]
 NUMBERS = schema.names(writer=COMPARED, type=("number", "integer"))
@@ -158,6 +158,7 @@ def _of_sweep(folder: Path, row: dict[str, Any]) -> str:
 
 def _rows(folder: Path) -> list[dict[str, Any]]:
     rows = published_runs.read_rows(folder)
+    numbers = _NUMBERS | _own_numbers(row.get("experiment") for row in rows)
     for row in rows:
         wrong = [name for name in ("topology", "protocol", "status") if not isinstance(row.get(name), str)]
         # Millions of values: nearly all of them are null, numbers with a fraction, or in no column of numbers.
@@ -165,7 +166,7 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
         wrong += [
             name
             for name in others
-            if name in _NUMBERS and not (isinstance(row[name], int) and abs(row[name]) < 10**300)
+            if name in numbers and not (isinstance(row[name], int) and abs(row[name]) < 10**300)
         ]
         if wrong:
             value = row.get(wrong[0])
@@ -176,7 +177,7 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def complete(df: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with every column of the schema, each with one type. Missing numbers are NaN.
+    """Return the table with every column of the schema and of its experiments. Missing numbers are NaN.
 
     `metric` is added: the column by which rows are compared. A table may have others than the usual (`at_percentile`).
     """
@@ -190,11 +191,20 @@ def complete(df: pd.DataFrame) -> pd.DataFrame:
     for name in NUMBERS:
         is_there = name in columns and columns[name].notna().any()
         columns[name] = pd.to_numeric(columns[name]) if is_there else no_numbers
+    for name in _own_numbers(given.get("experiment", ())):
+        if name not in columns or columns[name].isna().all():
+            columns[name] = no_numbers
     # Built at once: a table that grows column by column is slow, and pandas warns about its many blocks.
     whole = pd.DataFrame(columns, index=given.index)
     whole.attrs = dict(df.attrs)
     whole["folder"] = whole["folder"].fillna(whole["run"])
     return _parameters_of_points(_variants(_migrated(whole)))
+
+
+def _own_numbers(experiments: Iterable[Any]) -> frozenset[str]:
+    """Return the columns of numbers that only these experiments have. No other experiment's package is imported."""
+    own = map(schema.added, {name for name in experiments if isinstance(name, str)})
+    return frozenset(one.name for columns in own for one in columns.values() if one.type in ("number", "integer"))
 
 
 def _is_complete(df: pd.DataFrame) -> bool:

@@ -46,18 +46,18 @@ WRITERS = {
     "machine": "the host that measures",
     "runner": "the command that started the run",
     "vm": "the host of a lab VM",
-    "throughput": "experiments that send frames at a rate (`part` also by those that follow packets)",
+    "throughput": "experiments that send frames at a rate (`part` also by others that have parts)",
     "trex": "load tests",
     "reader": "experiments with programs that watch an interface",
     "load": "experiments that time round trips beside a load",
-    "observation": "experiments that follow packets: their parts path, reachability, tenants, failure and headers",
+    "observation": "captures that follow packets",
 }
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column. `unit` is "" for columns without unit, `writer` is a key of WRITERS (of a package's column: words like
-    those), `use` says how comparisons use it.
+    """A column. `unit` is "" for columns without unit, `writer` is a key of WRITERS (of a package's column also words
+    like those), `use` says how comparisons use it.
 
     Of a parameter: `words` says a value as sentences and figures do, and `null` is what figures call null. Sentences
     and commands leave out null and the values of `usual`, which are texts; the first is the default.
@@ -75,7 +75,7 @@ class Column:
     usual: tuple[str, ...] = ()
 
 
-def _columns(
+def columns(
     writer: str, role: Role, *columns: tuple[str, str, Type, str, *tuple[Any, ...]], use: Use = ""
 ) -> tuple[Column, ...]:
     """Return columns: the name, unit, type and meaning of each, and then its words, null and usual values."""
@@ -95,12 +95,7 @@ LATENCIES = {
     "max": (1.0, "longest round-trip time"),
 }
 PERCENTILE = "LABKIT_PERCENTILE"
-# The other round-trip times of a row that is measured beside a load: before and after it, and the difference.
-LOAD_PHASES = {
-    "idle": "before the load", "after": "after the load", "increase": "during the load, minus that before it",
-}  # fmt: skip
-
-_HOST_COLUMNS = _columns("machine", "describes",
+_HOST_COLUMNS = columns("machine", "describes",
     ("kernel", "", "text", "the kernel's release, as uname -r prints it"),
     ("kernel_build", "", "text", "the kernel's build, as uname -v prints it"),
     ("accelerator", "", "text", "what runs the CPUs: none (bare metal), kvm, tcg (emulated), or a hypervisor's name"),
@@ -108,13 +103,13 @@ _HOST_COLUMNS = _columns("machine", "describes",
     ("cpu", "", "text", "the CPU's model"),
     use="host",
 )  # fmt: skip
-_BUILD_COLUMNS = _columns("machine", "describes",
+_BUILD_COLUMNS = columns("machine", "describes",
     ("kernel_config_digest", "", "text", "a digest of the kernel's configuration"),
     ("sysctl_digest", "", "text", "a digest of the sysctls that are known to change a throughput"),
     ("iperf3", "", "text", "the version of this machine's iperf3; that of an arm with another one is in `changed`"),
     use="equal",
 )  # fmt: skip
-_MACHINE_COLUMNS = _columns("machine", "describes",
+_MACHINE_COLUMNS = columns("machine", "describes",
     ("microcode", "", "text", "the CPU's microcode revision"),
     ("cpus_count", "1", "integer", "CPUs of the host"),
     ("labkit", "", "text", "the version of labkit"),
@@ -123,7 +118,7 @@ _MACHINE_COLUMNS = _columns("machine", "describes",
 _MACHINE = (*_HOST_COLUMNS, *_BUILD_COLUMNS, *_MACHINE_COLUMNS)
 
 COLUMNS: tuple[Column, ...] = (
-    *_columns("rows", "identifies",
+    *columns("rows", "identifies",
         ("experiment", "", "text", "the experiment's name"),
         ("run", "", "text", "the run folder's name"),
         ("point", "", "text", "the point of the run, which is also the name of the file of rows"),
@@ -143,13 +138,13 @@ COLUMNS: tuple[Column, ...] = (
         ("reason", "", "text", "why the status is not ok, in a sentence"),
         ("doubts", "", "text", "what weakens the measurement, in sentences separated by '; '"),
     ),
-    *_columns("rows", "parametrises",
+    *columns("rows", "parametrises",
         ("where", "", "text", "the kernel it ran on, as requested: here, vm:KERNEL or ssh:NAME",
          "in {}".format, "", ("here",)),
         ("peer", "", "text", "the servers' host as requested, with two nodes"),
         use="host",
     ),
-    *_columns("rows", "parametrises",
+    *columns("rows", "parametrises",
         ("protocol", "", "text", "tcp, udp, ping, udp_rr, tcp_rr, tcp_crr, tcp_cc, http or http_close"),
         ("generator", "", "text", "the traffic generator", "by {}".format),
         ("nodes", "", "text", "one, or two: clients on one host, servers on another",
@@ -190,10 +185,10 @@ COLUMNS: tuple[Column, ...] = (
          "guests of {}".format, "no guests", ("debian",)),
         use="group",
     ),
-    *_columns("throughput", "identifies",
+    *columns("throughput", "identifies",
         ("part", "", "text", "the part of an experiment that has several"),
     ),
-    *_columns("throughput", "parametrises",
+    *columns("throughput", "parametrises",
         ("frame", "", "text", "the frame size, or the name of a mix of sizes", "frames {}".format),
         ("flows_count", "1", "integer", "flows that the generator's frames belong to", "{:g} flows".format),
         ("vlan", "", "integer", "the VLAN of every frame's 802.1Q tag, which frame_bytes leaves out; null: none",
@@ -204,28 +199,28 @@ COLUMNS: tuple[Column, ...] = (
          lambda goal: f"PDR {exact_percent(goal)}" if goal else "NDR"),
         use="group",
     ),
-    *_columns("reader", "parametrises",
+    *columns("reader", "parametrises",
         ("load_pps", "1/s", "number", "the parameter loads, in frames per second; null: as many as possible",
          lambda rate: f"{si(rate, 'pps')} offered"),
         use="group",
     ),
-    *_columns("load", "parametrises",
+    *columns("load", "parametrises",
         ("load", "", "text", "the protocol of the traffic beside which round trips are timed: tcp or udp",
          "beside {}".format),
         use="group",
     ),
-    *_columns("rows", "parametrises",
+    *columns("rows", "parametrises",
         ("duration_s", "s", "number", "the length of a whole run, without the warm-up"),
         ("omit_s", "s", "number", "the warm-up that a whole run leaves out"),
         ("seed", "", "integer", "the seed of every random order"),
     ),
-    *_columns("traffic", "parametrises",
+    *columns("traffic", "parametrises",
         ("ends_on", "", "text",
          "of requests: one_cpu (the ends of each pair share one) or two_cpus; null: the scheduler chose",
          ENDS_ON.__getitem__, "placed by the scheduler"),
         use="group",
     ),
-    *_columns("traffic", "measures",
+    *columns("traffic", "measures",
         ("throughput_bps", "bit/s", "number",
          "payload that arrived in the window, by the kernel; with rate_bps, iperf3's own over its whole time; in a"
          " search, the result"),
@@ -263,7 +258,7 @@ COLUMNS: tuple[Column, ...] = (
         ("steal_s", "s", "number", "CPU time that the hypervisor took away in the window"),
         ("cpu_wait_s", "s", "number", "of requests: how long the experiment's programs waited for a CPU"),
     ),
-    *_columns("profile", "describes",
+    *columns("profile", "describes",
         ("observer", "", "text", "the observer beside which it was measured; null: none"),
         ("observed", "", "object", "the observer's results; each observer has its own form"),
         ("artefact", "", "text", "a file with more, relative to the run folder"),
@@ -271,10 +266,10 @@ COLUMNS: tuple[Column, ...] = (
         ("lost_samples_count", "1", "integer", "samples or events that the observer missed; null: it cannot tell"),
         ("overhead_ratio", "1", "number", "the speed with the observer, relative to the speed without one"),
     ),
-    *_columns("publish", "describes",
+    *columns("publish", "describes",
         ("folded_stacks", "", "text", "the stacks of perf_record, read from `artefact`: in each line `a;b;c 42`"),
     ),
-    *_columns("rows", "describes",
+    *columns("rows", "describes",
         ("changed", "", "list", "the effects of the arm's change: at, kind, setting, before, after, count"),
         ("qdisc", "", "text", "the queueing discipline of the first client's interface"),
         ("offloads", "", "text", "the offloads that are on at the first client's interface, separated by spaces"),
@@ -282,28 +277,28 @@ COLUMNS: tuple[Column, ...] = (
          "the CPUs that a slice, or the round trips of a round, bound the first pair's client and server to;"
          " balanced: a profiled run moved them from placement to placement; null: the scheduler chose"),
     ),
-    *_columns("endpoint", "describes",
+    *columns("endpoint", "describes",
         ("guest_kernel", "", "text", "the guests' kernel release"),
         ("guest_accelerator", "", "text", "what runs the guests' CPUs: kvm or tcg"),
         use="equal",
     ),
-    *_columns("endpoint", "describes",
+    *columns("endpoint", "describes",
         ("guest_cpus_count", "1", "integer", "CPUs of each guest"),
         ("guest_threads_count", "1", "integer", "threads of the host that run each guest's CPUs"),
         ("guest_queues_count", "1", "integer", "queues of each guest's network device"),
         ("guest_vhost", "", "flag", "whether the host's kernel serves the guests' network devices (vhost-net)"),
         ("container_runtime", "", "text", "the OCI runtime of containers"),
     ),
-    *_columns("endpoint", "measures",
+    *columns("endpoint", "measures",
         ("guest_cpu_s", "s", "number", "CPU time in the window that the guests' kernels count"),
         ("guest_softirq_s", "s", "number", "the part of guest_cpu_s in soft interrupts"),
     ),
-    *_columns("peer", "measures",
+    *columns("peer", "measures",
         ("peer_cpu_s", "s", "number", "CPU time of the servers' host in the window"),
         ("peer_softirq_s", "s", "number", "the part of peer_cpu_s in soft interrupts"),
         ("peer_steal_s", "s", "number", "CPU time that the hypervisor took away from the servers' host"),
     ),
-    *_columns("switch", "measures",
+    *columns("switch", "measures",
         ("switch_cpu_s", "s", "number", "CPU time of the switch's own processes in the window"),
         ("switched_count", "1", "integer", "packets that the switch got from the endpoints in the window"),
         ("switch_lost_count", "1", "integer", "packets that the kernel could not hand to the switch's process"),
@@ -316,7 +311,7 @@ COLUMNS: tuple[Column, ...] = (
         ("unread_of_mirrors", "", "list", "copies of each mirror that arrived and that its reader did not take;"
          " null: mirrors share a reader, or nobody can know"),
     ),
-    *_columns("machine", "describes",
+    *columns("machine", "describes",
         ("load1", "1", "number", "the load average over one minute"),
         ("busy_before_share", "1", "number", "the busy share of all CPUs in the half second before the run"),
         ("python", "", "text", "the version of Python"),
@@ -327,16 +322,16 @@ COLUMNS: tuple[Column, ...] = (
                "host" if one.use == "host" else "")
         for one in _MACHINE
     ),
-    *_columns("runner", "describes",
+    *columns("runner", "describes",
         ("throttled_s", "s", "number", "time for which a CPU quota (cgroup) stopped the run, since the rows before"),
         ("throttled_share", "1", "number", "throttled_s as a share of that time, at most 1 (several CPUs add up)"),
         ("host_foreign_share", "1", "number", "the share of all CPU time that other programs took since then"),
     ),
-    *_columns("vm", "describes",
+    *columns("vm", "describes",
         ("host_load1", "1", "number", "the load average of the lab VM's host"),
         ("host_waiting_share", "1", "number", "the share of its time that the lab VM waited for a CPU of the host"),
     ),
-    *_columns("throughput", "describes",
+    *columns("throughput", "describes",
         ("phase", "", "text", "what a trial is for: calibration, search, cost, latency at 50 % …; warm-up, ramp, hold"),
         ("exceed_ratio", "1", "number", "the share of trials that may exceed the loss goal"),
         ("trial_s", "s", "number", "the length of a trial"),
@@ -346,7 +341,7 @@ COLUMNS: tuple[Column, ...] = (
         ("datapath_scheduling", "", "text", "how the datapath runs: fifo (polling threads: nice -20) or normal"),
         ("latency_clock", "", "text", "where a probe's send time was taken: kernel, sender or trex"),
     ),
-    *_columns("throughput", "measures",
+    *columns("throughput", "measures",
         ("frame_bytes", "byte", "number", "the mean frame length; headers: the frame without the tunnel"),
         ("requested_pps", "1/s", "number", "frames per second that the generator was to send; null: as many as it can"),
         ("offered_pps", "1/s", "number", "frames per second that it really offered: offered_count divided by the time"),
@@ -383,18 +378,18 @@ COLUMNS: tuple[Column, ...] = (
         ("duplicated_count", "1", "integer", "latency probes that arrived more than once"),
         ("histogram", "", "text", "one-way latencies in ns: HDR histogram V2, zlib, base64; not latency_histogram"),
     ),
-    *_columns("trex", "parametrises",
+    *columns("trex", "parametrises",
         ("mult", "1", "number", "connections per second in multiples of the profile's own", "mult {:g}".format),
         use="group",
     ),
-    *_columns("trex", "describes",
+    *columns("trex", "describes",
         ("trex", "", "text", "the version of the TRex server"),
         ("trex_server", "", "text", "where the TRex server listens"),
         ("ended", "", "text", "why the load test ended"),
         ("senders_count", "1", "integer", "ports, or ends, that send"),
         ("line_pps", "1/s", "number", "frames of this length per second that fill the line, in one direction"),
     ),
-    *_columns("trex", "measures",
+    *columns("trex", "measures",
         ("connections_count", "1", "integer", "connections that were established"),
         ("connection_rate", "1/s", "number", "connections that were established per second of wall time"),
         ("active_connections_count", "1", "number", "connections that were open at the last reading"),
@@ -404,7 +399,7 @@ COLUMNS: tuple[Column, ...] = (
         ("trex_cpu_share", "1", "number", "how many CPUs the process of labkit's own TRex server used"),
         ("latency_buckets", "", "object", "probes by the lower edge of their latency's bucket in microseconds"),
     ),
-    *_columns("reader", "measures",
+    *columns("reader", "measures",
         ("cpu_per_sent_s", "s", "number", "CPU time of the whole host per frame sent, until the reader is done"),
         ("reader_cpu_s", "s", "number", "CPU time of the reader's processes; null: no reader"),
         ("reader_start_s", "s", "number", "how long the reader took until it captured"),
@@ -416,40 +411,18 @@ COLUMNS: tuple[Column, ...] = (
         ("wanted_received_count", "1", "integer", "frames of that flow that arrived, counted at the receiving end"),
         ("wanted_throughput_pps", "1/s", "number", "frames of that flow that arrived per second"),
     ),
-    *_columns("load", "measures",
-        *(
-            (f"{phase}_{name}_s", "s", "number", f"the {words} {how}")
-            for phase, how in LOAD_PHASES.items()
-            for name, (_share, words) in LATENCIES.items()
-        ),
-    ),
-    *_columns("options", "parametrises",
+    *columns("options", "parametrises",
         ("datapath", "", "text", "the switch's datapath: system (the kernel), netdev (ovs-vswitchd) or dpdk"),
         *((one.column or name, one.unit, one.type, one.help) for name, one in OPTIONS.items()),
     ),
-    *_columns("observation", "parametrises",
-        ("routes", "", "text", "the routes between the leaves: static, metric or ecmp"),
-        ("provider", "", "text", "what carries packets from leaf to leaf: gre, ipip or routed"),
-        ("fabric_mtu_bytes", "byte", "integer", "the MTU between leaves and spines; null: as packets need it"),
-        ("payload_bytes", "byte", "integer", "the payload of the ping that is followed"),
-        ("failure", "", "text", "how the spine fails: carrier or silent"),
-        ("interval_s", "s", "number", "the time between probes"),
-    ),
-    *_columns("observation", "identifies",
+    *columns("observation", "identifies",
         ("packet", "1", "integer", "path: the packet's number, from 0"),
         ("position", "1", "integer", "path: the number of this sighting of the packet, from 0"),
         ("hop", "", "text", "path: where the packet was seen, namespace:interface"),
         ("namespace", "", "text", "path: the network namespace of the hop"),
         ("interface", "", "text", "path: the interface of the hop"),
-        ("source", "", "text", "reachability: the container that sends the requests"),
-        ("target", "", "text", "reachability: the container that answers them"),
-        ("source_address", "", "text", "reachability: the address of source"),
-        ("target_address", "", "text", "reachability: the address of target"),
-        ("failed", "", "text", "failure: the spine that fails"),
     ),
-    *_columns("observation", "measures",
-        ("computed_bytes", "byte", "integer", "headers: what the tunnel adds to a packet, by the standards"),
-        ("measured_bytes", "byte", "number", "headers: what the tunnel adds to a packet, measured"),
+    *columns("observation", "measures",
         ("layers", "", "list", "headers: the tunnel's headers; path: the packet's headers, from the outside in"),
         ("what", "", "text", "path: what the packet is, in words"),
         ("time_s", "s", "number", "path: the time since the packet's first sighting; load test: when the step began"),
@@ -457,42 +430,23 @@ COLUMNS: tuple[Column, ...] = (
         ("stack", "", "text", "path: the packet's headers in one line"),
         ("dropped_count", "1", "integer", "path: packets that the capture dropped at the hop"),
         ("skipped_count", "1", "integer", "path: packets at the hop that were beyond the limits of the capture"),
-        ("ttl", "1", "integer", "reachability: the TTL of the answers on arrival"),
-        ("rtt_min_s", "s", "number", "reachability: the least round-trip time"),
-        ("rtt_p50_s", "s", "number", "reachability: the median round-trip time"),
-        ("rtt_max_s", "s", "number", "reachability: the greatest round-trip time"),
-        ("duplicates_count", "1", "integer", "reachability: answers that came more than once"),
-        ("expected_ttl", "1", "integer", "reachability: the TTL that the description promises"),
-        ("path", "", "list", "reachability: the nodes by which most requests went"),
-        ("expected_paths", "", "list", "reachability: the paths that the description promises"),
-        ("spine", "", "text", "reachability: the spine on the path"),
-        ("as_expected", "", "flag", "reachability: whether answers, paths and TTL are as the description promises"),
-        ("outage_s", "s", "number", "failure: the longest time without an answer"),
-        ("outage_since_s", "s", "number", "failure: when the outage began, since the first probe"),
-        ("outage_over", "", "flag", "failure: whether answers came again"),
-        ("down_s", "s", "number", "failure: when the spine failed, since the first probe"),
-        ("up_s", "s", "number", "failure: when the spine came back, since the first probe"),
-        ("probes", "", "list", "failure: send time since the first probe and round-trip time of each, in s"),
-        ("path_before", "", "list", "failure: the spine of the requests and that of the answers, before"),
-        ("path_during", "", "list", "failure: the same while the spine was down"),
-        ("path_after", "", "list", "failure: the same after it came back"),
-        ("expected_during", "", "list", "failure: the spines that the description leaves while one is down"),
-        ("ignores_linkdown", "", "flag", "failure: whether the leaves ignore routes whose link is down"),
-        ("hash_policy", "", "integer", "failure: the leaves' fib_multipath_hash_policy"),
     ),
 )  # fmt: skip
 BY_NAME = {column.name: column for column in COLUMNS}
 
 
 @functools.cache
-def added() -> dict[str, Column]:
+def added(experiment: str | None = None) -> dict[str, Column]:
     """Return the columns that packages add, by name: each entry point of `labkit.columns` is a tuple of them.
 
-    Raises Failed for one that is there already, or that would change what is compared.
+    `experiment`: only those of the entry point with its name, which are in all tables of the experiment. Raises Failed
+    for a column that is there already, or that would change what is compared.
     """
     result: dict[str, Column] = {}
-    for point, columns in extensions.load_all("labkit.columns", tuple, ()).items():
-        for one in columns:
+    for point, entry in extensions.names("labkit.columns", ()).items():
+        if experiment not in (None, point):
+            continue
+        for one in extensions.load(entry, tuple):
             if not isinstance(one, Column) or one.use or one.name in BY_NAME or one.name in result:
                 what = "is no Column, has a `use`, or has the name of another column: repair or remove the package"
                 raise Failed(f"{getattr(one, 'name', one)} of {point} (labkit.columns) {what}")

@@ -10,8 +10,15 @@ import msgspec
 
 from labkit.common import run_folder, safe_files
 from labkit.common.errors import BadInput
+from labkit.common.schema import LATENCIES, Column
 
-PHASES = ("idle", "loaded", "after")
+PHASES = {"idle": "before the load", "loaded": "under load", "after": "after the load"}
+COLUMNS = tuple(
+    Column(f"{phase}_{name}_s", "s", "number", f"the {words} {how}", "load", "measures")
+    for phase, how in (PHASES | {"increase": "during the load, minus that before it"}).items()
+    for name, (_share, words) in LATENCIES.items()
+    if phase != "loaded"  # those have the columns of all round trips
+)
 
 
 class Interval(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
 
-from labkit.common import run_folder, schema, units
+from labkit.common import run_folder, units
 from labkit.common.errors import BadInput, Failed
 from labkit.common.limits import OneOf, Within
 from labkit.common.schema import LATENCIES
@@ -39,15 +39,13 @@ from labkit.measure.traffic.base import LatencyGenerator, latency_columns, perce
 from labkit.measure.traffic.iperf3 import IPERF3
 from labkit.measure.traffic.ping import PING
 from labkit.system import machine
-from studies.latency_under_load.course import Course, Interval
+from studies.latency_under_load.course import COLUMNS, PHASES, Course, Interval
 from studies.probes import LENGTH_BYTES, LINGER_S, MOST_RPS, Probe, Probing, probing
 
-COLUMNS = schema.names(writer=("load",))
 START_S = 5.0  # until every flow carries data
 PROBE_PORTS = 1000  # from the load's port to that of probes, beyond those of arms that share an end
 PROBE_BYTES = 128  # of a frame with a probe, or with its answer
 MANY_LATE = 0.01  # of the probes: their times then leave out what the stalled sender did not see
-WHEN = {"idle": "before the load", "loaded": "under load", "after": "after the load"}
 SETTLE_S = 0.3  # for the probes to begin
 OFFERED = 0.98  # below this share of what was requested, the sender was the limit
 # Of iperf3's report: what does not describe the probes.
@@ -234,7 +232,7 @@ def plan(parameters: LatencyUnderLoad, seed: int) -> Plan:
     """Return the plan of the experiment; `seed` decides the random orders."""
     measured, one = datapaths.points(parameters, seed, [Beside(parameters)]), parameters.probes[0]
     points = [*measured, *profiles(one, lambda _name: [("", one)], LoadedProfile)]
-    columns = dict.fromkeys(COLUMNS) | {"load": parameters.load}
+    columns = {"load": parameters.load} | dict.fromkeys(one.name for one in COLUMNS)
     finished = f"all {units.counted(parameters.rounds, 'round')} were measured"
     return Plan(parameters, points, finished, parameters.probes, columns=columns)
 
@@ -366,7 +364,7 @@ def late_probes(probes: Probing, phases: Mapping[str, tuple[float, float]], udp:
     for name, window in phases.items():
         if (late := probes.late_share(*window)) > MANY_LATE:
             yield (
-                f"{units.percent(late)} of the probes {WHEN[name]} were sent late: their sender waited for a CPU"
+                f"{units.percent(late)} of the probes {PHASES[name]} were sent late: their sender waited for a CPU"
                 + ", which the round-trip times include" * udp
             )
 

@@ -12,21 +12,19 @@ from labkit.analysis import theme
 from labkit.analysis.figures.cost_by_size import IP_BYTES, UDP_BYTES
 from labkit.analysis.figures.forest_plot import as_rows, control_band, drawn_range, ratio_ticks
 from labkit.analysis.figures.panels import Panel, finish, panels, titled_grid
-from labkit.analysis.load import part
 from labkit.common.packets import ETHERNET_BYTES
 
 BAR_PX, AROUND_BARS_PX, RATIO_PX, BETWEEN_PX, TOP_PX = 34, 40, 300, 90, 100
 TCP_BYTES = 32  # TCP header with timestamps (RFC 7323)
 
 
-def overhead(rows: pd.DataFrame, verdicts: pd.DataFrame) -> go.Figure:
+def overhead(headers: pd.DataFrame, verdicts: pd.DataFrame) -> go.Figure:
     """Draw the headers of each tunnel, and below the measured ratios to the baseline beside payload efficiencies.
 
-    `rows` are of the part `headers`; bars are computed bytes, and a symbol shows the measured ones. `verdicts` are from
+    `headers`: rows of that part; bars are computed bytes, and a symbol shows the measured ones. `verdicts` are from
     `verdicts.verdicts`; only UDP and TCP are drawn. The line is the ratio of the efficiencies payload / (payload +
     headers), which a link limited only by bytes would give. A TCP packet is a segment that fills the MTU.
     """
-    headers = part(rows, "headers")
     headers = headers[headers["computed_bytes"].notna()] if "computed_bytes" in headers else headers.iloc[:0]
     added = dict(zip(headers["topology"], headers["computed_bytes"], strict=True)) if len(headers) else {}
     sized = _with_header_sizes(verdicts, added)

@@ -21,9 +21,9 @@ ICMP_BYTES = 8
 def measure_overhead(topology: Topology) -> dict[str, Any]:
     """Measure a built tunnel; return a row without identity and provenance.
 
-    `computed_bytes` and `measured_bytes`: added to each packet. `layers`: (name, header_bytes, source) from the
-    outside in. `frame_bytes`: of the ping beside the tunnel with its Ethernet header. `length_bytes`: of the ping's
-    payload. Raises Failed if pings are lost or other packets keep interfering.
+    `layers`: (name, header_bytes, source) from the outside in. `frame_bytes`: of the ping beside the tunnel with its
+    Ethernet header. `length_bytes`: of the ping's payload. Raises Failed if pings are lost or other packets keep
+    interfering.
     """
     kinds, own = TUNNELS[topology.name], IP[topology.spec.family].length_bytes
     packet_bytes = own + ICMP_BYTES + PAYLOAD_BYTES

@@ -101,11 +101,9 @@ def rounds(network: Network) -> list[list[PingPair]]:
 def reachability(network: Network, topology: Topology, count: int, folder: Path) -> list[dict[str, Any]]:
     """Return the columns of a row for every ordered pair of containers, after `count` echo requests each.
 
-    `topology` was built from `network`. `path`: the nodes that most requests passed. `expected_paths`: those that the
-    description allows; a packet takes one of the equal-cost paths. `spine`: the interchangeable node on the path.
-    `ttl`: of the replies on arrival. `as_expected`: every request was answered, on an expected path and with the
-    expected TTL; or none was and no path is expected. `reason` says why not. The capture is in `folder`; missing
-    packets are a doubt. Raises as `capture`.
+    `topology` was built from `network`. A packet takes one of the equal-cost paths. `as_expected`: every request was
+    answered, on an expected path and with the expected TTL; or none was and no path is expected. `reason` says why not.
+    The capture is in `folder`; missing packets are a doubt. Raises as `capture`.
     """
     spaces = {space.name: space for space in topology.namespaces}
     order = rounds(network)

@@ -68,11 +68,9 @@ def failure(
     requests fails and comes back with all its routes. `times_s`: of observation before the failure, while the spine is
     down, and after it has come back. `ignores_linkdown` sets the sysctl in every namespace meanwhile.
 
-    `path_before`, `path_during`, `path_after`: the spines that carried requests and replies, by the counters of the
-    leaves' interfaces; None if none did. `expected_during`: the spines that the description leaves. `down_s`, `up_s`,
-    `outage_since_s` and the times in `probes` are seconds since the first probe. The pair has IPv4 addresses: IPv6
-    would need more than this sysctl and `static_routes`. Raises Failed if nothing is answered, or no spine carries the
-    flow, before the failure.
+    The counters of the leaves' interfaces tell which spines carried packets. The pair has IPv4 addresses: IPv6 would
+    need more than this sysctl and `static_routes`. Raises Failed if nothing is answered, or no spine carries the flow,
+    before the failure.
     """
     watched, (before_s, down_s, after_s) = _Watched(network, topology), times_s
     with ExitStack() as stack:

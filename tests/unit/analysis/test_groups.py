@@ -30,6 +30,13 @@ def test_complete_table_stays_what_it_is() -> None:
     assert load.complete(without)["reason"].isna().all()
 
 
+def test_numbers_of_an_experiment_are_in_its_tables_and_in_no_others() -> None:
+    row = {"topology": "veth", "protocol": "tcp", "status": "failed", "run": "r", "role": "variant", "arm": "veth"}
+    own = load.complete(pd.DataFrame([row | {"experiment": "latency_under_load"}]))
+    assert own["increase_p50_s"].dtype.kind == "f" and own["increase_p50_s"].isna().all()
+    assert "increase_p50_s" not in load.complete(pd.DataFrame([row | {"experiment": "datapaths"}]))
+
+
 def test_second_measurements_are_a_column_which_older_rows_get_from_the_name() -> None:
     own = {"topology": "veth", "protocol": "tcp", "status": "ok", "run": "r", "role": "variant"}
     arms = [("veth", False), ("second", True), ("veth (again)", None), ("x", None)]

@@ -3,10 +3,12 @@ examples of docs/ROWS.md run."""
 
 import csv
 import dataclasses
+import itertools
 import json
 import re
 import statistics
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +24,26 @@ from studies.latency_under_load.course import Course, Interval
 # Rows of all experiments that run without guests: labkit run EXPERIMENT on Linux 6.18, long lists cut.
 RECORDED = [json.loads(line) for line in (ROOT / "tests/samples/rows.jsonl").read_text().splitlines()]
 PAGE = (ROOT / "docs/ROWS.md").read_text()
+POINTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["labkit.columns"]
+OF_STUDIES: list[Any] = [extensions.EntryPoint("", "", point, "", "").load() for point in POINTS.values()]
+COLUMNS = [*schema.COLUMNS, *itertools.chain.from_iterable(OF_STUDIES)]
+BY_NAME = {one.name: one for one in COLUMNS}
 KINDS = {"text": str, "number": (int, float), "integer": int, "flag": bool, "list": list, "object": dict}
 UNITS = {"s": "s", "bytes": "byte", "bps": "bit/s", "pps": "1/s", "count": "1", "ratio": "1", "share": "1"}
 
 
 def test_names_of_columns_end_with_their_units() -> None:
-    for one in schema.COLUMNS:
+    assert len(BY_NAME) == len(COLUMNS)
+    for one in COLUMNS:
         assert one.unit == UNITS.get(one.name.rpartition("_")[2], one.unit), one
         assert (one.type in ("number", "integer")) or not one.unit, one
 
 
 def test_recorded_rows_have_no_other_column_and_no_other_type() -> None:
     for row in RECORDED:
-        assert set(row) <= set(schema.BY_NAME), row["experiment"]
+        assert set(row) <= set(BY_NAME), row["experiment"]
         for name, value in row.items():
-            kind: Any = KINDS[schema.BY_NAME[name].type]
+            kind: Any = KINDS[BY_NAME[name].type]
             right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
             assert value is None or right, (row["experiment"], name, value)
 
@@ -46,11 +53,12 @@ def test_packages_add_columns_and_change_none(
     monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
 ) -> None:
     one = schema.Column("new_s", "s", "number", "a time", "a package", "measures")
-    columns = {"toys": (dataclasses.replace(one, **change),)}
-    monkeypatch.setattr(extensions, "load_all", lambda *_: columns)
+    columns = (dataclasses.replace(one, **change),)
+    monkeypatch.setattr(extensions, "names", lambda *_: {"toys": columns})
+    monkeypatch.setattr(extensions, "load", lambda entry, _kind: entry)
     added = schema.added.__wrapped__
     if not change:
-        assert added() == {"new_s": one}
+        assert added() == added("toys") == {"new_s": one} and not added("other")
         return
     with pytest.raises(Failed, match="of toys"):
         added()
