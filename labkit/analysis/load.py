@@ -29,7 +29,7 @@ PEER_RAN_ON = schema.names(writer=("peer",), use="host")  # the servers' host in
 HOST = [*schema.names(writer=("rows",), use="host"), *RAN_ON, *PEER_RAN_ON]
 # The host and every scalar parameter of a run. Rows that differ in one of these are not compared with each other.
 GROUP = [*HOST, *schema.names(use="group")]
-# A metric: CPU time of each packet that arrived, of TCP of each byte (`by_cost` adds the column)
+# A metric: CPU time of all hosts for each packet that arrived, of TCP for each byte (`by_cost` adds the column)
 COST = "cpu_per_unit_s"
 PROFILE = "profile"  # method of rows beside an observer, and of the rows that measure its cost
 ENDPOINT_NAMES = {
@@ -371,12 +371,21 @@ def measured_rows(df: pd.DataFrame) -> pd.DataFrame:
     return ok
 
 
+def cpu_of_hosts(df: pd.DataFrame, name: str = "cpu_s") -> pd.Series[float]:
+    """Return a column of CPU time, with that of the servers' host added where it has another kernel.
+
+    Two nodes on one kernel each have the CPU time of the whole machine. A lab VM has its host's `machine`.
+    """
+    is_other = df["where"].str.startswith("vm:").eq(True) | df["peer_machine"].ne(df["machine"])
+    return df[name].astype(float) + df[f"peer_{name}"].astype(float).where(is_other).fillna(0)
+
+
 def by_cost(df: pd.DataFrame) -> pd.DataFrame:
     """Return the table compared by COST, CPU time in seconds; NaN where no CPU time or no arrival was counted."""
     arrived = df["received_count"].mask(df["protocol"].eq("tcp"), df["received_bytes"])
     # Requests are counted in a time of the generator's own, which is not that of the CPU time.
     arrived = (df["transaction_rate"] * df["window_s"]).fillna(arrived)
-    return df.assign(**{COST: df["cpu_s"] / arrived.where(arrived.gt(0))}).assign(metric=COST)
+    return df.assign(**{COST: cpu_of_hosts(df) / arrived.where(arrived.gt(0))}).assign(metric=COST)
 
 
 def without_rate(df: pd.DataFrame) -> pd.Series[bool]:

@@ -26,7 +26,7 @@ from labkit.analysis.figures.over_time import over_time
 from labkit.analysis.figures.panels import Panel, arms, finish, grid, panels
 from labkit.analysis.figures.percentiles import percentiles
 from labkit.analysis.figures.requests import requests
-from labkit.analysis.load import metric_values, unsupported_rates
+from labkit.analysis.load import cpu_of_hosts, metric_values, unsupported_rates
 from labkit.analysis.protocols import CARRYING, PROTOCOLS
 from labkit.common import units
 
@@ -64,24 +64,25 @@ def throughput(
 def cpu_per_gigabyte(
     rows: pd.DataFrame, along: str | None = None, panel: str | None = None, colour: str | None = None
 ) -> go.Figure:
-    """Draw busy CPU-seconds of the whole machine per gigabyte received, against a parameter as `throughput` does;
-    dotted line or short dash: softirq alone.
+    """Draw busy CPU-seconds of the whole machine (of two hosts, of both) per gigabyte received, against a parameter as
+    `throughput` does; dotted line or short dash: softirq alone.
 
     A round's value is the sum of its CPU-seconds divided by the sum of its bytes, because one slice has too few clock
     ticks for a ratio. Pings and requests are left out, because they receive almost no bytes.
     """
     rows = rows[rows["protocol"].isin(CARRYING)]
     weight = rows["received_bytes"].astype(float).where(lambda received: received > 0)
-    cpu, softirq = rows["cpu_s"].astype(float), rows["softirq_s"].astype(float)
+    cpu, softirq = cpu_of_hosts(rows), cpu_of_hosts(rows, "softirq_s")
+    whose = "both hosts" if cpu.gt(rows["cpu_s"].astype(float)).any() else "whole machine"
     drawn = rows.assign(value=cpu, part=softirq, weight=weight)
     figure, _ = against(drawn, CPU, along, panel, colour)
-    subtitle = "whole machine, less is better (open triangle: the interval continues)"
+    subtitle = f"{whose}, less is better (open triangle: the interval continues)"
     subtitle += f"; dotted line or short dash: softirq alone; {FAINT}"
     figure = finish(figure, rows, "CPU time per gigabyte received", subtitle)
     return theme.explained(
         figure,
-        "CPU seconds of the whole machine, with interrupts and the load generator, for each gigabyte that arrived. Low"
-        " throughput does not imply high overhead; this figure separates the two.",
+        "CPU seconds of the whole machine (of two hosts, of both), with interrupts and the load generator, for each"
+        " gigabyte that arrived. Low throughput does not imply high overhead; this figure separates the two.",
     )
 
 

@@ -235,19 +235,27 @@ def test_a_fault_is_a_sentence_and_no_point_is_lost(
     assert {len(one.points) for one in read.series} == {2}
 
 
-@pytest.mark.parametrize(("protocol", "metric", "cost"), [
-    ("tcp", "throughput_bps", 3.0 / 1000), ("udp", "throughput_bps", 3.0 / 100), ("udp_rr", "latency_p50_s", 3.0 / 150),
+PEER = {"nodes": "two", "peer_machine": "m1", "peer_cpu_s": 2.0}
+
+
+@pytest.mark.parametrize(("protocol", "metric", "cost", "more"), [
+    ("tcp", "throughput_bps", 3.0 / 1000, {}),
+    ("udp", "throughput_bps", 3.0 / 100, {}),
+    ("udp_rr", "latency_p50_s", 3.0 / 150, {}),
+    ("tcp", "throughput_bps", 5.0 / 1000, PEER | {"where": "vm:debian"}),  # a lab VM has its host's identity
+    ("tcp", "throughput_bps", 5.0 / 1000, PEER | {"peer": "ssh:b", "peer_machine": "m2"}),
+    ("tcp", "throughput_bps", 3.0 / 1000, PEER),  # both have the CPU time of one kernel
 ])  # fmt: skip
 def test_a_format_has_one_meaning_of_each_value(
-    protocol: str, metric: str, cost: float, tmp_path: Path
+    protocol: str, metric: str, cost: float, more: dict[str, Any], tmp_path: Path
 ) -> None:
     """Where one of these values changes, FORMAT must be raised, or the histories of users get a step."""
     counted = {"cpu_s": 3.0, "window_s": 1.5, "received_count": 100, "received_bytes": 1000}
     counted |= {metric: 7.0, "transaction_rate": 100.0 if protocol == "udp_rr" else None}
-    history.add(run(tmp_path, 0, protocol=protocol, **counted), tmp_path / "track")
+    history.add(run(tmp_path, 0, protocol=protocol, **counted, **more), tmp_path / "track")
     of_vxlan = [one for one in history.read(tmp_path / "track").series if one.names["arm"] == "vxlan"]
     values = {one.names["metric"]: one.points["value"].iloc[0] for one in of_vxlan}
-    assert (history.FORMAT, values) == ("2", pytest.approx({metric: 7.0, "cpu_per_unit_s": cost}))
+    assert (history.FORMAT, values) == ("3", pytest.approx({metric: 7.0, "cpu_per_unit_s": cost}))
 
 
 def test_a_damaged_file_is_made_again_and_an_unfinished_run_is_not_added(tmp_path: Path) -> None:

@@ -136,6 +136,12 @@ def test_cpu_per_gigabyte_is_a_ratio_of_sums() -> None:
     [part] = [trace for trace in parts(figure) if trace.name == "macvlan_bridge"]
     assert part.y[0] == pytest.approx((rounds["softirq_s"] / rounds["received_bytes"]).median() * 1e9)
     assert "softirq" in line.hovertext[0]
+    assert figure.layout.title.subtitle.text.startswith("whole machine, less is better")
+    of_peer = {"peer_cpu_s": rows["cpu_s"], "peer_softirq_s": rows["softirq_s"]}
+    figure = figures.cpu_per_gigabyte(rows.assign(nodes="two", where="vm:debian", **of_peer))
+    [both] = [trace for trace in lines(figure) if trace.name == "macvlan_bridge"]
+    assert both.y[0] == pytest.approx(2 * line.y[0])
+    assert figure.layout.title.subtitle.text.startswith("both hosts, less is better")
 
 
 @pytest.mark.parametrize("value", [0.0, None])
