@@ -285,15 +285,18 @@ def _matching(left: RunSide, right: RunSide, equal_counts: tuple[int, ...]) -> I
 
 
 def _nothing(common: list[Common]) -> str:
-    if all(one.one_host for one in common):
+    if not all(one.one_host or one.in_turn for one in common):
+        return "ran on different hosts, whose speeds are not compared, and have no ratio to a common baseline"
+    left, right = (set(side.ok["method"]) for side in common[0].sides)
+    if left.isdisjoint(right):
         return "were measured with different methods: slices on one side, whole runs on the other"
-    return "ran on different hosts, whose speeds are not compared, and have no ratio to a common baseline"
+    return "know the value of no common point: nothing arrived, or too many round trips were lost"
 
 
 def _line(one: Common, margin: float) -> dict[str, Any] | None:
     """Return the row of one point.
 
-    It is None if nothing is comparable: slices against whole runs, or two hosts without ratios.
+    It is None if nothing is comparable: slices against whole runs, two hosts without ratios, or no known value.
     """
     arms = [rows[rows["topology"].eq(one.topology)] for rows in one.tables("points")]
     method = next((m for m in ("slice", "whole") if all(arm["method"].eq(m).any() for arm in arms)), None)

@@ -110,6 +110,21 @@ def test_no_evidence(tmp_path: Path, control: dict[str, float], rounds: int, say
     assert says in str(table.loc["macvlan_bridge", "sentence"])
 
 
+@pytest.mark.parametrize(
+    ("left", "right", "why"),
+    [
+        ({"latency_p50_s": 1e-3}, {"latency_p50_s": None, "lost_count": 9}, "too many round trips were lost"),
+        ({}, {"slices": 4, "whole": 0}, "different methods: slices on one side"),
+    ],
+)
+def test_nothing_to_compare_has_a_reason(
+    left: dict[str, Any], right: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    usual: dict[str, Any] = {"protocol": "ping", "slices": 0, "whole": 3, "rounds": 3}
+    with pytest.raises(BadInput, match=f"{why}.*: nothing to compare"):
+        compared(tmp_path, rows(**usual | left), rows(seed=4, **usual | right))
+
+
 @pytest.mark.parametrize("arm", ["macvlan_bridge", "veth_bridge (again)"])
 def test_requests_in_two_groups_are_no_evidence(arm: str, tmp_path: Path) -> None:
     """As within a run: the mean of round trips on one CPU and on two describes neither."""
