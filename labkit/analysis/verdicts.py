@@ -441,6 +441,10 @@ def _left_out(df: pd.DataFrame, ok: pd.DataFrame) -> list[Weighted]:
     if unusable := int((df["status"].eq("ok") & ~unsupported).sum()) - len(ok):
         text = f"{counted(unusable, 'row')} left out: status ok, but the compared metric is null"
         lines.append((unusable / len(df), text))
+    held = ok["ended"].eq(TARGET_HELD)
+    if not held.all():  # else nothing was compared (`_held_targets`)
+        bound = pd.Series("the load test held its target, so its rate is a lower bound", ok.index[held])
+        lines += _by_sentence(bound, ok["topology"], ok)
     for (topology, metric), starved in ok.groupby(["topology", "metric"], sort=False)["starved"]:
         if count := int(starved.sum()):
             little = LITTLE[protocols.higher_is_better(str(metric))]
