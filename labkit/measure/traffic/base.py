@@ -267,7 +267,8 @@ class Trial:
     the path counted, from the sender's to the receiver's. `elapsed_s` is how long the generator sent. `slip_s` is by
     how much its schedule moved because it was late. `requested_count`: a trial of exactly so many frames; None: of as
     many as the rate and the time give. `fault`: how the generator itself spoilt the trial, or None. `burst_frames`: how
-    many frames a sender sent back to back, on average; None: it kept no rate, or nobody knows.
+    many frames a sender sent back to back, on average; None: it kept no rate, or nobody knows. `drained_s`: how long
+    frames still arrived after the load, beside the path's own delay; None: nobody knows.
     """
 
     rate_pps: float | None
@@ -284,6 +285,7 @@ class Trial:
     requested_count: int | None = None
     fault: str | None = None
     burst_frames: float | None = None
+    drained_s: float | None = None
 
     @property
     def lost_count(self) -> int:

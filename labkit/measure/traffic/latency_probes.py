@@ -73,11 +73,12 @@ class Prober:
         self._stamps, self._probes = dict[int, int](), list[tuple[int, int, int]]()
 
     def answer(self, request: list[Any]) -> dict[str, Any]:
-        """Send probes for so many seconds at a rate; return their counts and latencies in nanoseconds.
+        """Send probes for so many seconds at a rate; return their counts and latencies in nanoseconds. The third number
+        is the delay of the path in seconds.
 
         One extra probe is sent first and ignored: the first timestamp of a socket may be wrong by a second.
         """
-        duration_s, rate_pps = request
+        duration_s, rate_pps, delay_s = request
         self._stamps, self._probes = {}, []
         self._one(time.time_ns())
         time.sleep(0.002)
@@ -90,12 +91,12 @@ class Prober:
             self._one(time.time_ns())
             if not number % TAKEN:
                 self._take()
-        self._wait_for_arrivals(gap_ns / 1e9)
+        self._wait_for_arrivals(gap_ns / 1e9, delay_s)
         return self._result(first, count)
 
-    def _wait_for_arrivals(self, gap_s: float) -> None:
-        """Wait until no more probes arrive, which were sent `gap_s` apart."""
-        deadline = over = time.monotonic() + DRAIN_S
+    def _wait_for_arrivals(self, gap_s: float, delay_s: float) -> None:
+        """Wait until no more probes arrive, which were sent `gap_s` apart on a path that delays them by `delay_s`."""
+        deadline = over = time.monotonic() + DRAIN_S + delay_s
         arrived_count = 0
         while (now := time.monotonic()) < deadline:
             if not arrived_count or len(self._probes) != arrived_count:

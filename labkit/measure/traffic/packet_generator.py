@@ -19,7 +19,7 @@ import labkit
 from labkit.common.errors import BadInput, Unsupported, choose
 from labkit.common.packets import ETHERNET_BYTES, FCS_BYTES
 from labkit.measure.endpoints import Pair, RemotePair
-from labkit.measure.traffic import latency_probes, packet_ends, packet_sender
+from labkit.measure.traffic import latency_probes, packet_ends, packet_sender, ping
 from labkit.measure.traffic.base import (
     Arrived,
     Capabilities,
@@ -37,7 +37,7 @@ MIN_OF_FAMILY = {4: MIN_FRAME, 6: ETHERNET_BYTES + 40 + 8 + FCS_BYTES}  # IPv6 h
 MAX_FLOWS = 1_000_000
 MAX_STRETCH, LATE_S = 2, 10.0  # how much longer than planned a trial with an exact number of frames may take
 NO_LATENCY = "latency cannot be measured between the clocks of two kernels: use latency=false"
-DRAIN_S, STEP_S = 1.0, 0.005  # how long packets may still arrive after a load
+DRAIN_S, STEP_S = 1.0, 0.005  # how long packets may still arrive after a load, beside the delay of the path
 
 
 def check_mix(mix: Mix, mtu_bytes: int, family: int = 4) -> None:
@@ -137,6 +137,8 @@ class PacketTrials:
         for sender in self._senders:
             sender.ready()
         self._prober: packet_ends.Worker | None = None
+        # The delay of the path, if the first load was shorter, else 0; None before it
+        self._delay_s: float | None = None
 
     @property
     def pids(self) -> set[int]:
@@ -186,7 +188,7 @@ class PacketTrials:
         before, number = self._counted(), len(self._senders)
         probing = self._prober if probes_pps else None
         if probing is not None:
-            probing.send([duration_s, probes_pps])
+            probing.send([duration_s, probes_pps, self._delay_s or 0.0])
         # A sender that is late sends its last frame later than planned.
         limit_s = duration_s if count is None else MAX_STRETCH * duration_s + LATE_S
         for place, sender in enumerate(self._senders):
@@ -198,7 +200,8 @@ class PacketTrials:
 
         def ended() -> Trial:
             reports = [sender.report(limit_s) for sender in self._senders]
-            probed = None if probing is None else probing.answer(duration_s + PATIENCE_S)
+            patience_s = PATIENCE_S + (self._delay_s or 0.0)
+            probed = None if probing is None else probing.answer(duration_s + patience_s)
             probes = 0 if probed is None else int(probed["frames"])
             sent = sum(report["sent_count"] for report in reports) + probes
             offered = sent + sum(report["dropped_count"] for report in reports)
@@ -207,7 +210,7 @@ class PacketTrials:
             # one that begins late is late.
             begun_s = min(report["begun_s"] for report in reports)
             elapsed_s = max(report["begun_s"] + report["elapsed_s"] for report in reports) - begun_s
-            by_server, hops = self._wait_for_arrivals(before, sent, elapsed_s)
+            by_server, hops, drained_s = self._wait_for_arrivals(before, sent, elapsed_s)
             return Trial(
                 rate_pps=None if load_pps is None else load_pps + probes_pps,
                 duration_s=duration_s,
@@ -222,6 +225,7 @@ class PacketTrials:
                 generator_cpu_s=sum(report["cpu_s"] for report in reports),
                 latency=None if probed is None else latency_probes.latency(probed),
                 burst_frames=(offered - probes) / bursts if bursts else None,
+                drained_s=drained_s,
             )
 
         return ended
@@ -233,29 +237,34 @@ class PacketTrials:
 
     def _wait_for_arrivals(
         self, before: tuple[Arrived, int], sent: int, elapsed_s: float
-    ) -> tuple[dict[str, int], dict[str, int]]:
+    ) -> tuple[dict[str, int], dict[str, int], float]:
         """Wait until everything has arrived that was sent in `elapsed_s`, or nothing more does; return the load that
-        arrived and the interfaces' counts."""
-        begun = quiet = time.monotonic()
+        arrived, the interfaces' counts, and `Trial.drained_s`."""
+        begun = quiet = now = time.monotonic()
         (earlier, left_before), (arrived, left) = before, self._counted()
-        while arrived.count - earlier.count < sent and time.monotonic() < begun + DRAIN_S:
+        came, delay_s = arrived.count - earlier.count, self._delay_s or 0.0
+        # The first frame may take as long as the check of the path waits for an answer.
+        first_s = ping.PATIENCE_S if self._delay_s is None else delay_s
+        while came < sent and now < begun + DRAIN_S + (delay_s if came else first_s):
             time.sleep(STEP_S)
-            count = arrived.count
+            count = came
             arrived, left = self._counted()
-            came = arrived.count - earlier.count
-            # A path may delay even the first of them.
-            if arrived.count != count or not came:
-                quiet = time.monotonic()
+            came, now = arrived.count - earlier.count, time.monotonic()
+            if came and not count and self._delay_s is None:
+                delay_s = elapsed_s + now - begun
+            if came != count or not came:
+                quiet = now
             # A slow path has longer pauses, and one with a delay may have irregular ones.
-            elif time.monotonic() - quiet > max(
-                self._receiving.settle_s, 2 * elapsed_s / came, (quiet - begun) / 2
-            ):
+            elif now - quiet > max(self._receiving.settle_s, 2 * elapsed_s / came, (quiet - begun) / 2):
                 break
+        self._delay_s = delay_s
         counted = zip(self._receiving.names, arrived.load, earlier.load, strict=True)
-        return {name: now - then for name, now, then in counted}, {
+        hops = {
             "the senders' interfaces sent": left - left_before,
             "the receivers' interfaces received": arrived.received_count - earlier.received_count,
         }
+        drained_s = max(0.0, quiet - begun - delay_s) if came else 0.0
+        return {name: now - then for name, now, then in counted}, hops, drained_s
 
 
 def share(count: int, number: int, place: int) -> int:

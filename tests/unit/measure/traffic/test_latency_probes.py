@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from labkit.measure.traffic import latency_probes, packet_generator, ping
 from labkit.measure.traffic.base import Arrived, Trial
 from labkit.measure.traffic.latency_probes import Prober, latency
 from labkit.measure.traffic.packet_generator import PacketTrials
@@ -54,7 +55,8 @@ def test_late_probes_are_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prober, "_one", one)
     monkeypatch.setattr(prober, "_sent", lambda: iter(()))
     monkeypatch.setattr(prober, "_arrived", arrived)
-    result = prober.answer([0.05, 1000])
+    monkeypatch.setattr(latency_probes, "DRAIN_S", 0.02)
+    result = prober.answer([0.05, 1000, 0.2])
     assert (result["sent"], result["received"]) == (50, 50)
 
 
@@ -95,7 +97,21 @@ def test_load_and_probes_are_together_as_fast_as_asked(
     ],
 )
 def test_late_frames_are_no_loss(times_s: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    trials, begun_s = object.__new__(PacketTrials), time.monotonic()
+    assert arriving(before_a_load(), times_s, monkeypatch)[0] == 10
+
+
+def before_a_load() -> PacketTrials:
+    trials = object.__new__(PacketTrials)
+    trials._delay_s = None
+    return trials
+
+
+def arriving(
+    trials: PacketTrials, times_s: list[float], monkeypatch: pytest.MonkeyPatch
+) -> tuple[int, float]:
+    """Return how many of ten frames that arrive so long after a load of 0.2 s count, and how long they still arrived
+    beside the delay of the path."""
+    begun_s = time.monotonic()
     trials._receiving: Any = SimpleNamespace(settle_s=0.02, names=["server0"])
 
     def counted() -> tuple[Arrived, int]:
@@ -103,4 +119,19 @@ def test_late_frames_are_no_loss(times_s: list[float], monkeypatch: pytest.Monke
         return Arrived([sum(one <= passed_s for one in times_s)], 0), 10
 
     monkeypatch.setattr(trials, "_counted", counted)
-    assert trials._wait_for_arrivals((Arrived([0], 0), 0), 10, 0.2)[0] == {"server0": 10}
+    by_server, _hops, drained_s = trials._wait_for_arrivals((Arrived([0], 0), 0), 10, 0.2)
+    return by_server["server0"], drained_s
+
+
+def test_path_with_a_delay_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first load shows the delay, although it is longer than labkit waits on other paths."""
+    monkeypatch.setattr(packet_generator, "DRAIN_S", 0.1)
+    monkeypatch.setattr(ping, "PATIENCE_S", 0.5)
+    trials, others = before_a_load(), before_a_load()
+    slow_s = [0.03 * number for number in range(10)]
+    assert arriving(trials, [0.3] * 10, monkeypatch) == (10, 0)
+    assert arriving(trials, slow_s, monkeypatch) == (10, 0), "the delay is 0.5 s"
+    assert arriving(others, [0.0] * 10, monkeypatch) == (10, 0)
+    assert arriving(others, slow_s, monkeypatch)[0] < 10, "a path without delay, whose queue is long"
+    count, drained_s = arriving(others, [*[0.0] * 5, *[0.06] * 5], monkeypatch)
+    assert (count, drained_s) == (10, pytest.approx(0.06, abs=0.03))
