@@ -333,7 +333,7 @@ COLUMNS: tuple[Column, ...] = (
         ("host_waiting_share", "1", "number", "the share of its time that the lab VM waited for a CPU of the host"),
     ),
     *columns("throughput", "describes",
-        ("phase", "", "text", "what a trial is for: calibration, search, cost, latency at 50 % …; warm-up, ramp, hold"),
+        ("phase", "", "text", "what a trial is for: delay, calibration, search, cost, latency …; warm-up, ramp, hold"),
         ("exceed_ratio", "1", "number", "the share of trials that may exceed the loss goal"),
         ("trial_s", "s", "number", "the length of a trial"),
         ("trial_frames_count", "1", "integer", "frames of a trial of the search; null: as many as its time gives"),

@@ -34,10 +34,12 @@ from labkit.measure.traffic.base import Trial, Trials
 METHOD, TRIAL = profiles.SEARCH, "trial"
 PART = "trials"
 CALIBRATION_S, CALIBRATIONS = 0.1, 5
+DELAY_FRAMES = 10  # that show the delay of the path: too few to wait in a queue, and not all of them are lost
 WITHIN_REACH = 0.8  # share of the generator's own limit up to which it keeps the rate within 1 %
 FULL = 0.98  # share of a line's rate from which it is full
 AFTER_S = 1.0  # seconds of a trial after the search
 QUEUED = 0.02  # share of its frames: a greater loss beyond the goal shows that queues held the excess of shorter trials
+DRAINED = 0.05  # share of its time: frames that arrive for longer after it show that queues held its excess
 SHARES = (0.1, 0.5, 0.9)  # shares of the last rate found at which latency is measured
 REPEATED = 0.2  # share of all attempts: with more repeats, the rate is biased upwards (mlrsearch.Attempts)
 AROUND_S = 2.0  # about: the calibration before a search, and reading what the switch counted after it
@@ -143,6 +145,8 @@ def search(parameters: Throughput, built_arm: BuiltArm, frame: str, flows: int, 
         each_direction = partial(_each_direction, parameters, built_arm, rates.mean_bytes(mix.frame_bytes))
         take = _trial_runner(built_arm, trials, monitor, record, each_direction)
         min_pps, line_pps = parameters.bounds(frame)
+        if parameters.load_generator.exact_counts:
+            take("delay", None, CALIBRATION_S, False, DELAY_FRAMES)
         reach_pps = _reach_pps(take, max(CALIBRATION_S, parameters.load_generator.min_trial_s))
         # Ports of TRex that fill their line keep every rate below it.
         fills = parameters.server is not None and line_pps is not None and reach_pps >= FULL * line_pps
@@ -174,13 +178,16 @@ def search(parameters: Throughput, built_arm: BuiltArm, frame: str, flows: int, 
         for one in result.bounds:
             metrics, doubts = _row(one, result, parameters, frame, line_pps)
             doubts += getattr(trials, "doubts", ())
-            cost, lost_share = costs.get(one.rate_pps, ({}, 0.0))
+            cost, lost_share, drained_s = costs.get(one.rate_pps, ({}, 0.0, 0.0))
             is_shorter = one.rate_pps and trial_s(one.rate_pps, parameters.settings.trial_s) < AFTER_S
+            after = ""
             if is_shorter and lost_share > one.loss_ratio + QUEUED:
-                doubts.append(
-                    f"a trial of {AFTER_S:g} s at this rate lost {units.percent(lost_share)} of the frames: the path's"
-                    " queues held the excess of shorter trials, or the path became slower: use a longer trial_s"
-                )
+                after = f"lost {units.percent(lost_share)} of the frames"
+            elif drained_s > DRAINED * AFTER_S:
+                after = f"had frames that arrived up to {units.si(drained_s, 's')} after it"
+            if after:
+                held = "the path's queues held the excess of the search's trials, or the path became slower"
+                doubts.append(f"a trial of {AFTER_S:g} s at this rate {after}: {held}: use a longer trial_s")
             metrics |= {"datapath_scheduling": scheduling} | cost
             record(built_arm.measured(metrics, doubts))
 
@@ -256,18 +263,18 @@ def _after(take: Take, phase: str, rate_pps: float, latency: bool) -> tuple[Tria
 
 def _costs(
     take: Take, search: list[FoundRate], switch: Switch | None, each_direction: EachDirection
-) -> dict[float | None, tuple[dict[str, Any], float]]:
-    """Return, for each rate found, the CPU time of the machine, the generator and the datapath at this rate, and the
-    share of the frames that a trial lost (0: the machine disturbed it).
+) -> dict[float | None, tuple[dict[str, Any], float, float]]:
+    """Return, for each rate found, the CPU time of the machine, the generator and the datapath at this rate, the share
+    of the frames that a trial lost, and `Trial.drained_s` (both 0: the machine disturbed it, or nobody knows).
 
     It also has the machine's CPU time per received packet, what each receiver and each direction got, and what a switch
     counted.
     """
-    costs: dict[float | None, tuple[dict[str, Any], float]] = {}
+    costs: dict[float | None, tuple[dict[str, Any], float, float]] = {}
     for rate_pps in {one.rate_pps for one in search if one.rate_pps and one.upper_pps}:
         counted = upcalls(switch)
         trial, conditions = _after(take, "cost", rate_pps, latency=False)
-        lost_share = 0.0 if conditions.disturbance(trial) else trial.loss_ratio
+        is_valid = conditions.disturbance(trial) is None
         cost = {
             "cpu_s": conditions.cpu_s,
             "softirq_s": conditions.softirq_s,
@@ -281,7 +288,7 @@ def _costs(
             **each_direction(trial),
             **counted(),
         }
-        costs[rate_pps] = cost, lost_share
+        costs[rate_pps] = cost, is_valid * trial.loss_ratio, is_valid * (trial.drained_s or 0.0)
     return costs
 
 

@@ -24,7 +24,7 @@ from labkit.measure.experiments.throughput_search import conditions, experiment,
 from labkit.measure.experiments.throughput_search.parameters import Throughput
 from labkit.measure.traffic.base import Trial
 
-TRIALS = experiment.CALIBRATIONS + 2
+TRIALS = 1 + experiment.CALIBRATIONS + 2  # the delay, the calibration, and two of the search
 DEATH = "the packet generator at client0 was killed by signal 9"
 
 
@@ -66,22 +66,32 @@ class QueueArm(DyingArm):
         self.count = 0
         made = super().trial(rate_pps, duration_s)
         passed = min(made.offered_count, round(10e3 * (duration_s + self.queue_s)))
-        return dataclasses.replace(made, received_count=passed)
+        drained_s = max(0.0, passed / 10e3 - duration_s)
+        return dataclasses.replace(made, received_count=passed, drained_s=drained_s)
 
     def measured(self, metrics: dict[str, Any], doubts: Sequence[str] = ()) -> tuple[Arm, dict[str, Any]]:
         return self.arm, {"status": "ok", **metrics, "doubts": "; ".join(doubts)}
 
 
-@pytest.mark.parametrize(("queue_s", "factor"), [(0.05, 1.25), (0.0, 1.0)])
-def test_queue_that_holds_what_short_trials_send_too_much(
-    queue_s: float, factor: float, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("queue_s", "trial_s", "factor", "doubt"),
+    [
+        (0.05, 0.2, 1.25, "a trial of 1 s at this rate lost 1"),
+        (0.0, 0.2, 1.0, ""),
+        (0.3, 1.0, 1.3, "a trial of 1 s at this rate had frames that arrived up to 2"),
+        (0.01, 1.0, 1.0, ""),
+    ],
+)
+def test_queue_that_holds_what_trials_send_too_much(
+    queue_s: float, trial_s: float, factor: float, doubt: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conditions.ConditionsMonitor, "give_priority", lambda *_: None)
-    made, parameters = list[Measured](), Throughput(passes=1, loss=(0.0,), latency=False)
+    made, parameters = list[Measured](), Throughput(passes=1, loss=(0.0,), latency=False, trial_s=trial_s)
     experiment.search(parameters, QueueArm(queue_s), "64", 1, made.append)  # type: ignore[arg-type]
     [found] = [row for _arm, row in made if row["method"] == experiment.METHOD]
     assert found["throughput_pps"] == pytest.approx(factor * 10e3, rel=0.06)
-    assert found["doubts"].startswith("a trial of 1 s at this rate lost 1") == bool(queue_s)
+    assert found["doubts"].startswith(doubt)
+    assert bool(found["doubts"]) == bool(doubt)
 
 
 @pytest.fixture
