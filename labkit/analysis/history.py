@@ -33,7 +33,7 @@ from labkit.common.schema import BY_NAME, PERCENTILE, Column, Type
 
 # Raised also where a value gets another meaning, so that a series has one: files of an older format are left out until
 # their run is added again, which computes the values anew. 2: the CPU time of a request is of those in its window.
-# 3: CPU time is that of both hosts.
+# 3: CPU time is that of both hosts, and of all slices of a round together.
 FORMAT = "3"
 SUFFIX = ".parquet"
 MAX_BYTES = 64 << 20  # of a file

@@ -381,11 +381,19 @@ def cpu_of_hosts(df: pd.DataFrame, name: str = "cpu_s") -> pd.Series[float]:
 
 
 def by_cost(df: pd.DataFrame) -> pd.DataFrame:
-    """Return the table compared by COST, CPU time in seconds; NaN where no CPU time or no arrival was counted."""
+    """Return the table compared by COST, CPU time in seconds; NaN where no CPU time or no arrival was counted.
+
+    All slices of an arm in a round have the cost of their sums: a slice has few of the ticks in which the kernel counts
+    CPU time, or none.
+    """
     arrived = df["received_count"].mask(df["protocol"].eq("tcp"), df["received_bytes"])
     # Requests are counted in a time of the generator's own, which is not that of the CPU time.
     arrived = (df["transaction_rate"] * df["window_s"]).fillna(arrived)
-    return df.assign(**{COST: cpu_of_hosts(df) / arrived.where(arrived.gt(0))}).assign(metric=COST)
+    work = pd.DataFrame({"cpu": cpu_of_hosts(df), "arrived": arrived}).where(df["status"].eq("ok"))
+    by = [df[name] for name in ("method", *varying(df, [*GROUP, "folder", "round", "role", "topology"]))]
+    sums = work.groupby(by, dropna=False).transform("sum", min_count=1)
+    work = work.mask(df["method"].eq("slice"), sums)
+    return df.assign(**{COST: work["cpu"] / work["arrived"].where(work["arrived"].gt(0))}).assign(metric=COST)
 
 
 def without_rate(df: pd.DataFrame) -> pd.Series[bool]:

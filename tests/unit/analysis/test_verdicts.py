@@ -87,6 +87,15 @@ def test_no_evidence_has_a_reason(some: list[Row], words: str, has_ratio: bool) 
     assert math.isnan(result["ratio"]) != has_ratio
 
 
+def test_slices_without_a_tick_of_cpu_time_have_a_cost() -> None:
+    """The kernel counted a tick in every other slice, of one arm two."""
+    some = [row | {"received_bytes": 1e8, "cpu_s": 0.01 * (row["slice"] % 2)} for row in rows()]
+    for row in some:
+        row["cpu_s"] *= 2 if row["topology"] == "macvlan_bridge" else 1
+    [line] = verdicts.verdicts(load.by_cost(load.complete(pd.DataFrame(some)))).to_dict("records")
+    assert (line["word"], line["ratio"], line["n_count"]) == ("slower", pytest.approx(2), 60)
+
+
 def test_a_target_that_one_arm_held_is_compared() -> None:
     some = changed(LOAD_TESTS, "macvlan_bridge", ended=TARGET_HELD)
     some = changed(some, "veth_bridge", ended="it lost frames")
