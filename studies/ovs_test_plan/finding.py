@@ -86,9 +86,8 @@ def by_vm(rows: pd.DataFrame) -> pd.DataFrame:
     least, minus 1), upcalls, megaflows, masks, and CPU time per packet in ns.
     """
     lines: list[dict[str, Any]] = []
-    some = rows[
-        rows["status"].eq("ok") & rows["loss_goal_ratio"].notna() & rows["use_case"].isin(list(CASES))
-    ]
+    has_rate = rows["status"].eq("ok") & rows["loss_goal_ratio"].notna() & ~load.unsupported_rates(rows)
+    some = rows[has_rate & rows["use_case"].isin(list(CASES))]
     names = ["arm", "loss_goal_ratio", *loss_rates.BY]
     for key, own in some.groupby(names, sort=False, dropna=False):
         known = own[own["received_by"].map(lambda one: isinstance(one, dict) and bool(one))]

@@ -100,6 +100,13 @@ def test_rates_of_each_vm_and_switch() -> None:
         assert line["spread"] == "10 %"
         assert line["CPU ns per packet, switch"] == pytest.approx(1e9 / 210_000)
         assert (line["megaflows"], line["masks"]) == (1024, 2)
+    of_arm = {
+        "status": "invalid",
+        "reason": "the path loses 0.2 % at every load",
+        "constant_loss_ratio": 2e-3,
+    }
+    rows.loc[rows["round"].gt(0), list(of_arm)] = list(of_arm.values())
+    assert not len(by_vm(rows)), "two of three searches found no rate, so the arm has none"
     table = rates(ROWS)
     [line] = table[
         table["arm"].eq("ovs_netdev+case=vm_to_vm+rules=l3")
