@@ -47,6 +47,7 @@ SO_TIMESTAMPNS = 35  # asm-generic/socket.h
 SEQUENCES = 1 << 16
 HEADER = struct.Struct("!BBHHH")  # type, code, checksum, identifier, sequence number
 _RTT = re.compile(r"time=([0-9.]+) ms(?! \(DUP!\))")  # without duplicates: each request counts once
+_NUMBER = re.compile(r"icmp_seq=(\d+) .*time=[0-9.]+ ms(?! \(DUP!\))")  # modulo SEQUENCES
 
 
 def reachable(
@@ -302,9 +303,13 @@ class Ping(LatencyGenerator):
                 raise Failed(one.message())
             times += own
             # Not those on their way as ping ended: with the last answer that it waits for, or at its deadline. Where
-            # times vary, that answer may have been the quickest.
+            # times vary, that answer may have been the quickest. They are among the last that it sent.
             on_their_way = int(max(own) / WAIT_S) + (len(own) < _count(parameters.duration_s))
-            lost += max(0, (_sent_by_all([one.stdout]) or 0) - len(own) - on_their_way)
+            sent_count = _sent_by_all([one.stdout]) or 0
+            last = range(max(1, sent_count - int(max(own) / INTERVAL_S)), sent_count + 1)
+            answered = map(int, _NUMBER.findall(one.stdout)[-len(last) :])
+            missing = {number % SEQUENCES for number in last}.difference(answered)
+            lost += max(0, sent_count - len(own) - min(on_their_way, len(missing)))
         times.sort()
         middle = times[len(times) // 2]
         step = step_s(middle)

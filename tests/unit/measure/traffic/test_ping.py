@@ -69,19 +69,44 @@ def test_answered_sends_as_many_requests_as_it_says(is_lost: bool, monkeypatch: 
     assert sent == [("ping", "-n", "-c1", "-W15", "-s56", "10.0.0.1")] * (1 if is_lost else 3)
 
 
+def measured(folder: Path, said: str, duration_s: int) -> dict[str, Any]:
+    """Return the columns of a row of a ping that says this."""
+    (folder / "said").write_text(said)
+    argv = ["cat", str(folder / "said")]
+    client = SimpleNamespace(start=lambda _argv: process.Running(argv))
+    pair: Any = SimpleNamespace(client=client, server_address="")
+    given = {"protocol": "ping", "duration_s": duration_s}
+    return ping.PING.latency([pair], DatapathParameters.of(given))
+
+
 def test_requests_without_an_answer_are_slower_than_all_others(tmp_path: Path) -> None:
     """Ten of 510 got none. ping says nothing of them, and sends until it has 500 answers."""
-    said = tmp_path / "said"
     answers = "".join(f"64 bytes from 10.2.0.3: icmp_seq={n} ttl=64 time=0.040 ms\n" for n in range(500))
-    said.write_text(f"{answers}510 packets transmitted, 500 received, 1.96078% packet loss, time 1020ms\n")
-    pair: Any = SimpleNamespace(
-        client=SimpleNamespace(start=lambda _argv: process.Running(["cat", str(said)])), server_address=""
-    )
-    row = ping.PING.latency([pair], DatapathParameters.of({"protocol": "ping", "duration_s": 1}))
+    said = f"{answers}510 packets transmitted, 500 received, 1.96078% packet loss, time 1020ms\n"
+    row = measured(tmp_path, said, 1)
     assert (row["sent_count"], row["received_count"], row["lost_count"]) == (510, 500, 10)
     assert row["latency_p50_s"] == pytest.approx(40e-6, rel=0.02)
     assert (row["latency_p99_s"], row["latency_max_s"]) == (None, None)
     assert "2 % of the requests got no response" in row["doubts"][-1]
+
+
+@pytest.mark.parametrize("duration_s", [3, 140])  # ping prints numbers modulo 65,536
+@pytest.mark.parametrize("missing", [range(200, 220), range(0)])
+@pytest.mark.parametrize("on_their_way", [0, 50])
+def test_a_stall_hides_no_lost_requests(
+    duration_s: int, missing: range, on_their_way: int, tmp_path: Path
+) -> None:
+    """A hundred may be on their way for a second as ping ends, but not those of which later ones were answered."""
+    count = 500 * duration_s
+    sent = count + len(missing)
+    lines = [
+        f"64 bytes from 10.2.0.3: icmp_seq={n % 65536} ttl=64 time={1000 if n == 100 else 0.04} ms"
+        for n in range(1, sent + 1)
+        if n not in missing
+    ]
+    said = "\n".join([*lines, f"{sent + on_their_way} packets transmitted, {count} received"])
+    row = measured(tmp_path, said, duration_s)
+    assert (row["received_count"], row["lost_count"]) == (count, len(missing))
 
 
 def test_the_warm_up_is_pinged_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
