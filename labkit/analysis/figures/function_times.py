@@ -25,7 +25,8 @@ def function_times(arms: Mapping[str, tuple[pd.DataFrame, Rounds]]) -> go.Figure
     """Draw the distribution of the durations of each function, all rounds together.
 
     The vertical axis is the share of calls per part (BIN) of an octave, so that areas are shares. A dotted line is the
-    median. `arms` maps a name to the rows of its profiles and the results of function_times (column `observed`).
+    mean of the rounds' medians. `arms` maps a name to the rows of its profiles and the results of function_times
+    (column `observed`).
     """
     reports = [report["functions"] for _, rounds in arms.values() for report in rounds]
     names = list(dict.fromkeys(name for functions in reports for name in functions))
@@ -43,7 +44,7 @@ def function_times(arms: Mapping[str, tuple[pd.DataFrame, Rounds]]) -> go.Figure
     figure.update_yaxes(title_text="calls per ⅛ octave", tickformat=".0%", rangemode="tozero")
     figure.update_layout(height=EDGES_PX + PANEL_PX * count)
     every = pd.concat([rows for rows, _ in arms.values()])
-    subtitle = "all rounds together, the tracer's own cost included; dotted: median"
+    subtitle = "all rounds together, the tracer's own cost included; dotted: mean of the rounds' medians"
     return finish(figure, every, "How long functions of the kernel take", subtitle)
 
 

@@ -79,6 +79,18 @@ def test_zero_times_in_the_figure() -> None:
     assert line.y[0] == pytest.approx(0.6 / 8)
 
 
+def test_dotted_line_is_the_mean_of_the_medians() -> None:
+    """A round counts as much as another one, however many calls it had."""
+    rounds = [Distribution(), Distribution()]
+    for one, (value_ns, count) in zip(rounds, ((1000, 900), (3000, 100)), strict=True):
+        one.add(value_ns, count)
+    reports = [{"functions": {"ip_rcv": one.report()}} for one in rounds]
+    figure = figures.function_times({"veth": (synthetic_packet_sizes.profiles(HALF), reports)})
+    [line] = figure.layout.shapes
+    assert line.x0 == pytest.approx(2, rel=0.1)
+    assert "dotted: mean of the rounds' medians" in figure.layout.title.subtitle.text.replace("<br>", " ")
+
+
 def test_times_and_their_figure() -> None:
     result = function_time_claim.times(synthetic_packet_sizes.profiles(HALF))
     assert len(result) == 20
