@@ -12,14 +12,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from typing import Any
 
 import pytest
 from sandbox import also
 
-from labkit.common.errors import LabkitError
+from labkit.common.errors import LabkitError, Unsupported
 from labkit.measure import topologies
 from labkit.measure.endpoints import Pair
 from labkit.measure.experiments.throughput_search import mlrsearch
@@ -83,6 +83,20 @@ def test_trials_of_ipv6() -> None:
         latency = trial.latency
         assert (latency.sent_count, latency.lost_count, latency.duplicated_count) == (200, 0, 0)
         assert latency.clock == "kernel"
+
+
+@pytest.mark.needs("ethtool")
+def test_datagrams_that_the_receiver_joins_are_not_counted() -> None:
+    """nftables would count a batch as one frame. IPv4's have no checksum, so they are never joined."""
+    for family, refuses in ((4, False), (6, True)):
+        with topologies.build("veth", topologies.Spec(family=family)) as net:
+            end = net.pairs[0].server
+            words = ["ethtool", "-K", end.interface, "gro", "on", "rx-udp-gro-forwarding", "on"]
+            process.output([*end.prefix, *words])
+            refused = pytest.raises(Unsupported, match="with rx-udp-gro-forwarding at eth0 of")
+            with refused if refuses else nullcontext(), GENERATOR.trials(net.pairs, Mix((100,))) as made:
+                trial = made.trial(20_000, 0.2)
+                assert trial.sent_count == trial.received_count > 0
 
 
 @pytest.mark.parametrize(

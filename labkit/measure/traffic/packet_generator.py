@@ -20,13 +20,7 @@ from labkit.common.errors import BadInput, Unsupported, choose
 from labkit.common.packets import ETHERNET_BYTES, FCS_BYTES
 from labkit.measure.endpoints import Pair, RemotePair
 from labkit.measure.traffic import latency_probes, packet_ends, packet_sender, ping
-from labkit.measure.traffic.base import (
-    Arrived,
-    Capabilities,
-    Receiving,
-    Trial,
-    TrialGenerator,
-)
+from labkit.measure.traffic.base import Arrived, Capabilities, Receiving, Trial, TrialGenerator
 from labkit.measure.traffic.packet_ends import PATIENCE_S, START_S, Receivers, frame_addresses
 from labkit.measure.traffic.packet_sender import Mix
 from labkit.system import machine

@@ -20,7 +20,7 @@ from labkit.common.errors import Failed, Unsupported
 from labkit.common.switch_options import SwitchOptions
 from labkit.common.switch_options import options as parse
 from labkit.measure.endpoints import Namespace, namespaces
-from labkit.measure.endpoints.nftables import count_at_ingress
+from labkit.measure.endpoints.nftables import check_unmerged, count_at_ingress
 from labkit.measure.topologies.base import MONITOR, Copies, Spec
 from labkit.measure.topologies.physical_nic import borrowed_nic
 from labkit.system import machine, netlink, process
@@ -57,7 +57,7 @@ def counting(
     """Count the copies that arrive at these interfaces (name, index) of a namespace until the block ends.
 
     Yields a function that returns those up to now. They are not told apart (`of_mirrors` is None) if several mirrors
-    share a cable and there is no nft(8), or the kernel has no such hook.
+    share a cable and there is no nft(8), the kernel has no such hook, or the cable joins datagrams.
     """
 
     def arrived() -> list[int]:
@@ -72,6 +72,7 @@ def counting(
     rule = f"{ONLY.get(options.output, '')} counter name {MARKS[options.output]} map {{ {of_marks} }} drop"
     with closing(NftCounters(space.fd, TABLE)) as counters:
         try:
+            check_unmerged(space, cable)
             count_at_ingress(space, cable, TABLE, names, rule)
         except Unsupported:
             names = []
