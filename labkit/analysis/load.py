@@ -397,28 +397,29 @@ def by_cost(df: pd.DataFrame) -> pd.DataFrame:
 
 
 def without_rate(df: pd.DataFrame) -> pd.Series[bool]:
-    """Return which rows are searches that saw frames lost at every load, or ended at the generator's limit."""
+    """Return which rows are searches that saw frames lost at every load, or were limited by the generator."""
     return generator_limited(df) | df["constant_loss_ratio"].notna()
 
 
 def generator_limited(df: pd.DataFrame) -> pd.Series[bool]:
-    """Return which rows are searches that ended at the generator's limit."""
-    limited = df["loss_goal_ratio"].notna()
-    if limited.any():  # most tables have no search, and their reasons need no reading
+    """Return which rows are searches that ended at the generator's limit, or runs whose rate it did not reach."""
+    limited = df["status"].eq("invalid")
+    if limited.any():  # most tables have no such row, and their reasons need no reading
         limited &= df["reason"].astype("str").str.startswith("generator-limited")
     return limited
 
 
 def unsupported_rates(df: pd.DataFrame, none: pd.Series[bool] | None = None) -> pd.Series[bool]:
-    """Return which rows are rates of arms of which at least as many searches have none (by default `without_rate`).
+    """Return which rows are rates of arms of which at least as many searches, or runs at a rate, have none (by default
+    `without_rate`).
 
     Such an arm has no rate. Where loss is the same at every load, short trials missed it by chance; where the generator
-    is the limit, the other searches found the lowest rates.
+    is the limit, the other searches found the lowest rates, and the other runs had the quietest moments.
     """
     none = without_rate(df) if none is None else none
-    with_rate = df["loss_goal_ratio"].notna() & df["status"].eq("ok")
     if not none.any():
         return none
+    with_rate = df["status"].eq("ok")
     by = [df[name].rename(name) for name in [*varying(df, [*GROUP, "topology"]), "role"]]
     counts = pd.DataFrame({"none": none, "with_rate": with_rate}).groupby(by, dropna=False).transform("sum")
     return with_rate & counts["none"].ge(counts["with_rate"])

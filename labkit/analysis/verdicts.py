@@ -257,7 +257,8 @@ def _unmeasured(
                 return str(status), str(reason)
             why = f"{about} has no valid measurement ({reason})"
         elif load.unsupported_rates(own).any():
-            why = f"{about} has no rate ({own.loc[load.without_rate(own), 'reason'].iloc[0]})"
+            lacks = "has no" if own["loss_goal_ratio"].notna().any() else "often lacked the requested"
+            why = f"{about} {lacks} rate ({own.loc[load.without_rate(own), 'reason'].iloc[0]})"
         elif len(ok := measured_rows(own)) and ok["log"].isna().all():
             lost = f"{about} lost so many round trips in every run that their time is not known"
             why = f"nothing arrived at {about} in any measurement" if is_rate else lost
@@ -437,7 +438,7 @@ def _left_out(df: pd.DataFrame, ok: pd.DataFrame) -> list[Weighted]:
     unsupported = load.unsupported_rates(df)
     if count := int(unsupported.sum()):
         text = f"{counted(count, 'rate')} left out: at least as many searches of the arm saw frames lost at every load"
-        lines.append((count / len(df), f"{text}, or ended at the generator's limit"))
+        lines.append((count / len(df), f"{text}, or as many searches or runs ended at the generator's limit"))
     if unusable := int((df["status"].eq("ok") & ~unsupported).sum()) - len(ok):
         text = f"{counted(unusable, 'row')} left out: status ok, but the compared metric is null"
         lines.append((unusable / len(df), text))

@@ -96,6 +96,22 @@ def test_slices_without_a_tick_of_cpu_time_have_a_cost() -> None:
     assert (line["word"], line["ratio"], line["n_count"]) == ("slower", pytest.approx(2), 60)
 
 
+@pytest.mark.parametrize(("limited", "word"), [(3, "faster"), (4, "no evidence")])
+def test_a_minority_of_rounds_that_reached_the_rate_decides_nothing(limited: int, word: str) -> None:
+    some = rows(slices=0, rounds=8, whole=8, protocol="udp", rate_bps=1e8)
+    bad = {"status": "invalid", "reason": "generator-limited: 90 of the requested 100 Mbit/s were sent"}
+    some = [row | (bad if row["role"] == "variant" and row["round"] < limited else {}) for row in some]
+    result = verdict(some)
+    assert result["word"] == word
+    if word == "no evidence":
+        words = f"macvlan_bridge often lacked the requested rate ({bad['reason']})"
+        assert result["sentence"].endswith(words)
+        doubts = verdicts.doubts(pd.DataFrame(some))
+        assert any(
+            re.match("4 rates left out: .* or runs ended at the generator's limit$", one) for one in doubts
+        )
+
+
 def test_a_target_that_one_arm_held_is_compared() -> None:
     some = changed(LOAD_TESTS, "macvlan_bridge", ended=TARGET_HELD)
     some = changed(some, "veth_bridge", ended="it lost frames")
