@@ -113,10 +113,10 @@ def taxes(rows: pd.DataFrame) -> list[Tax]:
         for curve, some in group[group["mirrors"].gt(0)].groupby("curve", sort=False):
             base = plain[plain["curve"].eq(some["plain"].iloc[0])]
             base = plain[plain["curve"].eq(some["switch"].iloc[0])] if base.empty else base
-            table = pd.concat([base, some])
+            of_base, of_curve = (one["setup"].str.rpartition(":")[0] for one in (base, some))  # folders
+            table = pd.concat([base[of_base.isin(of_curve)], some])
             if some["mirrors"].nunique() > 1:
-                costs = [cost for cost in COSTS if table[cost].notna().any()]
-                result += [_tax(key, str(curve), cost, table) for cost in costs]
+                result += [_tax(key, str(curve), cost, table) for cost in COSTS if table[cost].notna().any()]
     return result
 
 
@@ -128,7 +128,7 @@ def _tax(key: Key, curve: str, cost: str, table: pd.DataFrame) -> Tax:
     left_out = []
     if len(whole) < all_count:
         lines = f"{all_count - len(whole)} of {counted(all_count, 'round')} left out"
-        left_out.append(f"{lines}: fewer than {FEW_PACKETS} packets at one of the arms")
+        left_out.append(f"{lines}: an arm has fewer than {FEW_PACKETS} packets, or none measured")
     copies = enough[enough["setup"].isin(whole.index)].groupby("mirrors")["copies_ratio"].mean()
     arms, of = [f"{mirrors:g}" for mirrors in wide.columns], dict(zip(GROUP, key, strict=True))
     counted_copies = copies.reindex(wide.columns).to_numpy(float)

@@ -124,7 +124,7 @@ def test_rounds_and_costs_that_cannot_be_known() -> None:
     empty = table["round"].eq(2) & table["topology"].eq("ovs_netdev+mirrors=8")
     table = table.assign(switched_count=table["switched_count"].mask(empty, 3))
     result = of(mirror_tax.taxes(table), "switch_per_packet_s")
-    assert result.left_out == ["1 of 6 rounds left out: fewer than 100 packets at one of the arms"]
+    assert result.left_out == ["1 of 6 rounds left out: an arm has fewer than 100 packets, or none measured"]
     assert len(result.values) == 5
     one = table[table["topology"].isin(["ovs_netdev", "ovs_netdev+mirrors=1"])]
     assert mirror_tax.taxes(one) == []
@@ -132,6 +132,19 @@ def test_rounds_and_costs_that_cannot_be_known() -> None:
     assert {tax.why for tax in mirror_tax.taxes(two)} == {
         "a line needs 3 numbers of mirrors, and there are 2"
     }
+
+
+def test_only_rounds_of_the_curve_can_be_left_out() -> None:
+    """Another grid point has the same switch and load, but no arm of this curve."""
+    elsewhere = rounds(folder="elsewhere")
+    both = pd.concat([rounds(), elsewhere[elsewhere["topology"].eq("ovs_netdev")]], ignore_index=True)
+    result = of(mirror_tax.taxes(both), "switch_per_packet_s")
+    assert not result.left_out
+    assert len(result.values) == 6
+    failed = both["folder"].ne("elsewhere") & both["round"].eq(2) & both["mirrors"].gt(0)
+    both = both.assign(status=both["status"].mask(failed, "failed"))
+    result = of(mirror_tax.taxes(both), "switch_per_packet_s")
+    assert result.left_out == ["1 of 6 rounds left out: an arm has fewer than 100 packets, or none measured"]
 
 
 def test_missing_and_unread_copies_are_reported() -> None:
