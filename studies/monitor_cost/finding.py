@@ -207,7 +207,7 @@ def _sentences(known: pd.DataFrame) -> Iterator[str]:
                 continue
             remarks = list(_remarks(one))
             if added.low is not None and not added.excludes_zero:
-                if not remarks:
+                if not remarks and one["lost_share"] == 0:
                     silent.append(one["reader"])
                     continue
                 remarks.insert(0, "the interval includes 0, so no cost is shown")
@@ -225,7 +225,7 @@ def _remarks(one: Mapping[Any, Any]) -> Iterator[str]:
     if one["lost_share"] > 0:
         yield f"it lost {percent(one['lost_share'])} of the packets"
     if one["late_s"] > 1:
-        yield f"it went on for {seconds(one['late_s'])} after the traffic"
+        yield f"it went on for more than {seconds(one['late_s'])} after the traffic"
     for name, what in (("delivered", "the watched traffic"), ("observed", "the observed flow")):
         if isinstance(one[name], Estimate) and one[name].excludes_zero:
             yield f"{what} changed by {_percent(one[name])}"
