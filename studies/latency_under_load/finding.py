@@ -61,7 +61,7 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
 def _estimate(values: pd.Series[float]) -> str:
     known = values.dropna()
     if not len(known):
-        return ""
+        return "unknown (a lost probe)"
     text = interval(mean(known.to_numpy(float)))
     lost = f" (in {len(known)} of {len(values)} rounds; in the others it is a lost probe)"
     return text if len(known) == len(values) else text + lost
@@ -77,8 +77,8 @@ def findings(rows: pd.DataFrame, _profiles: pd.DataFrame | None = None) -> list[
     for one in table(rows).to_dict("records"):
         rates = " and ".join(f"{one[way]} {way}" for way in WAYS if one[way])
         lines.append(
-            f"**{one['arm']}**, {one['load']}: the {what} is {one['idle']} before the load, {one['under load']} under"
-            f" load ({rates}) and {one['after']} after it: an increase of {one['increase']}."
+            f"**{one['arm']}**, {one['load']}: the {what} (mean of the rounds) is {one['idle']} before the load,"
+            f" {one['under load']} under load ({rates}) and {one['after']} after it; the increase is {one['increase']}."
         )
     lines += [
         f"{arm}, {load.group_text(key)}: in some measurement the {what} did not increase, or is a lost probe, so there"

@@ -69,6 +69,7 @@ def test_a_probe_without_an_increase_leaves_the_verdicts_of_the_other(without: f
     said = finding.findings(rows.assign(**dict.fromkeys(names, 1e-3)))
     [sentence] = [one for one in said if "did not increase" in one]
     assert sentence.startswith("macvlan_bridge, udp_rr, 1 pair")
+    assert any("median round-trip time (mean of the rounds) is 1 ms [1, 1] before" in one for one in said)
 
 
 def test_the_survey_builds_no_arm_that_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
