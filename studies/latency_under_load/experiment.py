@@ -370,9 +370,13 @@ def late_probes(probes: Probing, phases: Mapping[str, tuple[float, float]], udp:
 
 
 def round_trips(probes: Probing, phases: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
-    """Return the columns of the probes: of the load, before it, after it, and the increase. Raises Failed without
-    answers."""
+    """Return the columns of the probes: of the load, before it, after it, and the increase.
+
+    Raises Failed if none got an answer before the load. Under it all may be lost: they are then slower than all others.
+    """
     seen = {name: probes.within(*window) for name, window in phases.items()}
+    if not seen["idle"][0]:
+        raise Failed(f"none of {seen['idle'][1]} probes got an answer before the load")
     columns = {name: percentiles(*of) for name, of in seen.items()}
     times, lost = seen["loaded"]
     row: dict[str, Any] = {**latency_columns(times, lost), "loop": "open"}

@@ -17,7 +17,7 @@ from labkit.common.errors import Failed
 from labkit.measure.observers.counters.receive_counters import Receivers
 from labkit.system import netlink
 from studies import probes
-from studies.latency_under_load.experiment import CountsWithProbes, LatencyUnderLoad, late_probes
+from studies.latency_under_load.experiment import CountsWithProbes, LatencyUnderLoad, late_probes, round_trips
 from studies.overlay import reachability
 from studies.overlay.reachability import PingPair
 from studies.overlay.spine_failure import outage
@@ -181,6 +181,19 @@ def test_late_probes_of_any_phase_are_a_doubt(stalled: str, words: str) -> None:
     [doubt] = late_probes(probes.Probing(probes=sent), phases, udp=True)
     assert doubt.startswith(f"20 % of the probes {words} were sent late")
     assert doubt.endswith("times include")
+
+
+def test_a_load_may_lose_all_probes() -> None:
+    """They are slower than all others. Before the load, the path is then broken."""
+    phases = {"idle": (0.0, 10.0), "loaded": (10.0, 20.0), "after": (20.0, 30.0)}
+    sent = [Probe(at, None if 10 <= at < 20 else 0.001) for at in range(30)]
+    row = round_trips(probes.Probing(probes=sent), phases)
+    assert (row["received_count"], row["lost_count"], row["sent_count"]) == (0, 10, 10)
+    assert (row["idle_p50_s"], row["latency_p50_s"], row["increase_p50_s"]) == (0.001, None, None)
+    with pytest.raises(Failed, match="none of 10 probes got an answer before the load"):
+        round_trips(probes.Probing(probes=sent), {**phases, "idle": phases["loaded"]})
+    with pytest.raises(Failed, match="no probe was sent"):
+        round_trips(probes.Probing(), phases)
 
 
 @pytest.mark.parametrize(("load", "carries"), [(0, False), (1, False), (2, True)])
