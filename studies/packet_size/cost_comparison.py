@@ -74,7 +74,7 @@ def _comparison(curve: Curve, curves: Sequence[Curve]) -> Comparison | None:
         return None
     base = _by_setup(baseline)
     again = base if control is None else _by_setup(control)
-    parts = _differences(_by_setup(curve) - (base + again).dropna() / 2, stats.CONFIDENCE)
+    parts = _differences(_by_setup(curve) - (base + again) / 2, stats.CONFIDENCE)
     own = {} if control is None else _differences(again - base, stats.CONTROL_CONFIDENCE)
     whys = {part: _why(curve, baseline, part, one, own.get(part)) for part, one in parts.items()}
     return Comparison(curve, baseline, parts, {part: why for part, why in whys.items() if why})

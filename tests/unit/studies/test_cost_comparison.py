@@ -72,6 +72,14 @@ def test_only_the_planted_part_differs() -> None:
     assert judged.startswith("16 differences judged together: at 95 % each, about 0.8")
 
 
+def test_a_control_without_large_datagrams_leaves_the_other_parts() -> None:
+    good = synthetic_packet_sizes.rows(rounds=10)
+    lacking = good["arm"].eq("veth (again)") & good["length_bytes"].gt(1473)
+    report = cost_comparison.comparisons(cost_model.curves(good[~lacking]))
+    assert {tuple(one.parts) for one in report} == {("fixed", "byte")}
+    assert named(report) == {("vxlan", "byte")}
+
+
 def test_no_evidence_without_a_good_control_or_enough_rounds() -> None:
     good = synthetic_packet_sizes.rows()
     again = good["arm"].eq("veth (again)")
