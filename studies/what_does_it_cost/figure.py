@@ -30,8 +30,8 @@ def prices(rows: pd.DataFrame) -> pd.DataFrame:
 
     `ratio`, `low`, `high`: the ratio of the whole machine's CPU time per unit (PRICED) received, paired by round, with
     the 95 % interval of Student's t; `word`: what `stats.verdict` concludes. `cost_s`: the difference in seconds per
-    unit, from the ratio and the baseline's geometric mean (`baseline_s`). A round's value is the sum of its CPU time
-    divided by the sum of its received units, over slices if there are any, else over whole runs.
+    unit, from the ratio and the geometric mean of both measurements of the baseline (`baseline_s`). A round's value is
+    the sum of its CPU time divided by that of its received units, over slices if there are any, else over whole runs.
     """
     result = [
         line
@@ -75,7 +75,7 @@ def _lines(group: pd.DataFrame, of: dict[str, Any]) -> list[dict[str, Any]]:
     unit = PRICED[str(of["protocol"])].short
     result = []
     for arm, own in group[group["role"].eq("variant")].groupby("topology", sort=False):
-        effect, baseline_s = _effect(own.set_index("setup")["log"] - both, placed), float(np.exp(base.mean()))
+        effect, baseline_s = _effect(own.set_index("setup")["log"] - both, placed), float(np.exp(both.mean()))
         if effect is None:
             continue
         word = stats.verdict(effect, control, higher_is_better=False).word

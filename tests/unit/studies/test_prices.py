@@ -42,6 +42,7 @@ def test_a_baseline_that_differs_from_itself_hides_a_price() -> None:
     """By 4 %, which is within TIMES_CONTROL of each price here; no verdict is narrower than that of the throughput."""
     table = priced(again=1.04)
     assert set(table["word"]) == {"no evidence"}
+    assert list(table["baseline_s"]) == pytest.approx([10e-6 * 1.04**0.5] * 2, rel=0.005)
     assert (table["low"] < 1).all()
     assert (table["high"] > 1).all()
     [line] = price_sentences(table.reset_index())
