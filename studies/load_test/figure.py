@@ -101,22 +101,22 @@ def line_shares(rows: pd.DataFrame, own: pd.DataFrame, published: pd.DataFrame) 
         (own, "measured here", theme.PALETTE[0]),
         (published, "published (TRex 2.88, 1 Gbit/s)", theme.GREY),
     )
-    count = 0
+    names: list[str] = []  # points of a sweep have tests of the same name
     for table, name, color in both:
         some = table[table["share"].notna()]
-        count += len(some)
+        places = list(range(len(names), len(names) + len(some)))
+        names += [theme.plain(f"{test}") for test in some["test"]]
         figure.add_bar(
-            x=some["share"], y=[theme.plain(f"{test}") for test in some["test"]], orientation="h", name=name,
-            marker={"color": color},
+            x=some["share"], y=places, orientation="h", name=name, marker={"color": color},
             text=[
                 f"{si(pps, 'pps')} of {si(line, 'pps')}"
                 for pps, line in some[["pps", "line_pps"]].itertuples(index=False, name=None)
             ],
-            textposition="auto",
+            textposition="auto", hoverinfo="x+text",
         )  # fmt: skip
     figure.update_xaxes(title_text="share of the lines' rate", tickformat=".0%", range=[0, 1.02])
-    figure.update_yaxes(autorange="reversed", automargin=True)
-    figure.update_layout(height=EDGES_PX + 40 + LINE_PX * max(3, count), legend=theme.legend_below())
+    figure.update_yaxes(autorange="reversed", automargin=True, tickvals=[*range(len(names))], ticktext=names)
+    figure.update_layout(height=EDGES_PX + 40 + LINE_PX * max(3, len(names)), legend=theme.legend_below())
     subtitle = "a frame of 64 bytes takes 84 on the line, with a VLAN tag 88; other machines are not compared"
     return finish(figure, rows[rows["part"].eq("cost")], "How much of the line is carried", subtitle)
 

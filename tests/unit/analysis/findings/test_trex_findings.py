@@ -66,6 +66,13 @@ def test_figures_show_own_and_published_results() -> None:
     shown = trex_figure.line_shares(table, trex.shares(table), reference_tables.trex_shares())
     assert len(shown.data[0].x) == 1
     assert shown.data[1].name.startswith("published")
+    # Points of a sweep have tests of the same name.
+    table = pd.concat([rows(), rows().assign(folder="b")], ignore_index=True)
+    shown = trex_figure.line_shares(table, trex.shares(table), reference_tables.trex_shares())
+    places = [place for trace in shown.data for place in trace.y]
+    assert len(set(places)) == len(places) == len(shown.layout.yaxis.ticktext)
+    assert shown.layout.yaxis.ticktext[0] == shown.layout.yaxis.ticktext[1]
+    table = rows()
     latency = trex_figure.probe_latency(table, trex.histogram(table), reference_tables.trex_histogram())
     assert [trace.name for trace in latency.data] == [
         "64b through veth_bridge: 0→1", "published, port 0", "published, port 1",
