@@ -21,11 +21,12 @@ TCP_BYTES = 32  # TCP header with timestamps (RFC 7323)
 def overhead(headers: pd.DataFrame, verdicts: pd.DataFrame) -> go.Figure:
     """Draw the headers of each tunnel, and below the measured ratios to the baseline beside payload efficiencies.
 
-    `headers`: rows of that part; bars are computed bytes, and a symbol shows the measured ones. `verdicts` are from
-    `verdicts.verdicts`; only UDP and TCP are drawn. The line is the ratio of the efficiencies payload / (payload +
-    headers), which a link limited only by bytes would give. A TCP packet is a segment that fills the MTU.
+    `headers`: rows of that part, the last row of each tunnel; bars are computed bytes, and a symbol shows the measured
+    ones. `verdicts` are from `verdicts.verdicts`; only UDP and TCP are drawn. The line is the ratio of payload /
+    (payload + headers), which a link limited only by bytes would give. A TCP packet is a segment that fills the MTU.
     """
     headers = headers[headers["computed_bytes"].notna()] if "computed_bytes" in headers else headers.iloc[:0]
+    headers = headers.drop_duplicates("topology", keep="last")
     added = dict(zip(headers["topology"], headers["computed_bytes"], strict=True)) if len(headers) else {}
     sized = _with_header_sizes(verdicts, added)
     parts = panels(sized, columns_count=1, along="length_bytes")

@@ -121,8 +121,9 @@ def test_what_is_missing_is_not_drawn() -> None:
 
 def test_computed_and_measured_headers() -> None:
     rows = cost_rows(accelerator="tcg")
+    points = [header_rows(), header_rows()]  # of a sweep: a tunnel has one bar
     figure = overlay_figure_header_overhead.overhead(
-        pd.concat([rows, header_rows()]), verdict_tables.verdicts(rows)
+        pd.concat([rows, *points]), verdict_tables.verdicts(rows)
     )
     assert figure.layout.title.text.endswith("(emulated CPU)")
     for name, layers in LAYERS.items():
