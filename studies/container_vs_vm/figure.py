@@ -115,7 +115,7 @@ def sides(rows: pd.DataFrame) -> go.Figure:
 def _finish(figure: go.Figure, rows: pd.DataFrame, title: str, note: str) -> go.Figure:
     """Add the title and a subtitle line for each machine, and make room for them."""
     lines = [theme.plain(line) for line in machines(rows)]
-    lines += [*filter(None, [note]), "small: single rounds; large: their geometric mean and 95 % interval"]
+    lines += [*filter(None, [note]), "small: rounds; large: geometric mean and 95 % interval if none is 0"]
     room = SUBTITLE_PX * max(0, len(lines) - 2)
     left = AXIS_PX + LETTER_PX * max(
         (len(ENDPOINT_NAMES[name]) for name in rows["endpoint"].dropna().unique()), default=0
@@ -172,12 +172,12 @@ def _plot(figure: go.Figure, panel: Panel, plot: Plot, there: list[str], others:
             value = own[column].astype(float) / PREFIXES[prefix]
             own = own.assign(value=value, unit=f"{prefix}{plot.unit}")
             if zeros := int(own["value"].eq(0).sum()):
-                lines = f"0 in {zeros} of {len(own)} runs: {theme.plain(own['arm'].iloc[0])}"
+                lines = f"0 in {zeros} of {own['value'].count()} runs: {theme.plain(own['arm'].iloc[0])}"
                 nothing.append((at + BELOW * number, lines))
             if len(own := own[own["value"] > 0]):
                 style = theme.ENDS[endpoint]
                 style = replace(style, symbol=SYMBOLS.get(column, style.symbol))
-                reach += _dots(figure, panel, own, style, at + BELOW * number)
+                reach += _dots(figure, panel, own, style, at + BELOW * number, not zeros)
     _zeros(figure, panel, nothing, min(reach, default=1.0))
     names = [theme.plain(ENDPOINT_NAMES[name]) if panel.column == 1 else "" for name in there]
     axis = {
@@ -215,9 +215,9 @@ def _zeros(figure: go.Figure, panel: Panel, zeros: list[tuple[float, str]], leas
 
 
 def _dots(
-    figure: go.Figure, panel: Panel, rows: pd.DataFrame, style: theme.ArmStyle, y: float
+    figure: go.Figure, panel: Panel, rows: pd.DataFrame, style: theme.ArmStyle, y: float, has_all: bool
 ) -> list[float]:
-    """Draw single rounds, and their mean with its interval; return the drawn values."""
+    """Draw single rounds, and if these are all of them, their mean with its interval; return the drawn values."""
     words = [
         f"{theme.plain(one['arm'])}, round {one['round']:.0f}: {one['value']:.4g} {one['unit']}"
         for one in rows.to_dict("records")
@@ -228,6 +228,8 @@ def _dots(
     figure.add_scatter(
         x=rows["value"], y=[y - RAW] * len(rows), marker=small, opacity=0.6, hovertext=words, **common
     )
+    if not has_all:
+        return list(rows["value"])
     logs = np.log(rows["value"]).groupby([rows["folder"], rows["round"]]).mean().to_numpy(float)
     result = stats.effect(logs)
     middle, low, high = result.ratio, result.low or result.ratio, result.high or result.ratio
