@@ -34,7 +34,7 @@ POINT_COLUMNS = (
     "guest_accelerator",
 )  # fmt: skip
 DURATIONS = [
-    "endpoint", "function", "length_bytes", "p50_s", "log", "setup", "host", "guest_emulated", "what",
+    "endpoint", "topology", "function", "length_bytes", "p50_s", "log", "setup", "host", "guest_emulated", "what",
 ]  # fmt: skip
 ONE_SETUP = "all measurements come from one set-up, which may not be typical"
 Filter = Mapping[str, Any]  # columns with a value each, or a tuple of allowed values
@@ -457,7 +457,7 @@ def _between(left: pd.Series[float], right: pd.Series[float], *, placed: bool) -
 def durations(profiles: pd.DataFrame) -> pd.DataFrame:
     """Return a function's median duration for each profile, in the kernel that its endpoints use (the guest's).
 
-    Columns: endpoint, function, length_bytes, p50_s, log, setup (the round), host (the kernel that called the
+    Columns: endpoint, topology, function, length_bytes, p50_s, log, setup (the round), host (the kernel that called the
     function), guest_emulated, and what (the function and the endpoints in words).
     """
     lines = []
@@ -472,6 +472,6 @@ def durations(profiles: pd.DataFrame) -> pd.DataFrame:
         for function, one in place.get("functions", {}).items():
             if one.get("p50_s"):
                 times = (one["p50_s"], math.log(one["p50_s"]), f"{row['folder']}:{row['round']}")
-                what = f"{function}, {ENDPOINT_NAMES[kind]}"
-                lines.append((kind, function, row["length_bytes"], *times, host, emulated, what))
+                of = (kind, row["topology"], function, row["length_bytes"])
+                lines.append((*of, *times, host, emulated, f"{function}, {ENDPOINT_NAMES[kind]}"))
     return pd.DataFrame(lines, columns=DURATIONS)

@@ -127,7 +127,7 @@ def _measured(ours: Table, results: Results) -> pd.DataFrame:
     if ours.get("of") == "functions":
         return durations(results.profiles(ours["run"]))
     rows = results.compared_rows(ours["run"], ours.get("of", "speed"))
-    rows = rows[rows["status"].eq("ok") & rows["role"].ne("control")]
+    rows = rows[rows["status"].eq("ok") & rows["role"].ne("control") & ~load.unsupported_rates(rows)]
     # The thesis computes its packets a second so.
     rows = rows.assign(writes_pps=rows["throughput_bps"] / 8 / rows["length_bytes"])
     slices = rows_with(rows[rows["method"].eq("slice")], where_of(ours))

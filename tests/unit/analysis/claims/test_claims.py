@@ -592,7 +592,8 @@ def test_exhibits_are_beside_ours() -> None:
         # A median is of rows that differ in nothing else.
         for ours in (each for each in one.ours if PUBLISHED.has(each["run"])):
             rows = evidence.rows_with(exhibits._measured(ours, PUBLISHED), where_of(ours))
-            names, by = [name for name in load.GROUP if name in rows], [ours["down"], *ours.get("across", ())]
+            names = [name for name in (*load.GROUP, "topology") if name in rows]
+            by = [ours["down"], *ours.get("across", ())]
             cells = rows.dropna(subset=list(ours["values"])).groupby(by, dropna=False)
             assert not [of for _, cell in cells for of in load.varying(cell, names)], one.name
 
