@@ -59,9 +59,7 @@ class Probing:
 
     def within(self, begin_s: float, end_s: float) -> tuple[list[float], int]:
         """Return the sorted round-trip times of the probes that began in this window, and how many got no answer.
-
-        Raises Failed if none was sent.
-        """
+        Raises Failed if none was sent."""
         times = [one.rtt_s for one in self.probes if begin_s <= one.sent_s < end_s]
         if not times:
             raise Failed(f"no probe was sent in {end_s - begin_s:.3g} s")

@@ -86,8 +86,7 @@ def _loads(ok: pd.DataFrame) -> list[tuple[float | None, str, pd.DataFrame]]:
 
 def _place(reader: str) -> int:
     """The place of a reader in tables: rows are in the random order of the measurements."""
-    known = list(theme.READERS)
-    return known.index(reader) if reader in known else len(known)
+    return [*theme.READERS, reader].index(reader)
 
 
 def _mean(values: pd.Series[float], control: pd.Series[float] | None = None) -> Estimate | None:

@@ -36,10 +36,8 @@ def overhead(headers: pd.DataFrame, verdicts: pd.DataFrame) -> go.Figure:
     seen = set(headers["topology"])
     for panel in parts:
         _ratios(figure, panel, (min(low, sized["efficiency"].min()), high), seen)
-    subtitle = (
-        "bytes before each packet: bars computed, symbols measured; ratios: symbols measured (95 % interval),"
-    )
-    subtitle += " lines payload / (payload + headers)"
+    subtitle = "bytes before each packet: bars computed, symbols measured;"
+    subtitle += " ratios: symbols measured (95 % interval), lines payload / (payload + headers)"
     return finish(figure, as_rows(sized), "How much of the cost is headers", subtitle)
 
 

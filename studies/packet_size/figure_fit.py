@@ -171,8 +171,7 @@ def _line(figure: go.Figure, curve: Curve, scale: float, places: list[float], ro
 
 def _reach(curve: Curve) -> float:
     """Return the largest absolute residual of a single round."""
-    known = curve.residuals[~np.isnan(curve.residuals)]
-    return float(np.abs(known).max()) if known.size else 0.0
+    return float(np.abs(curve.residuals).max(initial=0.0, where=~np.isnan(curve.residuals)))
 
 
 def _rest(figure: go.Figure, curve: Curve, shift: float, most: float, row: int) -> None:

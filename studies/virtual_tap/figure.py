@@ -24,9 +24,8 @@ MIN_LOST = 0.005  # share of the copies; a line of losses that never reaches it 
 def mirror_tax(rows: pd.DataFrame, taxes: Sequence[Tax]) -> go.Figure:
     """Draw the cost of a packet (`mirror_tax.taxes(rows)`) against its counted copies.
 
-    There is a row of panels for each load and host, and a column for each cost.
-
-    Points are means of the rounds with 95 % intervals; lines are the fits.
+    There is a row of panels for each load and host, and a column for each cost. Points are means of the rounds with
+    95 % intervals; lines are the fits.
     """
     hosts = list({tuple(one.of[name] for name in HOST): one.of for one in taxes}.values())
     labels = [_load(one.of, hosts) for one in taxes]
