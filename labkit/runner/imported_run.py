@@ -18,6 +18,7 @@ from labkit.analysis import load
 from labkit.common import run_folder
 from labkit.common.errors import BadInput, Failed
 from labkit.common.plain_types import wrong_type
+from labkit.measure.experiments.consistency import TCP_BLOCK_BYTES
 from labkit.measure.experiments.rows import COLUMNS
 from labkit.measure.traffic import iperf3
 
@@ -133,7 +134,7 @@ def _row(path: Path, start: _Start, page: dict[str, Any]) -> run_folder.Row:
         **throughput,
         "protocol": protocol,
         "generator": "iperf3",
-        "length_bytes": test.blksize if protocol == "udp" else None,
+        "length_bytes": None if (protocol, test.blksize) == ("tcp", TCP_BLOCK_BYTES) else test.blksize,
         "rate_bps": float(test.target_bitrate) or None,
         "streams": test.num_streams,
         "direction": "both" if len(received) > 1 else "reverse" if test.reverse else "forward",

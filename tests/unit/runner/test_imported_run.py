@@ -107,6 +107,20 @@ def test_arms_of_other_loads_are_refused(tmp_path: Path, capsys: pytest.CaptureF
     assert imported(capsys, tmp_path / "both", both)[0] == 0
 
 
+def test_writes_of_other_lengths_are_other_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """iperf3 -l: a write of 64 bytes costs as much as one of 128 KiB, which is the usual one."""
+    words = [written(tmp_path, "veth", 1.0, 1), written(tmp_path, "vxlan", 1.0, 2)]
+    for path in tmp_path.glob("vxlan-*.json"):
+        content = json.loads(path.read_text())
+        content["start"]["test_start"]["blksize"] = 64
+        path.write_text(json.dumps(content))
+    code, _, err = imported(capsys, tmp_path / "run", words)
+    assert code == 2
+    assert "veth and vxlan have nothing to compare: they differ in length_bytes" in err
+    assert imported(capsys, tmp_path / "alone", words[1:])[0] == 0
+    assert set(load.load(tmp_path / "alone")["length_bytes"]) == {64}
+
+
 def page(**start: Any) -> str:
     return json.dumps(SAMPLES["tcp"] | {"start": SAMPLES["tcp"]["start"] | start})
 
