@@ -69,14 +69,15 @@ def publish(folder: Path, out: Path) -> int:
     rows = [_with_stacks(row, sources.get(str(row.get("run")), folder)) for row in rows]
     for row in rows:
         _check_private(row, "the column")
-    content = parquet_rows.encode(rows, __version__)
+    content, of_sweep = parquet_rows.encode(rows, __version__), folder / "sweep.json"
+    asked = run_folder.read_object(of_sweep) if of_sweep.exists() else runs[0]
     description = {
         "experiment": runs[0]["experiment"],
         "run": out.name,
-        "command": _command(folder, runs),
+        "command": _command(asked),
         "parameters": _common([one["parameters"] for one in runs]),
         "seed": runs[0]["seed"],
-        "percentile": runs[0].get("percentile"),
+        "percentile": asked.get("percentile"),
         "why_stopped": {},
         "created": min(one["created"] for one in runs),
         "finished": max(one["finished"] for one in runs),
@@ -161,18 +162,17 @@ def _max_foreign_cpu_share(runs: Sequence[dict[str, Any]]) -> float | None:
     return most if known and most <= 1 else None
 
 
-def _command(folder: Path, runs: Sequence[dict[str, Any]]) -> str:
-    """Return the command that measures the same again."""
-    if (folder / "sweep.json").exists():
-        return f"labkit sweep params/{run_folder.read_object(folder / 'sweep.json')['sweep']}.yaml"
+def _command(asked: Mapping[str, Any]) -> str:
+    """Return the command that measures the same again. asked: sweep.json, or the run.json of a single run."""
+    percentile = ["--percentile", asked["percentile"]] if asked.get("percentile") else []
+    if "sweep" in asked:
+        return shlex.join(["labkit", "sweep", f"params/{asked['sweep']}.yaml", *percentile])
     from labkit.measure import experiments
 
-    own = runs[0]
-    usual = experiments.find(own["experiment"]).parameters().asdict()
-    given = {name: value for name, value in own["parameters"].items() if value != usual.get(name, value)}
+    usual, own = experiments.find(asked["experiment"]).parameters().asdict(), asked["parameters"]
+    given = {name: value for name, value in own.items() if value != usual.get(name, value)}
     words = [f"{name}={arguments.typed(value)}" for name, value in given.items()]
-    words += ["--percentile", own["percentile"]] if own.get("percentile") else []
-    return shlex.join(["labkit", "run", own["experiment"], *words])
+    return shlex.join(["labkit", "run", asked["experiment"], *words, *percentile])
 
 
 def _common(parameters: Sequence[dict[str, Any]]) -> dict[str, Any]:

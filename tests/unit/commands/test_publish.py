@@ -160,6 +160,12 @@ def test_runs_of_a_sweep_stay_apart(sweep: Path, tmp_path: Path) -> None:
     [line] = verdicts.verdicts(load.load(tmp_path / "mine")).to_dict("records")
     assert line["rounds_count"] == 10
     assert run_folder.read_run(tmp_path / "mine")["command"] == "labkit sweep params/mine.yaml"
+    described = run_folder.read_object(sweep / "sweep.json") | {"percentile": "p99"}
+    run_folder.write_json(sweep / "sweep.json", described)
+    publish(sweep, tmp_path / "mine")
+    published = run_folder.read_run(tmp_path / "mine")
+    assert published["command"] == "labkit sweep params/mine.yaml --percentile p99"
+    assert published["percentile"] == "p99"
 
 
 def test_changed_file_is_refused(run: Path, tmp_path: Path) -> None:
