@@ -343,6 +343,8 @@ def run(
     """
     folder = sweep.folder
     state = _state(sweep)
+    if state["percentile"]:  # also if it was chosen before, and this call only continues
+        os.environ[schema.PERCENTILE] = state["percentile"]
     order = list(sweep.points)
     random.Random(state["seed"]).shuffle(order)
     # Absolute values of different kernels are not compared, so the points of one kernel can share one boot.

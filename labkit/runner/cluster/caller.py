@@ -7,6 +7,7 @@ get points, and the point of a lost worker is known.
 import asyncio
 import contextlib
 import logging
+import os
 import secrets
 import time
 from collections import deque
@@ -19,7 +20,7 @@ import msgspec
 from distributed import CancelledError, Client, Future, KilledWorker
 
 import labkit
-from labkit.common import errors, safe_files
+from labkit.common import errors, safe_files, schema
 from labkit.common.errors import BadInput, Failed
 from labkit.runner import sweep as sweeps
 from labkit.runner.cluster import folders, worker
@@ -205,6 +206,7 @@ class _Handing:
             self.text,
             point.name,
             point.parameters,
+            os.environ.get(schema.PERCENTILE),
         )
         future = self.client.submit(
             worker.measure_point, msgspec.json.encode(request), point.name, self.topic,

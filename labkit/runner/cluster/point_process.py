@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import msgspec
 
-from labkit.common import run_folder
+from labkit.common import run_folder, schema
 from labkit.common.errors import BadInput, LabkitError
 from labkit.runner import papermill_run, sweep
 from labkit.runner.cluster.request import Request, other_labkit
@@ -52,6 +52,8 @@ def measure(request: Request, folder: Path, bar: Bar) -> None:
     point = sweep.SweepPoint(request.point, request.parameters)
     sweep.check(notebook, notebook, sweep.parameters_of(notebook), point)
     parameters = {**request.parameters, "folder": str(folder / request.point)}
+    if request.percentile:
+        os.environ[schema.PERCENTILE] = request.percentile
     papermill_run.execute(notebook, folder / request.point, parameters, bar, request.point)
 
 

@@ -10,8 +10,9 @@ import msgspec
 import labkit
 
 
-class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One point: the notebook's name and text, the point's name and parameters, and the caller's labkit."""
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One point: the notebook's name and text, the point's name and parameters, the caller's labkit, and the percentile
+    of latencies that its sweep chose."""
 
     labkit: str
     source: str
@@ -19,6 +20,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str
     point: str
     parameters: dict[str, Any]
+    percentile: str | None = None
 
 
 @functools.cache

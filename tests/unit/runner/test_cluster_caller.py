@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from labkit.commands import sweep as sweep_command
@@ -14,6 +15,7 @@ from labkit.common import run_folder
 from labkit.common.errors import BadInput, Failed
 from labkit.runner import papermill_run, sweep
 from labkit.runner.cluster import folders
+from labkit.runner.cluster.request import Request
 
 WORKER = "tcp://127.0.0.1:1"
 OTHER = "the worker has labkit 0.0.9"
@@ -27,6 +29,7 @@ class Client:
 
     def __init__(self, answers: dict[str, dict[str, Any]], resources: dict[str, int]) -> None:
         self.answers, self.submitted, self.scheduler = answers, list[str](), self
+        self.percentiles = list[str | None]()
         self.resources = resources
 
     def subscribe_topic(self, *_: Any) -> None:
@@ -35,8 +38,9 @@ class Client:
     async def identity(self, n_workers: int) -> dict[str, Any]:
         return {"workers": {WORKER: {"resources": self.resources}}}
 
-    def submit(self, _function: Any, _request: bytes, point: str, _topic: str, **_: Any) -> Any:
+    def submit(self, _function: Any, request: bytes, point: str, _topic: str, **_: Any) -> Any:
         self.submitted.append(point)
+        self.percentiles.append(msgspec.json.decode(request, type=Request).percentile)
         result = asyncio.get_running_loop().create_future()
         result.set_result(self.answers[point])
         return result
@@ -76,7 +80,7 @@ def swept(
 
     monkeypatch.setattr(caller, "_connect", connected)
     monkeypatch.setattr(papermill_run, "execute", lambda *_, **__: None)  # the report
-    (tmp_path / "01_datapaths.ipynb").write_text("{}")
+    run_folder.write(tmp_path / "01_datapaths.ipynb", b"{}")
     made: Any = SimpleNamespace(
         name="sweep", about="",
         folder=tmp_path / "sweep", notebook=tmp_path / "01_datapaths.ipynb", experiment="datapaths",
@@ -104,6 +108,12 @@ def test_unbootable_kernel_fails_its_point_only(tmp_path: Path, monkeypatch: pyt
     assert (rows["failed"]["where"], rows["failed"]["point"]) == ("vm:old", "host")
     assert (folder / "old" / "failed.ipynb").exists()
     assert sweep_command.judge_sweep(folder) == 2
+
+
+def test_worker_gets_the_percentile_of_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert swept({"new": "here"}, tmp_path / "usual", monkeypatch)[1].percentiles == [None]
+    monkeypatch.setenv("LABKIT_PERCENTILE", "p99")
+    assert swept({"new": "here"}, tmp_path / "chosen", monkeypatch)[1].percentiles == ["p99"]
 
 
 def test_failure_of_this_kernel_ends_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

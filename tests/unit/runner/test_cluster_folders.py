@@ -1,16 +1,19 @@
 """A packed point's folder arrives unchanged, and nothing else can be unpacked."""
 
 import io
+import os
 import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from conftest import ROOT
 
 from labkit.common.errors import BadInput, Failed
+from labkit.runner import papermill_run, sweep
 from labkit.runner.cluster import folders, point_process
 from labkit.runner.cluster.request import Request, other_labkit, source_digest
 from labkit.runner.progress import Bar
@@ -163,6 +166,20 @@ def test_escaping_name_is_refused(change: dict[str, str], tmp_path: Path) -> Non
     with pytest.raises(BadInput, match="is not a valid name of a notebook or a point"):
         point_process.measure(parameters(**change), tmp_path, Bar())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_percentile_of_the_sweep_reaches_the_notebook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[str | None]()
+    monkeypatch.setenv("LABKIT_PERCENTILE", "")
+    monkeypatch.setattr(sweep, "parameters_of", lambda _notebook: {})
+    monkeypatch.setattr(sweep, "check", lambda *_: None)
+    monkeypatch.setattr(papermill_run, "execute", lambda *_: seen.append(os.environ["LABKIT_PERCENTILE"]))
+    for chosen in (None, "p99"):
+        request = msgspec.json.encode(parameters(percentile=chosen))
+        point_process.measure(msgspec.json.decode(request, type=Request), tmp_path, Bar())
+    assert seen == ["", "p99"]
 
 
 def test_version_mismatch_is_reported() -> None:

@@ -158,6 +158,9 @@ def test_report_follows_its_notebook_and_its_percentile(
     monkeypatch.delenv("LABKIT_PERCENTILE")
     assert again() == 3
     assert run_folder.read_object(folder / "sweep.json")["percentile"] == "p99"
+    assert os.environ["LABKIT_PERCENTILE"] == "p99", (
+        "the points that are left would be measured for the median"
+    )
 
 
 def test_changed_constant_of_a_notebook_makes_other_points(project: Path) -> None:
