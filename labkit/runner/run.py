@@ -238,7 +238,7 @@ def _record(
             raise
         finally:
             description["measuring_s"] = before + time.monotonic() - begun
-            description["others"] = surroundings.others.report()
+            description["others"] = surroundings.others.report(description.get("others") or ())
             if refused:
                 _remove_refused(folder)
             else:

@@ -7,7 +7,7 @@ that waited for it (cutime and cstime, proc(5)). So the time of thousands of sho
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,13 +85,17 @@ class Background:
         self._begun, self._since_s = self._at, 0.0
         return round(result, 4)
 
-    def report(self) -> list[dict[str, Any]]:
+    def report(self, earlier: Iterable[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
         """Return name and cpu_share of the busiest other programs, the busiest first.
 
-        The share is of all CPUs, between the two samples between which the program was busiest.
+        The share is of all CPUs, between the two samples between which the program was busiest. earlier: the report of
+        what this continues.
         """
         self.sample(SHORTEST_S if self._most else 0.0)
-        most = sorted(self._most.items(), key=lambda one: -one[1])[:MAX_PROGRAMS]
+        merged = dict(self._most)
+        for one in earlier:
+            merged[one["name"]] = max(one["cpu_share"], merged.get(one["name"], 0.0))
+        most = sorted(merged.items(), key=lambda one: -one[1])[:MAX_PROGRAMS]
         return [{"name": name, "cpu_share": round(share, 4)} for name, share in most if share >= MIN_SHARE]
 
 

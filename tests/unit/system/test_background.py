@@ -58,6 +58,14 @@ def test_own_programs_are_left_out() -> None:
     assert all(0 < share <= 1 for share in shares.values())
 
 
+def test_programs_of_a_part_that_is_continued_stay() -> None:
+    watch = background.Background()
+    watch._most = {"make": 0.2, "sh": 0.001}
+    earlier = [{"name": "cc1", "cpu_share": 0.9}, {"name": "make", "cpu_share": 0.1}]
+    report = [(one["name"], one["cpu_share"]) for one in watch.report(earlier)]
+    assert [one for one in report if one[0] in ("cc1", "make", "sh")] == [("cc1", 0.9), ("make", 0.2)]
+
+
 # Starts a shell command that is not a child of this process, and stops and continues all of it.
 BESIDE = """
 def beside(command):
