@@ -167,7 +167,8 @@ def _run(given: argparse.Namespace) -> int:
         profiles = load.profiles(folder)
         terminal_tables.show_findings(result, profiles)
         terminal_tables.show_profiles(profiles)
-    code = judge(run_folder.read_rows(folder))
+    rows = run_folder.read_rows(folder)
+    code = judge(rows) if rows else print_error("nothing was measured: the run has no rows")
     if code or not is_judged:
         return code
     import pandas as pd

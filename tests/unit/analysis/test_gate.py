@@ -300,6 +300,17 @@ def test_a_gate_of_arms_measures_until_it_can_tell(
     assert gate.enough(both) == 0, "the width of throughput says nothing about CPU time"
 
 
+def test_a_run_without_rows_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The part `headers` of topologies without a tunnel has none."""
+    empty = save(tmp_path / "empty", [], experiment="overlay")
+    monkeypatch.setattr(running, "measure", lambda *_: empty)
+    for more in ([], ["--json"]):
+        assert cli.main(["run", "overlay", "part=headers", "topology=veth", *more]) == 2
+        assert "nothing was measured: the run has no rows" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "name", ["virtual_tap", "ovs_test_plan", "monitor_cost", "overlay", "container_vs_vm"]
 )
