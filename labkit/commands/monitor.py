@@ -85,11 +85,11 @@ def watch(
         raise BadInput(f"--seconds {seconds:g}: give more than 0")
     with contextlib.ExitStack() as stack:
         net, one = stack.enter_context(open_monitor(target, given))
+        begun = time.monotonic()
         writer = stack.enter_context(_writing(file, one)) if file else None
         if pings:
             _ping(net)
-        begun = time.monotonic()
-        end = math.inf if seconds is None else begun + seconds
+        end = math.inf if seconds is None else time.monotonic() + seconds
         screen = None
         if sys.stdout.isatty() and not as_json:
             screen = stack.enter_context(Live(console=new_console(), auto_refresh=False))
