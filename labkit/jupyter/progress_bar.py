@@ -44,6 +44,8 @@ class NotebookBar:
                 self._what, self._left = event["what"], f"about {units.duration(left_s)} left"
                 self._share = min(1.0, done_s / total_s) if total_s else 0.0
                 self._show()
+            case "kept":
+                self._add(event["rows"])
             case "rows":
                 self._add(event["rows"])
                 if time.monotonic() >= self._next_verdicts:
@@ -71,7 +73,7 @@ class NotebookBar:
                 self._rows.setdefault(self._point, []).append(known)
 
     def _judge(self) -> None:
-        """Make the verdicts about the point that was measured last, from the rows that this run has measured."""
+        """Make the verdicts about the point that was measured last, from all rows of this run."""
         begun_s = time.process_time()
         self._verdicts = verdict_text(self._rows.get(self._point, []))
         self._next_verdicts = time.monotonic() + (time.process_time() - begun_s) / VERDICT_SHARE

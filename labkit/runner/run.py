@@ -123,8 +123,9 @@ def measure(
 
     An unfinished run in the folder is resumed: measured points are kept, except those with a failed row.
     `keep_failed`, or the variable LABKIT_KEEP_FAILED, keeps these too. `watch` receives every event, and ends the
-    run if it raises; it gets `waiting` about twice a second while another measurement has the lock. Raises BadInput
-    before anything runs for an invalid name or value, or if the folder holds a run with other parameters.
+    run if it raises; a resumed run begins with the rows that are kept (`kept`). It gets `waiting` about twice a second
+    while another measurement has the lock. Raises BadInput before anything runs for an invalid name or value, or if the
+    folder holds a run with other parameters.
     """
     protocols.percentile()  # raises BadInput for an unknown one
     parameters = yaml_files.with_files(parameters, Path.cwd(), run_folder.project_root())
@@ -148,7 +149,11 @@ def measure(
     request = _request(description, folder) | ({"again": again} if again else {})
     request["functions"] |= sources
     request["companion"] = requested.companion
-    _record(request, description, folder, watch or _watcher(), earlier)
+    watch = watch or _watcher()
+    if kept := run_folder.finished_points(folder).difference(again):
+        rows = [row for row in run_folder.read_rows(folder) if row.get("point") in kept]
+        watch({"event": "kept", "rows": rows})
+    _record(request, description, folder, watch, earlier)
     return folder
 
 

@@ -82,6 +82,18 @@ def test_verdicts_so_far(handle: Handle, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "Verdicts (tcp, 1 pair, MTU 1500): macvlan_bridge: faster, ratio 1.4" in handle.finished(bar)
 
 
+def test_verdicts_of_a_resumed_run_are_of_all_its_rows(handle: Handle) -> None:
+    some = synthetic_rows.rows({"veth": 1.0, "veth (again)": 1.0, "macvlan_bridge": 1.4}, rounds=6)
+    texts = []
+    for kept in (0, 72):
+        handle.shown.clear()
+        bar = NotebookBar()
+        bar.see({"event": "kept", "rows": some[:kept]})
+        see_rounds(bar, some[kept:])
+        texts.append(handle.finished(bar))
+    assert texts[0] == texts[1]
+
+
 def test_verdicts_are_about_the_point_and_load_that_were_measured_last(
     handle: Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:

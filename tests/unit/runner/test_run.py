@@ -74,3 +74,15 @@ def test_report_of_earlier_rows_is_removed(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(BadInput, match="LABKIT_PERCENTILE=p95"):
         run.measure("datapaths", {"protocol": "ping"}, tmp_path / "other")
     assert not (tmp_path / "other").exists()
+
+
+def test_a_resumed_run_shows_its_earlier_rows_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of points that are measured again are not among them."""
+    monkeypatch.setattr(run, "_record", lambda *_: None)
+    events: list[dict[str, Any]] = []
+    run.measure("datapaths", {}, tmp_path, events.append)
+    assert events == []
+    for point, status in (("1-r0", "ok"), ("1-r1", "failed")):
+        run_folder.write_rows(tmp_path, point, [{"point": point, "status": status}])
+    run.measure("datapaths", {}, tmp_path, events.append)
+    assert events == [{"event": "kept", "rows": [{"point": "1-r0", "status": "ok"}]}]
