@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -100,9 +101,12 @@ def _medians(title: str, df: pd.DataFrame) -> Table:
     table = _table(title + same, (*varying, "topology", "measured", "rate", "CPU", "n"))
     for arm, of, rows in groups:
         protocol = protocols.of(rows)
-        ok = rows[rows["status"].eq("ok")]
+        ok = rows[rows["status"].eq("ok") & ~load.unsupported_rates(rows)]
         ok = ok[ok["method"].eq("slice")] if ok["method"].eq("slice").any() else ok
-        measured = units.si(ok[protocol.metric].median() if len(ok) else None, protocol.metric_unit)
+        # A percentile that is a lost round trip is the longest.
+        values = ok[protocol.metric].mask(load.timed(ok) & ok[protocol.metric].isna(), math.inf)
+        middle = values.median() if len(ok) else None
+        measured = "lost" if middle == math.inf else units.si(middle, protocol.metric_unit)
         # TCP counters count frames of up to 64 KB because of offloads, so there is no packet rate
         in_packets = protocol.work == "packet"
         rate = units.si(ok["throughput_pps"].median() if len(ok) and in_packets else None, "pps")

@@ -10,6 +10,7 @@ from synthetic_rows import rows, save
 
 from labkit import cli
 from labkit.analysis import compare_runs, history
+from labkit.commands import terminal_tables
 from labkit.common import run_folder
 from labkit.common.errors import BadInput
 from labkit.notebook import Run
@@ -82,7 +83,7 @@ def test_a_run_is_opened_with_another_percentile(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("lost", "word"), [(0, "faster"), (2, "faster"), (4, "no evidence")])
 def test_an_arm_is_not_faster_because_it_lost_its_slowest_round_trips(
-    tmp_path: Path, lost: int, word: str
+    tmp_path: Path, lost: int, word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = run(tmp_path / "run", 0.5)
     for path in (folder / "rows").iterdir():
@@ -97,6 +98,10 @@ def test_an_arm_is_not_faster_because_it_lost_its_slowest_round_trips(
     if lost:
         assert f"veth_bridge: in {lost} of 8 rows no time is known" in opened.doubts().data
     assert (f"in {lost} of 8 runs no time is known" in line["sentence"]) == (word == "no evidence")
+    terminal_tables.show_rows(opened.rows)
+    medians = capsys.readouterr().out.split("Medians")[1].splitlines()
+    [shown] = [one for one in medians if one.startswith("veth_bridge ")]
+    assert ("lost" in shown) == (lost == 4), "half of its rounds have no time"
 
 
 def test_unknown_percentile_is_one_sentence(tmp_path: Path, compared: Compared) -> None:
