@@ -309,7 +309,7 @@ class Run:
     def findings(self, verdicts: pd.DataFrame) -> Markdown:
         """Return a table of the verdicts for each host, then why there is no evidence or no ratio."""
         if not len(verdicts):
-            return displays.markdown("Only one topology was measured, so nothing can be compared.")
+            return displays.markdown("No arm was measured beside a baseline, so nothing can be compared.")
         lines = []
         for nodes, part in verdicts.groupby("nodes", sort=True):
             lines += [f"\n### {PARTS[str(nodes)]}\n"] if verdicts["nodes"].ne("one").any() else []

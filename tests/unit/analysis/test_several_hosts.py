@@ -358,6 +358,7 @@ def test_finding_without_a_ratio(tmp_path: Path) -> None:
     absent = [row for row in absent if row["role"] == "variant"]
     # Without a baseline there is nothing to tell.
     assert not [line for line in findings(measured, absent) if line.startswith("-")]
+    assert findings(absent) == ["No arm was measured beside a baseline, so nothing can be compared."]
     *_, cells, _, line = findings(measured, absent, base)
     assert cells == "| 8 | macvlan_bridge | veth_bridge | – | – | – | failed |"
     assert line == "- macvlan_bridge (tcp, 8 pairs, MTU 1500): the guest did not boot"
