@@ -92,9 +92,10 @@ def _throughput(courses: list[course.Course]) -> pd.DataFrame:
 
 
 def _probes(courses: list[course.Course]) -> pd.Series[float]:
-    """Return the median round-trip time of each interval, by its end."""
+    """Return the median round-trip time of each interval, by its end; NaN where it is a lost probe."""
     times, values = zip(*(one for each in courses for one in each.probes), strict=True)
-    return pd.Series(values, dtype=float).groupby(_bins(times, _interval_s(courses))).median()
+    slowest = pd.Series(values, dtype=float).fillna(np.inf)
+    return slowest.groupby(_bins(times, _interval_s(courses))).median().replace(np.inf, np.nan)
 
 
 def _bins(times: list[float] | tuple[float, ...], interval_s: float) -> np.ndarray:
@@ -135,9 +136,8 @@ def latency_cdf(rows: pd.DataFrame) -> go.Figure:
                     figure.add_trace(trace, row=row, col=1)
     figure.update_xaxes(type="log", dtick=1, title_text="ms")
     figure.update_yaxes(title_text="share of probes", range=[0, 1.01])
-    return finish(
-        figure, rows, "Round-trip times under load", "wide lines: under load; thin lines: before it"
-    )
+    subtitle = "wide lines: under load; thin lines: before it"
+    return finish(figure, rows, "Round-trip times under load", subtitle)
 
 
 def latency_box(rows: pd.DataFrame) -> go.Figure:

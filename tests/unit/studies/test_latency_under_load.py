@@ -1,5 +1,6 @@
 """Which arms, rows and profiles a run of latency under load has. Nothing is measured."""
 
+import math
 from types import SimpleNamespace
 
 import pandas as pd
@@ -9,7 +10,8 @@ import synthetic_rows
 from labkit.analysis import load
 from labkit.measure.experiments import survey
 from labkit.measure.experiments.rows import Arm
-from studies.latency_under_load import finding
+from studies.latency_under_load import figure, finding
+from studies.latency_under_load.course import Course, Interval
 from studies.latency_under_load.experiment import Beside, LatencyUnderLoad, LoadedProfile, plan
 
 
@@ -70,6 +72,14 @@ def test_a_probe_without_an_increase_leaves_the_verdicts_of_the_other(without: f
     [sentence] = [one for one in said if "did not increase" in one]
     assert sentence.startswith("macvlan_bridge, udp_rr, 1 pair")
     assert any("median round-trip time (mean of the rounds) is 1 ms [1, 1] before" in one for one in said)
+
+
+def test_lost_probes_are_the_slowest_over_time() -> None:
+    probes = [(0.05, 1.0), (0.06, None), (0.07, 2.0), (0.15, None), (0.16, 1.0), (0.17, None)]
+    one = Course([Interval(0.1, 1e6, 1e4), Interval(0.2, 1e6, 1e4)], probes, {})
+    medians = figure._probes([one])
+    assert medians[0.1] == 2.0
+    assert math.isnan(medians[0.2])
 
 
 def test_the_survey_builds_no_arm_that_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
