@@ -318,9 +318,9 @@ def _across(spaces: Spaces, along: Path, out: Place, next_hop: str) -> Place | N
     real = [one for one in owners if one not in apart]
     real.sort(key=lambda one: (one.space is not along.goal, one.space.addresses.get(next_hop) != one.index))
     alike = [one for one in real if not _is_in_other_vlan(domain, one)]
-    if real and not alike:
+    if real and not alike and not apart:
         along.problems.append(_differ(_chain(domain, real[0])))
-    real = alike or real
+    real = alike or ([] if apart else real)
     along.hops += [(out, next_hop, one) for one in real]
     leaves = _way_out(spaces, domain, through) if along.outward and not owners else None
     begun = len(along.places), len(along.steps)
@@ -593,7 +593,7 @@ def _nobody(
     spaces: Spaces, along: Path, domain: Domain, out: Place, next_hop: str, apart: list[Place]
 ) -> Problem:
     if apart:
-        upper, lower = (out, apart[0]) if out.link.kind in UPPERS else (apart[0], out)
+        upper, lower = (out, apart[0]) if spaces.referred(out) == apart[0] else (apart[0], out)
         what = (
             f"{upper} is a {upper.link.kind} of {lower}, and {next_hop} is the own address of the other one"
         )

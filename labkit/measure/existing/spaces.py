@@ -328,8 +328,7 @@ class Spaces:
         if link.kind in MASTERS:
             ports = (one.index for one in links.values() if one.master == place.index)
             yield from ((Place(place.space, index), "down") for index in ports)
-        if link.kind not in UPPERS:
-            yield from ((upper, "up") for upper in self.uppers(place))
+        yield from ((upper, "up") for upper in self.uppers(place))
 
     def outside(self, tunnel: Place) -> Space:
         """Return the namespace of a tunnel's outer packets."""

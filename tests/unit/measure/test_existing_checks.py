@@ -936,6 +936,41 @@ def test_frames_in_macsec_reach_only_macsec(is_plain: bool) -> None:
         assert [owner.name for *_hop, owner in along.hops] == [passed[-1].split()[0]]
 
 
+def on_a_vlan(kind: str) -> tuple[Any, list[Space]]:
+    """Return two ends on the VLAN device of a machine, as engines put them there, and all their namespaces."""
+    ends = [
+        space(f"netns:{name}", [link(2, "eth0", kind, link=7, link_netnsid=0)], {own: 2})
+        for name, own in (("client", CLIENT), ("server", SERVER))
+    ]
+    host = space("host", [link(3, "nic0", ""), vlan(7, 10, 3)], {"10.1.0.254": 7})
+    every: Any = object.__new__(Spaces)
+    every._uppers, every._asked, every._all = None, {}, dict(enumerate([*ends, host]))
+    every._numbers = {end: {0: host} for end in ends}
+    return every, [*ends, host]
+
+
+def test_devices_on_a_vlan_reach_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not the VLAN device itself."""
+    monkeypatch.setattr(Place, "programs", [])
+    monkeypatch.setattr(path, "_is_proxy", lambda *_of: False)
+    for kind in ("macvlan", "ipvlan"):
+        every, [client, server, host] = on_a_vlan(kind)
+        along = Path(client, CLIENT, SERVER, server)
+        assert path._across(every, along, Place(client, 2), SERVER) == Place(server, 2)
+        assert [str(place) for place, _direction in along.steps] == ["netns:client eth0", "netns:server eth0"]
+        own = Path(host, "10.1.0.254", SERVER, server)
+        assert path._across(every, own, Place(host, 7), SERVER) is None
+        assert only_problem(own).startswith(f"netns:server eth0 is a {kind} of host eth0.10, and")
+        back = Path(server, SERVER, "10.1.0.254", host)
+        assert path._across(every, back, Place(server, 2), "10.1.0.254") is None
+        assert only_problem(back).startswith(f"netns:server eth0 is a {kind} of host eth0.10, and")
+
+
+def only_problem(of: Path) -> str:
+    [one] = of.problems
+    return one.what
+
+
 def test_vlans_of_a_namespace_are_read_once() -> None:
     asked = list[tuple[str, ...]]()
 

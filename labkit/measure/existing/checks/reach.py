@@ -405,7 +405,7 @@ def _same_macs(seen: Evidence, domain: list[Place]) -> Iterator[tuple[Place, Pla
         and place.link.mac != NO_MAC
     ]  # fmt: skip
     for one in holders:
-        for other in domain:
+        for other in (each for each in domain if each.link.kind != "ipvlan"):
             both = ((one, other), (other, one))
             upon = any(a.link.kind in UPPERS and a.link.link == b.index for a, b in both)
             lower = one.link.kind == other.link.kind == "vlan" and one.link.link == other.link.link
