@@ -384,7 +384,8 @@ def _way_out(spaces: Spaces, domain: Domain, through: Tunnels) -> Place | None:
         if place.link.kind not in (*MASTERS, "dummy") and place.name != "lo" and place not in tunnels
         and all(how == "up" for _there, how in spaces.beside(place))
     ]  # fmt: skip
-    return min(last, key=lambda one: (one.link.kind is not None, not one.link.up), default=None)
+    last.sort(key=lambda one: (one.link.kind is not None, not one.link.carrier, not one.link.up))
+    return last[0] if last else None
 
 
 def _is_apart(came: tuple[Place, str] | None, out: Place) -> bool:

@@ -33,6 +33,7 @@ from labkit.system.netlink import encryption
 NAMES = (NAMED, Path("/run/docker/netns"))  # where namespaces have names, also without a process
 NO_MAC = "00:00:00:00:00:00"  # of a netkit in layer 3 mode
 MASTERS = ("bridge", "openvswitch", "bond", "team")
+ACTIVE = "IFLA_BOND_ACTIVE_SLAVE"  # the port of a bond that carries all until it fails; of some modes only
 STATIC = ("permanent", "static")  # states of entries of a forwarding database that it has not learned
 UPPERS = ("macvlan", "macvtap", "ipvlan", "ipvtap", "vlan", "macsec")
 # Names that neither a shell nor nft reads as more than a name: a container may name an interface $(reboot).
@@ -210,6 +211,12 @@ class Place:
         return programs(self.space.fd, self.space.printed, self.name, self.index)
 
     @property
+    def counting(self) -> Place:
+        """The interface that counts what passes: of a port its bond, because each packet passes one of the ports."""
+        master = self.space.links.get(self.link.master or 0)
+        return Place(self.space, master.index) if master and master.kind in ("bond", "team") else self
+
+    @property
     def tunnel(self) -> TunnelState | None:
         """Its encapsulation; None if it is no tunnel."""
         if self.link.kind not in tunnels():
@@ -323,10 +330,12 @@ class Spaces:
             yield peer, "cable"
         if link.kind in UPPERS and (lower := self.referred(place)) is not None:
             yield lower, "down"
-        if link.master in links and links[link.master].kind in MASTERS:
-            yield Place(place.space, link.master), "up"
+        master = links.get(link.master or 0)
+        if master and master.kind in MASTERS and master.data.get(ACTIVE) in (None, place.index):
+            yield Place(place.space, master.index), "up"
         if link.kind in MASTERS:
-            ports = (one.index for one in links.values() if one.master == place.index)
+            active = link.data.get(ACTIVE)
+            ports = (at for at, one in links.items() if one.master == place.index and active in (None, at))
             yield from ((Place(place.space, index), "down") for index in ports)
         yield from ((upper, "up") for upper in self.uppers(place))
 

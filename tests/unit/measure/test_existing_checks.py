@@ -810,6 +810,46 @@ def test_a_tenth_is_lost_where_an_interface_counted_less() -> None:
     assert only(registry.unexplained(seen)).what.startswith("1.7 % of small packets of UDP from 10.1.0.1 to ")
 
 
+@pytest.mark.parametrize(
+    ("data", "carriers", "ways"),
+    [
+        ({"IFLA_BOND_MODE": 1, "IFLA_BOND_ACTIVE_SLAVE": 4}, (True, True), ["nic4"]),
+        ({"IFLA_BOND_MODE": 4}, (True, True), ["nic3", "nic4"]),
+        ({"IFLA_BOND_MODE": 4}, (False, True), ["nic4", "nic3"]),
+    ],
+)
+def test_a_packet_leaves_by_one_port_of_a_bond(
+    data: dict[str, int], carriers: tuple[bool, bool], ways: list[str]
+) -> None:
+    """The one that is active, or one that has a carrier. Which one a hash chooses is not known, so all count it."""
+    nics = [
+        replace(link(number, f"nic{number}", master=9), kind=None, carrier=carrier)
+        for number, carrier in zip((3, 4), carriers, strict=True)
+    ]
+    host = space("host", [*nics, link(9, "bond0", "bond", data=data)], {CLIENT: 9})
+    every: Any = object.__new__(Spaces)
+    every._uppers = {}
+    ports = [there for there, _how in every.beside(Place(host, 9))]
+    assert {one.name for one in ports} == {*ways}
+    leaves = path._way_out(every, {Place(host, 9): None, **dict.fromkeys(ports, (Place(host, 9), "down"))}, {})
+    assert leaves is not None
+    assert leaves.name == ways[0]
+    assert [how for _there, how in every.beside(Place(host, 3))] == ["up"] * ("nic3" in ways)
+    seen = routed()
+    seen.changed["namespaces"] = {
+        host.name: {
+            "interfaces": {
+                "nic3": {"tx_packets": 20},
+                "nic4": {"tx_packets": 40},
+                "bond0": {"tx_packets": 60},
+            }
+        }
+    }
+    for number in (3, 4):
+        assert seen.counted((Place(host, number), "out"), 60)
+        assert not seen.counted((Place(host, number), "out"), 61)
+
+
 def test_what_ipsec_takes_is_no_black_hole(monkeypatch: pytest.MonkeyPatch) -> None:
     for mtus, passes_bytes, causes in (
         ((1500, 1458), 1458, []),

@@ -251,10 +251,10 @@ class Evidence(Probed):
         return int(of.get(place.name, {}).get(name, 0))
 
     def counted(self, step: tuple[Any, str], count: float) -> bool:
-        """Return whether an interface of a path counted so many packets; other steps count none."""
+        """Return whether an interface of a path, or its bond, counted so many packets; other steps count none."""
         place, direction = step
         name = "rx_packets" if direction == IN else "tx_packets"
-        return not isinstance(place, Place) or self.interface(place, name) >= count
+        return not isinstance(place, Place) or self.interface(place.counting, name) >= count
 
     def edges(self) -> dict[str, bool]:
         """Return whether the packets of each direction were counted where they leave or enter this machine."""
