@@ -113,6 +113,11 @@ def test_matches() -> None:
 
 def test_rules_of_another_family_and_those_of_iptables() -> None:
     assert rules.matches(rule(family="ip6"), UDP, set()) is False
+    six = {**UDP, "saddr": "fd00::1", "daddr": "fd00::2"}
+    of_all = rule(of("saddr", SUBNET, "!="), {"drop": None}, family="inet")
+    assert rules.matches(of_all, six, set()) is False
+    assert rules.matches(of_all, {**UDP, "saddr": SERVER}, set()) is True
+    assert rules.matches(rule(of("hoplimit", 1, "!=", "ip6"), family="inet"), UDP, set()) is False
     for words, expected in (
         ("", True), ("-s 10.1.0.1/32 -p udp -m udp -m comment --comment --x", True), ("-p tcp -m tcp --syn", False),
         ("-m owner --uid-owner 0", None), ("-m socket", None), ("-f", None), ("-m mark --mask 1", None),

@@ -102,14 +102,16 @@ def may_match(rule: Rule, packet: Mapping[str, str], interfaces: set[str]) -> bo
 def matches(rule: Rule, packet: Mapping[str, str], interfaces: set[str]) -> bool | None:
     """Return whether a rule matches a packet, as `may_match`; None if that is unknown."""
     is_sure = all(one.keys() <= SURE for one in rule.get("expr", ()))
-    if rule["family"] in ("ip", "ip6") and rule["family"] != ("ip6" if ":" in packet["saddr"] else "ip"):
+    other = "ip" if ":" in packet["saddr"] else "ip6"
+    if rule["family"] == other:
         return False
     for left, right, op in _conditions(rule):
         masked = left.get("&")
         field, mask = masked if isinstance(masked, list) and len(masked) == 2 else (left, None)
         payload = field.get("payload", {}) if isinstance(field, dict) else {}
         protocol = payload.get("protocol")
-        if protocol in PROTOCOLS and protocol != packet["protocol"]:
+        # nft adds, and does not print, that a header of the other version has to be there, whatever is compared.
+        if protocol == other or (protocol in PROTOCOLS and protocol != packet["protocol"]):
             return False
         holds = _compared(left, right, packet, interfaces)
         name = payload.get("field") or (field.get("meta", {}).get("key") if isinstance(field, dict) else None)
