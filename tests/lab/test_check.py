@@ -459,6 +459,10 @@ SOUND = {
     " add rule inet f w ip saddr 192.0.2.0/24 drop; add rule inet f w tcp dport 23 counter reject'",
     "a server that takes one port": ONE_PORT,
     "a gateway of nobody": CALICO,
+    # As that of pods in AWS
+    "a gateway of nobody with an entry": CALICO.replace("proxy_arp=1", "proxy_arp=0")
+    + "for n in client server; do M=$(ip -n mid -o link show to-$n | sed 's/.*ether \\([0-9a-f:]*\\).*/\\1/');"
+    " ip -n $n neigh add 169.254.1.1 lladdr $M dev eth0 nud permanent; done",
     "a tunnel of entries": FLANNEL,
     "a router that answers for neighbours": NEIGHBOURS,
     "a client of DHCP": BRIDGE + f'{PYTHON} "{FILTERED_SOCKET}" >/dev/null 2>&1 & sleep 0.5',

@@ -19,7 +19,7 @@ from ipaddress import ip_address
 from itertools import pairwise
 
 from labkit.common.errors import BadInput, Unsupported
-from labkit.measure.existing.spaces import MASTERS, UPPERS, Place, Space, Spaces
+from labkit.measure.existing.spaces import MASTERS, NO_MAC, UPPERS, Place, Space, Spaces
 from labkit.measure.topologies.network.kinds import KINDS
 from labkit.measure.topologies.state.packet_path import IN, OUT
 from labkit.system import netlink
@@ -314,6 +314,7 @@ def _across(spaces: Spaces, along: Path, out: Place, next_hop: str) -> Place | N
     along.domains.append(list(domain))
     owners = [one for one in domain if one != out and one.owns(next_hop) and not _is_sealed(domain, one)]
     owners = owners or [place for place in domain if place != out and _is_proxy(place, next_hop)][:1]
+    owners = owners or _takers(domain, out, next_hop)
     apart = [one for one in owners if _is_apart(domain[one], out)]
     real = [one for one in owners if one not in apart]
     real.sort(key=lambda one: (one.space is not along.goal, one.space.addresses.get(next_hop) != one.index))
@@ -370,6 +371,17 @@ def _is_proxy(place: Place, address: str) -> bool:
         if (is_on and is_listed if ":" in address else is_on or is_listed) and forwards(at, place, address):
             return netlink.route_to(at.namespace.netlink, address).hops[0].index != place.index
     return False
+
+
+def _takers(domain: Domain, out: Place, next_hop: str) -> list[Place]:
+    """Return who gets what is for an address that nobody on a link has: without MAC addresses, its other end, if it is
+    the only one; else who has the MAC address that a permanent entry names, as for the gateway of pods in AWS."""
+    if out.link.mac in (None, NO_MAC):
+        far = [one for one, came in domain.items() if came in ((out, "cable"), (out, "tunnel"))]
+        return far if len(far) == 1 and not far[0].programs else []
+    known = out.space.json("ip", "-j", "neighbour", "show", "to", next_hop, "dev", out.name)
+    macs = {one.get("lladdr") for one in known if "PERMANENT" in one.get("state", ())}
+    return [one for one in domain if one != out and one.link.mac in macs and one.link.master is None]
 
 
 def _way_out(spaces: Spaces, domain: Domain, through: Tunnels) -> Place | None:

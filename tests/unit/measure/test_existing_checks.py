@@ -836,19 +836,15 @@ def test_a_packet_leaves_by_one_port_of_a_bond(
     every._uppers = {}
     ports = [there for there, _how in every.beside(Place(host, 9))]
     assert {one.name for one in ports} == {*ways}
-    leaves = path._way_out(every, {Place(host, 9): None, **dict.fromkeys(ports, (Place(host, 9), "down"))}, {})
+    leaves = path._way_out(
+        every, {Place(host, 9): None, **dict.fromkeys(ports, (Place(host, 9), "down"))}, {}
+    )
     assert leaves is not None
     assert leaves.name == ways[0]
     assert [how for _there, how in every.beside(Place(host, 3))] == ["up"] * ("nic3" in ways)
     seen = routed()
     seen.changed["namespaces"] = {
-        host.name: {
-            "interfaces": {
-                "nic3": {"tx_packets": 20},
-                "nic4": {"tx_packets": 40},
-                "bond0": {"tx_packets": 60},
-            }
-        }
+        host.name: {"interfaces": {"nic3": {"tx_packets": 20}, "nic4": {"tx_packets": 40}}}
     }
     for number in (3, 4):
         assert seen.counted((Place(host, number), "out"), 60)
@@ -1009,6 +1005,48 @@ def test_devices_on_a_vlan_reach_each_other(monkeypatch: pytest.MonkeyPatch) -> 
         back = Path(server, SERVER, "10.1.0.254", host)
         assert path._across(every, back, Place(server, 2), "10.1.0.254") is None
         assert only_problem(back).startswith(f"netns:server eth0 is a {kind} of host eth0.10, and")
+
+
+@pytest.mark.parametrize(("peers", "arrives"), [(1, True), (2, False)])
+def test_the_other_end_of_a_tunnel_takes_what_is_for_a_subnet_behind_it(
+    peers: int, arrives: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without MAC addresses nobody is asked for. Which of several peers takes a packet is not known."""
+    near, *far = [
+        space(f"netns:{name}", [replace(link(2, "wg0", "wireguard"), mac=None)], {f"10.9.0.{number}": 2})
+        for number, name in enumerate(("client", "site", "other")[: peers + 1])
+    ]
+    here, ends = Place(near, 2), [Place(one, 2) for one in far]
+    outer = [Path(near, "192.0.2.1", "192.0.2.2", complete=True) for _end in ends]
+    monkeypatch.setattr(Place, "programs", [])
+    monkeypatch.setattr(path, "_remotes", lambda *_of: [])
+    monkeypatch.setattr(
+        path,
+        "_through",
+        lambda _all, at, *_of: {(here, end): outer[n] for n, end in enumerate(ends)} if at == here else {},
+    )
+    every: Any = object.__new__(Spaces)
+    every._uppers = {}
+    along = Path(near, "10.9.0.0", SERVER)
+    assert path._across(every, along, here, SERVER) == (ends[0] if arrives else None)
+    assert [one.cause for one in along.problems] == ["missing neighbour"] * (not arrives)
+
+
+@pytest.mark.parametrize(("state", "arrives"), [("PERMANENT", True), ("STALE", False)])
+def test_a_permanent_neighbour_leads_to_a_gateway_of_nobody(
+    state: str, arrives: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = [{"dst": "169.254.1.1", "lladdr": MAC % 3, "state": [state]}]
+    asked = {"json": lambda *words: known if "169.254.1.1" in words else []}
+    pod = space("netns:client", [link(2, "eth0", link=3, link_netnsid=0)], {CLIENT: 2}, **asked)
+    host = space("host", [link(3, "eni3", link=2, link_netnsid=1)], {})
+    every: Any = object.__new__(Spaces)
+    every._uppers, every._asked, every._all = {}, {}, {0: host, 1: pod}
+    every._numbers = {pod: {0: host}, host: {1: pod}}
+    monkeypatch.setattr(Place, "programs", [])
+    along = Path(pod, CLIENT, SERVER)
+    assert path._across(every, along, Place(pod, 2), "169.254.1.1") == (Place(host, 3) if arrives else None)
+    assert [one.cause for one in along.problems] == ["missing neighbour"] * (not arrives)
 
 
 def only_problem(of: Path) -> str:
