@@ -208,6 +208,11 @@ TAKING = (
 # name: the beginning of the right answer, and the commands
 BROKEN = {
     "a port with a smaller MTU": ("MTU black hole", BRIDGE + "ip -n mid link set port-server mtu 1400"),
+    "a path as narrow as its routes": (
+        "route limits",
+        BRIDGE + "for d in lan port-client port-server; do ip -n mid link set $d mtu 1400; done;"
+        " for n in client server; do ip -n $n route replace 10.1.0.0/24 dev eth0 mtu 1400; done",
+    ),
     "a link with a smaller MTU": (
         "MTU does not fit", ROUTED + "ip -n mid link set to-server mtu 1300; ip -n server link set eth0 mtu 1300",
     ),

@@ -33,7 +33,7 @@ from labkit.measure.existing.checks import (
     rules,
     sockets,
 )
-from labkit.measure.existing.checks.evidence import Evidence, Queued
+from labkit.measure.existing.checks.evidence import Evidence, Queued, mtu_of
 from labkit.measure.existing.checks.findings import LITTLE, MUCH, POSSIBLE, PRESENT, SEEN, Finding
 from labkit.measure.existing.checks.probes import Connection, End, OneWay, Sent
 from labkit.measure.existing.endpoints import ExistingEndpoint, resolve
@@ -849,6 +849,20 @@ def test_a_packet_leaves_by_one_port_of_a_bond(
     for number in (3, 4):
         assert seen.counted((Place(host, number), "out"), 60)
         assert not seen.counted((Place(host, number), "out"), 61)
+
+
+def test_the_largest_packet_is_that_of_the_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod of Cilium has an MTU of 1500, and routes with that of the tunnel."""
+    seen = routed()
+    monkeypatch.setitem(vars(seen.client.space), "sysctl", {"net/ipv6/conf/eth0/mtu": "1280"}.get)
+    assert mtu_of(seen.forward) == 1500
+    (at, own), *others = seen.forward.routes
+    seen.forward.routes = [(at, replace(own, metrics={"mtu": 1450})), *others]
+    assert mtu_of(seen.forward) == 1450
+    seen.forward.source = "fd00::1"
+    assert mtu_of(seen.forward) == 1280
+    seen.forward.places = []
+    assert mtu_of(seen.forward) == 1500
 
 
 def test_what_ipsec_takes_is_no_black_hole(monkeypatch: pytest.MonkeyPatch) -> None:

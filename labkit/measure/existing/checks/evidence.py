@@ -356,8 +356,14 @@ def gather(
 
 
 def mtu_of(path: Path) -> int:
-    """Return the MTU of the interface by which packets of a path leave."""
-    return path.places[0].link.mtu_bytes if path.places else 1500
+    """Return the length of the largest packet that programs send on a path: the MTU of its first interface, or less if
+    its route or IPv6 there has a smaller one. Probes could be longer than these two allow."""
+    if not path.places:
+        return 1500
+    first = path.places[0]
+    of_route = path.routes[0][1].metrics.get("mtu", 0) if path.routes else 0
+    of_ipv6 = first.space.number(f"net/ipv6/conf/{first.name}/mtu") if ":" in path.source else 0
+    return min(filter(None, (first.link.mtu_bytes, of_route, of_ipv6)))
 
 
 def _throttled(*ends: Space) -> dict[str, float]:
