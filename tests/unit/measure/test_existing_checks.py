@@ -768,6 +768,19 @@ ICMP = {**UDP, "protocol": "icmp"}
 FIB = {"fib": {"result": "type", "flags": ["daddr"]}}
 
 
+def test_rules_see_the_name_of_a_vrf() -> None:
+    drops = [rule(match(IFACE, name), {"drop": None}, number=n) for n, name in enumerate(("blue", "other"))]
+    seen = routed(*drops)
+    seen.drops = Counter({("NETFILTER_DROP", "nf_hook_slow", "to-client"): 62})
+    router = seen.spaces[1]
+    router.links |= {
+        3: replace(router.links[3], master=9), 4: replace(router.links[4], master=8),
+        9: link(9, "blue", "vrf"), 8: link(8, "bond0", "bond"),
+    }  # fmt: skip
+    assert seen.names(router) == {"to-client", "to-server", "blue"}
+    assert "handle 0" in only(rules.dropping(seen)).what
+
+
 def test_conditions_that_no_packet_of_a_check_fulfils() -> None:
     arp = {**UDP, "asked": f"{SERVER} {CLIENT}"}
     for expected, packet, family, expr in (

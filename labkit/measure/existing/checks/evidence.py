@@ -174,8 +174,10 @@ class Evidence(Probed):
         return list(dict.fromkeys((*self.forward.places, *self.back.places)))
 
     def names(self, space: Space) -> set[str]:
-        """Return the names of the interfaces in a namespace that packets of either direction pass."""
-        return {place.name for place in self.places if place.space is space}
+        """Return the names of interfaces in a namespace that packets of either direction pass, and of their VRFs."""
+        own = {place.index: place.link.master for place in self.places if place.space is space}
+        vrfs = {at for at in own.values() if at in space.links and space.links[at].kind == "vrf"}
+        return {space.links[at].name for at in own.keys() | vrfs}
 
     @cached_property
     def queued(self) -> list[Queued]:

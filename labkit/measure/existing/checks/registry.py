@@ -58,7 +58,7 @@ def with_change(seen: Evidence, one: Finding) -> Finding:
     """Return a finding with the change that does in a copy of the path what undoes the cause, if there is one."""
     nodes = [node_name(space.name) for space in seen.spaces]
     for space, node in zip(seen.spaces, nodes, strict=True) if one.undo and not one.change else ():
-        prefix, names = space.command(""), seen.names(space)
+        prefix, names = space.command(""), {place.name for place in seen.places if place.space is space}
         is_own = bool(names) and nodes.count(node) == 1 and str(one.undo).startswith(prefix)
         for kind, pattern in COMMANDS.items() if is_own else ():
             if found := re.fullmatch(pattern, str(one.undo).removeprefix(prefix)):
