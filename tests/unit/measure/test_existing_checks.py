@@ -183,6 +183,29 @@ def test_networks_of_a_policy_select_packets_of_a_path() -> None:
         assert reach._selects(seen, source, target) is expected
 
 
+@pytest.mark.parametrize(
+    ("more", "of_interface", "certainties"),
+    [
+        ("", "", [SEEN]),
+        (" proto tcp dport 443", "", [POSSIBLE]),
+        (" dev eth1", "", [POSSIBLE]),
+        ("", "\tmark 0x7/0xff\n", [POSSIBLE]),
+        ("", "\tif_id 0x2a\n", [SEEN]),
+        ("", "\tif_id 0x2b\n", []),
+    ],
+)
+def test_a_policy_is_for_its_packets_alone(more: str, of_interface: str, certainties: list[str]) -> None:
+    """As strongSwan's, which has all addresses, and those of an interface."""
+    listed = f"src 0.0.0.0/0 dst 0.0.0.0/0{more} \n\tdir out action block priority 399999 ptype main \n{of_interface}"
+    seen = routed()
+    router = seen.spaces[1]
+    router.links[4] = link(4, "ipsec0", "xfrm", data={"IFLA_XFRM_IF_ID": 42})
+    for one in seen.spaces:
+        text = listed if one is router else ""
+        one.namespace.run = lambda *words, text=text: process.Ended(words, 0, text, "", 0.0)
+    assert [one.certainty for one in reach.policies(seen)] == certainties
+
+
 def link(index: int, name: str, kind: str = "veth", **of: Any) -> Link:
     usual = {"master": None, "link": None, "link_netnsid": None, "data": {}}
     return Link(index, name, kind, True, True, 1500, MAC % index, **{**usual, **of})

@@ -40,6 +40,7 @@ PORT_OPTIONS = {"learning": "learns no addresses", "flood": "gets no frames to u
 FLOODED = {"bcast_flood": 4, "mcast_flood": 6}  # with which version of IP neighbours are found so
 _SELECTOR = re.compile(r"(\S+) dst (\S+)")
 _TEMPLATE = re.compile(r"tmpl src (\S+) dst (\S+)")
+_INTERFACE_ID = re.compile(r" if_id (\S+)")
 _FLOW = re.compile(r"in_port\((?P<port>[^)]+)\).* packets:(?P<count>[1-9]\d*),.* actions:drop")
 
 
@@ -271,18 +272,21 @@ def policies(seen: Evidence) -> Iterator[Finding]:
     for space in seen.spaces:
         listed = space.namespace.run("ip", "xfrm", "policy").stdout
         have = {(one.source, one.target) for one in encryption.associations(space.fd)} if listed else set()
+        numbers = {one.link.data.get("IFLA_XFRM_IF_ID") for one in seen.places if one.space is space}
         for one in (" ".join(each.split()) for each in re.split("^src ", listed, flags=re.M)):
             # Without addresses, those of the packet are meant; at the level `use`, packets may go without.
             lacks = {*_TEMPLATE.findall(one)} - have if seen.blocked and "level use" not in one else set()
             lacks = {ends for ends in lacks if not ip_address(ends[0]).is_unspecified}
-            selected = _SELECTOR.match(one)
+            selected, of_interface = _SELECTOR.match(one), _INTERFACE_ID.search(one)
             stops = bool(lacks) or "action block" in one
-            if selected is None or not stops or not _selects(seen, *selected.groups()):
+            is_other = of_interface and int(of_interface[1], 0) not in numbers  # for another interface
+            if selected is None or not stops or is_other or not _selects(seen, *selected.groups()):
                 continue
+            of_all = one[selected.end() :].startswith(" dir ")  # without a protocol or a device
             why = "needs a security association that does not exist" if lacks else "blocks packets"
             yield Finding(
-                cause="IPsec policy", certainty=SEEN if seen.blocked else POSSIBLE, weight=ALL - 0.03, where=space.name,
-                what=f"a policy of IPsec {why}: src {one[:120]}",
+                cause="IPsec policy", certainty=SEEN if seen.blocked and of_all and " mark " not in one else POSSIBLE,
+                what=f"a policy of IPsec {why}: src {one[:120]}", weight=ALL - 0.03, where=space.name,
                 undo=space.command("ip xfrm policy  # shows it: delete it"),
             )  # fmt: skip
 
