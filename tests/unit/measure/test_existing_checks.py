@@ -791,6 +791,22 @@ ICMP = {**UDP, "protocol": "icmp"}
 FIB = {"fib": {"result": "type", "flags": ["daddr"]}}
 
 
+@pytest.mark.parametrize(
+    ("probe", "count", "certainty"),
+    [
+        (LOST, 40, SEEN),
+        (LOST, 3, POSSIBLE),
+        (ARRIVES, 3, POSSIBLE),
+        (OneWay(Sent(300, 250), Sent(300, 250)), 90, SEEN),
+    ],
+)
+def test_the_reverse_path_filter_drops_packets_of_others(probe: OneWay, count: int, certainty: str) -> None:
+    seen = routed(probe=probe)
+    mibs = {"TcpExt": {"IPReversePathFilter": count}}
+    seen.changed["namespaces"] = {"netns:mid": {"mibs": mibs}}
+    assert only(reach.filtered(seen)).certainty == certainty
+
+
 def test_rules_see_the_name_of_a_vrf() -> None:
     drops = [rule(match(IFACE, name), {"drop": None}, number=n) for n, name in enumerate(("blue", "other"))]
     seen = routed(*drops)

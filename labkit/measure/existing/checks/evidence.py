@@ -217,13 +217,18 @@ class Evidence(Probed):
     @property
     def lossy(self) -> bool:
         """Whether a burst of probes lost something, or a TCP connection did not carry all."""
-        lost = any(
-            one.lost_share > probes.NOISE_SHARE
-            for _path, probe in self.directions
-            for one in (probe.icmp, probe.udp)
-        )
-        own = self.connection
+        lost, own = any(one.lost_share > probes.NOISE_SHARE for one in self.bursts), self.connection
         return lost or (own is not None and own.connected and own.carried_bytes < probes.TCP_BYTES)
+
+    @property
+    def bursts(self) -> list[probes.Sent]:
+        """The small packets of each protocol in both directions."""
+        return [one for _path, probe in self.directions for one in (probe.icmp, probe.udp)]
+
+    @property
+    def lost_count(self) -> int:
+        """How many of them did not arrive, although they should."""
+        return sum(one.sent - one.arrived for one in self.bursts if not one.exempt)
 
     @property
     def filtered(self) -> bool:

@@ -95,14 +95,16 @@ def _dead(path: Path, out: Place, via: str) -> str:
 
 
 def filtered(seen: Evidence) -> Iterator[Finding]:
-    """Packets that the reverse path filter dropped while probes passed."""
+    """Packets that the reverse path filter dropped, which are others' if fewer than half of those that were lost."""
     for space in seen.spaces:
         if count := seen.mib(space, "TcpExt", "IPReversePathFilter"):
+            is_own = 2 * count >= seen.lost_count > 0
             yield Finding(
                 cause="reverse path filter",
                 what=f"the reverse path filter (rp_filter) dropped {count} packets during the check: their way back is"
                 " over another interface",
-                where=space.name, certainty=SEEN, weight=ALL if seen.blocked else MUCH,
+                where=space.name, certainty=SEEN if is_own else POSSIBLE,
+                weight=SOME if not is_own else ALL if seen.blocked else MUCH,
                 undo=space.command("sysctl -w net.ipv4.conf.all.rp_filter=2"),
             )  # fmt: skip
 

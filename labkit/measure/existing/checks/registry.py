@@ -109,8 +109,7 @@ def unexplained(seen: Evidence) -> Iterator[Finding]:
                 what=f"{units.percent(sum(lossy.values()) / len(lossy))} of small packets{of} from {path.source} to"
                 f" {path.destination} are lost: {counted}",
             )  # fmt: skip
-    bursts = [one for _path, probe in seen.directions for one in (probe.icmp, probe.udp) if not one.exempt]
-    lost = sum(one.sent - one.arrived for one in bursts)
+    lost = seen.lost_count
     for (reason, function, name), count in seen.drops.most_common():
         own = bool(name) and lost / 2 <= count <= 2 * lost  # other interfaces may have the same name
         if (seen.blocked or seen.lossy) and reason not in drops.EVERYDAY and count > 2:
