@@ -127,10 +127,11 @@ class Space:
         return [*(f"{one}-legacy-save" for one in legacy), *iptables.save_programs(listed)]
 
     def missing_programs(self, listed: list[dict[str, Any]]) -> list[str]:
-        """Return the programs that alone print rules here, and are not installed."""
-        needed = self.save_programs(listed)
-        needed += ["nft"] if not listed and any(name.startswith("nftables ") for name in self.chains) else []
-        return [one for one in needed if not os.path.isabs(machine.program(one))]
+        """Return the programs that alone print rules here, and are not installed, or fail, as nft(8) may do with many
+        rules or those of a newer release."""
+        missing = [one for one in self.save_programs(listed) if not os.path.isabs(machine.program(one))]
+        is_silent = not listed and any(name.startswith("nftables ") for name in self.chains)
+        return missing + ["nft"] * is_silent
 
     def json(self, program: str, *words: str) -> list[dict[str, Any]]:
         """Return the objects that a program prints as JSON (`Printed.objects`)."""

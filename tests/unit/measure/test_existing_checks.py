@@ -1589,6 +1589,9 @@ def test_programs_that_are_missing_are_told(monkeypatch: pytest.MonkeyPatch) -> 
     mid = space("netns:mid", [], {}, chains={"nftables ip f w": "base chain", "ip6tables filter": "loaded"})
     assert mid.missing_programs([]) == ["ip6tables-legacy-save", "nft"]
     assert mid.missing_programs([{"chain": {}}]) == ["ip6tables-legacy-save"]
+    monkeypatch.setattr(spaces.machine, "program", lambda name: f"/usr/sbin/{name}")
+    vars(mid)["namespace"].run = lambda *words: process.Ended(words, -9, '{"nftables": [', "", 20.0, True)
+    assert mid.missing_programs(mid.ruleset) == ["nft"]
 
 
 def test_a_thread_is_no_end() -> None:

@@ -290,7 +290,7 @@ def observed(forward: Path, back: Path, far: str | None = None) -> Iterator[Evid
     result.rulesets = {space.name: space.ruleset for space in result.spaces}
     for space in result.spaces:
         for name in space.missing_programs(result.rulesets[space.name]):
-            result.not_seen.append(f"{space.name} has rules that only {name} lists, which is not installed")
+            result.not_seen.append(f"rules of {space.name} that only {name} lists: it is missing or fails")
         if any(
             "fwmark" in one for one in space.json("ip", f"-{result.client.version}", "-j", "rule", "show")
         ):
