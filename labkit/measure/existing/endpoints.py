@@ -20,6 +20,7 @@ from labkit.system import machine, netlink, process
 NAMED = Path("/run/netns")  # where ip-netns(8) keeps names
 OWN = "/proc/self/ns/net"
 ENGINE_S = 30.0
+ID_LETTERS = 13  # of an id, as crictl(1) prints it
 
 
 @dataclass(frozen=True)
@@ -94,12 +95,13 @@ def _opened(name: str, path: str, pid: int | None) -> ExistingEndpoint:
             raise BadInput(f"{name} has no network of its own: it is in that of {existing_names.HOST}")
         with netlink.inside(result.namespace):
             pass
-    except netlink.LinkError as error:
+    except (BadInput, netlink.LinkError) as error:
         result.close()
+        if isinstance(error, BadInput):
+            raise
+        if error.errno == errno.EINVAL:  # its mount has gone, or is not visible here
+            raise BadInput(f"{name} is a plain file and no namespace: name a process in it, pid:N") from None
         raise Unsupported(_not_allowed(name, os.strerror(error.errno))) from None
-    except BadInput:
-        result.close()
-        raise
     return result
 
 
@@ -147,11 +149,15 @@ def _inspected(path: str, container: str) -> int:
 
 @errors.reading("the answer of crictl")
 def _of_cri(path: str, container: str) -> int:
-    """Ask an engine with the interface CRI (containerd, CRI-O). The last container of this name counts."""
+    """Ask an engine with the interface CRI (containerd, CRI-O) for a name or an id. Containers of several pods may have
+    one name: raises BadInput."""
     ids = process.run([path, "ps", "--quiet", "--name", f"^{re.escape(container)}$"], ENGINE_S)
-    if ids.returncode or not ids.stdout.strip():
-        raise Failed(ids.message() if ids.returncode else "crictl lists none")
-    inspected = process.run([path, "inspect", "--output", "json", ids.stdout.split()[0]], ENGINE_S)
+    if ids.returncode:
+        raise Failed(ids.message())
+    if len(found := ids.stdout.split() or [container]) > 1:
+        words = ", ".join(one[:ID_LETTERS] for one in found)
+        raise BadInput(f"{len(found)} containers have the name {container}: give the id of one, {words}")
+    inspected = process.run([path, "inspect", "--output", "json", *found], ENGINE_S)
     if inspected.returncode:
         raise Failed(inspected.message())
     return int(msgspec.json.decode(inspected.stdout)["info"]["pid"])

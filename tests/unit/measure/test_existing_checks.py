@@ -20,8 +20,8 @@ import pytest
 
 from labkit.common.errors import BadInput, Failed
 from labkit.common.topology_state import TunnelState
+from labkit.measure.existing import endpoints, iptables, maps, path, published, spaces
 from labkit.measure.existing import half as half_of
-from labkit.measure.existing import iptables, maps, path, published, spaces
 from labkit.measure.existing.checks import (
     load,
     mtu,
@@ -1600,6 +1600,43 @@ def test_a_thread_is_no_end() -> None:
         thread = pool.submit(get_native_id).result()
         with pytest.raises(BadInput, match="is a thread: name its process"):
             resolve(f"pid:{thread}")
+
+
+def test_a_name_whose_mount_has_gone_is_no_end(tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "old").touch()
+    monkeypatch.setattr(endpoints, "NAMED", tmp_path)
+    with pytest.raises(BadInput, match="netns:old is a plain file and no namespace"):
+        resolve("netns:old")
+
+
+@pytest.mark.parametrize(
+    ("name", "listed", "expected"),
+    [
+        ("web", "0123456789abcdef", 41),
+        ("0123456789abc", "", 41),  # an id is no name
+        (
+            "app",
+            "0123456789abcdef fedcba9876543210",
+            "2 containers .* the id of one, 0123456789abc, fedcba9876543$",
+        ),
+        ("none", "", "no such container"),
+    ],
+)
+def test_containers_of_several_pods_may_have_one_name(
+    name: str, listed: str, expected: int | str, tmp_path: FilePath
+) -> None:
+    crictl = tmp_path / "crictl"
+    answer = """{"info": {"pid": 41}}"""
+    crictl.write_text(
+        f"#!/bin/sh\ncase $* in ps*) printf '{listed}' | tr ' ' '\\n';; *0123456789abc*) echo '{answer}';;"
+        " *) echo no such container >&2; exit 1;; esac\n"
+    )
+    crictl.chmod(0o755)
+    if isinstance(expected, int):
+        assert endpoints._of_cri(str(crictl), name) == expected
+    else:
+        with pytest.raises((BadInput, Failed), match=expected):
+            endpoints._of_cri(str(crictl), name)
 
 
 @pytest.mark.parametrize(
