@@ -268,9 +268,10 @@ def _decode(form: Any, body: bytes) -> Any:
 def _link(message: Any) -> Link:
     info = message.get_attr("IFLA_LINKINFO")
     data = info.get_attr("IFLA_INFO_DATA") if info is not None else None
+    name = message.get_attr("IFLA_IFNAME")  # bytes if it is no UTF-8
     return Link(
         index=message["index"],
-        name=message.get_attr("IFLA_IFNAME"),
+        name=name if isinstance(name, str) else name.decode(errors="backslashreplace"),
         kind=info.get_attr("IFLA_INFO_KIND") if info is not None else None,
         up=bool(message["flags"] & IFF_UP),
         carrier=bool(message.get_attr("IFLA_CARRIER")),

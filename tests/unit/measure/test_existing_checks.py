@@ -42,7 +42,7 @@ from labkit.measure.existing.path import Path, _is_proxy
 from labkit.measure.existing.spaces import Place, Space, Spaces
 from labkit.runner import across
 from labkit.system import netlink, process
-from labkit.system.netlink import Link, LinkError, Route, encryption
+from labkit.system.netlink import Link, LinkError, Route, dumps, encryption
 from labkit.system.netlink.dumps import DumpedNextHop
 from labkit.system.netlink.sockets import attribute
 
@@ -1600,6 +1600,14 @@ def test_a_thread_is_no_end() -> None:
         thread = pool.submit(get_native_id).result()
         with pytest.raises(BadInput, match="is a thread: name its process"):
             resolve(f"pid:{thread}")
+
+
+def test_a_name_of_an_interface_may_be_no_text() -> None:
+    body = struct.pack("=BxHiII", 0, 1, 7, 1, 0) + attribute(3, b"e\xff\0")  # struct ifinfomsg, IFLA_IFNAME
+    message = struct.pack("=IHHII", 16 + len(body), 16, 0, 0, 0) + body
+    odd = dumps._link(dumps._decode(dumps.ifinfmsg, message))
+    assert odd.name == "e\\xff"
+    assert space("netns:mid", [odd], {}).command(f"ip link set {odd.name} up").startswith("by hand: ")
 
 
 def test_a_name_whose_mount_has_gone_is_no_end(tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch) -> None:
