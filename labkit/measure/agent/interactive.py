@@ -23,7 +23,7 @@ from labkit.measure.endpoints import Namespace
 from labkit.measure.observers import monitor
 from labkit.measure.observers.capture import CapturePoint, capture, every_interface
 from labkit.measure.observers.monitor import Monitor
-from labkit.measure.topologies.base import MONITOR
+from labkit.measure.topologies.base import MACHINE, MONITOR
 from labkit.measure.topologies.state import read
 from labkit.system import process, temporary_files
 
@@ -195,7 +195,9 @@ class _Captures:
     def begin(self, request: Answer) -> Answer:
         """Start a capture at interfaces (namespace:interface), or at all of the topology."""
         spaces = _spaces(self._topology)
-        hops = [_hop(spaces, name) for name in request["hops"]] or every_interface(self._topology.namespaces)
+        hops = [_hop(spaces, name) for name in request["hops"]] or every_interface(
+            self._topology.namespaces, made_only=self._topology.name != MACHINE
+        )
         folder, going = TemporaryDirectory(prefix="labkit-", dir=temporary_files.in_memory()), ExitStack()
         try:
             path = going.enter_context(capture(hops, Path(folder.name), **request["limits"])).path

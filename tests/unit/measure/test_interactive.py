@@ -5,12 +5,16 @@ import os
 import signal
 import threading
 import time
+from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from labkit.measure.agent import interactive
+from labkit.measure.observers.capture import CapturePoint
+from labkit.system import netlink
 
 SLACK_S = 2.0  # on a loaded machine
 
@@ -89,3 +93,26 @@ def test_invalid_requests_are_refused(request_: dict[str, Any], says: str) -> No
         parameters.ask(1, **request_)
         assert parameters.answer(1)["event"] == "refused"
         assert says in parameters.answer(1)["text"]
+
+
+@pytest.mark.parametrize(("name", "hops"), [("machine", ["lo", "nic0", "v-web"]), ("made", ["v-web"])])
+def test_a_capture_of_the_machine_is_at_all_interfaces(
+    name: str, hops: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others made them, whatever their indexes; what every new namespace has is no part of a topology."""
+    links = [
+        SimpleNamespace(index=index, name=one) for index, one in ((1, "lo"), (2, "nic0"), (150, "v-web"))
+    ]
+    seen = list[str]()
+
+    def capture(points: list[CapturePoint], *_of: Any, **_limits: Any) -> Any:
+        seen.extend(one.interface for one in points)
+        return nullcontext(SimpleNamespace(path=Path()))
+
+    monkeypatch.setattr(netlink, "links", lambda _kernel: links)
+    monkeypatch.setattr(interactive, "capture", capture)
+    space = SimpleNamespace(name=name, netlink=None)
+    captures = interactive._Captures(cast(Any, SimpleNamespace(name=name, namespaces=[space], ends=[])))
+    captures.begin({"hops": [], "limits": {}, "number": 1})
+    captures._going.pop(1)[0].cleanup()
+    assert seen == hops
