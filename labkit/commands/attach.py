@@ -144,7 +144,7 @@ def attach(container: str, wanted: AttachRequest) -> Attached:
                 f"the container {container} already has an interface {wanted.interface}: choose another --interface"
             )
         here = _make(kernel, space, wanted, undo)
-        index = _index(space, wanted.interface)
+        index = _link(space, wanted.interface).index
         address = _configure(kernel, space, index, wanted)
         undo.pop_all()
         return Attached(address, here, address and _other(space, index, address))
@@ -153,13 +153,12 @@ def attach(container: str, wanted: AttachRequest) -> Attached:
 def detach(container: str, interface: str) -> None:
     """Remove an interface that `attach` added. Raises BadInput for one that labkit did not add."""
     with container_namespace(container) as space, closing(netlink.Netlink()) as kernel:
-        index = _index(space, interface)
-        [link] = [one for one in netlink.links(space.netlink) if one.index == index]
-        peers = [one.name for one in netlink.links(kernel) if (one.index, one.link) == (link.link, index)]
-        far = [name for name in peers if link.kind == "veth" and name.startswith(OURS)]
+        link = _link(space, interface)
+        ours = [one for one in netlink.links(kernel) if one.name.startswith(OURS) and link.kind == "veth"]
+        far = [one.name for one in ours if (one.index, one.link) == (link.link, link.index)]
         if link.alias != ALIAS:
             raise BadInput(f"labkit has not added {interface} to the container {container}")
-        space.netlink.do(netlink.delete_link(index))
+        space.netlink.do(netlink.delete_link(link.index))
         if far and os.path.isabs(switch := machine.program("ovs-vsctl")):
             process.run([switch, "--timeout=5", "--if-exists", "del-port", far[0]])
 
@@ -191,8 +190,8 @@ def _other(space: Namespace, index: int, address: str) -> str | None:
     return None
 
 
-def _index(space: Namespace, interface: str) -> int:
-    result = {link.name: link.index for link in netlink.links(space.netlink)}
+def _link(space: Namespace, interface: str) -> netlink.Link:
+    result = {link.name: link for link in netlink.links(space.netlink)}
     if interface not in result:
         raise BadInput(f"{space.name} has no interface {interface}; it has {', '.join(result)}")
     return result[interface]
@@ -219,7 +218,7 @@ def _make(kernel: netlink.Netlink, space: Namespace, wanted: AttachRequest, undo
         mode = "bridge" if wanted.kind == "macvlan" else "l3" if wanted.l3 else "l2"
         data = {kind.mode_attribute: kind.modes[mode]}
         kernel.do(netlink.new_link(wanted.kind, wanted.interface, link=lower, data=data, **common))  # type: ignore[arg-type]
-        undo.callback(space.netlink.do, netlink.delete_link(_index(space, wanted.interface)))
+        undo.callback(space.netlink.do, netlink.delete_link(_link(space, wanted.interface).index))
         return next((link.name for link in netlink.links(kernel) if link.index == lower), wanted.over)
     except netlink.LinkError as error:
         raise (Unsupported if error.errno == EOPNOTSUPP else Failed)(
@@ -444,7 +443,8 @@ def run(given: argparse.Namespace) -> int:
     more = (given.interface, given.address, given.gateway, given.mac, given.vlan, given.mtu)
     of_bridge = {"create": given.create, "ovs": given.ovs}
     wanted = AttachRequest(kind, getattr(given, kind), *more, l3=given.l3, **of_bridge)
-    result = attach(given.container, wanted)
+    with process.ended_by_signals():
+        result = attach(given.container, wanted)
     if result.other:
         note(
             f"{given.container} also has {result.other}, in the same network: it sends there by one of the two only"

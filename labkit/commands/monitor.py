@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
-import signal
 import socket
 import sys
 import time
@@ -110,32 +109,7 @@ def watch(
         print(printable(line), file=sys.stderr if as_json else sys.stdout)
 
 
-@contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """End the block on SIGINT, SIGTERM and SIGHUP as on an exception, so that folders are removed.
-
-    What is ignored (nohup) stays so. A second signal does not interrupt the removal: a closing terminal sends two.
-    """
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    ours = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
-
-    def end(given: int, _frame: object) -> None:
-        for number in ours:
-            signal.signal(number, signal.SIG_IGN)
-        if given == signal.SIGINT:
-            raise KeyboardInterrupt
-        sys.exit(128 + given)
-
-    for number in ours:
-        signal.signal(number, end)
-    try:
-        yield
-    finally:
-        for number in ours:
-            signal.signal(number, before[number])
-
-
-@_ended_by_signals()
+@process.ended_by_signals()
 def serve(target: str, given: Mapping[str, str], port: int | None, pings: bool) -> int:
     """Serve a panel as a web page on loopback until Ctrl-C, and return Voilà's exit code.
 

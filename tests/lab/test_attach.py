@@ -6,6 +6,7 @@ The containers are namespaces of sleeping programs. A fake docker reports their 
 import dataclasses
 import json
 import shlex
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,7 +14,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from sandbox import Done, Sandbox, Trap, one_sentence, sandbox, shell_program, until
+from sandbox import LABKIT, Done, Sandbox, Trap, one_sentence, sandbox, shell_program, until
 
 from labkit.commands import attach
 from labkit.commands.attach import AttachRequest
@@ -241,6 +242,20 @@ def test_failed_attach_leaves_nothing(machine: Machine) -> None:
     assert machine.sandbox.interfaces() == before
     names = {link["ifname"] for link in json.loads(machine.inside("db", "ip", "-j", "link"))}
     assert names == {"lo", "eth1", "eth6"}
+
+
+@pytest.mark.needs("root", "bridge", "busybox")
+def test_a_command_that_is_ended_leaves_nothing(machine: Machine) -> None:
+    """As timeout(1) or systemd ends it, here while nobody answers DHCP."""
+    before = machine.sandbox.interfaces().keys()
+    words = ("attach", "web", "--veth", "br0", "--address", "dhcp")
+    started = machine.sandbox.start(*LABKIT, *words, PATH=machine.path)
+    assert until(lambda: "eth1" in machine.inside("web", "ip", "link"), 20)
+    started.send_signal(signal.SIGTERM)
+    started.communicate(timeout=20)
+    assert started.returncode == 128 + signal.SIGTERM
+    assert machine.sandbox.interfaces().keys() == before
+    assert "eth1" not in machine.inside("web", "ip", "link")
 
 
 def link(index: int, name: str, kind: str | None = None, **more: object) -> netlink.Link:

@@ -18,6 +18,7 @@ from labkit.system.process.programs import (
     Ended,
     Running,
     all_ended,
+    ended_by_signals,
     interactive,
     output,
     python,
@@ -30,6 +31,7 @@ from labkit.system.process.programs import (
 
 __all__ = [
     "DIE_WITH_US", "Companion", "CompanionClient", "Conversation", "Conversing", "Ended", "Forked",
-    "LineBuffer", "Lines", "Piped", "Running", "all_ended", "check_limits", "exhausted", "how_ended", "interactive",
-    "output", "python", "raise_open_files", "raise_priority", "run", "streamed", "wait", "wait_for_any",
+    "LineBuffer", "Lines", "Piped", "Running", "all_ended", "check_limits", "ended_by_signals", "exhausted",
+    "how_ended", "interactive", "output", "python", "raise_open_files", "raise_priority", "run", "streamed", "wait",
+    "wait_for_any",
 ]  # fmt: skip

@@ -273,6 +273,31 @@ def output(argv: Sequence[str], timeout_s: float = 10.0) -> str:
 
 
 @contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """End the block on SIGINT, SIGTERM and SIGHUP as on an exception, so that what it made is removed.
+
+    What is ignored (nohup) stays so. A second signal does not interrupt the removal: a closing terminal sends two.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    ours = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+
+    def end(given: int, _frame: object) -> None:
+        for number in ours:
+            signal.signal(number, signal.SIG_IGN)
+        if given == signal.SIGINT:
+            raise KeyboardInterrupt
+        sys.exit(128 + given)
+
+    for number in ours:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, before[number])
+
+
+@contextlib.contextmanager
 def all_ended(programs: list[Running]) -> Iterator[list[Running]]:
     """Kill all programs of the list that still run when the block ends, in every case."""
     try:
