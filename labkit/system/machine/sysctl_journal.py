@@ -19,8 +19,12 @@ from labkit.system.machine import locked_file
 
 JOURNAL = Path("/run/labkit-sysctl.jsonl")
 ROOT = Path("/proc/sys")
-# Only settings of the network and the scheduler may be changed, and none that names a program or a file.
-ALLOWED = r"net\.[a-z0-9_-]+(\.[A-Za-z0-9_-]+)+|kernel\.(sched_[a-z_]+|numa_balancing|timer_migration)"
+# Only settings of the network and the scheduler may be changed, and none that names a program or a file. Two would also
+# change settings of interfaces, or remove addresses and routes, which nothing would restore.
+ALLOWED = (
+    r"(?!net\.ipv[46]\.(ip_forward|conf\..*\.(forwarding|disable_ipv6))$)net\.[a-z0-9_-]+(\.[A-Za-z0-9_-]+)+"
+    r"|kernel\.(sched_[a-z_]+|numa_balancing|timer_migration)"
+)
 GRACE_S = 5.0
 
 

@@ -111,7 +111,7 @@ class MachineSysctl(Sysctl):
     example = "machine_sysctl net.core.high_order_alloc_disable=1"
     takes: ClassVar = {sysctl_journal.ALLOWED: VALUE}
     allowed_names = sysctl_journal.ALLOWED
-    why_not_others = "only net.* and the scheduler's (kernel.sched_*) may be changed"
+    why_not_others = "only net.* (not forwarding, not disable_ipv6) and kernel.sched_* may be changed"
 
 
 SYSCTL, MACHINE_SYSCTL = Sysctl(), MachineSysctl()
