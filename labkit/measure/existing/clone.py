@@ -188,9 +188,8 @@ class _Copy:
         result += [part for order in sorted(of_kind) for part in of_kind[order]]
         for space in self._state.namespaces:
             result += self._routes(space)
-        protected = [
-            (self.nodes[at], name) for (at, name), one in self.interfaces.items() if one.mode == "esp"
-        ]
+        of_esp = [key for key, one in self.interfaces.items() if one.mode == "esp"]
+        protected = [(self.nodes[at], name) for at, name in of_esp]
         return [*result, parts.Esp(*protected)] if len(protected) == 2 else result
 
     def _is_nic(self, one: InterfaceState) -> bool:
@@ -271,9 +270,8 @@ class _Copy:
         kept = [to for to in remotes if to in known]
         if len(remotes) < 2 or not kept:
             return remotes
-        self.lacks += [
-            f"what is at {to}, another end of {one.name} of {space.name}" for to in remotes if to not in known
-        ]
+        gone = [to for to in remotes if to not in known]
+        self.lacks += [f"what is at {to}, another end of {one.name} of {space.name}" for to in gone]
         return kept
 
     def _end(self, space: NamespaceState, one: InterfaceState) -> parts.CableEnd:
@@ -358,9 +356,8 @@ class _Copy:
             yield from self._offloads(made, one, limits)
         yield from self._bridge_ports(at, was, _ports(now), made)
         yield from self._sysctls(at, was.sysctls, made)
-        for address, out, mac in re.findall(
-            NEIGHBOUR, "\n".join(was.printed.get("permanent neighbours", ()))
-        ):
+        neighbours = "\n".join(was.printed.get("permanent neighbours", ()))
+        for address, out, mac in re.findall(NEIGHBOUR, neighbours):
             part = parts.Neighbour(made.name, out, address, mac)
             if (at, out) in self.interfaces and out in links:
                 message = netlink.new_neighbour(links[out].index, address, mac)

@@ -61,9 +61,8 @@ def hand_over(request: Mapping[str, Any], stack: ExitStack) -> tuple[dict[str, A
                 path = _half(client, server, request["do"] == "serve", addresses, stack)
             handed[name] = _handed(path)
     fds = [fd for one in handed.values() for fd in one.namespaces.values()]
-    fds += [
-        end.process for one in handed.values() for end in (one.client, one.server) if end.process is not None
-    ]
+    ends = [end for one in handed.values() for end in (one.client, one.server)]
+    fds += [end.process for end in ends if end.process is not None]
     return ({"existing": msgspec.to_builtins(handed)} if handed else {}), fds
 
 

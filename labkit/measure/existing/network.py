@@ -124,9 +124,8 @@ def _outermost(forward: Path, back: Path) -> tuple[Place, Place]:
     )
     for places, space, address in sides:
         if address in space.addresses:
-            found.append(
-                next((place for place in places if place.space is space), None) or space.place(address)
-            )
+            own = (place for place in places if place.space is space)
+            found.append(next(own, None) or space.place(address))
         else:
             found += places[:1]
     return found[0], found[-1]

@@ -537,9 +537,8 @@ def _through(spaces: Spaces, here: Place, along: Path, remotes: list[str]) -> Tu
             if is_encrypted and own.port and len(far_ports) == 1:
                 outer.packet |= {"sport": str(own.port), "dport": str(far_ports.pop())}
             if not ends:
-                has = "; ".join(
-                    f"{one.name} has id {each.id} and port {each.port}" for one, each in others if each
-                )
+                told = [f"{one.name} has id {each.id} and port {each.port}" for one, each in others if each]
+                has = "; ".join(told)
                 what = (
                     f"{here.name} has the {kind} id {own.id} and port {own.port} to {remote}, but"
                     f" {there.name} has {f'other ones: {has}' if has else 'no such tunnel'}"

@@ -113,9 +113,8 @@ class Space:
         program that is missing."""
         result: list[dict[str, Any]] = []
         with suppress(LabkitError, ValueError, AttributeError):
-            result += json.loads(self.namespace.run("nft", "-j", "list", "ruleset").stdout or "{}").get(
-                "nftables", []
-            )
+            text = self.namespace.run("nft", "-j", "list", "ruleset").stdout
+            result += json.loads(text or "{}").get("nftables", [])
         for program in self.save_programs(result):
             with suppress(LabkitError, ValueError):
                 result = iptables.merged(result, program, self.namespace.run(program, "-c").stdout)
@@ -154,10 +153,8 @@ class Space:
 
     def command(self, text: str) -> str:
         """Return the command line by which a person runs a command here."""
-        strange = (
-            one.name for one in self.links.values() if one.name in text and not PLAIN.fullmatch(one.name)
-        )
-        if (name := next(strange, None)) is not None:
+        strange = (one.name for one in self.links.values() if not PLAIN.fullmatch(one.name))
+        if (name := next((one for one in strange if one in text), None)) is not None:
             return f"by hand: a shell would read the name {name!r} of an interface as more than a name"
         kind, _, own = self.name.partition(":")
         if kind == "netns":
@@ -222,9 +219,8 @@ class Place:
         """Its encapsulation; None if it is no tunnel."""
         if self.link.kind not in tunnels():
             return None
-        leaving = [
-            one for one in encryption.associations(self.space.fd) if one.source in self.space.addresses
-        ]
+        every = encryption.associations(self.space.fd)
+        leaving = [one for one in every if one.source in self.space.addresses]
         replicated = [to for index, to in self.space.remotes if index == self.index]
         return encrypted(self.space.fd, self.link, leaving) or tunnel_of(self.link, replicated)
 

@@ -268,9 +268,8 @@ class Evidence(Probed):
         result = {}
         for name, (path, probe) in zip(("forward", "back"), self.directions, strict=True):
             steps = path.steps[-1:] if self.sends(path) else path.steps[:1]
-            result[name] = all(
-                self.counted(step, CARRIED_SHARE * probe.sent_count) for step in steps
-            ) and bool(steps)
+            carried = [self.counted(step, CARRIED_SHARE * probe.sent_count) for step in steps]
+            result[name] = bool(carried) and all(carried)
         return result
 
     def features(self, place: Place) -> dict[str, bool]:
@@ -291,9 +290,8 @@ def observed(forward: Path, back: Path, far: str | None = None) -> Iterator[Evid
     for space in result.spaces:
         for name in space.missing_programs(result.rulesets[space.name]):
             result.not_seen.append(f"rules of {space.name} that only {name} lists: it is missing or fails")
-        if any(
-            "fwmark" in one for one in space.json("ip", f"-{result.client.version}", "-j", "rule", "show")
-        ):
+        of_routing = space.json("ip", f"-{result.client.version}", "-j", "rule", "show")
+        if any("fwmark" in one for one in of_routing):
             by = "marks that programs (SO_MARK) or filters of tc give to packets"
             result.not_seen.append(f"{by}, for which rules of routing of {space.name} ask")
     namespaces = [space.namespace for space in result.spaces]

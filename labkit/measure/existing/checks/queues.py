@@ -156,9 +156,7 @@ def filters(seen: Evidence) -> Iterator[Finding]:
     tags = {changes["tag"] for *_one, changes in changed if changes and changes["tag"]}
     for space, name, word, text, drops, changes in changed:
         # From an ifb that is up packets come back, and a redirect to an interface of the path is the path itself.
-        back = {link.name for link in space.links.values() if link.kind == "ifb" and link.up} | seen.names(
-            space
-        )
+        back = seen.names(space) | {one.name for one in space.links.values() if one.kind == "ifb" and one.up}
         does = [f"redirects packets to {one}" for one in REDIRECTED.findall(text) if one not in back]
         if changes:
             does.append(f"changes packets ({changes['kind']})")

@@ -71,9 +71,8 @@ def next_hops(seen: Evidence) -> Iterator[Finding]:
                 for one in route.hops
                 if one.via and one.index in space.links and "dead" not in (one.state or "")
             ]
-            dead = {
-                f"{via} dev {out.name}": certain for via, out in hops if (certain := _dead(path, out, via))
-            }
+            every = {f"{via} dev {out.name}": _dead(path, out, via) for via, out in hops}
+            dead = {name: certain for name, certain in every.items() if certain}
             if dead and len(route.hops) > 1:
                 is_seen = SEEN in dead.values() and (seen.blocked or seen.lossy)
                 yield Finding(
@@ -259,8 +258,7 @@ def loops(seen: Evidence) -> Iterator[Finding]:
     for path, _probe in seen.directions:
         domains = [place for domain in path.domains for place in domain]
         kinds = {place.link.kind for place in domains}
-        of_bridges = [place.link.data for place in domains if place.link.kind == "bridge"]
-        speaks = any(one.get("IFLA_BR_STP_STATE") for one in of_bridges)
+        speaks = any(place.link.data.get("IFLA_BR_STP_STATE") for place in domains)
         if path.circles and not speaks and not kinds & {"bond", "team", "openvswitch"}:
             yield Finding(
                 cause="bridge loop", weight=MOST, certainty=SEEN if seen.lossy or seen.blocked else PRESENT,
