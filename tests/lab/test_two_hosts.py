@@ -181,7 +181,11 @@ def test_unusable_nics_are_refused(machine: Sandbox) -> None:
     assert "far-nic0 has MTU 1500" in refused("topology=macvlan_bridge", "mtu_bytes=9000")
     ip(machine, "address add 192.0.2.1/24 dev nic0")
     assert "parent=nic0 has the address 192.0.2.1/24" in refused("topology=veth_bridge")
-    ip(machine, "address flush dev nic0 scope global", "link set far-nic0 down")
+    ip(machine, "address flush dev nic0 scope global")
+    machine.run("tc", "qdisc", "add", "dev", "nic0", "root", "pfifo", code=0)
+    assert "parent=nic0 has the queueing discipline pfifo" in refused("topology=veth_bridge")
+    machine.run("tc", "qdisc", "del", "dev", "nic0", "root", code=0)
+    ip(machine, "link set far-nic0 down")
     assert "ip link set far-nic0 up" in refused("topology=veth_bridge")
     ip(machine, "link set far-nic0 up")
     assert until(lambda: machine.interfaces() == before, 5)
@@ -204,6 +208,8 @@ def test_killed_process_of_one_host(whose: int, machine: Sandbox) -> None:
 
 def test_interrupt_returns_the_nics(machine: Sandbox) -> None:
     """A bridge borrows the NICs from the machine, and Ctrl-C returns them."""
+    own = {"net.ipv4.conf.nic0.log_martians": "1", "net.ipv4.neigh.nic0.retrans_time_ms": "500"}
+    machine.run("sysctl", "-qw", *(f"{name}={value}" for name, value in own.items()), code=0)
     before = machine.interfaces()
     process = running(machine, "topology=veth_bridge")
     assert "nic0" not in machine.interfaces()
@@ -211,6 +217,7 @@ def test_interrupt_returns_the_nics(machine: Sandbox) -> None:
     process.communicate(timeout=60)
     assert until(lambda: not machine.processes(), 20), machine.processes()
     assert until(lambda: machine.interfaces() == before, 10), machine.interfaces()
+    assert machine.run("sysctl", "-n", *own).stdout.split() == [*own.values()]
     assert not list(run_folder.read_rows(only_run(machine)))
 
 

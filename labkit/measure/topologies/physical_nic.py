@@ -6,6 +6,7 @@ default_device_exit_net).
 """
 
 import contextlib
+import glob
 import ipaddress
 import os
 from collections.abc import Iterator
@@ -116,16 +117,16 @@ def _check(nic: Nic, spec: Spec) -> None:
 def _check_free(nic: Nic) -> None:
     """Raise BadInput for a NIC that must not join a bridge: something else uses it, or the move would lose it."""
     link = nic.link()
-    own = [
-        ipaddress.ip_interface(text) for index, text in netlink.addresses(nic.kernel) if index == nic.index
-    ]
-    upper = [
-        one.name for one in netlink.links(nic.kernel) if one.link == nic.index and one.link_netnsid is None
-    ]
+    addresses, links = netlink.addresses(nic.kernel), netlink.links(nic.kernel)
+    own = [ipaddress.ip_interface(text) for index, text in addresses if index == nic.index]
+    upper = [one.name for one in links if one.link == nic.index and one.link_netnsid is None]
+    made = [name for index, name, _counts in netlink.qdiscs(nic.kernel) if index == nic.index]
     if wrong := (
         [f"has the address {one}" for one in own if not one.is_link_local]
         + [f"carries {name}" for name in upper if link.kind != "veth"]
         + (["is a port of a bridge or a bond"] if link.master else [])
+        # The kernel gives its own ones, which have the handle 0, again, and no other.
+        + [f"has the queueing discipline {name}" for name in made if not name.endswith(" 0:")]
         # Of the virtual devices only a veth is allowed; the kernel would delete others together with the namespace.
         + ([f"is a {link.kind} device"] if link.kind not in (None, "veth") else [])
     ):
@@ -137,9 +138,13 @@ def _check_free(nic: Nic) -> None:
 
 @contextmanager
 def _move_nic(nic: Nic, spec: Spec, between: Namespace, wanted: int) -> Iterator[int]:
-    """Move the NIC into the namespace `between` and yield its index there; then move it back, up if it was up."""
-    was = nic.link()
+    """Move the NIC into `between`, and yield its index there. Then move it back, with its sysctls, up if it was up."""
+    was, sysctls = nic.link(), dict[Path, str]()
     assert spec.machine_netns is not None
+    with netlink.inside(spec.machine_netns):
+        for file in Path("/proc/sys/net").glob(f"ipv?/*/{glob.escape(nic.name)}/*"):
+            with contextlib.suppress(OSError):  # a secret that nobody has set
+                sysctls[file] = file.read_text()
     nic.kernel.do(netlink.move_link(nic.index, between.fd, wanted))
     try:
         [index] = [link.index for link in netlink.links(between.netlink) if link.name == nic.name]
@@ -150,6 +155,11 @@ def _move_nic(nic: Nic, spec: Spec, between: Namespace, wanted: int) -> Iterator
             if not was.promiscuous:  # an ovs-vswitchd that is killed leaves it so
                 between.netlink.do(netlink.not_promiscuous(index))
             between.netlink.do(netlink.move_link(index, spec.machine_netns, nic.index))
+            with netlink.inside(spec.machine_netns):
+                for file, text in sysctls.items():  # in each namespace it begins with the defaults
+                    with contextlib.suppress(OSError):
+                        if file.read_text() != text:
+                            file.write_text(text)
         if was.up and back:
             with contextlib.suppress(netlink.LinkError):
                 nic.kernel.do(netlink.set_link(nic.index))
