@@ -365,8 +365,7 @@ def _is_proxy(place: Place, address: str) -> bool:
         return False
     at, switch = place.space, "ipv6/conf/%s/proxy_ndp" if ":" in address else "ipv4/conf/%s/proxy_arp"
     is_on = any(at.number(f"net/{switch % one}") for one in ("all", place.name))
-    listed = at.json("ip", "-j", "neighbour", "show", "proxy")
-    is_listed = any((one.get("dst"), one.get("dev")) == (address, place.name) for one in listed)
+    is_listed = (address, place.name) in at.proxied
     with suppress(netlink.LinkError):
         if (is_on and is_listed if ":" in address else is_on or is_listed) and forwards(at, place, address):
             return netlink.route_to(at.namespace.netlink, address).hops[0].index != place.index

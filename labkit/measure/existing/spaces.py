@@ -97,6 +97,12 @@ class Space:
         return self.json("ip", "-j", "neighbour", "show")
 
     @cached_property
+    def proxied(self) -> set[tuple[str, str]]:
+        """The addresses of others for which interfaces answer, each with the name of one."""
+        listed = self.json("ip", "-j", "neighbour", "show", "proxy")
+        return {(str(one.get("dst")), str(one.get("dev"))) for one in listed}
+
+    @cached_property
     def files(self) -> dict[str, str]:
         """What files show: sysctls, packet sockets, queues (`machine.namespace_files`)."""
         return machine.namespace_files(self.fd)
