@@ -352,9 +352,9 @@ def _across(spaces: Spaces, along: Path, out: Place, next_hop: str) -> Place | N
         along.exit = Exit(out, along.places[begun[0] :], along.steps[begun[1] :])
         along.complete = True
         return None
-    along.problems.append(
-        _nobody(spaces, along, domain, out, next_hop, apart) if deciding is None else _programmed(deciding)
-    )
+    leaves = _way_out(spaces, domain, through)
+    nobody = _nobody(spaces, along, leaves, out, next_hop, apart)
+    along.problems.append(nobody if deciding is None else _programmed(deciding))
     return None
 
 
@@ -601,7 +601,7 @@ def _programmed(place: Place) -> Problem:
 
 
 def _nobody(
-    spaces: Spaces, along: Path, domain: Domain, out: Place, next_hop: str, apart: list[Place]
+    spaces: Spaces, along: Path, leaves: Place | None, out: Place, next_hop: str, apart: list[Place]
 ) -> Problem:
     if apart:
         upper, lower = (out, apart[0]) if spaces.referred(out) == apart[0] else (apart[0], out)
@@ -612,9 +612,8 @@ def _nobody(
         nothing = "the kernel passes nothing between the two"
         return Problem("macvlan and its lower device", f"{what}: {nothing}", str(out), undo)
     what = f"nobody that {out} reaches on its link has the address {next_hop}"
-    nics = [str(one) for one in domain if one.link.kind is None and one.name != "lo"]
-    if nics:
-        what = f"nobody whom {out} reaches on this machine has the address {next_hop}, and {nics[0]} leads to others"
+    if leaves is not None:
+        what = f"nobody whom {out} reaches on this machine has the address {next_hop}, and {leaves} leads to others"
     elif along.goal is not None and next_hop in along.goal.addresses:
         owner = along.goal.place(next_hop)
         what += f": {spaces.referred(owner) or owner} leads to it, and is on another link"

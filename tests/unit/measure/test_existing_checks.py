@@ -1115,6 +1115,17 @@ def test_a_permanent_neighbour_leads_to_a_gateway_of_nobody(
     assert [one.cause for one in along.problems] == ["missing neighbour"] * (not arrives)
 
 
+def test_a_cable_to_a_namespace_that_is_not_visible_leads_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only descriptors hold it, or it is another user's: who is there is not known."""
+    monkeypatch.setattr(Place, "programs", [])
+    pod = space("netns:client", [link(2, "eth0", link=3, link_netnsid=7)], {CLIENT: 2})
+    every: Any = object.__new__(Spaces)
+    every._uppers, every._asked, every._all, every._numbers = {}, {}, {}, {}
+    along = Path(pod, CLIENT, SERVER)
+    assert path._across(every, along, Place(pod, 2), SERVER) is None
+    assert only_problem(along).endswith(f"has the address {SERVER}, and netns:client eth0 leads to others")
+
+
 def only_problem(of: Path) -> str:
     [one] = of.problems
     return one.what
