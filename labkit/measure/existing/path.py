@@ -583,6 +583,10 @@ def _refused(at: Space, along: Path, arrived: Place | None, number: int) -> Prob
         what = f"{at.name} does not have the address {along.source}, from which a tunnel sends to {to}"
         return Problem("missing address", what, where)
     why = REFUSALS.get(number, f"no route ({os.strerror(number)})")
+    own = at.links.get(at.addresses.get(along.source, 0))
+    vrf = at.links.get(own.master or 0) if own else None
+    if vrf and vrf.kind == "vrf":
+        why += f"; the routes of its VRF {vrf.name} are for programs that are bound to it (ip vrf exec), and no others"
     return Problem("missing route", f"{at.name} cannot send packets to {to}: {why}", where)
 
 

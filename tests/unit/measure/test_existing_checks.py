@@ -1211,6 +1211,15 @@ def test_what_a_router_refuses_at_its_entrance(monkeypatch: pytest.MonkeyPatch) 
         assert path._refused(router, seen.forward, arrived, errno.EINVAL).cause == "duplicate address"
 
 
+def test_routes_of_a_vrf_are_for_programs_in_it() -> None:
+    seen = routed()
+    at = seen.client.space
+    for kind, said in (("vrf", True), ("bond", False)):
+        at.links |= {2: replace(at.links[2], master=9), 9: link(9, "blue", kind)}
+        what = path._refused(at, seen.forward, None, errno.ENETUNREACH).what
+        assert ("the routes of its VRF blue are for programs" in what) is said
+
+
 def test_a_tunnel_from_an_address_that_nobody_has() -> None:
     seen = routed()
     outer = Path(seen.spaces[1], "192.0.2.1", "192.0.2.2", depth=1)
