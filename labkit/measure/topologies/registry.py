@@ -23,7 +23,9 @@ _SWITCH = "labkit.measure.topologies.open_vswitch.topology"
 _EXISTING = "labkit.measure.existing.arm"
 _PUBLISHED = "labkit.measure.topologies.published_ports"
 _MACVLAN = TopologyKind(described(linux_datapaths.macvlan), takes_parent=True)
-_IPVLAN = TopologyKind(described(linux_datapaths.ipvlan), takes_parent=True)
+_IPVLAN = TopologyKind(
+    described(linux_datapaths.ipvlan), side=partial(one_side, linux_datapaths.ipvlan), takes_parent=True
+)
 _IPVLAN_ROUTED = replace(
     _IPVLAN, why_no_tags=lambda _name: "ipvlan in layer 3 sends only IP packets without a tag"
 )
@@ -98,11 +100,7 @@ TABLE: dict[str, TopologyKind] = {
         _MACVLAN, isolated="macvlan private mode passes no frame between two devices of one parent"
     ),
     **{f"ipvlan_{mode}": _IPVLAN_ROUTED for mode in KINDS["ipvlan"].modes},
-    "ipvlan_l2": replace(_IPVLAN, side=partial(one_side, linux_datapaths.ipvlan)),
-    **{
-        f"ipvlan_{mode}": replace(_IPVLAN_ROUTED, side=partial(one_side, linux_datapaths.ipvlan))
-        for mode in ("l3", "l3s")
-    },
+    "ipvlan_l2": _IPVLAN,
     **dict.fromkeys(linux_datapaths.TUNNELS, _TUNNEL),
     "esp_transport": replace(_TUNNEL, build=described(linux_datapaths.esp_transport), generators=ON_SOCKETS),
     "overlay": TopologyKind(network_builder.overlay, check_load=network_builder.check_overlay),
