@@ -326,9 +326,8 @@ class BuiltNetwork:
             is_peer = isinstance(part, parts.Cable) and one.key == (part.other.at, part.other.name)
             if is_peer and one.master is not None:
                 own.append(netlink.set_master(self._at(one), self._master(one) or 0))
-            if isinstance(part, parts.Bridge):
-                own.append(netlink.set_link(self._at(one), mtu_bytes=self.mtus.of(one)))
-            if is_peer:  # it is down: veth_open fails before both ends exist
+            if is_peer or isinstance(part, parts.Bridge):
+                # A peer is down: veth_open fails before both ends exist.
                 own.append(netlink.set_link(self._at(one), mtu_bytes=self.mtus.of(one)))
             if isinstance(part, parts.Cable) and (part.other if is_peer else part.one).hairpin:
                 own.append(netlink.set_link(self._at(one), hairpin=True))
