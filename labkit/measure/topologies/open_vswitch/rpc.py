@@ -38,7 +38,7 @@ class Connection:
     def close(self) -> None:
         self._rpc.close()
 
-    def call(self, method: str, *parameters: Any, within_s: float = PATIENCE_S) -> Any:
+    def call(self, method: str, *parameters: Any) -> Any:
         """Call a method and return its result. Raises Failed with the daemon's message, or if no answer comes in
         time."""
         import ovs.jsonrpc
@@ -46,7 +46,7 @@ class Connection:
         request = ovs.jsonrpc.Message.create_request(method, list(parameters))
         error = self._rpc.send(request)
         answer = None
-        deadline = time.monotonic() + within_s
+        deadline = time.monotonic() + PATIENCE_S
         while not error and (answer is None or answer.id != request.id):
             self._rpc.run()
             error, answer = self._rpc.recv()
@@ -81,10 +81,10 @@ class Connection:
 class Database(Connection):
     """The database of a switch."""
 
-    def transact(self, *operations: dict[str, Any], within_s: float = PATIENCE_S) -> list[dict[str, Any]]:
+    def transact(self, *operations: dict[str, Any]) -> list[dict[str, Any]]:
         """Run operations (RFC 7047, 5.2) as one transaction; return their results. Raises Failed with the first
         error."""
-        results: list[Any] = self.call("transact", DATABASE, *operations, within_s=within_s)
+        results: list[Any] = self.call("transact", DATABASE, *operations)
         for result in results:
             if result is not None and "error" in result:
                 raise Failed(f"Open vSwitch refused a change of its configuration: {_error_text(result)}")
