@@ -116,25 +116,20 @@ def _link_attributes(name: str, mtu_bytes: int | None, netns: int | None, mac: s
 def set_link(
     index: int,
     *,
-    up: bool = True,
     mtu_bytes: int | None = None,
     mac: str | None = None,
-    master: int | None = None,
-    hairpin: bool | None = None,
+    hairpin: bool = False,
     alias: str | None = None,
 ) -> Message:
-    """Return a request that changes an interface.
+    """Return a request that sets an interface up and changes it.
 
-    `master`: index of the bridge whose port it becomes. `hairpin`: a bridge port may send a frame out where it arrived
-    (VEPA).
+    `hairpin`: a bridge port may send a frame out where it arrived (VEPA).
     """
-    attributes: dict[str, Any] = {
-        "IFLA_MTU": mtu_bytes, "IFLA_ADDRESS": mac, "IFLA_MASTER": master, "IFLA_IFALIAS": alias,
-    }  # fmt: skip
-    if hairpin is not None:
-        port = nested({"IFLA_BRPORT_MODE": int(hairpin)})
+    attributes: dict[str, Any] = {"IFLA_MTU": mtu_bytes, "IFLA_ADDRESS": mac, "IFLA_IFALIAS": alias}
+    if hairpin:
+        port = nested({"IFLA_BRPORT_MODE": 1})
         attributes["IFLA_LINKINFO"] = nested({"IFLA_INFO_SLAVE_KIND": "bridge", "IFLA_INFO_SLAVE_DATA": port})
-    fields = _interface(index, up)
+    fields = _interface(index, up=True)
     return encoded(ifinfmsg, RTM_NEWLINK, CHANGE, f"change interface {index}", fields, attributes)
 
 
