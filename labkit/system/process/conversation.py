@@ -5,7 +5,6 @@ A program that is started (`Conversation`), a copy of this process (`Forked`), a
 """
 
 import contextlib
-import ctypes
 import gc
 import json
 import math
@@ -22,10 +21,10 @@ from typing import IO, Any, Protocol
 
 from labkit.common import errors
 from labkit.common.errors import Failed, error_by_name
+from labkit.system import libc
 from labkit.system.process.programs import DIE_WITH_US, Ended, content_of, parsed_environment, startable
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_libc = ctypes.CDLL(None, use_errno=True)
 
 # The message of unshare (2.38) when its child was killed: it cannot end itself with the same signal.
 _CHILD_KILLED = "unshare: sigprocmask unblock failed: Invalid argument"
@@ -386,7 +385,7 @@ def _become(
     try:
         gc.freeze()  # finalizing an object of the parent here could close a descriptor that the copy uses
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        libc.call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() in (parent, 0):  # 0: the parent is in another PID namespace
             _let_go({2, theirs.fileno(), *keep})
             work(theirs)
