@@ -1,6 +1,7 @@
 """The columns of a row: identity, parameters, metrics, provenance."""
 
 import functools
+import os
 import platform
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,6 @@ from labkit.measure.experiments.changes import Change
 from labkit.measure.experiments.context import RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.traffic import registry
-from labkit.system import machine
 
 # Every row of a comparison has all these columns; a value that was not measured is null.
 WRITERS = ("rows", "traffic", "profile", "endpoint", "switch", "options", "peer")
@@ -118,4 +118,4 @@ def row_of(
 
 def now() -> dict[str, Any]:
     """Return the columns load1 (the machine's load average) and time (UTC)."""
-    return {"load1": machine.load1(), "time": run_folder.now()}
+    return {"load1": os.getloadavg()[0], "time": run_folder.now()}

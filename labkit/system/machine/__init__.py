@@ -13,7 +13,6 @@ from labkit.system.machine.cpu_time import (
     cpu_times,
     cpu_times_of,
     descendants,
-    load1,
     stolen,
     thread_times,
 )
@@ -40,7 +39,7 @@ from labkit.system.machine.settings import bpf_settings, namespace_files, namesp
 __all__ = [
     "Background", "CpuTimes", "HostLoad", "Throttling", "asking_versions", "bpf_settings",
     "busy_share", "cpu_s", "cpu_times", "cpu_times_of", "descendants", "describe", "details", "digest",
-    "git_revision", "is_root", "kernel_config", "kill_descendants", "load1", "namespace_files",
-    "namespace_settings", "offloads", "pids_by_namespace", "program", "qdisc", "quota_cpus", "require_program",
-    "stolen", "sysctls", "thread_times", "token_bucket", "versions", "with_host_load", "with_throttling",
+    "git_revision", "is_root", "kernel_config", "kill_descendants", "namespace_files", "namespace_settings", "offloads",
+    "pids_by_namespace", "program", "qdisc", "quota_cpus", "require_program", "stolen", "sysctls", "thread_times",
+    "token_bucket", "versions", "with_host_load", "with_throttling",
 ]  # fmt: skip

@@ -120,8 +120,3 @@ def with_descendants(pids: Iterable[int], parents: Iterable[tuple[int, int]]) ->
         result.add(pid := left.pop())
         left += children.get(pid, [])
     return result
-
-
-def load1() -> float:
-    """Return the load average of the last minute."""
-    return os.getloadavg()[0]

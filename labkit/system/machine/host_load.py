@@ -3,11 +3,12 @@
 The guest cannot see this, because an emulated CPU that waits for a real one reports no steal.
 """
 
+import os
 from typing import Any
 
 from labkit.common import schema, units
 from labkit.system.machine.background import family, processes
-from labkit.system.machine.cpu_time import load1, thread_times
+from labkit.system.machine.cpu_time import thread_times
 
 # Above this share a row gets a doubt. Two emulated CPUs on two real ones make each other wait for a few per cent.
 WAITING_LIMIT = 0.10
@@ -37,7 +38,7 @@ class HostLoad:
         """Return host_load1 (load average) and host_waiting_share: the share (0 to 1) of their runnable time that
         QEMU's threads waited for a CPU since the previous call (None if the kernel does not report it)."""
         before, self._before = self._before, qemu_times(self._scratch)
-        return {"host_load1": load1(), "host_waiting_share": waiting_share(before, self._before)}
+        return {"host_load1": os.getloadavg()[0], "host_waiting_share": waiting_share(before, self._before)}
 
 
 def waiting_share(before: Times, now: Times) -> float | None:
