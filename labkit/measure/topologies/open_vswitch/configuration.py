@@ -104,7 +104,8 @@ def _of_datapath(port: Port, datapath: Datapath) -> Port:
     if port.kind or not datapath.polls:
         return port
     if datapath is Datapath.DPDK:
-        return replace(port, kind="dpdk", options={"dpdk-devargs": dpdk.devargs(port.name)})
+        device = f"{dpdk.DRIVER}_{port.name},iface={port.name}"
+        return replace(port, kind="dpdk", options={"dpdk-devargs": device})
     return replace(port, kind="afxdp")
 
 

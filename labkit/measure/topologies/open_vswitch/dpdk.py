@@ -37,8 +37,3 @@ def _version(path: str) -> str:
         return process.output([path, "--version"], VERSION_S)
     except LabkitError:
         return ""
-
-
-def devargs(interface: str) -> str:
-    """Return the description of the device that DPDK makes of an interface of the kernel."""
-    return f"{DRIVER}_{interface},iface={interface}"
