@@ -37,7 +37,7 @@ CAPACITY = {
     "source_port": PORTS_COUNT,
     "target_port": PORTS_COUNT,
 }
-# a bit that is 0 in the MAC addresses of all ends, and is neither the multicast nor the local bit
+# a bit that is 0 in the consecutive MAC addresses of all ends, and is neither the multicast nor the local bit
 NO_END = 0x04 << 40
 MIN_MESSAGES = 1024  # prepared messages, so that a batch rarely ends early
 BATCH, BATCH_S = 64, 150e-6  # a batch has at most this many frames, and at most what is due within this time
@@ -119,17 +119,11 @@ def headers(addresses: FrameAddresses, mix: Mix, port: int = PORT) -> tuple[byte
         if addresses.ethernet and name in varied:
             base = int.from_bytes(mac(getattr(addresses, name)), "big")
             at = 6 if name == "source_mac" else 0
-            _write_field(made, length, at, 6, [varied_mac(base, value) for value in varied[name]])
+            # The first flow has the end's own address. A switch drops frames to or from the address of another end.
+            flows = [base ^ value ^ (NO_END if value else 0) for value in varied[name]]
+            _write_field(made, length, at, 6, flows)
     ip.fill(made, length, len(front), [size - len(front) for size in sizes], varied)
     return made, length, sizes
-
-
-def varied_mac(base: int, value: int) -> int:
-    """Return a flow's MAC address: the first flow's (value 0), or one that no end has.
-
-    Ends have consecutive addresses. A switch drops a frame to or from the address of another end.
-    """
-    return base ^ value ^ (NO_END if value else 0)
 
 
 def tag_of(addresses: FrameAddresses, mix: Mix) -> bytes:
