@@ -101,8 +101,3 @@ class Progress:
 def rows(point: str, content: list[dict[str, Any]]) -> Event:
     """Make the event with the rows of a finished point."""
     return {"event": "rows", "point": point, "rows": content}
-
-
-def stopped_event(pairs: int, why: str) -> Event:
-    """Make the event that says why the measurement of a number of pairs ended."""
-    return {"event": "stopped", "pairs": pairs, "why": why}

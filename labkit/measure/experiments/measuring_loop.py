@@ -238,7 +238,7 @@ def run(plan: Plan, run_context: RunContext, blind: Mapping[str, str]) -> Iterat
             progress.done_s = end_s
         for pairs in parameters.pairs if usable else ():
             if why := running.why_stopped.get(pairs) or plan.finished:
-                yield context.stopped_event(pairs, why)
+                yield {"event": "stopped", "pairs": pairs, "why": why}
 
 
 def _remember(rows: list[run_folder.Row], running: Running, history: early_stop.History) -> None:
