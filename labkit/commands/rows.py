@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from labkit import __version__
 from labkit.analysis import load, parquet_rows, published_runs
 from labkit.analysis.benchmark_formats import bencher_metric_format, github_action_benchmark
@@ -35,11 +33,6 @@ def read(folder: Path) -> list[Row]:
         return sweep.rows(folder)
     run_folder.read_begun(folder)
     return published_runs.read_rows(folder)
-
-
-def json_lines(rows: Sequence[Row]) -> bytes:
-    """Return the rows as JSON, one object per line."""
-    return b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
 
 
 def csv_text(rows: Sequence[Row]) -> bytes:
@@ -66,7 +59,7 @@ _MEAN = "a mean for each arm at each point"
 FORMS: dict[str, tuple[Callable[[Any], bytes], str]] = {
     "parquet": (parquet, "Parquet, with units and meanings"),
     "csv": (csv_text, "CSV"),
-    "json": (json_lines, "JSON, one object per line"),
+    "json": (run_folder.as_lines, "JSON, one object per line"),
     "github": (github_action_benchmark, f"JSON for github-action-benchmark, {_MEAN}"),
     "bencher": (bencher_metric_format, f"JSON in the Bencher Metric Format, {_MEAN}"),
 }

@@ -273,7 +273,7 @@ def write_rows(folder: Path, point: str, rows: Iterable[Row]) -> None:
 
     Raises Failed for an invalid point name, because names may come from another machine and must not contain a path.
     """
-    write(_rows_path(folder, point, FINISHED), _as_lines(rows))
+    write(_rows_path(folder, point, FINISHED), as_lines(rows))
     safe_files.remove(_rows_path(folder, point, UNFINISHED))
 
 
@@ -284,11 +284,11 @@ def keep_unfinished(folder: Path, point: str, rows: Iterable[Row], *, first: boo
     """
     path = _rows_path(folder, point, UNFINISHED)
     if first:
-        write(path, _as_lines(rows))
+        write(path, as_lines(rows))
         return
     # Rows arrive several times a second beside a measurement, so the disk is not waited for.
     with write_errors(path):
-        safe_files.append(path, _as_lines(rows))
+        safe_files.append(path, as_lines(rows))
 
 
 def _rows_path(folder: Path, point: str, suffix: str) -> Path:
@@ -297,7 +297,8 @@ def _rows_path(folder: Path, point: str, suffix: str) -> Path:
     return folder / "rows" / f"{point}{suffix}"
 
 
-def _as_lines(rows: Iterable[Row]) -> bytes:
+def as_lines(rows: Iterable[Row]) -> bytes:
+    """Return rows as JSON, one object per line."""
     return b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
 
 
