@@ -59,7 +59,7 @@ def measure(address: str, sweep: Sweep, points: list[SweepPoint], bar: Bar) -> N
 
 
 async def _measure(address: str, sweep: Sweep, points: list[SweepPoint], bar: Bar) -> None:
-    folders.remove_incomplete(sweep.folder)
+    safe_files.remove_leftovers(sweep.folder, folders.PLACING)  # of a killed caller
     async with _connect(address) as client:
         handing = _Handing(client, address, sweep, points, bar)
         try:

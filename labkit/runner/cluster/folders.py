@@ -78,11 +78,6 @@ def unpack_file(packed: bytes, name: str, folder: Path, origin: str) -> None:
             run_folder.write(folder / name, _replace_path(name, content, origin, folder))
 
 
-def remove_incomplete(folder: Path) -> None:
-    """Remove the incomplete folders of a killed caller from a sweep's folder."""
-    safe_files.remove_leftovers(folder, PLACING)
-
-
 def _files(packed: bytes) -> Iterator[tuple[str, bytes]]:
     left = MAX_UNPACKED_BYTES
     try:

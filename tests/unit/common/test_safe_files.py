@@ -224,7 +224,7 @@ def test_worker_and_caller_keep_foreign_folders(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     with folders.attempt_folder(tmp_path):
         pass
-    folders.remove_incomplete(tmp_path)
+    safe_files.remove_leftovers(tmp_path, folders.PLACING)
     assert {path.name for path in tmp_path.iterdir()} == kept
 
 
