@@ -101,8 +101,11 @@ def links(kernel: Netlink) -> list[Link]:
 
 def addresses(kernel: Netlink) -> list[tuple[int, str]]:
     """Return (interface index, address with prefix length) for every address of the socket's namespace."""
-    result = _dump(kernel, ifaddrmsg, RTM_GETADDR, "list addresses")
-    return [(one["index"], f"{_own_address(one)}/{one['prefixlen']}") for one in result]
+    # On a point-to-point interface IFA_ADDRESS is the far end, and IPv6 has IFA_LOCAL only there (rtnetlink(7)).
+    return [
+        (one["index"], f"{one.get_attr('IFA_LOCAL') or one.get_attr('IFA_ADDRESS')}/{one['prefixlen']}")
+        for one in _dump(kernel, ifaddrmsg, RTM_GETADDR, "list addresses")
+    ]
 
 
 def routes(kernel: Netlink) -> list[Route]:
@@ -284,14 +287,6 @@ def _link(message: Any) -> Link:
         promiscuous=bool(message["flags"] & IFF_PROMISC),
         alias=message.get_attr("IFLA_IFALIAS"),
     )
-
-
-def _own_address(message: Any) -> str:
-    """Return the interface's own address.
-
-    On a point-to-point interface IFA_ADDRESS is the far end, and IPv6 has IFA_LOCAL only there (rtnetlink(7)).
-    """
-    return str(message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS"))
 
 
 def _route(message: Any) -> Route:
