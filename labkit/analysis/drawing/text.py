@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from labkit.analysis.drawing import graph
 from labkit.analysis.drawing.flat_layout import Layout
-from labkit.analysis.drawing.graph import Join, kind
+from labkit.analysis.drawing.graph import kind
 from labkit.common.topology_state import InterfaceState, Place, State, Step
 
 # Those that are usually on, so that it matters where one is off.
@@ -67,16 +67,6 @@ def _at(place: Place | Step) -> str:
     return f"{place.namespace}/{place.interface}"
 
 
-def _from_left_to_right(state: State) -> list[Join]:
-    """Return all joins with their ends in order from clients to servers: Mermaid places them in this order from left to
-    right."""
-    places = Layout(state)
-    return [
-        Join(join.kind, tuple(sorted(join.ends, key=lambda place: places.interfaces[place].x)))
-        for join, _ in places.lines
-    ]
-
-
 def mermaid(state: State) -> str:
     """Return a Mermaid flowchart of the first pairs, because its viewers refuse hundreds of lines."""
     state, left_out = graph.first(graph.simplify(state))
@@ -91,9 +81,10 @@ def mermaid(state: State) -> str:
             name = numbers[Place(space.name, one.name)] = f"n{number}i{own}"
             lines.append(f"    {name}[{_escape(*graph.label(one))}]")
         lines.append("  end")
-    for join in _from_left_to_right(state):
-        near, far = (numbers[place] for place in join.ends)
-        lines.append(f"  {near} {_MERMAID_LINES[join.kind]} {far}")
+    layout = Layout(state)
+    for join, _ in layout.lines:  # Mermaid places the ends in their order here from left to right
+        near, far = sorted(join.ends, key=lambda place: layout.interfaces[place].x)
+        lines.append(f"  {numbers[near]} {_MERMAID_LINES[join.kind]} {numbers[far]}")
     return "\n".join(lines) + "\n"
 
 
