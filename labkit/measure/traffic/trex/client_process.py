@@ -125,10 +125,8 @@ class Session:
         self._ports = ports
         self._acquire(mode, force)
         self._open_spare()
-        version = self._client.get_server_version()
         return {
-            "version": version.get("version"),
-            "mode": version.get("mode"),
+            "version": self._client.get_server_version().get("version"),
             "line_bps": [self._client.get_port_attr(port)["speed"] * 1e9 for port in ports],
             "driver": self._client.get_port_info(ports)[0].get("driver"),
             "publisher": _accepts(host, rpc_port - 1),
@@ -222,7 +220,7 @@ class Session:
         latency_pps: float,
         both: bool,
     ) -> dict[str, Any]:
-        """Load the streams of the ports; return the mean length of their frames, with FCS, and their number.
+        """Load the streams of the ports; return the mean length of their frames, with FCS, and the sending ports.
 
         `profile`: a name of PROFILES, or that of a file whose text is `source`. `ends`: the source and the destination
         address of each port. `both`: every port sends; else only those at an even place.
@@ -244,7 +242,7 @@ class Session:
         self._add_streams()
         total = sum(weight for _, weight in frames)
         mean = sum(length * weight for length, weight in frames) / total if total else 0.0
-        return {"frame_bytes": mean, "streams_count": len(frames), "senders": self._senders}
+        return {"frame_bytes": mean, "senders": self._senders}
 
     def load_frames(
         self,
