@@ -77,9 +77,8 @@ class PacketGenerator(TrialGenerator):
     @contextmanager
     def trials(self, pairs: Sequence[Pair], mix: Mix, first_cpu: int = 0) -> Iterator[PacketTrials]:
         """Start senders and receivers of these pairs. `first_cpu`: the place of the first sender's among the CPUs."""
-        with self.receiving([pair.turned for pair in pairs], mix) as receiving:
-            with ExitStack() as stack:
-                yield PacketTrials(pairs, mix, receiving, stack, first_cpu)
+        with self.receiving([pair.turned for pair in pairs], mix) as receiving, ExitStack() as stack:
+            yield PacketTrials(pairs, mix, receiving, stack, first_cpu)
 
     @contextmanager
     def receiving(self, reversed_pairs: Sequence[Pair | RemotePair], mix: Mix) -> Iterator[Receivers]:
