@@ -345,12 +345,6 @@ class Server:
         self._of_port(STARTED, number)
         return {"multiplier": factor, "ts": now}
 
-    def do_update_traffic(self, parameters: dict[str, Any], number: Any, _now: float) -> Any:
-        port = self.ports[number]
-        factor = self._factor(port, parameters["mul"])
-        port.rate_pps = parameters["mul"]["value"] - self._probes_pps(port)
-        return {"multiplier": factor}
-
     def _arrives(self, number: int) -> bool:
         """Return whether real frames of each stream of this port arrive at the other one."""
         wires = self.plan.wires
