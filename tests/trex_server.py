@@ -62,12 +62,11 @@ class Plan:
     """What the server and the device behind it do. Rates are packets per second of each port.
 
     `capacity_pps`: the device drops packets above this rate. `loss_ratio`: the device drops this share of all packets.
-    `ring_pps`: TRex's own ring drops packets above this rate (`ierrors`). `max_pps`: TRex sends no faster. `swallows`:
-    frames exceed the MTU, so only `oerrors` rise. `dies_after`: the process ends at the n-th start of traffic;
-    `dies_at`: at this method, after traffic was started. `silent`: it never answers. `silent_at`: it is stopped
-    (SIGSTOP) at this method, after traffic was started unless that starts it. `publishes`: it has a publisher. `wires`:
-    the ports' interfaces and MAC addresses; the first start of a port sends real frames, and if they do not arrive at
-    the other one, none does.
+    `max_pps`: TRex sends no faster. `swallows`: frames exceed the MTU, so only `oerrors` rise. `dies_after`: the
+    process ends at the n-th start of traffic; `dies_at`: at this method, after traffic was started. `silent`: it never
+    answers. `silent_at`: it is stopped (SIGSTOP) at this method, after traffic was started unless that starts it.
+    `publishes`: it has a publisher. `wires`: the ports' interfaces and MAC addresses; the first start of a port sends
+    real frames, and if they do not arrive at the other one, none does.
     """
 
     recorded: str = "stl_errors"
@@ -77,7 +76,6 @@ class Plan:
     line_bps: float = 10e9
     capacity_pps: float = 1e12
     loss_ratio: float = 0.0
-    ring_pps: float = 1e12
     max_pps: float = 1e12
     swallows: bool = False
     silent: bool = False
@@ -102,7 +100,6 @@ class Port:
     running: bool = False
     sent: float = 0.0  # totals of traffic that has ended
     received: float = 0.0
-    dropped: float = 0.0
     refused: float = 0.0
     # Of its latency stream, since that was added: totals sent, and received by the other port, of traffic that has
     # ended, and the number of starts.
@@ -134,20 +131,18 @@ class Server:
 
     # packets sent, and where they are lost
 
-    def _flow(self, port: Port, now: float) -> tuple[float, float, float, float]:
-        """Return totals of the running traffic: sent, received by the other port, dropped by TRex's ring, refused by
-        the interface."""
+    def _flow(self, port: Port, now: float) -> tuple[float, float, float]:
+        """Return totals of the running traffic: sent, received by the other port, refused by the interface."""
         if not port.running:
-            return 0, 0, 0, 0
+            return 0, 0, 0
         wanted = port.rate_pps + self._probes_pps(port)
         rate = min(wanted, self.plan.max_pps)
         whole = wanted * port.duration if port.duration > 0 else 1e18
         count = min(rate * (now - port.since), whole)
         if self.plan.swallows:
-            return 0, 0, 0, count
+            return 0, 0, count
         passed = count * min(1, self.plan.capacity_pps / rate if rate else 1) * (1 - self.plan.loss_ratio)
-        ring = passed * max(0.0, 1 - self.plan.ring_pps / rate) if rate else 0.0
-        return count, passed - ring, ring, 0
+        return count, passed, 0
 
     def _probes_pps(self, port: Port) -> float:
         """Return the rate of the latency streams, which the multiplier does not scale."""
@@ -155,7 +150,7 @@ class Server:
 
     def _probes(self, port: Port, now: float) -> tuple[float, float]:
         """Return totals of a port's latency stream since it was added: sent, and received by the other port."""
-        sent, received, _ring, _refused = self._flow(port, now)
+        sent, received, _refused = self._flow(port, now)
         pps = self._probes_pps(port)
         share = pps / (pps + port.rate_pps) if pps else 0.0
         return port.probes[0] + share * sent, port.probes[1] + share * received
@@ -189,13 +184,12 @@ class Server:
 
     def _settle(self, number: int, now: float) -> None:
         port, peer = self.ports[number], self.ports[number ^ 1]
-        sent, received, ring, refused = self._flow(port, now)
+        sent, received, refused = self._flow(port, now)
         port.probes = self._probes(port, now)
         port.running = False
         port.sent += sent
         port.refused += refused
         peer.received += received
-        peer.dropped += ring
 
     def _ended(self, now: float) -> None:
         """End traffic whose scheduled packets are all sent."""
@@ -219,12 +213,12 @@ class Server:
     def counters(self, number: int) -> dict[str, Any]:
         now = time.monotonic()
         port, peer = self.ports[number], self.ports[number ^ 1]
-        sent, _received, _ring, refused = self._flow(port, now)
-        _sent, received, ring, _refused = self._flow(peer, now)
+        sent, _received, refused = self._flow(port, now)
+        _sent, received, _refused = self._flow(peer, now)
         out, arrived = int(port.sent + sent), int(port.received + received)
         return {
             "opackets": out, "ipackets": arrived, "obytes": 64 * out, "ibytes": 64 * arrived,
-            "oerrors": int(port.refused + refused), "ierrors": int(port.dropped + ring), "m_cpu_util": 0.0,
+            "oerrors": int(port.refused + refused), "ierrors": 0, "m_cpu_util": 0.0,
             "m_total_tx_pps": 0.0, "m_total_tx_bps": 0.0, "m_total_rx_pps": 0.0, "m_total_rx_bps": 0.0,
         }  # fmt: skip
 
