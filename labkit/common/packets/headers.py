@@ -122,10 +122,6 @@ def _protocol(number: int) -> str:
     return PROTOCOLS.get(number, f"IP protocol {number}")
 
 
-def _mac(data: bytes) -> str:
-    return data.hex(":")
-
-
 def _raw(data: bytes, length: int) -> Decoded:
     (first,) = struct.unpack_from("B", data)
     kind = {4: "ip", 6: "ip6"}.get(first >> 4, f"IP version {first >> 4}")
@@ -134,7 +130,7 @@ def _raw(data: bytes, length: int) -> Decoded:
 
 def _ethernet(data: bytes, length: int) -> Decoded:
     target, source, kind = struct.unpack_from("!6s6sH", data)
-    fields: dict[str, int | str] = {"source": _mac(source), "target": _mac(target)}
+    fields: dict[str, int | str] = {"source": source.hex(":"), "target": target.hex(":")}
     following = _ethertype(kind) if kind >= 0x600 else "802.3"  # below, it is a length (IEEE 802.3)
     return Layer("ethernet", "Ethernet", ETHERNET_BYTES, length, fields), following
 
@@ -151,9 +147,9 @@ def _arp(data: bytes, length: int) -> Decoded:
         return _nonsense(f"ARP of type {hardware} for 0x{protocol:04x}", length)
     sender_mac, sender, target_mac, target = struct.unpack_from("!6s4s6s4s", data, 8)
     one, other = str(IPv4Address(sender)), str(IPv4Address(target))
-    texts = {1: f"who-has {other} tell {one}", 2: f"{one} is-at {_mac(sender_mac)}"}
+    texts = {1: f"who-has {other} tell {one}", 2: f"{one} is-at {sender_mac.hex(':')}"}
     fields: dict[str, int | str] = {"operation": operation, "source": one, "target": other}
-    fields |= {"source_mac": _mac(sender_mac), "target_mac": _mac(target_mac)}
+    fields |= {"source_mac": sender_mac.hex(":"), "target_mac": target_mac.hex(":")}
     return Layer("arp", f"ARP {texts.get(operation, f'operation {operation}')}", 28, 28, fields), None
 
 
