@@ -106,7 +106,8 @@ def facts(path: ExistingNetwork) -> dict[str, Facts]:
     result: dict[str, Facts] = {}
     for space, state in zip(path.topology.namespaces, path.state.namespaces, strict=True):
         names = {one.name for one in state.interfaces}
-        tables, unread = _tables(space) if any(map(_is_nftables, state.rules)) else ({}, {})
+        has_nftables = any(name.startswith("nftables ") for name in state.rules)
+        tables, unread = _tables(space) if has_nftables else ({}, {})
         printed = Printed(space.run)
         result[space.name] = Facts(
             forwards=space.read(forwarding).strip() == "1",
@@ -367,7 +368,7 @@ class _Copy:
         for what, lines in was.printed.items():
             self._list(f"{what} of {at}", [one for one in lines if one not in printed.get(what, ())])
         yield from self._rules(at, was, made)
-        if legacy := [name for name in state.rules if not _is_nftables(name)]:
+        if legacy := [name for name in state.rules if not name.startswith("nftables ")]:
             self.lacks.append(f"the rules of {', '.join(legacy)} of {at}: iptables-legacy-save shows them")
 
     def _list(self, what: str, lines: list[str]) -> None:
@@ -514,11 +515,6 @@ def _quota_cpus(pid: int | None) -> float | None:
         quota = None if pid is None else machine.quota_cpus(pid)
         return None if quota == machine.quota_cpus() else quota
     return None
-
-
-def _is_nftables(name: str) -> bool:
-    """Return whether a name of `NamespaceState.rules` is that of a chain of nftables."""
-    return name.startswith("nftables ")
 
 
 def _tables(space: Namespace) -> tuple[dict[str, str], dict[str, str]]:
