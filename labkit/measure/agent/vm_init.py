@@ -97,7 +97,6 @@ def _converse(port: ByteStream, report: dict[str, Any]) -> None:
     while (first := requests.take()) is None:
         requests.add(_read_input(port))
     child = Child(report)
-    how = ""
     try:
         with contextlib.suppress(Failed):  # it has ended already; `_relay` reads how
             child.send(msgspec.json.encode(report | msgspec.json.decode(first)))
