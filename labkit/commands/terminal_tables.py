@@ -123,13 +123,19 @@ def _table(title: str, names: Sequence[str]) -> Table:
 
 
 def show_verdicts(df: pd.DataFrame, more: Callable[[pd.DataFrame], None] = lambda _df: None) -> None:
-    """Print the answer, a table of verdicts for each host with its reasons, what `more` prints, then all doubts."""
+    """Print the answer, a table of verdicts for each host with its reasons, what `more` prints, then all doubts.
+
+    What is the same in all lines of a table stands in its title.
+    """
     console = new_console()
     every = all_verdicts(df)
     for sentence in answer(every):
         console.print(f"{sentence}.\n", style="bold")
     for suffix, result in _hosts(every):
-        table, reasons = _verdicts(suffix, result)
+        names, cells, same, reasons = verdict_cells.table(result)
+        table = _table(f"Verdicts{suffix}{same}", names)
+        for line in cells:
+            table.add_row(*line)
         console.print(table)
         console.print()
         _print_list(reasons)
@@ -140,18 +146,6 @@ def show_verdicts(df: pd.DataFrame, more: Callable[[pd.DataFrame], None] = lambd
     _print_list(first)
     if rest:
         _print_list([f"and {units.counted(len(rest), 'lesser doubt')}: `labkit report RUN` lists them"])
-
-
-def _verdicts(suffix: str, result: pd.DataFrame) -> tuple[Table, list[str]]:
-    """Return the table of verdicts of one host, and the sentences that explain it.
-
-    What is the same in all lines stands in its title. The last interval is that of the baseline measured twice.
-    """
-    names, cells, same, reasons = verdict_cells.table(result)
-    table = _table(f"Verdicts{suffix}{same}", names)
-    for line in cells:
-        table.add_row(*line)
-    return table, reasons
 
 
 def show_comparison(df: pd.DataFrame, sentences: Sequence[str]) -> None:
