@@ -208,13 +208,6 @@ class Folder(argparse.Action):
         setattr(into, self.dest, Path(value))
 
 
-def port(text: str) -> int:
-    """Parse the number of a TCP port that a user may take. Raises BadInput."""
-    if not (text.isascii() and text.isdigit() and 1024 <= int(text[:9]) <= 65535):
-        raise BadInput(f"--port {text[:20]}: choose 1024 to 65535")
-    return int(text)
-
-
 def refuse(given: argparse.Namespace, options: Sequence[str], where: str) -> None:
     """Raise BadInput for the first of these options that is given although nothing uses it there."""
     for name in options:

@@ -21,6 +21,7 @@ from labkit.commands import arguments
 from labkit.commands.console import new_console, new_table
 from labkit.common import run_folder, safe_files, units
 from labkit.common.errors import BadInput, Unsupported, choose
+from labkit.common.limits import Within
 from labkit.common.packets import pcapng
 from labkit.common.printable import printable, printable_json
 from labkit.measure import topologies
@@ -324,7 +325,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "show a page on loopback, behind a token, instead of a table"
     parser.add_argument("--serve", action="store_true", help=text)
     text = "the page's port, with --serve; default: a free one"
-    parser.add_argument("--port", type=arguments.port, metavar="N", help=text)
+    parser.add_argument("--port", type=int, metavar="N", help=text)
     text = "each client of the topology pings its server meanwhile"
     parser.add_argument("--ping", action="store_true", help=text)
     arguments.add_json(parser, "print the last counts as one JSON object")
@@ -334,6 +335,7 @@ def run(given: argparse.Namespace) -> int:
     pairs = arguments.name_value_pairs(given.parameters)
     unused = ("seconds", "pcapng", "json") if given.serve else ("port",)
     arguments.refuse(given, unused, "with --serve" if given.serve else "without --serve")
+    Within(1024, 65535).check("--port", given.port)  # those that a user may take
     if given.serve:
         return serve(given.target, pairs, given.port, given.ping)
     watch(given.target, pairs, given.seconds, given.pcapng, given.ping, given.json)

@@ -314,7 +314,7 @@ def test_runs_are_refused_in_one_sentence(capsys: pytest.CaptureFixture[str]) ->
 COMMANDS = """
 monitor veth --serve --seconds 1 -> labkit: --seconds does nothing with --serve: leave it out
 monitor veth --port 8866 -> labkit: --port does nothing without --serve: leave it out
-monitor veth --serve --port 99999999 -> labkit: --port 99999999: choose 1024 to 65535
+monitor veth --serve --port 99999999 -> labkit: --port=99999999 is outside 1024 to 65535
 rows --columns --csv x -> labkit: --csv does nothing with --columns: leave it out
 rows run --columns -> labkit: RUN does nothing with --columns: leave it out
 kernels --json install -> labkit: --json does nothing with install: leave it out
