@@ -1,7 +1,5 @@
 """Execute a notebook with papermill into a folder: completely or not at all, with progress."""
 
-from __future__ import annotations
-
 import logging
 import os
 import tempfile
@@ -9,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -18,9 +16,6 @@ from labkit.common.errors import BadInput, Failed
 from labkit.runner.permissions import PROGRESS
 from labkit.runner.progress import Bar
 from labkit.runner.run import KEEP_FAILED
-
-if TYPE_CHECKING:
-    from traitlets.config import Config
 
 SAFE_PATH = "PYTHONSAFEPATH"
 
@@ -43,6 +38,7 @@ def execute(
     import papermill
     from jupyter_client.kernelspec import NATIVE_KERNEL_NAME
     from nbclient.exceptions import DeadKernelError
+    from traitlets.config import Config
 
     # Papermill's messages are in the errors below. An interrupted cell leaves asyncio a task whose error nobody reads.
     for logger in ("papermill", "asyncio"):
@@ -66,7 +62,8 @@ def execute(
                 progress_bar=False,
                 cwd=str(notebook.parent),
                 extra_arguments=["--log-level=CRITICAL"],  # an interrupt is not a kernel error
-                config=private_kernel(),
+                # Other users of the machine read and send nothing of the kernel.
+                config=Config(KernelManager={"transport_encryption": "required"}),
             )
         except papermill.PapermillExecutionError as error:
             kind = BadInput if error.ename == "BadInput" else Failed
@@ -83,13 +80,6 @@ def execute(
             ) from None
         run_folder.write(folder / "notebook.ipynb", executed.read_bytes())
         safe_files.remove(folder / "failed.ipynb")
-
-
-def private_kernel() -> Config:
-    """Return the configuration of a notebook's kernel of which other users of the machine read and send nothing."""
-    from traitlets.config import Config
-
-    return Config(KernelManager={"transport_encryption": "required"})
 
 
 def _literal(path: Path) -> str:
