@@ -470,18 +470,12 @@ def show(folder: Path, bar: Bar) -> Path:
             )
             result = scratch.path / "plain.ipynb"
             plain_notebook.write(result, described["experiment"])
-        _show(folder, described, result, bar)
+        known = parameters_of(result)
+        parameters = {name: value for name, value in described["parameters"].items() if name in known}
+        bar.doing(f"executing the notebook {result.name} over the run, for the report")
+        parameters["folder"] = str(folder.absolute())
+        papermill_run.execute(result, folder, parameters, bar, "report", keep_failed=True)
     return folder / "notebook.ipynb"
-
-
-def _show(folder: Path, described: dict[str, Any], result: Path, bar: Bar) -> None:
-    parameters = {
-        name: value for name, value in described["parameters"].items() if name in parameters_of(result)
-    }
-    bar.doing(f"executing the notebook {result.name} over the run, for the report")
-    papermill_run.execute(
-        result, folder, {**parameters, "folder": str(folder.absolute())}, bar, "report", keep_failed=True
-    )
 
 
 def _without_reused(
