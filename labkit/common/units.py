@@ -47,6 +47,11 @@ def listed(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
 
 
+def first(words: Sequence[str], most: int, joint: str = ", ") -> str:
+    """Join the first words, and say how many more there are: `a, b and 3 more`."""
+    return joint.join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
+
+
 def digits(value: float, sign: bool = False) -> str:
     """Format a number with three significant digits and no exponent: 20234 gives `20,200`, 0.7684 gives `0.768`."""
     return f"{float(f'{value:.3g}'):{'+' if sign else ''},.15g}"

@@ -18,6 +18,7 @@ from labkit.analysis.flame.frame_tree import Ints, Tree, build_tree
 from labkit.analysis.flame.profile import Arm
 from labkit.analysis.flame.significance import Bools, Spread, compared, run_variation
 from labkit.analysis.protocols import CostUnit
+from labkit.common import units
 
 REST, TOTAL = "everything else", "total"
 ROWS = 12
@@ -89,9 +90,9 @@ class Difference:
         if not len(tops):
             return pd.DataFrame()
         most = sorted(tops, key=lambda frame: -int(tree.total[frame].sum()))
-        names = ", ".join(folded_stacks.plain(tree.names[tree.name[frame]]) for frame in most[:3])
+        names = [folded_stacks.plain(tree.names[tree.name[frame]]) for frame in most]
         sums = tree.total[tops].sum(axis=0)[None, :]
-        text = f"other programs ({names}{f' and {len(most) - 3} more' if len(most) > 3 else ''})"
+        text = f"other programs ({units.first(names, 3)})"
         return _table(self.judge(sums), sums).assign(function=[text], kind="")
 
     def _ends(self, samples: Ints, rest: Sequence[int] | Ints, inclusive: bool) -> pd.DataFrame:

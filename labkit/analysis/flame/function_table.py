@@ -126,8 +126,5 @@ def _by(whole: pd.Series) -> str:
 
 def _names(table: pd.DataFrame) -> str:
     """Return the first functions of a table as a list for a sentence."""
-    names = list(table["function"].iloc[:3])
-    more = len(table) - len(names)
-    if more:
-        return f"{', '.join(names)} and {more} more"
-    return units.listed(names)
+    names = list(table["function"])
+    return units.first(names, 3) if len(names) > 3 else units.listed(names)

@@ -421,9 +421,7 @@ def _alike(values: npt.NDArray[np.float64], order: Sequence[int]) -> dict[int, l
 def _with_repeats(names: Sequence[str], at: int, others: Sequence[int]) -> str:
     if not others:
         return names[at]
-    shown = ", ".join(names[one] for one in others[:SHOWN])
-    more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
-    return f"{names[at]} (equal: {shown}{more})"
+    return f"{names[at]} (equal: {units.first([names[one] for one in others], SHOWN)})"
 
 
 def _on_both(sides: Sides) -> tuple[list[str], str]:
@@ -437,8 +435,7 @@ def _on_both(sides: Sides) -> tuple[list[str], str]:
     names = sorted(name for name in left | right if _place(name) not in lacking)
     if not lacking:
         return names, ""
-    shown = ", ".join(lacking[:SHOWN]) + (f" and {len(lacking) - SHOWN} more" if len(lacking) > SHOWN else "")
-    return names, f" Not compared, because one side lacks it: {shown}."
+    return names, f" Not compared, because one side lacks it: {units.first(lacking, SHOWN)}."
 
 
 def _place(name: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from labkit.common import existing_names
+from labkit.common import existing_names, units
 from labkit.common.errors import BadInput, Failed, LabkitError
 from labkit.common.topology_state import RULE, InterfaceState, State, TunnelState
 from labkit.common.topology_state import Namespace as NamespaceState
@@ -372,8 +372,7 @@ class _Copy:
             self.lacks.append(f"the rules of {', '.join(legacy)} of {at}: iptables-legacy-save shows them")
 
     def _list(self, what: str, lines: list[str]) -> None:
-        more = f" and {len(lines) - MOST} more" if len(lines) > MOST else ""
-        self.lacks += [f"{what}: {'; '.join(lines[:MOST])}{more}"] if lines else []
+        self.lacks += [f"{what}: {units.first(lines, MOST, '; ')}"] if lines else []
 
     def _tries(self, apply: Any, part: parts.Part, made: Namespace) -> bool:
         """Apply a part to the copy; say what it lacks if that is refused."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from itertools import pairwise
 
+from labkit.common import units
 from labkit.common.errors import BadInput, Unsupported
 from labkit.measure.existing.spaces import MASTERS, NO_MAC, UPPERS, Place, Space, Spaces
 from labkit.measure.topologies.network.kinds import KINDS
@@ -211,8 +212,7 @@ def others_than(used: list[tuple[str, str]], found: list[tuple[str, str]]) -> li
     versions = {ip_address(one).version for one, _other in used}
     of_versions = [both for both in found if ip_address(both[0]).version in versions]
     left = [f"{one} to {other}" for one, other in of_versions if (one, other) not in used]
-    more = f" and {len(left) - MOST_PAIRS} more" if len(left) > MOST_PAIRS else ""
-    words = ", ".join(left[:MOST_PAIRS]) + more
+    words = units.first(left, MOST_PAIRS)
     return [f"the path between other addresses of the ends, {words}: --address chooses"] if left else []
 
 

@@ -20,7 +20,7 @@ import msgspec
 from distributed import CancelledError, Client, Future, KilledWorker
 
 import labkit
-from labkit.common import errors, safe_files, schema
+from labkit.common import errors, safe_files, schema, units
 from labkit.common.errors import BadInput, Failed
 from labkit.runner import sweep as sweeps
 from labkit.runner.cluster import folders, worker
@@ -225,14 +225,13 @@ class _Handing:
     def _show(self) -> None:
         there = [f"{one.what()} on {one.worker.partition('://')[2]}" for one in self.running.values()]
         left = len(self.waiting) + len(self.running)
-        shown = "; ".join(there[:3]) or "waiting for a worker"
-        more = f" and {len(there) - 3} more" if len(there) > 3 else ""
+        shown = units.first(there, 3, "; ") or "waiting for a worker"
         planned_s = self.sweep.planned_s
         done_s = sum(min(one.event.get("done_s", 0.0), planned_s(one.point)) for one in self.running.values())
         self.bar.see(
             {
                 "event": "progress",
-                "what": f"{self.count - left} of {self.count} points; {shown}{more}",
+                "what": f"{self.count - left} of {self.count} points; {shown}",
                 "done_s": self.done_s + done_s,
                 "total_s": self.total_s,
                 "elapsed_s": time.monotonic() - self.begun,

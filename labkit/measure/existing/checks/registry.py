@@ -161,6 +161,4 @@ def _unusual(seen: Evidence) -> str:
         for name, value in space.files.items()
         if not _NORMAL.search(name) and usual.get(_OF_INTERFACE.sub(r".default.\1", name), value) != value
     ]
-    more = f" and {len(differing) - MAX_SHOWN} more" if len(differing) > MAX_SHOWN else ""
-    shown = ", ".join(differing[:MAX_SHOWN])
-    return f"; unlike a new namespace, {shown}{more}" if differing else ""
+    return f"; unlike a new namespace, {units.first(differing, MAX_SHOWN)}" if differing else ""
