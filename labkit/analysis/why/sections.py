@@ -15,7 +15,6 @@ import plotly.graph_objects as go
 
 from labkit.analysis import figures, flame, protocols
 from labkit.analysis.flame import load_profiles
-from labkit.analysis.flame.load_profiles import observed
 from labkit.analysis.flame.significance import CLAIM_SHARE, compared, estimate, half_interval, run_variation
 from labkit.analysis.protocols import CostUnit
 from labkit.analysis.why import counter_tables, work
@@ -277,29 +276,23 @@ def function_times(point: ProfiledPoint) -> list[str | pd.DataFrame | go.Figure]
     sides: dict[str, tuple[pd.DataFrame, TimedRounds]] = {}
     nothing: list[str] = []
     of = counter_tables.work_unit(point)
-    for name, rows in list(point.named_sides())[:2]:
+    every = observed_by(point, "function_times")
+    timed = [[(report, row) for report, row in rounds if report.get("functions")] for rounds in every]
+    if not all(timed[:2]):
+        return [NOT.format("function_times")]
+    worked = [[one for one in rounds if counter_tables.has_known_work(one[1][of.work])] for rounds in timed]
+    for (name, rows), rounds, known in zip(point.named_sides(), timed[:2], worked, strict=False):
         own = rows[rows["observer"].eq("function_times") & rows["status"].eq("ok")]
-        rounds = [(observed(row["observed"]), row) for _, row in own.iterrows()]
-        rounds = [(each, row) for each, row in rounds if each.get("functions")]
-        if not rounds:
-            return [NOT.format("function_times")]
-        worked = [(each, row) for each, row in rounds if counter_tables.has_known_work(row[of.work])]
-        if len(worked) < len(rounds):
-            nothing.append(f"{len(rounds) - len(worked)} of {len(rounds)} rounds of {name}")
-        rounds = worked or rounds  # without known work, costs are shown as "–"
-        sides[name] = (own, rounds)
-    again = [
-        (report, row)
-        for report, row in observed_by(point, "function_times")[2]
-        if report.get("functions") and counter_tables.has_known_work(row[of.work])
-    ]
+        if len(known) < len(rounds):
+            nothing.append(f"{len(rounds) - len(known)} of {len(rounds)} rounds of {name}")
+        sides[name] = (own, known or rounds)  # without known work, costs are shown as "–"
     seen = {name: (rows, [each for each, _ in rounds]) for name, (rows, rounds) in sides.items()}
     text = " ".join([TIMED.format(of.description), *_tracers(sides), *point.doubts("function_times")])
     if nothing:
         text += counter_tables.LEFT_OUT.format(" and ".join(nothing))
     return [
         text,
-        function_time_table(list(sides), [*(rounds for _, rounds in sides.values()), again], of),
+        function_time_table(list(sides), [*(rounds for _, rounds in sides.values()), worked[2]], of),
         figures.function_times(seen),
     ]
 
