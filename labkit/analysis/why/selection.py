@@ -351,7 +351,7 @@ def _arm(run: Run, name: str | None) -> str:
     if name:
         raise BadInput(f"{run.folder} has no arm {name}: {choose(name, there)}")
     first = [arm for arm in there if arm not in map(run.second, there)]
-    if not name and len(first) != 1:
+    if len(first) != 1:
         raise BadInput(f"{run.folder} has the arms {', '.join(first)}: name one of them as {run.folder}:ARM")
     return first[0]
 
