@@ -214,8 +214,7 @@ class Sockperf(RequestGenerator):
             programs += clients
             late_s = time.monotonic() + START_S
             for client in clients:
-                while BEGUN not in client.output_so_far() and not client.poll() and time.monotonic() < late_s:
-                    time.sleep(0.002)
+                client.ready(lambda one=client: BEGUN in one.output_so_far(), late_s)
             process.wait(clients, time.monotonic() + WARM_S + parameters.omit_s)
             with counting:
                 process.wait(clients, time.monotonic() + parameters.duration_s)
