@@ -29,6 +29,7 @@ from ci_summary import pytest_terminal_summary as pytest_terminal_summary
 from xdist.scheduler import LoadFileScheduling
 
 ROOT = Path(__file__).resolve().parents[1]
+SAMPLES = ROOT / "tests/samples"
 AS_ROOT = os.geteuid() == 0
 IN_A_NAMESPACE = ["unshare", "--net"] if AS_ROOT else ["unshare", "--user", "--map-root-user", "--net"]
 
@@ -36,6 +37,11 @@ IN_A_NAMESPACE = ["unshare", "--net"] if AS_ROOT else ["unshare", "--user", "--m
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 Need = Callable[..., None]
+
+
+def sample(name: str) -> str:
+    """Return the text of a sample."""
+    return (SAMPLES / name).read_text()
 
 
 def works(*argv: str, stdin: str = "") -> bool:

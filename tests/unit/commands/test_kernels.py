@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import sample
 
 from labkit import cli
 from labkit.commands import kernels as kernels_command
@@ -223,8 +223,7 @@ def test_packages_of_apt() -> None:
         == f"linux-image-{AMD64}"
     )
     meta, package = (
-        debian_kernels.read_show((ROOT / f"tests/samples/apt-cache-show-2.6.1-{kind}.txt").read_text())
-        for kind in ("meta", "image")
+        debian_kernels.read_show(sample(f"apt-cache-show-2.6.1-{kind}.txt")) for kind in ("meta", "image")
     )
     assert (meta.image, meta.version) == ("linux-image-6.1.0-56-cloud-amd64", "6.1.192-2")
     assert package == debian_kernels.Package(meta.image, "6.1.192-2", 26713492, 105548 * 1024, None)

@@ -1,10 +1,9 @@
 """Output of function_graph becomes call trees: real traces of 6.1 and 6.12, and their irregularities."""
 
-from conftest import ROOT
+from conftest import SAMPLES
 
 from labkit.common.call_trees import Reader, Tree
 
-SAMPLES = ROOT / "tests/samples"
 ROOTS = ("udp_sendmsg", "udpv6_sendmsg", "tcp_sendmsg", "net_rx_action")
 HEAD = " 0)   iperf3-7     "
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import ROOT, Need
+from conftest import Need, sample
 
 from labkit.commands import doctor_text
 from labkit.common import privileges
@@ -18,12 +18,7 @@ from labkit.measure.capabilities import Capability, base
 from labkit.system import machine, process
 from labkit.system.machine import cpu_time, interfaces, programs, provenance
 
-SAMPLES = ROOT / "tests/samples"
 HEX = re.compile(r"[0-9a-f]{12}")
-
-
-def sample(name: str) -> str:
-    return (SAMPLES / name).read_text()
 
 
 class TestCpuTime:

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import SAMPLES
 
 from benchmarks import folding as benchmark
 from labkit.common.errors import Failed
 from labkit.measure.observers.perf import fold_stacks
 from labkit.measure.observers.perf.fold_stacks import StackCounter
 
-SAMPLES = Path(__file__).parents[3] / "samples"
 TEXT = (SAMPLES / "perf-script-6.1.txt").read_bytes()
 PERIODS = (50_000, 1_001_001)  # for two recordings; inferno counts nanoseconds of cpu-clock
 

@@ -5,14 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from conftest import SAMPLES
 
 from labkit.analysis.flame import packet_calls
 from labkit.measure.observers.base import Observation
 from labkit.measure.observers.ftrace import function_graph, session
 from labkit.measure.traffic.registry import PROTOCOLS
-
-SAMPLES = ROOT / "tests/samples"
 
 
 def report(folder: Path, trace: str, *roots: str) -> Observation:

@@ -4,10 +4,9 @@ import gzip
 import io
 import random
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import SAMPLES, sample
 
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure.observers.ftrace import (
@@ -21,14 +20,13 @@ from labkit.measure.observers.ftrace.function_times import FIELDS, Collected, co
 from labkit.measure.observers.ftrace.histogram import Distribution
 from labkit.system import process
 
-SAMPLES = ROOT / "tests/samples"
 PINGS = 40  # in each sample, over loopback: a request and a reply each
 FUNCTIONS = ("ip_rcv", "icmp_rcv")
 
 
 def layout(version: str) -> ring_buffer.Layout:
-    names = (SAMPLES / f"funcgraph-{name}-{version}.txt" for name in ("header_page", "exit-format"))
-    return ring_buffer.layout(*(path.read_text() for path in names), FIELDS)
+    texts = (sample(f"funcgraph-{name}-{version}.txt") for name in ("header_page", "exit-format"))
+    return ring_buffer.layout(*texts, FIELDS)
 
 
 def content(version: str) -> bytes:
@@ -74,13 +72,13 @@ def test_damaged_pages_are_refused() -> None:
 
 
 def test_incomplete_or_reordered_format_is_refused() -> None:
-    header, whole = (SAMPLES / f"funcgraph-{name}-6.1.txt" for name in ("header_page", "exit-format"))
+    header, whole = (sample(f"funcgraph-{name}-6.1.txt") for name in ("header_page", "exit-format"))
     for text, fields, words in (
         ("name: other\nID: 4\n", FIELDS, "calltime"),
-        (whole.read_text(), tuple(reversed(FIELDS)), "unexpected field"),
+        (whole, tuple(reversed(FIELDS)), "unexpected field"),
     ):
         with pytest.raises(Failed, match=words):
-            ring_buffer.layout(header.read_text(), text, fields)
+            ring_buffer.layout(header, text, fields)
 
 
 def test_quantiles() -> None:
@@ -128,7 +126,7 @@ def test_both_reasons_without_a_tracer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_output_of_bpftrace() -> None:
-    text = Path(SAMPLES / "bpftrace-0.17.0-times.jsonl").read_text()
+    text = sample("bpftrace-0.17.0-times.jsonl")
     result = bpftrace_times.parse(text, ["ip_rcv", "__netif_receive_skb_core"])
     one = result["ip_rcv"]
     assert one["count"] == 1000

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from conftest import sample
 
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.common.topology_state import Step
@@ -25,11 +26,6 @@ WAY = [
     ("between", "port1", "out"),
     ("server0", "eth0", "in"),
 ]
-SAMPLES = Path(__file__).parents[3] / "samples"
-
-
-def sample(name: str) -> str:
-    return (SAMPLES / name).read_text()
 
 
 def test_output_of_perf_stat() -> None:

@@ -1,29 +1,24 @@
 """The output of Open vSwitch 3.1 is parsed (userspace datapath here, kernel datapath of Debian 12)."""
 
-from pathlib import Path
-
 import pytest
+from conftest import sample
 
 from labkit.measure.observers import switch
 
-SAMPLES = Path(__file__).parents[3] / "samples"
-SHOW = (SAMPLES / "ovs-3.1-dpctl-show.txt").read_text()
-SHOW_KERNEL = (SAMPLES / "ovs-3.1-dpctl-show-kernel.txt").read_text()
-FLOWS = (SAMPLES / "ovs-3.1-dpctl-dump-flows.txt").read_text()
-STATS = (SAMPLES / "ovs-3.1-pmd-stats-show.txt").read_text()
+STATS = sample("ovs-3.1-pmd-stats-show.txt")
 
 
 def test_output_of_open_vswitch() -> None:
-    ports, own, state = switch.datapaths(SHOW)
+    ports, own, state = switch.datapaths(sample("ovs-3.1-dpctl-show.txt"))
     assert list(ports) == ["ovs-netdev", "port0"]
     assert (ports["port0"]["rx_packets"], ports["port0"]["tx_packets"]) == (250, 251)
     assert (ports["port0"]["rx_dropped"], ports["ovs-netdev"]["tx_dropped"]) == (1, 7)
     assert own == {"hit": 502, "missed": 2, "lost": 3}
     assert state == {"flows": 2}
-    _ports, own, state = switch.datapaths(SHOW_KERNEL)
+    _ports, own, state = switch.datapaths(sample("ovs-3.1-dpctl-show-kernel.txt"))
     assert own == {"hit": 18, "missed": 6, "lost": 0, "masks_hit": 47}
     assert state == {"flows": 4, "masks": 2}
-    [flow] = switch.flows(FLOWS).values()
+    [flow] = switch.flows(sample("ovs-3.1-dpctl-dump-flows.txt")).values()
     assert (flow["packets"], flow["actions"]) == (251, "port0,mirror0,mirror1")
     assert flow["match"].startswith("recirc_id(0),in_port(port1),packet_type(ns=0,id=0),eth(src=")
     assert "skb_priority" not in flow["match"]

@@ -8,17 +8,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from conftest import sample
 
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.traffic import base, iperf3
 
-SAMPLES = Path(__file__).parents[3] / "samples"
 Page = dict[str, Any]
 
 
 def end(name: str, side: str) -> Page:
-    page: Page = json.loads((SAMPLES / f"iperf3-3.12-{name}-{side}.json").read_text())
+    page: Page = json.loads(sample(f"iperf3-3.12-{name}-{side}.json"))
     return page
 
 
