@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from sandbox import shell_program
 
 PARTS = ("test", "test-long", "test-alone")
 # Each part ends as the file of its name says, and records pytest's exit code if pytest ran.
-MAKE = """#!/bin/sh
+MAKE = """
 echo "make $1" >>log
 [ "$1" != setup ] || exit 0
 mkdir -p .pytest_cache
@@ -29,15 +30,9 @@ AGAIN = "again"
 def tree(tmp_path: Path) -> Path:
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci/run", tmp_path / ".ci/run")
-    for name, text in {
-        "bin/make": MAKE,
-        ".venv/bin/labkit": "#!/bin/sh\n",
-        ".venv/bin/python": f'#!/bin/sh\necho "python $*" >>log\nexit "$(cat {AGAIN})"\n',
-    }.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        path.chmod(0o755)
+    shell_program(tmp_path / "bin", "make", MAKE)
+    shell_program(tmp_path / ".venv/bin", "labkit", "")
+    shell_program(tmp_path / ".venv/bin", "python", f'echo "python $*" >>log\nexit "$(cat {AGAIN})"')
     return tmp_path
 
 

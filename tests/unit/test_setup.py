@@ -15,6 +15,7 @@ import yaml
 from conftest import NEEDS, ROOT
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from sandbox import shell_program
 
 from labkit import cli
 from labkit.analysis.report.images import svgs
@@ -108,12 +109,9 @@ def test_packages_that_apt_lacks_do_not_stop_the_others(tmp_path: Path) -> None:
         "apt-get": 'echo "$@" >>called',
         "id": "echo 0",
     }
-    (tmp_path / "bin").mkdir()
     for name, script in programs.items():
-        program = tmp_path / "bin" / name
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
-    environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "LABKIT_NO_SKIP": ""}
+        path = shell_program(tmp_path / "bin", name, script)
+    environment = {**os.environ, "PATH": path, "LABKIT_NO_SKIP": ""}
     done = subprocess.run(
         ["make", "-f", ROOT / "Makefile", "debian"],
         cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,

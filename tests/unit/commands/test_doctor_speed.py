@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sandbox import shell_program
 
 from labkit.measure import capabilities
 from labkit.measure.capabilities import Capability, tools
@@ -12,10 +13,7 @@ from labkit.measure.capabilities import Capability, tools
 
 def test_programs_run_while_the_kernel_is_probed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = tmp_path / "begun"
-    program = tmp_path / "iperf3"
-    program.write_text(f"#!/bin/sh\necho begun >>{begun}\necho 3.17\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("PATH", shell_program(tmp_path, "iperf3", f"echo begun >>{begun}\necho 3.17"))
     monkeypatch.setattr(tools, "TOOLS", ("iperf3",))
 
     def probe() -> list[Capability]:

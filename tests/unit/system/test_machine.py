@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from conftest import Need, sample
+from sandbox import shell_program
 
 from labkit.commands import doctor_text
 from labkit.common import privileges
@@ -89,9 +90,7 @@ class TestPrograms:
         self, sleep_s: float, deadline: Any, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """On a busy machine, a browser takes seconds to print it."""
-        (tmp_path / "slow").write_text(f"#!/bin/sh\nsleep {sleep_s}\necho slow 1.2\n")
-        (tmp_path / "slow").chmod(0o755)
-        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+        monkeypatch.setenv("PATH", shell_program(tmp_path, "slow", f"sleep {sleep_s}\necho slow 1.2"))
         found = programs.versions(["slow", "no-such-program"], **deadline)
         assert found == {"slow": version, "no-such-program": None}
 

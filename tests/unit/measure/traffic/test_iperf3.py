@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import sample
+from sandbox import shell_program
 
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
@@ -169,9 +170,6 @@ def test_flows_move_while_they_run(ends_after_s: float, monkeypatch: pytest.Monk
     ],
 )
 def test_versions(printed: str, words: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "iperf3"
-    program.write_text(f"#!/bin/sh\nprintf '%s' '{printed}'\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("PATH", shell_program(tmp_path, "iperf3", f"printf '%s' '{printed}'"))
     with pytest.raises(Unsupported, match=words) if words else nullcontext():
         assert iperf3.IPERF3.version() == printed.split()[1]

@@ -1,11 +1,12 @@
 """Display filters: a tshark that hangs, and tables of bounded size."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from example_frames import ethernet, ip, udp
-from sandbox import until
+from sandbox import shell_program, until
 
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.common.packets import ETHERNET
@@ -14,19 +15,14 @@ from labkit.measure.observers.monitor.display_filter import Tshark
 from labkit.measure.observers.monitor.kept import Row
 from labkit.system.machine import programs
 
-Tool = Callable[[str], None]
+Tool = Callable[[str], str]
 
 
 @pytest.fixture
 def tshark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tool:
     """Return a function that makes a shell script the program tshark."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-
-    def replace(script: str) -> None:
-        (tmp_path / "tshark").write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / "tshark").chmod(0o755)
-
-    return replace
+    return functools.partial(shell_program, tmp_path, "tshark")
 
 
 @pytest.mark.parametrize(
