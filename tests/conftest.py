@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -255,6 +255,17 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
     with sandbox(tmp_path_factory.mktemp("machine")) as made:
         yield made
+
+
+@pytest.fixture
+def namespace() -> Iterator[tuple[int, Any]]:
+    """Make a network namespace: its descriptor, and a socket to its kernel."""
+    from labkit.system import netlink
+
+    [(fd, kernel)] = netlink.new_namespaces(1)
+    with closing(kernel):
+        yield fd, kernel
+    os.close(fd)
 
 
 @pytest.fixture(scope="session")

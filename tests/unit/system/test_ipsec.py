@@ -1,8 +1,6 @@
 """What IPsec adds to a packet is asked of the kernel: the MTU of a socket, with and without the machine's policies."""
 
-import os
-from collections.abc import Iterator
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from socket import IPPROTO_TCP, SOCK_RAW, socket
 from types import SimpleNamespace
 from typing import Any
@@ -56,18 +54,14 @@ def test_the_kernel_says_what_ipsec_adds(target: str, added: int, monkeypatch: p
 
 
 @pytest.fixture
-def space() -> Iterator[int]:
+def space(namespace: Any) -> int:
     """Make a namespace in which v0 has addresses, and lo is up."""
-    [(fd, kernel)] = netlink.new_namespaces(1)
-    with closing(kernel):
-        try:
-            kernel.do(netlink.set_link(1), netlink.new_link("veth", "v0", index=7, peer={"name": "v1"}))
-            addresses = "ip address add 10.1.0.1/24 dev v0; ip address add fd00::1/64 dev v0 nodad"
-            with netlink.inside(fd):
-                process.output(["sh", "-ec", f"ip link set v1 up; {addresses}"])
-            yield fd
-        finally:
-            os.close(fd)
+    fd, kernel = namespace
+    kernel.do(netlink.set_link(1), netlink.new_link("veth", "v0", index=7, peer={"name": "v1"}))
+    addresses = "ip address add 10.1.0.1/24 dev v0; ip address add fd00::1/64 dev v0 nodad"
+    with netlink.inside(fd):
+        process.output(["sh", "-ec", f"ip link set v1 up; {addresses}"])
+    return fd
 
 
 @pytest.mark.needs("root", "ip", "veth", "policies of IPsec")

@@ -6,8 +6,8 @@ import os
 import struct
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sandbox import until
@@ -130,35 +130,33 @@ def expression(name: str, data: bytes) -> bytes:
     return attribute(1, attribute(1, name.encode() + b"\0") + attribute(2, data))
 
 
-def listed_rules(ruleset: str) -> dict[str, str]:
-    """Return what `rules` lists in a new namespace with these rules."""
-    [(fd, kernel)] = netlink.new_namespaces(1)
-    with closing(kernel):
-        try:
-            with netlink.inside(fd):
-                process.output(["nft", ruleset])
-                return netfilter.rules()
-        finally:
-            os.close(fd)
+def listed_rules(namespace: Any, ruleset: str) -> dict[str, str]:
+    """Return what `rules` lists in a namespace with these rules."""
+    with netlink.inside(namespace[0]):
+        process.output(["nft", ruleset])
+        return netfilter.rules()
 
 
 @pytest.mark.needs("root", "namespaces", "nft")
-def test_rules_that_change_all_the_time_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rules_that_change_all_the_time_are_listed(namespace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = netfilter.Netlink._answers
     monkeypatch.setattr(
         netfilter.Netlink, "_answers", lambda *given, **named: (answers(*given, **named)[0], True)
     )
-    result = listed_rules("add table ip t; add chain ip t c; add rule ip t c drop")
+    result = listed_rules(namespace, "add table ip t; add chain ip t c; add rule ip t c drop")
     assert result["nftables ip t c"].startswith("1 rule, digest ")
 
 
 @pytest.mark.needs("root", "namespaces", "nft")
-def test_only_the_first_elements_of_a_large_set_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_elements_of_a_large_set_are_read(
+    namespace: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(netfilter, "MAX_MESSAGES", 3)
     elements = ", ".join(f"10.0.{n >> 8}.{n & 255}" for n in range(9000))
     result = listed_rules(
+        namespace,
         f"add table ip t; add set ip t few {{ type ipv4_addr; elements = {{ 10.0.0.1 }}; }};"
-        f" add set ip t many {{ type ipv4_addr; elements = {{ {elements} }}; }}"
+        f" add set ip t many {{ type ipv4_addr; elements = {{ {elements} }}; }}",
     )
     assert result["nftables ip t set few"].startswith("1 element, digest ")
     count, _, words = result["nftables ip t set many"].partition(" ")

@@ -1,8 +1,7 @@
 """Filter expressions of the monitor: built expressions, rejected input, and libpcap's acceptance."""
 
-import os
 import time
-from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -59,21 +58,16 @@ def test_vlan_out_of_range() -> None:
 
 
 @pytest.mark.needs("root", "veth")
-def test_a_filter_is_for_an_interface_that_is_down_too() -> None:
+def test_a_filter_is_for_an_interface_that_is_down_too(namespace: Any) -> None:
     """It may come up while the monitor runs. libpcap asks an interface that is up: lo, if that is."""
-    [(fd, kernel)] = netlink.new_namespaces(1)
-    with closing(kernel):
-        try:
-            kernel.do(netlink.new_link("veth", "v0", index=7, up=False, peer={"name": "v1"}))
-            with netlink.inside(fd), pytest.raises(Unsupported, match="for v0: That device is not up"):
-                libpcap.compiled("vlan 7 and icmp", ETHERNET, 256, "v0")
-            kernel.do(netlink.set_link(1))
-            with netlink.inside(fd):
-                down = libpcap.compiled("vlan 7 and icmp", ETHERNET, 256, "v0")
-                kernel.do(netlink.set_link(7))
-                assert libpcap.compiled("vlan 7 and icmp", ETHERNET, 256, "v0") == down
-            assert (
-                libpcap.compiled("vlan 7 and icmp", ETHERNET, 256) != down
-            )  # a file has no tags beside packets
-        finally:
-            os.close(fd)
+    fd, kernel = namespace
+    kernel.do(netlink.new_link("veth", "v0", index=7, up=False, peer={"name": "v1"}))
+    with netlink.inside(fd), pytest.raises(Unsupported, match="for v0: That device is not up"):
+        libpcap.compiled("vlan 7 and icmp", ETHERNET, 256, "v0")
+    kernel.do(netlink.set_link(1))
+    with netlink.inside(fd):
+        down = libpcap.compiled("vlan 7 and icmp", ETHERNET, 256, "v0")
+        kernel.do(netlink.set_link(7))
+        assert libpcap.compiled("vlan 7 and icmp", ETHERNET, 256, "v0") == down
+    # A file has no tags beside packets.
+    assert libpcap.compiled("vlan 7 and icmp", ETHERNET, 256) != down
