@@ -25,10 +25,3 @@ def test_packets_that_the_display_filter_hides_are_not_missed(tmp_path: Path) ->
         writer.write(source)
     assert (writer.count, writer.missed) == (2, 1)
     assert len(pcapng.read((tmp_path / "file").read_bytes()).frames) == 2
-
-
-def test_long_descriptions_of_packets_are_cut() -> None:
-    """A frame may have thousands of labels, and a comment has 65,535 bytes at most."""
-    block = pcapng.packet(0, 0, 1, 60, bytes(60), "MPLS 5 / " * 10_000)
-    [frame] = pcapng.read(pcapng.header([("a:b", ETHERNET)], 256) + block).frames
-    assert frame.comment == ("MPLS 5 / " * 10_000)[: pcapng.MAX_COMMENT_BYTES]

@@ -29,7 +29,6 @@ from labkit.measure.observers.perf.fold_stacks import StackCounter
 from labkit.measure.topologies.open_vswitch import rpc
 from labkit.measure.traffic import iperf3, ping
 from labkit.measure.traffic.trex import readings
-from labkit.runner import yaml_files
 from labkit.system import machine, process
 from labkit.system.machine import interfaces, mibs, provenance
 from studies.monitor_cost import readers
@@ -230,14 +229,6 @@ def test_texts_and_files_are_read_or_refused(budget_s: float, tmp_path: Path) ->
         while time.monotonic() < end:
             changed = mutated(source, rng)
             survives(functools.partial(read, changed), (name, changed))
-
-
-@pytest.mark.parametrize(
-    "text", ['a: "\\ud800"', "a: 2001-99-99", "&a [*a]", "\x00", "a: " + "9" * 5000, "{" * 500]
-)
-def test_yaml_is_read_or_refused(text: str, tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text(text, errors="surrogatepass")
-    survives(lambda: yaml_files.network(tmp_path / "a.yaml"), text)
 
 
 def test_errors_have_a_position_and_a_bound() -> None:

@@ -19,6 +19,8 @@ NASTY = {
     "deep": "[" * 3000,
     "a program": "!!python/object/apply:os.system [true]",
     "no text": "\x00",
+    "half of a character": '"\\ud800"',
+    "a list in itself": "&a [*a]",
 }
 
 
