@@ -20,20 +20,6 @@ def test_row_round_trip(tmp_path: Path) -> None:
     assert run_folder.finished_points(tmp_path) == {"1-r0", "2-r0"}
 
 
-def test_rows_of_an_unfinished_point_are_kept_and_replaced(tmp_path: Path) -> None:
-    """A killed run keeps the trials of the point that it measured; the next attempt replaces them."""
-    run_folder.write_rows(tmp_path, "64b-r0", ROWS)
-    run_folder.keep_unfinished(tmp_path, "64b-r1", ROWS[:1], first=True)
-    run_folder.keep_unfinished(tmp_path, "64b-r1", ROWS[1:], first=False)
-    assert run_folder.read_rows(tmp_path) == [*ROWS, *ROWS]
-    assert run_folder.finished_points(tmp_path) == {"64b-r0"}
-    run_folder.keep_unfinished(tmp_path, "64b-r1", ROWS[:1], first=True)
-    assert run_folder.read_rows(tmp_path) == [*ROWS, ROWS[0]]
-    run_folder.write_rows(tmp_path, "64b-r1", ROWS[1:])
-    assert run_folder.read_rows(tmp_path) == [*ROWS, ROWS[1]]
-    assert sorted(os.listdir(tmp_path / "rows")) == ["64b-r0.jsonl", "64b-r1.jsonl"]
-
-
 @pytest.mark.parametrize(
     ("number", "words"),
     [
@@ -118,9 +104,10 @@ def test_unfinished_rows_decide_nothing(tmp_path: Path) -> None:
     with open(tmp_path / "rows" / "1-r0.unfinished", "ab") as file:
         file.write(b'{"half": 1')
     assert run_folder.has_rows(tmp_path)
-    assert run_folder.read_rows(tmp_path) == [{"status": "failed"}]
+    run_folder.write_rows(tmp_path, "0-r0", [{"status": "ok"}])
+    assert run_folder.read_rows(tmp_path) == [{"status": "ok"}, {"status": "failed"}]
     assert run_folder.failed_points(tmp_path) == []
     run_folder.write_rows(tmp_path, "1-r0", [{"status": "failed"}])
     run_folder.keep_unfinished(tmp_path, "1-r0", ROWS, first=True)
-    assert run_folder.read_rows(tmp_path) == [{"status": "failed"}]
+    assert run_folder.read_rows(tmp_path) == [{"status": "ok"}, {"status": "failed"}]
     assert run_folder.failed_points(tmp_path) == ["1-r0"]
