@@ -29,15 +29,13 @@ def test_presets_have_time_to_end() -> None:
 
 
 def test_percentages_refer_to_the_line_of_a_server_elsewhere() -> None:
-    """The rate of its ports' line is known only when it answers. labkit's own topologies have no line."""
+    """The rate of its ports' line is known only when it answers."""
     parameters = Throughput.of({"server": "host", "min_rate": "5%", "max_rate": "50%"})
     with_line = msgspec.structs.replace(parameters, line_rate_bps=2 * 672e6)
     assert with_line.bounds("64") == pytest.approx((1e5, 1e6))
     turned = Throughput.of({"server": "host", "min_rate": "50%", "max_rate": "5%"})
     with pytest.raises(BadInput, match="max_rate=5% is not above min_rate=50%"):
         msgspec.structs.replace(turned, line_rate_bps=1e9).check_bounds("64")
-    with pytest.raises(BadInput, match="line_rate_bps"):
-        Throughput.of({"min_rate": "5%"})
 
 
 def test_server_elsewhere() -> None:
@@ -47,8 +45,6 @@ def test_server_elsewhere() -> None:
     default = Throughput.of({"server": "trex.example", "ports": "2,3"}).address
     assert (str(parameters.address), str(default)) == ("host:5000", "trex.example:4501")
     assert (parameters.settings.trial_s, parameters.settings.sum_s) == (0.5, 2.1)
-    with pytest.raises(BadInput, match="works with `labkit run throughput` and load tests only"):
-        registry.GENERATORS["trex"].check(parameters)
     assert 0 < experiment.EXPERIMENT.planned_s(parameters) < 3 * 80
 
 

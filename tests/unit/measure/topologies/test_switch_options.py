@@ -46,8 +46,6 @@ def test_mirror_of_an_endpoint_that_is_not_here() -> None:
     spec = topologies.Spec(pairs=2, side=topologies.CLIENTS)
     with pytest.raises(BadInput, match=r"select=server1: server1 is on the other host.* choose client0"):
         selected(SwitchOptions(mirrors=1, select="server1"), spec)
-    with pytest.raises(BadInput, match="select=client2: there is no client2; the last one is client1"):
-        topologies.check("ovs+mirrors=1+select=client2", (2, 1500, 4), "iperf3")
 
 
 def test_options_decide_what_a_topology_takes() -> None:
@@ -60,8 +58,6 @@ def test_options_decide_what_a_topology_takes() -> None:
         False,
         True,
     ]
-    with pytest.raises(BadInput, match="rules_count=8 is too few for pairs=3: 9 rules are the minimum"):
-        topologies.check("ovs+case=net_to_vm+rules_count=8", (3, 1500, 4), "packets")
 
 
 @pytest.mark.parametrize(("output", "size"), [("gre", 42), ("erspan", 50), ("vxlan", 50)])
