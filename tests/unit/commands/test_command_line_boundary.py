@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import synthetic_rows
 from sandbox import also
 
 from labkit import cli, start
@@ -161,17 +162,8 @@ def test_an_interrupt_during_imports_is_no_traceback(monkeypatch: pytest.MonkeyP
 
 def finished_run(folder: Path) -> Path:
     """Create the folder of a finished run of an experiment without rows."""
-    described = {
-        "created": "2026-01-02T03:04:05Z",
-        "experiment": "datapaths",
-        "run": "x",
-        "parameters": {},
-        "seed": 1,
-        "why_stopped": {},
-        "finished": "now",
-    }
-    run_folder.write_json(folder / "run.json", described)
-    return folder
+    described = {"created": "2026-01-02T03:04:05Z", "parameters": {}, "seed": 1, "why_stopped": {}}
+    return synthetic_rows.save(folder, [], experiment="datapaths", **described)
 
 
 def test_report_needs_a_run_of_a_project(

@@ -20,13 +20,6 @@ from labkit.measure.observers.perf.control import WHOLE_MACHINE, Scope
 from labkit.system import process
 from labkit.system.machine import mibs, programs
 
-WAY = [
-    ("client0", "eth0", "out"),
-    ("between", "port0", "in"),
-    ("between", "port1", "out"),
-    ("server0", "eth0", "in"),
-]
-
 
 def test_output_of_perf_stat() -> None:
     result = stat.parse(sample("perf-stat-6.1-no-counters.txt"))
@@ -144,9 +137,10 @@ def test_guest_kernel_counters() -> None:
     assert "guests" not in report, "none of its CPUs has changed"
     assert {*kernel_counters.read([], ends)["guests"]} == {"shared"}
     pair = Pair(*ends)
-    assert packet_loss._pair_path(pair, []) == [("client0", "eth0", "out"), ("server0", "eth0", "in")]
-    cable = [Step("between", "port0", "in"), Step("between", "port1", "out")]
-    assert packet_loss._pair_path(pair, cable) == WAY
+    out, arrives = ("client0", "eth0", "out"), ("server0", "eth0", "in")
+    assert packet_loss._pair_path(pair, []) == [out, arrives]
+    cable = [("between", "port0", "in"), ("between", "port1", "out")]
+    assert packet_loss._pair_path(pair, [Step(*one) for one in cable]) == [out, *cable, arrives]
     assert packet_loss._pair_path(Pair(*(replace(end, runtime=None) for end in ends)), []) == []
 
 

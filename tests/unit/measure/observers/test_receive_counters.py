@@ -85,16 +85,17 @@ def test_outer_datagrams_have_an_ip_version(
     assert {link.name for link in receive_counters.udp_tunnels(space, address)} == names
 
 
-def test_clients_that_share_a_namespace_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    def end() -> Any:
-        text = "Ip6FragCreates 5\nIp6OutDiscards 3\nUdp6InDatagrams 100\nUdp6OutDatagrams 7\n"
-        return SimpleNamespace(
-            kernel=SimpleNamespace(read=lambda _path: text), address="fd00::1", namespace=space
-        )
+def end(index: int, received: int, sent: int = 0, discarded: int = 0, fragments: int = 0) -> Any:
+    """Return an end whose kernel has counted these packets of IPv6."""
+    text = f"Ip6FragCreates {fragments}\nIp6OutDiscards {discarded}\n"
+    text += f"Udp6InDatagrams {received}\nUdp6OutDatagrams {sent}\n"
+    kernel, space = SimpleNamespace(read=lambda _path: text), SimpleNamespace(netlink=None)
+    return SimpleNamespace(kernel=kernel, index=index, address="fd00::1", namespace=space)
 
-    space = SimpleNamespace(netlink=None)
+
+def test_clients_that_share_a_namespace_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receive_counters.netlink, "links", lambda _kernel: [])
-    shared, other = end(), end()
+    shared, other = (end(number, 100, 7, discarded=3, fragments=5) for number in (1, 2))
     counters = receive_counters.Receivers([other], "udp", 100, [shared, shared, other])
     # What a queue refused was sent, too.
     assert counters.read() == ReceiveCounts(10_000, 100, 20, 10)
@@ -102,13 +103,6 @@ def test_clients_that_share_a_namespace_count_once(monkeypatch: pytest.MonkeyPat
 
 def test_payload_of_both_directions(monkeypatch: pytest.MonkeyPatch) -> None:
     """One interface at both ends counts both directions together."""
-
-    def end(index: int, received_count: int) -> Any:
-        text = f"Ip6FragCreates 0\nIp6OutDiscards 0\nUdp6InDatagrams {received_count}\nUdp6OutDatagrams 0\n"
-        kernel = SimpleNamespace(read=lambda _path: text)
-        return SimpleNamespace(kernel=kernel, index=index, address="fd00::1", namespace=space)
-
-    space = SimpleNamespace(netlink=None)
     monkeypatch.setattr(receive_counters.netlink, "links", lambda _kernel: [])
     pairs: Any = [SimpleNamespace(client=end(1, 30), server=end(2, 7)) for _ in range(2)]
     for direction, received_count, reverse_bytes in (
