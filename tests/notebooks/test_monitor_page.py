@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from browser import chromium
 from conftest import ROOT
-from monitored_frames import ip
+from example_frames import ip
 from sandbox import MARK, marked, until
 
 from labkit import live
@@ -412,9 +412,8 @@ def test_pages_at_100_kpps_share_a_capture_while_they_read(tmp_path: Path) -> No
                     first.wait_for()
                     assert hub.captures_count == 1
                     page.goto("about:blank")  # it leaves, and the other one goes on
-                    frame = bytes.fromhex("ffffffffffff 020000000001 0800") + ip(
-                        "10.9.0.1", "10.9.0.2", 253, SCRIPT
-                    )
+                    frame = bytes.fromhex("ffffffffffff 020000000001 0800")
+                    frame += ip(SCRIPT, "10.9.0.1 > 10.9.0.2", 253)
                     net.client0.run(sys.executable, "-P", "-c", SEND_FRAME, frame.hex())
                     row = other.locator(".labkit-monitor .packets tbody tr", has_text="10.9.0.1 > 10.9.0.2")
                     row.click()

@@ -2,13 +2,11 @@
 
 import struct
 import subprocess
-from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from example_frames import PAYLOAD, V6, echo, ethernet, geneve, gre, ip6, tcp, udp, vxlan
-from example_frames import ip as ip_frame
-from monitored_frames import MACS, ip, mutants
+from example_frames import PAYLOAD, V6, echo, ethernet, geneve, gre, ip, ip6, tcp, udp, vxlan
+from monitored_frames import mutants
 
 from labkit.commands import monitor as command
 from labkit.commands.console import new_console
@@ -33,27 +31,27 @@ def counted(frames: list[bytes], link_type: int = ETHERNET) -> Totals:
 
 
 def test_classes_and_conversations() -> None:
-    udp = ip("10.0.0.1", "10.0.0.2", 17)
-    plain, tagged = MACS + b"\x08\x00" + udp, MACS + b"\x81\x00\x00\x07\x08\x00" + udp
-    icmp = MACS + b"\x08\x00" + ip("10.0.0.2", "10.0.0.1", 1)
-    other = MACS + b"\x12\x34" + bytes(20)
+    datagram = ip(bytes(8), "10.0.0.1 > 10.0.0.2", 17)
+    plain, tagged = ethernet(datagram), ethernet(b"\x00\x07\x08\x00" + datagram, 0x8100)
+    icmp = ethernet(ip(bytes(8), "10.0.0.2 > 10.0.0.1", 1))
+    other = ethernet(bytes(20), 0x1234)
     totals = counted([plain, tagged, icmp, other])
     assert totals.classes() == {"udp": [2, 88], "icmp": [1, 42], "other": [1, 34]}
     assert totals.conversations(2) == [
         ("udp", "10.0.0.1", "10.0.0.2", 2, 88),
         ("icmp", "10.0.0.2", "10.0.0.1", 1, 42),
     ]
-    assert counted([udp], RAW_IP).conversations(1) == [("udp", "10.0.0.1", "10.0.0.2", 1, 28)]
+    assert counted([datagram], RAW_IP).conversations(1) == [("udp", "10.0.0.1", "10.0.0.2", 1, 28)]
 
 
 def test_the_class_is_the_inner_protocol_whatever_came_first() -> None:
     """In GRE, IP, options and fragments the order of packets changes no class, and fragments of a flow are one flow."""
     ends = "10.0.0.1 > 10.0.0.2"
-    inner = {"icmp": ip_frame(echo(), ends, 1), "tcp": ip_frame(tcp(b""), ends, 6)}
+    inner = {"icmp": ip(echo(), ends, 1), "tcp": ip(tcp(b""), ends, 6)}
     options = {name: bytes((number, 0, *bytes(6))) for name, number in (("icmp6", 58), ("tcp", 6))}
     kinds = [
-        {name: ethernet(ip_frame(gre(data, 0x0800), ends, 47)) for name, data in inner.items()},
-        {name: ethernet(ip_frame(data, ends, 4)) for name, data in inner.items()},
+        {name: ethernet(ip(gre(data, 0x0800), ends, 47)) for name, data in inner.items()},
+        {name: ethernet(ip(data, ends, 4)) for name, data in inner.items()},
         {name: ethernet(ip6(data + PAYLOAD, V6, 60), 0x86DD) for name, data in options.items()},
     ]
     for kind in kinds:
@@ -62,9 +60,9 @@ def test_the_class_is_the_inner_protocol_whatever_came_first() -> None:
             assert {name: row[0] for name, row in totals.classes().items()} == {
                 name: 1 + (name == "tcp") for name in kind
             }
-    whole = ethernet(ip_frame(udp(PAYLOAD, 9), ends, 17))
+    whole = ethernet(ip(udp(PAYLOAD, 9), ends, 17))
     places = (0x2000, 0x2006, 12)
-    parts = [ethernet(ip_frame(bytes([at]) * 48, ends, 17, place=place)) for at, place in enumerate(places)]
+    parts = [ethernet(ip(bytes([at]) * 48, ends, 17, place=place)) for at, place in enumerate(places)]
     for frames in ([whole, *parts], [*parts, whole]):
         assert list(counted(frames).classes().items()) == [("udp", [4, sum(map(len, frames))])]
     assert len({identify(data, ETHERNET) for data in parts}) == 1
@@ -75,7 +73,7 @@ def test_the_class_is_the_inner_protocol_whatever_came_first() -> None:
 def test_the_class_and_ports_behind_extension_headers_are_those_of_tshark(tmp_path: Path) -> None:
     """Each extension header of IPv6, chains of them, and AH, which IPv4 has too; also inside of tunnels."""
     ends = "10.0.0.1 > 10.0.0.2"
-    inner = {6: tcp(PAYLOAD), 17: udp(PAYLOAD, 9999), 58: echo(128), 4: ip_frame(echo(), ends, 1)}
+    inner = {6: tcp(PAYLOAD), 17: udp(PAYLOAD, 9999), 58: echo(128), 4: ip(echo(), ends, 1)}
     frames = []
     for number, data in inner.items():
         ah = struct.pack("!BBHII", number, 4, 0, 1, 2) + bytes(12) + data
@@ -87,8 +85,8 @@ def test_the_class_and_ports_behind_extension_headers_are_those_of_tshark(tmp_pa
         six += [(51, behind + data), (60, bytes((44, 0, 1, 4, *bytes(4), number, 0, *bytes(6))) + data)]
         plain = [ip6(content, V6, kind) for kind, content in six]
         frames += [ethernet(one, 0x86DD) for one in plain]
-        frames += [ethernet(ip_frame(gre(one, 0x86DD), ends, 47)) for one in plain]
-        frames += [ethernet(ip_frame(ah, ends, 51))]
+        frames += [ethernet(ip(gre(one, 0x86DD), ends, 47)) for one in plain]
+        frames += [ethernet(ip(ah, ends, 51))]
     path = tmp_path / "extensions.pcapng"
     recorded = (pcapng.packet(0, 1, 1, len(one), one) for one in frames)
     path.write_bytes(pcapng.header([("x", ETHERNET)], 1 << 18) + b"".join(recorded))
@@ -109,13 +107,14 @@ def test_the_class_and_ports_behind_extension_headers_are_those_of_tshark(tmp_pa
 
 def test_talkers_are_hosts_in_both_directions() -> None:
     one, other, third = "10.0.0.1", "10.0.0.2", "fd00::3"
-    frames = [ip(one, other, 17)] * 3 + [ip(other, one, 1)] + [ip(one, "10.0.0.9", 6)]
-    totals = counted([MACS + b"\x08\x00" + data for data in frames] + [MACS + b"\x12\x34" + bytes(20)])
-    size = len(MACS) + 2 + len(frames[0])
+    sent = [(f"{one} > {other}", 17)] * 3 + [(f"{other} > {one}", 1), (f"{one} > 10.0.0.9", 6)]
+    frames = [ethernet(ip(bytes(8), *ends)) for ends in sent]
+    totals = counted([*frames, ethernet(bytes(20), 0x1234)])
+    size = len(frames[0])
     assert totals.talkers(2) == [(one, 4, 4 * size, 1, size), (other, 1, size, 3, 3 * size)]
     assert totals.talkers(9)[2] == ("10.0.0.9", 0, 0, 1, size)
     assert sum(row[1] for row in totals.talkers(9)) == len(frames)  # that without addresses is of no host
-    six = MACS + b"\x86\xdd" + bytes([0x60, 0, 0, 0, 0, 0, 17, 64]) + ip_address(third).packed * 2
+    six = ethernet(ip6(b"", f"{third} > {third}", 17), 0x86DD)
     assert counted([six]).talkers(1) == [(third, 1, len(six), 1, len(six))]
     totals.clear()
     assert totals.talkers(9) == []
@@ -145,19 +144,19 @@ def test_mutants_of_frames_raise_nothing() -> None:
 def test_the_walk_through_tunnels_agrees_with_the_decoder() -> None:
     """Classes are found without decoding, because a decoded packet takes twenty times as long."""
     ends, v6 = "10.0.0.1 > 10.0.0.2", ip6(udp(PAYLOAD, 9), V6, 17)
-    inner = ip_frame(tcp(b""), ends, 6)
+    inner = ip(tcp(b""), ends, 6)
     for data, name in (
-        (ip_frame(ip_frame(inner, ends, 4), ends, 4), "tcp"),
-        (ip_frame(v6, ends, 41), "udp"),
-        (ip_frame(gre(inner, 0x0800), ends, 47), "tcp"),
-        (ip_frame(gre(ethernet(v6, 0x86DD), 0x6558), ends, 47), "udp"),
-        (ip_frame(gre(ip_frame(gre(inner, 0x0800), ends, 47), 0x0800), ends, 47), "tcp"),
-        (ip_frame(struct.pack("!HH", 0x4000, 0x0800) + inner, ends, 47), "ip GRE with routing"),
-        (ip_frame(udp(vxlan(ethernet(inner)), 4789), ends, 17), "tcp"),
-        (ip_frame(udp(vxlan(ethernet(v6, 0x86DD)), 4789), ends, 17), "udp"),
-        (ip_frame(udp(geneve(ethernet(inner), options=bytes(8)), 6081), ends, 17), "tcp"),
-        (ip_frame(udp(geneve(inner, kind=0x0800), 6081), ends, 17), "tcp"),
-        (ip_frame(udp(inner, 8472), ends, 17), "udp"),
+        (ip(ip(inner, ends, 4), ends, 4), "tcp"),
+        (ip(v6, ends, 41), "udp"),
+        (ip(gre(inner, 0x0800), ends, 47), "tcp"),
+        (ip(gre(ethernet(v6, 0x86DD), 0x6558), ends, 47), "udp"),
+        (ip(gre(ip(gre(inner, 0x0800), ends, 47), 0x0800), ends, 47), "tcp"),
+        (ip(struct.pack("!HH", 0x4000, 0x0800) + inner, ends, 47), "ip GRE with routing"),
+        (ip(udp(vxlan(ethernet(inner)), 4789), ends, 17), "tcp"),
+        (ip(udp(vxlan(ethernet(v6, 0x86DD)), 4789), ends, 17), "udp"),
+        (ip(udp(geneve(ethernet(inner), options=bytes(8)), 6081), ends, 17), "tcp"),
+        (ip(udp(geneve(inner, kind=0x0800), 6081), ends, 17), "tcp"),
+        (ip(udp(inner, 8472), ends, 17), "udp"),
     ):
         frame = ethernet(data)
         assert identify(frame, ETHERNET)[0] == name == flows._protocol_class(frame, ETHERNET)
@@ -184,7 +183,7 @@ def test_counters_fit_and_have_rates() -> None:
 
 @pytest.mark.parametrize("selects_ports", [True, False])
 def test_later_fragments_are_missing_only_where_ports_are_selected(selects_ports: bool) -> None:
-    first = ethernet(ip_frame(udp(PAYLOAD, 9), "10.0.0.1 > 10.0.0.2", 17, place=0x2000))
+    first = ethernet(ip(udp(PAYLOAD, 9), "10.0.0.1 > 10.0.0.2", 17, place=0x2000))
     row = MonitoredPacket(1, 0, "in", 98, first, ETHERNET)
     report = MonitorReport(
         MonitorCounts(2, 1, 0, 0, 0, 1, 0, 0, 0), {}, [], [row], False, ETHERNET, selects_ports=selects_ports

@@ -5,9 +5,8 @@ import struct
 from collections import deque
 
 import pytest
-from example_frames import PAYLOAD, echo, ethernet, tcp, udp, vxlan
-from example_frames import ip as ip_frame
-from monitored_frames import MACS, ip, mutants
+from example_frames import PAYLOAD, echo, ethernet, ip, tcp, udp, vxlan
+from monitored_frames import mutants
 
 from labkit.common.packets import ETHERNET, RAW_IP
 from labkit.measure.observers.monitor.flows import MAX_CONVERSATIONS, OTHERS, Totals, identify
@@ -32,7 +31,7 @@ def block(frames: list[bytes], link_type: int = ETHERNET, tagged: frozenset[int]
 
 
 def test_packets_of_a_block() -> None:
-    frames = [MACS + b"\x08\x00" + bytes(30), MACS + b"\x86\xdd" + bytes(50)]
+    frames = [ethernet(bytes(30)), ethernet(bytes(50), 0x86DD)]
     seen = list(block(frames, tagged=frozenset({1})).packets())
     assert seen[0] == (5, 0, len(frames[0]) + 4, frames[0])
     tag = b"\x81\x00\x00\x07"
@@ -46,11 +45,11 @@ def test_blocks_are_counted_like_their_packets(link_type: int) -> None:
     draw = random.Random(18)
     ends = [f"10.0.0.{number}" for number in range(5)]
     ordinary = [
-        MACS + b"\x08\x00" + ip(draw.choice(ends), draw.choice(ends), draw.choice((1, 6, 17)), bytes(40))
+        ethernet(ip(bytes(40), f"{draw.choice(ends)} > {draw.choice(ends)}", draw.choice((1, 6, 17))))
         for _ in range(500)
     ]
-    head = MACS + b"\x86\xdd" + struct.pack("!IHBB", 6 << 28, 8, 17, 64)
-    six = [head + bytes([number % 3] * 40) for number in range(99)]
+    head = struct.pack("!IHBB", 6 << 28, 8, 17, 64)
+    six = [ethernet(head + bytes([number % 3] * 40), 0x86DD) for number in range(99)]
     frames = [*ordinary, *six, *mutants(2000, seed=4)]
     draw.shuffle(frames)
     tagged = frozenset(draw.sample(range(len(frames)), 50))
@@ -75,9 +74,9 @@ def test_blocks_are_counted_like_their_packets(link_type: int) -> None:
 @pytest.mark.parametrize("port", [4789, 8472])
 def test_what_vxlan_carries_is_counted_beside_plain_udp_of_the_same_hosts(port: int) -> None:
     ends = "10.0.0.1 > 10.0.0.2"
-    plain = ethernet(ip_frame(udp(PAYLOAD, 9), ends, 17))
-    inside = [ethernet(ip_frame(data, ends, number)) for data, number in ((echo(), 1), (tcp(b""), 6))]
-    frames = [plain, *(ethernet(ip_frame(udp(vxlan(one), port), ends, 17)) for one in inside)] * 20
+    plain = ethernet(ip(udp(PAYLOAD, 9), ends, 17))
+    inside = [ethernet(ip(data, ends, number)) for data, number in ((echo(), 1), (tcp(b""), 6))]
+    frames = [plain, *(ethernet(ip(udp(vxlan(one), port), ends, 17)) for one in inside)] * 20
     for part in (frames, frames[::-1]):
         totals = Totals({port: "vxlan"})
         for _ in range(2):
@@ -91,7 +90,7 @@ def test_what_vxlan_carries_is_counted_beside_plain_udp_of_the_same_hosts(port: 
 
 def test_more_conversations_than_the_table_holds() -> None:
     frames = [
-        MACS + b"\x08\x00" + ip(f"10.0.{number >> 8}.{number & 255}", "10.0.0.1", 17, bytes(40))
+        ethernet(ip(bytes(40), f"10.0.{number >> 8}.{number & 255} > 10.0.0.1", 17))
         for number in range(MAX_CONVERSATIONS + 200)
     ]
     totals = Totals()
@@ -110,7 +109,7 @@ def test_kept_packets_and_forgotten_ones_are_exact(max_bytes: int) -> None:
     kept, number = KeptPackets(100, max_bytes), 0
     came: deque[Row] = deque()
     for _ in range(300):
-        frames = [MACS + b"\x08\x00" + draw.randbytes(20) for _ in range(draw.randrange(60))]
+        frames = [ethernet(draw.randbytes(20)) for _ in range(draw.randrange(60))]
         some = block(frames)
         rows = [row(number + at, *seen) for at, seen in enumerate(some.packets())]
         if draw.random() < 0.5:
