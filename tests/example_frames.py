@@ -68,6 +68,15 @@ def gre(inner: bytes, kind: int, **fields: int) -> bytes:
     return struct.pack(f"!HH{len(words)}I", flags, kind, *words) + inner
 
 
+def ones_sum(data: bytes) -> int:
+    """Return the RFC 1071 sum over data that includes its checksum: 0xffff if that is right."""
+    data += b"\0" * (len(data) % 2)
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total
+
+
 INNER = ethernet(ip(echo(), "20.0.0.1 > 20.0.0.3", 1))
 SEED = ethernet(
     ip(gre(ip(udp(vxlan(INNER), 4900), "21.0.0.1 > 23.0.0.1", 17), 0x0800), "26.0.0.2 > 28.0.0.2", 47)

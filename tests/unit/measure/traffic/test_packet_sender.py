@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from example_frames import ones_sum
 
 from labkit.common import packets
 from labkit.common.errors import BadInput
@@ -29,15 +30,6 @@ def frames(addresses: FrameAddresses, mix: Mix) -> list[bytes]:
     return [
         bytes(made[at : at + length]) + bytes(size - length) for at, size in zip(starts, sizes, strict=True)
     ]
-
-
-def ones_sum(data: bytes) -> int:
-    """Return the RFC 1071 sum over data that includes its checksum: 0xffff if that is right."""
-    data += b"\0" * (len(data) % 2)
-    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return total
 
 
 def flow_of(frame: bytes) -> tuple[bytes, ...]:
