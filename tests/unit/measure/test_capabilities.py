@@ -1,14 +1,16 @@
-"""What the doctor says and advises."""
+"""What the doctor says and advises, and that it probes while programs report their versions."""
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sandbox import shell_program
 
 from labkit.commands import doctor_text
 from labkit.measure import capabilities
-from labkit.measure.capabilities import platforms
+from labkit.measure.capabilities import platforms, tools
 from labkit.measure.capabilities.base import LOAD, Capability
 from labkit.measure.topologies.network import kinds
 from labkit.system.qemu import boot
@@ -74,3 +76,25 @@ def test_a_kernel_that_is_new_enough_is_advised() -> None:
     assert newer.startswith("✗ with Linux 6.7 or later (")
     assert newer.endswith("): link kinds netkit")
     assert usual == "another kernel (labkit kernels get, then where=vm:debian): link kinds vlan"
+
+
+def test_programs_run_while_the_kernel_is_probed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = tmp_path / "begun"
+    monkeypatch.setenv("PATH", shell_program(tmp_path, "iperf3", f"echo begun >>{begun}\necho 3.17"))
+    monkeypatch.setattr(tools, "TOOLS", ("iperf3",))
+
+    def probe() -> list[Capability]:
+        deadline = time.monotonic() + 10
+        while not begun.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return []
+
+    def groups(alone: bool, versions: Any) -> tuple[capabilities.Group, ...]:
+        return (("kernel", probe), ("tools", lambda: tools.tools(versions())))
+
+    monkeypatch.setattr(capabilities, "_groups", groups)
+    result = {one.name: one for one in capabilities.capabilities()}
+    assert "all" not in result, result["all"]
+    assert result["iperf3"].detail == "3.17"
+    assert begun.read_text() == "begun\n"

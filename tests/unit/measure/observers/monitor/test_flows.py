@@ -3,6 +3,8 @@
 import struct
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from example_frames import PAYLOAD, V6, echo, ethernet, geneve, gre, ip, ip6, tcp, udp, vxlan
@@ -202,3 +204,20 @@ def test_a_redirect_past_the_interface_is_said_instead_of_a_condition_to_leave_o
         with console.capture() as printed:
             console.print(command.tables("n:p0", report, (1.0, None)))
         assert expected[:60] in printed.get()
+
+
+def test_packets_that_the_display_filter_hides_are_not_missed(tmp_path: Path) -> None:
+    """Of ten packets seven are hidden, and one of the others left memory before it could be written."""
+    counts = MonitorCounts(
+        seen_count=12, selected_count=10, dropped_count=0, waiting_count=0, unsampled_count=0, kept_count=2,
+        forgotten_count=1, hidden_count=7, unexamined_count=0,
+    )  # fmt: skip
+    packets = [MonitoredPacket(number, number, "in", 60, bytes(60), ETHERNET) for number in (7, 9)]
+    report = MonitorReport(counts, {}, [], packets, False, ETHERNET)
+    source: Any = SimpleNamespace(
+        read=lambda _since, _limit: report, hop="a:b", request=SimpleNamespace(snap_bytes=256)
+    )
+    with command._writing(tmp_path / "file", source) as writer:
+        writer.write(source)
+    assert (writer.count, writer.missed) == (2, 1)
+    assert len(pcapng.read((tmp_path / "file").read_bytes()).frames) == 2
