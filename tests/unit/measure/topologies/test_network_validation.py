@@ -1,4 +1,7 @@
-"""Invalid networks are refused with one sentence each, and every interface has the right MTU."""
+"""Invalid networks are refused with one sentence each, and every interface has the right MTU.
+
+Header sizes of tunnels agree with the RFCs and with the kernel's own arithmetic.
+"""
 
 from collections.abc import Iterable
 from types import SimpleNamespace
@@ -11,7 +14,6 @@ import pytest
 from labkit.common.errors import BadInput, Failed
 from labkit.measure.topologies import Spec, check_network, linux_datapaths
 from labkit.measure.topologies.network import build, kinds, leaf_spine_overlay, validate
-from labkit.measure.topologies.network import build as building
 from labkit.measure.topologies.network.model import NetworkIndex
 from labkit.measure.topologies.network.parts import (
     Bridge,
@@ -330,12 +332,12 @@ def test_interface_without_carrier_is_reported(
     spaces: Any = [
         SimpleNamespace(name=name, netlink=name, wait_for_addresses=list) for name in described.nodes
     ]
-    built = building.BuiltNetwork(described, result, spaces)
+    built = build.BuiltNetwork(described, result, spaces)
     # As real tunnels
     kept = {built.index[one.key]: "unknown" for one in described.tunnels if one.kind == "vxlan"}
     states: dict[int, str] = dict(kept)
-    monkeypatch.setattr(building.netlink, "operstate", lambda _at, index: states.get(index, "up"))
-    monkeypatch.setattr(building, "SETTLE_S", 0.0)
+    monkeypatch.setattr(build.netlink, "operstate", lambda _at, index: states.get(index, "up"))
+    monkeypatch.setattr(build, "SETTLE_S", 0.0)
     built.settle()
     for (at, name), state in silent.items():
         states[built.index[at, name]] = state
@@ -377,9 +379,55 @@ def test_a_copy_of_what_is_broken_is_built_as_it_is() -> None:
 
 
 def test_interface_with_esp_counts_its_headers() -> None:
-    """The path's MTU is 1536: 34 bytes of ESP, and 2 that no longer packet could use (test_encapsulation.py)."""
+    """The path's MTU is 1536: 34 bytes of ESP, and 2 that no longer packet could use (test_esp_pads)."""
     network = linux_datapaths.esp_transport("esp_transport", Spec())
     described = NetworkIndex(network)
     spaces: Any = [SimpleNamespace(name=name, netlink=None) for name in described.nodes]
-    built = building.BuiltNetwork(described, validate.Mtus(described), spaces)
+    built = build.BuiltNetwork(described, validate.Mtus(described), spaces)
     assert built.endpoint("server0").more_header_bytes == 34
+
+
+def test_overhead() -> None:
+    for nested, four, six in (
+        # drivers/net/vxlan.c VXLAN_HEADROOM, VXLAN6_HEADROOM; geneve.c; ip(8): gre's MTU is 1476, gretap's 1462
+        (["vxlan"], 50, 70),
+        (["gre"], 24, 44),
+        (["gretap"], 38, 58),
+        (["gre", "vxlan"], 74, 94),
+        (["wireguard"], 60, 80),  # drivers/net/wireguard/messages.h, MESSAGE_MINIMUM_LENGTH
+        (["macsec"], 32, 32),  # drivers/net/macsec.c, macsec_extra_len and the ICV
+    ):
+        assert kinds.overhead_bytes(*nested) == four
+        assert kinds.overhead_bytes(*nested, family=6) == six
+        has_gre = bool({"gre", "gretap"} & set(nested))
+        assert kinds.overhead_bytes(*nested, key=True) == four + 4 * has_gre
+
+
+def test_esp_pads() -> None:
+    """The kernel's formula, xfrm_state_mtu (net/xfrm/xfrm_state.c)."""
+    for path in range(1300, 1310):
+        for mode, outer, inner in (("xfrm", 20, 0), (kinds.TRANSPORT, 0, 20)):
+            expected = ((path - outer - 32 - inner) & ~3) + inner - 2
+            added = kinds.within(kinds.headers(mode), path)
+            assert path - kinds.length_bytes(added) == expected
+            assert kinds.length_bytes(kinds.around(added, expected)) + expected <= path + 3
+
+
+def test_headers_and_their_arithmetic() -> None:
+    names = [header.name for header in kinds.headers("gre", "vxlan", key=True)]
+    assert names == ["IPv4", "GRE", "GRE key", "IPv4", "UDP", "VXLAN", "Ethernet"]
+    assert all(header.source for kind in kinds.tunnels() for header in kinds.headers(kind))
+    lines = kinds.arithmetic(1500, "lc1_sc2", kinds.headers("gre"))
+    assert lines == "1500 (lc1_sc2) - 20 (IPv4) - 4 (GRE) = 1476"
+    with pytest.raises(BadInput, match="sit is not a kind of tunnel: choose vxlan, geneve, gre"):
+        kinds.overhead_bytes("sit")
+
+
+@pytest.mark.parametrize("name", linux_datapaths.TUNNELS)
+def test_refusal_names_the_largest_mtu_that_fits(name: str) -> None:
+    with pytest.raises(BadInput, match="does not fit") as refused:
+        linux_datapaths.outside_bytes(name, 65535)
+    largest = int(str(refused.value).rpartition(" = ")[2])
+    assert linux_datapaths.outside_bytes(name, largest) <= validate.MAX_BYTES
+    with pytest.raises(BadInput, match="does not fit"):
+        linux_datapaths.outside_bytes(name, largest + 1)
