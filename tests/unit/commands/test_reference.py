@@ -2,9 +2,9 @@
 
 import re
 import shlex
-import subprocess
 
 import pytest
+from sandbox import output
 
 from labkit import cli
 from labkit.commands import arguments, completion, reference, registry, why
@@ -62,14 +62,8 @@ def test_bash_completes() -> None:
         ' echo "${COMPREPLY[@]}"\n'
         for words, _ in COMPLETED
     )
-    bash = subprocess.run(
-        ["bash", "--norc"],
-        input=f"{completion.script('bash')}\n{asked}",
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    for (words, expected), line in zip(COMPLETED, bash.stdout.splitlines(), strict=True):
+    printed = output(["bash", "--norc"], 60, input=f"{completion.script('bash')}\n{asked}")
+    for (words, expected), line in zip(COMPLETED, printed.splitlines(), strict=True):
         assert expected <= set(line.split()), words
         assert len(set(line.split())) < 5, words
 

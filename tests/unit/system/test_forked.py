@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from sandbox import until
+from sandbox import output, until
 
 BEGIN = """
 import os, signal, socket, sys, time
@@ -29,10 +29,7 @@ def reported(forked):
 
 def program(text: str) -> str:
     """Return the output of a program that begins with BEGIN. It is not forked from pytest, which may have threads."""
-    done = subprocess.run(
-        [sys.executable, "-c", BEGIN + text], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
-    )
-    return done.stdout
+    return output([sys.executable, "-c", BEGIN + text], 60, cwd=ROOT)
 
 
 def test_output_and_exit_status() -> None:

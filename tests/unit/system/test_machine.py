@@ -4,14 +4,13 @@ import io
 import json
 import os
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from conftest import Need, sample
-from sandbox import shell_program
+from sandbox import output, shell_program
 
 from labkit.commands import doctor_text
 from labkit.common import privileges
@@ -146,8 +145,7 @@ class TestProvenance:
 
         def git(*words: str) -> str:
             who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
-            argv = ["git", *who, *words]
-            return subprocess.run(argv, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+            return output(["git", *who, *words], 60, cwd=tmp_path)
 
         assert provenance.revision_of(tmp_path) is None
         git("init", "--quiet")

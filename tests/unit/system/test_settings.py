@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sandbox import until
+from sandbox import output, until
 
 from labkit.analysis.why import code_paths
 from labkit.system import netlink, process
@@ -205,10 +205,9 @@ RULE = {"rules of IPv6": f"{VETH}\nip -6 rule add to 2001:db8::/32 unreachable"}
 def test_settings_outside_of_rules_themselves(setup: str, others: dict[str, str]) -> None:
     """What a set contains, a chain's policy, and rules of IPv6 decide as much as rules; nothing else differs."""
 
-    def found(setup: str) -> dict[str, str]:
-        argv = ["unshare", "--net", "sh", "-ec", SPACE.format(setup=setup, python=sys.executable)]
-        result: dict[str, str] = json.loads(subprocess.run(argv, capture_output=True, check=True).stdout)
-        return result
+    def found(setup: str) -> Any:
+        script = SPACE.format(setup=setup, python=sys.executable)
+        return json.loads(output(["unshare", "--net", "sh", "-ec", script], 60))
 
     usual = found(setup)
     assert found(setup) == usual

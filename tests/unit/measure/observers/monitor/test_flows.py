@@ -1,7 +1,6 @@
 """Classes and conversations of frames, and 10,000 mutated frames through all code of a monitor that reads bytes."""
 
 import struct
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 from example_frames import PAYLOAD, V6, echo, ethernet, geneve, gre, ip, ip6, tcp, udp, vxlan
 from monitored_frames import mutants
+from sandbox import output
 
 from labkit.commands import monitor as command
 from labkit.commands.console import new_console
@@ -95,7 +95,7 @@ def test_the_class_and_ports_behind_extension_headers_are_those_of_tshark(tmp_pa
     fields = ["frame.protocols", "tcp.dstport", "udp.dstport"]
     argv = ["tshark", "-n", "-r", str(path), "-T", "fields"]
     argv += [word for one in fields for word in ("-e", one)]
-    lines = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+    lines = output(argv, 60).splitlines()
     names = {"tcp": "tcp", "udp": "udp", "icmp": "icmp", "icmpv6": "icmp6"}
     for data, line in zip(frames, lines, strict=True):
         protocols, *ports = line.split("\t")
