@@ -1,12 +1,11 @@
 """What the doctor says and advises, and that it probes while programs report their versions."""
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sandbox import shell_program
+from sandbox import shell_program, until
 
 from labkit.commands import doctor_text
 from labkit.measure import capabilities
@@ -84,10 +83,7 @@ def test_programs_run_while_the_kernel_is_probed(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(tools, "TOOLS", ("iperf3",))
 
     def probe() -> list[Capability]:
-        deadline = time.monotonic() + 10
-        while not begun.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        assert until(begun.exists, 10, 0.01)
         return []
 
     def groups(alone: bool, versions: Any) -> tuple[capabilities.Group, ...]:
