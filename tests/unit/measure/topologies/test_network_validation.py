@@ -51,19 +51,12 @@ def refused(network: Network) -> str:
     return str(caught.value)
 
 
-def changed_at(node: str, network: Network, **fields: Any) -> Network:
-    """Return the network with these fields changed in the tunnel of a node."""
+def changed(network: Network, name: str, node: str | None = None, **fields: Any) -> Network:
+    """Return the network with these fields changed in the tunnels, nodes and bridges of this name; `node`: at it."""
     parts = (
-        msgspec.structs.replace(part, **fields) if isinstance(part, Tunnel) and part.at == node else part
-        for part in network.parts
-    )
-    return of_parts(network, parts)
-
-
-def changed(network: Network, name: str, **fields: Any) -> Network:
-    """Return the network with these fields changed in the tunnels, nodes and bridges of this name."""
-    parts = (
-        msgspec.structs.replace(part, **fields) if getattr(part, "name", None) == name else part
+        msgspec.structs.replace(part, **fields)
+        if getattr(part, "name", None) == name and node in (None, getattr(part, "at", None))
+        else part
         for part in network.parts
     )
     return of_parts(network, parts)
@@ -304,7 +297,7 @@ def test_encrypted_tunnel_that_cannot_be() -> None:
         (example_networks.encrypted("xfrm", local="192.0.2.{n}"), "give its interface ID"),
         (example_networks.encrypted("macsec"), "needs the cable to n2 below it"),
         (
-            changed_at("n2", example_networks.encrypted("macsec", link="wan"), cipher="GCM-AES-256"),
+            changed(example_networks.encrypted("macsec", link="wan"), "tun", "n2", cipher="GCM-AES-256"),
             "tun (n1) and tun (n2) have different ciphers: give both the same",
         ),
         (example_networks.encrypted("wireguard", replay_window=0), "are of macsec, not of wireguard"),

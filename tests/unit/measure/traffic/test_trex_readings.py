@@ -20,14 +20,6 @@ def counters(name: str, port: int) -> list[dict[str, Any]]:
     ]
 
 
-def started(name: str) -> list[tuple[float, float, float]]:
-    return [
-        (t, parameters["mul"]["value"], parameters["duration"])
-        for t, method, parameters, _ in calls(name)
-        if method == "start_traffic"
-    ]
-
-
 def whole(name: str, after: float, before: float) -> Direction:
     """Return the counters of the direction 0→1 between two idle times of a transcript."""
     zero, one = ([one for one in counters(name, at) if after <= one["time"] <= before] for at in (0, 1))
@@ -55,7 +47,9 @@ def last_latency(name: str) -> ProbeLatency:
 
 def test_rate_is_over_wall_time_not_over_schedule_time() -> None:
     """1: With a request of 400 kpps for 3 s, TRex took longer and sent at a lower rate."""
-    begun, requested_pps, duration_s = started("stl_ramp64_overload")[-1]
+    starts = [(t, given) for t, method, given, _ in calls("stl_ramp64_overload") if method == "start_traffic"]
+    begun, given = starts[-1]
+    requested_pps, duration_s = given["mul"]["value"], given["duration"]
     assert (requested_pps, duration_s) == (400_000, 3)
     running = [one for one in counters("stl_ramp64_overload", 0) if one["time"] > begun]
     # All requested packets were sent, but not at the requested rate.
