@@ -15,6 +15,7 @@ from synthetic_why_run import page, run, words
 from labkit.analysis import load as loading
 from labkit.analysis.why import selection, verdict
 from labkit.cli import main
+from labkit.common import run_folder
 from labkit.common.errors import BadInput
 
 ARM = "veth_bridge"
@@ -25,19 +26,18 @@ def merged(folder: Path, of: dict[int, Path]) -> Path:
     rows: list[dict[str, Any]] = []
     for size, there in of.items():
         shutil.copytree(there / "artefacts", folder / "artefacts" / str(size))
-        for path in (there / "rows").iterdir():
-            for row in map(json.loads, path.read_text().splitlines()):
-                pps = row["throughput_bps"] / 64 * 2 ** row["round"] / size
-                role = {ARM: "baseline", f"{ARM} (again)": "control"}.get(row["arm"], "variant")
-                row |= {
-                    "throughput_pps": pps,
-                    "throughput_bps": pps * 8 * size,
-                    "role": role,
-                    "length_bytes": size,
-                }
-                if row.get("artefact"):
-                    row["artefact"] = row["artefact"].replace("artefacts", f"artefacts/{size}")
-                rows.append(row)
+        for row in run_folder.read_rows(there):
+            pps = row["throughput_bps"] / 64 * 2 ** row["round"] / size
+            role = {ARM: "baseline", f"{ARM} (again)": "control"}.get(row["arm"], "variant")
+            row |= {
+                "throughput_pps": pps,
+                "throughput_bps": pps * 8 * size,
+                "role": role,
+                "length_bytes": size,
+            }
+            if row.get("artefact"):
+                row["artefact"] = row["artefact"].replace("artefacts", f"artefacts/{size}")
+            rows.append(row)
     return synthetic_rows.save(folder, rows)
 
 
@@ -53,12 +53,7 @@ def test_points_of_two_runs_of_a_sweep_are_not_paired(folder: Path, tmp_path: Pa
     """Rounds of one number were measured at different times, so only their means are compared."""
     sweep = tmp_path / "sweep"
     for size in (400, 800):
-        kept = [
-            row
-            for path in (folder / "rows").iterdir()
-            for row in map(json.loads, path.read_text().splitlines())
-            if row["length_bytes"] == size
-        ]
+        kept = [row for row in run_folder.read_rows(folder) if row["length_bytes"] == size]
         shutil.copytree(folder / "artefacts", sweep / str(size) / "artefacts")
         synthetic_rows.save(sweep / str(size), kept)
     (sweep / "sweep.json").write_text(json.dumps({"points": ["400", "800"]}))
@@ -70,8 +65,8 @@ def test_points_of_two_runs_of_a_sweep_are_not_paired(folder: Path, tmp_path: Pa
 
 def test_ends_that_the_scheduler_placed_widen_a_ratio_of_points(folder: Path, tmp_path: Path) -> None:
     """Student's t over five rounds has 2 instead of 4 degrees of freedom."""
-    read = (map(json.loads, path.read_text().splitlines()) for path in (folder / "rows").iterdir())
-    slices, widths = [row for each in read for row in each if row["method"] == "slice"], list[float]()
+    slices = [row for row in run_folder.read_rows(folder) if row["method"] == "slice"]
+    widths = list[float]()
     for placement in (None, "0,1"):
         own = synthetic_rows.save(
             tmp_path / ("placed" if placement else "free"), [row | {"placement": placement} for row in slices]

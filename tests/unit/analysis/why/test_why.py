@@ -14,6 +14,7 @@ from labkit.analysis import flame, load, why
 from labkit.analysis.flame import load_profiles
 from labkit.analysis.why import explain_run, sections, selection, verdict, work
 from labkit.cli import main
+from labkit.common import run_folder
 from labkit.common.errors import BadInput
 
 
@@ -160,12 +161,8 @@ def test_runs_of_one_side_are_judged_together(folder: Path, tmp_path: Path) -> N
     """The second run of the right side is twice as fast, and the left side's are as fast as its first one."""
     arm = {"veth_bridge": "baseline"}
     second, other = run(tmp_path / "second", arm), run(tmp_path / "other", arm)
-    fast = tmp_path / "fast"
-    shutil.copytree(other, fast)
-    for path in (fast / "rows").iterdir():
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        lines = [line | {"throughput_bps": 2 * line["throughput_bps"]} for line in lines]
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = [row | {"throughput_bps": 2 * row["throughput_bps"]} for row in run_folder.read_rows(other)]
+    fast = synthetic_rows.save(tmp_path / "fast", rows)
     alone = selection.select_sides(f"{folder}:veth_bridge", str(other))
     both = selection.select_sides(f"{folder}+{second}:veth_bridge", f"{other}+{fast}")
     [sentence], _ = verdict.sentences(alone)
