@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
+import synthetic_rows
 
 from labkit.analysis import load, verdicts
 from studies import reference_tables
@@ -25,25 +25,11 @@ def row(topology: str, **given: Any) -> dict[str, Any]:
 
 def mirrored(length_bytes: int) -> list[dict[str, Any]]:
     """Return slices of six rounds in which mirrors take their part of the throughput, with a little noise."""
-    rng = np.random.default_rng(2)
-    result = []
-    for number in range(6):
-        for slice_number in range(4):
-            at = {
-                "round": number,
-                "slice": slice_number,
-                "point": f"1-r{number}",
-                "length_bytes": length_bytes,
-            }
-            for mirrors, left in LEFT.items():
-                name = "ovs_netdev" + (f"+mirrors={mirrors}" if mirrors else "")
-                speed = 1e9 * left * rng.normal(1, 0.002)
-                result.append(
-                    row(name, throughput_bps=speed, role="variant" if mirrors else "baseline", **at)
-                )
-            again = {"arm": "ovs_netdev (again)", "role": "control"}
-            result.append(row("ovs_netdev", throughput_bps=1e9 * rng.normal(1, 0.002), **again, **at))
-    return result
+    ratios = {f"ovs_netdev+mirrors={mirrors}": left for mirrors, left in LEFT.items() if mirrors}
+    return synthetic_rows.rows(
+        {"ovs_netdev": 1.0, "ovs_netdev (again)": 1.0} | ratios, rounds=6, slices=4, noise=0.002,
+        experiment="virtual_tap", protocol="udp", length_bytes=length_bytes,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
