@@ -17,11 +17,15 @@ PLACE = "process1;function3_[k];planted_[k]"
 AGAIN = 20
 
 
+def steady(name: str, count: int, by: int = 100) -> flame.Arm:
+    """Return an arm of three rounds with this number of samples of one function, and with less and more by `by`."""
+    return flame.Arm(name, [flame.Round({"x;work_[k]": count + more}, 1e-9, 1) for more in (-by, 0, by)])
+
+
 def coloured(one: flame.Difference) -> set[str]:
     return {one.tree.names[name] for name in one.tree.name[one.frames.stands_out]}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("common", [0.05, 0.2])
 def test_false_discoveries_of_an_arm_against_itself(common: float) -> None:
     """Of 20 comparisons of 2,000 frames under fresh noise, 5 % may err; 4 or more would in 2 % by chance.
@@ -37,7 +41,7 @@ def test_false_discoveries_of_an_arm_against_itself(common: float) -> None:
     assert sum(int(one.frames.stands_out.sum()) for one in result) < 0.02 * frames
 
 
-@pytest.mark.parametrize("share", [0.02, pytest.param(0.2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("share", [0.02, 0.2])
 def test_planted_cause_is_named_first(share: float) -> None:
     """A planted cost, relative to a packet's time, is named first in nearly all of 20 comparisons.
 
@@ -122,11 +126,7 @@ def test_intervals_by_hand() -> None:
 
 def test_significant_intervals_exclude_zero() -> None:
     """One of two sides with three rounds scatters three times as much, so Welch's interval would contain 0."""
-    sides = []
-    for name, count, by in (("a", 20_000, 200), ("b", 22_000, 600)):
-        each = [{"x;work_[k]": samples} for samples in (count - by, count, count + by)]
-        sides.append(flame.Arm(name, [flame.Round(stacks, 1e-9, 1) for stacks in each]))
-    result = flame.difference(*sides)
+    result = flame.difference(steady("a", 20_000, 200), steady("b", 22_000, 600))
     whole = result.functions().iloc[-1]
     assert whole["stands_out"]
     assert 0 < whole["difference_low_s"] < whole["difference_s"] < whole["difference_high_s"]
@@ -135,19 +135,12 @@ def test_significant_intervals_exclude_zero() -> None:
 
 def test_sentence_names_the_control_and_the_total() -> None:
     """The sides differ clearly, and the left side measured again is as far away."""
-    arms = [
-        flame.Arm(name, [flame.Round({"x;work_[k]": count + by}, 1e-9, 1) for by in (-100, 0, 100)])
-        for name, count in (("a", 20_000), ("b", 24_000), ("a (again)", 25_000))
-    ]
+    arms = [steady("a", 20_000), steady("b", 24_000), steady("a (again)", 25_000)]
     sentence = flame.sentence(flame.difference(*arms))
     assert sentence.startswith("no evidence that b takes more or less CPU")
     assert ", but a measured again differs from itself by 5 µs [" in sentence
     assert "differs from itself" not in flame.sentence(flame.difference(*arms[:2]))
-    arms = [
-        flame.Arm(name, [flame.Round({"x;work_[k]": count + by}, 1e-9, 1) for by in (-100, 0, 100)])
-        for name, count in (("a", 20_000), ("b", 20_010))
-    ]
-    both = flame.difference(*arms)
+    both = flame.difference(steady("a", 20_000), steady("b", 20_010))
     assert flame.sentence(both).startswith("no evidence that b")
     total = significance.Estimate(1e-5, 1.2e-5, 2e-6, 5e-7, 1e-4)
     assert flame.sentence(both, total).startswith("b takes 2 µs [1.5 µs, 2.5 µs] more CPU per packet")
