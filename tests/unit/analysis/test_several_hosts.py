@@ -12,7 +12,6 @@ import pytest
 from synthetic_rows import HOSTS, PREPARED, Row, on_hosts, rows, save
 
 from labkit.analysis import figures, load, verdicts
-from labkit.analysis import verdicts as verdict_tables
 from labkit.analysis.compare_runs import compare
 from labkit.analysis.load import PEER_RAN_ON
 from labkit.commands import terminal_tables
@@ -90,14 +89,14 @@ def test_hosts_are_judged_and_doubted_separately() -> None:
     apart."""
     another: dict[str, Any] = {"machine": "another"}
     left, right = rows(seed=1), rows(PREPARED | {"macvlan_bridge": 0.8}, seed=2, run="b", **another)
-    judged = [verdict_tables.verdicts(pd.DataFrame(some)) for some in (left + right, left, right)]
+    judged = [verdicts.verdicts(pd.DataFrame(some)) for some in (left + right, left, right)]
     both, *alone = [result.fillna(dict.fromkeys(["peer", *PEER_RAN_ON], "none")) for result in judged]
     pd.testing.assert_frame_equal(
         both.sort_values("ratio", ignore_index=True),
         pd.concat(alone).sort_values("ratio", ignore_index=True),
         check_dtype=False,
     )
-    lines = verdict_tables.doubts(pd.DataFrame(on_hosts("here", "vm:6.1", rounds=2)))
+    lines = verdicts.doubts(pd.DataFrame(on_hosts("here", "vm:6.1", rounds=2)))
     assert any(line.startswith(f"tcp, 1 pair, MTU 1500, on {NAMES[0]}: fewer than 5") for line in lines)
     assert f"{NAMES[0]}: emulated CPU (TCG) in 72 of 72 rows: ratios on a real CPU may differ" in lines
 
@@ -111,7 +110,7 @@ def test_full_size_datagrams_are_the_default() -> None:
 
 def test_terminal_table_by_host(capsys: pytest.CaptureFixture[str]) -> None:
     terminal_tables.show_rows(report())
-    verdicts, medians = capsys.readouterr().out.split("Medians", 1)
+    judged, medians = capsys.readouterr().out.split("Medians", 1)
     for part, name, unit in zip(
         f"Medians{medians}".split("Medians: ")[1:],
         NAMES,
@@ -119,7 +118,7 @@ def test_terminal_table_by_host(capsys: pytest.CaptureFixture[str]) -> None:
         strict=True,
     ):
         assert part.startswith(name)
-        assert f"Verdicts: {name}" in verdicts
+        assert f"Verdicts: {name}" in judged
         assert {word for word in part.split() if word.endswith("bit/s")} == {unit}
     terminal_tables.show_rows(pd.DataFrame(rows(accelerator="tcg")))
     assert capsys.readouterr().out.count("Linux 6.1.0, emulated") == 2
@@ -148,7 +147,7 @@ def test_axes_by_host(name: str) -> None:
     hosts."""
     table = report()
     draw = getattr(figures, name)
-    figure = draw(verdict_tables.verdicts(table) if name in ("forest", "kernels") else table)
+    figure = draw(verdicts.verdicts(table) if name in ("forest", "kernels") else table)
     for title, values in panels(figure).values():
         if name != "forest":  # its y axis counts lines
             assert max(values) < 3 * min(value for value in values if value > 0), title
@@ -176,7 +175,7 @@ def test_kernels_in_order_of_version() -> None:
     table = report(ratios=WITH_IPVLAN)
     without = table["topology"].eq("ipvlan_l2") & table["where"].eq("here")
     table.loc[without, ["status", "reason"]] = ["unsupported", "this kernel has no ipvlan"]
-    figure = figures.kernels(verdict_tables.verdicts(table))
+    figure = figures.kernels(verdicts.verdicts(table))
     [axis] = figure.select_xaxes()
     kernels = [text.replace("<br>", " ").split(",")[0] for text in axis.ticktext]
     assert kernels == ["6.1.0-37-amd64", "6.12.9-amd64", "6.18.5", "6.18.5"]
@@ -191,7 +190,7 @@ def test_kernels_in_order_of_version() -> None:
     assert all(band.y0 < 1 < band.y1 for band in bands)
     first = report(ratios=WITH_IPVLAN)
     first.loc[first["topology"].eq("macvlan_bridge"), ["status", "reason"]] = ["unsupported", "no macvlan"]
-    shapes = figures.kernels(verdict_tables.verdicts(first)).layout.shapes
+    shapes = figures.kernels(verdicts.verdicts(first)).layout.shapes
     assert len([shape for shape in shapes if shape.type == "rect"]) == 4
     [note] = [note.text for note in figure.layout.annotations if note.name == "notes"]
     assert (
@@ -199,7 +198,7 @@ def test_kernels_in_order_of_version() -> None:
     )
     given = [{"protocol": protocol, "pairs": pairs} for protocol in ("tcp", "udp") for pairs in (1, 8)]
     table = pd.concat([report(**one) for one in given], ignore_index=True)
-    figure = figures.kernels(verdict_tables.verdicts(table))
+    figure = figures.kernels(verdicts.verdicts(table))
     titles = [note.text for note in figure.layout.annotations if note.text.startswith("<b>")]
     assert [title[3:-4].replace(" · MTU 1500", "") for title in titles] == [
         "TCP · 1 pair", "TCP · 8 pairs", "UDP · 1 pair", "UDP · 8 pairs",
@@ -267,7 +266,7 @@ def test_headline_names_every_host(tmp_path: Path) -> None:
         "1 pair: all 5 rounds were measured (tcp at MTU 1500 in vm:6.1)",
     ):
         assert words in lines
-    result = str(shown.findings(verdict_tables.verdicts(shown.rows)).data)
+    result = str(shown.findings(verdicts.verdicts(shown.rows)).data)
     here, emulated = (result.index(f"**{name}**") for name in ("Linux 6.18.5", NAMES[0]))
     assert emulated < result.index("| macvlan_bridge | veth_bridge | ") < here
     two = rows(nodes="two", peer="vm:6.1", peer_kernel="6.1.0-37-amd64", peer_accelerator="tcg")
@@ -278,7 +277,7 @@ def test_headline_names_every_host(tmp_path: Path) -> None:
 def test_kernel_that_did_not_boot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is a row of its own. The report and the tables name it, and everything else is unchanged."""
     folder = sweep(tmp_path / "s", "here", "vm:6.1")
-    alone = verdict_tables.verdicts(load.load(folder))
+    alone = verdicts.verdicts(load.load(folder))
     for name in ("vm:old", "vm:older"):
         given = {"topology": ["veth_bridge", "macvlan_bridge"], "where": name}
         unmeasured_point.write(folder / name, "datapaths", given, f"{name}: the lab VM did not boot")
@@ -290,7 +289,7 @@ def test_kernel_that_did_not_boot(tmp_path: Path, capsys: pytest.CaptureFixture[
     for name in ("vm:old", "vm:older"):
         assert f"- Not measured: {name}: the lab VM did not boot." in lines
     assert "nan" not in lines
-    judged = verdict_tables.verdicts(shown.rows)
+    judged = verdicts.verdicts(shown.rows)
     assert len(judged) == len(alone)
     left_out = "unknown kernel (vm:old): veth_bridge: left out as failed: vm:old: the lab VM"
     assert left_out in str(shown.doubts().data)
@@ -349,8 +348,8 @@ def test_finding_without_a_ratio(tmp_path: Path) -> None:
     shown = Run(save(tmp_path / "run", rows(rounds=2)))
 
     def findings(*tables: list[Row]) -> list[str]:
-        verdicts = verdict_tables.verdicts(pd.DataFrame([row for table in tables for row in table]))
-        return str(shown.findings(verdicts).data).splitlines()
+        judged = verdicts.verdicts(pd.DataFrame([row for table in tables for row in table]))
+        return str(shown.findings(judged).data).splitlines()
 
     measured, eight = rows(), rows(pairs=8)
     base = [row for row in eight if row["role"] != "variant"]
