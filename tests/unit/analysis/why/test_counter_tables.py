@@ -6,12 +6,22 @@ from typing import Any
 
 import pytest
 import synthetic_rows
+from synthetic_rows import Row
 from synthetic_why_run import observed, page, run, section, tables, words
 
-from labkit.analysis.why import (
-    explain,
-)
+from labkit.analysis.why import explain
 from labkit.common import run_folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(tmp_path_factory.mktemp("data") / "run")
+
+
+@pytest.fixture
+def rows(folder: Path) -> list[Row]:
+    """Return the rows of a run with all observers, for a test to change."""
+    return run_folder.read_rows(folder)
 
 
 @pytest.mark.parametrize("protocol", ["udp", "tcp"])
@@ -154,8 +164,7 @@ def test_interface_of_one_side_does_not_stand_out(tmp_path: Path) -> None:
     assert text.endswith("Not compared, because one side lacks it: client: vxlan0.")
 
 
-def test_an_observer_without_a_section_is_shown_with_its_numbers(tmp_path: Path) -> None:
-    rows = run_folder.read_rows(run(tmp_path / "one"))
+def test_an_observer_without_a_section_is_shown_with_its_numbers(rows: list[Row], tmp_path: Path) -> None:
     for row in rows:
         if row.get("observer") == "counters":
             switches = row["round"] + 10 * (row["arm"] == "macvlan_bridge")
@@ -169,10 +178,8 @@ def test_an_observer_without_a_section_is_shown_with_its_numbers(tmp_path: Path)
     assert [title for title in report if title.endswith(" saw")] == ["What context_switches saw"]
 
 
-def test_kprobe_calls_by_process(tmp_path: Path) -> None:
+def test_kprobe_calls_by_process(rows: list[Row], tmp_path: Path) -> None:
     """Calls are a mean over rounds. Processes and returned values are shares of the recorded events."""
-    folder = run(tmp_path / "one")
-    rows = run_folder.read_rows(folder)
     for row in rows:
         if row.get("observer") == "perf_stat":
             of = {"veth_bridge": {"512": 30, "-11": 10}}.get(row["arm"], {"512": 40})
@@ -239,12 +246,10 @@ def test_loss_in_a_single_round_is_told_as_uncertain(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.5, 0.01])
-def test_loss_of_the_control_too_is_no_answer(share: float, tmp_path: Path) -> None:
+def test_loss_of_the_control_too_is_no_answer(share: float, rows: list[Row], tmp_path: Path) -> None:
     """The control loses this share of what the right side loses."""
     lost = {"baseline": 0, "control": int(20_000 * share), "variant": 20_000}
-    rows = [
-        row for row in run_folder.read_rows(run(tmp_path / "all")) if row.get("observer") != "perf_record"
-    ]
+    rows = [row for row in rows if row.get("observer") != "perf_record"]
     for row in rows:
         if row.get("observer") == "counters":
             pair = {"unit": "datagrams", "sent_count": 250_000, "lost_count": lost[row["role"]], "hops": []}
@@ -261,9 +266,8 @@ def test_ratio_of_two_runs_with_a_round_each_has_no_interval(tmp_path: Path) -> 
     assert table.loc["LLC-load-misses / LLC-loads", "ratio"] == "ratio 2"
 
 
-def test_ratios_are_of_the_same_rounds_if_each_side_lacks_one(tmp_path: Path) -> None:
+def test_ratios_are_of_the_same_rounds_if_each_side_lacks_one(rows: list[Row], tmp_path: Path) -> None:
     """What a round costs doubles from each round to the next, and the right side always costs three times as much."""
-    rows = run_folder.read_rows(run(tmp_path / "all"))
     lacking = {"veth_bridge": 0, "macvlan_bridge": 4}
     for row in rows:
         if row.get("observer") == "perf_stat":
@@ -284,9 +288,10 @@ def between(left: Any, right: Any, share: float) -> Any:
 
 
 @pytest.mark.parametrize("share", [1.0, 0.01])
-def test_a_baseline_that_differs_from_itself_widens_every_table(share: float, tmp_path: Path) -> None:
+def test_a_baseline_that_differs_from_itself_widens_every_table(
+    share: float, rows: list[Row], tmp_path: Path
+) -> None:
     """What the control shows as well is no difference in any table, and a much larger effect is one in all."""
-    rows = run_folder.read_rows(run(tmp_path / "all"))
     rows = [row for row in rows if (row["role"], row.get("observer")) != ("control", "perf_record")]
     for row in rows:
         if row["role"] == "control" and (observer := row.get("observer")):
