@@ -463,7 +463,6 @@ def two_runs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         ("ovs_test_plan", b"(?s).+", b"", "cannot be read: No columns to parse from file"),
         ("trex_loadtests", b"http_simple", b"\xff", "cannot be read: 'utf-8' codec"),
         ("trex_loadtests", b"1480000", b"many", "trex_loadtests.csv cannot be read: could not convert"),
-        ("trex_latency", b"mean_us", b"mean", "has no column mean_us, which"),
         ("trex_latency", b"\nport 1", b"\nport 2", "what latency_ratio takes from data/reference cannot"),
         ("trex_counters", b"received_packets", b"arrived", "has no column received_packets, which"),
         ("trex_counters", b"710219304", b"many", "received_packets is 'many': write a number"),
@@ -520,9 +519,6 @@ def test_a_claim_that_one_ratio_decides_says_so(judgements: list[Judgement]) -> 
 def test_a_container_received_less_than_its_client_sent() -> None:
     """18 % of the datagrams were lost, so the factor is 381, and not 467, which is that of the sent rate."""
     assert 1 / printed.guest_share() == pytest.approx(4660 * (1 - 131428 / 710760) / 9.97)
-    container, guest = printed.received("container"), printed.received("guest")
-    assert container.length_bytes == pytest.approx(8192, rel=1e-3)
-    assert guest.length_bytes == pytest.approx(1448, rel=1e-3)
     [claim] = [one for one in claims() if one.name == "container-vs-vm-size"]
     assert claim.claimed_range == printed_range(printed.guest_share())
     assert f"{1 / printed.guest_share():.0f} times" in claim.remark
