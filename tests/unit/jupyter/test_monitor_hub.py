@@ -187,7 +187,6 @@ def test_pages_and_panels_take_every_parameter_of_a_monitor(hub: Hub, fake: Fake
 @pytest.mark.parametrize(
     ("interfaces", "choice"),
     [
-        (INTERFACES, {}),
         (INTERFACES, {"source": "10.0.0.1"}),
         (INTERFACES, {"interface": "client0:eth0", "where": "ssh:other"}),
         (["machine:eth0"], {"interface": "machine:eth0"}),

@@ -26,8 +26,7 @@ from labkit.notebook import Run
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     rows = synthetic_rows.rows(whole=2)
-    opened = labkit.open(synthetic_rows.save(tmp_path / "run", rows, experiment="datapaths"))
-    return opened
+    return labkit.open(synthetic_rows.save(tmp_path / "run", rows, experiment="datapaths"))
 
 
 def test_import_stays_light() -> None:
@@ -133,14 +132,6 @@ def test_why_needs_profiles(run: Run) -> None:
     for arm in ("macvlan_bridge", ""):
         with pytest.raises(BadInput, match="they were not profiled: measure with observe=perf_record"):
             run.why(arm)
-
-
-def test_causes_of_every_variant(tmp_path: Path, shown: list[Any]) -> None:
-    profiled = Run(profiled_run(tmp_path / "run"))
-    profiled.causes()
-    head, explanation = shown
-    assert head.data == "### macvlan_bridge"
-    assert explanation.flames
 
 
 def test_a_run_of_one_arm_has_its_own_flame_graph(

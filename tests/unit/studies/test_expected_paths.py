@@ -212,8 +212,7 @@ DEAD_ENDS = {
 
 
 def test_unreachable_reasons() -> None:
-    for name in DEAD_ENDS:
-        made, target, why = DEAD_ENDS[name]
+    for name, (made, target, why) in DEAD_ENDS.items():
         assert paths(made, "box", target) == []
         result = no_path(made, "box", target)
         assert result.startswith(why) or (name == "ring" and "routing loop" in result)
