@@ -9,13 +9,13 @@ import inspect
 import json
 import re
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from monitored_frames import mutants
+from sandbox import until
 from traitlets.config import Config
 
 from labkit.common.errors import BadInput, Failed
@@ -75,13 +75,6 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return messages
 
 
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @pytest.fixture
 def hub(fake: Fake, tmp_path: Path) -> Iterator[Hub]:
     with Hub(fake, INTERFACES, str(tmp_path / "hub")) as made:
@@ -101,7 +94,7 @@ def test_viewers_share_one_capture_which_ends_with_the_last(hub: Hub, fake: Fake
     assert fake.closed == 0
     other.close()
     third.close()
-    until(lambda: fake.closed == 2 and not hub.captures_count)
+    assert until(lambda: fake.closed == 2 and not hub.captures_count, 20)
 
 
 def test_a_slow_start_keeps_no_other_page_waiting(hub: Hub, fake: Fake, tmp_path: Path) -> None:
@@ -142,7 +135,7 @@ def test_clear_is_of_one_page(hub: Hub, fake: Fake, tmp_path: Path) -> None:
     assert hub.captures_count == 2, "it shares the one that is nobody's own"
     for each in (one, other, third):
         each.close()
-    until(lambda: fake.closed == 2 and not hub.captures_count)
+    assert until(lambda: fake.closed == 2 and not hub.captures_count, 20)
 
 
 def test_page_reaches_what_the_hub_was_started_for_only(hub: Hub, fake: Fake, tmp_path: Path) -> None:
