@@ -22,6 +22,10 @@ ROW = {
     "family": 4, "parent": None, "throughput_bps": None, "latency_p50_s": None, "window_s": 0.07, "steal_s": 0.0,
     "status": "ok", "reason": None, "doubts": None, **MACHINE,
 }  # fmt: skip
+# What run.json of a finished run also has, for those that read all of it
+FINISHED: dict[str, Any] = {
+    "experiment": "datapaths", "parameters": {}, "seed": 1, "created": "2026-01-02T03:04:05Z", "why_stopped": {},
+}  # fmt: skip
 PREPARED = {"veth_bridge": 1.0, "veth_bridge (again)": 1.0, "macvlan_bridge": 1.2}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_rows import rows, save
+from synthetic_rows import FINISHED, rows, save
 
 from labkit import cli
 from labkit.analysis import compare_runs, gate
@@ -289,8 +289,7 @@ def test_a_gate_of_arms_measures_until_it_can_tell(
     assert cli.main([*words, "--json"]) == 3
     printed = json.loads(capsys.readouterr().out)
     assert [point["arm"] for point in printed["gate"]["points"]] == ["vxlan"]
-    about = {"created": "then", "experiment": "datapaths", "parameters": {}, "seed": 0, "why_stopped": {}}
-    old = save(tmp_path / "old", rows(ARMS, 8, 12, noise=0.01, seed=7), **about)
+    old = save(tmp_path / "old", rows(ARMS, 8, 12, noise=0.01, seed=7), **FINISHED)
     for more in ([], ["--fail-if", "slower>3%"]):
         assert cli.main([*words[:3], "--against", str(old), "--json", *more]) == 0
         against = json.loads(capsys.readouterr().out)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from synthetic_rows import rows, save
+from synthetic_rows import FINISHED, rows, save
 
 from labkit import cli
 from labkit.analysis import compare_runs, history
@@ -16,9 +16,6 @@ from labkit.common.errors import BadInput
 from labkit.notebook import Run
 
 PINGS = 2500  # of a run of five seconds
-ABOUT = {
-    "experiment": "datapaths", "parameters": {}, "seed": 1, "created": "2026-01-02T03:04:05Z", "why_stopped": {},
-}  # fmt: skip
 
 
 def run(folder: Path, p99: float, lost: int = 0) -> Path:
@@ -110,7 +107,7 @@ def test_a_run_remembers_its_percentile(
     tmp_path: Path, compared: Compared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = run(tmp_path / "old", 1.0), run(tmp_path / "new", 1.5)
-    run_folder.write_json(new / "run.json", run_folder.read_begun(new) | ABOUT | {"percentile": "p99"})
+    run_folder.write_json(new / "run.json", run_folder.read_begun(new) | FINISHED | {"percentile": "p99"})
     assert Run(new).verdicts["word"].tolist() == ["slower"]
     assert str(Run(new, "p50").verdicts["word"].iloc[0]).startswith("no ")
     with pytest.raises(BadInput, match=r"they differ in metric: .*: choose one with --percentile"):

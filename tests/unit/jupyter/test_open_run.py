@@ -202,14 +202,8 @@ def test_observers_that_cannot_be_used_are_left_out(monkeypatch: pytest.MonkeyPa
 
 def test_report_shows_a_run_whatever_its_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its notebook may lack parameters that the command line has, and its change may need a permission."""
-    about = {
-        "experiment": "datapaths",
-        "created": "then",
-        "seed": 1,
-        "why_stopped": {},
-        "parameters": {"streams": 7},
-    }
-    folder = synthetic_rows.save(tmp_path / "run", synthetic_rows.rows(), **about, points=["1-r0"])
+    about = synthetic_rows.FINISHED | {"parameters": {"streams": 7}, "points": ["1-r0"]}
+    folder = synthetic_rows.save(tmp_path / "run", synthetic_rows.rows(), **about)
     names = {"folder": str(folder), "topology": ["veth"]}
     with pytest.raises(BadInput, match="holds a run with other parameters"):
         notebook.measure("datapaths", names)

@@ -15,6 +15,7 @@ import synthetic_rows
 from conftest import ROOT
 from pyarrow import parquet
 from scipy.special import bdtrc
+from synthetic_rows import FINISHED
 
 from labkit import cli
 from labkit.analysis import load, published_runs
@@ -62,9 +63,6 @@ from studies.documents.evidence import (
 from studies.documents.registry import DOCUMENTS, TABLE, claim_of, claims, where_of
 from studies.documents.results import Results, how_to_measure
 
-RUN = {
-    "experiment": "datapaths", "parameters": {}, "seed": 3, "why_stopped": {}, "created": "now", "finished": "now",
-}  # fmt: skip
 MORE, LESS, EXACT = (RANGES[name] for name in ("more", "less", "exact"))
 PUBLISHED = Results(ROOT / "data" / "results")
 
@@ -81,7 +79,7 @@ def published(folder: Path, *tables: list[synthetic_rows.Row], name: str = "mine
         for place, table in enumerate(tables)
         for row in table
     ]
-    publish(synthetic_rows.save(folder / "measured", rows, **RUN), folder / "results" / name)
+    publish(synthetic_rows.save(folder / "measured", rows, **FINISHED), folder / "results" / name)
     return Results(folder / "results")
 
 
@@ -431,7 +429,8 @@ def test_claims_are_judged_by_a_run_of_ones_own(tmp_path: Path) -> None:
     """The runs in data/results named datapaths and ipvlan answer a claim together; here each decides alone."""
     slower = {"veth_bridge": 1.0, "veth_bridge (again)": 1.0, "macvlan_bridge": 0.8}
     theirs = published(tmp_path, synthetic_rows.rows(protocol="udp"), name="datapaths").folder / "datapaths"
-    mine = synthetic_rows.save(tmp_path / "mine", synthetic_rows.rows(slower, seed=9, protocol="udp"), **RUN)
+    rows = synthetic_rows.rows(slower, seed=9, protocol="udp")
+    mine = synthetic_rows.save(tmp_path / "mine", rows, **FINISHED)
     [one] = repeated.judge_by_both(mine, theirs)
     assert one.name == "macvlan-faster-udp"
     assert (one.left.word, one.right.word) == (DEPENDS, CONFIRMED)
@@ -454,7 +453,7 @@ def two_runs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("two")
     theirs, mine = (synthetic_rows.rows(rounds=1, slices=1, seed=seed) for seed in (1, 9))
     answers_no_claim = published(folder, theirs, name="theirs").folder / "theirs"
-    return [str(answers_no_claim), str(synthetic_rows.save(folder / "mine", mine, **RUN))]
+    return [str(answers_no_claim), str(synthetic_rows.save(folder / "mine", mine, **FINISHED))]
 
 
 @pytest.mark.parametrize(
