@@ -49,17 +49,7 @@ from studies.documents.claim import (
     reason,
 )
 from studies.documents.conditions import CONDITIONS
-from studies.documents.evidence import (
-    COUNTED,
-    Evidence,
-    Source,
-    computed,
-    deviation,
-    function_ratio,
-    ratio_of_arms,
-    ratio_of_values,
-    undecided_if,
-)
+from studies.documents.evidence import Evidence, Source, ratio_of_arms, ratio_of_values
 from studies.documents.registry import DOCUMENTS, TABLE, claim_of, claims, where_of
 from studies.documents.results import Results, how_to_measure
 
@@ -90,7 +80,7 @@ def claimed(claimed_range: tuple[float, float], *sources: Source, conditions: st
 
 def measured(ratio: float, how: str = "t", width: float = 1.01, setups_count: int | None = None) -> Source:
     """Return a ratio of a run, with an interval of 1 % on each side, or without noise (`how`: counted)."""
-    width = 1.0 if how == COUNTED else width
+    width = 1.0 if how == evidence.COUNTED else width
     one = Evidence("run", "point", "host", ratio, ratio / width, ratio * width, how, setups_count)
     return lambda _results: [one]
 
@@ -119,7 +109,7 @@ YES, MORE_YES, NO, SOME = (measured(ratio) for ratio in (2.0, 3.0, 0.5, 1.0))
         ([YES, YES, SOME], CONFIRMED, UNKNOWN),
         ([YES, SOME, SOME], UNKNOWN, UNKNOWN),  # chance explains one of three
         ([YES] * 9 + [NO], CONFIRMED, UNKNOWN),  # and one of ten
-        ([YES] * 9 + [measured(0.5, COUNTED)], DEPENDS, CONTRADICTED),  # counts have no noise
+        ([YES] * 9 + [measured(0.5, evidence.COUNTED)], DEPENDS, CONTRADICTED),  # counts have no noise
         # At 98.3 % for each of three, an interval reaches to 0.72, and to 1.21.
         ([measured(0.5, width=1.3, setups_count=10), SOME, SOME], CONTRADICTED, CONTRADICTED),
         ([measured(0.5, width=1.9, setups_count=10), SOME, SOME], UNKNOWN, UNKNOWN),
@@ -172,7 +162,7 @@ def test_other_conditions_contradict_nothing() -> None:
 
 def test_own_numbers_of_a_document_are_no_measurement() -> None:
     results = Results(ROOT)
-    yes, no = (computed("number", lambda value=value: value) for value in (2.0, 0.5))
+    yes, no = (evidence.computed("number", lambda value=value: value) for value in (2.0, 0.5))
     assert judge(claimed(MORE, yes), results).word == CONSISTENT
     assert judge(claimed(MORE, yes, no), results).word == INCONSISTENT
     assert judge(claimed(MORE, yes, NO), results).word == CONTRADICTED  # the run decides
@@ -191,7 +181,7 @@ def test_emulated_guests_decide_nothing_about_guests(tmp_path: Path) -> None:
     source = ratio_of_arms("mine", "veth/guest", "veth/container")
     results = published(tmp_path, rows)
     assert judge(claimed(LESS, source), results).word == CONFIRMED
-    [one] = undecided_if("emulated", source)(results)
+    [one] = evidence.undecided_if("emulated", source)(results)
     assert one.doubt.startswith("the guests were emulated")
     assert reading(one, LESS) == UNDECIDED
     assert one.host.endswith(", guests emulated")
@@ -216,7 +206,7 @@ def test_durations_of_functions_in_two_kernels(tmp_path: Path) -> None:
 
     Each size of datagrams has a ratio. Only valid rows of observers that time functions count.
     """
-    source = function_ratio("mine", ("container", "ip_rcv"), ("guest", "ip_rcv"))
+    source = evidence.function_ratio("mine", ("container", "ip_rcv"), ("guest", "ip_rcv"))
     ignored = [timed_rows("guest", 0.5, status="invalid"), timed_rows("guest", 0.5, observer="counters")]
     short = [*timed_rows("container", 1e-5), *timed_rows("guest", 4e-5)]
     long = [
@@ -230,7 +220,7 @@ def test_durations_of_functions_in_two_kernels(tmp_path: Path) -> None:
     assert four.what == "ip_rcv, a guest each (41 µs) / ip_rcv, containers (10.2 µs): 400 bytes each"
     assert four.host == "Linux 6.1.0; guests with Linux 6.1.0-56, emulated"
     assert four.guests_emulated
-    missing = function_ratio("mine", ("container", "ip_rcv"), ("shared_guest", "ip_rcv"))
+    missing = evidence.function_ratio("mine", ("container", "ip_rcv"), ("shared_guest", "ip_rcv"))
     bare = published(tmp_path / "bare", synthetic_rows.rows())
     for [one], kind in ((missing(results), "shared_guest"), (source(bare), "container")):
         assert one.doubt == f"no profile has a duration of ip_rcv for endpoint={kind}"
@@ -239,7 +229,7 @@ def test_durations_of_functions_in_two_kernels(tmp_path: Path) -> None:
 def test_durations_in_several_kernels_decide_nothing(tmp_path: Path) -> None:
     elsewhere = timed_rows("container", 1e-5, kernel="6.18")
     results = published(tmp_path, timed_rows("container", 1e-5), elsewhere, timed_rows("guest", 4e-5))
-    [one] = function_ratio("mine", ("container", "ip_rcv"), ("guest", "ip_rcv"))(results)
+    [one] = evidence.function_ratio("mine", ("container", "ip_rcv"), ("guest", "ip_rcv"))(results)
     assert one.doubt == "a side was measured in several kernels"
     assert math.isnan(one.ratio)
 
@@ -257,7 +247,7 @@ def test_a_full_link_decides_nothing(tmp_path: Path) -> None:
             tmp_path / str(full), *([row | {"link_rate_bps": rate_bps} for row in of] for of in tables)
         )
         for source in sources:
-            careful = undecided_if("link_full", source)(results)
+            careful = evidence.undecided_if("link_full", source)(results)
             assert {one.link_full for one in careful} == {full}
             assert {one.doubt for one in careful} == ({"both sides fill the link"} if full else {""})
 
@@ -838,5 +828,6 @@ def test_difference_from_1_in_whatever_direction() -> None:
         ((0.5, 0.4, 0.625), (2.0, 1.6, 2.5)),
         ((1.0, 0.8, 1.1), (1.0, 1.0, 1.25)),
     ):
-        [one] = deviation(lambda _, given=given: [Evidence("run", "point", "host", *given)])(Results(ROOT))
+        same = Evidence("run", "point", "host", *given)
+        [one] = evidence.deviation(lambda _, same=same: [same])(Results(ROOT))
         assert (one.ratio, one.low, one.high) == pytest.approx(expected)
