@@ -1,6 +1,5 @@
 """Kinds of endpoints: fair pairs, the effect of the boundary on a difference, and the report's published numbers."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -211,7 +210,7 @@ def test_function_times_by_kernel(tmp_path: Path) -> None:
     made = rows({"veth_bridge": 1.0}, rounds=1, slices=0, whole=1, protocol="udp")
     [row] = made
     row |= {"method": "profile", "observer": "function_times", "endpoint": "namespace", "received_count": 800}
-    row |= {"observed": json.loads(json.dumps(seen)), "overhead_ratio": 0.9, "artefact": None}
+    row |= {"observed": seen, "overhead_ratio": 0.9, "artefact": None}
     profiles = load.profiles(save(tmp_path / "run", made))
     [line] = container_vs_vm.calls(profiles).to_dict("records")
     assert (line["function"], line["ends"], line["kernel"]) == ("ip_rcv", "namespaces", "6.1.0")

@@ -14,7 +14,6 @@ from benchmarks.promise import NotMeasuredError, Promise
 
 pytestmark = pytest.mark.long
 
-WAS = {"veth_bridge": 1.0, "veth_bridge (again)": 1.0, "macvlan_bridge": 1.2}
 BECAME = {"veth_bridge": 1.0, "veth_bridge (again)": 1.3, "macvlan_bridge": 0.9}
 
 
@@ -29,7 +28,7 @@ def promises(folder: Path) -> dict[str, Promise]:
 
 def test_steady_series_keeps_every_promise(tmp_path: Path) -> None:
     for number, protocol in enumerate(("tcp", "udp")):
-        some = rows(WAS, rounds=53, slices=4, placement="0,0", protocol=protocol, run=protocol, seed=number)
+        some = rows(rounds=53, slices=4, placement="0,0", protocol=protocol, run=protocol, seed=number)
         save(tmp_path / protocol, some)
     result = promises(tmp_path)
     assert all(one.kept for one in result.values())
@@ -43,7 +42,7 @@ def test_steady_series_keeps_every_promise(tmp_path: Path) -> None:
 
 def test_percentiles_of_requests_have_lines_of_their_own(tmp_path: Path) -> None:
     """Only the 99th percentile drifts."""
-    some = rows(WAS, rounds=50, slices=0, whole=50, protocol="udp_rr")
+    some = rows(rounds=50, slices=0, whole=50, protocol="udp_rr")
     for row in some:
         p50_s = row["latency_p50_s"]
         slower = {"macvlan_bridge": 2.0}.get(row["arm"], 1.0) if row["round"] >= 25 else 1.0
@@ -56,7 +55,7 @@ def test_percentiles_of_requests_have_lines_of_their_own(tmp_path: Path) -> None
 
 
 def test_series_that_drifts_breaks_the_promises(tmp_path: Path) -> None:
-    some = rows(WAS, rounds=50, slices=4)
+    some = rows(rounds=50, slices=4)
     later = rows(BECAME, rounds=50, slices=4)
     for row in later:
         row |= {"round": row["round"] + 50, "point": f"1-r{row['round'] + 50}"}
