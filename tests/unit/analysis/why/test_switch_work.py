@@ -199,9 +199,7 @@ def test_code_that_stands_out_is_an_effect_of_the_change(tmp_path: Path) -> None
     [
         ("+mirrors=1+readers=count", "mirror_reader;[python3.11]", "reading the copies costs"),
         ("+mirrors=1+output=gre", f"{DATAPATH};skb_segment_[k]", "segmenting packets in software costs"),
-        ("+mirrors=1", f"{DATAPATH};skb_clone_[k]", "cloning packets costs"),
         ("+mirrors=1", "handler2;[ovs-vswitchd]", "handling upcalls and checking flows costs"),
-        ("+mirrors=1", f"{SENDMMSG};_copy_from_iter_[k]", "copying the data of packets costs"),
     ],
 )
 def test_planted_cause_is_named(tmp_path: Path, options: str, stack: str, words: str) -> None:
