@@ -17,6 +17,7 @@ from synthetic_arms import (
     concluded,
     effect,
     run,
+    two_runs,
     within,
 )
 
@@ -44,11 +45,6 @@ FILTER = (effect("sysctl", "net.ipv4.conf.all.rp_filter", "0", "1"),)
 AGAIN = f"{BASELINE} (again)"
 
 
-def one(folder: Path, arm: MadeArm, seed: int = 1, protocol: str = "udp", **columns: object) -> str:
-    """Write a run of one arm and return its path."""
-    return str(run(folder, {BASELINE: arm}, seed, protocol, **columns))
-
-
 def test_claims_of_many_arms_are_corrected(tmp_path: Path) -> None:
     names = [f"x{at}" for at in range(30)]
     plain = within(tmp_path, MadeArm(effects=FILTER), 1)
@@ -74,11 +70,8 @@ def test_loss_is_named_only_if_it_explains_the_difference(tmp_path: Path, lost: 
 
 
 def test_smaller_frames_between_two_runs(tmp_path: Path) -> None:
-    left, right = (
-        one(tmp_path / mtu, MadeArm(frames=frames), seed, "tcp", settings={"veth mtu": mtu})
-        for mtu, frames, seed in (("1500", 30_000, 1), ("1400", 90_000, 2))
-    )
-    result = concluded(left, right)
+    sides = MadeArm(frames=30_000), MadeArm(frames=90_000)
+    result = concluded(*two_runs(tmp_path, *sides, "tcp", **{"veth mtu": "1500 → 1400"}))
     assert result.cause == "smaller frames"
     assert "veth mtu" in result.sentence.partition(". ")[0]
 
@@ -132,12 +125,9 @@ def test_segments_before_the_path_are_smaller_frames(
 def test_two_kernels(tmp_path: Path, effective: bool) -> None:
     """Another kernel has other defaults and other code, so no sysctl of it is the first suspect."""
     more = {stack: 1.5 * seconds for stack, seconds in USUAL["udp"].items()} if effective else {}
-    left, right = (
-        one(tmp_path / kernel, MadeArm(own), seed, kernel=kernel, settings={
-            "sysctl net.core.busy_poll": kernel, "sysctl net.core.high_order_alloc_disable": kernel})
-        for kernel, own, seed in (("6.1.0", {}, 1), ("6.12.0", more, 2))
-    )  # fmt: skip
-    result = concluded(left, right)
+    sysctls = ("sysctl net.core.busy_poll", "sysctl net.core.high_order_alloc_disable")
+    sides = MadeArm(columns={"kernel": "6.1.0"}), MadeArm(more, columns={"kernel": "6.12.0"})
+    result = concluded(*two_runs(tmp_path, *sides, **dict.fromkeys(sysctls, "0 → 1")))
     assert result.claims == effective
     first = result.sentence.partition("; ")[0].partition(": ")[0]
     assert "kernel" in first
@@ -156,9 +146,8 @@ def test_recommended_commands_measure_the_same_point(
     tmp_path: Path, protocol: str, load: dict[str, object]
 ) -> None:
     changed = {"sysctl net.core.rmem_default": "1", "sysctl net.ipv4.tcp_sack": "0"}
-    left = one(tmp_path / "left", MadeArm(), 1, protocol, **load)
-    right = one(tmp_path / "right", MadeArm(), 2, protocol, settings=changed, **load)
-    steps = concluded(left, right).next
+    arm = MadeArm(columns=load)
+    steps = concluded(*two_runs(tmp_path, arm, arm, protocol, **changed)).next
     assert steps
     for step in steps:
         words = shlex.split(step.partition(": labkit run datapaths ")[2])
@@ -183,9 +172,8 @@ def test_usual_values_are_the_defaults() -> None:
 
 
 def test_machine_sysctl_is_recommended_as_a_change(tmp_path: Path) -> None:
-    left = one(tmp_path / "left", MadeArm(), 1)
-    right = one(tmp_path / "right", MadeArm(), 2, settings={"sysctl net.core.high_order_alloc_disable": "1"})
-    [step] = [each for each in concluded(left, right).next if "change=" in each]
+    sides = two_runs(tmp_path, MadeArm(), MadeArm(), **{"sysctl net.core.high_order_alloc_disable": "1"})
+    [step] = [each for each in concluded(*sides).next if "change=" in each]
     [given] = [word.removeprefix("change=") for word in shlex.split(step) if word.startswith("change=")]
     assert changes.parse(given)[0].machine_sysctls == {"net.core.high_order_alloc_disable": "1"}
     assert "LABKIT_ALLOW=machine_sysctl" in step
@@ -252,8 +240,7 @@ def version_6(more: float) -> dict[str, float]:
 @pytest.mark.parametrize("more", [0.0, 3e-6])
 def test_code_that_replaces_similar_code_counts_net(tmp_path: Path, more: float) -> None:
     """IPv6's functions take the place of IPv4's: only the difference between them is a cost."""
-    left = one(tmp_path / "four", MadeArm(), 1)
-    result = concluded(left, one(tmp_path / "six", MadeArm(version_6(more)), 2, family=6))
+    result = concluded(*two_runs(tmp_path, MadeArm(), MadeArm(version_6(more), columns={"family": 6})))
     first = result.sentence.partition(". ")[0]
     assert "family (4 → 6)" in first
     assert result.claims == bool(more)
@@ -298,27 +285,23 @@ VETH = dict.fromkeys(("topology", "arm", "built_topology"), "veth")
 
 def test_a_limit_is_evidence_though_the_topologies_differ(tmp_path: Path) -> None:
     """Between two topologies a setting counts only if both sides have it. A cgroup without a quota has `unlimited`."""
-    left = one(tmp_path / "free", MadeArm(columns=VETH), 1, settings={QUOTA: "max 100000"})
-    right = one(tmp_path / "limited", MadeArm(), 2, settings={QUOTA: "50000 100000"})
-    shown = [(each.name, each.left, each.right) for each in concluded(left, right).settings]
+    sides = MadeArm(columns=VETH), MadeArm()
+    result = concluded(*two_runs(tmp_path, *sides, **{QUOTA: "max 100000 → 50000 100000"}))
+    shown = [(each.name, each.left, each.right) for each in result.settings]
     assert (QUOTA, "unlimited", "50000 100000") in shown
 
 
 def test_a_value_that_is_alike_on_both_sides_is_no_difference(tmp_path: Path) -> None:
     """Each run set the same value, over another default."""
-    left, right = (
-        one(tmp_path / before, MadeArm(effects=[effect("sysctl", "net.core.x", before, "1")]), seed)
-        for seed, before in enumerate(("0", "2"))
-    )
-    assert "net.core.x" not in [each.name for each in concluded(left, right).settings]
+    sides = (MadeArm(effects=[effect("sysctl", "net.core.x", before, "1")]) for before in ("0", "2"))
+    assert "net.core.x" not in [each.name for each in concluded(*two_runs(tmp_path, *sides)).settings]
 
 
 def test_another_kernel_without_effect_has_the_bound_of_the_whole_cost(tmp_path: Path) -> None:
     """New code that takes next to nothing says nothing about the cost of another kernel."""
     tiny = {f"{RECEIVE['udp']};strange_[k]": 4e-8}
-    left = one(tmp_path / "old", MadeArm(), 1, kernel="6.1.0")
-    right = one(tmp_path / "new", MadeArm(tiny), 2, kernel="6.12.0")
-    result = concluded(left, right)
+    sides = MadeArm(columns={"kernel": "6.1.0"}), MadeArm(tiny, columns={"kernel": "6.12.0"})
+    result = concluded(*two_runs(tmp_path, *sides))
     assert not result.claims
     assert "no effect was seen: its cost is below " in result.sentence
     total = result.split.total
