@@ -41,12 +41,8 @@ def searches() -> list[dict[str, Any]]:
     return goals + trials
 
 
-@pytest.fixture
-def searched(tmp_path: Path) -> Run:
-    return Run(synthetic_rows.save(tmp_path / "run", searches(), experiment="throughput"))
-
-
-def test_a_search_shows_its_curve_and_its_rates(searched: Run) -> None:
+def test_a_search_shows_its_curve_and_its_rates(tmp_path: Path) -> None:
+    searched = Run(synthetic_rows.save(tmp_path / "run", searches(), experiment="throughput"))
     assert list(searched.figures)[:4] == ["load_loss", "forest", "throughput", "slices"]
     assert searched.figures.throughput.layout.xaxis.ticktext == ("NDR", "PDR 0.5 %")
     assert searched.figures.load_loss.data

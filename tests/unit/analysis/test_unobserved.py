@@ -47,18 +47,13 @@ def test_an_observer_that_this_machine_lacks_is_reported(
     assert [one.observe for one in surveyed] == [()]
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """Provide a run with the row of an observer that this machine cannot use."""
+def test_reason_is_shown_in_notebooks_and_in_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     measured = rows({"veth_bridge": 1.0}, rounds=1, slices=0, whole=1, protocol="udp", endpoint="namespace")
     missing = ROW | {"arm": "veth_bridge", "topology": "veth_bridge", "protocol": "udp", "method": "profile"}
     missing |= {"status": "unsupported", "observer": "function_graph", "reason": BLIND["function_graph"]}
-    return save(tmp_path / "run", [*measured, missing | {"point": "unobserved"}])
-
-
-def test_reason_is_shown_in_notebooks_and_in_the_terminal(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    run = save(tmp_path / "run", [*measured, missing | {"point": "unobserved"}])
     shown: list[Any] = []
     monkeypatch.setattr(container_vs_vm_findings, "display", shown.append)
     container_vs_vm_findings.ContainerVsVmFindings(run, load.load(run)).packets()

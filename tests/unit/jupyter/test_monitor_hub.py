@@ -66,16 +66,6 @@ def fake() -> Fake:
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Return what panels send to their pages."""
-    messages: list[dict[str, Any]] = []
-    monkeypatch.setattr(
-        monitor_panel.MonitorPanel, "send", lambda self, content, buffers=None: messages.append(content)
-    )
-    return messages
-
-
-@pytest.fixture
 def hub(fake: Fake, tmp_path: Path) -> Iterator[Hub]:
     with Hub(fake, INTERFACES, str(tmp_path / "hub")) as made:
         yield made
@@ -189,10 +179,13 @@ def test_page_may_set_what_it_shows_but_not_what_is_watched(
     interfaces: list[str],
     choice: dict[str, str],
     fake: Fake,
-    sent: list[dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Interfaces and choice are a page's own, too: it can set them without `apply`."""
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        monitor_panel.MonitorPanel, "send", lambda _panel, content, **_more: sent.append(content)
+    )
     monkeypatch.setattr(monitor_panel.MonitorPanel, "_run", lambda self: None)
     panel = monitor_panel.MonitorPanel(fake, INTERFACES)
     panel.interfaces, panel.choice = interfaces, choice

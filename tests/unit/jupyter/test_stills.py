@@ -21,20 +21,14 @@ go.Figure(go.Scatter(y=[1, 2]), layout_title_text="measured here {SCRIPTS}")
 """
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    """The folder of Jupyter's configuration, as the package installs it."""
-    files = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["data-files"]
-    folder = tmp_path / "etc"
-    folder.mkdir()
-    for name in files["etc/jupyter"]:
-        (folder / Path(name).name).symlink_to(ROOT / name)
-    return folder
-
-
 @pytest.mark.long
 @pytest.mark.needs("chromium")
-def test_figures_are_pictures_in_which_nothing_runs(tmp_path: Path, config: Path) -> None:
+def test_figures_are_pictures_in_which_nothing_runs(tmp_path: Path) -> None:
+    files = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["data-files"]
+    config = tmp_path / "etc"  # with Jupyter's configuration, as the package installs it
+    config.mkdir()
+    for name in files["etc/jupyter"]:
+        (config / Path(name).name).symlink_to(ROOT / name)
     path = tmp_path / "mine.ipynb"
     document = v4.new_notebook(cells=[v4.new_code_cell(FIGURE)])
     NotebookClient(document, kernel_name="python3").execute()
