@@ -11,7 +11,6 @@ from synthetic_packet_sizes import BYTE, FIRST, FIXED, FRAGMENT, SIZES
 from labkit.analysis import figures
 from labkit.analysis.figures import line_chart
 from labkit.analysis.figures.cost_by_size import fragments_count, largest_whole
-from studies.linear_fit import Estimate
 from studies.packet_size import cost_model
 from studies.packet_size import figure_fit as packet_size_figure_fit
 from studies.packet_size import finding as packet_size
@@ -23,10 +22,6 @@ pytestmark = pytest.mark.long
 def of(result: list[Curve], arm: str, cost: str = "time_per_packet_s") -> Curve:
     [one] = [curve for curve in result if (curve.arm, curve.cost) == (arm, cost)]
     return one
-
-
-def covers(one: Estimate | None, value: float) -> bool:
-    return one is not None and one.low is not None and one.high is not None and one.low <= value <= one.high
 
 
 def test_fragment_count() -> None:
@@ -47,7 +42,8 @@ def test_planted_costs_are_found() -> None:
     for part, planted in zip(cost_model.PARTS, (FIXED, BYTE, FIRST, FRAGMENT), strict=True):
         assert veth.parts[part].value == pytest.approx(planted, rel=0.25)
         assert twice.parts[part].value == pytest.approx(2 * veth.parts[part].value), "two busy CPUs"
-    assert covers(of(result, "vxlan").parts["byte"], BYTE + 6e-9)
+    byte = of(result, "vxlan").parts["byte"]
+    assert byte.low <= BYTE + 6e-9 <= byte.high
     assert not any(fit.misfits for one in result for fit in (one.line, one.steps) if fit is not None)
     assert veth.at(np.array([400.0, 4000.0]), np.array([1.0, 3.0])) == pytest.approx(
         [FIXED + 400 * BYTE, FIRST + 2 * FRAGMENT], rel=0.1

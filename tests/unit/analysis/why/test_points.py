@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import synthetic_rows
-from synthetic_why_run import page, run, words
+from synthetic_why_run import ARMS, page, run, words
 
 from labkit.analysis import load as loading
 from labkit.analysis.why import selection, verdict
@@ -21,11 +21,16 @@ from labkit.common.errors import BadInput
 ARM = "veth_bridge"
 
 
-def merged(folder: Path, of: dict[int, Path]) -> Path:
-    """Merge the runs of all sizes into one. With each round the machine gets faster, for every size."""
-    rows: list[dict[str, Any]] = []
-    for size, there in of.items():
-        shutil.copytree(there / "artefacts", folder / "artefacts" / str(size))
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a run in which the bridge has a planted cost at 800 bytes, and no other arm exists there.
+
+    With each round the machine gets faster, for every size.
+    """
+    top, rows = tmp_path_factory.mktemp("data"), list[synthetic_rows.Row]()
+    for size, arms in ((400, ARMS), (800, {ARM: "variant"})):
+        there = run(top / str(size), arms, length_bytes=size)
+        shutil.copytree(there / "artefacts", top / "sizes" / "artefacts" / str(size))
         for row in run_folder.read_rows(there):
             pps = row["throughput_bps"] / 64 * 2 ** row["round"] / size
             role = {ARM: "baseline", f"{ARM} (again)": "control"}.get(row["arm"], "variant")
@@ -38,15 +43,7 @@ def merged(folder: Path, of: dict[int, Path]) -> Path:
             if row.get("artefact"):
                 row["artefact"] = row["artefact"].replace("artefacts", f"artefacts/{size}")
             rows.append(row)
-    return synthetic_rows.save(folder, rows)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a run in which the bridge has a planted cost at 800 bytes, and no other arm exists there."""
-    top = tmp_path_factory.mktemp("data")
-    small, large = run(top / "a", length_bytes=400), run(top / "b", {ARM: "variant"}, length_bytes=800)
-    return merged(top / "sizes", {400: small, 800: large})
+    return synthetic_rows.save(top / "sizes", rows)
 
 
 def test_points_of_two_runs_of_a_sweep_are_not_paired(folder: Path, tmp_path: Path) -> None:
