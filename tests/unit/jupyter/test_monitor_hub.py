@@ -133,7 +133,6 @@ def test_page_reaches_what_the_hub_was_started_for_only(hub: Hub, fake: Fake, tm
     for interface, parameters in (
         ("machine:eth0", {}),
         ("client0:eth0", {"keep_count": "many"}),
-        ("client0:eth0", {"namespace": "machine"}),
         ("client0:eth0", {"where": "ssh:other"}),
         ("client0:eth0", {"source": "x" * 100_000}),
         ("client0:eth0", {"source": "wrong"}),

@@ -12,7 +12,7 @@ from synthetic_arms import MadeArm, concluded, within
 
 from labkit.analysis import flame, load, why
 from labkit.analysis.flame import processes
-from labkit.analysis.why import environment, page, selection, switch_work, work
+from labkit.analysis.why import environment, page, switch_work, work
 
 PERIOD_S, ARRIVED = 1 / 997, 60_000
 SENDING = "iperf3;do_syscall_64_[k];__sys_sendto_[k];udp_sendmsg_[k]"
@@ -232,13 +232,6 @@ def test_options_of_a_topology_are_settings() -> None:
         point = SimpleNamespace(rows=(*rows, None))
         made = environment._topology(point, left, right)  # type: ignore[arg-type]
         assert [(one.name, one.left, one.right) for one in made] == settings
-
-
-@pytest.mark.parametrize("name", ["ovs_netdev+mirrors=4", "ovs_netdev+mirrors=4,length_bytes=512"])
-def test_arm_with_options_as_left_side(tmp_path: Path, name: str) -> None:
-    folder = run(tmp_path / "run", {})
-    sides = selection.select_sides(f"{folder}:{name}", "ovs_netdev")
-    assert [side.arm for side in sides if side] == ["ovs_netdev+mirrors=4", "ovs_netdev"]
 
 
 def test_what_carries_packets_belongs_to_the_load() -> None:
