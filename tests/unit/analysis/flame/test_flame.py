@@ -130,11 +130,8 @@ def test_function_table_adds_up_as_printed(planted: flame.Difference) -> None:
 
 def test_sample_counts_of_both_sides() -> None:
     """The control's samples do not count. If the total difference is zero, no function has a share."""
-
-    def arm(name: str, count: int) -> flame.Arm:
-        return flame.Arm(name, [flame.Round({"p;a": count, "p;b": 100}, 1e-9, 1)] * 3)
-
-    alike = flame.difference(arm("l", 7), arm("r", 7), arm("l (again)", 50))
+    counts = {"l": 7, "r": 7, "l (again)": 50}
+    alike = flame.difference(*(arm(name, *[{"p;a": one, "p;b": 100}] * 3) for name, one in counts.items()))
     table = alike.functions()
     assert dict(zip(table["function"], table["samples_count"], strict=True))["a"] == 2 * 3 * 7
     [hover] = [

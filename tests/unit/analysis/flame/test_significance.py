@@ -1,7 +1,7 @@
 """Significance between two sides: nothing stands out of an arm against itself, planted causes do, and intervals
 hold."""
 
-from dataclasses import replace
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -17,9 +17,10 @@ PLACE = "process1;function3_[k];planted_[k]"
 AGAIN = 20
 
 
-def steady(name: str, count: int, by: int = 100) -> flame.Arm:
-    """Return an arm of three rounds with this number of samples of one function, and with less and more by `by`."""
-    return flame.Arm(name, [flame.Round({"x;work_[k]": count + more}, 1e-9, 1) for more in (-by, 0, by)])
+def steady(name: str, count: int, by: int = 100, runs: Sequence[str] = ("",)) -> flame.Arm:
+    """Return an arm with three rounds of each run: one function has this number of samples, and less and more."""
+    counts = [(run, count + more) for run in runs for more in (-by, 0, by)]
+    return flame.Arm(name, [flame.Round({"x;work_[k]": each}, 1e-9, 1, run=run) for run, each in counts])
 
 
 def coloured(one: flame.Difference) -> set[str]:
@@ -158,14 +159,8 @@ def test_false_discovery_rate_against_scipy() -> None:
 
 def test_control_of_several_runs_is_within_them() -> None:
     """The left side and its control are arms of the same runs, so what runs differ by says nothing about them."""
-
-    def arm(name: str, count: int) -> flame.Arm:
-        each = [(run, count + by) for run in ("one", "two") for by in (-40, 0, 40)]
-        return flame.Arm(
-            name, [flame.Round({"x;work_[k]": samples}, 1e-9, 1, run=run) for run, samples in each]
-        )
-
-    sides = [flame.Arm("b", [replace(one, run=f"{one.run} b") for one in arm("b", 34_000).rounds])]
-    result = flame.difference(arm("a", 20_000), *sides, arm("a (again)", 20_050))
+    runs = ("one", "two")
+    left, again = steady("a", 20_000, 40, runs), steady("a (again)", 20_050, 40, runs)
+    result = flame.difference(left, steady("b", 34_000, 40, ("one b", "two b")), again)
     assert result.frames.control.half[0] < 3e-7
     assert result.functions().iloc[-1]["stands_out"]

@@ -42,7 +42,6 @@ def test_share_of_the_difference() -> None:
 
 
 FILTER = (effect("sysctl", "net.ipv4.conf.all.rp_filter", "0", "1"),)
-AGAIN = f"{BASELINE} (again)"
 
 
 def test_claims_of_many_arms_are_corrected(tmp_path: Path) -> None:
@@ -192,7 +191,7 @@ def test_why_of_a_run_with_several_changes(tmp_path: Path, capsys: pytest.Captur
     rules = f"{RECEIVE['udp']};ip_rcv_[k];nf_hook_slow_[k];nft_do_chain_[k]"
     made = {
         BASELINE: MadeArm(),
-        AGAIN: MadeArm(),
+        f"{BASELINE} (again)": MadeArm(),
         "rules": MadeArm({rules: 1.2e-6}, [effect("nftables", "nftables ruleset", "none", "9 rules")]),
         "filter": MadeArm(effects=FILTER),
     }
