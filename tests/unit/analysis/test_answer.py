@@ -114,9 +114,8 @@ def test_requests_on_one_cpu_and_on_two_are_judged_apart(
 
     first, second, third = run("first", 0.8), run("second", 1.3), run("third", 0.8, placement=None)
     rows = load.load(first)
-    assert (
-        rows["cpu_s"].isna().all()
-    )  # these runs have no ends_on: they counted the time before the first request
+    # These runs have no ends_on: they counted the time before the first request.
+    assert rows["cpu_s"].isna().all()
     assert load.load(third)["cpu_s"].notna().all()
     terminal_tables.show_rows(rows)
     text = " ".join(capsys.readouterr().out.split())

@@ -1,5 +1,6 @@
 """What a change does to each topology, against its own unchanged arm and against another topology."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -113,17 +114,10 @@ def test_one_topology_has_no_such_verdicts(tmp_path: Path) -> None:
 def test_names_of_own_networks_are_no_grammar(tmp_path: Path) -> None:
     """Two networks of a person's own, whose names have the words that labkit puts between names."""
     own = {"veth_bridge": "rack on hill", "vxlan": "lab to attic"}
-    some = [
-        row
-        | {
-            name: row[name].replace(old, new)
-            for name in ("arm", "topology")
-            for old, new in own.items()
-            if old in row[name]
-        }
-        for row in changed_rows()
-    ]
-    table = loaded(tmp_path, some)
+    text = json.dumps(changed_rows())
+    for usual, name in own.items():
+        text = text.replace(usual, name)
+    table = loaded(tmp_path, json.loads(text))
     assert set(judged(table)) == {
         ("lab to attic+gro", "lab to attic"),
         ("gro on lab to attic", "gro on rack on hill"),

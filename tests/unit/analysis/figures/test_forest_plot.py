@@ -36,11 +36,8 @@ def test_forest_lines_and_bands() -> None:
 
 def test_intervals_and_labels_of_the_forest() -> None:
     verdicts = synthetic_report.verdicts(synthetic_report.rows(protocols=("tcp",), pairs=(1, 2)))
-    verdicts.loc[verdicts["pairs"].eq(2) & verdicts["ratio"].notna(), ["ratio", "low", "high"]] = [
-        1.01,
-        0.97,
-        1.05,
-    ]
+    measured = verdicts["pairs"].eq(2) & verdicts["ratio"].notna()
+    verdicts.loc[measured, ["ratio", "low", "high"]] = [1.01, 0.97, 1.05]
     sure, unsure = figures.forest(verdicts).data
     assert not sure.marker.symbol.endswith("-open")
     assert unsure.marker.symbol.endswith("-open")
@@ -48,11 +45,8 @@ def test_intervals_and_labels_of_the_forest() -> None:
     verdicts.loc[verdicts.index[-1], "high"] = 1e30
     low, high = next(figures.forest(verdicts).select_xaxes()).range
     assert high - low < 1
-    lines = synthetic_report.titles(
-        figures.forest(
-            synthetic_report.verdicts(synthetic_report.rows(protocols=("tcp", "ping"), pairs=(1,)))
-        )
-    )
+    verdicts = synthetic_report.verdicts(synthetic_report.rows(protocols=("tcp", "ping"), pairs=(1,)))
+    lines = synthetic_report.titles(figures.forest(verdicts))
     assert "right of 1 is faster" in lines[0]
     assert "left of 1 is faster" in lines[1]
 

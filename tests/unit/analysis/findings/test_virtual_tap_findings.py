@@ -51,10 +51,8 @@ def test_drop_by_size_beside_the_thesis(
     """The thesis' number is of unlimited TCP in writes of 1,024 bytes, and of no other load."""
     rows = rows.assign(protocol=protocol, rate_bps=rate_bps)
     result = virtual_tap.drops(rows, verdicts.verdicts(rows))
-    assert [load.partition(" bytes")[0] for load in result["load"]] == [
-        f"{protocol}, 512",
-        f"{protocol}, 1024",
-    ]
+    loads = [load.partition(" bytes")[0] for load in result["load"]]
+    assert loads == [f"{protocol}, {size}" for size in (512, 1024)]
     assert list(result["thesis"]) == ["", thesis]
     for text in result["drop"]:
         drop, low, high = (float(word.strip("[],%")) for word in text.split()[:3])
@@ -63,26 +61,18 @@ def test_drop_by_size_beside_the_thesis(
 
 
 def test_throughput_against_mirrors_beside_the_thesis(rows: pd.DataFrame, lines: pd.DataFrame) -> None:
-    figure = virtual_tap_figure.mirror_count(rows, lines, reference_tables.thesis_count())
-    assert [trace.name for trace in figure.data] == [
-        "ovs_netdev"
-    ] * 2  # a panel for each load; none is the thesis'
+    thesis = reference_tables.thesis_count()
+    figure = virtual_tap_figure.mirror_count(rows, lines, thesis)
+    # There is a panel for each load, and none of them is the thesis'.
+    assert [trace.name for trace in figure.data] == ["ovs_netdev"] * 2
     for trace in figure.data:
         assert list(trace.x) == list(LEFT)
         assert list(trace.y) == pytest.approx(list(LEFT.values()), abs=0.01)
-    alone = lines[lines["length_bytes"].eq(512) & lines["mirrors"].eq(1)].assign(
-        curve="ovs_netdev+output=gre"
-    )
-    assert (
-        len(
-            virtual_tap_figure.mirror_count(
-                rows, pd.concat([lines, alone]), reference_tables.thesis_count()
-            ).data
-        )
-        == 2
-    )
+    alone = lines[lines["length_bytes"].eq(512) & lines["mirrors"].eq(1)]
+    both = pd.concat([lines, alone.assign(curve="ovs_netdev+output=gre")])
+    assert len(virtual_tap_figure.mirror_count(rows, both, thesis).data) == 2
     likewise = lines[lines["length_bytes"].eq(512)].assign(protocol="tcp", length_bytes=64.0)
-    figure = virtual_tap_figure.mirror_count(rows, likewise, reference_tables.thesis_count())
+    figure = virtual_tap_figure.mirror_count(rows, likewise, thesis)
     published = [trace for trace in figure.data if "Senanayake" in trace.name]
     assert [list(trace.x) for trace in published] == [[0, 1, 2, 4, 8]] * 2
     assert [trace.y[-1] for trace in published] == pytest.approx([233 / 235, 234 / 235])
@@ -132,9 +122,9 @@ def test_cycles_per_instruction_of_the_switch() -> None:
     assert list(table["cycles per instruction"]) == ["1.20", "1.60 [0.33, 2.87]"]
     assert list(table["switch"]) == ["ovs_netdev", "ovs_netdev+mirrors=1"]
     table, why = virtual_tap.cycles_per_instruction(pd.DataFrame([counted("ovs_netdev", None, None)]))
-    assert (len(table), why) == (
-        0,
-        "Cycles and instructions of ovs-vswitchd were not counted: this machine has no such counter.",
+    assert not len(table)
+    assert (
+        why == "Cycles and instructions of ovs-vswitchd were not counted: this machine has no such counter."
     )
     _table, why = virtual_tap.cycles_per_instruction(pd.DataFrame([row("ovs_netdev", observer=None)]))
     assert why == virtual_tap.NO_CYCLES
@@ -144,11 +134,8 @@ def test_where_copies_are_lost() -> None:
     """Of 1,000 copies, 600 arrive, and the link's queue drops 300. The rest is lost elsewhere."""
     name = "ovs_netdev+mirrors=1+output=gre+uplink_bps=100000000"
     counts = {"copies_expected_count": 1000, "copies_count": 600, "copies_dropped_count": 300}
-    made = load.complete(
-        pd.DataFrame(
-            [row(name, rate_bps=1.6e8, **counts), row("ovs_netdev", rate_bps=1.6e8, role="baseline")]
-        )
-    )
+    plain = row("ovs_netdev", rate_bps=1.6e8, role="baseline")
+    made = load.complete(pd.DataFrame([row(name, rate_bps=1.6e8, **counts), plain]))
     table = virtual_tap.uplink(made).set_index("topology")
     assert table.loc[name, "arrived_share"] == pytest.approx(0.6)
     assert table.loc[name, "link_lost_share"] == pytest.approx(0.3)
