@@ -147,10 +147,8 @@ def test_failure_table_expected_and_measured() -> None:
     assert (static["during"], static["expected during"], static["lost"]) == ("none", "none", 209)
     assert "host" not in table
     silent = table["routes"].eq("ecmp") & table["failure"].eq("silent")
-    assert (
-        table["not as expected"].tolist()
-        == silent.map({True: "≠ no spine instead of sc1", False: ""}).tolist()
-    )
+    expected = silent.map({True: "≠ no spine instead of sc1", False: ""})
+    assert table["not as expected"].tolist() == expected.tolist()
     titles = [one.text for one in failure(rows).layout.annotations if one.text.startswith("<b>")]
     for said in (titles, findings.failure(rows)):
         [wrong] = [text for text in said if "≠" in text]
