@@ -16,19 +16,9 @@ ENDS = {"endpoint": "guest", "guest_kernel": "6.12.9", "guest_accelerator": "kvm
 
 
 def profile(number: int, observer: str | None, doubts: str | None = None, **changes: Any) -> dict[str, Any]:
-    own = {
-        "method": "profile",
-        "observer": observer,
-        "doubts": doubts,
-        "round": number,
-        "point": f"1-p{number}",
-    }
-    return (
-        ROW
-        | {"protocol": "udp", "length_bytes": 800, "arm": "veth_bridge", "topology": "veth_bridge"}
-        | own
-        | changes
-    )
+    of_arm = {"arm": "veth_bridge", "topology": "veth_bridge", "protocol": "udp", "length_bytes": 800}
+    of_round = {"round": number, "point": f"1-p{number}", "method": "profile", "observer": observer}
+    return ROW | of_arm | of_round | {"doubts": doubts} | changes
 
 
 def test_notebook_shows_doubts_by_observer(tmp_path: Path) -> None:

@@ -56,9 +56,8 @@ def made_rounds(
         samples = {stage: Counter[str]() for stage in work.STAGES}
         for at, stack in enumerate(FUNCTIONS):
             stage = work.SEND if stack.startswith("send") else work.RECEIVE
-            samples[stage][stack] = int(
-                rng.poisson(20 * (1 + at % 5) * shared * float(np.exp(rng.normal(0, 0.05))))
-            )
+            own = float(np.exp(rng.normal(0, 0.05)))
+            samples[stage][stack] = int(rng.poisson(20 * (1 + at % 5) * shared * own))
         if added:
             total = sum(map(sum, (one.values() for one in samples.values())))
             samples[work.RECEIVE][f"{FUNCTIONS[40]};planted_[k]"] = int(rng.poisson(added * total))
