@@ -111,12 +111,8 @@ def test_full_size_datagrams_are_the_default() -> None:
 def test_terminal_table_by_host(capsys: pytest.CaptureFixture[str]) -> None:
     terminal_tables.show_rows(report())
     judged, medians = capsys.readouterr().out.split("Medians", 1)
-    for part, name, unit in zip(
-        f"Medians{medians}".split("Medians: ")[1:],
-        NAMES,
-        ("Mbit/s", "kbit/s", "Gbit/s", "Tbit/s"),
-        strict=True,
-    ):
+    parts, units = f"Medians{medians}".split("Medians: ")[1:], ("Mbit/s", "kbit/s", "Gbit/s", "Tbit/s")
+    for part, name, unit in zip(parts, NAMES, units, strict=True):
         assert part.startswith(name)
         assert f"Verdicts: {name}" in judged
         assert {word for word in part.split() if word.endswith("bit/s")} == {unit}

@@ -30,18 +30,12 @@ def cost_rows(sizes: tuple[int, ...] = SIZES, **changes: Any) -> pd.DataFrame:
     packets."""
     result = []
     for size in sizes:
-        own = synthetic_rows.rows(
-            ARMS, whole=1, **{"protocol": "udp", "length_bytes": size, "run": f"of-{size}"} | changes
-        )
+        at_size = {"protocol": "udp", "length_bytes": size, "run": f"of-{size}", "folder": f"of-{size}"}
+        spent = {"part": "cost", "cpu_s": 5e-6 * PACKETS, "softirq_s": 1e-6 * PACKETS}
+        own = synthetic_rows.rows(ARMS, whole=1, **at_size | spent | changes)
         for row in own:
             count = int(PACKETS * row["throughput_bps"] / 1e10)
-            row |= {
-                "part": "cost",
-                "folder": row["run"],
-                "received_count": count,
-                "throughput_pps": count / 0.07,
-            }
-            row |= {"cpu_s": 5e-6 * PACKETS, "softirq_s": 1e-6 * PACKETS, "received_bytes": count * size}
+            row |= {"received_count": count, "throughput_pps": count / 0.07, "received_bytes": count * size}
         result += own
     return pd.DataFrame(result)
 

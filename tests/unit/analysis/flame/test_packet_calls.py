@@ -30,10 +30,8 @@ def rows(folder: Path, count: int = 1, **changes: Any) -> pd.DataFrame:
     result = []
     for number in range(count):
         name = f"{number}-function_graph.txt"
-        text = "# tracer: function_graph\n" + "\n".join(
-            ["# one", *sender.lines, "# two", *receiver.lines, ""]
-        )
-        (folder / name).write_text(text)
+        lines = ["# tracer: function_graph", "# one", *sender.lines, "# two", *receiver.lines, ""]
+        (folder / name).write_text("\n".join(lines))
         report = {
             "trees": [{"root": tree.root.name, "part": 0.5} for tree in (sender, receiver)],
             "roots": {tree.root.name: {"chosen_of": "7 whole calls"} for tree in (sender, receiver)},

@@ -75,8 +75,7 @@ def test_names_and_colors_that_change_nothing_are_refused(forest: go.Figure, tmp
 
 def test_a_name_that_begins_another_one_does_not_hide_it(tmp_path: Path) -> None:
     figure = go.Figure([go.Scatter(y=[1, 2], name=name) for name in ("veth", "veth+gro")])
-    text = labkit.paper(
-        figure, tmp_path / "two.svg", names={"veth": "Cable", "veth+gro": "Merged"}
-    ).read_text()
+    names = {"veth": "Cable", "veth+gro": "Merged"}
+    text = labkit.paper(figure, tmp_path / "two.svg", names=names).read_text()
     assert "Cable" in text
     assert "Merged" in text

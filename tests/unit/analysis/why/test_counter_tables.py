@@ -168,10 +168,8 @@ def test_an_observer_without_a_section_is_shown_with_its_numbers(rows: list[Row]
     for row in rows:
         if row.get("observer") == "counters":
             switches = row["round"] + 10 * (row["arm"] == "macvlan_bridge")
-            row |= {
-                "observer": "context_switches",
-                "observed": {"switches_count": switches, "on": True, "of": "all"},
-            }
+            report = {"switches_count": switches, "on": True, "of": "all"}
+            row |= {"observer": "context_switches", "observed": report}
     report = tables(synthetic_rows.save(tmp_path / "two", rows))
     _, table = report["What context_switches saw"]
     assert table.to_dict("index") == {"switches_count": {"veth_bridge": "2", "macvlan_bridge": "12"}}
@@ -297,9 +295,8 @@ def test_a_baseline_that_differs_from_itself_widens_every_table(
         if row["role"] == "control" and (observer := row.get("observer")):
             both = [observed(observer, row["round"], arm) for arm in ("veth_bridge", "macvlan_bridge")]
             row["observed"] = between(*both, share)
-    shown = {
-        title: table for title, (_, table) in tables(synthetic_rows.save(tmp_path / "some", rows)).items()
-    }
+    report = tables(synthetic_rows.save(tmp_path / "some", rows))
+    shown = {title: table for title, (_, table) in report.items()}
     events, times = shown["Events that perf counted"], shown["Function times"]
     ratio = shown["What follows from them"].loc["LLC-load-misses / LLC-loads", "ratio"]
     claims = [events.loc["context-switches", "stands out"] == "yes", times.loc["ip_rcv", "stands out"] == "yes",

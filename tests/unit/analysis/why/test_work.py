@@ -97,13 +97,8 @@ def test_new_function_is_found_in_nearly_every_run() -> None:
 def arm(stacks: dict[str, int]) -> list[work.Round]:
     """Return five rounds that hardly differ, with these samples in the kernel's receive stage."""
     each = [{stack: count + at * 100 for stack, count in stacks.items()} for at in range(5)]
-    empty = {stage: Counter[str]() for stage in work.STAGES}
-    return [
-        work.Round(
-            "run", empty | {work.RECEIVE: Counter(of)}, 1.0, 1.0, dict.fromkeys(work.STAGES, 1.0), 0, 0, 0
-        )
-        for of in each
-    ]
+    empty, ones = {stage: Counter[str]() for stage in work.STAGES}, dict.fromkeys(work.STAGES, 1.0)
+    return [work.Round("run", empty | {work.RECEIVE: Counter(of)}, 1.0, 1.0, ones, 0, 0, 0) for of in each]
 
 
 def test_a_baseline_that_differs_from_itself_widens_what_code_costs() -> None:
