@@ -204,7 +204,9 @@ def complete(df: pd.DataFrame) -> pd.DataFrame:
 def _own_numbers(experiments: Iterable[Any]) -> frozenset[str]:
     """Return the columns of numbers that only these experiments have. No other experiment's package is imported."""
     own = map(schema.added, {name for name in experiments if isinstance(name, str)})
-    return frozenset(one.name for columns in own for one in columns.values() if one.type in ("number", "integer"))
+    return frozenset(
+        one.name for columns in own for one in columns.values() if one.type in ("number", "integer")
+    )
 
 
 def _is_complete(df: pd.DataFrame) -> bool:

@@ -31,9 +31,12 @@ def test_complete_table_stays_what_it_is() -> None:
 
 
 def test_numbers_of_an_experiment_are_in_its_tables_and_in_no_others() -> None:
-    row = {"topology": "veth", "protocol": "tcp", "status": "failed", "run": "r", "role": "variant", "arm": "veth"}
+    row = {"topology": "veth", "protocol": "tcp", "status": "failed", "run": "r", "arm": "veth"} | {
+        "role": "variant"
+    }
     own = load.complete(pd.DataFrame([row | {"experiment": "latency_under_load"}]))
-    assert own["increase_p50_s"].dtype.kind == "f" and own["increase_p50_s"].isna().all()
+    assert own["increase_p50_s"].dtype.kind == "f"
+    assert own["increase_p50_s"].isna().all()
     assert "increase_p50_s" not in load.complete(pd.DataFrame([row | {"experiment": "datapaths"}]))
 
 
