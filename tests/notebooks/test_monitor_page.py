@@ -394,7 +394,7 @@ def test_pages_at_100_kpps_share_a_capture_while_they_read(tmp_path: Path) -> No
                     page.goto(page_address)
                     page.wait_for_selector(".labkit-monitor .packets tbody tr")
                     before = int(page.locator(".labkit-monitor .counts").get_attribute("data-selected"))
-                    begun = time.monotonic()
+                    begun, times = time.monotonic(), machine.cpu_times()
                     watched = page.evaluate(WATCH)
                     passed_s = time.monotonic() - begun
                     after = int(page.locator(".labkit-monitor .counts").get_attribute("data-selected"))
@@ -402,6 +402,7 @@ def test_pages_at_100_kpps_share_a_capture_while_they_read(tmp_path: Path) -> No
                     page.get_by_role("button", name="pause").click()
                     page.get_by_role("button", name="go on").click()
                     clicked_s = time.monotonic() - begun
+                    taken_s = (machine.cpu_times() - times).steal_s
                     assert sender.is_running
                     sender.stop()
 
@@ -430,7 +431,9 @@ def test_pages_at_100_kpps_share_a_capture_while_they_read(tmp_path: Path) -> No
                 server.wait(30)
     assert sum(b'"alive"' in (one.encode() if isinstance(one, str) else one) for one in beats) >= 3
     assert not dialogs
-    assert (after - before) / passed_s > 50_000
-    assert watched["updates"] / passed_s > 3
-    assert sorted(watched["gaps"])[len(watched["gaps"]) // 2] < 100  # ms
-    assert clicked_s < 2
+    assert after > before
+    if not machine.stolen(taken_s, passed_s + clicked_s):  # the hypervisor left it the CPUs
+        assert (after - before) / passed_s > 50_000
+        assert watched["updates"] / passed_s > 3
+        assert sorted(watched["gaps"])[len(watched["gaps"]) // 2] < 100  # ms
+        assert clicked_s < 2
