@@ -214,7 +214,8 @@ class Sockperf(RequestGenerator):
             programs += clients
             late_s = time.monotonic() + START_S
             for client in clients:
-                client.ready(lambda one=client: BEGUN in one.output_so_far(), late_s)
+                while BEGUN not in client.output_so_far() and not client.poll() and time.monotonic() < late_s:
+                    time.sleep(0.002)
             process.wait(clients, time.monotonic() + WARM_S + parameters.omit_s)
             with counting:
                 process.wait(clients, time.monotonic() + parameters.duration_s)

@@ -210,13 +210,17 @@ class Machine:
         if time.monotonic() > deadline:
             raise BootTimeout(f"{self.label} did not boot in time{self.last_words()}")
 
+    def in_user_space(self) -> bool:
+        """Return whether its kernel has started the init script."""
+        return any(FIRST_WORDS in line for line in self.console_lines())
+
     def check_kvm(self) -> None:
         """Wait until a machine that was just started with KVM, which may hang, is in user space.
 
         Raises Failed if it is late or QEMU has ended.
         """
         deadline = time.monotonic() + USER_SPACE_S
-        while not any(FIRST_WORDS in line for line in self.console_lines()):  # of the init script
+        while not self.in_user_space():
             self.check_booting(math.inf)
             if time.monotonic() > deadline:
                 raise Failed(f"KVM does not work here: a kernel did not start within {USER_SPACE_S:g} s")
