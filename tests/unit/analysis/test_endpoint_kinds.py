@@ -187,17 +187,17 @@ def test_changed_arms_are_not_mixed_with_unchanged_ones(tmp_path: Path) -> None:
 
 
 def test_logarithmic_axis_with_zero(tmp_path: Path) -> None:
-    result = table(tmp_path)
+    every = table(tmp_path)
+    result, some = every.copy(), every.copy()
     result.loc[result["endpoint"].eq("guest"), "guest_softirq_s"] = 0.0
     zeros = [trace for trace in figures_of_ends.sides(result).data if trace.mode == "text"]
     assert [(list(trace.text), trace.hovertext[0]) for trace in zeros] == [
         (["0"], "0 in 5 of 5 runs: veth_bridge/guest")
     ]
-    some = table(tmp_path)
     some.loc[some["endpoint"].eq("guest") & some["round"].eq(0), "guest_softirq_s"] = 0.0
     of_all, of_some = (
         [len(trace.x) for trace in figures_of_ends.sides(rows).data if trace.mode == "markers"]
-        for rows in (table(tmp_path), some)
+        for rows in (every, some)
     )
     assert of_some.count(1) == of_all.count(1) - 1, "a mean of the other rounds alone is too large"
     result.loc[result["endpoint"].eq("guest"), "throughput_bps"] *= 1e-20

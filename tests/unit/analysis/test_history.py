@@ -199,7 +199,7 @@ HALF = (
     {},
 )  # faults: the name of a file, a column, its value in all rows, and metadata
 OTHER = ("other", "value", "many", {})
-NEWER, OLDER = ((name, "value", 1.0, {"labkit_history": of}) for name, of in (("newer", "3"), ("older", "1")))
+NEWER, OLDER = ((name, "value", 1.0, {"labkit_history": of}) for name, of in (("newer", "4"), ("older", "2")))
 BEFORE = ("", "added", "2026-11-01T09:00:01Z", {})
 
 
@@ -208,8 +208,8 @@ BEFORE = ("", "added", "2026-11-01T09:00:01Z", {})
     [
         (HALF, {}, "half.parquet is no Parquet file of a history, or a part of one: remove it, and add its"),
         (OTHER, {}, "other.parquet is no Parquet file of a history"),
-        (NEWER, {}, "newer.parquet has version 3 of the history, and this labkit reads version 2"),
-        (OLDER, {}, "older.parquet has version 1 of the history, and this labkit reads version 2: add its run"),
+        (NEWER, {}, "newer.parquet has version 4 of the history, and this labkit reads version 3"),
+        (OLDER, {}, "older.parquet has version 2 of the history, and this labkit reads version 3: add its run"),
         (None, {"time": "2099-01-01T00:00:00Z"}, "r01 says that it was measured at 2099-01-01T00:00:00Z, after"),
         (BEFORE, {"time": "2020-01-01T00:00:00Z"}, "1 run (r01) came into the history after a run that was"),
         (None, {"time": None}, "1 of 2 runs have no time of measuring, and are at the end of the trend"),
