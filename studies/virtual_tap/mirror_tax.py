@@ -113,7 +113,7 @@ def taxes(rows: pd.DataFrame) -> list[Tax]:
         for curve, some in group[group["mirrors"].gt(0)].groupby("curve", sort=False):
             base = plain[plain["curve"].eq(some["plain"].iloc[0])]
             base = plain[plain["curve"].eq(some["switch"].iloc[0])] if base.empty else base
-            of_base, of_curve = (one["setup"].str.rpartition(":")[0] for one in (base, some))  # folders
+            of_base, of_curve = (one["setup"].str.rsplit(":", n=1).str[0] for one in (base, some))  # folders
             table = pd.concat([base[of_base.isin(of_curve)], some])
             if some["mirrors"].nunique() > 1:
                 result += [_tax(key, str(curve), cost, table) for cost in COSTS if table[cost].notna().any()]
