@@ -99,6 +99,4 @@ def _by_setup(curve: Curve) -> pd.DataFrame:
 
 def _differences(table: pd.DataFrame, confidence: float) -> dict[str, Estimate]:
     both = table.dropna(axis="columns", how="all").dropna()
-    return (
-        {str(name): linear_fit.mean(values, confidence) for name, values in both.items()} if len(both) else {}
-    )
+    return {part: linear_fit.mean(both[part], confidence) for part in PARTS if len(both) and part in both}
