@@ -90,12 +90,15 @@ def mirror_count(rows: pd.DataFrame, lines: pd.DataFrame, published: pd.DataFram
     for panel in parts:
         for curve, some in panel.table.groupby("curve", sort=False):
             _line(figure, panel, str(curve), some.sort_values("mirrors"))
-        if panel.protocol == "tcp" and panel.table["length_bytes"].eq(THESIS_BYTES).all():
-            _thesis(figure, panel, published)
-    figure.update_xaxes(title_text="mirrors")
+    alike = [one for one in parts if one.protocol == "tcp" and {*one.table["length_bytes"]} == {THESIS_BYTES}]
+    for panel in alike:
+        _thesis(figure, panel, published)
+    counts = sorted({at for trace in figure.data for at in trace.x})
+    figure.update_xaxes(title_text="mirrors", tickvals=counts)
     figure.update_yaxes(title_text="ratio to 0 mirrors", rangemode="tozero")
     figure.update_layout(legend=theme.legend_below())
-    subtitle = "ratios with 95 % intervals; grey: published, of another machine, whose load did not stress the switch"
+    subtitle = "ratios with 95 % intervals"
+    subtitle += "; grey: published, of another machine, whose load did not stress the switch" * bool(alike)
     if several.any() and not several.all():
         subtitle += "; loads with one number of mirrors are not drawn"
     return finish(figure, complete(rows), "Throughput against the number of mirrors", subtitle)
