@@ -1,5 +1,7 @@
 """Execute a notebook with papermill into a folder: completely or not at all, with progress."""
 
+from __future__ import annotations
+
 import logging
 import os
 import tempfile
@@ -7,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,6 +18,9 @@ from labkit.common.errors import BadInput, Failed
 from labkit.runner.permissions import PROGRESS
 from labkit.runner.progress import Bar
 from labkit.runner.run import KEEP_FAILED
+
+if TYPE_CHECKING:
+    from traitlets.config import Config
 
 SAFE_PATH = "PYTHONSAFEPATH"
 
@@ -38,7 +43,6 @@ def execute(
     import papermill
     from jupyter_client.kernelspec import NATIVE_KERNEL_NAME
     from nbclient.exceptions import DeadKernelError
-    from traitlets.config import Config
 
     # Papermill's messages are in the errors below. An interrupted cell leaves asyncio a task whose error nobody reads.
     for logger in ("papermill", "asyncio"):
@@ -62,8 +66,7 @@ def execute(
                 progress_bar=False,
                 cwd=str(notebook.parent),
                 extra_arguments=["--log-level=CRITICAL"],  # an interrupt is not a kernel error
-                # Other users of the machine read and send nothing of the kernel.
-                config=Config(KernelManager={"transport_encryption": "required"}),
+                config=private_kernel(),
             )
         except papermill.PapermillExecutionError as error:
             kind = BadInput if error.ename == "BadInput" else Failed
@@ -80,6 +83,13 @@ def execute(
             ) from None
         run_folder.write(folder / "notebook.ipynb", executed.read_bytes())
         safe_files.remove(folder / "failed.ipynb")
+
+
+def private_kernel() -> Config:
+    """Return the configuration of a notebook's kernel of which other users of the machine read and send nothing."""
+    from traitlets.config import Config
+
+    return Config(KernelManager={"transport_encryption": "required"})
 
 
 def _literal(path: Path) -> str:
