@@ -47,7 +47,7 @@ def listed(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
 
 
-def first(words: Sequence[str], most: int, joint: str = ", ") -> str:
+def shortened(words: Sequence[str], most: int, joint: str = ", ") -> str:
     """Join the first words, and say how many more there are: `a, b and 3 more`."""
     return joint.join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
 

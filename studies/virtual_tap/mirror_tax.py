@@ -113,8 +113,8 @@ def taxes(rows: pd.DataFrame) -> list[Tax]:
         for curve, some in group[group["mirrors"].gt(0)].groupby("curve", sort=False):
             base = plain[plain["curve"].eq(some["plain"].iloc[0])]
             base = plain[plain["curve"].eq(some["switch"].iloc[0])] if base.empty else base
-            of_base, of_curve = (one["setup"].str.rsplit(":", n=1).str[0] for one in (base, some))  # folders
-            table = pd.concat([base[of_base.isin(of_curve)], some])
+            base_runs, curve_runs = (one["setup"].str.rsplit(":", n=1).str[0] for one in (base, some))
+            table = pd.concat([base[base_runs.isin(curve_runs)], some])
             if some["mirrors"].nunique() > 1:
                 result += [_tax(key, str(curve), cost, table) for cost in COSTS if table[cost].notna().any()]
     return result

@@ -92,7 +92,7 @@ class Difference:
         most = sorted(tops, key=lambda frame: -int(tree.total[frame].sum()))
         names = [folded_stacks.plain(tree.names[tree.name[frame]]) for frame in most]
         sums = tree.total[tops].sum(axis=0)[None, :]
-        text = f"other programs ({units.first(names, 3)})"
+        text = f"other programs ({units.shortened(names, 3)})"
         return _table(self.judge(sums), sums).assign(function=[text], kind="")
 
     def _ends(self, samples: Ints, rest: Sequence[int] | Ints, inclusive: bool) -> pd.DataFrame:

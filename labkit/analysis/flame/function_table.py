@@ -127,4 +127,4 @@ def _by(whole: pd.Series) -> str:
 def _names(table: pd.DataFrame) -> str:
     """Return the first functions of a table as a list for a sentence."""
     names = list(table["function"])
-    return units.first(names, 3) if len(names) > 3 else units.listed(names)
+    return units.shortened(names, 3) if len(names) > 3 else units.listed(names)

@@ -421,7 +421,7 @@ def _alike(values: npt.NDArray[np.float64], order: Sequence[int]) -> dict[int, l
 def _with_repeats(names: Sequence[str], at: int, others: Sequence[int]) -> str:
     if not others:
         return names[at]
-    return f"{names[at]} (equal: {units.first([names[one] for one in others], SHOWN)})"
+    return f"{names[at]} (equal: {units.shortened([names[one] for one in others], SHOWN)})"
 
 
 def _on_both(sides: Sides) -> tuple[list[str], str]:
@@ -435,7 +435,7 @@ def _on_both(sides: Sides) -> tuple[list[str], str]:
     names = sorted(name for name in left | right if _place(name) not in lacking)
     if not lacking:
         return names, ""
-    return names, f" Not compared, because one side lacks it: {units.first(lacking, SHOWN)}."
+    return names, f" Not compared, because one side lacks it: {units.shortened(lacking, SHOWN)}."
 
 
 def _place(name: str) -> str:

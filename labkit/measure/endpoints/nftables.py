@@ -12,7 +12,7 @@ from labkit.system import machine, process
 
 CHAIN = "load"
 LOADING_S = 60.0  # tens of thousands of rules, on an emulated CPU
-MERGING = ("rx-gro-list", "rx-udp-gro-forwarding")  # offloads by which GRO joins datagrams
+UDP_GRO = ("rx-gro-list", "rx-udp-gro-forwarding")  # offloads by which GRO joins datagrams
 
 
 def run_nft(space: Namespace, commands: Sequence[str], purpose: str, options: str) -> None:
@@ -44,10 +44,10 @@ def check_text(text: str, what: str) -> None:
         )
 
 
-def check_unmerged(space: Namespace, interface: str) -> None:
+def check_no_udp_gro(space: Namespace, interface: str) -> None:
     """Raise Unsupported if this interface joins UDP datagrams: a counter takes a batch of them for one frame."""
     on = {name for name, is_on in space.offloads(interface).items() if is_on}
-    if (merging := sorted(on.intersection(MERGING))) and "generic-receive-offload" in on:
+    if (merging := sorted(on.intersection(UDP_GRO))) and "generic-receive-offload" in on:
         what = f"{' and '.join(merging)} at {interface} of {space.name}"
         raise Unsupported(f"with {what}, nftables counts a batch of datagrams as one frame: turn it off")
 

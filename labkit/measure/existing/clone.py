@@ -29,6 +29,7 @@ from labkit.measure.topologies.network import impairments, parts, settings
 from labkit.measure.topologies.network.kinds import KINDS, MACSEC_CIPHERS, cables, tunnels, uppers
 from labkit.measure.topologies.network.model import ShortNames
 from labkit.system import machine, netlink
+from labkit.system.machine import netfilter
 from labkit.system.machine.printed import Printed, entries
 from labkit.system.machine.settings import STATES, flat, sysctls
 from labkit.system.netlink import ethtool
@@ -106,8 +107,7 @@ def facts(path: ExistingNetwork) -> dict[str, Facts]:
     result: dict[str, Facts] = {}
     for space, state in zip(path.topology.namespaces, path.state.namespaces, strict=True):
         names = {one.name for one in state.interfaces}
-        has_nftables = any(name.startswith("nftables ") for name in state.rules)
-        tables, unread = _tables(space) if has_nftables else ({}, {})
+        tables, unread = _tables(space) if any(map(netfilter.is_nftables, state.rules)) else ({}, {})
         printed = Printed(space.run)
         result[space.name] = Facts(
             forwards=space.read(forwarding).strip() == "1",
@@ -368,11 +368,11 @@ class _Copy:
         for what, lines in was.printed.items():
             self._list(f"{what} of {at}", [one for one in lines if one not in printed.get(what, ())])
         yield from self._rules(at, was, made)
-        if legacy := [name for name in state.rules if not name.startswith("nftables ")]:
+        if legacy := [name for name in state.rules if not netfilter.is_nftables(name)]:
             self.lacks.append(f"the rules of {', '.join(legacy)} of {at}: iptables-legacy-save shows them")
 
     def _list(self, what: str, lines: list[str]) -> None:
-        self.lacks += [f"{what}: {units.first(lines, MOST, '; ')}"] if lines else []
+        self.lacks += [f"{what}: {units.shortened(lines, MOST, '; ')}"] if lines else []
 
     def _tries(self, apply: Any, part: parts.Part, made: Namespace) -> bool:
         """Apply a part to the copy; say what it lacks if that is refused."""

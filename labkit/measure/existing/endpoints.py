@@ -95,10 +95,11 @@ def _opened(name: str, path: str, pid: int | None) -> ExistingEndpoint:
             raise BadInput(f"{name} has no network of its own: it is in that of {existing_names.HOST}")
         with netlink.inside(result.namespace):
             pass
-    except (BadInput, netlink.LinkError) as error:
+    except BadInput:
         result.close()
-        if isinstance(error, BadInput):
-            raise
+        raise
+    except netlink.LinkError as error:
+        result.close()
         if error.errno == errno.EINVAL:  # its mount has gone, or is not visible here
             raise BadInput(f"{name} is a plain file and no namespace: name a process in it, pid:N") from None
         raise Unsupported(_not_allowed(name, os.strerror(error.errno))) from None

@@ -212,7 +212,7 @@ def others_than(used: list[tuple[str, str]], found: list[tuple[str, str]]) -> li
     versions = {ip_address(one).version for one, _other in used}
     of_versions = [both for both in found if ip_address(both[0]).version in versions]
     left = [f"{one} to {other}" for one, other in of_versions if (one, other) not in used]
-    words = units.first(left, MOST_PAIRS)
+    words = units.shortened(left, MOST_PAIRS)
     return [f"the path between other addresses of the ends, {words}: --address chooses"] if left else []
 
 
@@ -314,7 +314,7 @@ def _across(spaces: Spaces, along: Path, out: Place, next_hop: str) -> Place | N
     along.domains.append(list(domain))
     owners = [one for one in domain if one != out and one.owns(next_hop) and not _is_sealed(domain, one)]
     owners = owners or [place for place in domain if place != out and _is_proxy(place, next_hop)][:1]
-    owners = owners or _takers(domain, out, next_hop)
+    owners = owners or _receivers_of_unowned(domain, out, next_hop)
     apart = [one for one in owners if _is_apart(domain[one], out)]
     real = [one for one in owners if one not in apart]
     real.sort(key=lambda one: (one.space is not along.goal, one.space.addresses.get(next_hop) != one.index))
@@ -372,7 +372,7 @@ def _is_proxy(place: Place, address: str) -> bool:
     return False
 
 
-def _takers(domain: Domain, out: Place, next_hop: str) -> list[Place]:
+def _receivers_of_unowned(domain: Domain, out: Place, next_hop: str) -> list[Place]:
     """Return who gets what is for an address that nobody on a link has: without MAC addresses, its other end, if it is
     the only one; else who has the MAC address that a permanent entry names, as for the gateway of pods in AWS."""
     if out.link.mac in (None, NO_MAC):

@@ -135,7 +135,7 @@ class Space:
         """Return the programs that alone print rules here, and are not installed, or fail, as nft(8) may do with many
         rules or those of a newer release."""
         missing = [one for one in self.save_programs(listed) if not os.path.isabs(machine.program(one))]
-        is_silent = not listed and any(name.startswith("nftables ") for name in self.chains)
+        is_silent = not listed and any(map(netfilter.is_nftables, self.chains))
         return missing + ["nft"] * is_silent
 
     def json(self, program: str, *words: str) -> list[dict[str, Any]]:
@@ -215,7 +215,7 @@ class Place:
         return programs(self.space.fd, self.space.printed, self.name, self.index)
 
     @property
-    def counting(self) -> Place:
+    def counted_at(self) -> Place:
         """The interface that counts what passes: of a port its bond, because each packet passes one of the ports."""
         master = self.space.links.get(self.link.master or 0)
         return Place(self.space, master.index) if master and master.kind in ("bond", "team") else self

@@ -17,7 +17,7 @@ from typing import Any
 
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure.endpoints import Endpoint, Pair, RemotePair, exec_client
-from labkit.measure.endpoints.nftables import check_unmerged, count_at_ingress
+from labkit.measure.endpoints.nftables import check_no_udp_gro, count_at_ingress
 from labkit.measure.traffic import packet_agent, packet_sender
 from labkit.measure.traffic.base import Arrived
 from labkit.measure.traffic.packet_sender import FIRST_PORT, PORT, FrameAddresses, Mix
@@ -249,7 +249,7 @@ class Receivers:
                 self._learn.append(stack.enter_context(frame_sender(end, frame)))
                 if first:
                     if ":" in end.address:  # GRO joins none without a UDP checksum, as with IPv4
-                        check_unmerged(end.namespace, end.interface)
+                        check_no_udp_gro(end.namespace, end.interface)
                     match = f"udp dport {{ {_load_ports(mix)} }}"
                     counter = frame_counter(end, TABLE, match, verdict="drop")
                     self._counts.append(stack.enter_context(counter))

@@ -225,7 +225,7 @@ class _Handing:
     def _show(self) -> None:
         there = [f"{one.what()} on {one.worker.partition('://')[2]}" for one in self.running.values()]
         left = len(self.waiting) + len(self.running)
-        shown = units.first(there, 3, "; ") or "waiting for a worker"
+        shown = units.shortened(there, 3, "; ") or "waiting for a worker"
         planned_s = self.sweep.planned_s
         done_s = sum(min(one.event.get("done_s", 0.0), planned_s(one.point)) for one in self.running.values())
         self.bar.see(

@@ -31,6 +31,11 @@ UNSTABLE = (NFTA_RULE_HANDLE, NFTA_RULE_POSITION)
 HEAD = 20  # bytes of nlmsghdr and nfgenmsg
 
 
+def is_nftables(name: str) -> bool:
+    """Return whether a name of `rules` is that of a chain or a set of nftables, and not of a table of iptables."""
+    return name.startswith("nftables ")
+
+
 def rules() -> dict[str, str]:
     """Return each chain with its number of rules and a digest of them, each set likewise, and each loaded iptables
     table."""

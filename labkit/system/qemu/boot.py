@@ -192,10 +192,11 @@ class Machine:
         telling = next((line for words in _TELLING for line in result if words in line), None)
         line = telling or (result[-1] if result else "")
         before = result[: result.index(line)] if telling else []
-        # PID 1 explained its end in the line before, and the first register dump names the function that faulted.
-        if "Attempted to kill init" not in line:
-            before = [one for one in before if one.startswith("RIP: ")][:1]
-        line = "; ".join([*before[-1:], line])
+        if "Attempted to kill init" in line:
+            reason = before[-1:]  # the last words of PID 1
+        else:
+            reason = [one for one in before if one.startswith("RIP: ")][:1]  # where it faulted
+        line = "; ".join([*reason, line])
         return f"; the console's last line: {line[:200]}" if line else ""
 
     def boot_failure(self, how: str) -> Failed:

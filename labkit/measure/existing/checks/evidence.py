@@ -261,7 +261,7 @@ class Evidence(Probed):
         """Return whether an interface of a path, or its bond, counted so many packets; other steps count none."""
         place, direction = step
         name = "rx_packets" if direction == IN else "tx_packets"
-        return not isinstance(place, Place) or self.interface(place.counting, name) >= count
+        return not isinstance(place, Place) or self.interface(place.counted_at, name) >= count
 
     def edges(self) -> dict[str, bool]:
         """Return whether the packets of each direction were counted where they leave or enter this machine."""

@@ -161,4 +161,4 @@ def _unusual(seen: Evidence) -> str:
         for name, value in space.files.items()
         if not _NORMAL.search(name) and usual.get(_OF_INTERFACE.sub(r".default.\1", name), value) != value
     ]
-    return f"; unlike a new namespace, {units.first(differing, MAX_SHOWN)}" if differing else ""
+    return f"; unlike a new namespace, {units.shortened(differing, MAX_SHOWN)}" if differing else ""

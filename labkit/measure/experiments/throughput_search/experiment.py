@@ -288,7 +288,8 @@ def _costs(
             **each_direction(trial),
             **counted(),
         }
-        costs[rate_pps] = cost, is_valid * trial.loss_ratio, is_valid * (trial.drained_s or 0.0)
+        known = (trial.loss_ratio, trial.drained_s or 0.0) if is_valid else (0.0, 0.0)
+        costs[rate_pps] = cost, *known
     return costs
 
 

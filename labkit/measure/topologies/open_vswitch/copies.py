@@ -20,7 +20,7 @@ from labkit.common.errors import Failed, Unsupported
 from labkit.common.switch_options import SwitchOptions
 from labkit.common.switch_options import options as parse
 from labkit.measure.endpoints import Namespace, namespaces
-from labkit.measure.endpoints.nftables import check_unmerged, count_at_ingress
+from labkit.measure.endpoints.nftables import check_no_udp_gro, count_at_ingress
 from labkit.measure.topologies.base import MONITOR, Copies, Spec
 from labkit.measure.topologies.physical_nic import borrowed_nic
 from labkit.system import machine, netlink, process
@@ -72,7 +72,7 @@ def counting(
     rule = f"{ONLY.get(options.output, '')} counter name {MARKS[options.output]} map {{ {of_marks} }} drop"
     with closing(NftCounters(space.fd, TABLE)) as counters:
         try:
-            check_unmerged(space, cable)
+            check_no_udp_gro(space, cable)
             count_at_ingress(space, cable, TABLE, names, rule)
         except Unsupported:
             names = []
