@@ -40,8 +40,8 @@ FULL_LENGTH = {
     "container_vs_vm": "container_vs_vm", "packet_size": "packet_size", "overlay": "overlay",
     "uplink": "virtual_tap", "virtual_tap": "virtual_tap", "ovs_test_plan": "ovs_test_plan", "two_nodes": "two_nodes",
     "ipvlan_1500": "datapaths", "ovs_test_plan_vlan": "ovs_test_plan", "two_vms": "two_nodes", "tenants": "overlay",
-    "load_test": "trex", "mirror_count": "findings-mirror_count", "mirrors": "findings-mirrors",
-    **{name: f"findings-{name}" for name in ("mtu", "mirrors_kernel", "round_trip", "offloads")},
+    "load_test": "trex", "few_pairs": "findings-two_nodes", "mirrors": "findings-mirrors",
+    **{one: f"findings-{one}" for one in ("mtu", "mirrors_kernel", "mirror_count", "round_trip", "offloads")},
 }  # fmt: skip
 FULL_LENGTH_WITH = dict.fromkeys(("ipvlan", "ipvlan_1500"), ", with `where: vm:debian` in it")
 BUSY_SHARE = 0.05  # of all CPUs: what other programs may take without a sentence
