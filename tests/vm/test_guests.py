@@ -95,7 +95,7 @@ def test_packet_generator_between_guests(lab_kernel: str, machine: Sandbox) -> N
     assert {row["datapath_scheduling"] for row in results} == {"normal"}
 
 
-@pytest.mark.parametrize("endpoint", ["guest", *also("exhaustive", "shared_guest")])
+@pytest.mark.parametrize("endpoint", ["shared_guest", *also("exhaustive", "guest")])
 def test_connections_between_guests(lab_kernel: str, machine: Sandbox, endpoint: str) -> None:
     """labkit's sockets run there, and the ports of the client's kernel do not limit them."""
     words = (f"endpoint={endpoint}", f"guest={lab_kernel}", "protocol=tcp_crr", "streams=2", "duration_s=2")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from labkit.measure import topologies
-from labkit.measure.endpoints import Kernel, Namespace, Pair, RemotePair, of_guests
+from labkit.measure.endpoints import Kernel, Namespace, Pair, RemotePair
 from labkit.measure.endpoints.namespace import directed
 from labkit.measure.experiments import changes, consistency, rows
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
@@ -191,9 +191,11 @@ class LocalArm(BuiltArm):
 
     @property
     def own_kernels(self) -> Sequence[Kernel]:
-        return (
-            [*self.namespaces, *of_guests(self.topology.ends).values()] if self.topology.shown is None else []
-        )
+        if self.topology.shown is not None:
+            return []
+        # Not by the guest's name: several ends may have namespaces of their own in one guest.
+        guests = dict.fromkeys(one.kernel for one in self.topology.ends if not one.kernel.is_here)
+        return [*self.namespaces, *guests]
 
     def remote_cpu(self) -> Callable[[float], dict[str, Any]]:
         """Start measuring the CPU time of guests; return a function of the counted seconds that returns columns."""
