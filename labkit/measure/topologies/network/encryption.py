@@ -89,8 +89,8 @@ def _wireguard(ends: Ends, index: Mapping[Key, int], space: Mapping[str, Namespa
         encryption.start_wireguard(*place, secrets.token_bytes(WIREGUARD_KEY_BYTES), port)
         for place, port in zip(places, ports, strict=True)
     ]
-    for place, far, tunnel, port in zip(places, reversed(public), tunnels, ports, strict=True):
-        encryption.add_wireguard_peer(*place, far, tunnel.remotes[0], port)
+    for place, far, tunnel, far_port in zip(places, reversed(public), tunnels, reversed(ports), strict=True):
+        encryption.add_wireguard_peer(*place, far, tunnel.remotes[0], far_port)
 
 
 def _macsec(ends: Ends, index: Mapping[Key, int], space: Mapping[str, Namespace]) -> None:

@@ -303,7 +303,7 @@ def _with_peers(namespaces: list[Namespace]) -> list[Namespace]:
     """Return the namespaces with the peers of their tunnels.
 
     Peers have the same kind, identifier and port, send to each other, and are connected by links. Unconnected islands,
-    like the pairs of `vxlan`, may have equal outer addresses.
+    like the pairs of `vxlan`, may have equal outer addresses. The port of a WireGuard may differ from its peer's.
     """
     result: dict[tuple[Any, ...], list[_TunnelEnd]] = {}
     ends = {end.place: end for end in _tunnel_ends(namespaces)}
@@ -312,7 +312,9 @@ def _with_peers(namespaces: list[Namespace]) -> list[Namespace]:
 
     def peers(end: _TunnelEnd) -> list[Place]:
         others = (other for other in result[end.key] if other.place.namespace != end.place.namespace)
-        return [other.place for other in others if end.sends_to(other) and other.sends_to(end)]
+        joined = [other for other in others if end.sends_to(other) and other.sends_to(end)]
+        same = [other for other in joined if other.tunnel.port == end.tunnel.port]
+        return [other.place for other in same or joined]
 
     def with_them(space: Namespace, one: InterfaceState) -> InterfaceState:
         end = ends.get(Place(space.name, one.name))
@@ -333,7 +335,8 @@ def _tunnel_ends(namespaces: list[Namespace]) -> Iterator[_TunnelEnd]:
         for one in space.interfaces:
             if one.tunnel is not None:
                 own = addresses if one.tunnel.local is None else {one.tunnel.local}
-                key = (island[space.name], one.kind, one.tunnel.id, one.tunnel.port)
+                port = None if one.kind == "wireguard" else one.tunnel.port
+                key = (island[space.name], one.kind, one.tunnel.id, port)
                 yield _TunnelEnd(Place(space.name, one.name), key, frozenset(own), one.tunnel)
 
 

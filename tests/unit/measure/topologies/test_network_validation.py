@@ -278,6 +278,11 @@ def test_mtu_of_encrypted_tunnels(fields: dict[str, Any], four: int, six: int) -
     assert mtus(example_networks.encrypted(**fields, outside=6))["n2:tun"] == six
 
 
+def test_peers_of_wireguard_may_have_different_ports() -> None:
+    network = changed(example_networks.encrypted("wireguard"), "tun", "n2", port=51821)
+    assert mtus(network)["n2:tun"] == 1440
+
+
 def test_esp_in_transport_mode_shortens_packets() -> None:
     """VXLAN over it, and containers whose own packets are in it."""
     plain = example_networks.routed(VXLAN, mtu_bytes=1416)
