@@ -10,9 +10,9 @@ from labkit.commands.arguments import CommandParser
 from labkit.common import switch_options
 from labkit.common.printable import markdown_table
 from labkit.measure import experiments, topologies
-from labkit.measure.capabilities import datapaths
 from labkit.measure.experiments import changes
 from labkit.measure.experiments.change_kinds.registry import KINDS
+from labkit.measure.topologies import registry
 from labkit.measure.topologies.base import NETWORKING_MODELS
 
 BEGINNING = """\
@@ -108,7 +108,7 @@ def _topologies() -> Iterator[str]:
     }
     rows = [(model, ", ".join(names) or "none") for model, names in of.items()]
     yield markdown_table(("model", "topologies"), rows)
-    missing = [(name, model, needs) for name, (model, needs) in datapaths.WITHOUT_TOPOLOGY.items()]
+    missing = [(name, model, needs) for name, (model, needs) in registry.WITHOUT_TOPOLOGY.items()]
     yield markdown_table(("no topology", "model", "it needs"), missing)
 
 

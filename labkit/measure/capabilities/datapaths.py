@@ -6,17 +6,8 @@ The groups are the models of draft-ietf-bmwg-containerized-infra-08: where packe
 from labkit.common.errors import Isolated, LabkitError
 from labkit.measure import topologies
 from labkit.measure.capabilities.base import Capability
-from labkit.measure.topologies.base import HARDWARE, NETWORKING_MODELS, USER_SPACE, Spec
-
-# What the draft has and labkit does not: its model, and what it needs.
-WITHOUT_TOPOLOGY = {
-    "VPP": (USER_SPACE, "the packages of the project FD.io, which Debian does not have"),
-    "SR-IOV": (
-        HARDWARE,
-        "a NIC with virtual functions, and what joins them: the NIC's own switch or a cable",
-    ),
-    "SmartNIC": (HARDWARE, "a NIC that forwards in hardware (switchdev), and its driver"),
-}
+from labkit.measure.topologies.base import NETWORKING_MODELS, Spec
+from labkit.measure.topologies.registry import WITHOUT_TOPOLOGY
 
 
 def datapaths() -> list[Capability]:

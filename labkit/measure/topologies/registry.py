@@ -108,6 +108,15 @@ TABLE: dict[str, TopologyKind] = {
 }
 TABLE |= extensions.load_all("labkit.topologies", TopologyKind, TABLE)
 KINDS.update({link.name: link for kind in TABLE.values() for link in kind.links})
+# What the draft has and labkit does not: its model, and what it needs.
+WITHOUT_TOPOLOGY = {
+    "VPP": (USER_SPACE, "the packages of the project FD.io, which Debian does not have"),
+    "SR-IOV": (
+        base.HARDWARE,
+        "a NIC with virtual functions, and what joins them: the NIC's own switch or a cable",
+    ),
+    "SmartNIC": (base.HARDWARE, "a NIC that forwards in hardware (switchdev), and its driver"),
+}
 ACROSS = tuple(name for name, kind in TABLE.items() if kind.side)  # those that can connect two hosts
 IN_GUESTS = ("guest", "shared_guest")
 ENDPOINTS = ("namespace", "container", *IN_GUESTS)
@@ -129,6 +138,9 @@ def check_names(topologies: Iterable[str | Network]) -> None:
             continue
         word, plus, _options = name.partition("+")
         if word not in TABLE:
+            for known, (_model, needs) in WITHOUT_TOPOLOGY.items():
+                if word.lower().replace("_", "").replace("-", "") == known.lower().replace("-", ""):
+                    raise BadInput(f"labkit has no topology for {known}: it needs {needs}")
             raise BadInput(f"{word} is not a topology: {choose(word, TABLE)}")
         if plus:
             with_options = TABLE[word].with_options

@@ -43,6 +43,7 @@ throughput slices=4 -> there is no parameter slices
 """
 DATAPATHS = f"""
 datapaths topology=vethh -> vethh is not a topology: choose one of
+datapaths topology=sr_iov -> labkit has no topology for SR-IOV: it needs a NIC with virtual functions
 datapaths mtu_bytes=1279 family=6 -> mtu_bytes=1279 is outside 1280 to 65535: what IPv6 allows
 datapaths mtu_bytes=65512 topology=veth,gre -> mtu_bytes=65512 does not fit into gre: with its 24 bytes
 datapaths family=6 topology=ipip -> ipip carries IPv4 only
