@@ -43,7 +43,8 @@ FULL_LENGTH = {
     "load_test": "trex", "few_pairs": "findings-two_nodes", "mirrors": "findings-mirrors",
     **{one: f"findings-{one}" for one in ("mtu", "mirrors_kernel", "mirror_count", "round_trip", "offloads")},
 }  # fmt: skip
-FULL_LENGTH_WITH = dict.fromkeys(("ipvlan", "ipvlan_1500"), ", with `where: vm:debian` in it")
+FULL_LENGTH_WITH = dict.fromkeys(("ipvlan", "ipvlan_1500"), ", with `where: vm:debian` in it") | {
+    "ovs_test_plan": ", which also has the use cases in a VLAN since then"}  # fmt: skip
 BUSY_SHARE = 0.05  # of all CPUs: what other programs may take without a sentence
 MAX_DOUBTS = 12  # of a run; the others are counted
 NO_RATIO = "–"  # what a claim without any has as evidence
@@ -80,23 +81,23 @@ def introduction(results: Results, judgements: Sequence[Judgement]) -> str:
     descriptions = [results.description(name) for name in results.names()]
     if not descriptions:
         return f"No run is published in `data/results/`. {counts(judgements)}\n"
-    total_s = sum(one.get("measuring_s", 0.0) for one in descriptions)
-    days = sorted({str(one["finished"])[:10] for one in descriptions})
     # Lab VMs are hosts of a run as well, and never have more CPUs than the machine that they are on.
     hosts = [host for one in descriptions for host in one["hosts"]]
     kinds = listed(sorted({host["cpu"] for host in hosts if host["cpu"] and not host["emulated"]}))
     cpus = counted(max(int(host["cpus_count"]) for host in hosts), "CPU") + f" ({kinds})" * bool(kinds)
     memory = sorted({int(one["memory_bytes"]) for one in descriptions if one.get("memory_bytes")})
     commands = {one: results.description(one).get("command") for one in results.names() if one in FULL_LENGTH}
-    full = [one for one in commands if commands[one] == f"labkit sweep params/{FULL_LENGTH[one]}.yaml"]
-    short = [one for one in commands if one not in full]
-    lengths = "They are shortened."
-    if full:
-        searches = "".join(map(_shorter_search, map(results.description, full)))
-        lengths = f"At full length: {_coded(full)}. Shortened: {_coded(short)}.{searches}"
+    whole = [one for one in commands if commands[one] == f"labkit sweep params/{FULL_LENGTH[one]}.yaml"]
+    own = [one for one in whole if FULL_LENGTH[one].startswith("findings-")]
+    full = [one for one in whole if one not in (*own, *FULL_LENGTH_WITH)]
+    short = [one for one in commands if one not in (*own, *full)]
+    groups = {"At full length": full, "By files made for them": own, "Shortened": short}
+    lengths = " ".join(f"{how}: {_coded(names)}." for how, names in groups.items())
+    lengths += "".join(_shorter_search(results.description(one)) for one in whole)
     return str(TABLE["pages"]["introduction"]).format(
         cpus=cpus, memory=f" and {memory[-1] / 1e9:.0f} GB of memory" if memory else "",
-        days=listed(days), measured=duration(total_s), lengths=lengths, counts=counts(judgements),
+        days=listed(sorted({str(one["finished"])[:10] for one in descriptions})), lengths=lengths,
+        measured=duration(sum(one.get("measuring_s", 0.0) for one in descriptions)), counts=counts(judgements),
     )  # fmt: skip
 
 
@@ -105,13 +106,12 @@ def _coded(names: Sequence[str]) -> str:
 
 
 def _shorter_search(description: Mapping[str, Any]) -> str:
-    """Return that a run at full length decides its loads by less than labkit does by default, or ""."""
+    """Return that a whole sweep decides its loads by less than labkit does by default, or ""."""
     passes, sum_s = (description.get("parameters", {}).get(name) for name in ("passes", "sum_s"))
     if passes is None or sum_s is None:
         return ""
-    times = "once" if passes == 1 else f"{passes} times"
     return (
-        f" The sweep of `{description['run']}` itself makes each search {times} and"
+        f" The sweep of `{description['run']}` makes each search {'once' if passes == 1 else f'{passes} times'} and"
         f" decides each load by {sum_s:g} s of trials, which is less than labkit's default."
     )
 
