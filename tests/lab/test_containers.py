@@ -107,6 +107,17 @@ def test_a_killed_run_leaves_no_container(machine: Sandbox) -> None:
     assert not left & groups()
 
 
+@pytest.mark.parametrize("name", ["veth_redirect_peer", "pasta"])
+@pytest.mark.needs("root", "runc", "ping")
+def test_datapaths_of_today_join_containers_and_can_be_changed(name: str, machine: Sandbox) -> None:
+    words = (f"topology={name}", "endpoint=container", "change=mtu-1400: mtu 1400 at both", "protocol=ping")
+    plain, changed = sorted(machine.rows(*words, "duration_s=1"), key=lambda row: row["change"] or "")
+    for row in (plain, changed):
+        assert (row["status"], row["endpoint"], row["lost_count"]) == ("ok", "container", 0), row
+    assert plain["change"] is None
+    assert {one["after"] for one in changed["changed"]} == {"1400"}
+
+
 def test_dead_container_program_is_reported_at_once(tmp_path: Path) -> None:
     program = process.Running(["sh", "-c", "echo it goes >&2; echo $$ >$0/pid", str(tmp_path)])
     with process.all_ended([program]):
