@@ -33,16 +33,8 @@ from studies.documents.claim import (
 )
 from studies.documents.evidence import PRINTED, Evidence
 from studies.documents.registry import DOCUMENTS, TABLE, claims
-from studies.documents.results import Results
+from studies.documents.results import FULL_LENGTH, Results
 
-FULL_LENGTH = {
-    "datapaths": "datapaths", "ipvlan": "datapaths", "published_ports": "published_ports", "switched": "two_nodes",
-    "container_vs_vm": "container_vs_vm", "packet_size": "packet_size", "overlay": "overlay",
-    "uplink": "virtual_tap", "virtual_tap": "virtual_tap", "ovs_test_plan": "ovs_test_plan", "two_nodes": "two_nodes",
-    "ipvlan_1500": "datapaths", "ovs_test_plan_vlan": "ovs_test_plan", "two_vms": "two_nodes", "tenants": "overlay",
-    "load_test": "trex", "few_pairs": "findings-two_nodes", "mirrors": "findings-mirrors",
-    **{one: f"findings-{one}" for one in ("mtu", "mirrors_kernel", "mirror_count", "round_trip", "offloads")},
-}  # fmt: skip
 FULL_LENGTH_WITH = dict.fromkeys(("ipvlan", "ipvlan_1500"), ", with `where: vm:debian` in it") | {
     "ovs_test_plan": ", which also has the use cases in a VLAN since then"}  # fmt: skip
 BUSY_SHARE = 0.05  # of all CPUs: what other programs may take without a sentence

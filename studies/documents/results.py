@@ -12,11 +12,19 @@ import plotly.graph_objects as go
 from labkit.analysis import load, published_runs, run_figures, verdicts
 from labkit.common import run_folder
 
+FULL_LENGTH = {  # the sweep of each run at full length, in params/
+    "datapaths": "datapaths", **dict.fromkeys(("ipvlan", "ipvlan_1500"), "datapaths"), "load_test": "trex",
+    **{it: it for it in ("container_vs_vm", "published_ports", "packet_size", "overlay", "virtual_tap", "two_nodes")},
+    "ovs_test_plan": "ovs_test_plan", "ovs_test_plan_vlan": "ovs_test_plan", "tenants": "overlay",
+    "switched": "two_nodes", "two_vms": "two_nodes", "few_pairs": "findings-two_nodes", "uplink": "virtual_tap",
+    **{it: f"findings-{it}" for it in ("mtu", "mirrors", "mirrors_kernel", "mirror_count", "round_trip", "offloads")},
+}  # fmt: skip
+
 
 def how_to_measure(run: str) -> str:
     """Return the command that measures a run that is not published, with the shortened sweep if there is one."""
     short = run_folder.project_root() / f"params/findings-{run}.yaml"
-    return f"`labkit sweep params/{short.name if short.exists() else f'{run}.yaml'}`"
+    return f"`labkit sweep params/{short.name if short.exists() else f'{FULL_LENGTH.get(run, run)}.yaml'}`"
 
 
 class Results:

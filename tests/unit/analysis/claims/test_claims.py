@@ -696,7 +696,7 @@ def test_published_runs_are_small_without_paths_and_have_figures_of_their_rows()
     assert names
     files = (path for name in ("data", "figures") for path in (ROOT / name / "results").rglob("*"))
     published = [path for path in files if path.suffix != ".html"]  # git leaves out pages about a run
-    assert sum(path.stat().st_size for path in published) < 27e6
+    assert sum(path.stat().st_size for path in published) < 31e6  # of 29 runs
     for name in names:
         described = PUBLISHED.description(name)
         content = (PUBLISHED.folder / name / published_runs.ROWS).read_bytes()
