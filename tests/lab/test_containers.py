@@ -111,11 +111,14 @@ def test_a_killed_run_leaves_no_container(machine: Sandbox) -> None:
 @pytest.mark.needs("root", "runc", "ping")
 def test_datapaths_of_today_join_containers_and_can_be_changed(name: str, machine: Sandbox) -> None:
     words = (f"topology={name}", "endpoint=container", "change=mtu-1400: mtu 1400 at both", "protocol=ping")
-    plain, changed = sorted(machine.rows(*words, "duration_s=1"), key=lambda row: row["change"] or "")
-    for row in (plain, changed):
-        assert (row["status"], row["endpoint"], row["lost_count"]) == ("ok", "container", 0), row
-    assert plain["change"] is None
-    assert {one["after"] for one in changed["changed"]} == {"1400"}
+    rows = machine.rows(*words, "rounds=1", "duration_s=1")
+    assert {(row["status"], row["endpoint"], row["lost_count"]) for row in rows} == {
+        ("ok", "container", 0)
+    }, rows
+    effects = [one["after"] for row in rows if row["change"] for one in row["changed"]]
+    assert effects
+    assert set(effects) == {"1400"}
+    assert any(row["change"] is None for row in rows)
 
 
 def test_dead_container_program_is_reported_at_once(tmp_path: Path) -> None:
