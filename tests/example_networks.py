@@ -3,7 +3,10 @@ network."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
+
+import msgspec
 
 from labkit.measure.topologies.network.parts import (
     Bridge,
@@ -90,3 +93,18 @@ def encrypted(kind: str, outside: int = 4, **fields: Any) -> Network:
         ]
     wan = [CableEnd(f"n{number}", "wan", f"{own.format(number)}/{length}") for number in (1, 2)]
     return Network("encrypted", (*parts, Cable(*wan)), (("c1", "c2"),))
+
+
+def of_parts(network: Network, parts: Iterable[Part]) -> Network:
+    return msgspec.structs.replace(network, parts=tuple(parts))
+
+
+def changed(network: Network, name: str, node: str | None = None, **fields: Any) -> Network:
+    """Return the network with these fields changed in the tunnels, nodes and bridges of this name; `node`: at it."""
+    parts = (
+        msgspec.structs.replace(part, **fields)
+        if getattr(part, "name", None) == name and node in (None, getattr(part, "at", None))
+        else part
+        for part in network.parts
+    )
+    return of_parts(network, parts)

@@ -119,9 +119,8 @@ def attach(program: int, index: int, place: str) -> int:
         attributes = struct.pack("=IIII", program, index, *PLACES[place])
         return call(LINK_CREATE, ctypes.create_string_buffer(attributes, 64))
     except OSError as error:
-        is_unknown = error.errno in (errno.EINVAL, errno.EOPNOTSUPP)
+        is_unknown = error.errno in (errno.EINVAL, errno.EOPNOTSUPP)  # an older kernel does not know the hook
         hint = ": Linux 5.9 or later can at XDP of a veth, Linux 6.7 at netkit" if is_unknown else ""
-        reason = _reason(error, [])
         raise Unsupported(
-            f"the kernel does not attach a BPF program at {place} of an interface ({reason}){hint}"
+            f"the kernel does not attach a BPF program at {place} of an interface ({_reason(error, [])}){hint}"
         ) from None

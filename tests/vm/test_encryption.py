@@ -10,7 +10,6 @@ import example_networks
 import pytest
 from clone_macsec import SETTINGS
 from conftest import ROOT, SharedVm, printed_at
-from msgspec.structs import replace
 from sandbox import also
 
 from labkit import live
@@ -119,12 +118,7 @@ def test_macsec_of_others_is_cloned_with_new_keys(settings: str, copied: str, re
 
 def test_network_of_ones_own(shared_vm: SharedVm) -> None:
     """The ends have different ports, as in people's own networks, and are drawn as peers."""
-    network = example_networks.encrypted("wireguard")
-    parts = [
-        replace(one, port=51821) if getattr(one, "name", "") == "tun" and one.at == "n2" else one
-        for one in network.parts
-    ]
-    network = replace(network, parts=tuple(parts))
+    network = example_networks.changed(example_networks.encrypted("wireguard"), "tun", "n2", port=51821)
     with live.build(network, where=shared_vm.where) as net:
         assert " 0% packet loss" in ping(net, "c1", "c2", "-Mdo", "-s1372")
         interfaces = [one for space in net.state.namespaces for one in space.interfaces]

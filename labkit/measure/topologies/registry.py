@@ -1,5 +1,6 @@
 """The table of topologies. The names of Open vSwitch come from `switch_options.NAMES`."""
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -108,7 +109,7 @@ TABLE: dict[str, TopologyKind] = {
 }
 TABLE |= extensions.load_all("labkit.topologies", TopologyKind, TABLE)
 KINDS.update({link.name: link for kind in TABLE.values() for link in kind.links})
-# What the draft has and labkit does not: its model, and what it needs.
+# What draft-ietf-bmwg-containerized-infra-08 has and labkit does not: its model, and what it needs.
 WITHOUT_TOPOLOGY = {
     "VPP": (USER_SPACE, "the packages of the project FD.io, which Debian does not have"),
     "SR-IOV": (
@@ -138,8 +139,9 @@ def check_names(topologies: Iterable[str | Network]) -> None:
             continue
         word, plus, _options = name.partition("+")
         if word not in TABLE:
+            letters = re.sub(r"[-_]", "", word.lower())  # sr_iov, SR-IOV
             for known, (_model, needs) in WITHOUT_TOPOLOGY.items():
-                if word.lower().replace("_", "").replace("-", "") == known.lower().replace("-", ""):
+                if letters == known.lower().replace("-", ""):
                     raise BadInput(f"labkit has no topology for {known}: it needs {needs}")
             raise BadInput(f"{word} is not a topology: {choose(word, TABLE)}")
         if plus:

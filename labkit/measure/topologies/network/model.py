@@ -170,7 +170,7 @@ class NetworkIndex:
         cable = self.interfaces.get((one.at, one.part.link or ""))
         owner = self.owner.get(ipaddress.ip_address(one.part.remotes[0]))
         own = {str(each.address.ip) for each in self.interfaces_with_address(one.at) if each.address}
-        others = list[DescribedInterface]()
+        others: dict[bool, list[DescribedInterface]] = {True: [], False: []}
         for at in (cable.far[0] if cable and cable.far else "", owner.at if owner else ""):
             for other in self.of_node.get(at, ()) if at != one.at else ():
                 part = other.part
@@ -179,10 +179,10 @@ class NetworkIndex:
                 if not KINDS[part.kind].outer and cable and cable.far not in (None, (at, part.link)):
                     continue  # it has no outer IP header, so it is between the ends of one cable
                 if are_compatible(one.part, part):
-                    others.append(other)
-        # Several between the same nodes are told apart by their ports.
-        same = (each for each in others if getattr(each.part, "udp_port", None) == one.part.udp_port)
-        return next(same, others[0] if others else None)
+                    others[part.udp_port == one.part.udp_port].append(other)
+        # Equal ports tell several tunnels between two nodes apart.
+        found = others[True] or others[False]
+        return found[0] if others[True] or len(found) == 1 else None
 
     def is_in_esp(self, at: str, to: Address) -> bool:
         """Return whether packets of a node to this address are in ESP in transport mode."""
@@ -296,10 +296,10 @@ def check_unique(result: Iterable[Any], words: Callable[[Any], str]) -> None:
 def are_compatible(one: parts.Tunnel, other: parts.Tunnel) -> bool:
     """Return whether two tunnels understand each other's packets: same kind, identifier and port.
 
-    The peers of WireGuard know each other's port, which may be another.
+    The ends of an encrypted tunnel may have different ports, because each knows that of the other.
     """
-    has_one_port = one.udp_port == other.udp_port or KINDS[one.kind].is_encrypted
-    return (one.kind, one.id) == (other.kind, other.id) and has_one_port
+    may_differ = KINDS[one.kind].is_encrypted
+    return (one.kind, one.id) == (other.kind, other.id) and (may_differ or one.udp_port == other.udp_port)
 
 
 def address_of(network: parts.Network, node: str) -> str:

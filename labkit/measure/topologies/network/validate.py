@@ -403,7 +403,7 @@ def _other_end(
     if other is None:
         raise BadInput(
             f"{one} has no other end: describe the {one.kind} of the node with {tunnel.remotes[0]}, whose remote is an"
-            f" address of {one.at}; both get their keys when they are built"
+            f" address of {one.at}, with the same port if there are several; both get their keys when they are built"
         )
     if one.kind == "macsec" and (lower is None or lower.far is None or lower.far[0] != other.at):
         raise BadInput(f"{one} needs the cable to {other.at} below it: name the end in {one.at} as link")

@@ -303,7 +303,8 @@ def _with_peers(namespaces: list[Namespace]) -> list[Namespace]:
     """Return the namespaces with the peers of their tunnels.
 
     Peers have the same kind, identifier and port, send to each other, and are connected by links. Unconnected islands,
-    like the pairs of `vxlan`, may have equal outer addresses. The port of a WireGuard may differ from its peer's.
+    like the pairs of `vxlan`, may have equal outer addresses.
+    The ends of an encrypted tunnel may have different ports; equal ones tell several tunnels between two nodes apart.
     """
     result: dict[tuple[Any, ...], list[_TunnelEnd]] = {}
     ends = {end.place: end for end in _tunnel_ends(namespaces)}
@@ -314,7 +315,7 @@ def _with_peers(namespaces: list[Namespace]) -> list[Namespace]:
         others = (other for other in result[end.key] if other.place.namespace != end.place.namespace)
         joined = [other for other in others if end.sends_to(other) and other.sends_to(end)]
         same = [other for other in joined if other.tunnel.port == end.tunnel.port]
-        return [other.place for other in same or joined]
+        return [other.place for other in same or (joined if len(joined) == 1 else [])]
 
     def with_them(space: Namespace, one: InterfaceState) -> InterfaceState:
         end = ends.get(Place(space.name, one.name))
@@ -335,7 +336,7 @@ def _tunnel_ends(namespaces: list[Namespace]) -> Iterator[_TunnelEnd]:
         for one in space.interfaces:
             if one.tunnel is not None:
                 own = addresses if one.tunnel.local is None else {one.tunnel.local}
-                port = None if one.kind == "wireguard" else one.tunnel.port
+                port = None if KINDS[str(one.kind)].is_encrypted else one.tunnel.port
                 key = (island[space.name], one.kind, one.tunnel.id, port)
                 yield _TunnelEnd(Place(space.name, one.name), key, frozenset(own), one.tunnel)
 

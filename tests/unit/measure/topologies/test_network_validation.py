@@ -3,13 +3,13 @@
 Header sizes of tunnels agree with the RFCs and with the kernel's own arithmetic.
 """
 
-from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
 import example_networks
 import msgspec
 import pytest
+from example_networks import changed, of_parts
 
 from labkit.common.errors import BadInput, Failed
 from labkit.measure.topologies import Spec, check_network, linux_datapaths
@@ -36,10 +36,6 @@ def mtus(network: Network) -> dict[str, int]:
     return {f"{one.at}:{one.name}": result.of(one) for one in described.interfaces.values()}
 
 
-def of_parts(network: Network, parts: Iterable[Part]) -> Network:
-    return msgspec.structs.replace(network, parts=tuple(parts))
-
-
 def with_parts(network: Network, *more: Part) -> Network:
     return of_parts(network, (*network.parts, *more))
 
@@ -49,17 +45,6 @@ def refused(network: Network) -> str:
         check_network(network)
     assert "\n" not in str(caught.value)
     return str(caught.value)
-
-
-def changed(network: Network, name: str, node: str | None = None, **fields: Any) -> Network:
-    """Return the network with these fields changed in the tunnels, nodes and bridges of this name; `node`: at it."""
-    parts = (
-        msgspec.structs.replace(part, **fields)
-        if getattr(part, "name", None) == name and node in (None, getattr(part, "at", None))
-        else part
-        for part in network.parts
-    )
-    return of_parts(network, parts)
 
 
 def test_overlay_is_valid() -> None:
@@ -281,6 +266,13 @@ def test_mtu_of_encrypted_tunnels(fields: dict[str, Any], four: int, six: int) -
 def test_peers_of_wireguard_may_have_different_ports() -> None:
     network = changed(example_networks.encrypted("wireguard"), "tun", "n2", port=51821)
     assert mtus(network)["n2:tun"] == 1440
+    more = [
+        Tunnel("wireguard", f"n{own}", "two", f"192.0.2.{other}", address=f"10.8.0.{own}/24", port=port)
+        for own, other, port in ((1, 2, 51822), (2, 1, 51823))
+    ]
+    assert "with the same port if there are several" in refused(with_parts(network, *more))
+    each_with_one = changed(changed(with_parts(network, *more), "two", port=51822), "tun", port=51821)
+    assert mtus(each_with_one)["n1:two"] == 1440
 
 
 def test_esp_in_transport_mode_shortens_packets() -> None:
