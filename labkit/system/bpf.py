@@ -93,7 +93,8 @@ def _forbidden() -> str:
     is_counted = [int(number) for number in re.findall(r"\d+", release)[:2]] < [5, 11]
     if is_counted and limit_bytes != resource.RLIM_INFINITY:
         return f"Linux {release} counts programs as locked memory, and ulimit -l allows {limit_bytes} bytes of it"
-    # Lockdown is not it: at most, it forbids the helpers that read the kernel's memory (commit 9d1f8be5cf42).
+    # Lockdown is not it: Linux 6.1 in confidentiality loads programs of tc and XDP. It forbids helpers that read the
+    # kernel's memory (commit 9d1f8be5cf42).
     return "a filter of system calls (seccomp) or a security module forbids bpf(2)"
 
 
